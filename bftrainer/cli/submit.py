@@ -32,6 +32,7 @@ from bftrainer.cli.array_table import INDEX
 from bftrainer.cli.common import AWAY, connect
 from bftrainer.cli.going_on import CONTINUE_OPTION, ContinuingCommand, marked, said_of_start
 from bftrainer.cli.module_script import AS_MODULE, check_module, file_of
+from bftrainer.cli.next_commands import print_next_of_trainers
 from bftrainer.cli.options import ANY_OWNER_OPTION, JSON, SOCKET, option, verb
 from bftrainer.cli.output import print_json, print_lines, print_pairs
 from bftrainer.cli.spec import (
@@ -453,6 +454,8 @@ def submit(
     for view in views if not as_json else ():
         trainer_id = view.record.trainer_id
         print_lines(trainer_id if parsable else f"Submitted trainer {trainer_id}")
+    if not (as_json or parsable or wait):
+        print_next_of_trainers([view.record.trainer_id for view in views], socket_name)
     if wait:
         views = tuple(wait_for_end(client, view.record.trainer_id) for view in views)
     if as_json:

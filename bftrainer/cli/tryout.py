@@ -12,6 +12,7 @@ import click
 from bftrainer.api.admission import check_spec
 from bftrainer.api.documents import document
 from bftrainer.cli.module_script import AS_MODULE, file_of
+from bftrainer.cli.next_commands import print_next
 from bftrainer.cli.options import JSON, option, verb
 from bftrainer.cli.output import is_terminal, print_json, print_lines
 from bftrainer.cli.spec import SCRIPT, SPEC_OPTIONS, build_spec, chosen, given
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from bftrainer.lab.demo.watch import Watch
 
 LINE_INTERVAL_S = 2.0
+NO_WAIT = option("--no-wait", "End at once; otherwise the page stays on a terminal until Enter.")
 
 
 @verb(
@@ -31,29 +33,36 @@ LINE_INTERVAL_S = 2.0
            default=lambda: min(16, max(4, 2 * len(os.sched_getaffinity(0)))),
            show_default="2 for each processor, 4 to 16", name="n_nodes"),
     option("--no-live", "A line every two seconds instead of a live page."),
+    NO_WAIT,
     option("--lsf", "On a stand-in of LSF, by LSF's commands.", name="on_lsf"),
     JSON, name="demo",
     example="bftrainer demo --nodes 8 --out demo-out",
 )  # fmt: skip
-def demo(out: Path, n_nodes: int, no_live: bool, on_lsf: bool, as_json: bool) -> None:
+def demo(
+    out: Path, n_nodes: int, *, no_live: bool, no_wait: bool, on_lsf: bool, as_json: bool
+) -> None:
     """Watch three trainers live on the nodes that ordinary jobs leave idle.
 
     Needs no cluster: nodes are process groups on this machine. On a terminal the daemon's page is
-    served, too; open the link that is printed. Everything is taken down again.
+    served, too; open the link that is printed. Everything is taken down again; the page is kept as
+    page.html, which opens without a server.
     """
-    from bftrainer.lab.demo.run import run_demo  # noqa: PLC0415 - slow to import
+    from bftrainer.lab.demo.page import FILE_NAME, RunPage  # noqa: PLC0415 - slow to import
+    from bftrainer.lab.demo.run import run_demo  # noqa: PLC0415
     from bftrainer.lab.demo.watch import as_text  # noqa: PLC0415
 
     screen = _Screen(is_live=not no_live, on_stderr=as_json)
-    with screen:
-        summary = run_demo(
-            *(out, n_nodes, screen.see, screen.say), on_lsf=on_lsf, has_page=screen.is_live
-        )
-    if as_json:
-        print_json(document("demo", summary))
-    else:
-        print_lines("", *as_text(summary).splitlines())
-        print_lines(f"  this run          {out / 'timeline.png'}, {out / 'summary.json'}")
+    with RunPage(screen.say, out / FILE_NAME, is_served=screen.is_live) as page:
+        with screen:
+            summary = run_demo(out, n_nodes, screen.see, screen.say, page, on_lsf=on_lsf)
+        if as_json:
+            print_json(document("demo", summary))
+        else:
+            print_lines("", *as_text(summary).splitlines())
+            files = [out / name for name in ("timeline.png", "summary.json", FILE_NAME)]
+            print_lines(f"  this run          {', '.join(map(str, files))}")
+        if not no_wait:
+            page.wait()
 
 
 class _Screen:
@@ -129,6 +138,9 @@ TAKEN = (
            click.FloatRange(1.0, 86400.0), name="limit_s"),
     option("--compare", "Run it in one process as well, before, and say what differs.",
            name="compares"),
+    option("--out", "Where page.html goes.  [default: try-out, on a terminal]",
+           click.Path(file_okay=False, path_type=Path), name="out"),
+    NO_WAIT,
     JSON, name="try", context_settings={"allow_interspersed_args": False},
     example="bftrainer try --nodes 4 --compare train.py",
 )  # fmt: skip
@@ -143,15 +155,17 @@ def try_out(
     *,
     is_module: bool,
     compares: bool,
+    out: Path | None,
+    no_wait: bool,
     as_json: bool,
     **_: Any,
 ) -> None:
     """Run the training script SCRIPT on nodes that come and go on this machine.
 
-    Needs no cluster and no daemon. On a terminal the link of a page is printed. One worker is
-    killed while it trains. Says at the end whether every sample was used exactly once per epoch.
-    Checkpoints are not kept. With --compare also whether elastic training changes anything: losses,
-    final parameters, samples, time.
+    Needs no cluster and no daemon. On a terminal the link of a page is printed, which is kept as
+    page.html. One worker is killed while it trains. Says at the end whether every sample was used
+    exactly once per epoch. Checkpoints are not kept. With --compare also whether elastic training
+    changes anything: losses, final parameters, samples, time.
     """
     module = script if is_module else ""
     if module:
@@ -169,13 +183,36 @@ def try_out(
     check_spec(spec)
     check_here(spec)
     warn_of_late_options(ctx, script, args)
-    from bftrainer.lab.tryout import run_try  # noqa: PLC0415 - slow to import
+    from bftrainer.lab.demo.page import RunPage  # noqa: PLC0415 - slow to import
+    from bftrainer.lab.tryout import run_try  # noqa: PLC0415
 
     def say(text: str) -> None:
         print_lines(*text.splitlines(), err=as_json)
 
-    report = run_try(
-        *(spec, n_nodes, limit_s, say), compares=compares, has_page=is_terminal() and not as_json
+    file = _page_file(out, is_watched=is_terminal() and not as_json)
+    with RunPage(say, file, is_served=is_terminal() and not as_json) as page:
+        try:
+            report = run_try(spec, n_nodes, limit_s, say, compares=compares, page=page)
+            if as_json:
+                print_json(document("try", report))
+                return
+            _print_next(ctx.params["script"])
+        finally:
+            if not no_wait:
+                page.wait()  # what has failed is worth a look, too
+
+
+def _page_file(out: Path | None, *, is_watched: bool) -> Path | None:
+    """Return where the page is kept; None: nobody wants it."""
+    if out is None and not is_watched:
+        return None
+    from bftrainer.lab.demo.page import FILE_NAME  # noqa: PLC0415 - slow to import
+
+    return (out or Path("try-out")) / FILE_NAME
+
+
+def _print_next(script: str) -> None:
+    print_next(
+        ("bftrainer up", "your own daemon, on a cluster with a preemptable partition"),
+        (f"bftrainer submit {script}", "hand the script to a daemon"),
     )
-    if as_json:
-        print_json(document("try", report))

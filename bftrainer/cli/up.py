@@ -20,6 +20,7 @@ import click
 
 from bftrainer.api import address
 from bftrainer.cli.common import connect
+from bftrainer.cli.next_commands import print_next
 from bftrainer.cli.options import JSON, SOCKET, option, verb
 from bftrainer.cli.output import print_json, print_lines
 from bftrainer.model.errors import BftError, ExitCode, UsageError
@@ -136,7 +137,13 @@ def up(
         settings = {one.name: {"value": one.value, "why": one.why} for one in chosen}
         print_json({"site": asdict(site), "settings": settings, "daemon": where})
     else:
-        print_lines(where + ("" if dry_run else " Now: bftrainer submit train.py"))
+        print_lines(where)
+        if not dry_run:
+            print_next(
+                ("bftrainer submit train.py", "hand a script to it"),
+                ("bftrainer web", "watch it in a browser"),
+                ("bftrainer down", "end it; trainers go on with the next 'bftrainer up'"),
+            )
     return ExitCode.OK
 
 

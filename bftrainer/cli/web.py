@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
 import os
 import socket
 from pathlib import Path
@@ -34,7 +33,7 @@ def web(
     account may see, and changes nothing. BFTRAINER_WEB_TOKEN is the token of the first link, for a
     portal that shows the link.
     """
-    from bftrainer.api.page.door import TOKEN, Door, PageAddress  # noqa: PLC0415 - -h needs none of these
+    from bftrainer.api.page.door import TOKEN, Door, PageAddress, tunnel  # noqa: PLC0415 - -h needs none of these
     from bftrainer.api.page.server import app, listen, serve  # noqa: PLC0415
 
     if public_url and not public_url.startswith(("http://", "https://")):
@@ -59,11 +58,9 @@ def web(
         )
         door = Door(address, lambda link: print_lines(f"Open {link}"))
         if not public_url:
-            print_lines("In a browser on this host, or on yours after")
-            print_as_it_is(
-                f"  ssh -N -L {address.port}:127.0.0.1:{address.port} "
-                f"{getpass.getuser()}@{socket.getfqdn()}"
-            )
+            sentence, command = tunnel(address.port)
+            print_lines(sentence)
+            print_as_it_is(command)  # a command to copy is not wrapped
             print_lines(
                 "The link is good for one browser; then another one is printed. Ctrl-C ends it.",
             )

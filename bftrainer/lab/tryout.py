@@ -23,11 +23,11 @@ from pathlib import Path
 from bftrainer.batch.local.workload import JobWorkload
 from bftrainer.lab.demo.local_site import (
     LocalSite,
-    demo_page,
     laptop_site,
     scratch_directory,
     workload_of,
 )
+from bftrainer.lab.demo.page import RunPage
 from bftrainer.lab.demo.watch import Use, Watch, collect
 from bftrainer.lab.try_comparison import (
     Comparison,
@@ -227,12 +227,11 @@ def run_try(
     say: Say,
     *,
     compares: bool = False,
-    has_page: bool = False,
+    page: RunPage | None = None,
 ) -> TryReport:
     """Run everything; ``say`` is called with each line to print.
 
-    ``compares``: run the script in one process as well, before. ``has_page``: serve the daemon's
-    page meanwhile.
+    ``compares``: run the script in one process as well, before. ``page`` shows the daemon.
 
     Raises:
         BftError: BFT-1053 to BFT-1055 after the report was printed, or something else failed; the
@@ -247,9 +246,7 @@ def run_try(
             if problem := wrong(alone.report):
                 say(f"\nAlone: {as_text(alone.report)}")
                 raise problem
-        elastic = _tried(
-            *(spec, n_nodes, scratch, limit_s, say), compares=compares, has_page=has_page
-        )
+        elastic = _tried(*(spec, n_nodes, scratch, limit_s, say), compares=compares, page=page)
         report = elastic.report
         if alone is not None and wrong(report) is None:
             report = dataclasses.replace(report, comparison=_compared(elastic, alone))
@@ -267,7 +264,7 @@ def _tried(
     say: Say,
     *,
     compares: bool,
-    has_page: bool = False,
+    page: RunPage | None = None,
 ) -> _Try:
     """Run a script on so many nodes; on one it is left alone."""
     nodes = f"{n_nodes} nodes" if n_nodes > 1 else "one node"
@@ -280,7 +277,7 @@ def _tried(
             say("Importing torch, once for all of them.")
             site.await_ready()
         found = _Try(site, _placed(spec, n_nodes, scratch, compares=compares), say)
-        with demo_page(site.client, say) if has_page else nullcontext():
+        with page.of(site.client) if page is not None else nullcontext():
             found.run(limit_s)
         return found
 

@@ -14,9 +14,12 @@ sites can reach through the user's browser. So:
 
 from __future__ import annotations
 
+import getpass
 import hmac
+import os
 import re
 import secrets
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -118,3 +121,21 @@ class Door:
         if not is_same or not (is_link or site in ("none", "same-origin")):
             return "It comes from another site."
         return ""
+
+
+def tunnel(port: int) -> tuple[str, str]:
+    """Say how a browser on another machine reaches the page on this host's loopback.
+
+    A host whose file of names calls it localhost is named by itself, or by the address at which
+    ssh reached it (SSH_CONNECTION: client, its port, server, its port; ssh(1)).
+    """
+    names = [
+        socket.getfqdn(),
+        socket.gethostname(),
+        *os.environ.get("SSH_CONNECTION", "").split()[2:3],
+    ]
+    host = next((name for name in names if name.partition(".")[0] != "localhost"), names[-1])
+    return (
+        "In a browser on this host, or on yours after",
+        f"  ssh -N -L {port}:127.0.0.1:{port} {getpass.getuser()}@{host}",
+    )

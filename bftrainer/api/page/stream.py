@@ -67,10 +67,13 @@ async def events(source: PageSource, ended: asyncio.Event) -> AsyncIterator[str]
 
 
 async def _events(source: PageSource, over: asyncio.Future[Any]) -> AsyncIterator[str]:
-    yield event("hello", {"title": source.title, "is_live": source.is_live})
-    looks = Looks(source)
+    looks, was_live = Looks(source), None
     while not over.done():
         began_s = time.monotonic()
+        if source.is_live is not was_live:  # a run may end while somebody looks
+            was_live = source.is_live
+            yield event("hello", {"title": source.title, "is_live": was_live})
+            looks = Looks(source)
         look = in_thread(looks.next, "page")
         await asyncio.wait({look, over}, return_when=asyncio.FIRST_COMPLETED)
         if over.done():
@@ -80,6 +83,8 @@ async def _events(source: PageSource, over: asyncio.Future[Any]) -> AsyncIterato
             yield event("news", look.result())
         except BftError as error:
             looks = Looks(source)  # a daemon that comes back may be another one
+            if source.is_live is not was_live:
+                continue
             yield event("away", {"code": error.code, "cause": error.cause, "next": error.next_step})
             began_s += AGAIN_S
         await asyncio.wait({over}, timeout=max(0.0, began_s + LEAST_S - time.monotonic()))

@@ -25,6 +25,7 @@ from bftrainer.api.documents import document, encode, schema
 from bftrainer.batch import process
 from bftrainer.cli.common import AWAY, FollowingClient, connect
 from bftrainer.cli.module_script import AS_MODULE, file_of
+from bftrainer.cli.next_commands import print_next
 from bftrainer.cli.options import ANY_OWNER_OPTION, JSON, PATH, SOCKET, argument, option, verb
 from bftrainer.cli.output import duration, is_terminal, print_json, print_lines, print_pairs
 from bftrainer.cli.spec import (
@@ -439,6 +440,12 @@ def _detach(study: StudyDirectory, socket_name: str | None, *, is_new_daemon: bo
     while child.poll() is None and time.monotonic() < deadline:
         if is_running(study.path):
             print_lines(f"process {child.pid} runs {study.study_id}; it writes {study.log}")
+            print_next(
+                (f"bftrainer study status {study.path}", "its trials"),
+                (f"bftrainer study best {study.path}", "the best of them so far"),
+                ("bftrainer web", "watch it in a browser"),
+                socket_name=socket_name,
+            )
             return ExitCode.OK
         time.sleep(0.1)
     if child.poll() == 0:

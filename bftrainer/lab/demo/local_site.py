@@ -13,11 +13,9 @@ import signal
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Self
 
-from bftrainer.api.client import Client
 from bftrainer.batch.local.adapter import LocalBatchSystem
 from bftrainer.batch.local.client import LocalServer, start_server
 from bftrainer.batch.local.workload import JobWorkload, WorkItem, delays_s
@@ -218,11 +216,3 @@ def workload_of(*jobs: tuple[float, int, float, str], repeat_s: float | None = N
         for at_s, n, s, user in jobs
     )
     return JobWorkload(jobs=items, repeat_s=repeat_s)
-
-
-def demo_page(client: Client, say: Callable[[str], object]) -> AbstractContextManager[None]:
-    """Serve the page of a daemon to this host, and say its link."""
-    from bftrainer.api.page.server import page_of  # noqa: PLC0415 - if it is wanted
-    from bftrainer.api.page.source import LiveSource  # noqa: PLC0415
-
-    return page_of(LiveSource(client, "bftrainer on this machine"), lambda url: say(f"Open {url}"))

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,11 +24,11 @@ from bftrainer.lab.demo.local_site import (
     POLICY,
     DemoSite,
     HasEnded,
-    demo_page,
     demo_workload,
     laptop_site,
     scratch_directory,
 )
+from bftrainer.lab.demo.page import RunPage
 from bftrainer.lab.demo.watch import (
     NEXT,
     JournalFacts,
@@ -155,12 +155,12 @@ Say = Callable[[str], None]
 
 
 def run_demo(
-    out: Path, n_nodes: int, see: See, say: Say, *, on_lsf: bool = False, has_page: bool = False
+    out: Path, n_nodes: int, see: See, say: Say, page: RunPage, *, on_lsf: bool = False
 ) -> Summary:
     """Run everything; ``see`` is called after every look, ``say`` a sentence now and then.
 
-    ``on_lsf``: on a stand-in of LSF instead of the embedded batch system. ``has_page``: serve the
-    daemon's page meanwhile.
+    ``page`` shows the daemon meanwhile. ``on_lsf``: on a stand-in of LSF instead of the embedded
+    batch system.
 
     Raises:
         BftError: something failed; the temporary directory is kept, and its path printed.
@@ -175,7 +175,7 @@ def run_demo(
             site.await_ready()
             fixed = References(site, scratch / "fixed", trainers)
 
-            with demo_page(site.client, say) if has_page else nullcontext():
+            with page.of(site.client):
                 watch = _live(site, trainers, scratch / "trainers", fixed, see)
             delays_s = site.delays_s()
             if not fixed.advance():

@@ -5,6 +5,7 @@ const BYS = ["day", "user", "account"];
 const SILENT_MS = 30000; // the daemon says something every 10 s
 const MOST_ROWS = 200; // of trainers
 const find = (id) => document.getElementById(id);
+const saved = find("saved") && JSON.parse(find("saved").textContent); // of a file: there is no server to ask
 const uses = new Uses(), picture = new Picture(find("picture"), find("scroller"), uses);
 const state = { head: null, trainers: new Map(), parts: {}, by: "day", chosen: null, study: null, isLive: true };
 let due = new Set(), timer = 0, heard = 0, stream = null;
@@ -89,7 +90,7 @@ function drawHead() {
 }
 
 function drawTrainers() {
-  const showsOver = find("over").checked;
+  const showsOver = find("over").checked || [...state.trainers.values()].every((one) => one.is_over);
   const all = [...state.trainers.values()].filter((one) => showsOver || !one.is_over);
   all.sort((a, b) => a.is_over - b.is_over || (b.nodes > 0) - (a.nodes > 0) || idOf(a) - idOf(b));
   const rows = all.slice(0, MOST_ROWS).map((one) => [
@@ -189,6 +190,11 @@ const KEY = `key of ${location.pathname}`;
 const withKey = (path) => `${path}?key=${encodeURIComponent(localStorage.getItem(KEY) || "")}`;
 
 async function ask(path) {
+  if (saved) {
+    const told = saved.answers[decodeURIComponent(path)];
+    if (!told) throw new Error("This file does not have it.");
+    return told;
+  }
   const answer = await fetch(withKey(path));
   const told = await answer.json().catch(() => ({}));
   if (!answer.ok) throw new Error(told.error ? `${told.error.code}: ${told.error.cause} ${told.error.next_step}` : `no answer (${answer.status})`);
@@ -282,6 +288,16 @@ function say(text, isAway = false) {
   find("link").classList.toggle("away", isAway);
 }
 
+function greet({ title, is_live }) {
+  find("title").textContent = document.title = title;
+  state.isLive = is_live;
+}
+
+function tell(news) {
+  take(news);
+  say(state.isLive ? `Live, ${clock(news.now_s)}` : `As it was at ${new Date(1000 * news.now_s).toLocaleString()}`);
+}
+
 function listen() {
   stream?.close();
   const mine = (stream = new EventSource(withKey("events")));
@@ -289,14 +305,8 @@ function listen() {
     heard = Date.now();
     act(JSON.parse(event.data));
   });
-  hear("hello", ({ title, is_live }) => {
-    find("title").textContent = document.title = title;
-    state.isLive = is_live;
-  });
-  hear("news", (news) => {
-    take(news);
-    say(state.isLive ? `Live, ${clock(news.now_s)}` : `As it was at ${new Date(1000 * news.now_s).toLocaleString()}`);
-  });
+  hear("hello", greet);
+  hear("news", tell);
   hear("away", ({ code, cause, next }) => say(`${code}: ${cause} ${next}`, true));
   mine.onerror = () => {
     say("The connection is lost; trying again …", true);
@@ -323,6 +333,7 @@ async function begin() {
 
 // A browser has six connections to a host: tabs that nobody sees leave theirs to others.
 document.addEventListener("visibilitychange", () => {
+  if (saved) return;
   if (document.hidden) stream?.close();
   else begin();
 });
@@ -393,4 +404,9 @@ document.addEventListener("click", ({ target }) => {
 });
 
 drawLegend();
-begin();
+if (saved) {
+  greet(saved.hello);
+  tell(saved.news);
+} else {
+  begin();
+}

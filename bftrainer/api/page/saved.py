@@ -1,0 +1,143 @@
+"""The page as it was: of a daemon that has ended, and as one file that opens without a server."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+import time
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+from bftrainer.api.page.source import PageSource, Slow
+from bftrainer.api.page.stream import Looks
+from bftrainer.elastic.fence import write_whole
+from bftrainer.model.errors import BftError, UsageError
+from bftrainer.model.study import Seen
+from bftrainer.model.timeline import TimelineView
+from bftrainer.model.views import StatusView
+
+NOTHING_NEW_S: Final = 10.0  # between two looks of a browser at what does not change
+MOST_EXPLAINED: Final = 200  # trainers: as many as the page shows
+SCRIPTS: Final = ("picture.js", "page.js")  # in the order in which they need each other
+_IMPORT, _EXPORT = (
+    re.compile(r"^import .*?;\n", re.MULTILINE | re.DOTALL),
+    re.compile(r"^export ", re.MULTILINE),
+)
+_LINKS: Final = re.compile(r'<link rel="stylesheet".*?>\n<script type="module" src.*?</script>\n')
+
+
+class SavedSource:
+    """What another source told last."""
+
+    is_live = False
+
+    def __init__(self, source: PageSource) -> None:
+        """Ask for everything.
+
+        Raises:
+            BftError: the source does not answer.
+        """
+        self.title = source.title
+        self._timeline, self._status = source.timeline(None), source.status()
+        self._slow = {name: part.ask() for name, part in source.slow().items()}
+        trainer_ids = [view.record.trainer_id for view in self._status.trainers]
+        self._explained = {i: source.explain(i) for i in trainer_ids[-MOST_EXPLAINED:]}
+        names = [study["study"] for study in self._slow.get("studies", {}).get("studies", ())]
+        self._studies = {name: source.study(name) for name in names}
+
+    def timeline(self, seen: Seen | None) -> TimelineView:
+        """Return the uses of all nodes; nothing is ever new."""
+        if seen is None:
+            return self._timeline
+        time.sleep(NOTHING_NEW_S)
+        return replace(self._timeline, base=(), changes=(), is_whole=False)
+
+    def status(self) -> StatusView:
+        """Return the state as it was."""
+        return self._status
+
+    def slow(self) -> dict[str, Slow]:
+        """Return the further parts as they were."""
+        return {name: _never_again(part) for name, part in self._slow.items()}
+
+    def explain(self, trainer_id: str) -> Any:
+        """Return why a trainer had its size, as a document."""
+        return _of(self._explained, trainer_id)
+
+    def study(self, name: str) -> Any:
+        """Return a study's trials as they were, as a document."""
+        return _of(self._studies, name)
+
+    @property
+    def answers(self) -> dict[str, Any]:
+        """What a browser can ask for, by path."""
+        explained = {f"explain/{name}": told for name, told in self._explained.items()}
+        return explained | {f"study/{name}": told for name, told in self._studies.items()}
+
+
+def _never_again(part: Any) -> Slow:
+    return Slow(every_s=float("inf"), ask=lambda: part)
+
+
+def _of(documents: dict[str, Any], name: str) -> Any:
+    if name not in documents:
+        raise UsageError("BFT-1004", f"There is no {name} on this page.", "Choose another.")
+    return documents[name]
+
+
+def as_html(saved: SavedSource) -> str:
+    """Return the page with its code and data as one file.
+
+    Only what is in the file runs in it: its own hashes are all that its policy admits.
+    """
+    data = {
+        "hello": {"title": saved.title, "is_live": False},
+        "news": Looks(saved).next(),
+        "answers": saved.answers,
+    }
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    style = _asset("page.css")
+    script = "\n".join(_EXPORT.sub("", _IMPORT.sub("", _asset(name))) for name in SCRIPTS)
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    head = (
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        f"<style>{style}</style>\n"
+        f'<script type="application/json" id="saved">{text}</script>\n'
+        f'<script type="module">{script}</script>\n'
+    )
+    page = _LINKS.sub(lambda _: head, _asset("page.html"))
+    title = f"<title>{html.escape(saved.title)}</title>"
+    return page.replace("<title>bftrainer</title>", title)
+
+
+def _asset(name: str) -> str:
+    return files("bftrainer.api.page").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def write_page(saved: SavedSource, file: Path) -> None:
+    """Write the page as one file.
+
+    Raises:
+        BftError: BFT-1460, it cannot be written.
+    """
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, (as_html(saved).encode(),))
+    except OSError as problem:
+        raise BftError(
+            "BFT-1460",
+            f"The page cannot be written to {file} ({problem.strerror}).",
+            "Name a file in a directory that is yours.",
+        ) from problem
