@@ -36,6 +36,7 @@ from bftrainer.daemon.remote import FarDaemon, refuse_second
 from bftrainer.daemon.state import DaemonState, InForce
 from bftrainer.daemon.systemd import ServiceManager
 from bftrainer.daemon.uses import FILE_NAME, UsesOfNodes
+from bftrainer.daemon.uses import KIND as USES
 from bftrainer.decide import cycles, end_cost
 from bftrainer.decide.observation import event_between, situation_of
 from bftrainer.fleet.background import Background, ready_threads
@@ -124,7 +125,9 @@ class Daemon:
         self._expected_agents: set[str] = set()
         self.background = Background()
         self.refusals, self._trouble = PilotRefusals(), SaidOnce()
-        self.uses = UsesOfNodes(lambda: self.in_force.policy.time_zone)
+        self.uses = UsesOfNodes(
+            lambda: self.in_force.policy.time_zone, lambda note: self.journal.note(USES, note)
+        )
         self.idle_watch = IdleWatch()
 
     # ---- life ------------------------------------------------------------------------
@@ -507,7 +510,7 @@ class Daemon:
             self.decider.note(self.journal, given, plan, event=event, took_ms=took_ms)
         self.metrics.decided(took_s)
         self.harm.decided(given, done, took_s)
-        self.uses.saw(given, done)
+        self.uses.saw(given, done, (self.pilots.give_backs, self.pilots.preemptions))
         self.idle_watch.saw(given, done)
 
     def _settled(self, found: HarmRecords) -> None:

@@ -8,15 +8,18 @@ import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from bftrainer.api.documents import CodecError, document, parse, view_of
 from bftrainer.elastic.fence import write_whole
 from bftrainer.elastic.regular_file import read_file
 from bftrainer.model.decision import DecisionInput, Plan
 from bftrainer.model.study import Seen
-from bftrainer.model.timeline import NodeUses, TimelineView
+from bftrainer.model.timeline import NodeUses, TimelineView, UsesNote
 
+Note = Callable[[UsesNote], object]
 LOG = logging.getLogger("bftrainer.daemon")
+KIND: Final = "uses"  # of the journal's entries
 FILE_NAME = "timeline.json"  # of an ended daemon, for the next one
 _KIND, _MOST_BYTES = "timeline", 64 * 1024 * 1024
 
@@ -24,8 +27,9 @@ _KIND, _MOST_BYTES = "timeline", 64 * 1024 * 1024
 class UsesOfNodes:
     """One per daemon."""
 
-    def __init__(self, zone: Callable[[], str | None]) -> None:
-        self._uses, self._waiting = NodeUses(zone=zone), asyncio.Event()
+    def __init__(self, zone: Callable[[], str | None], note: Note = lambda _note: None) -> None:
+        """``note``: is given what the journal is to keep."""
+        self._uses, self._waiting, self._note = NodeUses(zone=zone), asyncio.Event(), note
         self._touched = 0
         self.incarnation = 0
 
@@ -48,9 +52,12 @@ class UsesOfNodes:
         except OSError as problem:
             LOG.warning("the page's history is lost: cannot write %s", problem)
 
-    def saw(self, given: DecisionInput, plan: Plan) -> None:
-        """Add what a decision saw."""
-        if self._uses.saw(given, plan):
+    def saw(self, given: DecisionInput, plan: Plan, counts: tuple[int, int] = (0, 0)) -> None:
+        """Add what a decision saw; ``counts``: give-backs and preemptions of this daemon."""
+        is_new = self._uses.saw(given, plan)
+        if (note := self._uses.note(counts, is_new=is_new)) is not None:
+            self._note(note)
+        if is_new:
             self._wake()
 
     def look(self, touched: int) -> None:

@@ -1,11 +1,12 @@
-"""The page of a journal: its decisions, folded as the daemon folded them.
+"""The page of a journal: what its daemons noted of nodes, added to the same fold.
 
-A journal has no decision that changed nothing, so rescales and ends of trainers say who trains
-until the next one.
+Journals of earlier releases have no such notes, and no decision that changed nothing: there
+decisions are folded, and entries of trainers and pilots say what each node did until the next one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable
@@ -20,14 +21,15 @@ from bftrainer.daemon.accounts import make_report, read
 from bftrainer.daemon.decider import DECISION
 from bftrainer.daemon.explain.sizes import explain_trainer
 from bftrainer.daemon.harm import monitor
+from bftrainer.daemon.uses import KIND as USES
 from bftrainer.journal.decisions import DecisionReader
 from bftrainer.journal.journal import Journal
-from bftrainer.journal.projection import JournalEntry
-from bftrainer.model.decision import DecisionRecord
+from bftrainer.journal.projection import JournalEntry, PilotState
+from bftrainer.model.decision import DecisionRecord, PilotView
 from bftrainer.model.errors import UsageError
 from bftrainer.model.reports import Asked
 from bftrainer.model.study import Seen
-from bftrainer.model.timeline import NodeUses, TimelineView
+from bftrainer.model.timeline import NodeUses, TimelineView, UsesNote
 from bftrainer.model.trainer import TrainerRecord
 from bftrainer.model.views import Explanation, StatusView, TrainerView, idle_nodes
 from bftrainer.site.policy.model import SitePolicy
@@ -48,27 +50,20 @@ class JournalSource:
             BftError: BFT-1112, there is no decision in it; BFT-22xx.
         """
         self.title = f"bftrainer, journal {path.name}"
-        fold, n_decisions = NodeUses(keep_s=math.inf, most=10_000_000), 0
-        last: DecisionRecord | None = None
-        reader = DecisionReader()
+        history = _History()
         with Journal.open(path, clock=time.time, is_verified=False) as journal:
             for entry in journal.entries():
-                if entry.kind == DECISION and (new := reader.read_if(entry)) is not None:
-                    last, n_decisions = new, n_decisions + 1
-                elif last is not None and entry.kind in _MEMBERS:
-                    last = _with_members(last, entry)
-                else:
-                    continue
-                fold.saw(last.input, last.plan)
-            if last is None:
+                history.add(entry)
+            if history.last is None:
                 raise UsageError(
                     "BFT-1112",
                     f"The journal {path} has no decision that this release can read.",
                     "Name the journal.db of a daemon that has run.",
                 )
-            self._fold, self._incarnation, self._last = fold, journal.incarnation, last
-            self._status = _status(last, journal.trainers(), n_decisions)
-            self._slow = _reports(journal, fold.now_s)
+            self._fold, self._incarnation = history.fold, journal.incarnation
+            self._last = history.last
+            self._status = _status(history, history.last, journal.trainers())
+            self._slow = _reports(journal, self._fold.now_s)
 
     def timeline(self, seen: Seen | None) -> TimelineView:
         """Return the uses of all nodes; nothing is ever new."""
@@ -96,6 +91,100 @@ class JournalSource:
         raise UsageError("BFT-1004", f"There is no study {name} here.", "Ask its daemon.")
 
 
+class _History:
+    """The entries of a journal, one after the other."""
+
+    def __init__(self) -> None:
+        self.fold = NodeUses(keep_s=math.inf, most=10_000_000)
+        self.last: DecisionRecord | None = None
+        self.n_decisions = 0
+        self._reader = DecisionReader()
+        self._incarnation: int | None = None
+        self._is_noted = False  # this daemon notes what nodes are used for
+        self._states: dict[str, PilotState] = {}  # of pilots, as last written
+        self._counts: dict[int, tuple[int, int]] = {}  # by incarnation: give-backs, preemptions
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Give-backs and preemptions of all daemons."""
+        sums = [sum(column) for column in zip(*self._counts.values(), strict=True)]
+        return (sums[0], sums[1]) if sums else (0, 0)
+
+    def add(self, entry: JournalEntry) -> None:
+        """Fold one entry."""
+        if entry.incarnation != self._incarnation:
+            self._incarnation, self._is_noted = entry.incarnation, False
+            self.fold.is_away()
+        if entry.kind == USES and (note := entry.payload_if(UsesNote)) is not None:
+            with contextlib.suppress(ValueError):  # of a later release
+                self.fold.add(note)
+                self._is_noted = True
+                self._counts[entry.incarnation] = note.give_backs, note.preemptions
+        elif entry.kind == DECISION and (new := self._reader.read_if(entry)) is not None:
+            self.last, self.n_decisions = new, self.n_decisions + 1
+            if self._is_noted:
+                self.fold.passes(new.input.now_s)
+                self.fold.plans(new.input, new.plan)
+            else:
+                self.fold.saw(new.input, new.plan)
+        elif self.last is not None and not self._is_noted:
+            self._follow(self.last, entry)
+
+    def _follow(self, last: DecisionRecord, entry: JournalEntry) -> None:
+        """Tell from an entry of trainers or pilots what the next decision would have seen."""
+        if entry.pilots:
+            self._count(entry)
+            last = _with_pilots(last, entry)
+        elif entry.kind in _MEMBERS:
+            last = _with_members(last, entry)
+        else:
+            return
+        self.last = last
+        self.fold.saw(last.input, last.plan)
+
+    def _count(self, entry: JournalEntry) -> None:
+        """Count what no note has: pilots asked to leave for a job, and those that were taken.
+
+        Taken: one that ran, ended before its time limit, and was not asked to.
+        """
+        given_back, taken = self._counts.get(entry.incarnation, (0, 0))
+        releases = self.last.plan.releases if self.last else ()
+        for pilot in entry.pilots:
+            before = self._states.get(pilot.pilot_id)
+            self._states[pilot.pilot_id] = pilot.state
+            if pilot.state is PilotState.CANCELLED and before is not PilotState.CANCELLED:
+                given_back += any(r.pilot_id == pilot.pilot_id and r.for_job for r in releases)
+            limit_s = pilot.requested_s + pilot.time_limit_s
+            if pilot.state is PilotState.ENDED and before is PilotState.RUNNING:
+                taken += pilot.ended_s is not None and pilot.ended_s < limit_s
+        self._counts[entry.incarnation] = given_back, taken
+
+
+def _with_pilots(last: DecisionRecord, entry: JournalEntry) -> DecisionRecord:
+    """Return a decision as it would have been with the pilots of an entry."""
+    changed = {record.pilot_id: record for record in entry.pilots}
+    pilots = {pilot.pilot_id: pilot for pilot in last.input.pilots}
+    training = dict(last.input.training)
+    for pilot_id, record in changed.items():
+        if record.state is PilotState.ENDED:
+            pilots.pop(pilot_id, None)
+            training.pop(record.node, None)
+            continue
+        known = pilots.get(pilot_id) or PilotView(
+            pilot_id=pilot_id, node=record.node, requested_s=record.requested_s, is_held=False
+        )
+        pilots[pilot_id] = replace(
+            known,
+            is_held=known.is_held or record.state is PilotState.RUNNING,
+            is_leaving=known.is_leaving or record.state is PilotState.CANCELLED,
+        )
+    now_s = max(entry.at_s, last.input.now_s)
+    given = replace(
+        last.input, now_s=now_s, training=training, pilots=tuple(pilots[i] for i in sorted(pilots))
+    )
+    return replace(last, input=given)
+
+
 def _with_members(last: DecisionRecord, entry: JournalEntry) -> DecisionRecord:
     """Return a decision as it would have been with the members that an entry tells of."""
     told = entry.payload
@@ -107,9 +196,10 @@ def _with_members(last: DecisionRecord, entry: JournalEntry) -> DecisionRecord:
 
 
 def _status(
-    last: DecisionRecord, trainers: tuple[TrainerRecord, ...], n_decisions: int
+    history: _History, last: DecisionRecord, trainers: tuple[TrainerRecord, ...]
 ) -> StatusView:
     given, nodes = last.input, last.input.snapshot.nodes or ()
+    give_backs, preemptions = history.counts
     held_nodes = [pilot.node for pilot in given.pilots if pilot.is_held]
     return StatusView(
         incarnation=0,
@@ -123,12 +213,12 @@ def _status(
         nodes_idle=idle_nodes(nodes, held_nodes),
         nodes_held=len(held_nodes),
         nodes_requested=len(given.pilots) - len(held_nodes),
-        decisions=n_decisions,
+        decisions=history.n_decisions,
         last_decision_ms=last.took_ms,
         last_decision_s=given.now_s,
         rescales=sum(record.rescales for record in trainers),
-        give_backs=0,
-        preemptions=0,
+        give_backs=give_backs,
+        preemptions=preemptions,
         trainers=tuple(_view(record, last) for record in trainers),
     )
 

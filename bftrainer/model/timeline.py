@@ -1,7 +1,9 @@
 """What each node was used for, and when: a fold over decisions, for people who look at a site.
 
-The daemon feeds it with the decisions that it takes, ``bftrainer web --replay`` with those of a
-journal, so that both show the same. Pure; times are as in ``bftrainer.model.decision``.
+The daemon feeds it with the decisions that it takes and journals what changed (``UsesNote``);
+``bftrainer web --replay`` adds the same notes to the same fold, so that both show the same. The
+journal has no decision that changed nothing, so decisions alone do not tell when a node was left.
+Pure; times are as in ``bftrainer.model.decision``.
 """
 
 from __future__ import annotations
@@ -78,6 +80,17 @@ class TimelineView:
     def seen(self) -> Seen:
         """What the reader of this view has seen."""
         return Seen(change=self.change, incarnation=self.incarnation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsesNote:
+    """What a decision saw that was new to the timeline, as the journal keeps it."""
+
+    now_s: float  # of the decision
+    changes: tuple[tuple[str, str, str], ...]  # node, name of its use, trainer
+    is_whole: bool  # the first of a daemon: nodes that it does not name are gone
+    give_backs: int  # of this daemon so far, as in ``StatusView``
+    preemptions: int
 
 
 def pieced(
@@ -157,41 +170,93 @@ class NodeUses:
         self._base: list[tuple[int, str]] = []
         self._changes: deque[tuple[int, Change]] = deque()  # with the number of the change
         self._planned: tuple[PlannedUse, ...] = ()
+        self._newest: tuple[Change, ...] = ()  # of the last ``_change``
         self._since_s: float | None = None
         self._last: object = None
         self._forgotten = 0  # number of the last change that is in the base
+        self._noted: tuple[int, int] | None = None  # None: nothing was noted yet
         self.now_s, self.count, self._is_resumed = 0.0, 0, False
 
     def saw(self, given: DecisionInput, plan: Plan) -> bool:
         """Add what a decision saw; return whether any use is another."""
         if given.snapshot.nodes is None:
             return False
-        now_s = given.now_s
-        self._add_time(max(0.0, now_s - self.now_s))  # clocks are set back at times
-        self.now_s = now_s
+        self.passes(given.now_s)
         new = (given.snapshot, given.pilots, given.training, plan.assignment, plan.reserve)
         if new == self._last:  # 4 ms less with 5,000 nodes
             return False
         self._last = new
-        found = uses(given, plan)
-        if self._since_s is None:
-            self._since_s = now_s
-        number, before = self.count + 1, len(self._changes)
-        for name, (use, trainer_id) in found.items():
-            self._set(number, now_s, name, (_NUMBER[use], trainer_id))
-        if len(found) < len(self._names):  # nodes that were taken out of the system
-            for name in self._names.keys() - found.keys():
-                self._set(number, now_s, name, _GONE)
+        is_new = self._change({n: (_NUMBER[u], who) for n, (u, who) in uses(given, plan).items()})
+        self.plans(given, plan)
+        return is_new
+
+    def plans(self, given: DecisionInput, plan: Plan) -> None:
+        """Take what a decision plans to come."""
         self._planned = tuple(
             PlannedUse(node=self._names[name], trainer_id=who, from_s=from_s, until_s=until_s)
             for name, who, from_s, until_s in planned_uses(given, plan)
             if name in self._names
         )
+
+    def _change(self, states: Mapping[str, tuple[int, str]], *, is_whole: bool = True) -> bool:
+        """Set the uses of nodes now; of all, if ``is_whole``: others are gone."""
+        if self._since_s is None:
+            self._since_s = self.now_s
+        number, before = self.count + 1, len(self._changes)
+        for name, state in states.items():
+            self._set(number, self.now_s, name, state)
+        if is_whole and len(states) < len(self._names):  # taken out of the system
+            for name in self._names.keys() - states.keys():
+                self._set(number, self.now_s, name, _GONE)
         is_new = len(self._changes) > before
+        self._newest = tuple(one for _, one in self._later(number - 1)) if is_new else ()
         self._forget()
         if is_new:
             self.count = number
         return is_new
+
+    def note(self, counts: tuple[int, int], *, is_new: bool) -> UsesNote | None:
+        """Return what the journal is to keep of the decision that was seen last; None: nothing.
+
+        Args:
+            counts: give-backs and preemptions so far.
+            is_new: what ``saw`` returned.
+        """
+        is_whole = self._noted is None
+        if self._since_s is None or not (is_whole or is_new or counts != self._noted):
+            return None
+        self._noted = counts
+        names, news = list(self._names), self._newest if is_new else ()
+        rows = [(index, use, who) for _, index, use, who in news]
+        if is_whole:
+            rows = [(index, *state) for index, state in enumerate(self._now)]
+        return UsesNote(
+            now_s=self.now_s,
+            changes=tuple((names[index], USES[use].value, who) for index, use, who in rows),
+            is_whole=is_whole,
+            give_backs=counts[0],
+            preemptions=counts[1],
+        )
+
+    def add(self, note: UsesNote) -> None:
+        """Add what the journal has of a decision.
+
+        Raises:
+            ValueError: another release named a use that this one does not know.
+        """
+        states = {name: (_NUMBER[NodeUse(use)], who) for name, use, who in note.changes}
+        self.passes(note.now_s)
+        self._last = None
+        self._change(states, is_whole=note.is_whole)
+
+    def passes(self, now_s: float) -> None:
+        """Nodes are used as they were until a decision at this time."""
+        self._add_time(max(0.0, now_s - self.now_s))  # clocks are set back at times
+        self.now_s = now_s
+
+    def is_away(self) -> None:
+        """No daemon runs until the next decision: that time is nobody's."""
+        self._is_resumed = self._since_s is not None
 
     def resume(self, earlier: TimelineView, now_s: float) -> None:
         """Go on where another fold ended; only its days count if that is long ago.

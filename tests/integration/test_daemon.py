@@ -17,7 +17,7 @@ from bftrainer.lab.journal_page import JournalSource
 from bftrainer.lab.simulator.journal_replay import KIND, take_again
 from bftrainer.model.decision import DecisionRecord
 from bftrainer.model.errors import BftError, ExitCode
-from bftrainer.model.timeline import USES, NodeUse
+from bftrainer.model.timeline import USES, NodeUse, TimelineView
 from bftrainer.model.trainer import TrainerState
 from milp.problem import Curve
 from tests.integration.daemon_scripts import BROKEN, LIGHT, SLOW, trainer_spec
@@ -198,12 +198,24 @@ def test_the_timeline_tells_what_is_new_and_the_journal_the_same(site: DaemonSit
 
     def replayed() -> JournalSource | None:  # what is journalled may wait for the disk
         page = JournalSource(site.sidecar.state_dir / "journal.db")
-        is_same = uses_now(page.timeline(None)) == uses_now(site.client.timeline())
-        return page if is_same else None
+        drawn, live = page.timeline(None), site.client.timeline()
+        is_same = _history(drawn, live.since_s) == _history(live, live.since_s)
+        return page if is_same and uses_now(drawn) == uses_now(live) else None
 
     page = wait_for(replayed, what="the journal tells the same")
     assert trainer in {view.record.trainer_id for view in page.status().trainers}
     assert page.explain(trainer)["sentences"]
+    live = site.client.status()
+    assert page.status().give_backs >= live.give_backs  # those of the daemons before, too
+
+
+def _history(view: TimelineView, since_s: float) -> list[tuple[float, str, str, str]]:
+    """Return every change after a time, by name."""
+    return [
+        (at_s, view.nodes[node], USES[use], who)
+        for at_s, node, use, who in view.changes
+        if at_s > since_s
+    ]
 
 
 def test_a_daemon_that_ends_answers_who_waits(site: DaemonSite) -> None:

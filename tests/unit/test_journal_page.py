@@ -1,0 +1,133 @@
+"""The page of a journal shows the history that the daemon's page showed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bftrainer.daemon.decider import DECISION
+from bftrainer.daemon.uses import KIND, UsesOfNodes
+from bftrainer.journal.journal import Journal
+from bftrainer.journal.projection import PilotRecord, PilotState
+from bftrainer.lab.journal_page import JournalSource
+from bftrainer.model.cluster import NodeState
+from bftrainer.model.decision import DecisionInput, DecisionRecord
+from bftrainer.model.timeline import USES, TimelineView
+from tests.support.snapshots import T0
+from tests.support.timelines import PLAN, input_of, nodes, pilot
+
+IDLE, BUSY, DOWN = NodeState.IDLE, NodeState.ALLOCATED, NodeState.DOWN
+PILOT = PilotRecord(
+    pilot_id="p000001",
+    node="n1",
+    job_id="7",
+    public_key="",
+    requested_s=T0 + 10,
+    time_limit_s=3600.0,
+    owner="ada",
+    state=PilotState.RUNNING,
+)
+
+
+def scene(*, is_down_seen: bool = True) -> list[tuple[DecisionInput, bool, tuple[int, int]]]:
+    """What a daemon decides on; whether it journals the decision; its counts.
+
+    Node n1 is idle for 10 s, trains for 30, is preempted and left within 6, has an ordinary job for
+    54 and is idle for 10; n2 is idle for 80 s, then down for 30.
+    """
+    ours = replace(pilot("n1"), pilot_id="p000001")
+    leaving = replace(ours, is_leaving=True)
+    trains = {"n1": "t1"}
+    gone = DOWN if is_down_seen else IDLE
+    return [
+        (input_of(nodes(n1=IDLE, n2=IDLE)), True, (0, 0)),
+        (input_of(nodes(n1=BUSY, n2=IDLE), ours, at_s=T0 + 10, training=trains), True, (0, 0)),
+        (input_of(nodes(n1=BUSY, n2=IDLE), leaving, at_s=T0 + 40, training=trains), True, (0, 1)),
+        (input_of(nodes(n1=BUSY, n2=IDLE), at_s=T0 + 46), False, (0, 1)),
+        (input_of(nodes(n1=BUSY, n2=gone), at_s=T0 + 80), False, (0, 1)),
+        (input_of(nodes(n1=IDLE, n2=gone), at_s=T0 + 100), True, (0, 1)),
+        (input_of(nodes(n1=IDLE, n2=gone), at_s=T0 + 110), True, (0, 1)),
+    ]
+
+
+def node_seconds(view: TimelineView) -> dict[str, float]:
+    """Sum up what a page draws, node by node."""
+    sums: Counter[str] = Counter()
+    for index in range(len(view.nodes)):
+        use, since_s = view.base[index][0], view.since_s
+        for at_s, node, new, _ in view.changes:
+            if node == index:
+                sums[USES[use]] += at_s - since_s
+                use, since_s = new, at_s
+        sums[USES[use]] += view.now_s - since_s
+    return {use: found for use, found in sums.items() if found}
+
+
+def test_a_replay_equals_the_live_page(tmp_path: Path) -> None:
+    now_s, path = [T0], tmp_path / "journal.db"
+    with Journal.open(path, clock=lambda: now_s[0]) as journal:
+        live = UsesOfNodes(lambda: "UTC", lambda note: journal.note(KIND, note))
+        live.incarnation = journal.begin_incarnation()
+        for given, is_journalled, counts in scene():
+            now_s[0] = given.now_s
+            if is_journalled:
+                journal.note_large(DECISION, decided(given))
+            live.saw(given, PLAN, counts)
+    page = JournalSource(path)
+    told, drawn = live.timeline(None), page.timeline(None)
+    assert node_seconds(drawn) == {
+        "idle": 10 + 10 + 80,
+        "training": 30,
+        "leaving": 6,
+        "ordinary": 54,
+        "unavailable": 30,
+    }
+    assert replace(drawn, change=told.change) == told
+    assert (page.status().give_backs, page.status().preemptions) == (0, 1)
+
+
+def test_the_journal_of_an_earlier_release_is_as_true_as_its_entries(tmp_path: Path) -> None:
+    """It has no notes: that a node went down is not in it, that a pilot was taken is."""
+    now_s, path = [T0], tmp_path / "journal.db"
+    with Journal.open(path, clock=lambda: now_s[0]) as journal:
+        journal.begin_incarnation()
+        for given, is_journalled, _ in scene(is_down_seen=False):
+            now_s[0] = given.now_s
+            if is_journalled:
+                journal.note_large(DECISION, decided(given))
+            if given.now_s == T0 + 10:
+                journal.note("pilot-updated", {"pilot_ids": ["p000001"]}, pilots=[PILOT])
+            if given.now_s == T0 + 46:
+                ended = replace(PILOT, state=PilotState.ENDED, ended_s=T0 + 46)
+                journal.note("pilot-ended", {"pilot_id": "p000001"}, pilots=[ended])
+    page = JournalSource(path)
+    assert node_seconds(page.timeline(None)) == {
+        "idle": 10 + 10 + 110,
+        "training": 30,
+        "leaving": 6,
+        "ordinary": 54,
+    }
+    assert page.status().preemptions == 1
+
+
+def test_the_time_between_two_daemons_is_nobodys(tmp_path: Path) -> None:
+    now_s, path = [T0], tmp_path / "journal.db"
+    given = input_of(nodes(n1=IDLE))
+    with Journal.open(path, clock=lambda: now_s[0]) as journal:
+        for began_s in (T0, T0 + 1000.0):
+            live = UsesOfNodes(lambda: "UTC", lambda note: journal.note(KIND, note))
+            live.incarnation = journal.begin_incarnation()
+            for at_s in (began_s, began_s + 30.0):
+                now_s[0] = at_s
+                journal.note_large(DECISION, decided(replace(given, now_s=at_s)))
+                live.saw(replace(given, now_s=at_s), PLAN, (2, 1))
+    page = JournalSource(path)
+    assert sum(had_s for _, had_s, _ in page.timeline(None).days) == pytest.approx(60.0)
+    assert (page.status().give_backs, page.status().preemptions) == (4, 2)
+
+
+def decided(given: DecisionInput) -> DecisionRecord:
+    return DecisionRecord(event=None, input=given, policy_hash="", plan=PLAN, took_ms=1.0)
