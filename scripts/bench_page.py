@@ -24,8 +24,10 @@ from _bench.benchmark import Benchmark, Measured
 from _bench.waiting import BenchError
 
 from bftrainer.api.page.server import ASSETS, page_of
-from bftrainer.api.page.source import Slow
-from bftrainer.model.study import Seen
+from bftrainer.api.page.source import Slow, log_document
+from bftrainer.api.page.stream import user
+from bftrainer.model.progress import MOST_POINTS, ProgressCurve
+from bftrainer.model.study import Report, Seen
 from bftrainer.model.timeline import USES, PlannedUse, TimelineView
 from bftrainer.model.trainer import TrainerProgress, TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.model.views import StatusView, TrainerView
@@ -86,7 +88,17 @@ class DrawnSite:
                 for n in range(0, NODES, 3)
             ),
             is_whole=seen is None,
+            curves=tuple(map(self._curve, range(TRAINERS if seen is None else 20))),
         )
+
+    def _curve(self, number: int) -> ProgressCurve:
+        """Return a full curve, of a trainer that grows and shrinks."""
+        step_s = SPAN_S / MOST_POINTS
+        points = [
+            (self._now_s - SPAN_S + k * step_s, 900.0 + (k * number) % 200, 1 + k * number % 8)
+            for k in range(MOST_POINTS)
+        ]
+        return ProgressCurve(trainer_id=f"t{number}", points=tuple(points))
 
     def status(self) -> StatusView:
         """Return 200 trainers, of which each makes progress."""
@@ -112,14 +124,22 @@ class DrawnSite:
         )
 
     def _trainer(self, number: int) -> TrainerView:
-        spec = TrainerSpec(name=f"net-{number}", user="ada", script="/s.py", n_max=8, samples=10**6)
+        who = user() if number % 10 == 0 else "ada"
+        spec = TrainerSpec(name=f"net-{number}", user=who, script="/s.py", n_max=8, samples=10**6)
         samples = self._number * 1000 + number
+        reports = tuple(
+            Report(value=1.0 / (k + 1), step=k, reported_s=self._now_s - SPAN_S + 300.0 * k)
+            for k in range(60)
+        )
+        if number % 50 == 20:
+            return _failed(spec, number)
         record = TrainerRecord(
             trainer_id=f"t{number}",
             spec=spec,
             state=TrainerState.RUNNING,
             submitted_s=0.0,
             progress=TrainerProgress(samples=samples, samples_per_s=1000.0),
+            reports=reports,
         )
         return TrainerView(
             record=record, planned_nodes=("a", "b"), requested_nodes=(), observed_nodes=("a", "b")
@@ -133,7 +153,24 @@ class DrawnSite:
         """Return nothing."""
         del trainer_id
 
+    def log(self, trainer_id: str) -> Any:
+        """Return the end of a log."""
+        return log_document((f"{trainer_id}.1 on node0001", "epoch 1", "CUDA out of memory."))
+
     study = explain
+
+
+def _failed(spec: TrainerSpec, number: int) -> TrainerView:
+    reason = "Failed 3 times without getting further: its worker ended with 1 (RuntimeError)."
+    record = TrainerRecord(
+        trainer_id=f"t{number}",
+        spec=spec,
+        state=TrainerState.FAILED,
+        submitted_s=0.0,
+        reason=reason,
+        failures=3,
+    )
+    return TrainerView(record=record, planned_nodes=(), requested_nodes=(), observed_nodes=())
 
 
 def _spin() -> None:
@@ -198,7 +235,7 @@ def _timed(driver: Any, redrawn: str) -> tuple[float, float, list[float]]:
     deadline = time.monotonic() + LIMIT_S
     while not driver.execute_script(
         "return document.getElementById('picture').dataset.drawMs"
-        " && document.querySelectorAll('#trainers tr').length > 200"
+        " && document.querySelectorAll('#trainers tr').length > 20"
     ):
         if time.monotonic() > deadline:
             raise BenchError("the page did not come")

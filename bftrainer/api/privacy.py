@@ -155,6 +155,7 @@ class Sight:
 
         return replace(
             found,
+            curves=tuple(one for one in found.curves if one.trainer_id not in self.others),
             base=tuple((use, seen(who)) for use, who in found.base),
             changes=tuple((at_s, node, use, seen(who)) for at_s, node, use, who in found.changes),
             planned=tuple(

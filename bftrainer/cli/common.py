@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,4 +94,7 @@ def page_source(socket_name: str | None, replay: Path | None) -> PageSource:
         print_lines(f"Reading {replay} ...", err=True)  # a minute where it has 10,000 decisions
         return JournalSource(replay)
     connect(socket_name).status()  # says why no daemon answers
-    return LiveSource(FollowingClient(socket_name), f"bftrainer on {socket.gethostname()}")
+    from bftrainer.cli.logs import tail  # noqa: PLC0415 - likewise
+
+    client = FollowingClient(socket_name)
+    return LiveSource(client, f"bftrainer on {socket.gethostname()}", partial(tail, client))

@@ -11,6 +11,7 @@ import click
 
 from bftrainer.api.admission import check_spec
 from bftrainer.api.documents import document
+from bftrainer.cli.logs import tail
 from bftrainer.cli.module_script import AS_MODULE, file_of
 from bftrainer.cli.next_commands import print_next
 from bftrainer.cli.options import JSON, option, verb
@@ -52,7 +53,7 @@ def demo(
     from bftrainer.lab.demo.watch import as_text  # noqa: PLC0415
 
     screen = _Screen(is_live=not no_live, on_stderr=as_json)
-    with RunPage(screen.say, out / FILE_NAME, is_served=screen.is_live) as page:
+    with RunPage(screen.say, out / FILE_NAME, is_served=screen.is_live, tail=tail) as page:
         with screen:
             summary = run_demo(out, n_nodes, screen.see, screen.say, page, on_lsf=on_lsf)
         if as_json:
@@ -190,7 +191,7 @@ def try_out(
         print_lines(*text.splitlines(), err=as_json)
 
     file = _page_file(out, is_watched=is_terminal() and not as_json)
-    with RunPage(say, file, is_served=is_terminal() and not as_json) as page:
+    with RunPage(say, file, is_served=is_terminal() and not as_json, tail=tail) as page:
         try:
             report = run_try(spec, n_nodes, limit_s, say, compares=compares, page=page)
             if as_json:

@@ -577,7 +577,7 @@ class Daemon:
                 self.decide_soon()  # polls are rare then, but decisions depend on time, too
             self.plane.send_signs_of_life()
             self.late.look()
-            self.uses.look(self.trainers.touched)
+            self.uses.look(self.trainers.touched, self._clock(), self.trainers.records.values())
             if not self.plane.is_adopting:
                 self.accountant.look()
             if self._far is not None and (other := self._far.successor()):

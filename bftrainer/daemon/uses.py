@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +16,7 @@ from bftrainer.elastic.regular_file import read_file
 from bftrainer.model.decision import DecisionInput, Plan
 from bftrainer.model.study import Seen
 from bftrainer.model.timeline import NodeUses, TimelineView, UsesNote
+from bftrainer.model.trainer import TrainerRecord
 
 Note = Callable[[UsesNote], object]
 LOG = logging.getLogger("bftrainer.daemon")
@@ -60,11 +61,11 @@ class UsesOfNodes:
         if is_new:
             self._wake()
 
-    def look(self, touched: int) -> None:
+    def look(self, touched: int, now_s: float = 0.0, records: Iterable[TrainerRecord] = ()) -> None:
         """Wake the readers if trainers' records have changed; called once a second."""
         if touched != self._touched:
             self._touched = touched
-            self._uses.touch()
+            self._uses.touch(now_s, records)
             self._wake()
 
     def timeline(self, seen: Seen | None) -> TimelineView:

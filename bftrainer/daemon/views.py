@@ -30,6 +30,7 @@ from bftrainer.daemon.explain.trainers import (
     batch_sentences,
     divergence_sentences,
     near_speeds,
+    planned_speed,
     trouble,
     trouble_sentences,
 )
@@ -429,6 +430,9 @@ class DaemonViews:
                 or " ".join(self._late(() if record.state.is_final else nodes)[:1]),
                 waits=withheld.get(record.trainer_id, ""),
                 unheard_nodes=tuple(unheard),
+                planned_samples_per_s=0.0
+                if unfit(record, state.in_force.settings)
+                else planned_speed(record, state.in_force.settings, len(nodes)),
             )
             views.append(view)
         return tuple(views)

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.api.documents import document
-from bftrainer.api.page.source import Slow
+from bftrainer.api.page.source import Slow, log_document
 from bftrainer.daemon.accounts import make_report, read
 from bftrainer.daemon.decider import DECISION
 from bftrainer.daemon.explain.sizes import explain_trainer
+from bftrainer.daemon.explain.trainers import planned_speed
 from bftrainer.daemon.harm import monitor
 from bftrainer.daemon.uses import KIND as USES
 from bftrainer.journal.decisions import DecisionReader
@@ -90,6 +91,10 @@ class JournalSource:
         """Refuse: a journal's page has no studies."""
         raise UsageError("BFT-1004", f"There is no study {name} here.", "Ask its daemon.")
 
+    def log(self, trainer_id: str) -> Any:
+        """Return none: a journal says only where logs were."""
+        return log_document([f"'bftrainer logs {trainer_id}' shows it, if its daemon runs."])
+
 
 class _History:
     """The entries of a journal, one after the other."""
@@ -112,6 +117,8 @@ class _History:
 
     def add(self, entry: JournalEntry) -> None:
         """Fold one entry."""
+        if entry.trainers:
+            self.fold.touch(entry.at_s, entry.trainers)
         if entry.incarnation != self._incarnation:
             self._incarnation, self._is_noted = entry.incarnation, False
             self.fold.is_away()
@@ -122,6 +129,7 @@ class _History:
                 self._counts[entry.incarnation] = note.give_backs, note.preemptions
         elif entry.kind == DECISION and (new := self._reader.read_if(entry)) is not None:
             self.last, self.n_decisions = new, self.n_decisions + 1
+            self.fold.touch(new.input.now_s, new.input.trainers)
             if self._is_noted:
                 self.fold.passes(new.input.now_s)
                 self.fold.plans(new.input, new.plan)
@@ -228,9 +236,11 @@ def _view(record: TrainerRecord, last: DecisionRecord) -> TrainerView:
         return tuple(sorted(n for n, who in mapping.items() if who == record.trainer_id))
 
     observed = () if record.state.is_final else nodes_in(last.input.training)
+    planned = () if record.state.is_final else nodes_in(last.plan.assignment)
     return TrainerView(
         record=record,
-        planned_nodes=() if record.state.is_final else nodes_in(last.plan.assignment),
+        planned_nodes=planned,
+        planned_samples_per_s=planned_speed(record, last.input.settings, len(planned)),
         requested_nodes=(),
         observed_nodes=observed,
     )
@@ -272,5 +282,7 @@ def _reports(journal: Journal, until_s: float) -> dict[str, Callable[[], Any]]:
 
     return {
         "harm": lambda: document("harm", harm),
-        **{f"harvest by {by}": partial(harvest, by) for by in ("day", "user", "account")},
+        **{
+            f"harvest by {by}": partial(harvest, by) for by in ("day", "user", "account", "trainer")
+        },
     }

@@ -11,15 +11,17 @@ from __future__ import annotations
 import enum
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
 from bftrainer.model.cluster import JobState, NodeState
 from bftrainer.model.decision import DecisionInput, PilotView, Plan
+from bftrainer.model.progress import ProgressCurve, ProgressCurves
 from bftrainer.model.reports import day_of
 from bftrainer.model.study import Seen
+from bftrainer.model.trainer import TrainerRecord
 
 KEEP_S: Final = 6 * 3600.0
 MOST_CHANGES: Final = 100_000  # 5,000 nodes that change twenty times
@@ -74,6 +76,7 @@ class TimelineView:
     planned: tuple[PlannedUse, ...]
     # Day, node-seconds without ordinary jobs and of them in training, while a daemon ran.
     days: tuple[tuple[str, float, float], ...] = ()
+    curves: tuple[ProgressCurve, ...] = ()  # of trainers: all, or those with a new point
     is_whole: bool = True  # False: ``changes`` follow those that the reader has seen
 
     @property
@@ -170,6 +173,7 @@ class NodeUses:
         self._base: list[tuple[int, str]] = []
         self._changes: deque[tuple[int, Change]] = deque()  # with the number of the change
         self._planned: tuple[PlannedUse, ...] = ()
+        self._progress = ProgressCurves()
         self._newest: tuple[Change, ...] = ()  # of the last ``_change``
         self._since_s: float | None = None
         self._last: object = None
@@ -277,11 +281,13 @@ class NodeUses:
         self._counts = Counter(use for use, _ in self._now)
         self._changes = deque((1, change) for change in earlier.changes)
         self._since_s, self.now_s, self.count = earlier.since_s, earlier.now_s, 1
+        self._progress.resume(earlier.curves)
         self._is_resumed = True
 
-    def touch(self) -> None:
-        """Something else that people look at is new."""
+    def touch(self, now_s: float = 0.0, records: Iterable[TrainerRecord] = ()) -> None:
+        """Something else that people look at is new: trainers, as they are now."""
         self.count += 1
+        self._progress.saw(now_s, records, self.count)
 
     def timeline(self, incarnation: int, seen: int | None = None) -> TimelineView:
         """Return all, or what came after the count was ``seen``."""
@@ -297,6 +303,7 @@ class NodeUses:
             changes=tuple(new),
             planned=self._planned,
             days=tuple((day, *sums) for day, sums in self._days.items()),
+            curves=self._progress.since(-1 if seen is None or is_whole else seen),
             is_whole=is_whole,
         )
 

@@ -26,6 +26,8 @@ class TrainerView:
     waits: str = ""  # why it is to have no nodes now (held, --after, --begin), one sentence
     # While it is parked: where its last workers may train on, as their agents are not heard.
     unheard_nodes: tuple[str, ...] = ()
+    # On its planned nodes, as decisions assume it; 0: it is to have none, or that is not known.
+    planned_samples_per_s: float = 0.0
 
     @property
     def state(self) -> str:
@@ -66,12 +68,17 @@ class TrainerView:
 
     @property
     def left_s(self) -> float | None:
-        """How long it still trains at its present rate; None: not known, or it does not."""
+        """How long it still trains at its planned size; None: not known, or it does not.
+
+        The rate of the moment jumps with every node that comes or goes, and is used only where
+        decisions know no other.
+        """
         progress = self.record.progress
         total = progress.total or self.record.spec.samples
-        if not total or not progress.samples_per_s or self.record.state.is_final:
+        rate = self.planned_samples_per_s or progress.samples_per_s
+        if not total or not rate or self.record.state.is_final:
             return None
-        return max(0.0, (total - progress.samples) / progress.samples_per_s)
+        return max(0.0, (total - progress.samples) / rate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

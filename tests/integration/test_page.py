@@ -15,6 +15,7 @@ import pytest
 from bftrainer.api.client import Client
 from bftrainer.api.page.server import ASSETS, page_of
 from bftrainer.api.page.source import LiveSource
+from bftrainer.api.page.stream import user
 from bftrainer.cli.main import main
 from bftrainer.model.timeline import USES
 from tests.integration.cli_fixtures import Output, home, output, service
@@ -114,7 +115,7 @@ def test_a_whole_picture_comes_first_then_what_is_new(
     service.saw(trained(time.time(), n1="", n2="t1"), PLAN)
     browser.enter()
     events = browser.events()
-    assert next(events) == ("hello", {"title": "a site", "is_live": True})
+    assert next(events) == ("hello", {"title": "a site", "is_live": True, "user": user()})
     kind, first = next(events)
     assert kind == "news"
     assert first["timeline"]["is_whole"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import re
 import time
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from tests.support.snapshots import T0
 from tests.support.timelines import PLAN, trained
 from tests.support.waiting import wait_for
 
+LOG = ("t2.1 on n1", "epoch 1", "CUDA out of memory.")
 HOSTILE = '<img src=x onerror="document.title=1">"\'&\u202e</td><script>alert(1)</script>'
 
 
@@ -52,7 +54,7 @@ class Page:
         return self.driver.execute_script(script)
 
     def text(self, selector: str) -> str:
-        return str(self.run(f"return document.querySelector('{selector}').innerText"))
+        return str(self.run(f"return document.querySelector('{selector}')?.innerText || ''"))
 
     def says(self, text: str, selector: str = "body") -> None:
         try:
@@ -77,7 +79,7 @@ def page(driver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     memory.saw(trained(time.time(), n1="", n2="t1"), PLAN)
     with (
         serving(memory, socket_of()),
-        page_of(LiveSource(Client(socket_of()), "a site"), links.append),
+        page_of(LiveSource(Client(socket_of()), "a site", lambda _: LOG), links.append),
     ):
         resize(driver, 1280, 900)
         yield Page(driver=driver, service=memory, links=links)
@@ -260,18 +262,16 @@ def test_a_big_site_is_drawn_at_once(page: Page) -> None:
         who = {n: f"t{(k + step // 10 * (k % 10 == step % 10)) % 200}" for k, n in enumerate(names)}
         page.service.saw(trained(began_s + step, **who), PLAN)
     page.open()
-    assert page.run("return document.querySelectorAll('#trainers tr').length") == 201
+    assert page.run("return document.querySelectorAll('#trainers tr').length") == 26
     far = TrainerProgress(samples=990, samples_per_s=10.0)
     page.service.records["t199"] = record("t199", progress=far)
-    page.service.records["t1"] = record("t1", progress=far)
     page.service.saw(trained(time.time(), **dict.fromkeys(names, "t1")), PLAN)
-    near, row = "#trainers tr:nth-child(3)", "#trainers tr:nth-child(201)"
-    page.run(f"document.querySelector('{near}').scrollIntoView()")
-    page.says("99.0%", near)
-    assert "99.0%" not in page.text(row)  # it is out of sight
-    page.run(f"document.querySelector('{row}').scrollIntoView()")
-    page.says("99.0%", row)
-    page.run("scrollTo(0, 0)")
+    page.says("1 to 25 of 200", "#pages")
+    for _ in range(7):
+        page.click("#pages button:last-child")
+        page.run("return new Promise(requestAnimationFrame)")
+    page.says("176 to 200 of 200", "#pages")
+    page.says("99.0%", "#trainers tr:nth-child(26)")
     page.run("document.getElementById('filter').value = 'n0999'")
     page.run("document.getElementById('filter').dispatchEvent(new Event('input'))")
     for key in ("ArrowDown", "ArrowLeft"):
@@ -280,3 +280,75 @@ def test_a_big_site_is_drawn_at_once(page: Page) -> None:
             f"new KeyboardEvent('keydown', {{key: '{key}'}}))"
         )
     page.says("n0999", "#under")
+
+
+def grown(trainer_id: str, **more: Any) -> TrainerRecord:
+    """A trainer of whoever runs the tests, with two reports."""
+    found = record(trainer_id)
+    mine = replaced(found.spec, user=getpass.getuser())
+    reports = tuple(Report(value=v, step=k, reported_s=T0 + k) for k, v in enumerate((2.0, 0.5)))
+    return replaced(found, spec=mine, reports=reports, **more)
+
+
+def test_my_trainers_come_first_with_their_curves(page: Page) -> None:
+    for at_s, size in ((10.0, 1), (20.0, 2), (30.0, 2)):
+        page.service.records["t2"] = grown(
+            "t2",
+            progress=TrainerProgress(size=size, samples_per_s=7.0 * size, reported_s=T0 + at_s),
+        )
+        page.service.wake_with_records(T0 + at_s)
+    page.service.account_sums = {
+        Whose(user="ada", trainer_id="t2", day=day_of(T0, "UTC")): NodeTime(trained_s=7200.0)
+    }
+    page.open()
+    page.says("t2", "#trainers tr:nth-child(2)")
+    page.says("Of your trainers 1 trains on 1 node, 0 wait.", "#headline")
+    drawn = "#trainers tr:nth-child(2) .spark path"
+    assert page.run(f"return document.querySelectorAll('{drawn}').length") == 3
+    page.says("2", "#trainers tr:nth-child(2) [data-name=node-hours]")
+    page.run(
+        "const price = document.getElementById('price'); price.value = '1.5';"
+        "price.dispatchEvent(new Event('input'))"
+    )
+    page.says("3.00 saved", "#trainers tr:nth-child(2)")
+    page.click('[data-trainer="t2"]')
+    page.says("metric: 0.5", "#explain")
+    page.says("samples/s: 14", "#explain")
+    page.says("workers: 2", "#explain")
+    page.says("bftrainer cancel t2", "#explain")
+    assert page.run("return document.querySelectorAll('#explain .line').length") == 3
+    assert complaints(page.driver) == []
+
+
+def test_what_failed_is_red_with_the_last_line_of_its_log(page: Page) -> None:
+    page.service.records["t2"] = grown("t2", state=TrainerState.FAILED, reason="It failed twice.")
+    page.service.saw(trained(time.time(), n1="t1", n2="t1"), PLAN)
+    page.open()
+    page.says("1 failed", "#headline")
+    page.says("CUDA out of memory.", "#trainers .failed")
+    colour = "return getComputedStyle(document.querySelector('#trainers .failed .bad')).color"
+    assert page.run(colour) == "rgb(164, 14, 38)"
+    page.click('#trainers .failed [data-log="1"]')
+    page.says("epoch 1", "#explain pre")
+
+
+def test_the_rest_is_behind_tabs(page: Page) -> None:
+    page.open()
+    is_shown = "return [...document.querySelectorAll('[role=tabpanel]')].map((one) => !one.hidden)"
+    assert page.run(is_shown) == [True, False, False, False]
+    page.run(
+        "const tab = document.getElementById('tab-harm'); tab.focus();"
+        "tab.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowLeft', bubbles: true}))"
+    )
+    assert page.run(is_shown) == [False, False, False, True]
+    assert page.run("return document.activeElement.id") == "tab-daemon"
+
+
+def test_a_phone_shows_two_hundred_trainers_in_less_than_five_screens(page: Page) -> None:
+    resize(page.driver, 400, 800)
+    for k in range(200):
+        page.service.records[f"t{k}"] = record(f"t{k}", reason="It waits for a node." * (k % 2))
+    page.open()
+    page.says("1 to 25 of 200", "#pages")
+    assert page.run("return document.documentElement.scrollHeight") < 5 * 800
+    assert page.run("return document.documentElement.scrollWidth") <= 400

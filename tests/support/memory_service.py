@@ -170,6 +170,11 @@ class MemoryService:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.uses.look, self.asked)
 
+    def wake_with_records(self, now_s: float) -> None:
+        """As ``wake``, with the trainers as they are; before anybody waits."""
+        self.asked += 1
+        self.uses.look(self.asked, now_s, self.records.values())
+
     def trainers(self) -> tuple[TrainerView, ...]:
         return tuple(self._view(record) for record in self.records.values())
 

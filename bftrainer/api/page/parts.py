@@ -5,9 +5,11 @@ A part that a browser has is not sent again, trainers row by row (``Sent``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bftrainer.model.progress import MOST_POINTS
+from bftrainer.model.study import Report
 from bftrainer.model.timeline import USES, TimelineView
 from bftrainer.model.views import StatusView, TrainerView
 
@@ -57,8 +59,10 @@ def row(view: TrainerView) -> Part:
         "step": view.step,
         "metric": last[0].value if last else None,
         "why": view.why,
+        "submitted_s": record.submitted_s,
         "failures": record.failures,
         "failed": record.failing.cause,
+        "is_failing": bool(record.failing.count) and not record.state.is_final,
         "rescales": record.rescales,
         "study": spec.trial.study if spec.trial else "",
     }
@@ -82,15 +86,45 @@ def planned(found: TimelineView) -> list[tuple[int, str, float, float | None]]:
     return [(one.node, one.trainer_id, one.from_s, one.until_s) for one in found.planned]
 
 
+def curves(
+    found: TimelineView, trainers: Sequence[TrainerView], known: Mapping[str, Part]
+) -> dict[str, Part]:
+    """Return the curves of all trainers, in rows of numbers; ``known``: what they were before."""
+    points = {one.trainer_id: one.points for one in found.curves}
+    return {
+        trainer_id: {
+            "rate": [
+                [round(at_s, 1), float(f"{rate:.4g}"), size]
+                for at_s, rate, size in points[trainer_id]
+            ]
+            if trainer_id in points
+            else known.get(trainer_id, {}).get("rate", []),
+            "metric": [
+                [round(one.reported_s, 1), float(f"{one.value:.5g}")]
+                for one in spread(view.record.reports)
+            ],
+        }
+        for view in trainers
+        if (trainer_id := view.record.trainer_id)
+    }
+
+
+def spread(reports: Sequence[Report]) -> Sequence[Report]:
+    """Return at most so many reports as a curve has points, the last of them included."""
+    step = -(-len(reports) // MOST_POINTS) or 1
+    return reports[(len(reports) - 1) % step :: step]
+
+
 class Sent:
     """What one browser has."""
 
     def __init__(self) -> None:
         self._parts: dict[str, Any] = {}
         self._rows: dict[str, Part] = {}
+        self._curves: dict[str, Part] = {}
 
-    def news(self, parts: Part, trainers: Sequence[TrainerView]) -> Part:
-        """Return the parts and rows that the browser lacks."""
+    def news(self, parts: Part, trainers: Sequence[TrainerView], timeline: TimelineView) -> Part:
+        """Return the parts, rows and curves that the browser lacks."""
         new = {name: part for name, part in parts.items() if self._parts.get(name) != part}
         self._parts.update(new)
         rows = {view.record.trainer_id: row(view) for view in trainers}
@@ -99,4 +133,8 @@ class Sent:
         self._rows = rows
         if changed or gone:
             new[_TRAINERS] = {"rows": changed, "gone": gone}
+        drawn, before = curves(timeline, trainers, self._curves), self._curves
+        self._curves = drawn
+        if later := {key: one for key, one in drawn.items() if before.get(key) != one}:
+            new["curves"] = later
         return new

@@ -13,8 +13,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from bftrainer.api.page.source import PageSource, Slow
-from bftrainer.api.page.stream import Looks
+from bftrainer.api.page.source import PageSource, Slow, log_document
+from bftrainer.api.page.stream import Looks, user
 from bftrainer.elastic.fence import write_whole
 from bftrainer.model.errors import BftError, UsageError
 from bftrainer.model.study import Seen
@@ -23,7 +23,11 @@ from bftrainer.model.views import StatusView
 
 NOTHING_NEW_S: Final = 10.0  # between two looks of a browser at what does not change
 MOST_EXPLAINED: Final = 200  # trainers: as many as the page shows
-SCRIPTS: Final = ("picture.js", "page.js")  # in the order in which they need each other
+SCRIPTS: Final = (
+    "picture.js",
+    "curves.js",
+    "page.js",
+)  # in the order in which they need each other
 _IMPORT, _EXPORT = (
     re.compile(r"^import .*?;\n", re.MULTILINE | re.DOTALL),
     re.compile(r"^export ", re.MULTILINE),
@@ -49,6 +53,7 @@ class SavedSource:
         self._explained = {i: source.explain(i) for i in trainer_ids[-MOST_EXPLAINED:]}
         names = [study["study"] for study in self._slow.get("studies", {}).get("studies", ())]
         self._studies = {name: source.study(name) for name in names}
+        self._logs = {i: _log_of(source, i) for i in self._explained}
 
     def timeline(self, seen: Seen | None) -> TimelineView:
         """Return the uses of all nodes; nothing is ever new."""
@@ -73,11 +78,24 @@ class SavedSource:
         """Return a study's trials as they were, as a document."""
         return _of(self._studies, name)
 
+    def log(self, trainer_id: str) -> Any:
+        """Return the end of a trainer's log as it was, as a document."""
+        return _of(self._logs, trainer_id)
+
     @property
     def answers(self) -> dict[str, Any]:
         """What a browser can ask for, by path."""
         explained = {f"explain/{name}": told for name, told in self._explained.items()}
-        return explained | {f"study/{name}": told for name, told in self._studies.items()}
+        logs = {f"log/{name}": told for name, told in self._logs.items()}
+        studies = {f"study/{name}": told for name, told in self._studies.items()}
+        return explained | logs | studies
+
+
+def _log_of(source: PageSource, trainer_id: str) -> Any:
+    try:
+        return source.log(trainer_id)
+    except BftError as problem:  # another user's, or on another host's disk
+        return log_document([problem.cause])
 
 
 def _never_again(part: Any) -> Slow:
@@ -96,7 +114,7 @@ def as_html(saved: SavedSource) -> str:
     Only what is in the file runs in it: its own hashes are all that its policy admits.
     """
     data = {
-        "hello": {"title": saved.title, "is_live": False},
+        "hello": {"title": saved.title, "is_live": False, "user": user()},
         "news": Looks(saved).next(),
         "answers": saved.answers,
     }

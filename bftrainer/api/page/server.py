@@ -32,6 +32,7 @@ ASSETS: Final = {
     "": ("page.html", "text/html"),
     "page.css": ("page.css", "text/css"),
     "page.js": ("page.js", "text/javascript"),
+    "curves.js": ("curves.js", "text/javascript"),
     "picture.js": ("picture.js", "text/javascript"),
 }
 MOST_TOKEN_BYTES: Final = 200
@@ -47,6 +48,7 @@ def app(source: PageSource, door: Door) -> Starlette:
             Route("/known", _known, methods=["GET"]),
             Route("/events", pages.events, methods=["GET"]),
             Route("/explain/{name}", pages.explain, methods=["GET"]),
+            Route("/log/{name}", pages.log, methods=["GET"]),
             Route("/study/{name:path}", pages.study, methods=["GET"]),
         ],
         middleware=[Middleware(_Guard, door=door)],
@@ -117,6 +119,9 @@ class _Pages:
 
     async def explain(self, request: Request) -> Response:
         return await self._told(self._source.explain, request)
+
+    async def log(self, request: Request) -> Response:
+        return await self._told(self._source.log, request)
 
     async def study(self, request: Request) -> Response:
         return await self._told(self._source.study, request)

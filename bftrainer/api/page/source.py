@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -42,14 +42,25 @@ class PageSource(Protocol):
     def study(self, name: str) -> Any:
         """Return a study's trials, as a document."""
 
+    def log(self, trainer_id: str) -> Any:
+        """Return the end of the log that its user wants to see first, as a document."""
+
+
+def log_document(lines: Sequence[str]) -> Any:
+    """Return the document of a log: which it is, and its last lines."""
+    return document("log", {"name": lines[0] if lines else "", "lines": list(lines[1:])})
+
 
 class LiveSource:
     """A daemon, with the rights of the user who asks."""
 
     is_live = True
 
-    def __init__(self, client: Client, title: str) -> None:
-        self.title, self._client = title, client
+    def __init__(
+        self, client: Client, title: str, tail: Callable[[str], Sequence[str]] = lambda _: ()
+    ) -> None:
+        """``tail``: returns the name of a trainer's log, and its last lines."""
+        self.title, self._client, self._tail = title, client, tail
 
     def timeline(self, seen: Seen | None) -> TimelineView:
         """Return the uses of all nodes; with ``seen`` what is new, when something is."""
@@ -67,7 +78,7 @@ class LiveSource:
             "studies": Slow(every_s=5.0, ask=lambda: listing("studies", client.studies())),
             **{
                 f"harvest by {by}": Slow(every_s=30.0, ask=self._harvest(by))
-                for by in ("day", "user", "account")
+                for by in ("day", "user", "account", "trainer")
             },
         }
 
@@ -81,3 +92,7 @@ class LiveSource:
     def study(self, name: str) -> Any:
         """Return a study's trials, as a document."""
         return document("study", self._client.study(name))
+
+    def log(self, trainer_id: str) -> Any:
+        """Return the end of the log that its user wants to see first, as a document."""
+        return log_document(self._tail(trainer_id))

@@ -7,6 +7,7 @@ matters to nobody else. Threads are not joined: one that waits does not keep the
 from __future__ import annotations
 
 import asyncio
+import getpass
 import json
 import time
 from collections.abc import AsyncIterator
@@ -20,6 +21,14 @@ from bftrainer.model.timeline import TimelineView
 
 LEAST_S: Final = 0.5  # between two events
 AGAIN_S: Final = 1.0  # after a failure
+
+
+def user() -> str:
+    """Return who looks: the page is served to one user."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # an account that this host does not know
+        return ""
 
 
 def event(kind: str, data: Any) -> str:
@@ -49,7 +58,7 @@ class Looks:
                 self._slow[name] = one.ask()
         planned, days = parts.planned(timeline), timeline.days
         known = {"head": parts.head(status), "planned": planned, "days": days, **self._slow}
-        new = self._sent.news(known, status.trainers)
+        new = self._sent.news(known, status.trainers, timeline)
         if timeline.is_whole or timeline.changes:
             new["timeline"] = parts.uses(timeline)
         self._timeline = timeline
@@ -72,7 +81,7 @@ async def _events(source: PageSource, over: asyncio.Future[Any]) -> AsyncIterato
         began_s = time.monotonic()
         if source.is_live is not was_live:  # a run may end while somebody looks
             was_live = source.is_live
-            yield event("hello", {"title": source.title, "is_live": was_live})
+            yield event("hello", {"title": source.title, "is_live": was_live, "user": user()})
             looks = Looks(source)
         look = in_thread(looks.next, "page")
         await asyncio.wait({look, over}, return_when=asyncio.FIRST_COMPLETED)

@@ -85,6 +85,13 @@ def batch_sentences(record: TrainerRecord) -> tuple[str, ...]:
     return (f"{batch}; the noise scale is {noise:.3g} samples, so each is worth {worth}.",)
 
 
+def planned_speed(record: TrainerRecord, settings: Settings, planned: int) -> float:
+    """Return samples per second on so many nodes as decisions assume it; 0: not known, or none."""
+    if not planned or record.state.is_final or not is_known(record):
+        return 0.0
+    return max(0.0, curve_at(fitted(record, explores=settings.explore_budget > 0.0).curve, planned))
+
+
 def near_speeds(
     record: TrainerRecord, settings: Settings, planned: int, marginal: Marginal | None
 ) -> tuple[SizeSpeed, ...]:

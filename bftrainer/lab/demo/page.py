@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,13 +59,31 @@ class EndingSource:
         """Return a study's trials, as a document."""
         return self._source.study(name)
 
+    def log(self, trainer_id: str) -> Any:
+        """Return the end of a trainer's log, as a document."""
+        return self._source.log(trainer_id)
+
 
 class RunPage(contextlib.AbstractContextManager["RunPage"]):
     """The page of one run, served until the context ends."""
 
-    def __init__(self, say: Say, file: Path | None = None, *, is_served: bool = False) -> None:
-        """``file``: the page at the end; None: not kept. ``is_served``: to browsers, too."""
-        self._say, self._file, self._is_served = say, file, is_served
+    def __init__(
+        self,
+        say: Say,
+        file: Path | None = None,
+        *,
+        is_served: bool = False,
+        tail: Callable[[Client, str], Sequence[str]] = lambda _client, _trainer_id: (),
+    ) -> None:
+        """Prepare it.
+
+        Args:
+            say: prints a line.
+            file: the page at the end; None: not kept.
+            is_served: to browsers, too.
+            tail: returns the name of a trainer's log and its last lines.
+        """
+        self._say, self._file, self._is_served, self._tail = say, file, is_served, tail
         self._served = contextlib.ExitStack()
         self._link = ""
 
@@ -75,7 +94,7 @@ class RunPage(contextlib.AbstractContextManager["RunPage"]):
     @contextlib.contextmanager
     def of(self, client: Client) -> Iterator[None]:
         """Show a daemon while the context lasts, then what it told at its end."""
-        source = EndingSource(LiveSource(client, TITLE))
+        source = EndingSource(LiveSource(client, TITLE, partial(self._tail, client)))
         if self._is_served:
             self._served.enter_context(page_of(source, self._offered))
         try:

@@ -1,13 +1,15 @@
+import { chart, spark } from "./curves.js";
 import { Picture, Uses, clock, colourOf, fillOf, lasting, short } from "./picture.js";
 
 const SPANS = [[300, "5 min"], [900, "15 min"], [3600, "1 h"], [21600, "6 h"], [0, "all"]];
 const BYS = ["day", "user", "account"];
 const SILENT_MS = 30000; // the daemon says something every 10 s
-const MOST_ROWS = 200; // of trainers
+const ROWS = 25; // of trainers at once: more are a page of theirs away
 const find = (id) => document.getElementById(id);
 const saved = find("saved") && JSON.parse(find("saved").textContent); // of a file: there is no server to ask
 const uses = new Uses(), picture = new Picture(find("picture"), find("scroller"), uses);
-const state = { head: null, trainers: new Map(), parts: {}, by: "day", chosen: null, study: null, isLive: true };
+const PRICE = "price of a node-hour";
+const state = { head: null, trainers: new Map(), parts: {}, curves: new Map(), later: new Map(), by: "day", chosen: null, study: null, isLive: true, user: "", page: 0, isLogShown: false };
 let due = new Set(), timer = 0, heard = 0, stream = null;
 
 // ---- making elements: text is never parsed, so names can hold anything --------------------
@@ -19,12 +21,6 @@ function make(kind, more = {}, ...children) {
   one.append(...children.filter((child) => child !== null && child !== undefined));
   return one;
 }
-
-// Rows out of sight are as they came there: all anew at each event are a quarter of a processor.
-const sight = new IntersectionObserver((seen) => {
-  for (const one of seen) one.target.isOut = !one.isIntersecting;
-  draw("trainers");
-}, { rootMargin: "100px" });
 
 // A cell is a text, or [text, how to make its element]; the first one names the row. Only what differs is touched.
 function table(target, heads, rows) {
@@ -40,9 +36,7 @@ function table(target, heads, rows) {
     if (!row) {
       row = target.appendChild(make("tr", {}, ...heads.map((text, i) =>
         make("td", { className: text.startsWith(">") ? "num" : named[i] === "why" ? "why" : "", data: { name: named[i] } }))));
-      if (target.id === "trainers") sight.observe(row);
     }
-    if (row.isOut && row.cells[0].told === cells[0][0]) return;
     cells.forEach((cell, i) => {
       const [text, element] = Array.isArray(cell) ? cell : [cell ?? "–"], place = row.cells[i];
       if (place.told === text) return;
@@ -54,9 +48,11 @@ function table(target, heads, rows) {
 
 function swatch(use, trainer = "") {
   const one = make("canvas", { width: 44, height: 24, className: "chip" });
-  const on = one.getContext("2d");
-  on.fillStyle = fillOf(on, use, trainer, 2);
-  on.fillRect(0, 0, 44, 24);
+  const on = one.getContext("2d"), parts = use === "training" && !trainer ? ["t0", "t1", "t2", "t3"] : [trainer]; // of several trainers
+  parts.forEach((who, i) => {
+    on.fillStyle = fillOf(on, use, who, 2);
+    on.fillRect((44 * i) / parts.length, 0, 44 / parts.length, 24);
+  });
   return one;
 }
 
@@ -89,26 +85,110 @@ function drawHead() {
   find("notes").replaceChildren(...head.notes.map(([kind, text]) => make("li", {}, `${kind}: ${text}`)));
 }
 
-function drawTrainers() {
-  const showsOver = find("over").checked || [...state.trainers.values()].every((one) => one.is_over);
-  const all = [...state.trainers.values()].filter((one) => showsOver || !one.is_over);
-  all.sort((a, b) => a.is_over - b.is_over || (b.nodes > 0) - (a.nodes > 0) || idOf(a) - idOf(b));
-  const rows = all.slice(0, MOST_ROWS).map((one) => [
-    [one.id, () => make("span", {}, chip(one.id), make("button", { type: "button", data: { trainer: one.id }, ariaLabel: `Explain ${one.id}` }, one.id))],
-    one.name, one.account ? `${one.user} (${one.account})` : one.user, one.state,
-    `${one.nodes}${one.planned === one.nodes ? "" : ` → ${one.planned}`} of ${one.limits.replace(":", " to ")}`,
-    one.done === null ? `epoch ${one.epoch}` : [percent(one.done), () => make("span", {}, make("meter", { min: 0, max: 1, value: one.done, ariaLabel: "done" }), ` ${percent(one.done)}`)],
-    lasting(one.left_s), number(one.rate), number(one.metric), one.why || (one.failed ? `last failure: ${one.failed}` : ""),
-  ]);
-  const focused = document.activeElement?.dataset?.trainer;
-  table(find("trainers"), ["id", "name", "user", "state", ">nodes", "done", ">left", ">samples/s", ">metric", "why"], rows);
-  if (focused) find("trainers").querySelector(`[data-trainer="${CSS.escape(focused)}"]`)?.focus();
-  const others = state.head?.others ? `${state.head.others} of other users are not shown. ` : "";
-  const more = all.length > MOST_ROWS ? `${all.length - MOST_ROWS} more are in 'bftrainer status'. ` : "";
-  find("more").textContent = others + more + (all.length ? "" : "No trainers; submit one with 'bftrainer submit'.");
+const isMine = (one) => one.user === state.user;
+const isFailed = (one) => one.state === "failed" || one.is_failing;
+const idOf = (one) => parseInt(one.id.slice(1), 10) || 0;
+
+// Mine first; then those that train, that wait, that have ended.
+function order(a, b) {
+  return isMine(b) - isMine(a) || a.is_over - b.is_over || (b.nodes > 0) - (a.nodes > 0) || (a.is_over ? idOf(b) - idOf(a) : idOf(a) - idOf(b));
 }
 
-const idOf = (one) => parseInt(one.id.slice(1), 10) || 0;
+function drawHeadline() {
+  const all = [...state.trainers.values()], open = all.filter((one) => !one.is_over), mine = open.filter(isMine);
+  const count = (some, test) => some.filter(test).length;
+  const shown = mine.length || !open.length ? mine : open, whose = shown === mine ? "Of your trainers" : "Of all trainers";
+  const failed = count(all, (one) => isMine(one) && one.state === "failed"), trains = count(shown, (one) => one.nodes > 0);
+  const nodes = shown.reduce((sum, one) => sum + one.nodes, 0);
+  find("headline").textContent = `${whose} ${trains} train${trains === 1 ? "s" : ""} on ${nodes} node${nodes === 1 ? "" : "s"}, ${shown.length - trains} wait${shown.length - trains === 1 ? "s" : ""}${failed ? `, ${failed} failed` : ""}.`;
+}
+
+function curveOf(one, which) {
+  const told = state.curves.get(one.id) || { rate: [], metric: [] };
+  if (which === "metric") return told.metric;
+  return told.rate.map(([at_s, rate, size]) => [at_s, which === "rate" ? rate : size]);
+}
+
+// The cell of a value with its curve; it is drawn anew when the curve has another point.
+function withCurve(one, text, which, isStep) {
+  const points = curveOf(one, which);
+  return [`${text} ${points.length} ${points.at(-1)?.[0] ?? ""}`, () => make("span", {}, spark(points, which !== "metric", isStep), ` ${text}`)];
+}
+
+// Node-hours, and what they would have cost elsewhere.
+function spent(one) {
+  const line = state.parts["harvest by trainer"]?.lines.find((told) => told.trainer === one.id);
+  if (!line) return "–";
+  const price = parseFloat(find("price").value), used = line.harvested_h + line.warm_up_h + line.idle_h + line.lost_h;
+  return hours(used) + (price > 0 ? ` (${(used * price).toFixed(2)} saved)` : "");
+}
+
+// Answers about trainers that are asked once in a while; it is drawn again when one comes.
+function later(path, every_ms) {
+  const had = state.later.get(path);
+  if (!had || (!saved && state.isLive && Date.now() - had.at_ms > every_ms)) {
+    state.later.set(path, { at_ms: Date.now(), told: had?.told });
+    ask(path).then((told) => {
+      state.later.get(path).told = told;
+      draw("trainers");
+    }, () => {});
+  }
+  return had?.told;
+}
+
+function whyOf(one) {
+  const text = one.why || (one.failed && !one.is_over ? `last failure: ${one.failed}` : "");
+  if (isFailed(one)) {
+    const last = later(`log/${one.id}`, 60000)?.lines.at(-1) || "";
+    return [`${text} ${last}`, () => make("span", { className: "bad" }, text, last ? make("code", {}, last) : null, make("button", { type: "button", data: { trainer: one.id, log: "1" } }, "log"))];
+  }
+  if (text || one.is_over || one.nodes) return text;
+  return (isMine(one) && later(`explain/${one.id}`, 15000)?.sentences[0]) || "";
+}
+
+function drawTrainers() {
+  drawHeadline();
+  const everyone = [...state.trainers.values()];
+  const showsOver = find("over").checked || everyone.every((one) => one.is_over);
+  const wanted = find("wanted").value.trim().toLowerCase();
+  const all = everyone.filter((one) => (showsOver || !one.is_over || (one.state === "failed" && isMine(one))) &&
+    (!wanted || [one.id, one.name, one.user, one.account, one.state].some((text) => text.toLowerCase().includes(wanted))));
+  all.sort(order);
+  const pages = Math.max(1, Math.ceil(all.length / ROWS));
+  state.page = Math.min(state.page, pages - 1);
+  const shown = all.slice(state.page * ROWS, (state.page + 1) * ROWS);
+  const rows = shown.map((one) => [
+    [one.id, () => make("span", {}, chip(one.id), make("button", { type: "button", data: { trainer: one.id }, ariaLabel: `Explain ${one.id}` }, one.id))],
+    one.name, one.account ? `${one.user} (${one.account})` : one.user, one.state,
+    withCurve(one, `${one.nodes}${one.planned === one.nodes ? "" : ` → ${one.planned}`} of ${one.limits.replace(":", " to ")}`, "size", true),
+    one.done === null ? `epoch ${one.epoch}` : [percent(one.done), () => make("span", {}, make("meter", { min: 0, max: 1, value: one.done, ariaLabel: "done" }), ` ${percent(one.done)}`)],
+    lasting(one.left_s), withCurve(one, number(one.rate), "rate", false), withCurve(one, number(one.metric), "metric", false), spent(one), whyOf(one),
+  ]);
+  const focused = document.activeElement?.dataset?.trainer;
+  table(find("trainers"), ["id", "name", "user", "state", ">nodes", "done", ">left", ">samples/s", ">metric", ">node-hours", "why"], rows);
+  shown.forEach((one, i) => {
+    const { classList } = find("trainers").rows[i + 1];
+    classList.toggle("failed", isFailed(one));
+    classList.toggle("chosen", one.id === state.chosen);
+  });
+  if (focused) find("trainers").querySelector(`[data-trainer="${CSS.escape(focused)}"]`)?.focus();
+  drawPages(all.length, pages);
+  const others = state.head?.others ? `${state.head.others} of other users are not shown. ` : "";
+  find("more").textContent = others + (all.length ? "" : wanted ? "No trainer is like that." : "No trainers; submit one with 'bftrainer submit'.");
+}
+
+function drawPages(count, pages) {
+  const box = find("pages"), text = `${state.page} ${count}`;
+  if (box.told === text) return;
+  box.told = text;
+  const turn = (step) => () => {
+    state.page += step;
+    draw("trainers");
+  };
+  const button = (label, name, step) => make("button", { type: "button", ariaLabel: name, disabled: !(state.page + step >= 0 && state.page + step < pages), onclick: turn(step) }, label);
+  const range = `${state.page * ROWS + 1} to ${Math.min(count, (state.page + 1) * ROWS)} of ${count}`;
+  box.replaceChildren(...(pages > 1 ? [button("‹", "Earlier trainers", -1), ` ${range} `, button("›", "Later trainers", 1)] : []));
+}
 
 function drawPicture() {
   const began = performance.now();
@@ -127,7 +207,7 @@ function drawPicture() {
 function drawLegend() {
   const kinds = ["training", "starting", "held", "leaving", "unreachable", "reserve", "idle", "ordinary", "unavailable"];
   const words = { training: "training (a colour for each trainer)", ordinary: "ordinary jobs", reserve: "left to the queue", unavailable: "down or reserved", held: "held without a trainer" };
-  find("legend").replaceChildren(...kinds.map((kind) => make("li", {}, swatch(kind, "t0"), words[kind] || kind)), make("li", {}, "paler after now: planned"));
+  find("legend").replaceChildren(...kinds.map((kind) => make("li", {}, swatch(kind, kind === "starting" ? "t0" : ""), words[kind] || kind)), make("li", {}, "paler after now: planned"));
 }
 
 function tellCursor() {
@@ -176,7 +256,7 @@ function drawHarvest() {
 function drawStudies() {
   const told = state.parts.studies;
   if (!told) return;
-  find("h-studies").parentElement.hidden = !told.studies.length;
+  find("no-studies").hidden = told.studies.length > 0;
   const rows = told.studies.map((one) => [[one.study, () => make("button", { type: "button", data: { study: one.study } }, one.study)], String(one.trials), String(one.active), String(one.nodes)]);
   table(find("studies"), ["study", ">trials", ">active", ">nodes"], rows);
   if (state.study) explainStudy();
@@ -201,27 +281,48 @@ async function ask(path) {
   return told;
 }
 
+function commands(one) {
+  const { id } = one;
+  const all = one.is_over ? [`bftrainer logs ${id}`, `bftrainer requeue ${id}`] : [`bftrainer logs ${id} --follow`, `bftrainer hold ${id}`, `bftrainer cancel ${id}`];
+  return make("ul", { className: "commands" }, ...all.map((text) => make("li", {}, make("code", {}, text), make("button", { type: "button", ariaLabel: `Copy ${text}`, data: { copy: text } }, "copy"))));
+}
+
+function charts(one) {
+  const colour = colourOf(one.id);
+  return make("div", { className: "charts" },
+    chart("metric", curveOf(one, "metric"), colour, (value) => number(value), false, false),
+    chart("samples/s", curveOf(one, "rate"), colour, (value) => number(value, 3), true, false),
+    chart("workers", curveOf(one, "size"), colour, (value) => number(value, 3), true, true));
+}
+
 async function explain() {
-  const id = state.chosen, box = find("explain");
+  const id = state.chosen, box = find("explain"), one = state.trainers.get(id);
   box.hidden = !id;
   if (!id) return;
-  const close = make("button", { type: "button", data: { close: "1" } }, "Close");
+  const close = make("button", { type: "button", data: { close: "1" } }, "close");
+  const parts = [];
   try {
     const told = await ask(`explain/${encodeURIComponent(id)}`);
+    const log = state.isLogShown || (one && isFailed(one)) ? await ask(`log/${encodeURIComponent(id)}`).catch((problem) => ({ name: "", lines: [problem.message] })) : null;
     if (state.chosen !== id) return;
-    const one = state.trainers.get(id);
     const speeds = make("table");
     if (told.speeds.length) {
       table(speeds, [">nodes", ">samples/s", ">left", ">gain in samples"], told.speeds.map((speed) => [
         String(speed.size), number(speed.samples_per_s), lasting(speed.left_s),
         speed.size === told.planned_size ? "planned" : number(speed.change_samples, 3)]));
     }
-    box.replaceChildren(
-      make("h3", {}, `Why ${id}${one ? ` (${one.name})` : ""} is ${told.state} on ${told.observed_size} nodes; planned: ${told.planned_size} `, close),
-      make("ul", {}, ...told.sentences.map((text) => make("li", {}, text))), speeds);
+    parts.push(
+      make("h3", {}, `Why ${id}${one ? ` (${one.name})` : ""} is ${told.state} on ${told.observed_size} node${told.observed_size === 1 ? "" : "s"}; planned: ${told.planned_size} `, close),
+      make("ul", {}, ...told.sentences.map((text) => make("li", {}, text))));
+    if (one) parts.push(charts(one), commands(one));
+    parts.push(speeds, log
+      ? make("div", {}, make("h4", {}, `Log ${log.name}`), make("pre", { tabIndex: 0 }, log.lines.slice(-30).join("\n")))
+      : make("button", { type: "button", data: { trainer: id, log: "1" } }, "log"));
   } catch (problem) {
-    box.replaceChildren(make("h3", {}, `${id} `, close), make("p", {}, problem.message));
+    parts.push(make("h3", {}, `${id} `, close), make("p", {}, problem.message));
+    if (one) parts.push(charts(one));
   }
+  box.replaceChildren(...parts);
 }
 
 // Of the complete ones or else of those that have trained furthest, as in 'study best'.
@@ -261,8 +362,11 @@ function draw(...names) {
 }
 
 function take(news) {
-  const { timeline, planned, head, trainers, now_s, is_first, ...parts } = news;
-  if (is_first) state.trainers.clear();
+  const { timeline, planned, head, trainers, curves, now_s, is_first, ...parts } = news;
+  if (is_first) for (const map of [state.trainers, state.curves, state.later]) map.clear();
+  for (const [id, told] of Object.entries(curves || {})) state.curves.set(id, told);
+  if (curves) draw("trainers");
+  if (curves?.[state.chosen]) draw("explain");
   if (timeline) uses.take(timeline);
   if (planned) uses.plan(planned);
   uses.now_s = Math.max(uses.now_s, now_s);
@@ -280,6 +384,7 @@ function take(news) {
   for (const [name, part] of Object.entries(parts)) {
     state.parts[name] = part;
     draw(name === "days" || name.startsWith("harvest") ? "harvest" : name);
+    if (name === "harvest by trainer") draw("trainers");
   }
 }
 
@@ -288,7 +393,8 @@ function say(text, isAway = false) {
   find("link").classList.toggle("away", isAway);
 }
 
-function greet({ title, is_live }) {
+function greet({ title, is_live, user }) {
+  state.user = user;
   find("title").textContent = document.title = title;
   state.isLive = is_live;
 }
@@ -349,7 +455,33 @@ function choice(target, values, isChosen, choose) {
 
 choice(find("spans"), SPANS, (s) => s === picture.span_s, (s) => { picture.span_s = s; draw("picture"); });
 choice(find("by"), BYS.map((by) => [by, by === "account" ? "project" : by]), (by) => by === state.by, (by) => { state.by = by; draw("harvest"); });
-find("over").onchange = () => draw("trainers");
+for (const name of ["over", "wanted", "price"]) find(name).oninput = () => {
+  if (name === "price") localStorage.setItem(PRICE, find(name).value);
+  state.page = 0;
+  draw("trainers");
+};
+try {
+  find("price").value = localStorage.getItem(PRICE) || "";
+} catch { /* a file may have no storage */ }
+
+const tabs = [...find("tabs").children];
+function show(tab) {
+  for (const one of tabs) {
+    const isShown = one === tab;
+    one.setAttribute("aria-selected", String(isShown));
+    one.tabIndex = isShown ? 0 : -1;
+    find(one.getAttribute("aria-controls")).hidden = !isShown;
+  }
+}
+find("tabs").onclick = ({ target }) => tabs.includes(target) && show(target);
+find("tabs").onkeydown = ({ key }) => {
+  const step = { ArrowLeft: -1, ArrowRight: 1 }[key];
+  if (!step) return;
+  const next = tabs.at((tabs.indexOf(document.activeElement) + step) % tabs.length);
+  show(next);
+  next.focus();
+};
+show(tabs[0]);
 find("filter").oninput = ({ target }) => {
   const wanted = target.value.trim().toLowerCase();
   const meets = (text) => text.toLowerCase().includes(wanted);
@@ -389,13 +521,24 @@ picture.canvas.onkeydown = (event) => {
   draw("picture");
 };
 
-function choose(trainer) {
-  state.chosen = trainer;
-  explain();
+function choose(trainer, isLogShown = false) {
+  Object.assign(state, { chosen: trainer, isLogShown });
+  draw("trainers");
+  return explain();
+}
+
+async function copy(button) {
+  try {
+    await navigator.clipboard.writeText(button.dataset.copy);
+    button.textContent = "copied";
+  } catch { // not over plain http to another host: it can be copied by hand then
+    getSelection().selectAllChildren(button.previousSibling);
+  }
 }
 
 document.addEventListener("click", ({ target }) => {
-  if (target.dataset?.trainer) choose(target.dataset.trainer);
+  if (target.dataset?.trainer) choose(target.dataset.trainer, Boolean(target.dataset.log)).then(() => find("explain").scrollIntoView({ block: "nearest" }));
+  if (target.dataset?.copy) copy(target);
   if (target.dataset?.close) choose(null);
   if (target.dataset?.study) {
     state.study = target.dataset.study;

@@ -1,8 +1,9 @@
 // The picture: nodes x time. `Uses` keeps what the daemon told, `Picture` draws it on a canvas.
 
 const PALETTE = ["#0072b2", "#d55e00", "#009e73", "#b255a0", "#c29200", "#3aa0d8", "#6a4fb3", "#7f7320"]; // after Okabe and Ito
-const PLAIN = new Set(["ordinary", "idle", "unavailable"]);
+const PLAIN = new Set(["training", "ordinary", "idle", "unavailable"]);
 export const PALE = 0.4; // of what is planned
+const TINT = 0.45; // of what starts
 
 // A trainer's colour by its number, so that all browsers and days agree.
 export function colourOf(trainer) {
@@ -72,7 +73,8 @@ export class Uses {
 // A use is told by its pattern as well as by its colour.
 export function fillOf(context, use, trainer, ratio) {
   const style = getComputedStyle(document.documentElement);
-  if (use === "training") return colourOf(trainer);
+  if (use === "training" && trainer) return colourOf(trainer);
+  const isFor = use === "starting" && trainer; // somebody's: in a tint of its colour
   const ground = style.getPropertyValue(`--${use}`).trim();
   if (PLAIN.has(use)) return ground;
   const size = Math.round(6 * ratio), tile = document.createElement("canvas");
@@ -80,6 +82,11 @@ export function fillOf(context, use, trainer, ratio) {
   const on = tile.getContext("2d");
   on.fillStyle = ground;
   on.fillRect(0, 0, size, size);
+  if (isFor) {
+    on.globalAlpha = TINT;
+    on.fillStyle = colourOf(trainer);
+    on.fillRect(0, 0, size, size);
+  }
   on.strokeStyle = on.fillStyle = style.getPropertyValue(use === "unreachable" ? "--ground" : "--ink").trim();
   on.globalAlpha = use === "reserve" ? 0.25 : 0.6;
   on.lineWidth = ratio;
@@ -153,7 +160,7 @@ export class Picture {
   }
 
   fill(use, trainer) {
-    const key = use === "training" ? `training ${trainer}` : use;
+    const key = use === "training" || use === "starting" ? `${use} ${trainer}` : use;
     let found = this.fills.get(key);
     if (!found) this.fills.set(key, (found = fillOf(this.context, use, trainer, this.ratio)));
     return found;
@@ -241,7 +248,7 @@ export class Picture {
     }
     const ground = ABOVE - 6, scale = (ABOVE - 18) / most;
     for (let k = kinds.length - 1; k >= 0; k--) { // each is painted over by those below it
-      context.fillStyle = kinds[k] === "training" ? PALETTE[0] : this.fill(kinds[k], "");
+      context.fillStyle = this.fill(kinds[k], "");
       context.beginPath();
       context.moveTo(this.left, ground);
       stack.forEach((tops, i) => {
