@@ -6,6 +6,7 @@ the older a part of a curve, the fewer points it has. Pure; times are seconds si
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -26,14 +27,21 @@ class ProgressCurve:
 
     trainer_id: str
     points: tuple[Point, ...]  # in order of time
+    is_whole: bool = True  # False: they follow those that the reader has
+
+
+@dataclass(slots=True)
+class _Curve:
+    points: list[Point]
+    numbers: list[int]  # of each point, as ``saw`` was given them
+    thinned: int = 0  # number at which older points were left out
 
 
 class ProgressCurves:
     """The fold: records in, curves out."""
 
     def __init__(self) -> None:
-        # By trainer, the one that changed last at the end: with the number of its last change.
-        self._curves: dict[str, tuple[int, list[Point]]] = {}
+        self._curves: dict[str, _Curve] = {}  # by trainer; the one that changed last at the end
 
     def saw(self, now_s: float, records: Iterable[TrainerRecord], number: int = 0) -> None:
         """Add what is new in the records of trainers.
@@ -41,33 +49,44 @@ class ProgressCurves:
         Args:
             now_s: when they are so.
             records: those that may have changed.
-            number: what ``since`` is asked with later.
+            number: what ``since`` is asked with later; it grows.
         """
         for record in records:
-            _, points = self._curves.get(record.trainer_id, (0, []))
+            curve = self._curves.get(record.trainer_id) or _Curve([], [], number)
             at_s, rate, size = _point_of(record, now_s)
-            point = (max(at_s, points[-1][0]) if points else at_s, rate, size)
-            if not _tells(points, point):
+            point = (max(at_s, curve.points[-1][0]) if curve.points else at_s, rate, size)
+            if not _tells(curve.points, point):
                 continue
-            points.append(point)
-            while len(points) > MOST_POINTS:
-                points[:-NEWEST_POINTS] = points[:-NEWEST_POINTS:2]
+            curve.points.append(point)
+            curve.numbers.append(number)
+            if len(curve.points) > MOST_POINTS:
+                curve.points[:-NEWEST_POINTS] = curve.points[:-NEWEST_POINTS:2]
+                curve.numbers[:-NEWEST_POINTS] = curve.numbers[:-NEWEST_POINTS:2]
+                curve.thinned = number
             self._curves.pop(record.trainer_id, None)
-            self._curves[record.trainer_id] = number, points
+            self._curves[record.trainer_id] = curve
         while len(self._curves) > MOST_CURVES:
             del self._curves[next(iter(self._curves))]
 
     def since(self, number: int = -1) -> tuple[ProgressCurve, ...]:
-        """Return the curves that changed after a number; all by default."""
-        return tuple(
-            ProgressCurve(trainer_id=trainer_id, points=tuple(points))
-            for trainer_id, (changed, points) in self._curves.items()
-            if changed > number
-        )
+        """Return what came after a number: new points, or the whole curve where it is thinner."""
+        news = []
+        for trainer_id, curve in reversed(self._curves.items()):
+            if curve.numbers[-1] <= number:
+                break  # the others changed earlier
+            is_whole = curve.thinned > number
+            first = 0 if is_whole else bisect_right(curve.numbers, number)
+            points = tuple(curve.points[first:])
+            news.append(ProgressCurve(trainer_id=trainer_id, points=points, is_whole=is_whole))
+        return tuple(reversed(news))
 
     def resume(self, curves: Iterable[ProgressCurve]) -> None:
         """Go on where another fold ended."""
-        self._curves = {one.trainer_id: (0, list(one.points)) for one in curves}
+        self._curves = {
+            one.trainer_id: _Curve(list(one.points), [0] * len(one.points))
+            for one in curves
+            if one.points
+        }
 
 
 def _point_of(record: TrainerRecord, now_s: float) -> Point:

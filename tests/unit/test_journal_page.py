@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,7 +55,7 @@ def scene(*, is_down_seen: bool = True) -> list[tuple[DecisionInput, bool, tuple
 
 def node_seconds(view: TimelineView) -> dict[str, float]:
     """Sum up what a page draws, node by node."""
-    sums: Counter[str] = Counter()
+    sums: dict[str, float] = defaultdict(float)
     for index in range(len(view.nodes)):
         use, since_s = view.base[index][0], view.since_s
         for at_s, node, new, _ in view.changes:
@@ -67,7 +67,7 @@ def node_seconds(view: TimelineView) -> dict[str, float]:
 
 
 def test_a_replay_equals_the_live_page(tmp_path: Path) -> None:
-    now_s, path = [T0], tmp_path / "journal.db"
+    now_s, path = [float(T0)], tmp_path / "journal.db"
     with Journal.open(path, clock=lambda: now_s[0]) as journal:
         live = UsesOfNodes(lambda: "UTC", lambda note: journal.note(KIND, note))
         live.incarnation = journal.begin_incarnation()
@@ -91,7 +91,7 @@ def test_a_replay_equals_the_live_page(tmp_path: Path) -> None:
 
 def test_the_journal_of_an_earlier_release_is_as_true_as_its_entries(tmp_path: Path) -> None:
     """It has no notes: that a node went down is not in it, that a pilot was taken is."""
-    now_s, path = [T0], tmp_path / "journal.db"
+    now_s, path = [float(T0)], tmp_path / "journal.db"
     with Journal.open(path, clock=lambda: now_s[0]) as journal:
         journal.begin_incarnation()
         for given, is_journalled, _ in scene(is_down_seen=False):
@@ -114,7 +114,7 @@ def test_the_journal_of_an_earlier_release_is_as_true_as_its_entries(tmp_path: P
 
 
 def test_the_time_between_two_daemons_is_nobodys(tmp_path: Path) -> None:
-    now_s, path = [T0], tmp_path / "journal.db"
+    now_s, path = [float(T0)], tmp_path / "journal.db"
     given = input_of(nodes(n1=IDLE))
     with Journal.open(path, clock=lambda: now_s[0]) as journal:
         for began_s in (T0, T0 + 1000.0):

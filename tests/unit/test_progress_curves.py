@@ -79,7 +79,13 @@ def test_readers_get_the_curves_that_changed_and_heirs_all() -> None:
     live.look(2, T0 + 20, [record(T0 + 20, 12.0, 1), record(T0 + 1, 5.0, 1, "t2")])
     second = live.timeline(first.seen)
     assert [one.trainer_id for one in second.curves] == ["t1"]
-    assert len(second.curves[0].points) == 2
+    assert second.curves[0].points == ((T0 + 20, 12.0, 1),)
+    assert not second.curves[0].is_whole
+    for k in range(3, MOST_POINTS + 3):
+        live.look(k, T0, [record(T0 + 20.0 * k, 12.0, 1)])
+    third = live.timeline(second.seen)
+    assert third.curves[0].is_whole, "points that the reader has were left out since"
+    assert third.curves == tuple(c for c in live.timeline(None).curves if c.trainer_id == "t1")
 
 
 def test_time_left_is_that_of_the_planned_size() -> None:

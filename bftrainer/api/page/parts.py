@@ -5,7 +5,7 @@ A part that a browser has is not sent again, trainers row by row (``Sent``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from bftrainer.model.progress import MOST_POINTS
@@ -86,26 +86,30 @@ def planned(found: TimelineView) -> list[tuple[int, str, float, float | None]]:
     return [(one.node, one.trainer_id, one.from_s, one.until_s) for one in found.planned]
 
 
-def curves(
-    found: TimelineView, trainers: Sequence[TrainerView], known: Mapping[str, Part]
-) -> dict[str, Part]:
-    """Return the curves of all trainers, in rows of numbers; ``known``: what they were before."""
-    points = {one.trainer_id: one.points for one in found.curves}
+def curves(found: TimelineView) -> dict[str, Part]:
+    """Return what is new of curves, in columns: times as seconds after the first."""
     return {
-        trainer_id: {
-            "rate": [
-                [round(at_s, 1), float(f"{rate:.4g}"), size]
-                for at_s, rate, size in points[trainer_id]
-            ]
-            if trainer_id in points
-            else known.get(trainer_id, {}).get("rate", []),
-            "metric": [
-                [round(one.reported_s, 1), float(f"{one.value:.5g}")]
-                for one in spread(view.record.reports)
-            ],
+        one.trainer_id: {
+            "is_whole": one.is_whole,
+            "from_s": one.points[0][0],
+            "at": [round(at_s - one.points[0][0]) for at_s, _, _ in one.points],
+            "rate": [float(f"{rate:.4g}") for _, rate, _ in one.points],
+            "size": [size for _, _, size in one.points],
         }
+        for one in found.curves
+        if one.points
+    }
+
+
+def metrics(trainers: Sequence[TrainerView]) -> dict[str, Any]:
+    """Return what trainers reported, in rows of numbers."""
+    return {
+        view.record.trainer_id: [
+            [round(one.reported_s, 1), float(f"{one.value:.5g}")]
+            for one in spread(view.record.reports)
+        ]
         for view in trainers
-        if (trainer_id := view.record.trainer_id)
+        if view.record.reports
     }
 
 
@@ -121,7 +125,7 @@ class Sent:
     def __init__(self) -> None:
         self._parts: dict[str, Any] = {}
         self._rows: dict[str, Part] = {}
-        self._curves: dict[str, Part] = {}
+        self._metrics: dict[str, Any] = {}
 
     def news(self, parts: Part, trainers: Sequence[TrainerView], timeline: TimelineView) -> Part:
         """Return the parts, rows and curves that the browser lacks."""
@@ -133,8 +137,10 @@ class Sent:
         self._rows = rows
         if changed or gone:
             new[_TRAINERS] = {"rows": changed, "gone": gone}
-        drawn, before = curves(timeline, trainers, self._curves), self._curves
-        self._curves = drawn
-        if later := {key: one for key, one in drawn.items() if before.get(key) != one}:
+        if later := curves(timeline):
             new["curves"] = later
+        told = metrics(trainers)
+        if changed_ones := {k: one for k, one in told.items() if self._metrics.get(k) != one}:
+            new["metrics"] = changed_ones
+        self._metrics = told
         return new

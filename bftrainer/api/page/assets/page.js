@@ -103,10 +103,17 @@ function drawHeadline() {
   find("headline").textContent = `${whose} ${trains} train${trains === 1 ? "s" : ""} on ${nodes} node${nodes === 1 ? "" : "s"}, ${shown.length - trains} wait${shown.length - trains === 1 ? "s" : ""}${failed ? `, ${failed} failed` : ""}.`;
 }
 
-function curveOf(one, which) {
-  const told = state.curves.get(one.id) || { rate: [], metric: [] };
-  if (which === "metric") return told.metric;
-  return told.rate.map(([at_s, rate, size]) => [at_s, which === "rate" ? rate : size]);
+const curveOf = (one, which) => state.curves.get(one.id)?.[which] || [];
+
+function takeCurves(curves, metrics) {
+  const of = (id) => state.curves.get(id) || state.curves.set(id, { metric: [], rate: [], size: [] }).get(id);
+  for (const [id, told] of Object.entries(curves)) {
+    const mine = of(id), rows = (values) => told.at.map((at, i) => [told.from_s + at, values[i]]);
+    for (const which of ["rate", "size"]) mine[which] = [...(told.is_whole ? [] : mine[which]), ...rows(told[which])];
+  }
+  for (const [id, points] of Object.entries(metrics)) of(id).metric = points;
+  draw("trainers");
+  if (curves[state.chosen] || metrics[state.chosen]) draw("explain");
 }
 
 // The cell of a value with its curve; it is drawn anew when the curve has another point.
@@ -362,11 +369,9 @@ function draw(...names) {
 }
 
 function take(news) {
-  const { timeline, planned, head, trainers, curves, now_s, is_first, ...parts } = news;
+  const { timeline, planned, head, trainers, curves, metrics, now_s, is_first, ...parts } = news;
   if (is_first) for (const map of [state.trainers, state.curves, state.later]) map.clear();
-  for (const [id, told] of Object.entries(curves || {})) state.curves.set(id, told);
-  if (curves) draw("trainers");
-  if (curves?.[state.chosen]) draw("explain");
+  if (curves || metrics) takeCurves(curves || {}, metrics || {});
   if (timeline) uses.take(timeline);
   if (planned) uses.plan(planned);
   uses.now_s = Math.max(uses.now_s, now_s);
