@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import ClassVar, Final
 
 from rich.cells import cell_len
@@ -24,18 +25,19 @@ from textual.widgets import DataTable, Static
 
 from bftrainer.cli.status import SPARED, headers_of
 from bftrainer.cli.top import NAMES
+from bftrainer.model.colours import colour_of
 from bftrainer.model.columns import shown
 from bftrainer.model.timeline import USES, NodeUse
 
 # Letters, so that colours are not needed; capital ones: nodes that are ours.
 _LOOKS: Final = {
-    NodeUse.TRAINING: ("T", "bold #3fb950"),
-    NodeUse.STARTING: ("S", "#e3b341"),
-    NodeUse.HELD: ("H", "#d37ab1"),
-    NodeUse.LEAVING: ("L", "#e8894a"),
+    NodeUse.TRAINING: ("T", "bold"),
+    NodeUse.STARTING: ("S", "#c3ccd4"),
+    NodeUse.HELD: ("H", "#c3ccd4"),
+    NodeUse.LEAVING: ("L", "#c3ccd4"),
     NodeUse.UNREACHABLE: ("U", "bold #ff5f6d"),
-    NodeUse.IDLE: (".", "#58a6ff"),
-    NodeUse.RESERVE: ("r", "#79c0ff"),
+    NodeUse.IDLE: (".", "#8b949e"),
+    NodeUse.RESERVE: ("r", "#8b949e"),
     NodeUse.ORDINARY: ("#", "#8b949e"),
     NodeUse.UNAVAILABLE: ("x", "#6e7681"),
 }
@@ -52,7 +54,8 @@ _LEAST: Final = {
 }  # fmt: skip
 _MOST: Final = {"id": 64, "name": 24, "reason": 160}  # characters of a cell
 _MOST_OF_OTHERS: Final = 32
-Cell = tuple[int, bool]  # use, as its number in ``USES``; whether it is the chosen trainer's
+# Use, as its number in ``USES``; whether it is the chosen trainer's; the trainer, "" if none.
+Cell = tuple[int, bool, str]
 
 
 def legend(uses: Iterable[int]) -> Text:
@@ -92,8 +95,15 @@ class NodeMap(Widget):
         return Strip([_segment(*cell) for cell in cells]).apply_style(self.rich_style)
 
 
-def _segment(use: int, is_chosen: bool) -> Segment:
+@lru_cache(maxsize=1000)
+def style_of(trainer_id: str) -> Style:
+    """Return a trainer's colour, as the page has it."""
+    return Style.parse(colour_of(trainer_id)) if trainer_id else Style()
+
+
+def _segment(use: int, is_chosen: bool, trainer_id: str) -> Segment:
     letter, style = LETTERS[use]
+    style += style_of(trainer_id)
     return Segment(letter, style + _CHOSEN if is_chosen else style)
 
 
@@ -188,7 +198,8 @@ def _cut(name: str, text: str) -> str:
 
 
 def _cell(name: str, text: str) -> Text:
-    return Text(text, justify="right" if name in _RIGHT else "left", no_wrap=True)
+    style = style_of(text) if name == "id" else ""
+    return Text(text, style, justify="right" if name in _RIGHT else "left", no_wrap=True)
 
 
 class Dialog(ModalScreen[bool]):

@@ -27,12 +27,14 @@ from bftrainer.api.page.source import PageSource
 from bftrainer.api.page.stream import AGAIN_S, LEAST_S
 from bftrainer.cli.logs import ASK_INTERVAL_S, tail
 from bftrainer.cli.output import clock
+from bftrainer.cli.sparkline import curve_lines, joined
 from bftrainer.cli.status import explained, recent, row_of
 from bftrainer.cli.top import NAMES, ordered, summary
 from bftrainer.cli.top_panes import Dialog, NodeMap, TrainerTable, legend
 from bftrainer.fleet.background import in_thread
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError
+from bftrainer.model.progress import Point
 from bftrainer.model.study import Seen
 from bftrainer.model.timeline import TimelineView, pieced
 from bftrainer.model.trainer import TrainerChange
@@ -54,7 +56,10 @@ left, right (with shift: 20 at a time), space: through a journal
 
 T training   S starting   H held   L leaving   U not heard
 . idle   r reserve of the queue   # ordinary job   x unavailable
-Nodes of the chosen trainer are reversed."""
+Nodes of the chosen trainer are reversed; T and S have its colour, as on the page.
+
+LIMITS nodes it may have   EPOCH passes over its samples   METRIC run.report's last
+DONE part of its training   LEFT time that the rest takes at its planned size"""
 # What is asked, and what is done then.
 _CHANGES: Final[dict[str, tuple[str, Callable[[Client, str], TrainerView]]]] = {
     "hold": (
@@ -109,6 +114,7 @@ class TopScreen(App[None]):
         self._source = source
         self._uses: list[tuple[int, str]] = []
         self._views: dict[str, TrainerView] = {}
+        self._curves: dict[str, tuple[Point, ...]] = {}
         self._needle, self._tab = "", EXPLAIN
         self._is_wanted = asyncio.Event()  # a detail of another trainer, or a newer one
 
@@ -163,7 +169,7 @@ class TopScreen(App[None]):
     @on(DataTable.RowHighlighted)
     def _on_chosen(self) -> None:
         chosen = self.query_one(TrainerTable).chosen
-        self.query_one(NodeMap).show([(use, who == chosen) for use, who in self._uses])
+        self.query_one(NodeMap).show([(use, who == chosen, who) for use, who in self._uses])
         self._is_wanted.set()
 
     @work
@@ -191,10 +197,15 @@ class TopScreen(App[None]):
             if tab == LOG:
                 lines: Sequence[str] = self.log_of(trainer_id)
             else:
-                lines = explained(view_of(Explanation, EXPLAIN, self._source.explain(trainer_id)))
+                told = explained(view_of(Explanation, EXPLAIN, self._source.explain(trainer_id)))
+                lines = (*self._curve_lines(trainer_id), *told)
         except BftError as error:
             lines = (f"error {error.code}: {error.cause}", f"next: {error.next_step}")
         return Text("\n".join(map(shown, lines)))
+
+    def _curve_lines(self, trainer_id: str) -> tuple[str, ...]:
+        view = self._views.get(trainer_id)
+        return curve_lines(self._curves.get(trainer_id, ()), view.record.reports if view else ())
 
     def log_of(self, trainer_id: str) -> Sequence[str]:
         """Return the end of a trainer's log; blocks."""
@@ -266,6 +277,9 @@ class LiveScreen(TopScreen, inherit_bindings=False):
                 await asyncio.sleep(AGAIN_S)
                 continue
             self._say("")
+            if timeline.is_whole:
+                self._curves.clear()
+            joined(self._curves, timeline.curves)
             seen = timeline.seen
             self.show(self._head(status), status.trainers, pieced(self._uses, timeline))
             await asyncio.sleep(max(0.0, began_s + LEAST_S - time.monotonic()))
@@ -338,6 +352,7 @@ class ReplayScreen(TopScreen):
     def __init__(self, source: PageSource) -> None:
         super().__init__(source)
         self._timeline, self._status = source.timeline(None), source.status()
+        joined(self._curves, self._timeline.curves)
         changed = (at_s for at_s, *_ in self._timeline.changes)
         self._moments = sorted({self._timeline.since_s, *changed, self._timeline.now_s})
         self._at_s, self._is_playing = self._moments[0], False

@@ -16,16 +16,15 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from bftrainer.lab.demo.watch import GiveBack, Span, Use
+from bftrainer.model.colours import colour_of
 
-# Okabe and Ito's palette: told apart by everybody, also in print.
-TRAINER_COLOURS = ("#0072B2", "#E69F00", "#009E73")
 ORDINARY: dict[str, Any] = {
     "facecolor": "#B8B8B8",
     "hatch": "////",
     "edgecolor": "#8A8A8A",
     "linewidth": 0,
 }
-HELD: dict[str, Any] = {"facecolor": "#F3D6D6", "linewidth": 0}
+HELD: dict[str, Any] = {"facecolor": "#CDD5DC", "linewidth": 0}
 GIVE_BACK_COLOUR = "#C00000"
 INK = "#222222"
 WIDTH_IN, ROW_IN, MARGINS_IN, DPI = 13.0, 0.42, 3.0, 120
@@ -41,7 +40,7 @@ class Story:
     words: str  # below: what was seen, what to do next
     start_s: float
     spans: Sequence[Span]
-    trainers: Mapping[str, str]  # trainer_id -> name, in the order of their colours
+    trainers: Mapping[str, str]  # trainer_id -> name
     give_backs: Sequence[GiveBack]
 
 
@@ -75,7 +74,7 @@ def _draw_nodes(axes: Any, story: Story, nodes: Sequence[str]) -> None:
         if span.use in (Use.FREE, Use.AWAY):
             continue
         at_s, row = span.start_s - story.start_s, nodes.index(span.node)
-        axes.broken_barh([(at_s, span.length_s)], (row - _BAR / 2, _BAR), **_style(story, span))
+        axes.broken_barh([(at_s, span.length_s)], (row - _BAR / 2, _BAR), **_style(span))
         name = story.trainers.get(span.trainer_id, "")
         if span.use is Use.TRAINING and span.length_s / length_s * WIDTH_IN > 0.1 * len(name):
             axes.text(at_s + span.length_s / 2, row, name, ha="center", va="center",
@@ -94,22 +93,18 @@ def _draw_nodes(axes: Any, story: Story, nodes: Sequence[str]) -> None:
         axes.spines[side].set_visible(False)
 
 
-def _style(story: Story, span: Span) -> dict[str, Any]:
+def _style(span: Span) -> dict[str, Any]:
     if span.use is Use.ORDINARY:
         return ORDINARY
     if span.use is Use.HELD:
         return HELD
     alpha = 1.0 if span.use is Use.TRAINING else _STARTING_ALPHA
-    return {"facecolor": _colour(story, span.trainer_id), "linewidth": 0, "alpha": alpha}
-
-
-def _colour(story: Story, trainer_id: str) -> str:
-    return TRAINER_COLOURS[list(story.trainers).index(trainer_id) % len(TRAINER_COLOURS)]
+    return {"facecolor": colour_of(span.trainer_id), "linewidth": 0, "alpha": alpha}
 
 
 def _legend(story: Story) -> list[Any]:
     return [
-        *(Patch(color=_colour(story, i), label=name) for i, name in story.trainers.items()),
+        *(Patch(color=colour_of(i), label=name) for i, name in story.trainers.items()),
         Patch(color=INK, alpha=_STARTING_ALPHA, label="starting (tint)"),
         Patch(**HELD, label="held, no worker"),
         Patch(**ORDINARY, label="ordinary job"),

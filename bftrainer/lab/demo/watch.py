@@ -21,6 +21,7 @@ from rich.text import Text
 from bftrainer.journal.projection import JournalEntry
 from bftrainer.lab.demo.local_site import DemoSite
 from bftrainer.model.cluster import Job, JobState, Node, NodeState, Snapshot
+from bftrainer.model.colours import colour_of
 from bftrainer.model.columns import columns
 from bftrainer.model.views import TrainerView
 
@@ -345,7 +346,6 @@ class Watch:
         return bool(states) and all(state.is_final for state in states)
 
 
-TRAINER_STYLES = ("dodger_blue1", "orange1", "green3")
 _OTHER_STYLES = {Use.ORDINARY: "grey58", Use.AWAY: "red"}
 
 
@@ -363,15 +363,16 @@ def line(watch: Watch) -> str:
 def page(watch: Watch) -> RenderableType:
     """Return everything at a glance."""
     names = _names(watch)
-    styles = dict(zip(names, TRAINER_STYLES, strict=False))
+    styles = {trainer_id: colour_of(trainer_id) for trainer_id in names}
     nodes = _table("NODE", "NOW")
     for node in watch.timeline.now():
         style = styles.get(node.trainer_id, _OTHER_STYLES.get(node.use, "dim"))
         is_faint = node.use is Use.STARTING
         nodes.add_row(node.node, Text(_what(node, names), style=f"dim {style}" * is_faint or style))
     trainers = _table("TRAINER", "STATE", "NODES", "EPOCH", "SAMPLES/S", "RESCALES")
-    for style, view in zip(TRAINER_STYLES, watch.status.trainers, strict=False):
-        trainers.add_row(Text(view.record.spec.name, style=style), *_cells(view))
+    for view in watch.status.trainers:
+        name = Text(view.record.spec.name, style=styles[view.record.trainer_id])
+        trainers.add_row(name, *_cells(view))
     head = Text(f"bftrainer demo, {watch.elapsed_s:.0f} s", style="bold")
     return Group(head, nodes, trainers, Text(_counters(watch)))
 
