@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -51,8 +51,8 @@ class JournalSource:
             BftError: BFT-1112, there is no decision in it; BFT-22xx.
         """
         self.title = f"bftrainer, journal {path.name}"
-        history = _History()
         with Journal.open(path, clock=time.time, is_verified=False) as journal:
+            history = _History(_noted_from_the_first(journal))
             for entry in journal.entries():
                 history.add(entry)
             if history.last is None:
@@ -96,10 +96,26 @@ class JournalSource:
         return log_document([f"'bftrainer logs {trainer_id}' shows it, if its daemon runs."])
 
 
+def _noted_from_the_first(journal: Journal) -> frozenset[int]:
+    """Return the incarnations whose first note is in the journal; older entries are removed.
+
+    What such a daemon wrote before it is of no use: entries bear the time at which they came to the
+    disk, which may be after that of the first decision.
+    """
+    firsts: dict[int, bool] = {}
+    for entry in journal.entries(USES):
+        if entry.incarnation not in firsts:
+            note = entry.payload_if(UsesNote)
+            firsts[entry.incarnation] = note is not None and note.is_whole
+    return frozenset(number for number, is_whole in firsts.items() if is_whole)
+
+
 class _History:
     """The entries of a journal, one after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, noted: Collection[int]) -> None:
+        """``noted``: incarnations of which notes tell everything."""
+        self._noted = noted
         self.fold = NodeUses(keep_s=math.inf, most=10_000_000)
         self.last: DecisionRecord | None = None
         self.n_decisions = 0
@@ -120,7 +136,8 @@ class _History:
         if entry.trainers:
             self.fold.touch(entry.at_s, entry.trainers)
         if entry.incarnation != self._incarnation:
-            self._incarnation, self._is_noted = entry.incarnation, False
+            self._incarnation = entry.incarnation
+            self._is_noted = entry.incarnation in self._noted
             self.fold.is_away()
         if entry.kind == USES and (note := entry.payload_if(UsesNote)) is not None:
             with contextlib.suppress(ValueError):  # of a later release

@@ -52,7 +52,11 @@ class ProgressCurves:
             number: what ``since`` is asked with later; it grows.
         """
         for record in records:
-            curve = self._curves.get(record.trainer_id) or _Curve([], [], number)
+            curve = self._curves.get(record.trainer_id)
+            if curve is None:
+                if record.state is not TrainerState.RUNNING:
+                    continue  # of thousands that have ended
+                curve = _Curve([], [], number)
             at_s, rate, size = _point_of(record, now_s)
             point = (max(at_s, curve.points[-1][0]) if curve.points else at_s, rate, size)
             if not _tells(curve.points, point):

@@ -129,5 +129,24 @@ def test_the_time_between_two_daemons_is_nobodys(tmp_path: Path) -> None:
     assert (page.status().give_backs, page.status().preemptions) == (4, 2)
 
 
+def test_what_came_late_to_the_disk_changes_nothing(tmp_path: Path) -> None:
+    """An heir's first entries are written after its first decision, with the time of the disk."""
+    now_s, path = [float(T0)], tmp_path / "journal.db"
+    ours = replace(pilot("n1"), pilot_id="p000001")
+    given = input_of(nodes(n1=BUSY), ours, training={"n1": "t1"})
+    with Journal.open(path, clock=lambda: now_s[0]) as journal:
+        for began_s in (T0, T0 + 1000.0):
+            live = UsesOfNodes(lambda: "UTC", lambda note: journal.note(KIND, note))
+            live.incarnation = journal.begin_incarnation()
+            now_s[0] = began_s + 2.0  # the disk is slow
+            ended = {"trainer_id": "t1", "what": {"nodes": []}}
+            journal.note("rescaled", ended)
+            seen = replace(given, now_s=began_s)
+            journal.note_large(DECISION, decided(seen))
+            live.saw(seen, PLAN)
+    drawn = JournalSource(path).timeline(None)
+    assert [(at_s, USES[use]) for at_s, _, use, _ in drawn.changes] == [(T0, "training")]
+
+
 def decided(given: DecisionInput) -> DecisionRecord:
     return DecisionRecord(event=None, input=given, policy_hash="", plan=PLAN, took_ms=1.0)

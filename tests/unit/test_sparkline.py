@@ -30,7 +30,8 @@ def test_lines_are_of_what_there_is() -> None:
 
 def test_news_follow_what_is_there_or_replace_it() -> None:
     curves: dict[str, tuple[Point, ...]] = {"t1": ((0.0, 1.0, 1),)}
-    later, whole = ((5.0, 2.0, 1),), ((9.0, 3.0, 1),)
+    later: tuple[Point, ...] = ((5.0, 2.0, 1),)
+    whole: tuple[Point, ...] = ((9.0, 3.0, 1),)
     joined(curves, [ProgressCurve(trainer_id="t1", points=later, is_whole=False)])
     assert curves["t1"] == ((0.0, 1.0, 1), (5.0, 2.0, 1))
     joined(curves, [ProgressCurve(trainer_id="t1", points=whole)])
