@@ -298,7 +298,9 @@ def test_my_trainers_come_first_with_their_curves(page: Page) -> None:
         )
         page.service.wake_with_records(T0 + at_s)
     page.service.account_sums = {
-        Whose(user="ada", trainer_id="t2", day=day_of(T0, "UTC")): NodeTime(trained_s=7200.0)
+        Whose(user="ada", trainer_id="t2", day=day_of(T0, "UTC")): NodeTime(
+            trained_s=3600.0, warm_up_s=3600.0
+        )
     }
     page.open()
     page.says("t2", "#trainers tr:nth-child(2)")
@@ -310,7 +312,7 @@ def test_my_trainers_come_first_with_their_curves(page: Page) -> None:
         "const price = document.getElementById('price'); price.value = '1.5';"
         "price.dispatchEvent(new Event('input'))"
     )
-    page.says("3.00 saved", "#trainers tr:nth-child(2)")
+    page.says("1.50 elsewhere", "#trainers tr:nth-child(2)")
     page.click('[data-trainer="t2"]')
     page.says("metric: 0.5", "#explain")
     page.says("samples/s: 14", "#explain")

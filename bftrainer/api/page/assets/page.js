@@ -100,7 +100,8 @@ function drawHeadline() {
   const shown = mine.length || !open.length ? mine : open, whose = shown === mine ? "Of your trainers" : "Of all trainers";
   const failed = count(all, (one) => isMine(one) && one.state === "failed"), trains = count(shown, (one) => one.nodes > 0);
   const nodes = shown.reduce((sum, one) => sum + one.nodes, 0);
-  find("headline").textContent = `${whose} ${trains} train${trains === 1 ? "s" : ""} on ${nodes} node${nodes === 1 ? "" : "s"}, ${shown.length - trains} wait${shown.length - trains === 1 ? "s" : ""}${failed ? `, ${failed} failed` : ""}.`;
+  const finished = count(all, (one) => isMine(one) && one.state === "finished");
+  find("headline").textContent = !open.length && all.length ? `Nobody trains any more; of your trainers ${finished} finished, ${failed} failed.` : `${whose} ${trains} train${trains === 1 ? "s" : ""} on ${nodes} node${nodes === 1 ? "" : "s"}, ${shown.length - trains} wait${shown.length - trains === 1 ? "s" : ""}${failed ? `, ${failed} failed` : ""}.`;
 }
 
 const curveOf = (one, which) => state.curves.get(one.id)?.[which] || [];
@@ -122,12 +123,12 @@ function withCurve(one, text, which, isStep) {
   return [`${text} ${points.length} ${points.at(-1)?.[0] ?? ""}`, () => make("span", {}, spark(points, which !== "metric", isStep), ` ${text}`)];
 }
 
-// Node-hours, and what they would have cost elsewhere.
+// Node-hours as under Harvest, and what those in which it trained would have cost elsewhere.
 function spent(one) {
   const line = state.parts["harvest by trainer"]?.lines.find((told) => told.trainer === one.id);
   if (!line) return "–";
-  const price = parseFloat(find("price").value), used = line.harvested_h + line.warm_up_h + line.idle_h + line.lost_h;
-  return hours(used) + (price > 0 ? ` (${(used * price).toFixed(2)} saved)` : "");
+  const price = parseFloat(find("price").value), kept = line.harvested_h - line.lost_h;
+  return hours(line.harvested_h) + (price > 0 ? ` (${(kept * price).toFixed(2)} elsewhere)` : "");
 }
 
 // Answers about trainers that are asked once in a while; it is drawn again when one comes.
