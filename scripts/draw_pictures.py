@@ -286,12 +286,13 @@ def _bars(
 
 def record() -> dict[str, Any]:
     """Run the demonstration, and return what its nodes did."""
+    from bftrainer.lab.demo.page import RunPage  # noqa: PLC0415
     from bftrainer.lab.demo.run import run_demo  # noqa: PLC0415 - only a recording needs it
     from bftrainer.lab.demo.watch import Watch, sentences  # noqa: PLC0415
 
     looks: list[Watch] = []
-    with tempfile.TemporaryDirectory(prefix="bft-record-") as out:
-        summary = run_demo(Path(out), 6, looks.append, print)
+    with tempfile.TemporaryDirectory(prefix="bft-record-") as out, RunPage(print) as page:
+        summary = run_demo(Path(out), 6, looks.append, print, page)
     watch = looks[-1]
     names = {one.trainer_id: one.name for one in summary.trainers}
     spans = [

@@ -202,6 +202,7 @@ def test_a_study_has_its_best_trial_and_a_day_what_was_to_be_had(page: Page) -> 
     page.says("of it trained", "#harvest")
     page.says("50.0%", "#harvest")
     page.says("redone", "#harvest")
+    page.click("#tab-harvest")
     head, row = page.text("#harvest").splitlines()[:2]
     # 0.8 h harvested; 0.2 h of it in starts, none idle, 0.1 h redone.
     figures = re.findall(r"\d+(?:\.\d+)?", row.partition(whose.day)[2])[:4]
