@@ -15,6 +15,7 @@ from bftrainer.decide.end_cost import end_cost_s
 from bftrainer.decide.short_gaps import HOUR_S, Gap, lent_s, pairs_to_try
 from bftrainer.model.decision import DecisionInput, Plan, Settings
 from bftrainer.model.site import GapTrial, ShortGaps
+from bftrainer.site.policy.model import SitePolicy
 
 MOST_BETWEEN_S: Final = 60.0  # two decisions; more was a sleep, or nothing was seen
 Pair = tuple[float, float]  # min_gap_s, gap_margin_s
@@ -43,6 +44,11 @@ class IdleWatch:
         self._begun: dict[str, _Begun] = {}
         self._more_s: dict[Pair, float] = {}
         self._more_pilots: dict[Pair, int] = {}
+
+    def adopt_policy(self, policy: SitePolicy) -> None:
+        """Begin anew if a policy that was reloaded has other settings."""
+        if (in_force := (policy.min_gap_s, policy.gap_margin_s)) != self._in_force:
+            self._begin_anew(in_force)
 
     def saw(self, given: DecisionInput, plan: Plan) -> None:
         """Add what a decision saw."""

@@ -112,6 +112,7 @@ class Reloading:
         daemon.decider.adopt_policy(force.allocate, force.policy_hash)
         daemon.poller.adopt_policy(new)
         daemon.harm.adopt_policy(new)
+        daemon.idle_watch.adopt_policy(new)
         daemon.plane.adopt_policy(new)
         daemon.pilots.unreachable_s = new.unreachable_s
         daemon.journal.keep(86_400.0 * new.journal_days)

@@ -442,13 +442,17 @@ def _unexpected(problem: BaseException, words: str) -> Failed:
 
 
 def _is_ours(problem: BaseException) -> bool:
-    """Return whether code of bftrainer raised it, and no code of the script or a library."""
+    """Return whether code of bftrainer raised it, and no code of the script or a library.
+
+    Compiled code has no frame; that of mpi4py or torch is told by the error's own class.
+    """
     frames = _frames(problem)
     if not frames or isinstance(problem, ImportError | MemoryError):
         return False
-    is_memory = type(problem).__name__ == "OutOfMemoryError"
-    module = str(frames[-1][0].f_globals.get("__name__", ""))
-    return module.startswith(_RUNTIME) and not is_memory
+    raiser = type(problem).__module__.partition(".")[0]
+    if raiser not in ("builtins", "bftrainer") or type(problem).__name__ == "OutOfMemoryError":
+        return False
+    return str(frames[-1][0].f_globals.get("__name__", "")).startswith(_RUNTIME)
 
 
 def place_of(problem: BaseException, script: str) -> str:

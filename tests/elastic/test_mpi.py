@@ -438,5 +438,5 @@ def test_a_mistake_of_the_program_is_a_failure_and_no_loss(
         control.warm([a])
         control.commit([a], control.prepare([a]))
     failed = control.failed(a)
-    assert failed.code == code
+    assert failed.code == code, failed
     assert words in failed.cause

@@ -71,7 +71,8 @@ def test_verbs_show_what_came_out(halved: StudyUser) -> None:
     summary = halved.summary("half")
     best = summary["trials"][summary["best"]]
     said = halved.says("status", "half")
-    assert f"best        trial {best['number']}: value {best['value']:.6g} at 4 epochs" in said
+    answer = f"The best of half is trial {best['number']}: value {best['value']:.6g} after 4 epochs"
+    assert answer in " ".join(said.split())
     found = json.loads(halved.says("best", "half.study", "--json"))
     assert found["parameters"] == best["parameters"]
     rows = list(csv.DictReader(io.StringIO(halved.says("export", "half.yaml"))))

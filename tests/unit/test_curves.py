@@ -90,10 +90,10 @@ def test_every_guess_is_a_problem_the_solver_accepts(
 
 def test_rescale_costs_are_guessed_until_measured() -> None:
     settings = Settings(rescale_up_guess_s=0.7, rescale_down_guess_s=0.3)
-    guessed = problem_trainer(record(), ("n1",), settings)
+    guessed = problem_trainer(record(), ("n1",), settings, ("n1",))
     assert (guessed.rescale_up_s, guessed.rescale_down_s) == (0.7, 0.3)
     known = record(costs=MeasuredCosts(rescale_up_s=0.0, rescale_down_s=0.02))
-    taken = problem_trainer(known, ("n1",), settings)
+    taken = problem_trainer(known, ("n1",), settings, ("n1",))
     assert (taken.rescale_up_s, taken.rescale_down_s) == (0.0, 0.02)
 
 

@@ -105,14 +105,16 @@ def test_a_pilot_stays_while_a_state_is_saved_there(*, is_shrinking: bool) -> No
     assert [release.node for release in plan.releases] == ["n2"]
 
 
-@pytest.mark.parametrize(("ends_s", "expected"), [(95.0, "n2"), (105.0, "n2"), (115.0, "n1")])
-def test_a_node_that_ends_soon_is_left_for_one_that_lasts_longer_only(
-    ends_s: float, expected: str
+@pytest.mark.parametrize(("starts_on", "expected"), [("", "n1"), ("n2", "n2")])
+def test_a_node_that_ends_soon_is_avoided_unless_a_worker_starts_on_it(
+    starts_on: str, expected: str
 ) -> None:
-    """Both end within T_fwd, and the trainer has been starting on n2 for 20 s."""
-    settings = Settings(reserve_nodes_per_type=0, t_fwd_s=120.0, gap_margin_s=0.0)
-    fold, joining = Fold(settings=settings), Joining(since_s={"n2": T0 - 20.0})
-    fold.memory = Memory(assignment={"n2": "t1"}, joining=joining)
+    """Both end within T_fwd, n2 sooner; a node on which a worker starts is its trainer's."""
+    settings, ends_s = Settings(reserve_nodes_per_type=0, t_fwd_s=120.0, gap_margin_s=0.0), 115.0
+    fold = Fold(settings=settings)
+    if starts_on:
+        joining = Joining(since_s={starts_on: T0 - 20.0})
+        fold.memory = Memory(assignment={starts_on: "t1"}, joining=joining)
     pilots = [pilot("n1", end_s=T0 + ends_s), pilot("n2", end_s=T0 + 90.0)]
     plan = fold.decide(snapshot(idle_nodes(2)), pilots, [record("t1", n_max=1)])
     assert plan.assignment == {expected: "t1"}

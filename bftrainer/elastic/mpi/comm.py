@@ -198,14 +198,14 @@ class Comm:
             self._raw.Iprobe(self.mpi.ANY_SOURCE, self.mpi.ANY_TAG)
             os.sched_yield()
 
-    def _broken(self, problem: Any) -> BaseException:
-        """Return ``GroupBroken`` for the loss of a member, ``RuntimeError`` for other errors."""
+    def _broken(self, problem: Any) -> Any:
+        """Return ``GroupBroken`` for the loss of a member; the script's errors as they are."""
         names = ("ERR_OTHER", "ERR_INTERN", "ERR_UNKNOWN", "ERR_PROC_FAILED", "ERR_REVOKED")
         losses = {getattr(self.mpi, name) for name in names}
         self.inside_since_s = None
         self.leave()
         if problem.Get_error_class() not in losses:
-            return RuntimeError(str(problem))
+            return problem
         return GroupBroken(str(problem).partition("\n")[0][:300])
 
     def _exchange(self, send: Any, receive: Any) -> None:
