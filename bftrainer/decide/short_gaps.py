@@ -20,6 +20,7 @@ from bftrainer.model.site import Finding, GapTrial, Measured, ShortGaps, Weight
 CODE: Final = "BFT-2125"
 LEAST_GAP_S: Final = SHORTEST_S
 TELLING_SHARE: Final = 0.05  # of the idle time: with less there is nothing to change
+LEAST_SHARE: Final = 0.001  # of the idle time: less is not told
 HOUR_S: Final = 3600.0
 DAY_H: Final = 24.0
 
@@ -117,12 +118,16 @@ def sentences(found: ShortGaps, measured: Measured | None) -> Iterator[str]:
             f" {found.hours:,.1f} h were left alone because a planned job or reservation was to"
             f" use the node within {shortest_s:g} s ({settings})."
         )
-    for trial in found.trials:
+    told = [trial for trial in found.trials if trial.more_node_h >= LEAST_SHARE * found.idle_node_h]
+    if not told:
+        yield f"Lower values would lend less than {LEAST_SHARE:.1%} of the idle time more."
+        return
+    for trial in told:
         share = trial.more_node_h / found.idle_node_h if found.idle_node_h else 0.0
         per_day = trial.more_pilots / found.hours * DAY_H if found.hours else 0.0
         yield (
             f"min_gap_s {trial.min_gap_s:g} with gap_margin_s {trial.gap_margin_s:g} would lend at"
-            f" most {share:.1%} of the idle time more, with {per_day:,.0f} pilots more a day."
+            f" most {share:.1%} of the idle time more, with {per_day:,.1f} more pilots a day."
         )
     yield _risk(found, measured)
 
