@@ -30,10 +30,21 @@ def load_plugin(group: str, name: str, *, what: str, code: str) -> Any:
         code: of the error if there is no such plug-in.
 
     Raises:
-        UsageError: ``code``, no installed package declares that name.
+        UsageError: ``code``, no installed package declares that name, or what it declares cannot
+            be imported.
     """
     for entry in entry_points(group=group, name=name):
-        return entry.load()
+        try:
+            return entry.load()
+        except Exception as problem:
+            raise UsageError(
+                code,
+                f"The {what} {name!r} is declared as {entry.value}, which cannot be loaded "
+                f"({type(problem).__name__}: {problem}).",
+                "Correct the module or its line in setup.cfg, and install its package again (in a "
+                "clone: pip install -e .): the names are those of the last installation.",
+                exit_code=ExitCode.VALIDATION_FAILED,
+            ) from problem
     raise UsageError(
         code,
         f"There is no {what} called {name!r}.",

@@ -207,6 +207,20 @@ class TestAdvice:
         found = advice.sweep(advice.T_FWD, list(used), Given(used, off=0.05))
         assert (found.chosen, found.is_beyond_chance) == (60.0, False)
 
+    def test_trainers_at_once_are_compared_by_work_and_not_by_u(self) -> None:
+        """U is held against P_jmax trainers with equal shares, and flatters few of them."""
+        assumed = Assumptions(t_fwd_s=(120.0,), p_jmax=(1, 4), hold_down_s=(0.0,))
+        trace = blinking(24, n_nodes=8)
+        found = study(trace, assumed)
+        work = {
+            n: study(trace, dataclasses.replace(assumed, p_jmax=(n,))).expected[0]
+            for n in assumed.p_jmax
+        }
+        assert work[4].utilization.value < work[1].utilization.value - 0.05
+        of_four, of_one = (work[n].reference_node_h_per_day.value for n in (4, 1))
+        assert of_four > 1.03 * of_one
+        assert found.p_jmax == 4
+
     def test_the_fewest_trainers_that_do(self) -> None:
         used = {2: 0.90, 5: 0.96, 10: 0.968, 20: 0.969}
         assert advice.sweep(advice.P_JMAX, list(used), Given(used)).chosen == 5
@@ -225,7 +239,7 @@ class TestAdvice:
         assert advice.p_jmax_values(Assumptions(), 80.0, 200.0) == (5, 10, 20, 40)
         # Eight trainers of 64 nodes are needed for a pool of 500.
         assert advice.p_jmax_values(Assumptions(), 80.0, 500.0) == (8, 10, 20, 40)
-        assert advice.p_jmax_values(Assumptions(), 0.3, 1.0) == (1,)
+        assert advice.p_jmax_values(Assumptions(), 0.3, 1.0) == (1, 10)  # the policy has 10
         assert advice.p_jmax_values(Assumptions(p_jmax=(7,)), 80.0, 500.0) == (7,)
 
     def test_the_hold_down_time_in_looks(self) -> None:

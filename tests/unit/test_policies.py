@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.metadata import EntryPoint
 
 import pytest
 from hypothesis import given, settings
 
 from bftrainer.decide.policies.base import load_policy, policy_names
+from bftrainer.model import plugins
 from bftrainer.model.errors import ExitCode, UsageError
 from milp.problem import Problem
 from tests.conformance.policy import PolicyConformance
@@ -86,3 +88,23 @@ def test_a_new_policy_that_is_not_installed_yet_says_what_to_do() -> None:
 
     with pytest.raises(AssertionError, match=r"setup\.cfg.*pip install -e \."):
         TestNewPolicy().policy()
+
+
+@pytest.mark.parametrize(
+    ("declared", "reason"),
+    [
+        ("bftrainer.decide.policies.gone", "ModuleNotFoundError"),
+        ("bftrainer.decide.policies.milp:GONE", "AttributeError"),
+    ],
+)
+def test_a_policy_that_cannot_be_imported_is_named_with_the_reason(
+    declared: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name stays installed when git takes its module back."""
+    entry = EntryPoint(name="ghost", value=declared, group="bftrainer.policies")
+    monkeypatch.setattr(plugins, "entry_points", lambda **_: [entry])
+    with pytest.raises(UsageError) as refused:
+        load_policy("ghost")
+    assert refused.value.code == "BFT-3050"
+    assert reason in refused.value.cause
+    assert "pip install -e ." in refused.value.next_step

@@ -47,13 +47,14 @@ from bftrainer.lab.whatif.replays import (
     work_gained,
     work_per_idle_node,
 )
+from bftrainer.model.decision import Settings
 from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.model.site import ShortGaps
 from milp.portable import log
 
-P_JMAX_WORTH = 0.01  # a larger P_jmax slows every trainer: it must gain this much U
+P_JMAX_WORTH = 0.01  # a larger P_jmax slows every trainer: it must do this share more work
 AS_GOOD = 0.002  # of U: smaller differences do not matter
-USUAL_T_FWD_S = 120.0
+USUAL_T_FWD_S, USUAL_P_JMAX = Settings().t_fwd_s, Settings().p_jmax
 LARGEST_P_JMAX = 1000  # the policy's bound
 NO_DIFFERENCE = "No difference that chance alone does not make"
 TOO_SHORT = "The trace is too short to tell a difference"
@@ -90,11 +91,11 @@ class TriedSetting(Protocol):
         """Return U with a value."""
 
     def gain(self, value: float, over: float, /) -> Estimate:
-        """Return how much greater U is with a value than with another."""
+        """Return how much better a value is than another, in U or as a share of the work done."""
 
 
 def p_jmax_values(given: Assumptions, eq_nodes: float, large_pool: float) -> tuple[int, ...]:
-    """Return the numbers of trainers to try: for 16, 8, 4 and 2 nodes each, on average.
+    """Return the numbers of trainers to try: the policy's, and for 16, 8, 4 and 2 nodes each.
 
     Args:
         given: what is assumed; values of its own are taken as they are.
@@ -106,6 +107,7 @@ def p_jmax_values(given: Assumptions, eq_nodes: float, large_pool: float) -> tup
         return given.p_jmax
     fewest = max(1, math.ceil(large_pool / given.n_max))
     tried = {max(fewest, round(eq_nodes / size)) for size in NODES_PER_TRAINER}
+    tried.add(USUAL_P_JMAX)
     return tuple(sorted({min(n, LARGEST_P_JMAX) for n in tried}))
 
 
@@ -116,9 +118,11 @@ class Preference:
     name: str
     unit: str
     order: Callable[[float], Any]  # sorts values
-    worth: float  # in U: a gain for which another value is taken
+    worth: float  # a gain for which another value is taken
     words: tuple[str, str]  # around the rule
     usual: float | None  # what the policy has unless it is set; None: nothing that suits all sites
+    # U is held against P_jmax equal trainers: values of P_jmax are compared by work done.
+    measure: str = "U"
 
 
 P_JMAX = Preference(
@@ -127,7 +131,8 @@ P_JMAX = Preference(
     order=lambda count: count,
     worth=P_JMAX_WORTH,
     words=("The fewest", ": each trainer is then fastest."),
-    usual=None,
+    usual=USUAL_P_JMAX,
+    measure="the work done",
 )
 T_FWD = Preference(
     name="t_fwd_s",
@@ -166,7 +171,9 @@ def sweep(setting: Preference, values: Sequence[float], tried: TriedSetting) -> 
     others = (value for value in values if value != chosen)
     is_beyond_chance = any(tried.gain(chosen, other).is_beyond_chance for other in others)
     first, last = setting.words
-    why = f"{first} to which none is better by more than {setting.worth:g} of U{last}"
+    why = (
+        f"{first} to which none is better by more than {setting.worth:g} of {setting.measure}{last}"
+    )
     if not is_beyond_chance:
         is_usual = setting.usual in values
         chosen = setting.usual if setting.usual is not None and is_usual else chosen
@@ -392,7 +399,8 @@ def _settings(
     ):
         over = partial(_with, best, share, setting.name)
         replays.play(map(over, values))
-        sweeps.append(sweep(setting, values, _Compared(replays, given, over)))
+        tried = _Compared(replays, given, over, is_by_work=setting is P_JMAX)
+        sweeps.append(sweep(setting, values, tried))
         best = over(sweeps[-1].chosen)
     return tuple(sweeps), best
 
@@ -406,9 +414,15 @@ class _Compared:
     """Settings that differ in one value, on the same stretches."""
 
     def __init__(
-        self, replays: Replays, given: Assumptions, setting: Callable[[float], ReplaySetting]
+        self,
+        replays: Replays,
+        given: Assumptions,
+        setting: Callable[[float], ReplaySetting],
+        *,
+        is_by_work: bool,
     ) -> None:
         self._replays, self._given, self._setting = replays, given, setting
+        self._is_by_work = is_by_work
 
     def used(self, value: float, /) -> Estimate:
         """Return U with a value."""
@@ -416,9 +430,11 @@ class _Compared:
         return estimate(self._figure(setting), self._replays.of(setting), seed=self._given.seed)
 
     def gain(self, value: float, over: float, /) -> Estimate:
-        """Return how much greater U is with a value than with another."""
+        """Return how much greater U is with a value than with another, or the work done."""
         new, old = self._setting(value), self._setting(over)
         plays = self._replays.of(new), self._replays.of(old)
+        if self._is_by_work:
+            return estimate(work_gained, *plays, seed=self._given.seed)
         with_new, with_old = self._figure(new), self._figure(old)
         return estimate(lambda a, b: with_new(a) - with_old(b), *plays, seed=self._given.seed)
 
