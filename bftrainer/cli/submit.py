@@ -188,6 +188,8 @@ def _check_syntax(spec: TrainerSpec) -> tuple[str, ...]:
     argv = (spec.interpreter, "-I", "-S", "-c", _COMPILE, spec.script)
     done = run_under(spec.preamble, argv, environment=spec.environment, cwd=spec.cwd)
     if not done.is_ok:
+        if _is_shell_script(Path(spec.script)):
+            raise UsageError("BFT-1035", f"{spec.script} is a script of a shell.", _OF_SHELLS)
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         raise UsageError(
             "BFT-1035",
@@ -195,6 +197,14 @@ def _check_syntax(spec: TrainerSpec) -> tuple[str, ...]:
             "Correct the script, or name the Python it is written for with --interpreter.",
         )
     return (f"script {spec.script} compiles",)
+
+
+def _is_shell_script(path: Path) -> bool:
+    """Return whether the first line names a shell, or one is for sbatch or bsub."""
+    with contextlib.suppress(OSError), open_stream(path, is_typed=True) as stream:
+        lines = stream.read(MOST_OF_SCRIPT).splitlines() or [b""]
+        return bool(_SHELL.match(lines[0])) or any(_BATCH.match(line) for line in lines)
+    return False
 
 
 def _check_checkpoint_dir(path: Path) -> str:
@@ -210,6 +220,12 @@ def _check_checkpoint_dir(path: Path) -> str:
     return f"checkpoint directory {path} {'is writable' if existing == path else 'can be created'}"
 
 
+MOST_OF_SCRIPT = 1 << 14  # bytes of it that are looked at
+_SHELL, _BATCH = re.compile(rb"#!.*\b(ba|da|k|z|c|tc)?sh\b"), re.compile(rb"#(SBATCH|BSUB)\b")
+_OF_SHELLS = (
+    "Submit the Python script that it runs. Lines that prepare it (module load, source) go into"
+    " --preamble, partition and time limit into 'bftrainer up'; 'bftrainer submit -h' has the rest."
+)
 _ID = re.compile(r"t[0-9]{1,18}\Z", re.ASCII)
 
 

@@ -127,8 +127,8 @@ class Control:
                 "BFT-1423",
                 "The script ended without training with bftrainer: it never iterated over the"
                 " batches of an elastic Run.",
-                "Make its loop elastic as docs/howto/train-pytorch.md shows, or submit it as it is"
-                " with --runtime command.",
+                "Make its loop elastic as docs/howto/train-pytorch.md shows, or let it checkpoint"
+                " as docs/howto/train-command.md says and submit it with --runtime command.",
             )
 
     # ---- the control thread --------------------------------------------------------

@@ -29,6 +29,7 @@ FILES = {
     "typo.yaml": "t_fwd: 120\n",
     "many.yaml": "reserve_nodes_per_type: many\n",
     "study.yaml": "name: x\n",
+    "job.sbatch": "#!/bin/bash\n#SBATCH -p gpu\nmodule load python\nsrun python train.py\n",
 }
 
 

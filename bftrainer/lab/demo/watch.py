@@ -96,7 +96,8 @@ def collect(entries: Iterable[JournalEntry]) -> JournalFacts:
 NEXT = """\
 What to do next
   your own script   docs/tutorial.md: change five lines, then  bftrainer try train.py
-  your own cluster  docs/howto/slurm-site.md or lsf-site.md: a daemon on a login node"""
+  your own cluster  bftrainer up --partition NAME, if one is preemptable: bftrainer help own-daemon
+  your site         bftrainer help slurm-site: a service for all users"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
