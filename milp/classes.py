@@ -316,11 +316,17 @@ class _Model:
         every = np.arange(n_all, dtype=np.int32)
         highs.changeColsIntegrality(n_all, every, np.ones(n_all, dtype=np.uint8))
         decomposed = self._decomposed(prices) if self._caps and n_x > FIRST else None
-        if decomposed is None:
-            value, proven = self._search(bound, costs)
-        else:
+        for name, setting in (SETTINGS if decomposed is None else CAPPED_SETTINGS).items():
+            highs.setOptionValue(name, setting)
+        value, proven = -np.inf, np.inf
+        if decomposed is not None and not self._is_tied(decomposed[1]):
             value, proven = self._search_narrowly(*decomposed)
-        taken = np.array(highs.getSolution().col_value)
+            taken = np.array(highs.getSolution().col_value)
+        if proven - value > CLOSE_ENOUGH * abs(bound):
+            of_relaxed, upto = self._search(bound, costs)
+            proven = min(proven, upto, math.inf if decomposed is None else decomposed[0])
+            if of_relaxed >= value:
+                value, taken = of_relaxed, np.array(highs.getSolution().col_value)
         x, chosen = self._choices, np.flatnonzero((taken[:n_x] > 0.5) & ~self._is_mixed)
         split[x.trainer[chosen], x.of_class[chosen]] = x.size[chosen]
         for j, k, column in self._parts:
@@ -347,28 +353,52 @@ class _Model:
                 elif n_near > MOST_CAPPED and value > -np.inf:
                     return value, bound
 
+    def _is_tied(self, costs: FloatArray) -> bool:
+        """Return whether the costs tell too few x apart, as those of equal trainers do."""
+        return int((costs <= NOISE).sum()) > self._first_class + SOME_EXTRA
+
     def _search_narrowly(self, bound: float, costs: FloatArray) -> tuple[float, float]:
         """Do the same with costs that rule out nearly all x, in more steps."""
-        for name, setting in CAPPED_SETTINGS.items():
-            self._highs.setOptionValue(name, setting)
-        order = np.argsort(costs, kind="stable")
-        by_cost = np.append(costs[order], np.inf)
+        order = self._in_turns(costs)
+        # What the x behind a place in the order cost at least.
+        behind = np.append(np.minimum.accumulate(costs[order][::-1])[::-1], np.inf)
+        n_all = len(order)
         n_trainers, n_open = self._first_class, self._first_class + FIRST_EXTRA
         while True:
-            n_open = min(n_open, len(order))
-            is_open = np.zeros(len(order), dtype=np.bool_)
+            n_open = min(n_open, n_all)
+            is_open = np.zeros(n_all, dtype=np.bool_)
             is_open[order[:n_open]] = True
             value, upto = self._best_of(is_open)
             # What needs one of the others is worth no more than this.
-            proven = min(bound, max(upto, bound - float(by_cost[n_open])))
+            proven = min(bound, max(upto, bound - float(behind[n_open])))
+            # Those behind this place are in no better answer.
+            n_needed = int(np.searchsorted(behind, bound - value + NOISE, side="right"))
             n_near = int((costs <= bound - value + NOISE).sum())
             is_near = n_open > n_trainers + SOME_EXTRA and n_near > n_trainers + MANY_NEAR
             is_near &= proven - value <= NEAR_ENOUGH * abs(bound)
             is_many = n_open >= n_trainers + MOST_EXTRA and value > -np.inf
-            if n_near <= n_open or is_near or is_many:
+            if min(n_needed, n_all) <= n_open or is_near or is_many:
                 return value, proven
             n_grown = int(GROWTH * n_open)
-            n_open = n_near if n_near <= n_grown else min(n_grown, n_trainers + MOST_EXTRA)
+            if value == -np.inf:  # those that must run do not fit with these x
+                n_open = n_grown
+            else:
+                most = n_trainers + MOST_EXTRA
+                n_open = n_needed if n_needed <= n_grown else min(n_grown, most)
+
+    def _in_turns(self, costs: FloatArray) -> IntArray:
+        """Return the x by cost: first each trainer's cheapest, and equal costs trainer by turns.
+
+        Where trainers are equal, so are the costs of their sizes; in the order of trainers the
+        first would have all their sizes before the last had one.
+        """
+        by_trainer = np.lexsort((costs, self._choices.trainer))
+        of_trainer = self._choices.trainer[by_trainer]
+        first = np.searchsorted(of_trainer, of_trainer)
+        rank = np.empty(len(costs), dtype=np.int64)
+        rank[by_trainer] = np.arange(len(costs)) - first
+        rounded = np.where(np.isfinite(costs), np.round(costs / NOISE), np.inf)
+        return np.lexsort((rank, rounded, rank > 0))
 
     def _best_of(self, is_open: BoolArray) -> tuple[float, float]:
         """Return the best value of these x that is found, and what none of them is worth more than.
