@@ -130,7 +130,9 @@ class IdleWatch:
             lead_s=begun.lead_s,
             is_after_pilot=begun.is_after_pilot,
         )
+        usual_s = lent_s(gap, *self._in_force)
         for pair in self._more_s:
-            more_s = lent_s(gap, *pair)
-            self._more_s[pair] += more_s
-            self._more_pilots[pair] += more_s > 0.0 and not gap.is_after_pilot
+            other_s = lent_s(gap, *pair)
+            self._more_s[pair] += other_s - usual_s
+            is_new = other_s > 0.0 and usual_s <= 0.0
+            self._more_pilots[pair] += is_new and not gap.is_after_pilot

@@ -431,7 +431,7 @@ class DaemonViews:
                 waits=withheld.get(record.trainer_id, ""),
                 unheard_nodes=tuple(unheard),
                 planned_samples_per_s=0.0
-                if unfit(record, state.in_force.settings)
+                if not nodes or record.state.is_final or unfit(record, state.in_force.settings)
                 else planned_speed(record, state.in_force.settings, len(nodes)),
             )
             views.append(view)

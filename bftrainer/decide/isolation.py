@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from bftrainer.decide.decision import decide, unchanged
 from bftrainer.decide.exclusion import names_of, sentence, without
 from bftrainer.decide.policies.base import AllocationPolicy
-from bftrainer.decide.policy_answer import problem_trainer
+from bftrainer.decide.policy_answer import make_problem_trainer
 from bftrainer.model.decision import DecisionInput, Kind, Known, LeftOut, Plan, Settings
 from bftrainer.model.errors import BftError
 from bftrainer.model.trainer import TrainerRecord
@@ -140,7 +140,7 @@ def unfit(record: TrainerRecord, settings: Settings) -> str:
     Asked when a trainer is submitted, and when a decision has failed.
     """
     try:
-        alone = (problem_trainer(record, (), settings),)
+        alone = (make_problem_trainer(record, (), settings, ()),)
         validate(
             Problem(nodes=(), trainers=alone, t_fwd_s=0.0, p_jmax=1, objective=settings.objective)
         )

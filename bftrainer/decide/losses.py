@@ -140,7 +140,7 @@ def sentence(record: TrainerRecord, settings: Settings, losses: Losses, size: in
     )
 
 
-@lru_cache(maxsize=1024)  # curves and rates change seldom
+@lru_cache(maxsize=1 << 13)  # one for each trainer, as in policy_answer; they change seldom
 def _left_of(
     curve: Curve, n_min: int, n_max: int, only: tuple[int, ...], pauses: float, begins: float
 ) -> Curve:
@@ -155,8 +155,8 @@ def _left_of(
     if min(left) > 1.0 - LEAST_EFFECT:
         return curve
     rates = [share * curve_at(curve, n) for n, share in zip(sizes, left, strict=True)]
-    if n_min > 1:  # the unit of relative objectives is what one node makes
-        sizes, rates = [1, *sizes], [curve_at(curve, 1), *rates]
+    if n_min > 1:  # the unit of relative objectives is what one node makes: alone it begins again
+        sizes, rates = [1, *sizes], [curve_at(curve, 1) / (1.0 + begins), *rates]
     return Curve(sizes=tuple(sizes), samples_per_s=tuple(rates))
 
 

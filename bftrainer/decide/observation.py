@@ -71,7 +71,7 @@ def warm_up_s(joining: Joining, t_fwd_s: float, now_s: float) -> float:
     waited for a while has at least that to lose, so it is not given to another trainer for less.
     """
     if joining.count < ENOUGH:
-        waited_s = now_s - min(joining.since_s.values(), default=now_s)
+        waited_s = max(0.0, now_s - min(joining.since_s.values(), default=now_s))
         return float(round(min(waited_s, t_fwd_s / 2.0)))
     # Whole seconds, so that small updates do not change decisions.
     return float(round(min(joining.warm_up_s, t_fwd_s / 2.0)))

@@ -66,7 +66,7 @@ def problem_trainer(
         is_same = spec is record.spec and costs is record.costs and its_settings is settings
         if is_same and (made.current, made.settled) == (current, settled):
             return made
-    made = _make(record, current, settings, settled)
+    made = make_problem_trainer(record, current, settings, settled)
     if len(_STATED) >= _MOST_STATED:
         _STATED.clear()
     _STATED[record.trainer_id] = record.spec, record.costs, settings, made
@@ -79,12 +79,13 @@ _MOST_STATED = 1 << 13  # more trainers than a daemon has, studies of thousands 
 _STATED: dict[str, tuple[TrainerSpec, MeasuredCosts, Settings, ProblemTrainer]] = {}
 
 
-def _make(
+def make_problem_trainer(
     record: TrainerRecord,
     current: tuple[str, ...],
     settings: Settings,
     settled: tuple[str, ...],
 ) -> ProblemTrainer:
+    """Return the same, and remember nothing: for questions that no decision asks."""
     spec, costs = record.spec, record.costs
     limit = settings.max_nodes_per_trainer
     up, down = costs.rescale_up_s, costs.rescale_down_s

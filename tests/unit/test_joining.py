@@ -63,3 +63,7 @@ def test_while_it_is_unknown_it_is_no_shorter_than_a_node_has_waited() -> None:
     joining = Joining(since_s={"n1": T0 - 3.0, "n2": T0 - 40.0}, warm_up_s=9.0, count=1)
     assert observation.warm_up_s(joining, 120.0, T0) == 40.0
     assert observation.warm_up_s(joining, 60.0, T0) == 30.0
+
+
+def test_a_clock_that_went_back_makes_no_negative_warm_up() -> None:
+    assert observation.warm_up_s(Joining(since_s={"n1": 3600.0}), 120.0, 0.0) == 0.0

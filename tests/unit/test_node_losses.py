@@ -136,7 +136,8 @@ def test_what_is_left_with_restarts_is_what_follows_from_the_mean_life() -> None
     # All four or none: a loss of any of them ends it, one in 22.5 s; 22.5 / 30.
     trainer = _left(4, 4, 90.0, 30.0)
     assert curve_at(trainer.curve, 4) == pytest.approx(400.0 * 22.5 / 30.0)
-    assert curve_at(trainer.curve, 1) == 100.0  # the unit of relative objectives
+    # The unit of relative objectives: one node loses as much as that of any other trainer.
+    assert curve_at(trainer.curve, 1) == pytest.approx(100.0 * 90.0 / 97.5)
 
 
 def test_a_curve_stays_itself_where_losses_hardly_matter() -> None:
@@ -167,3 +168,10 @@ def test_a_trainer_does_not_grow_into_pauses_that_cost_more_than_the_node_makes(
         trainers = [record("t1", n_max=2, costs=costs)]
         plan = fold.decide(snapshot(idle_nodes(2)), held("n1"), trainers, training={"n1": "t1"})
         assert len(plan.assignment) == (1 if expects else 2)
+
+
+def test_the_unit_of_relative_objectives_is_the_same_for_small_and_large_trainers() -> None:
+    """Of one node, which begins again at each loss; at eight nodes both go on with fewer."""
+    small, large = (_left(n_min, 8, life_s=20.0, pause_s=1.0) for n_min in (1, 2))
+    relative = [curve_at(one.curve, 8) / curve_at(one.curve, 1) for one in (small, large)]
+    assert relative[0] == pytest.approx(relative[1], rel=1e-12)

@@ -23,7 +23,7 @@ from bftrainer.model.columns import counted
 from bftrainer.model.decision import DecisionInput, Plan, PoolNode, Settings, Term, Terms
 from bftrainer.model.node_request import asked
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
-from milp.problem import Allocation
+from milp.problem import Allocation, Objective
 
 NODE_H = 3600.0
 _NUMBERS = (("It is ", "They are "), ("It has ", "They have "), ("It was ", "They were "))
@@ -292,6 +292,8 @@ def _best_here(planned: int, pool: int) -> str:
 
 def _lost(record: TrainerRecord, plan: Plan, settings: Settings, planned: int) -> list[str]:
     if plan.allocation is None or plan.allocation.solver == settings.policy or not planned:
+        return []
+    if settings.objective is Objective.UTILITY:  # it reads no curve of throughput
         return []
     found = losses.sentence(record, settings, plan.memory.losses, planned)
     return [found] if found else []
