@@ -120,7 +120,8 @@ def sentences(found: ShortGaps, measured: Measured | None) -> Iterator[str]:
         )
     told = [trial for trial in found.trials if trial.more_node_h >= LEAST_SHARE * found.idle_node_h]
     if not told:
-        yield f"Lower values would lend less than {LEAST_SHARE:.1%} of the idle time more."
+        share = f"{LEAST_SHARE:.1%} of the idle time"
+        yield f"Of gaps that have ended, lower values would lend less than {share} more."
         return
     for trial in told:
         share = trial.more_node_h / found.idle_node_h if found.idle_node_h else 0.0
