@@ -423,11 +423,11 @@ class _Model:
         best = np.full((self._first_class, int(x.size.max()) + 1), -np.inf)  # [j, n]
         best[~self._is_bound, 0] = 0.0
         np.maximum.at(best, (x.trainer, x.size), net)
-        found = decompose(best, self._caps, prices[-len(self._caps) :].tolist())
-        if found is None:
+        size_costs = decompose(best, self._caps, prices[-len(self._caps) :].tolist())
+        if size_costs is None:
             return None
-        bound = math.fsum([found.bound, *(of_classes * self._counts).tolist()])
-        return bound, found.costs[x.trainer, x.size] + best[x.trainer, x.size] - net
+        bound = math.fsum([size_costs.bound, *(of_classes * self._counts).tolist()])
+        return bound, size_costs.costs[x.trainer, x.size] + best[x.trainer, x.size] - net
 
     def _least_rent(self, j: int, size: int, of_classes: Sequence[float]) -> float:
         """Return what nodes of a trainer that mixes classes cost at least at these prices."""

@@ -45,17 +45,17 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
     """Count the node-seconds trained, and the losses that no decision asked for."""
     if not given.settings.expects_losses:
         return memory
-    known, training = memory.losses, given.training
-    if known.training == training:
+    before, training = memory.losses, given.training
+    if before.training == training:
         return memory
-    run_node_s = _run_node_s(known, given.now_s)
-    life_node_s, count = known.life_node_s, known.count
-    if known.at_s < given.slept.until_s:  # who went meanwhile, and when, is not known
-        run_node_s = known.run_node_s
+    run_node_s = _run_node_s(before, given.now_s)
+    life_node_s, count = before.life_node_s, before.count
+    if before.at_s < given.slept.until_s:  # who went meanwhile, and when, is not known
+        run_node_s = before.run_node_s
     else:
-        there = {p.node for p in given.pilots if p.is_held and not p.is_leaving}
-        gone = known.training.keys() - training.keys() - there
-        for _ in {known.training[node] for node in gone}:
+        held_nodes = {p.node for p in given.pilots if p.is_held and not p.is_leaving}
+        lost_nodes = before.training.keys() - training.keys() - held_nodes
+        for _ in {before.training[node] for node in lost_nodes}:
             count += 1
             life_node_s += max(NEWEST, 1.0 / count) * (run_node_s - life_node_s)
             run_node_s = 0.0
@@ -69,8 +69,9 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
     return replace(memory, losses=losses)
 
 
-def _run_node_s(known: Losses, now_s: float) -> float:
-    return known.run_node_s + len(known.training) * max(0.0, now_s - known.at_s)
+def _run_node_s(losses: Losses, now_s: float) -> float:
+    """Return the node-seconds trained since the last loss."""
+    return losses.run_node_s + len(losses.training) * max(0.0, now_s - losses.at_s)
 
 
 def life_s(losses: Losses, now_s: float) -> float:
@@ -129,15 +130,20 @@ def sentence(record: TrainerRecord, settings: Settings, losses: Losses, size: in
         size: that the trainer got.
     """
     life_node_s, pause_s = life_s(losses, losses.at_s), _pause_s(record, settings)
-    more = exp(-min(pause_s * (size + 1) / life_node_s, MOST_PAUSES))
-    if not settings.expects_losses or more > 1.0 - LEAST_EFFECT:
+    share_of_next = _share_without_pauses(pause_s / life_node_s, size + 1)
+    if not settings.expects_losses or share_of_next > 1.0 - LEAST_EFFECT:
         return ""
-    now = exp(-min(pause_s * size / life_node_s, MOST_PAUSES))
+    share = _share_without_pauses(pause_s / life_node_s, size)
     return (
         f"Trainers lose nodes once in {life_node_s / 60.0:.3g} min of one node's training, and it"
-        f" pauses for {pause_s:.3g} s then: {size} nodes train {now:.0%} of the time,"
-        f" {size + 1} nodes {more:.0%}."
+        f" pauses for {pause_s:.3g} s then: {size} nodes train {share:.0%} of the time,"
+        f" {size + 1} nodes {share_of_next:.0%}."
     )
+
+
+def _share_without_pauses(pauses: float, size: int) -> float:
+    """Return the share of the time in which a trainer of this size does not pause for a loss."""
+    return exp(-min(pauses * size, MOST_PAUSES))
 
 
 @lru_cache(maxsize=1 << 13)  # one for each trainer, as in policy_answer; they change seldom
@@ -146,15 +152,16 @@ def _left_of(
 ) -> Curve:
     """Return the curve with losses; ``pauses`` and ``begins``: R and B over the life."""
     sizes = _corners(curve, n_min, n_max)
-    left = [
-        exp(-min(pauses * n, MOST_PAUSES))
-        if largest_size(n - 1, n_min, n_max, only)
-        else 1.0 / (1.0 + begins * n)
-        for n in sizes
-    ]
-    if min(left) > 1.0 - LEAST_EFFECT:
+    shares = []
+    for size in sizes:
+        goes_on = largest_size(size - 1, n_min, n_max, only)
+        if goes_on:
+            shares.append(_share_without_pauses(pauses, size))
+        else:
+            shares.append(1.0 / (1.0 + begins * size))
+    if min(shares) > 1.0 - LEAST_EFFECT:
         return curve
-    rates = [share * curve_at(curve, n) for n, share in zip(sizes, left, strict=True)]
+    rates = [share * curve_at(curve, n) for n, share in zip(sizes, shares, strict=True)]
     if n_min > 1:  # the unit of relative objectives is what one node makes: alone it begins again
         sizes, rates = [1, *sizes], [curve_at(curve, 1) / (1.0 + begins), *rates]
     return Curve(sizes=tuple(sizes), samples_per_s=tuple(rates))

@@ -55,10 +55,10 @@ def pairs_to_try(min_gap_s: float, gap_margin_s: float) -> tuple[tuple[float, fl
 
 def trials(gaps: Iterable[Gap], min_gap_s: float, gap_margin_s: float) -> tuple[GapTrial, ...]:
     """Return what the other pairs would have lent more of some gaps."""
-    known = list(gaps)
-    usual_s = [lent_s(gap, min_gap_s, gap_margin_s) for gap in known]
+    all_gaps = list(gaps)
+    usual_s = [lent_s(gap, min_gap_s, gap_margin_s) for gap in all_gaps]
     return tuple(
-        _trial(known, usual_s, least_s, margin_s)
+        _trial(all_gaps, usual_s, least_s, margin_s)
         for least_s, margin_s in pairs_to_try(min_gap_s, gap_margin_s)
     )
 
@@ -118,12 +118,13 @@ def sentences(found: ShortGaps, measured: Measured | None) -> Iterator[str]:
             f" {found.hours:,.1f} h were left alone because a planned job or reservation was to"
             f" use the node within {shortest_s:g} s ({settings})."
         )
-    told = [trial for trial in found.trials if trial.more_node_h >= LEAST_SHARE * found.idle_node_h]
-    if not told:
-        share = f"{LEAST_SHARE:.1%} of the idle time"
-        yield f"Of gaps that have ended, lower values would lend less than {share} more."
+    least_node_h = LEAST_SHARE * found.idle_node_h
+    useful = [trial for trial in found.trials if trial.more_node_h >= least_node_h]
+    if not useful:
+        little = f"{LEAST_SHARE:.1%} of the idle time"
+        yield f"Of gaps that have ended, lower values would lend less than {little} more."
         return
-    for trial in told:
+    for trial in useful:
         share = trial.more_node_h / found.idle_node_h if found.idle_node_h else 0.0
         per_day = trial.more_pilots / found.hours * DAY_H if found.hours else 0.0
         yield (

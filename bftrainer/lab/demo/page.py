@@ -99,7 +99,7 @@ class RunPage(contextlib.AbstractContextManager["RunPage"]):
             self._served.enter_context(page_of(source, self._offered))
         try:
             yield
-        except Exception:
+        except Exception:  # somebody will want to see how it failed
             self._keep(source)
             raise
         except BaseException:  # interrupted: nobody will look
