@@ -120,9 +120,12 @@ class Life:
         return self._rng.sample(self.nodes, size)
 
     async def _trained(self, steps: int = 2) -> None:
+        await self.trained_to(self._machine().step + steps)
+
+    async def trained_to(self, step: int) -> None:
+        """Wait until the trainer has made this step."""
         machine = self._machine()
-        before = machine.step
-        await self._plane.until(lambda: machine.step >= before + steps, "steps", HANG_S)
+        await self._plane.until(lambda: machine.step >= step, f"step {step}", HANG_S)
 
     async def _replace_agents(self) -> None:
         """A spare takes the place of a node whose agent ended; a new spare starts beside it."""

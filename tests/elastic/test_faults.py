@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from _bench.faults import lineage, live, odd_epochs
+from _bench.faults import EPOCH_STEPS, lineage, live, odd_epochs
 
 from tests.elastic.journal import Entry
 
@@ -34,7 +34,7 @@ def test_faults_lose_nothing(
     outcome = asyncio.run(live(tmp_path, 7, schedules, notes.append, until_s))  # odd: replayed
     assert outcome.is_good, (outcome, notes)
     assert len(outcome.schedules) == (schedules if isinstance(schedules, int) else len(schedules))
-    assert outcome.steps > 10
+    assert outcome.steps > EPOCH_STEPS  # so that a whole epoch was judged
 
 
 Steps = tuple[int, tuple[int, ...]]  # where a generation began, what it committed

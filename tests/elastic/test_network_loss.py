@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from _bench.fault_life import AGENT_TIMEOUT_S
-from _bench.faults import POLICY, Outcome, judge, plane_of
+from _bench.faults import EPOCH_STEPS, POLICY, Outcome, judge, plane_of
 from _bench.network import Cut, Network, why_not
 from _bench.plane import Plane
 
@@ -81,10 +81,11 @@ def test_the_others_train_on_and_a_node_cut_off_ends_its_worker_by_itself(
             plane.mend_node(node)
             await plane.replace_node(node)
             plane.set_nodes(nodes)
-            await _trained(plane, 3)
+            await _trained(plane, 3, steps=EPOCH_STEPS)
 
     asyncio.run(lose_first())
-    assert _judged(tmp_path, is_bitwise=True).steps > 10
+    # A whole epoch was judged.
+    assert _judged(tmp_path, is_bitwise=True).steps > EPOCH_STEPS
 
 
 @pytest.mark.long
