@@ -28,52 +28,65 @@ SHOWN = 1  # targets of a benchmark; more only where more are missed
 HEAD = """\
 # Results
 
-This page is written by `scripts/write_results.py`. It has what [README](../README.md) promises with
-the measurement behind it, what came out of the papers that we repeat, and then each benchmark: all
-targets that it missed, and the first of those that it met. `docs/results/*.json` have all. The
-script's docstring has the method; `make bench` runs all benchmarks. The nodes of a run share one
-machine, of two cores and without GPUs, with Slurm 22.05.
+What was measured, how, and what was missed? This page first has what [README](../README.md)
+promises with the measurement behind it, then what came out of the papers that we repeat, and then
+each benchmark.
 
-NCCL has run between workers that share one GPU, not yet between GPUs. LSF is tested on volclava
-2.2, an open relative of LSF, and on a stand-in; support of IBM's LSF 10.1 is written from its
-documentation and untried.
+How do I read a benchmark's section? It begins with the question that the benchmark asks. Then come
+the command, the day and the commit of its last run, the number of targets that were met and are not
+shown, and remarks on the run. The table has all targets that were missed, and the first of those
+that were met. `docs/results/*.json` have all targets, and `make bench` runs all benchmarks.
+
+On which machine was this? The nodes of a run share one machine of two cores, without GPUs and with
+Slurm 22.05. NCCL has run between workers that share one GPU, but not between GPUs. LSF is tested on
+volclava 2.2, an open relative of LSF, and on a stand-in. Support of IBM's LSF 10.1 is written from
+its documentation, and untried.
+
+`scripts/write_results.py` writes this page; its docstring has the method.
 """
 PROMISES = (  # what README promises; what was measured; by what, when
     (
         "A rescale hardly stops the training.",
-        "1 to 2 workers, 200 MB of state: 0.10 s (p95); at 1 Gbit/s, as the network needs, 1.7 s",
+        (
+            "from 1 to 2 workers with 200 MB of state the pause is 0.10 s (p95) on one host; at "
+            "1 Gbit/s it is 1.7 s, which is what the network needs for these"
+        ),
         "`scripts/bench_rescale.py` (2026-11-21, 90a6e65), `--hosts` (2026-11-26, 9eece9a)",
     ),
     (
         "A killed worker costs the others one step.",
-        "0.19 s (p95) until they train again",
+        "they train again after 0.19 s (p95)",
         "`scripts/bench_rescale.py` (2026-11-21, 90a6e65)",
     ),
     (
         "Rescales do not change what is learnt.",
-        "over 30 rescales: accuracy within 0.5 points of a fixed size",
+        "after 30 rescales the accuracy is within 0.5 points of that of a fixed size",
         "`scripts/bench_convergence.py` (2026-11-21, 08fc7af)",
     ),
     (
         "Ordinary jobs hardly notice.",
         (
-            "mean wait -0.04 % (95% interval -0.26 to 0.17 %), a simulated day on 500 nodes; not "
-            "shown on 5,000 nodes: 1.7 % (-1.6 to 5.1 %)"
+            "on 500 nodes their mean wait changed by -0.04 % in a simulated day (95% interval "
+            "-0.26 to 0.17 %); on 5,000 nodes it changed by 1.7 % (-1.6 to 5.1 %), so that less "
+            "than 1 % is not shown there"
         ),
         "`scripts/bench_site.py --hours 24` (2026-11-27, 2fe1c325)",
     ),
     (
         "It is fast enough for large sites.",
-        "0.45 s per poll and decision, 10,000 nodes and pending jobs, no reserve",
+        (
+            "a poll and a decision take 0.45 s with 10,000 nodes, as many pending jobs, and no "
+            "reserve"
+        ),
         "`scripts/bench_scale.py` (2026-11-23, c711f81)",
     ),
 )
 PAPERS = """\
 ## Papers repeated
 
-How many of the numbers that five papers print come out here, and how many parameters were fitted or
-chosen for that. [The papers repeated](design/reproduce.md) says which numbers these are, and what
-the verdicts mean.
+Do the numbers that five papers print come out here? The table counts them by verdict, and with them
+the parameters that were fitted or chosen for that. [The papers repeated](design/reproduce.md) says
+which numbers these are, and what the verdicts mean.
 """
 
 
