@@ -36,7 +36,7 @@ from lsf_adapters.table import in_words
 
 CONFIG_INTERVAL_S = 600.0
 NOT_THERE = "brsvs cannot be started"  # the site has not installed it
-MODEL = "lsf"  # of the queue (bftrainer.batch.queue)
+MODEL = "lsf"  # of the queue (bftrainer.decide.queue)
 OBSERVED_ONLY = observed_only(
     "This LSF is neither IBM Spectrum LSF 10.1 nor volclava 2", "docs/howto/lsf-site.md"
 )

@@ -16,9 +16,9 @@ from dataclasses import replace
 
 from _bench.benchmark import Benchmark, Measured
 
-from bftrainer.batch.queue.models import PrintedQueue
 from bftrainer.decide import giveback
 from bftrainer.decide.draft import Draft
+from bftrainer.decide.queue.models import PrintedQueue
 from bftrainer.decide.victims import CheapestForTrainers
 from bftrainer.model.cluster import Job, JobState, Node, NodeState, Snapshot
 from bftrainer.model.decision import DecisionInput, Memory, PilotView, Settings

@@ -1,7 +1,7 @@
 """Parses fields as Slurm prints them and users write them: numbers, constraints, text. Pure.
 
 Called by ``parse``, ``job_requests`` and ``hook.lines`` with the text of one field. A field that
-cannot be read is ignored as a condition, like an unsupported constraint (``batch.queue.requests``),
+cannot be read is ignored as a condition, like an unsupported constraint (``queue.requests``),
 so no job can hide the others. Source for constraints: sbatch manual page, release 22.05,
 "--constraint".
 """

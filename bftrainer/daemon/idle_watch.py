@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from bftrainer.batch.queue.model import left_s_in
-from bftrainer.batch.queue.occupancy import FREE_STATES, names_in, taken_nodes, waits_for_nodes
 from bftrainer.decide.end_cost import end_cost_s
+from bftrainer.decide.queue.model import left_s_in
 from bftrainer.decide.short_gaps import HOUR_S, Gap, lent_s, pairs_to_try
+from bftrainer.model.census import census_of
 from bftrainer.model.decision import DecisionInput, Plan, Settings
 from bftrainer.model.site import GapTrial, ShortGaps
 from bftrainer.site.policy.model import SitePolicy
@@ -60,8 +60,9 @@ class IdleWatch:
         if snapshot.nodes is None or snapshot.jobs is None:
             self._n_idle, self._begun = 0, {}
             return
-        lent = {pilot.node for pilot in given.pilots if not pilot.is_leaving}
-        idle = (names_in(snapshot, *FREE_STATES) | lent) - taken_nodes(snapshot)
+        census = census_of(snapshot)
+        lent = set(census.not_leaving(given.pilots))
+        idle = (census.free | lent) - census.taken
         near = {
             node: left_s
             for node, why in plan.not_used.items()
@@ -70,7 +71,7 @@ class IdleWatch:
         for node in self._begun.keys() - near.keys():
             self._end(self._begun.pop(node), now_s)
         new = near.keys() - self._begun.keys()
-        waits_s = settings.cycle_s if new and waits_for_nodes(snapshot) else 0.0
+        waits_s = settings.cycle_s if new and census.has_startable_jobs else 0.0
         lead_s = end_cost_s(plan.memory)
         for node in new:
             self._begun[node] = _Begun(

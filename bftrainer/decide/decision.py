@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from bftrainer.batch.queue.models import queue_of
 from bftrainer.decide import allocation, claims, eligible, end_cost, giveback, limits, pool
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.observation import observe
 from bftrainer.decide.policies.base import AllocationPolicy
+from bftrainer.decide.queue.models import queue_of
 from bftrainer.decide.victims import CheapestForTrainers, first_by_name
 from bftrainer.model.decision import DecisionInput, Plan, Terms
 

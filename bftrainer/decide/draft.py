@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
-from bftrainer.batch.queue.backfill import BackfillPlan
-from bftrainer.batch.queue.models import QueueModel
 from bftrainer.decide.end_cost import leave_to_jobs
 from bftrainer.decide.policies.base import AllocationPolicy, Decided
 from bftrainer.decide.pool import Pool, build_pool, gap_end
+from bftrainer.decide.queue.backfill import BackfillPlan
+from bftrainer.decide.queue.models import QueueModel
 from bftrainer.decide.victims import Pick, tiers_of
 from bftrainer.model.decision import Claim, DecisionInput, Memory, PoolNode, Release
 

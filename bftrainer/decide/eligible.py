@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from bftrainer.batch.queue.occupancy import nodes_by_name
 from bftrainer.decide.policy_answer import nodes_by_trainer
+from bftrainer.model.census import census_of
 from bftrainer.model.cluster import Node
 from bftrainer.model.decision import DecisionInput
 from bftrainer.model.node_request import NOTHING, NodeRequest, asked
@@ -152,7 +152,7 @@ def suited(problem: Problem, given: DecisionInput, warm_up_s: float = 0.0) -> Pr
     """
     specs = {record.trainer_id: record.spec for record in given.trainers}
     requests = [asked(specs[trainer.trainer_id]) for trainer in problem.trainers]
-    seen = nodes_by_name(given.snapshot.nodes or ())
+    seen = census_of(given.snapshot).by_name
     barred = barred_from(given)
     classes = Classes([node.name for node in problem.nodes], seen, requests, barred)
     # A trainer of which no node trains yet has the type of its joining nodes.

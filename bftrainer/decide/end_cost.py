@@ -15,8 +15,8 @@ from dataclasses import replace
 from functools import lru_cache
 from statistics import median
 
-from bftrainer.batch.queue.models import QueueModel
 from bftrainer.decide.pool import Pool
+from bftrainer.decide.queue.models import QueueModel
 from bftrainer.model.cluster import Job, JobState, NodeState, Snapshot
 from bftrainer.model.decision import DecisionInput, Ending, Ends, Memory, Release, Settings, Slept
 from bftrainer.model.site import Measured

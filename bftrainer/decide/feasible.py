@@ -6,7 +6,7 @@ rooms only get smaller.
 
 Jobs are judged in scheduler order, each against what the earlier ones leave, so all that can
 start can start together. A job that cannot start is planned as the scheduler would
-(``batch.queue.backfill``); later jobs may use its nodes only if they end before. Returns which jobs
+(``queue.backfill``); later jobs may use its nodes only if they end before. Returns which jobs
 can start with which demands, and why the others cannot. Called by ``giveback``.
 """
 
@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from bftrainer.batch.queue.model import JobNeeds, NodeDemand
-from bftrainer.batch.queue.models import QueueModel
-from bftrainer.batch.queue.nodesets import NodeSet, NodeSets
-from bftrainer.batch.queue.requests import Matching
+from bftrainer.decide.queue.model import JobNeeds, NodeDemand
+from bftrainer.decide.queue.models import QueueModel
+from bftrainer.decide.queue.requests import Matching
 from bftrainer.model.cluster import Job, NodeLeft, NodeState
+from bftrainer.model.node_sets import NodeSet, NodeSets
 
 
 class Rooms:

@@ -1,7 +1,7 @@
 """Chooses pilots to cancel for pending ordinary jobs, before the scheduler has to preempt them.
 
 ``feasible`` judges which jobs could start, ``skipped_jobs`` remembers jobs that could have and
-did not, ``victims`` chooses the nodes. This module knows which nodes are free, coming back or ours.
+did not, ``victims`` chooses the nodes; the census tells which are free, coming back or ours.
 
 The reason: a job for which the scheduler must preempt may wait a whole cycle longer
 (docs/design/give-back.md); it does not wait if the nodes are free in time. A wrong release costs
@@ -17,23 +17,15 @@ from dataclasses import replace
 from functools import partial
 
 from bftrainer.batch.announcer import is_stand_in
-from bftrainer.batch.queue.nodesets import NodeSet, NodeSets, first
-from bftrainer.batch.queue.occupancy import (
-    FREE_STATES,
-    LOST_STATES,
-    names_in,
-    nodes_by_name,
-    pilots_by_node,
-    taken_nodes,
-    waits_for_nodes,
-)
 from bftrainer.decide import skipped_jobs
 from bftrainer.decide.cycles import have_passed
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.feasible import Feasibility
 from bftrainer.decide.victims import VictimPool, give, tiers_of
-from bftrainer.model.cluster import Job, NodeState, Snapshot
+from bftrainer.model.census import census_of
+from bftrainer.model.cluster import Job
 from bftrainer.model.decision import DecisionInput, Memory, PilotView, Release
+from bftrainer.model.node_sets import NodeSet, NodeSets, first
 
 
 def stage(draft: Draft) -> Draft:
@@ -41,10 +33,11 @@ def stage(draft: Draft) -> Draft:
     if not draft.queue.jobs:
         return draft
     given, memory, sets = draft.given, draft.memory, draft.queue.sets
-    ours = _in_the_way(given)
-    free = names_in(given.snapshot, *FREE_STATES) - ours.keys()
-    to_have = free | coming_back(given.snapshot, given.pilots, memory)
-    others = _of_others(given)
+    census = census_of(given.snapshot)
+    ours = census.in_the_way(given.pilots)
+    free = census.free - ours.keys()
+    to_have = free | census.coming_back(given.pilots, memory.held_off)
+    others = census.of_others(given.pilots)
     usable = sets.named(to_have | ours.keys() | others)
     judged = Feasibility(draft.queue, usable, sets.named(to_have)).of_all(
         partial(skipped_jobs.why_refused, known=memory.vain)
@@ -95,34 +88,6 @@ def _believed(
     ]
 
 
-def _in_the_way(given: DecisionInput) -> dict[str, PilotView]:
-    """Return the pilots whose node a job could have.
-
-    Where pilots come last, a pending pilot delays no job. Nor does one that has started since the
-    snapshot: the cycle that started it has served the jobs before it.
-    """
-    snapshot = given.snapshot
-    out = LOST_STATES + FREE_STATES if snapshot.pilots_come_last else LOST_STATES
-    ours = {pilot.node: pilot for pilot in given.pilots if not pilot.is_leaving}
-    shown = nodes_by_name(snapshot.nodes or ()).keys()
-    not_to_have = names_in(snapshot, *out) | taken_nodes(snapshot)
-    return {n: pilot for n, pilot in ours.items() if n in shown and n not in not_to_have}
-
-
-def _of_others(given: DecisionInput) -> set[str]:
-    """Return the nodes with a pilot of another daemon: it gives them back for the same jobs.
-
-    They come after ours, so that two daemons do not wait for each other.
-    """
-    ours = {pilot.pilot_id for pilot in given.pilots}
-    found = {n for n, pilot in pilots_by_node(given.snapshot).items() if pilot not in ours}
-    if not found:
-        return found
-    shown = nodes_by_name(given.snapshot.nodes or ()).keys()
-    out = names_in(given.snapshot, *LOST_STATES, *FREE_STATES) | taken_nodes(given.snapshot)
-    return (found & shown) - out - {pilot.node for pilot in given.pilots}
-
-
 def _offer(
     sets: NodeSets, free: AbstractSet[str], ours: Mapping[str, PilotView], memory: Memory
 ) -> VictimPool:
@@ -159,16 +124,15 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
     if not memory.held_off:
         return memory
     snapshot, settings = given.snapshot, given.settings
-    if not waits_for_nodes(snapshot):
+    census = census_of(snapshot)
+    if not census.has_startable_jobs:
         return replace(memory, held_off={})  # no job to keep them free for
     more_s = (settings.hold_off_cycles - 1.0) * settings.cycle_s  # while backing off
-    taken = taken_nodes(snapshot)
-    leaving = {p.node for p in given.pilots if p.is_leaving}
-    leaving |= names_in(snapshot, NodeState.COMPLETING)
+    leaving = {pilot.node for pilot in given.pilots if pilot.is_leaving} | census.completing
     since_s = {
         node: given.now_s if node in leaving else at_s
         for node, at_s in memory.held_off.items()
-        if node not in taken
+        if node not in census.taken
     }
     held_off = {
         node: at_s
@@ -176,13 +140,3 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
         if not have_passed(1, at_s + more_s, memory, snapshot, settings)
     }
     return replace(memory, held_off=held_off)
-
-
-def coming_back(snapshot: Snapshot, pilots: Sequence[PilotView], memory: Memory) -> set[str]:
-    """Return the nodes given back that nothing occupies yet, whatever state they show."""
-    given_back = {p.node for p in pilots if p.is_leaving} | set(memory.held_off)
-    if not given_back:
-        return set()
-    kept = {p.node for p in pilots if not p.is_leaving}
-    shown = given_back & nodes_by_name(snapshot.nodes or ()).keys()
-    return shown - names_in(snapshot, *LOST_STATES) - taken_nodes(snapshot) - kept

@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
-from bftrainer.batch.queue.occupancy import FREE_STATES, names_in, nodes_by_name
 from bftrainer.decide.draft import Draft
-from bftrainer.decide.giveback import coming_back
+from bftrainer.model.census import census_of
 from bftrainer.model.decision import Release, Settings
 from bftrainer.model.fairness import limit_of
 
@@ -75,9 +74,9 @@ def _limits(draft: Draft) -> Iterator[_Limit]:
 def _shares(draft: Draft) -> Iterator[_Limit]:
     """Yield the limits on the share of each type's idle nodes."""
     given, share = draft.given, draft.given.settings.limits.share_of_idle
-    seen = nodes_by_name(given.snapshot.nodes or ())
-    ours = {pilot.node for pilot in given.pilots if not pilot.is_leaving}
-    idle = (names_in(given.snapshot, *FREE_STATES) | ours) & seen.keys()
+    census = census_of(given.snapshot)
+    seen = census.by_name
+    idle = (census.free | census.not_leaving(given.pilots).keys()) & seen.keys()
     counts = Counter(seen[name].node_type for name in idle)
     for node_type, count in sorted(counts.items()):
         reason = (
@@ -91,7 +90,7 @@ def _shares(draft: Draft) -> Iterator[_Limit]:
 def _by_name(draft: Draft) -> Iterator[_Limit]:
     """Yield the limits on types, then those on partitions."""
     limits = draft.given.settings.limits
-    seen = nodes_by_name(draft.given.snapshot.nodes or ())
+    seen = census_of(draft.given.snapshot).by_name
     by_type: dict[str, set[str]] = {}
     by_partition: dict[str, set[str]] = {}
     for node in draft.pool.nodes:
@@ -137,12 +136,13 @@ def _releases(draft: Draft) -> Iterator[Release]:
     """
     given, memory, settings = draft.given, draft.memory, draft.given.settings
     size = settings.reserve_nodes_per_type + settings.reserve_extra_nodes
-    seen = nodes_by_name(given.snapshot.nodes or ())
+    census = census_of(given.snapshot)
+    seen = census.by_name
     has = Counter(seen[name].node_type for name in draft.pool.reserve)
     lacking = sorted({n.node_type for n in draft.pool.nodes if has[n.node_type] < size})
     coming = set[str]()
     if lacking:
-        coming = coming_back(given.snapshot, given.pilots, memory) | _unconfirmed(draft)
+        coming = {*census.coming_back(given.pilots, memory.held_off), *_unconfirmed(draft)}
     comes = Counter(seen[name].node_type for name in coming - draft.for_jobs)
     for node_type in lacking:
         ours = [n for n in draft.pool.nodes if n.node_type == node_type and n.pilot_id]
@@ -160,5 +160,5 @@ def _unconfirmed(draft: Draft) -> set[str]:
     given = draft.given
     piloted = {p.node for p in given.pilots}
     seen, enough = draft.memory.idle_seen, given.settings.idle_confirmations
-    free = names_in(given.snapshot, *FREE_STATES) - piloted
+    free = census_of(given.snapshot).free - piloted
     return {name for name in free if seen.get(name, 0) < enough}

@@ -18,16 +18,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from bftrainer.batch.queue.model import GapEnd, Then
-from bftrainer.batch.queue.models import QueueModel
-from bftrainer.batch.queue.occupancy import (
-    FREE_STATES,
-    LOST_STATES,
-    names_in,
-    once_per_look,
-    taken_nodes,
-    waits_for_nodes,
-)
+from bftrainer.decide.queue.model import GapEnd, Then
+from bftrainer.decide.queue.models import QueueModel
+from bftrainer.model.census import FREE_STATES, LOST_STATES, census_of, once_per_look
 from bftrainer.model.cluster import JobState, Node, NodeState, Snapshot
 from bftrainer.model.decision import DecisionInput, Memory, PilotView, PoolNode, Settings
 
@@ -114,12 +107,13 @@ def build_pool(
         closing: ends all gaps, whatever the batch system plans.
     """
     by_node = {p.node: p for p in pilots}
-    looked_at = names_in(snapshot, *FREE_STATES) | by_node.keys()
+    census = census_of(snapshot)
+    looked_at = census.free | by_node.keys()
     known = earlier(queue.gap_ends, closing, looked_at)
     sooner = {**known, **{n: e for n, e in planned.items() if e.is_before(known.get(n))}}
     # While jobs are pending, the scheduler reaches a pilot only in its next cycle, so the time
     # limit must fit what is left of the gap then.
-    waits_s = settings.cycle_s if sooner and waits_for_nodes(snapshot) else 0.0
+    waits_s = settings.cycle_s if sooner and census.has_startable_jobs else 0.0
     sorter = _Sorter(snapshot, memory, settings, now_s, now_s + waits_s)
     usable, due = list[PoolNode](), dict[str, str]()
     not_used = {**_not_free(snapshot.nodes or ())}
@@ -191,7 +185,7 @@ class _Sorter:
     def __init__(
         self, seen: Snapshot, memory: Memory, settings: Settings, now_s: float, starts_s: float
     ) -> None:
-        self._memory, self._settings, self._taken = memory, settings, taken_nodes(seen)
+        self._memory, self._settings, self._taken = memory, settings, census_of(seen).taken
         self._now_s, self._starts_s, self._held_off = now_s, starts_s, memory.held_off
         self._limits_s = {
             job.pilot_id: job.time_limit_s

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from bftrainer.batch.queue.occupancy import pending_jobs, taken_nodes
 from bftrainer.decide.cycles import have_passed
+from bftrainer.model.census import census_of
 from bftrainer.model.cluster import Job
 from bftrainer.model.decision import DecisionInput, Memory, PilotView, VainReleases
 
@@ -31,8 +31,9 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
     if not memory.vain:
         return memory
     snapshot = given.snapshot
-    pending = {job.job_id for job in pending_jobs(snapshot)}
-    taken = taken_nodes(snapshot)
+    census = census_of(snapshot)
+    pending = {job.job_id for job in census.pending_jobs}
+    taken = census.taken
     asked_s = {p.node: p.requested_s for p in given.pilots if _has_started(p)}
     vain: dict[str, VainReleases] = {}
     for base, known in memory.vain.items():

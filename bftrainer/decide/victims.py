@@ -14,12 +14,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from bftrainer.batch.queue.nodesets import NodeSet, NodeSets, first
-from bftrainer.batch.queue.requests import Matching
 from bftrainer.decide.feasible import Placed
 from bftrainer.decide.policy_answer import nodes_by_trainer, problem_node, problem_trainer
+from bftrainer.decide.queue.requests import Matching
 from bftrainer.model.cluster import Job
 from bftrainer.model.decision import DecisionInput, Memory
+from bftrainer.model.node_sets import NodeSet, NodeSets, first
 from milp.problem import Problem
 from milp.victims import choose_victims
 from milp.worth import without

@@ -16,13 +16,6 @@ from functools import partial
 from statistics import mean
 from typing import TYPE_CHECKING
 
-from bftrainer.batch.queue.occupancy import (
-    FREE_STATES,
-    LOST_STATES,
-    names_in,
-    nodes_by_name,
-    taken_nodes,
-)
 from bftrainer.batch.traces.fragments import HOUR_S, Fragments, make_fragments
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.decide.throughput.curves import fitted
@@ -33,6 +26,7 @@ from bftrainer.lab.simulator.physical import MEASURED, PhysicalModel
 from bftrainer.lab.simulator.replay import Outcome, Replay
 from bftrainer.lab.simulator.trainers import Tally
 from bftrainer.lab.workloads import Submission, TrainerWorkload
+from bftrainer.model.census import census_of
 from bftrainer.model.decision import DecisionInput, Settings
 from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.model.trainer import TrainerRecord
@@ -72,7 +66,7 @@ def past_of(journal: Journal, hours: float) -> Past:
         if record is not None and (nodes := record.input.snapshot.nodes) is not None:
             decisions += 1
             seen.node_types |= {node.name: node.node_type for node in nodes}
-            seen.note(record.input.now_s, _available(record.input) & nodes_by_name(nodes).keys())
+            seen.note(record.input.now_s, _available(record.input))
     if not seen.begin_s < seen.end_s:
         raise UsageError(
             "BFT-1549",
@@ -89,12 +83,11 @@ def past_of(journal: Journal, hours: float) -> Past:
     return Past(trace=trace, workload=workload, decisions=decisions, unread=unread)
 
 
-def _available(given: DecisionInput) -> set[str]:
-    """Return the nodes that were free or ours."""
-    snapshot = given.snapshot
-    ours = {pilot.node for pilot in given.pilots if not pilot.is_leaving}
-    out = names_in(snapshot, *LOST_STATES) | taken_nodes(snapshot)
-    return (names_in(snapshot, *FREE_STATES) | ours) - out
+def _available(given: DecisionInput) -> AbstractSet[str]:
+    """Return the shown nodes that were free or ours."""
+    census = census_of(given.snapshot)
+    free_or_ours = census.free | census.not_leaving(given.pilots).keys()
+    return (free_or_ours & census.by_name.keys()) - census.lost - census.taken
 
 
 class Availability:

@@ -282,7 +282,7 @@ class Snapshot:
     # Parts that could not be read: as last known, or None.
     unread: tuple[str, ...] = ()
     closed: str = ""  # why no pilot could be submitted or started, one sentence
-    queue_model: str = "printed"  # how its scheduler treats pending jobs (batch.queue.models)
+    queue_model: str = "printed"  # how its scheduler treats pending jobs (decide.queue.models)
     ADDED: ClassVar = frozenset({"closed"})
 
     @property

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bftrainer.batch.queue.backfill import BackfillPlan
-from bftrainer.batch.queue.model import JobNeeds
-from bftrainer.batch.queue.models import QueueModel
+from bftrainer.decide.queue.backfill import BackfillPlan
+from bftrainer.decide.queue.model import JobNeeds
+from bftrainer.decide.queue.models import QueueModel
 from bftrainer.model.canonical import from_plain, to_plain
 from bftrainer.model.cluster import (
     Job,

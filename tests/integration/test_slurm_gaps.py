@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from bftrainer.batch.queue.model import Then
-from bftrainer.batch.queue.models import PrintedQueue
 from bftrainer.cli.main import cli
+from bftrainer.decide.queue.model import Then
+from bftrainer.decide.queue.models import PrintedQueue
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.cluster import Job, JobState, NodeState, Snapshot
 from slurm_plugins.adapter import SlurmBatchSystem, create

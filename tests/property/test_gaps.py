@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftrainer.batch.queue.models import PrintedQueue
+from bftrainer.decide.queue.models import PrintedQueue
 from bftrainer.model.cluster import Job, Node, NodeState, Reservation, Snapshot
 from tests.support.examples import examples
 from tests.support.snapshots import T0, node, pending, running, snapshot

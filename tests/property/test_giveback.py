@@ -3,7 +3,7 @@
 Random small clusters. The scheduler here knows nothing of ``bftrainer.decide``: it takes
 jobs in order of priority, lets later ones pass a blocked one where they do not delay it, and
 finds nodes by trying every choice. Where and when the blocked ones are planned it takes from
-``bftrainer.batch.queue`` (tests/unit/test_backfill.py): of several choices Slurm's own counts.
+``bftrainer.decide.queue`` (tests/unit/test_backfill.py): of several choices Slurm's own counts.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bftrainer.batch.queue.backfill import BackfillPlan
 from bftrainer.decide.draft import Draft
+from bftrainer.decide.queue.backfill import BackfillPlan
 from bftrainer.model.cluster import Job, NodeState
 from bftrainer.model.decision import Memory
 from tests.support.examples import examples

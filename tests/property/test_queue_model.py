@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bftrainer.batch.queue.models import LsfQueue, PrintedQueue
+from bftrainer.decide.queue.models import LsfQueue, PrintedQueue
 from tests.conformance.queue_model import QueueModelConformance
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from bftrainer.batch.queue.models import PrintedQueue
 from bftrainer.decide import giveback
 from bftrainer.decide.decision import decide
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.policies.base import Context, Decided, Traits
+from bftrainer.decide.queue.models import PrintedQueue
 from bftrainer.decide.victims import Pick
 from bftrainer.model.cluster import (
     Job,

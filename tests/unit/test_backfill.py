@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bftrainer.batch.queue.backfill import BackfillPlan, neighbours, slot_begin_s
-from bftrainer.batch.queue.models import PrintedQueue
+from bftrainer.decide.queue.backfill import BackfillPlan, neighbours, slot_begin_s
+from bftrainer.decide.queue.models import PrintedQueue
 from bftrainer.model.cluster import Job, JobState, NodeState, Reservation, Snapshot
 from tests.support.snapshots import (
     T0,

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.batch.queue.model import GapEnd, Then
-from bftrainer.batch.queue.models import PrintedQueue
+from bftrainer.decide.queue.model import GapEnd, Then
+from bftrainer.decide.queue.models import PrintedQueue
 from bftrainer.model.cluster import Job, Node, NodeState, Reservation
 from tests.support.snapshots import (
     T0,

@@ -9,7 +9,8 @@ import pytest
 
 from bftrainer.decide import cycles
 from bftrainer.decide.draft import Draft
-from bftrainer.decide.giveback import coming_back, observe
+from bftrainer.decide.giveback import observe
+from bftrainer.model.census import census_of
 from bftrainer.model.cluster import Node, NodeState, Snapshot
 from bftrainer.model.decision import DecisionInput, Memory, PilotView, Settings
 from tests.support.snapshots import (
@@ -219,7 +220,7 @@ def test_nodes_given_back_are_counted_until_somebody_takes_them(state: NodeState
     memory = Memory(held_off={"n1": T0 - 1})
     nodes = with_state(_busy(2, "n2"), state, "n1")
     seen = snapshot(nodes, [pending("7", 1)])
-    assert coming_back(seen, held("n2"), memory) == {"n1"}
+    assert census_of(seen).coming_back(held("n2"), memory.held_off) == {"n1"}
     assert given_back(seen, held("n2"), memory).releases == ()
 
 

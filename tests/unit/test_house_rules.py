@@ -356,7 +356,7 @@ RAW = {
 
 # Of all that enters a plan or a simulation, every digit is the same on all processors.
 DIGITS_MATTER = (
-    *("milp", "bftrainer/decide", "bftrainer/model", "bftrainer/batch/queue"),
+    *("milp", "bftrainer/decide", "bftrainer/model"),
     *("bftrainer/lab/simulator", "bftrainer/lab/whatif"),
 )
 BLAS = {"dot", "vdot", "inner", "matmul", "vecdot", "matvec", "vecmat", "tensordot", "einsum"}

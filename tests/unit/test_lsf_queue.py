@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bftrainer.batch.queue.models import MODELS, LsfQueue, PrintedQueue, queue_of
+from bftrainer.decide.queue.models import MODELS, LsfQueue, PrintedQueue, queue_of
 from bftrainer.model.cluster import Snapshot
 from tests.support.snapshots import T0, node, pending, running, snapshot
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.batch.queue.models import PrintedQueue
 from bftrainer.decide.pool import Pool, build_pool
+from bftrainer.decide.queue.models import PrintedQueue
 from bftrainer.model.cluster import Job, JobState, Node, NodeState, Reservation
 from bftrainer.model.decision import Memory, PilotView, Settings
 from tests.support.snapshots import (

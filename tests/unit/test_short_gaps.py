@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.batch.queue.model import GapEnd, Then, left_s_in
 from bftrainer.batch.traces.fragments import make_fragments
 from bftrainer.daemon.idle_watch import IdleWatch
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
+from bftrainer.decide.queue.model import GapEnd, Then, left_s_in
 from bftrainer.decide.short_gaps import (
     CODE,
     Gap,

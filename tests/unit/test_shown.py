@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bftrainer.batch.queue.occupancy import names_in, once_per_look, taken_nodes
+from bftrainer.model.census import census_of, once_per_look
 from bftrainer.model.cluster import JobState, NodeState, Snapshot
 from tests.support.snapshots import idle_nodes, running, snapshot, with_state
 
@@ -22,7 +22,7 @@ def test_nodes_are_taken_where_an_ordinary_job_is_unless_they_are_seen_free() ->
     seen = snapshot(nodes, [running("7", "n1", "n3")])
     assert seen.jobs is not None
     assert seen.jobs[0].state is JobState.RUNNING
-    assert taken_nodes(seen) == {"n1"}
-    assert names_in(seen, NodeState.ALLOCATED) == {"n1", "n2"}
-    assert names_in(seen, NodeState.ALLOCATED, NodeState.IDLE) == {"n1", "n2", "n3"}
-    assert names_in(seen) == set()
+    census = census_of(seen)
+    assert census.taken == {"n1"}
+    assert census.free == {"n3"}
+    assert census.lost == census.completing == set()

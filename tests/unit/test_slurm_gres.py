@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.batch.queue.models import PrintedQueue
 from bftrainer.decide.feasible import Feasibility
+from bftrainer.decide.queue.models import PrintedQueue
 from bftrainer.model.cluster import Job, JobState, Node, NodeLeft, NodeState
 from slurm_plugins import job_requests, parse, slots
 from slurm_plugins.gres import GpusUntold

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer.batch.batch_system import OptionError, PilotRequest
-from bftrainer.batch.queue.models import PrintedQueue
+from bftrainer.decide.queue.models import PrintedQueue
 from bftrainer.model.cluster import BEFORE_ALL, JobState, NodeState, Partition
 from bftrainer.model.decision import Memory
 from bftrainer.model.errors import BatchSystemError

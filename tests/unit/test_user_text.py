@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftrainer.batch.queue.model import JobNeeds
-from bftrainer.batch.queue.models import PrintedQueue
-from bftrainer.batch.queue.requests import MOST_WAYS
+from bftrainer.decide.queue.model import JobNeeds
+from bftrainer.decide.queue.models import PrintedQueue
+from bftrainer.decide.queue.requests import MOST_WAYS
 from bftrainer.model.cluster import DEEPEST, MOST_NAMES, Job, Partition, meets
 from bftrainer.model.hostlist import MAX_NAMES, ParseError, expand
 from slurm_plugins import job_requests, parse

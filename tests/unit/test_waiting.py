@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.batch.queue.occupancy import waits_for_nodes
 from bftrainer.decide.cycles import is_awaited
+from bftrainer.model.census import census_of
 from bftrainer.model.cluster import Job
 from bftrainer.model.decision import Claim, Memory, Settings, VainReleases
 from tests.support.snapshots import T0, Fold, idle_nodes, pending, pilot, record, snapshot
@@ -18,7 +18,7 @@ HELD = pending("8", 1, is_entitled=False)
 
 @pytest.mark.parametrize(("jobs", "is_one"), [((), False), ((HELD,), False), ((BLOCKED,), True)])
 def test_who_waits_for_nodes(jobs: tuple[Job, ...], *, is_one: bool) -> None:
-    assert waits_for_nodes(snapshot(idle_nodes(1), jobs)) is is_one
+    assert census_of(snapshot(idle_nodes(1), jobs)).has_startable_jobs is is_one
 
 
 def _claim(*, waits: bool, starts_s: float | None = None) -> Claim:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from _bench.zero_harm.runs import NodeSpan, PlanSeen, Sidecar
-from bftrainer.batch.queue.backfill import slot_begin_s
+from bftrainer.decide.queue.backfill import slot_begin_s
 from bftrainer.journal.projection import JournalEntry, PilotRecord, PilotState
 
 

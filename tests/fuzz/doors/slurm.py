@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hypothesis.strategies import SearchStrategy
 
-from bftrainer.batch.queue.models import PrintedQueue
+from bftrainer.decide.queue.models import PrintedQueue
 from bftrainer.model.cluster import Partition, meets, rule_of
 from bftrainer.model.hostlist import ParseError, expand
 from slurm_plugins import doctor, job_requests, parse, states

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from operator import attrgetter, or_
 
-from bftrainer.batch.queue.occupancy import once_per_look
 from bftrainer.model.cluster import Node
 
 NodeSet = int
@@ -70,12 +69,6 @@ class NodeSets:
     def members(self, some: NodeSet) -> Iterator[Node]:
         """Iterate over a set in order of name."""
         return (self.nodes[position] for position in positions(some))
-
-
-@once_per_look
-def sets_of(nodes: tuple[Node, ...]) -> NodeSets:
-    """Number the nodes of a snapshot."""
-    return NodeSets.of(nodes)
 
 
 @lru_cache(maxsize=2)  # the same nodes from look to look, and mostly the same lists of them

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, reduce
 from operator import or_
 
-from bftrainer.batch.queue.model import GapEnd, JobNeeds, NodeDemand, Then
-from bftrainer.batch.queue.nodesets import NodeSet, NodeSets, first
-from bftrainer.batch.queue.requests import Matching
+from bftrainer.decide.queue.model import GapEnd, JobNeeds, NodeDemand, Then
+from bftrainer.decide.queue.requests import Matching
 from bftrainer.model.cluster import Job, JobState, Snapshot
+from bftrainer.model.node_sets import NodeSet, NodeSets, first
 
 FIRST_SPAN_S = 30.0  # each further span lasts as long as all before it
 MOST_PLANNED = 50  # jobs; for later ones the printed plan is used

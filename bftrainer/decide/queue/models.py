@@ -25,12 +25,12 @@ import math
 from collections.abc import Mapping
 from functools import cached_property
 
-from bftrainer.batch.queue.backfill import BackfillPlan, earliest, slot_begin_s
-from bftrainer.batch.queue.model import GapEnd, JobNeeds, Then
-from bftrainer.batch.queue.nodesets import NodeSet, sets_of
-from bftrainer.batch.queue.occupancy import pending_jobs, why_it_waits
-from bftrainer.batch.queue.requests import Requests
+from bftrainer.decide.queue.backfill import BackfillPlan, earliest, slot_begin_s
+from bftrainer.decide.queue.model import GapEnd, JobNeeds, Then
+from bftrainer.decide.queue.requests import Requests
+from bftrainer.model.census import census_of, why_it_waits
 from bftrainer.model.cluster import BEFORE_ALL, Job, Reservation, Snapshot
+from bftrainer.model.node_sets import NodeSet
 
 # A planned start older than this many cycles is stale: Slurm keeps the last estimate of a job
 # that it no longer tries (bf_max_job_test).
@@ -49,12 +49,13 @@ class PrintedQueue:
             cycle_s: time between two passes of its scheduler.
         """
         self._snapshot, self._now_s, self._cycle_s = snapshot, now_s, cycle_s
-        self.sets = sets_of(snapshot.nodes or ())
+        self._census = census_of(snapshot)
+        self.sets = self._census.sets
 
     @cached_property
     def jobs(self) -> list[Job]:
         """By partition tier, priority, then age; before them those that precede all."""
-        jobs, ranks = list(pending_jobs(self._snapshot)), dict[tuple[str, ...], int]()
+        jobs, ranks = list(self._census.pending_jobs), dict[tuple[str, ...], int]()
         tiers = {partition.name: partition.tier for partition in self._snapshot.partitions}
         for said in {job.partitions for job in jobs}:
             ranks[said] = -max([tiers.get(name, 0) for name in said], default=0)
@@ -70,7 +71,7 @@ class PrintedQueue:
             for one in self._snapshot.reservations or ()
             if one.end_s > self._now_s
         ]
-        for job in pending_jobs(self._snapshot):
+        for job in self._census.pending_jobs:
             start_s = job.start_s
             if start_s is not None and start_s >= self._now_s - _STALE_CYCLES * self._cycle_s:
                 slot_s = slot_begin_s(start_s, self._snapshot.plan_resolution_s)

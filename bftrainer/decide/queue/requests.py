@@ -18,10 +18,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from bftrainer.batch.queue.model import JobNeeds, NodeDemand
-from bftrainer.batch.queue.nodesets import NodeSet, NodeSets, first
-from bftrainer.batch.queue.occupancy import pending_jobs, why_it_waits
+from bftrainer.decide.queue.model import JobNeeds, NodeDemand
+from bftrainer.model.census import census_of, why_it_waits
 from bftrainer.model.cluster import Job, Node, NodeLeft, Rule, Snapshot, Way, meets
+from bftrainer.model.node_sets import NodeSet, NodeSets, first
 
 # Two jobs with equal values of these are alike to every scheduler.
 ASKS = attrgetter(
@@ -47,7 +47,7 @@ class Requests:
             if one.end_s > now_s
         ]
         self._together: dict[str, list[Job]] = {}
-        for job in pending_jobs(snapshot):
+        for job in census_of(snapshot).pending_jobs:
             if job.together:
                 self._together.setdefault(job.together, []).append(job)
         self._known: dict[object, JobNeeds] = {}

@@ -6,8 +6,8 @@ import enum
 import re
 from dataclasses import dataclass
 
-from bftrainer.batch.queue.nodesets import NodeSet
 from bftrainer.model.cluster import NodeLeft
+from bftrainer.model.node_sets import NodeSet
 
 
 @dataclass(frozen=True, slots=True)
