@@ -24,11 +24,11 @@ from typing import Any, TypeVar
 from _bench.benchmark import Benchmark, Measured
 from _bench.scale_site import Printed, Size
 
-from bftrainer.batch.announcer import STAND_IN, Announcement, UnseenAnnouncements
+from bftrainer.batch.announcer import Announcement, UnseenAnnouncements
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import AllocationPolicy, load_policy
 from bftrainer.lab.parallel import end_with_parent
-from bftrainer.model.cluster import Job, JobState
+from bftrainer.model.cluster import STAND_IN, Job, JobState
 from bftrainer.model.decision import DecisionInput, Memory, Plan, Settings
 from slurm_plugins.snapshot import SnapshotReader
 

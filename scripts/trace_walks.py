@@ -42,7 +42,7 @@ from bftrainer.decide.policies.base import load_policy
 
 # Two thirds of what they were before small modules were joined (ADR 37).
 MOST: Final = {"idle node, Slurm": 161, "announced job, Slurm": 100, "rescale": 83}
-MOST_RETURNS: Final = 30
+MOST_RETURNS: Final = 40
 FEW: Final = 10  # lines: such a module is a candidate for joining another
 EVERY: Final = 10  # of the frozen decisions
 NOT_COUNTED: Final = ("bftrainer/model/", "milp/")
@@ -75,11 +75,11 @@ def stays(call: Callable[[], object]) -> list[str]:
     return found
 
 
-def decisions() -> list[list[str]]:
-    """Return the stays of each frozen decision."""
+def decisions(every: int = EVERY) -> list[list[str]]:
+    """Return the stays of each ``every``-th frozen decision."""
     found = []
     for path in sorted((ROOT / "tests" / "frozen" / "decisions").glob("*.jsonl.gz")):
-        for case in lines.read(path)[1][::EVERY]:
+        for case in lines.read(path)[1][::every]:
             given = core.input_of(case["situation"])
             policy = load_policy(given.settings.policy)
             found.append(stays(lambda given=given, policy=policy: decide(given, policy)))  # type: ignore[misc]

@@ -25,7 +25,6 @@ SHOWN_S = 0.02
 UNSEEN_S = 1.0  # ... and one that begins after this must show it, or the job was refused
 DOUBTED_S = 60.0  # after a refusal, the user's announcements are ignored this long
 MOST_HEARD = 100  # announced jobs kept per user between two polls; only one counts anyway
-STAND_IN = "announced-"  # prefix of the ids of announced jobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +127,7 @@ class UnseenAnnouncements:
         """
         if snapshot.jobs is None:
             return snapshot
-        looked = [job for job in snapshot.jobs if not is_stand_in(job.job_id)]
+        looked = [job for job in snapshot.jobs if not job.is_announced]
         if began > -math.inf and "jobs" not in snapshot.unread:
             self._forget([job for job in looked if job.is_ordinary], began)
             self._ended = [end for end in self._ended if end.at_s > began]
@@ -196,11 +195,6 @@ def _is_that(job: Job, end: _Ended) -> bool:
 def _is_alike(announced: Job, shown: Job) -> bool:
     has_same = shown.time_limit_s == announced.time_limit_s and shown.n_nodes == announced.n_nodes
     return has_same and is_same_job(announced, shown)
-
-
-def is_stand_in(job_id: str) -> bool:
-    """Return whether the job was announced and no snapshot has shown it."""
-    return job_id.startswith(STAND_IN)
 
 
 def is_same_job(announced: Job, shown: Job) -> bool:

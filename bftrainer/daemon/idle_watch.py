@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from bftrainer.decide.end_cost import end_cost_s
-from bftrainer.decide.queue.model import left_s_in
 from bftrainer.decide.short_gaps import HOUR_S, Gap, lent_s, pairs_to_try
 from bftrainer.model.census import census_of
 from bftrainer.model.decision import DecisionInput, Plan, Settings
+from bftrainer.model.queue import left_s_in
 from bftrainer.model.site import GapTrial, ShortGaps
 from bftrainer.site.policy.model import SitePolicy
 

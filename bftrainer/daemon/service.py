@@ -15,7 +15,7 @@ from bftrainer.batch.clock import now_s
 from bftrainer.daemon.daemon import Daemon
 from bftrainer.daemon.notifier import check_user
 from bftrainer.daemon.views import DaemonViews
-from bftrainer.decide.admission import limits_on
+from bftrainer.decide.constraints.caps import limits_on
 from bftrainer.decide.isolation import unfit
 from bftrainer.fleet.runtimes.base import load_runtime
 from bftrainer.fleet.trainers.record_updates import check_growth

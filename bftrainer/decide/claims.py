@@ -1,4 +1,4 @@
-"""Pilots to request, to give up, and to exchange between users. Pure.
+"""Pilots to request and to give up. Pure.
 
 Requests are the last stage of ``decision`` (``claim_nodes``).
 
@@ -6,52 +6,26 @@ A pilot waits behind every ordinary job; it is overdue when two scheduler cycles
 its request passed over it (``release_overdue``, a stage of ``decision``). A slow prolog or file
 system may delay an agent, so the time limit for agents is learnt (``observe``, an estimator of
 ``observation``).
-
-Where pilots run as the submitting user (policy ``run_as``), an agent serves trainers of its own
-user only. A node that goes to a trainer of another user is a *swap*: its pilot is released once
-no trainer trains there, and one of the other user is requested. Its price is the work that the
-joining trainer misses, because that node can join only when the new agent has connected and it is
-warm. Until then it trains on the others, i nodes, and where some of those join earlier, it pauses
-once more:
-
-    (O_j(s) - O_j(i)) min(swap_s, T_fwd - warm_up_s)  +  O_j(i) R_up if i > C_j
-
-Two answers are compared by their worth less the price of their swaps: the optimum without the
-price, and the optimum if every joining node were a swap. The first is also a bound on every
-answer, so ``Allocation.gap`` says what a better one could gain. At the same work done the price
-saves 12 to 22% of swaps of 41 s, and 1 to 6% of swaps of 6 s (docs/adr/0030-many-users.md).
-
-From a pilot's release until its node is free, that node counts as given to its trainer
-(``under_way``): without that, each decision in between would release one more pilot for it.
-Called by ``allocation``.
 """
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from statistics import median
+from collections.abc import Iterator
+from dataclasses import replace
 
 from bftrainer.decide import eligible
+from bftrainer.decide.constraints import swaps
 from bftrainer.decide.cycles import are_told, have_passed
 from bftrainer.decide.draft import Draft
-from bftrainer.decide.policies.base import Decided
-from bftrainer.decide.pool import Pool
 from bftrainer.model.decision import (
     AgentPatience,
     Claim,
     DecisionInput,
-    Ends,
     Memory,
     PilotView,
     PoolNode,
     Release,
-    Swap,
 )
-from milp.problem import Allocation, Problem
-from milp.worth import allocation_value, rate
 
 
 def claim_nodes(draft: Draft) -> Draft:
@@ -63,14 +37,12 @@ def claim_nodes(draft: Draft) -> Draft:
         if n.pilot_id and n.name not in draft.assignment and n.name not in draft.memory.replacing
     }
     given_away = list(_swapped(draft))
-    # Later, the node has gone elsewhere.
-    until_s = given.now_s + TIMES * swap_s(draft.memory.ends)
-    begun = {r.node: Swap(trainer_id=draft.swaps[r.node], until_s=until_s) for r in given_away}
+    begun = {release.node: draft.swaps[release.node] for release in given_away}
     memory = replace(
         draft.memory,
         assignment=draft.assignment,
         unused_since=unused,
-        swaps={**under_way(draft.memory, draft.pool, given.now_s), **begun},
+        swaps=swaps.noted(draft.memory, draft.pool, begun, given.now_s),
     )
     draft = replace(draft, memory=memory, claims=tuple(_claims(draft)))
     releases = [*given_away, *_unwanted(draft), *_due(draft)]
@@ -192,105 +164,3 @@ def _is_passed_over(pilot: PilotView, given: DecisionInput, memory: Memory) -> b
     if not are_told(snapshot):  # ``have_passed(1)`` waits for two intervals then
         return have_passed(1, asked_s + A_BIT_S, memory, snapshot, settings)
     return have_passed(2, asked_s, memory, snapshot, settings)
-
-
-SUBMIT_S = 1.0  # a poll shows the free node, sbatch, and the main scheduler's pass
-START_GUESS_S = 3.0  # of an agent, until one was measured
-
-
-def swap_s(ends: Ends) -> float:
-    """Return the time in seconds from a pilot's release until another's agent connects."""
-    end_s, start_s = median(ends.took_s or (0.0,)), median(ends.joined_s or (START_GUESS_S,))
-    return end_s + SUBMIT_S + start_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Owners:
-    """The users of pilots and trainers."""
-
-    pilots: Mapping[str, str]  # node -> user of its pilot; nodes that any user may get are missing
-    trainers: Mapping[str, str]  # trainer -> user
-
-    def swaps(self, assignment: Mapping[str, str]) -> list[str]:
-        """Return the nodes of pilots of another user than their trainer's, sorted."""
-        known = assignment.keys() & self.pilots.keys()
-        return sorted([node for node in known if self.is_swap(node, assignment[node])])
-
-    def is_swap(self, node: str, trainer_id: str) -> bool:
-        """Return whether the node's pilot would have to be another user's."""
-        return self.pilots.get(node, self.trainers[trainer_id]) != self.trainers[trainer_id]
-
-
-def owners_of(pool: Pool, given: DecisionInput) -> Owners:
-    """Return the owners; no pilots: one user runs all of them."""
-    pilots = {node.name: node.user for node in pool.nodes if node.user}
-    trainers = {r.trainer_id: r.spec.user for r in given.trainers} if pilots else {}
-    return Owners(pilots=pilots, trainers=trainers)
-
-
-def cheapest(
-    problem: Problem, answer: Callable[[Problem], Decided], owners: Owners, cost_s: float
-) -> Decided:
-    """Return the better of the two answers.
-
-    Args:
-        problem: of this decision.
-        answer: of the policy to a problem.
-        owners: of its nodes and trainers.
-        cost_s: of a swap.
-    """
-    best = answer(problem)
-    if not owners.swaps(best.allocation.assignment):
-        return best
-    dearer = tuple([replace(t, warm_up_s=t.warm_up_s + cost_s) for t in problem.trainers])
-    careful = answer(replace(problem, trainers=dearer))
-    worth = allocation_value(problem, careful.allocation.assignment)
-    careful = replace(careful, allocation=replace(careful.allocation, objective=worth))
-    worths = [_worth(one.allocation, problem, owners, cost_s) for one in (best, careful)]
-    gap = max(0.0, best.allocation.objective + best.allocation.gap - max(worths))
-    chosen = best if worths[0] >= worths[1] else careful
-    return replace(chosen, allocation=replace(chosen.allocation, gap=gap))
-
-
-def _worth(allocation: Allocation, problem: Problem, owners: Owners, cost_s: float) -> float:
-    """Return the worth of an allocation less the price of its swaps."""
-    swaps = Counter([allocation.assignment[node] for node in owners.swaps(allocation.assignment)])
-    in_pool, sizes = {node.name for node in problem.nodes}, allocation.sizes()
-    prices = []
-    for trainer in problem.trainers:
-        if late := swaps[trainer.trainer_id]:
-            before, size = len(in_pool.intersection(trainer.current)), sizes[trainer.trainer_id]
-            without = max(before, trainer.largest_of(size - late))
-            missed_s = min(cost_s, max(0.0, problem.t_fwd_s - trainer.warm_up_s))
-            rates = [rate(trainer, n, problem.objective) for n in (without, size)]
-            again = rates[0] * trainer.rescale_up_s if without > before else 0.0
-            # Where more nodes are slower, a swap that delays them is no gain: they need not come.
-            prices.append(max(0.0, (rates[1] - rates[0]) * missed_s + again))
-    return allocation.objective - math.fsum(prices)
-
-
-def under_way(memory: Memory, pool: Pool, now_s: float) -> dict[str, Swap]:
-    """Return the swaps whose pilot has been released and whose node is not free yet."""
-    there = {node.name for node in pool.nodes}
-    return {n: s for n, s in memory.swaps.items() if n not in there and now_s < s.until_s}
-
-
-def split(
-    assignment: Mapping[str, str], owners: Owners, held: Mapping[str, str], coming: Iterable[Swap]
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the assignment without its swaps, and the swaps.
-
-    For each node that is ``coming`` to a trainer, one of its swaps less is made: that node stays
-    with the trainer that has ``held`` it, if it is still there.
-    """
-    awaited = Counter(swap.trainer_id for swap in coming)
-    kept, swapped = dict(assignment), dict[str, str]()
-    for node in owners.swaps(assignment) if owners.pilots else ():
-        trainer_id = kept.pop(node)
-        if not awaited[trainer_id]:
-            swapped[node] = trainer_id
-            continue
-        awaited[trainer_id] -= 1
-        if held.get(node) in owners.trainers:
-            kept[node] = held[node]
-    return kept, swapped

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
-from bftrainer.decide.end_cost import leave_to_jobs
 from bftrainer.decide.policies.base import AllocationPolicy, Decided
-from bftrainer.decide.pool import Pool, build_pool, gap_end
 from bftrainer.decide.queue.backfill import BackfillPlan
 from bftrainer.decide.queue.models import QueueModel
-from bftrainer.decide.victims import Pick, tiers_of
-from bftrainer.model.decision import Claim, DecisionInput, Memory, PoolNode, Release
+from bftrainer.decide.victims import Pick
+from bftrainer.model.decision import Claim, DecisionInput, Memory, Pool, Release
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,40 +43,3 @@ class Draft:
             off = dict.fromkeys([release.node for release in new], self.given.now_s)
             memory = replace(memory, held_off={**memory.held_off, **off})
         return replace(self, memory=memory, releases=(*self.releases, *new))
-
-    def cheapest(self, count: int, nodes: Sequence[PoolNode]) -> list[PoolNode]:
-        """Choose up to ``count`` of our nodes, the cheapest for the trainers."""
-        by_name = {node.name: node for node in nodes}
-        is_held = {node.name: node.is_held for node in nodes}
-        *at_no_cost, of_trainers = tiers_of(is_held, self.memory.assignment)
-        chosen = [name for tier in at_no_cost for name in tier][:count]
-        if missing := min(count - len(chosen), len(of_trainers)):
-            gone = [release.node for release in self.releases]
-            chosen += sorted(self.pick(missing, of_trainers, gone))
-        return [by_name[name] for name in chosen]
-
-    def with_pool(self) -> Draft:
-        """Build the pool, counting the released pilots as leaving."""
-        gone = {release.pilot_id for release in self.releases}
-        pilots = tuple(
-            replace(p, is_leaving=True) if p.pilot_id in gone else p for p in self.given.pilots
-        )
-        given, queue, plan = self.given, self.queue, self.next_plan
-        planned = {} if plan is None else plan.ends
-        pool = build_pool(
-            given.snapshot,
-            queue,
-            planned,
-            pilots,
-            self.memory,
-            given.settings,
-            given.now_s,
-            gap_end(given),
-        )
-        pool = leave_to_jobs(pool, queue, given, self.memory)
-        cools = {  # without a pilot; ``allocating`` skips those with one
-            node.name: given.cooling[node.name].sentence(given.now_s)
-            for node in pool.nodes
-            if node.name in given.cooling and not node.pilot_id
-        }
-        return replace(self, pool=pool.without(cools))

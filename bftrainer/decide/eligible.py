@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from bftrainer.decide.policy_answer import nodes_by_trainer
+from bftrainer.model.assignments import nodes_by_trainer
 from bftrainer.model.census import census_of
 from bftrainer.model.cluster import Node
 from bftrainer.model.decision import DecisionInput

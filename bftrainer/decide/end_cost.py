@@ -15,10 +15,18 @@ from dataclasses import replace
 from functools import lru_cache
 from statistics import median
 
-from bftrainer.decide.pool import Pool
 from bftrainer.decide.queue.models import QueueModel
 from bftrainer.model.cluster import Job, JobState, NodeState, Snapshot
-from bftrainer.model.decision import DecisionInput, Ending, Ends, Memory, Release, Settings, Slept
+from bftrainer.model.decision import (
+    DecisionInput,
+    Ending,
+    Ends,
+    Memory,
+    Pool,
+    Release,
+    Settings,
+    Slept,
+)
 from bftrainer.model.site import Measured
 
 REMEMBERED = 15  # ends, and starts
@@ -159,7 +167,7 @@ def leave_to_jobs(pool: Pool, queue: QueueModel, given: DecisionInput, memory: M
     for job in queue.jobs:
         if job.start_s is not None and job.start_s > given.now_s:
             continue
-        ways = queue.request(job).ways
+        ways = queue.requests.of(job).ways
         among = {demand.among for way in ways for demand in way} if ways not in seen else ()
         seen.add(ways)
         for name in {node.name for some in among for node in queue.sets.members(some)} & names:

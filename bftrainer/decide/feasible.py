@@ -15,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from bftrainer.decide.queue.model import JobNeeds, NodeDemand
+from bftrainer.decide.queue.matching import Matching
 from bftrainer.decide.queue.models import QueueModel
-from bftrainer.decide.queue.requests import Matching
+from bftrainer.model.census import why_it_waits
 from bftrainer.model.cluster import Job, NodeLeft, NodeState
 from bftrainer.model.node_sets import NodeSet, NodeSets
+from bftrainer.model.queue import JobNeeds, NodeDemand
 
 
 class Rooms:
@@ -95,7 +96,8 @@ class Feasibility:
         self.placed: list[Placed] = []  # likewise
         self.refused: dict[str, str] = {}  # job -> why it cannot start, one sentence
         self.plan = queue.next_plan(usable)  # of the refused jobs
-        self._queue, self._rooms = queue, Rooms(queue.sets, usable)
+        self._queue, self._requests = queue, queue.requests
+        self._rooms = Rooms(queue.sets, usable)
         self._matching = Matching(usable)  # of startable jobs to free nodes and ours
         self._n_unused = usable.bit_count()  # of ``usable``
         self._now_free = Matching(free)  # the part of it that free nodes can meet
@@ -107,11 +109,11 @@ class Feasibility:
         return self
 
     def _judge(self, job: Job, why_refused: Callable[[Job], str]) -> None:
-        why, request = self._queue.why_not(job), None
+        why, request = why_it_waits(job, self._queue.now_s), None
         if not (why or job.can_share) and job.n_nodes > self._n_unused and self.plan.is_full:
             why = TOO_FEW  # a shortcut: most jobs of a full machine
         if not why:
-            request = self._queue.request(job)
+            request = self._requests.of(job)
             why = request.why_not or why_refused(job)
             if why:
                 request = None

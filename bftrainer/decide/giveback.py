@@ -12,19 +12,16 @@ cannot be predicted.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 
-from bftrainer.batch.announcer import is_stand_in
 from bftrainer.decide import skipped_jobs
-from bftrainer.decide.cycles import have_passed
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.feasible import Feasibility
-from bftrainer.decide.victims import VictimPool, give, tiers_of
+from bftrainer.decide.victims import VictimPool, give
 from bftrainer.model.census import census_of
 from bftrainer.model.cluster import Job
-from bftrainer.model.decision import DecisionInput, Memory, PilotView, Release
+from bftrainer.model.decision import PilotView, Release
 from bftrainer.model.node_sets import NodeSet, NodeSets, first
 
 
@@ -42,7 +39,8 @@ def stage(draft: Draft) -> Draft:
     judged = Feasibility(draft.queue, usable, sets.named(to_have)).of_all(
         partial(skipped_jobs.why_refused, known=memory.vain)
     )
-    offer = replace(_offer(sets, to_have, ours, memory), of_others=sets.named(others))
+    is_held = {name: pilot.is_held for name, pilot in ours.items()}
+    offer = VictimPool.of(sets, to_have, is_held, others, memory.assignment)
     shares = give(judged.placed, sets, offer, draft.pick) if judged.placed else []
     served = _served(judged.starts, shares, sets, sets.named(free))
     shares = _believed(shares, offer)
@@ -82,19 +80,10 @@ def _believed(
     tiers = (offer.free, *offer.at_no_cost, offer.of_trainers)
     return [
         (job, next((first(share & t, 1) for t in tiers if share & t), 0))
-        if is_stand_in(job.job_id)
+        if job.is_announced
         else (job, share)
         for job, share in shares
     ]
-
-
-def _offer(
-    sets: NodeSets, free: AbstractSet[str], ours: Mapping[str, PilotView], memory: Memory
-) -> VictimPool:
-    """Sort our nodes by what they are worth to the trainers."""
-    tiers = tiers_of({name: pilot.is_held for name, pilot in ours.items()}, memory.assignment)
-    *at_no_cost, of_trainers = [sets.named(names) for names in tiers]
-    return VictimPool(free=sets.named(free), at_no_cost=at_no_cost, of_trainers=of_trainers)
 
 
 def _releases(
@@ -113,30 +102,3 @@ def _releases(
                     reason=f"Ordinary job {job.job_id} could start here.",
                     for_job=job.job_id,
                 )
-
-
-def observe(memory: Memory, given: DecisionInput) -> Memory:
-    """Update which nodes are held off for jobs.
-
-    The time counts from when the node was free. It ends when a job has the node, when no job
-    waits any more, or after a whole scheduler cycle.
-    """
-    if not memory.held_off:
-        return memory
-    snapshot, settings = given.snapshot, given.settings
-    census = census_of(snapshot)
-    if not census.has_startable_jobs:
-        return replace(memory, held_off={})  # no job to keep them free for
-    more_s = (settings.hold_off_cycles - 1.0) * settings.cycle_s  # while backing off
-    leaving = {pilot.node for pilot in given.pilots if pilot.is_leaving} | census.completing
-    since_s = {
-        node: given.now_s if node in leaving else at_s
-        for node, at_s in memory.held_off.items()
-        if node not in census.taken
-    }
-    held_off = {
-        node: at_s
-        for node, at_s in since_s.items()
-        if not have_passed(1, at_s + more_s, memory, snapshot, settings)
-    }
-    return replace(memory, held_off=held_off)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from bftrainer.decide.decision import decide, unchanged
 from bftrainer.decide.exclusion import names_of, sentence, without
 from bftrainer.decide.policies.base import AllocationPolicy
-from bftrainer.decide.policy_answer import make_problem_trainer
+from bftrainer.decide.problem import make_problem_trainer
 from bftrainer.model.decision import DecisionInput, Kind, Known, LeftOut, Plan, Settings
 from bftrainer.model.errors import BftError
 from bftrainer.model.trainer import TrainerRecord

@@ -14,6 +14,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from bftrainer.decide.draft import Draft
+from bftrainer.decide.end_cost import leave_to_jobs
+from bftrainer.decide.pool import build_pool, gap_end
+from bftrainer.decide.victims import cheapest
 from bftrainer.model.census import census_of
 from bftrainer.model.decision import Release, Settings
 from bftrainer.model.fairness import limit_of
@@ -52,7 +55,8 @@ def _within(draft: Draft, limit: _Limit) -> Draft:
         reverse=True,
     )[:count]
     ours = [n for n in nodes if n.pilot_id]
-    too_many = draft.cheapest(count - len(free), ours)
+    gone = [release.node for release in draft.releases]
+    too_many = cheapest(count - len(free), ours, draft.pick, draft.memory.assignment, gone)
     out = {n.name for n in (*free, *too_many)}
     releases = [Release(pilot_id=n.pilot_id, node=n.name, reason=limit.reason) for n in too_many]
     left = pool.without(dict.fromkeys(out, limit.reason))
@@ -124,9 +128,11 @@ def _reason(settings: Settings, most: int) -> str:
 
 def keep_reserve(draft: Draft) -> Draft:
     """Build the pool, and release as many nodes as the reserve lacks."""
-    draft = draft.with_pool()
+    draft = _with_pool(draft)
     releases = list(_releases(draft))
-    return draft.releasing(releases, is_held_off=True).with_pool() if releases else draft
+    if not releases:
+        return draft
+    return _with_pool(draft.releasing(releases, is_held_off=True))
 
 
 def _releases(draft: Draft) -> Iterator[Release]:
@@ -144,10 +150,11 @@ def _releases(draft: Draft) -> Iterator[Release]:
     if lacking:
         coming = {*census.coming_back(given.pilots, memory.held_off), *_unconfirmed(draft)}
     comes = Counter(seen[name].node_type for name in coming - draft.for_jobs)
+    gone = [release.node for release in draft.releases]
     for node_type in lacking:
         ours = [n for n in draft.pool.nodes if n.node_type == node_type and n.pilot_id]
         count = max(0, min(size - has[node_type], len(ours)) - comes[node_type])
-        for node in draft.cheapest(count, ours):
+        for node in cheapest(count, ours, draft.pick, memory.assignment, gone):
             yield Release(
                 pilot_id=node.pilot_id,
                 node=node.name,
@@ -162,3 +169,27 @@ def _unconfirmed(draft: Draft) -> set[str]:
     seen, enough = draft.memory.idle_seen, given.settings.idle_confirmations
     free = census_of(given.snapshot).free - piloted
     return {name for name in free if seen.get(name, 0) < enough}
+
+
+def _with_pool(draft: Draft) -> Draft:
+    """Build the pool, counting the released pilots as leaving."""
+    given, queue, plan = draft.given, draft.queue, draft.next_plan
+    gone = {release.pilot_id for release in draft.releases}
+    pilots = tuple([replace(p, is_leaving=True) if p.pilot_id in gone else p for p in given.pilots])
+    pool = build_pool(
+        given.snapshot,
+        queue,
+        {} if plan is None else plan.ends,
+        pilots,
+        draft.memory,
+        given.settings,
+        given.now_s,
+        gap_end(given),
+    )
+    pool = leave_to_jobs(pool, queue, given, draft.memory)
+    cools = {  # without a pilot; ``allocation`` skips those with one
+        node.name: given.cooling[node.name].sentence(given.now_s)
+        for node in pool.nodes
+        if node.name in given.cooling and not node.pilot_id
+    }
+    return replace(draft, pool=pool.without(cools))

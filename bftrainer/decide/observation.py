@@ -1,12 +1,9 @@
 """Updates the decision's memory from observations, and finds the event between two of them. Pure.
 
 Each estimator is a fold over its own part of ``Memory``. The order matters: later ones use the
-results of earlier ones. Two of them are here:
-
-* idle nodes: those that are idle only between two jobs appear in one record and are dropped
-  (BFTrainer paper, section 2.1). On Slurm one snapshot suffices, because a pilot waits behind every
-  ordinary job anyway.
-* the warm-up: a decision that knows it moves fewer nodes for small gains (ADR 7).
+results of earlier ones. One is here: idle nodes. Those that are idle only between two jobs appear
+in one record and are dropped (BFTrainer paper, section 2.1). On Slurm one snapshot suffices,
+because a pilot waits behind every ordinary job anyway.
 
 Simultaneous changes are one event (BFTrainer paper, section 2.1). An event only determines *when*
 to decide; the decision reads the full state (level-triggered).
@@ -18,18 +15,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from bftrainer.decide import (
-    admission,
     claims,
     cycles,
     end_cost,
     fair_share,
-    giveback,
+    held_off,
     losses,
     skipped_jobs,
     slow_nodes,
+    turns,
+    warm_up,
 )
 from bftrainer.model.cluster import JobState, NodeState, Snapshot
-from bftrainer.model.decision import DecisionInput, Event, Joining, Memory, Situation
+from bftrainer.model.decision import DecisionInput, Event, Memory, Situation
 
 _IDLE = (NodeState.IDLE, NodeState.PLANNED)
 
@@ -45,38 +43,6 @@ def observe_idle(seen: Mapping[str, int], snapshot: Snapshot, enough: int) -> di
     return {name: min(seen.get(name, 0) + 1, enough) for name in idle}
 
 
-ENOUGH = 5  # nodes that joined before the average is used
-NEWEST = 0.2  # weight of the newest in the average
-
-
-def observe_warm_up(memory: Memory, given: DecisionInput) -> Memory:
-    """Note which assigned nodes do not train yet, and learn from those that now do."""
-    known = memory.joining
-    waits = {p.node for p in given.pilots if p.is_held and not p.is_leaving}
-    waits &= memory.assignment.keys() - given.training.keys()
-    average_s, count = known.warm_up_s, known.count
-    for node, joined_s in sorted(known.since_s.items()):
-        if node in given.training and joined_s >= given.slept.until_s:
-            took_s, count = given.now_s - joined_s, count + 1
-            average_s += max(NEWEST, 1.0 / count) * (took_s - average_s)
-    since_s = {node: known.since_s.get(node, given.now_s) for node in sorted(waits)}
-    joins = Joining(since_s=since_s, warm_up_s=average_s, count=count)
-    return memory if joins == known else replace(memory, joining=joins)
-
-
-def warm_up_s(joining: Joining, t_fwd_s: float, now_s: float) -> float:
-    """Return the assumed warm-up of a joining node; while it is unknown, the longest wait so far.
-
-    At most half of t_fwd: otherwise a node would never pay back and never be taken. A node that has
-    waited for a while has at least that to lose, so it is not given to another trainer for less.
-    """
-    if joining.count < ENOUGH:
-        waited_s = max(0.0, now_s - min(joining.since_s.values(), default=now_s))
-        return float(round(min(waited_s, t_fwd_s / 2.0)))
-    # Whole seconds, so that small updates do not change decisions.
-    return float(round(min(joining.warm_up_s, t_fwd_s / 2.0)))
-
-
 def _count_idle(memory: Memory, given: DecisionInput) -> Memory:
     if not given.is_new_snapshot:
         return memory
@@ -88,15 +54,15 @@ def _count_idle(memory: Memory, given: DecisionInput) -> Memory:
 ESTIMATORS: tuple[Callable[[Memory, DecisionInput], Memory], ...] = (
     _count_idle,  # number of consecutive snapshots in which each node was idle
     cycles.observe,  # begins of the latest scheduler cycles
-    giveback.observe,  # nodes held off for jobs
+    held_off.observe,  # nodes held off for jobs
     skipped_jobs.observe,  # jobs that did not start despite free nodes
     claims.observe,  # time agents need to connect
-    observe_warm_up,  # warm-up of nodes
+    warm_up.observe,  # warm-up of nodes
     losses.observe,  # how often trainers lose nodes
     end_cost.observe,  # duration of pilot ends and starts
     slow_nodes.observe,  # slow nodes
     fair_share.observe,  # what users used
-    admission.observe,  # trainers that wait
+    turns.observe,  # trainers that wait
 )
 
 

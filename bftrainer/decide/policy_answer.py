@@ -1,22 +1,26 @@
-"""States the problem for the policy, asks for an answer, and checks it before it is used.
+"""Asks the policy through the constraints, and checks its answer before it is used.
 
-Records, nodes and settings become a problem (``milp.problem``). A policy gets more than that
-(``Context``) and may answer with more than an allocation (``Decided``). Because curves are
-uncertain, sizes that improve them are preferred within the administrator's budget
-(``throughput.explore``). A rejected answer leaves no trace. Called by ``allocation`` and
-``victims``. Pure, whatever a policy does to its input.
+A policy gets more than the problem (``Context``) and may answer with more than an allocation
+(``Decided``). What an answer must meet whatever the policy is, is an ordered list of constraints
+(``constraints.chain``). A rejected answer leaves no trace. Called by ``allocation``. Pure, whatever
+a policy does to its input.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from types import MappingProxyType
 
-from bftrainer.decide.admission import Admission, in_sizes, within
+from bftrainer.decide.constraints.admission import Admission
+from bftrainer.decide.constraints.caps import WithinCaps
+from bftrainer.decide.constraints.chain import Constraint, chained
+from bftrainer.decide.constraints.planned import AsPlanned
+from bftrainer.decide.constraints.rests import Rests
+from bftrainer.decide.constraints.size_sets import InSizes
+from bftrainer.decide.constraints.swaps import Owners, PricedSwaps, swap_s
 from bftrainer.decide.policies.base import (
     AllocationPolicy,
     Context,
@@ -25,137 +29,92 @@ from bftrainer.decide.policies.base import (
     in_order,
     options_of,
 )
-from bftrainer.decide.throughput.curves import fitted, is_known, points_of, put_to_scale
-from bftrainer.decide.throughput.explore import explore
+from bftrainer.decide.slow_nodes import WithSlowNodes
+from bftrainer.decide.throughput.curves import ComparableRates, is_known, points_of
+from bftrainer.decide.throughput.explore import Explores
 from bftrainer.model.canonical import to_plain
-from bftrainer.model.decision import DecisionInput, Settings
+from bftrainer.model.decision import DecisionInput, Memory
 from bftrainer.model.errors import BftError
-from bftrainer.model.trainer import MeasuredCosts, TrainerRecord, TrainerSpec
+from bftrainer.model.trainer import TrainerRecord
 from milp.check import find_violations
-from milp.problem import Allocation, Objective, Problem, ProblemNode, ProblemTrainer
-from milp.worth import rate
+from milp.problem import Objective, Problem
 
 
-def nodes_by_trainer(
-    assignment: Mapping[str, str], names: AbstractSet[str]
-) -> dict[str, tuple[str, ...]]:
-    """Return each trainer's nodes among ``names``, sorted."""
-    found: dict[str, list[str]] = {}
-    for name in sorted(assignment.keys() & names):
-        found.setdefault(assignment[name], []).append(name)
-    return {trainer_id: tuple(own) for trainer_id, own in found.items()}
-
-
-@lru_cache(maxsize=1 << 14)  # mostly the same nodes in every decision
-def problem_node(
-    name: str, gpus: int = 0, remaining_s: float | None = None, *, has_pilot: bool = False
-) -> ProblemNode:
-    """Return the node for the allocation problem."""
-    return ProblemNode(name=name, gpus=gpus, has_pilot=has_pilot, expected_remaining_s=remaining_s)
-
-
-def problem_trainer(
-    record: TrainerRecord,
-    current: tuple[str, ...],
-    settings: Settings,
-    settled: tuple[str, ...] = (),
-) -> ProblemTrainer:
-    """Return the trainer for the allocation problem."""
-    if known := _STATED.get(record.trainer_id):
-        spec, costs, its_settings, made = known
-        is_same = spec is record.spec and costs is record.costs and its_settings is settings
-        if is_same and (made.current, made.settled) == (current, settled):
-            return made
-    made = make_problem_trainer(record, current, settings, settled)
-    if len(_STATED) >= _MOST_STATED:
-        _STATED.clear()
-    _STATED[record.trainer_id] = record.spec, record.costs, settings, made
-    return made
-
-
-_MOST_STATED = 1 << 13  # more trainers than a daemon has, studies of thousands among them
-# By trainer_id the last result and what it was made of: most do not change between decisions.
-# Compared by identity, because to hash or compare a whole record costs more than to make it.
-_STATED: dict[str, tuple[TrainerSpec, MeasuredCosts, Settings, ProblemTrainer]] = {}
-
-
-def make_problem_trainer(
-    record: TrainerRecord,
-    current: tuple[str, ...],
-    settings: Settings,
-    settled: tuple[str, ...],
-) -> ProblemTrainer:
-    """Return the same, and remember nothing: for questions that no decision asks."""
-    spec, costs = record.spec, record.costs
-    limit = settings.max_nodes_per_trainer
-    up, down = costs.rescale_up_s, costs.rescale_down_s
-    made = ProblemTrainer(
-        trainer_id=record.trainer_id,
-        n_min=spec.n_min,
-        # Never below n_min: submissions are checked, a policy may have changed since.
-        n_max=spec.n_max if limit is None else max(spec.n_min, min(spec.n_max, limit)),
-        sizes=spec.sizes,
-        curve=fitted(record, explores=settings.explore_budget > 0.0).curve,
-        rescale_up_s=settings.rescale_up_guess_s if up is None else up,
-        rescale_down_s=settings.rescale_down_guess_s if down is None else down,
-        current=current,
-        settled=settled,
-        weight=spec.weight,
-        utility=spec.utility,
-    )
-    if len(settled) == len(current):
-        return made
-    # The problem charges the rate of all that is current; only what trains pauses.
-    held = rate(made, len(current), settings.objective)
-    share = rate(made, len(settled), settings.objective) / held if held else 1.0
-    return replace(
-        made,
-        rescale_up_s=made.rescale_up_s * share,
-        rescale_down_s=made.rescale_down_s * share,
-    )
-
-
-def allocate(
+def decided(
     problem: Problem,
     policy: AllocationPolicy,
     given: DecisionInput,
-    context: Context,
-    admission: Admission,
+    memory: Memory,
+    owners: Owners,
+    kept: Iterable[str],
 ) -> Decided:
-    """Decide on the allocation; the policy's state is that of its answer to the estimated curves.
+    """Return the answer to the problem of a decision, through all constraints.
 
-    Where some are left out (``admission``), the order of the answer has those that take part.
+    Args:
+        problem: of this decision.
+        policy: that is asked.
+        given: what the problem was made of.
+        memory: with what this decision has observed.
+        owners: users of pilots and trainers.
+        kept: trainers with nodes that the problem lacks.
 
     Raises:
         milp.problem.ProblemError: the problem is malformed.
-        BftError: BFT-3054, an answer is not valid.
+        BftError: BFT-3054, an answer is not valid; BFT-3053, the policy lacks an option.
     """
-    trainers, budget = given.trainers, given.settings.explore_budget
-    stated, problem = problem, admission.admit(problem)
-    admitted = problem.trainers[: problem.p_jmax] if problem is not stated else ()
-    if problem.objective is Objective.THROUGHPUT or policy.traits.reads_rates:
-        problem = put_to_scale(problem, trainers, is_bold=budget > 0.0)
-    best = ask(policy, problem, context)
-    if not best.order:
-        best = replace(best, order=tuple([trainer.trainer_id for trainer in admitted]))
-    if (turn_s := admission.wake_at_s(problem)) is not None:
-        best = replace(best, wake_at_s=min(best.wake_at_s or turn_s, turn_s))
-    if budget <= 0.0 or not policy.traits.follows_curves:
-        return best
+    context = context_of(given, policy)
+    constraints = constraints_of(problem, policy, given, memory, owners, kept)
+    return chained(constraints, partial(_answer, policy, context))(problem)
 
-    terms = best.terms
 
-    def again(offered: Problem) -> Allocation:
-        nonlocal terms
-        other = ask(policy, offered, context)
-        terms = other.terms
-        return other.allocation
+def ask(policy: AllocationPolicy, problem: Problem, context: Context) -> Decided:
+    """Return the policy's answer, within caps and sets of sizes; see ``_answer``."""
+    return chained(_of_policy(policy), partial(_answer, policy, context))(problem)
 
-    errors = {r.trainer_id: fitted(r, explores=True).error_at for r in trainers}
-    found = explore(problem, best.allocation, again, errors, budget)
-    if found is best.allocation:
-        return best
-    return replace(best, allocation=found, terms=terms)
+
+def constraints_of(
+    problem: Problem,
+    policy: AllocationPolicy,
+    given: DecisionInput,
+    memory: Memory,
+    owners: Owners,
+    kept: Iterable[str],
+) -> list[Constraint]:
+    """Return the constraints between a decision's problem and a policy, the first one outermost.
+
+    Arguments as of ``decided``.
+    """
+    settings, budget, traits = given.settings, given.settings.explore_budget, policy.traits
+    constraints: list[Constraint] = [Rests(given=given)]
+    if owners.pilots:
+        constraints.append(PricedSwaps(owners=owners, swap_s=swap_s(memory.ends)))
+    constraints.append(AsPlanned(given=given, memory=memory))
+    if traits.rescales:
+        constraints.append(WithSlowNodes(memory=memory, given=given))
+    constraints.append(
+        Admission(
+            settings=settings,
+            now_s=given.now_s,
+            records={record.trainer_id: record for record in given.trainers},
+            usage=memory.usage,
+            kept=tuple(sorted(kept)),
+        )
+    )
+    if problem.objective is Objective.THROUGHPUT or traits.reads_rates:
+        constraints.append(ComparableRates(records=given.trainers, is_bold=budget > 0.0))
+    if budget > 0.0 and traits.follows_curves:
+        constraints.append(Explores(records=given.trainers, budget=budget))
+    return [*constraints, *_of_policy(policy)]
+
+
+def _of_policy(policy: AllocationPolicy) -> list[Constraint]:
+    """Return the constraints that the policy does not keep by itself."""
+    constraints: list[Constraint] = []
+    if not policy.traits.keeps_caps:
+        constraints.append(WithinCaps())
+    if not policy.traits.keeps_sizes:
+        constraints.append(InSizes())
+    return constraints
 
 
 def context_of(given: DecisionInput, policy: AllocationPolicy) -> Context:
@@ -203,18 +162,7 @@ def _make_standing(record: TrainerRecord) -> Standing:
     )
 
 
-def ask(policy: AllocationPolicy, problem: Problem, context: Context) -> Decided:
-    """Return the policy's answer, within caps and sets of sizes; see ``_answer``."""
-    answer = partial(_answer, policy, context=context)
-    if not policy.traits.keeps_sizes and any(trainer.sizes for trainer in problem.trainers):
-        answer = partial(in_sizes, ask=answer)
-    is_plain = not (problem.caps or any(trainer.must_run for trainer in problem.trainers))
-    if is_plain or policy.traits.keeps_caps:
-        return answer(problem)
-    return within(problem, answer)
-
-
-def _answer(policy: AllocationPolicy, problem: Problem, context: Context) -> Decided:
+def _answer(policy: AllocationPolicy, context: Context, problem: Problem) -> Decided:
     """Return the policy's answer, its state as the journal keeps it.
 
     Raises:

@@ -15,14 +15,14 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 
-from bftrainer.decide.queue.model import GapEnd, Then
 from bftrainer.decide.queue.models import QueueModel
 from bftrainer.model.census import FREE_STATES, LOST_STATES, census_of, once_per_look
 from bftrainer.model.cluster import JobState, Node, NodeState, Snapshot
-from bftrainer.model.decision import DecisionInput, Memory, PilotView, PoolNode, Settings
+from bftrainer.model.decision import DecisionInput, Memory, PilotView, Pool, PoolNode, Settings
+from bftrainer.model.queue import GapEnd, Then
 
 
 def gap_end(given: DecisionInput) -> GapEnd | None:
@@ -63,24 +63,6 @@ PASS_S = 3.0
 ENOUGH_GAP_S = 3600.0  # an interactive job of an hour fits
 SHORTEST_S = 60.0  # the shortest time limit we request
 KEPT_FREE = "It is kept free for small and immediate jobs (reserve_nodes_per_type)."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
-    """The usable nodes and the reasons for all others."""
-
-    nodes: tuple[PoolNode, ...] = ()
-    reserve: tuple[str, ...] = ()
-    not_used: Mapping[str, str] = field(default_factory=dict)
-    due: Mapping[str, str] = field(default_factory=dict)  # pilot to release now -> why
-    starts_s: float = 0.0  # latest start of a pilot requested now
-
-    def without(self, why: Mapping[str, str]) -> Pool:
-        """Remove nodes, each for a reason."""
-        if not why:
-            return self
-        nodes = tuple([n for n in self.nodes if n.name not in why])
-        return replace(self, nodes=nodes, not_used={**self.not_used, **why})
 
 
 def build_pool(

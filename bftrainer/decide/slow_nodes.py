@@ -12,10 +12,11 @@ costs nothing. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from bftrainer.decide.constraints.chain import Ask
 from bftrainer.decide.policies.base import Decided
 from bftrainer.decide.throughput.stragglers import CLEAR_ABOVE
 from bftrainer.model.decision import DecisionInput, Memory, Replacing, Settings, SlowNode
@@ -78,20 +79,26 @@ def settle(memory: Memory, in_pool: AbstractSet[str], given: DecisionInput) -> M
     return replace(memory, assignment=assignment, replacing=replacing)
 
 
-def allocate(
-    problem: Problem, solve: Callable[[Problem], Decided], memory: Memory, given: DecisionInput
-) -> Decided:
-    """Return the answer of the policy that is worth most given the slow nodes; ties: the earlier.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithSlowNodes:
+    """``Constraint``: what slow nodes are worth, for a policy that rescales."""
 
-    Raises:
-        milp.problem.ProblemError: the problem is malformed.
-    """
-    slow, settings, now_s = memory.slow_nodes, given.settings, given.now_s
-    if not slow:
-        return solve(problem)
-    fractions = {node: fraction_now(one, settings, now_s) for node, one in slow.items()}
-    answers = [solve(one) for one in without_some(problem, fractions)]
-    return max(answers, key=lambda one: worth(problem, fractions, one.allocation.assignment))
+    memory: Memory
+    given: DecisionInput
+    name: str = "slow nodes"
+
+    def answer(self, problem: Problem, ask: Ask) -> Decided:
+        """Return the answer that is worth most given the slow nodes; ties: the earlier."""
+        slow = self.memory.slow_nodes
+        if not slow:
+            return ask(problem)
+        settings, now_s = self.given.settings, self.given.now_s
+        fractions = {node: fraction_now(seen, settings, now_s) for node, seen in slow.items()}
+        answers = [ask(offered) for offered in without_some(problem, fractions)]
+        return max(
+            answers,
+            key=lambda decided: worth(problem, fractions, decided.allocation.assignment),
+        )
 
 
 def replaced(

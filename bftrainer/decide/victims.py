@@ -1,7 +1,7 @@
 """The choice of our nodes to release: as few as needed, and of those the cheapest.
 
 Takes the demands of startable jobs, the free nodes and what our nodes are worth to the trainers;
-returns which demand gets which nodes. Called by ``giveback``; ``Draft.cheapest`` applies the same
+returns which demand gets which nodes. Called by ``giveback``; ``limits`` applies the same
 rule for the reserve and the back-off. A node's cost to its trainer depends on which others go,
 so ``milp.victims`` chooses, exactly as long as any choice of that many nodes meets the demands.
 Where it does not, because jobs want different nodes, the demands it meets are kept and the rest
@@ -10,15 +10,15 @@ is chosen again: still the fewest nodes, and the cheapest of each round.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from bftrainer.decide import problem as problem_of
 from bftrainer.decide.feasible import Placed
-from bftrainer.decide.policy_answer import nodes_by_trainer, problem_node, problem_trainer
-from bftrainer.decide.queue.requests import Matching
+from bftrainer.decide.queue.matching import Matching
 from bftrainer.model.cluster import Job
-from bftrainer.model.decision import DecisionInput, Memory
+from bftrainer.model.decision import DecisionInput, Memory, PoolNode
 from bftrainer.model.node_sets import NodeSet, NodeSets, first
 from milp.problem import Problem
 from milp.victims import choose_victims
@@ -42,6 +42,25 @@ class VictimPool:
     at_no_cost: Sequence[NodeSet]  # ours, and no trainer loses by their release
     of_trainers: NodeSet
     of_others: NodeSet = 0  # with a pilot of another daemon, which releases it by itself
+
+    @classmethod
+    def of(
+        cls,
+        sets: NodeSets,
+        free: Iterable[str],
+        is_held: Mapping[str, bool],
+        of_others: Iterable[str],
+        assignment: Mapping[str, str],
+    ) -> VictimPool:
+        """Sort our nodes by what they are worth to the trainers (``tiers_of``)."""
+        tiers = tiers_of(is_held, assignment)
+        *at_no_cost, of_trainers = [sets.named(names) for names in tiers]
+        return cls(
+            free=sets.named(free),
+            at_no_cost=at_no_cost,
+            of_trainers=of_trainers,
+            of_others=sets.named(of_others),
+        )
 
 
 def give(
@@ -114,6 +133,31 @@ def tiers_of(is_held: Mapping[str, bool], assignment: Mapping[str, str]) -> list
     return tiers
 
 
+def cheapest(
+    count: int,
+    nodes: Sequence[PoolNode],
+    pick: Pick,
+    assignment: Mapping[str, str],
+    gone: Collection[str],
+) -> list[PoolNode]:
+    """Choose up to ``count`` of our nodes, the cheapest for the trainers.
+
+    Args:
+        count: how many.
+        nodes: ours.
+        pick: chooses among the nodes of trainers.
+        assignment: node -> trainer, of the last decision.
+        gone: nodes that are already released.
+    """
+    by_name = {node.name: node for node in nodes}
+    is_held = {node.name: node.is_held for node in nodes}
+    *at_no_cost, of_trainers = tiers_of(is_held, assignment)
+    chosen = [name for tier in at_no_cost for name in tier][:count]
+    if missing := min(count - len(chosen), len(of_trainers)):
+        chosen += sorted(pick(missing, of_trainers, gone))
+    return [by_name[name] for name in chosen]
+
+
 def first_by_name(
     count: int,
     candidates: Collection[str],
@@ -138,33 +182,8 @@ class CheapestForTrainers:
         if count == len(candidates):
             return candidates
         if self._problem is None:
-            self._problem = self._state()
+            self._problem = problem_of.of_held(self.given, self.memory)
         problem = self._problem
         if gone:
             problem = replace(problem, trainers=without(problem.trainers, set(gone)))
         return choose_victims(problem, count, candidates=candidates).nodes
-
-    def _state(self) -> Problem:
-        """State the current assignment as a problem; only held nodes count."""
-        given, settings = self.given, self.given.settings
-        held = {p.node for p in given.pilots if p.is_held and not p.is_leaving}
-        own_of = nodes_by_trainer(self.memory.assignment, held)
-        return Problem(
-            # Only the order of the ends matters here, so absolute times serve as well.
-            nodes=tuple([problem_node(p.node, remaining_s=p.end_s) for p in given.pilots]),
-            trainers=tuple(
-                [
-                    problem_trainer(
-                        record,
-                        own,
-                        settings,
-                        tuple(n for n in own if given.training.get(n) == record.trainer_id),
-                    )
-                    for record in given.trainers
-                    if (own := own_of.get(record.trainer_id))
-                ]
-            ),
-            t_fwd_s=settings.t_fwd_s,
-            p_jmax=settings.p_jmax,
-            objective=settings.objective,
-        )

@@ -183,6 +183,9 @@ class Partition:
     ADDED: ClassVar = frozenset({"accepts"})
 
 
+STAND_IN = "announced-"  # prefix of the ids of announced jobs
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A job in the queue: ordinary, or one of our pilots (``pilot_id`` set)."""
@@ -226,6 +229,11 @@ class Job:
     # The last three were Slurm's texts; adapters now convert them to data.
     ADDED: ClassVar = frozenset({"prefers"})
     REMOVED: ClassVar = frozenset({"was_tried", "partition", "features", "reservation"})
+
+    @property
+    def is_announced(self) -> bool:
+        """Return whether the job was announced and no snapshot has shown it."""
+        return self.job_id.startswith(STAND_IN)
 
     @property
     def is_ordinary(self) -> bool:

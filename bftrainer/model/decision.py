@@ -343,6 +343,24 @@ class PoolNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """The usable nodes and the reasons for all others."""
+
+    nodes: tuple[PoolNode, ...] = ()
+    reserve: tuple[str, ...] = ()
+    not_used: Mapping[str, str] = field(default_factory=dict)
+    due: Mapping[str, str] = field(default_factory=dict)  # pilot to release now -> why
+    starts_s: float = 0.0  # latest start of a pilot requested now
+
+    def without(self, why: Mapping[str, str]) -> Pool:
+        """Remove nodes, each for a reason."""
+        if not why:
+            return self
+        nodes = tuple([n for n in self.nodes if n.name not in why])
+        return replace(self, nodes=nodes, not_used={**self.not_used, **why})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The decision: assignment of nodes to trainers, claims and releases."""
 

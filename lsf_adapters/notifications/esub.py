@@ -21,9 +21,10 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from bftrainer.batch.announcer import STAND_IN, Announcement
+from bftrainer.batch.announcer import Announcement
 from bftrainer.batch.directory_watch import LOOK_S, Looking
 from bftrainer.batch.tail import Faults, UntrustedError, name_of
+from bftrainer.model.cluster import STAND_IN
 from lsf_adapters.notifications import NOT_POLLED
 from lsf_adapters.notifications.script import FIRST_LINE, KEYS, MOST_BYTES
 from lsf_adapters.requests import JobRow, LsfRequest, asked_hosts, job_of

@@ -23,7 +23,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from bftrainer.batch.announcer import STAND_IN, Announcement
+from bftrainer.batch.announcer import Announcement
+from bftrainer.model.cluster import STAND_IN
 from bftrainer.model.hostlist import ParseError
 from lsf_adapters.requests import JobRow, LsfRequest, asked_hosts, job_of
 

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from _frozen.core import plan_of, said
 from _frozen.lines import Plain, write
-from bftrainer.batch.announcer import is_stand_in
 from bftrainer.journal.journal import Journal
 from bftrainer.model.canonical import to_plain
 from bftrainer.model.cluster import Job, JobState, Snapshot
@@ -170,7 +169,7 @@ def _jobs(seen: Snapshot) -> Plain:
 def _kind(job: Job) -> str:
     if not job.is_ordinary:
         return "pilot"
-    if is_stand_in(job.job_id):
+    if job.is_announced:
         return "announced"
     return "pending" if job.state is JobState.PENDING else "running"
 

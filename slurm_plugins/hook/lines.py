@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 import re
 
-from bftrainer.batch.announcer import STAND_IN, Announcement
+from bftrainer.batch.announcer import Announcement
 from bftrainer.batch.tail import name_of
-from bftrainer.model.cluster import Job, JobState
+from bftrainer.model.cluster import STAND_IN, Job, JobState
 from bftrainer.model.hostlist import ParseError, expand
 from slurm_plugins.fields import Doubts, NodeLists, ways_of
 from slurm_plugins.gres import gpus_needed

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bftrainer.decide.queue.backfill import BackfillPlan
-from bftrainer.decide.queue.model import JobNeeds
 from bftrainer.decide.queue.models import QueueModel
 from bftrainer.model.canonical import from_plain, to_plain
+from bftrainer.model.census import why_it_waits
 from bftrainer.model.cluster import (
     Job,
     JobState,
@@ -25,6 +25,7 @@ from bftrainer.model.cluster import (
     Snapshot,
     Way,
 )
+from bftrainer.model.queue import JobNeeds
 from tests.support.examples import examples
 from tests.support.snapshots import T0, pending, running, snapshot
 
@@ -124,14 +125,17 @@ class QueueModelConformance:
     def told(self, seen: Snapshot) -> Told:
         """All that is said of each job."""
         queue = self.looked(seen)
-        return {job.job_id: (queue.request(job), queue.why_not(job)) for job in queue.jobs}
+        return {
+            job.job_id: (queue.requests.of(job), why_it_waits(job, queue.now_s))
+            for job in queue.jobs
+        }
 
     def planned(self, seen: Snapshot) -> BackfillPlan:
         """The next plan, if nobody can start now and every node is free."""
         queue = self.looked(seen)
         plan = queue.next_plan(reduce(int.__or__, queue.sets.bit_of.values(), 0))
         for job in queue.jobs:
-            request = queue.request(job)
+            request = queue.requests.of(job)
             plan.wait(job, request if request.ways else None)
         return plan
 
@@ -147,11 +151,11 @@ class QueueModelConformance:
         queue = self.looked(seen)
         everywhere = reduce(int.__or__, queue.sets.bit_of.values())
         for job in queue.jobs:
-            request = queue.request(job)
+            request = queue.requests.of(job)
             assert bool(request.ways) != bool(request.why_not)
-            for sentence in (request.why_not, queue.why_not(job)):
+            for sentence in (request.why_not, why_it_waits(job, queue.now_s)):
                 assert sentence == "" or sentence.endswith(".")
-            if queue.why_not(job) and not job.together:
+            if why_it_waits(job, queue.now_s) and not job.together:
                 assert request.why_not, "what is plain at a glance is plain at a second"
             for way in request.ways:
                 assert way
@@ -164,18 +168,18 @@ class QueueModelConformance:
         queue = self.looked(seen)
         for job in queue.jobs:
             if not job.is_entitled or (job.begin_s or 0.0) > T0:
-                assert queue.why_not(job)
-                assert queue.request(job).ways == ()
+                assert why_it_waits(job, queue.now_s)
+                assert queue.requests.of(job).ways == ()
 
     @_patient
     @given(seen=looks())
     def test_of_jobs_that_start_together_one_asks_for_all(self, seen: Snapshot) -> None:
         queue = self.looked(seen)
         parts = [job for job in queue.jobs if job.together]
-        asking = [job for job in parts if queue.request(job).ways]
+        asking = [job for job in parts if queue.requests.of(job).ways]
         assert len(asking) <= 1
         for job in asking:
-            sizes = {sum(one.count for one in way) for way in queue.request(job).ways}
+            sizes = {sum(one.count for one in way) for way in queue.requests.of(job).ways}
             assert min(sizes) >= sum(part.n_nodes for part in parts)
 
     @_patient
@@ -228,5 +232,5 @@ class QueueModelConformance:
     @pytest.mark.parametrize("seen", [snapshot([]), snapshot([], [pending("7", 1)])])
     def test_without_nodes_nobody_starts(self, seen: Snapshot) -> None:
         queue = self.looked(seen)
-        assert all(queue.request(job).why_not for job in queue.jobs)
+        assert all(queue.requests.of(job).why_not for job in queue.jobs)
         assert queue.gap_ends == {}

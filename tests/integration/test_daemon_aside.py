@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from bftrainer.api.client import Client
-from bftrainer.batch.announcer import STAND_IN, Announcement
+from bftrainer.batch.announcer import Announcement
 from bftrainer.batch.batch_system import PilotRequest
 from bftrainer.batch.local.adapter import LocalBatchSystem
 from bftrainer.batch.local.client import LocalClient, LocalServer
 from bftrainer.daemon.daemon import HASTE_S, Daemon, DaemonOptions
 from bftrainer.daemon.service import DaemonService
 from bftrainer.decide.isolation import decide_surely
-from bftrainer.model.cluster import Job, JobState
+from bftrainer.model.cluster import STAND_IN, Job, JobState
 from bftrainer.model.decision import DecisionInput
 from bftrainer.model.trainer import TrainerState
 from bftrainer.site.policy.model import SitePolicy

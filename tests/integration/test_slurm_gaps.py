@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from bftrainer.cli.main import cli
-from bftrainer.decide.queue.model import Then
 from bftrainer.decide.queue.models import PrintedQueue
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.cluster import Job, JobState, NodeState, Snapshot
+from bftrainer.model.queue import Then
 from slurm_plugins.adapter import SlurmBatchSystem, create
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.integration.daemon_scripts import light_spec

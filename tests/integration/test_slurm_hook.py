@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from bftrainer.batch.announcer import STAND_IN, Announcement
+from bftrainer.batch.announcer import Announcement
 from bftrainer.cli.main import cli
 from bftrainer.lab.demo.sidecar import DaemonProcess
+from bftrainer.model.cluster import STAND_IN
 from bftrainer.model.errors import BatchSystemError
 from bftrainer.model.views import PollingView
 from slurm_plugins.hook.scripts import FIRST_LINE

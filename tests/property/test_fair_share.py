@@ -11,7 +11,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from bftrainer.decide.admission import LOOKS
+from bftrainer.decide.constraints.admission import LOOKS
 from bftrainer.decide.decision import decide
 from bftrainer.decide.fair_share import TURN
 from bftrainer.decide.policies.base import load_policy

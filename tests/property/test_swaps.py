@@ -8,8 +8,8 @@ from fractions import Fraction
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from bftrainer.decide import claims
-from bftrainer.decide.claims import Owners
+from bftrainer.decide.constraints import swaps
+from bftrainer.decide.constraints.swaps import Owners
 from bftrainer.decide.policies.base import Decided
 from milp.check import find_violations
 from milp.problem import Allocation, Problem
@@ -61,7 +61,7 @@ def test_the_gap_bounds_every_answer(shared: tuple[Problem, Owners]) -> None:
     def answer(asked: Problem) -> Decided:
         return Decided(allocation=solve(asked))
 
-    found = claims.cheapest(problem, answer, owners, SWAP_S).allocation
+    found = swaps.PricedSwaps(owners=owners, swap_s=SWAP_S).answer(problem, answer).allocation
     value = _value(problem, owners, dict(found.assignment))
     assert value is not None, find_violations(problem, found)
     best = value
@@ -73,6 +73,6 @@ def test_the_gap_bounds_every_answer(shared: tuple[Problem, Owners]) -> None:
     slack = 1e-9 * (1.0 + abs(best))
     assert best - value <= found.gap + slack
     event("best" if best - value <= slack else "not the best")
-    own, swapped = claims.split(found.assignment, owners, {}, ())
+    own, swapped = swaps.split(found.assignment, owners, {}, ())
     assert {**own, **swapped} == found.assignment
     assert owners.swaps(own) == []

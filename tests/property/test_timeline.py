@@ -12,8 +12,8 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from bftrainer.decide import claims
-from bftrainer.decide.claims import Owners
+from bftrainer.decide.constraints import swaps
+from bftrainer.decide.constraints.swaps import Owners
 from bftrainer.decide.policies.base import Decided
 from milp import worth as product
 from milp.check import find_violations
@@ -235,7 +235,7 @@ def test_nodes_that_move_between_users_cost_what_the_clock_says(
         return Decided(allocation=solve(asked))
 
     plain = solve(problem)
-    priced = claims._worth(plain, problem, owners, SWAP_S)
+    priced = swaps._worth(plain, problem, owners, SWAP_S)
     made = float(
         sum(
             made_with_swaps(problem, trainer, plain.assignment, owners, SWAP_S)
@@ -253,8 +253,8 @@ def test_nodes_that_move_between_users_cost_what_the_clock_says(
     if rises:
         assert _is(priced, made, problem)
     event("a swap" if owners.swaps(plain.assignment) else "no swap")
-    chosen = claims.cheapest(problem, answer, owners, SWAP_S).allocation
-    assert claims._worth(chosen, problem, owners, SWAP_S) >= priced - 1e-9 * _scale(problem)
+    chosen = swaps.PricedSwaps(owners=owners, swap_s=SWAP_S).answer(problem, answer).allocation
+    assert swaps._worth(chosen, problem, owners, SWAP_S) >= priced - 1e-9 * _scale(problem)
 
 
 # ---- by hand ---------------------------------------------------------------------------------

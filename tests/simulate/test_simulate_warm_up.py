@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bftrainer.batch.traces.fragments import Fragments, make_fragments
-from bftrainer.decide.observation import ENOUGH
+from bftrainer.decide.warm_up import ENOUGH
 from bftrainer.lab.simulator.physical import PhysicalCosts, constant
 from bftrainer.lab.simulator.session import Choices, play
 from bftrainer.model.decision import DecisionInput, Plan

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 
-from bftrainer.decide.claims import Owners
+from bftrainer.decide.constraints.swaps import Owners
 from milp.problem import Problem, ProblemTrainer
 from milp.reference.timeline import change_of, made_within_horizon, rate_by_count
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bftrainer.decide.queue.backfill import BackfillPlan, neighbours, slot_begin_s
+from bftrainer.decide.queue.backfill import BackfillPlan, neighbours
 from bftrainer.decide.queue.models import PrintedQueue
 from bftrainer.model.cluster import Job, JobState, NodeState, Reservation, Snapshot
+from bftrainer.model.queue import slot_begin_s
 from tests.support.snapshots import (
     T0,
     Fold,
@@ -37,7 +38,7 @@ def planned(
     queue = PrintedQueue(seen, T0, 30.0)
     plan = queue.next_plan(queue.sets.named(usable))
     for job in queue.jobs:
-        plan.wait(job, queue.request(job))
+        plan.wait(job, queue.requests.of(job))
     return plan, {name: (end.at_s - T0, end.by) for name, end in plan.ends.items()}
 
 
@@ -75,7 +76,7 @@ def test_a_job_that_starts_now_has_its_nodes_until_its_limit() -> None:
     queue = PrintedQueue(snapshot(nodes, [pending("7", 2)]), T0, 30.0)
     plan = queue.next_plan(queue.sets.named(("n1", "n2")))
     plan.start(300.0, queue.sets.named(("n1",)))
-    plan.wait(queue.jobs[0], queue.request(queue.jobs[0]))
+    plan.wait(queue.jobs[0], queue.requests.of(queue.jobs[0]))
     assert {end.at_s - T0 for end in plan.ends.values()} == {300.0}
 
 

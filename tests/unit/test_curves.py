@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bftrainer.daemon.service import check_fit
 from bftrainer.decide.isolation import unfit
-from bftrainer.decide.policy_answer import problem_trainer
+from bftrainer.decide.problem import problem_trainer
 from bftrainer.decide.throughput.curves import fitted
 from bftrainer.model.decision import Settings
 from bftrainer.model.errors import UsageError

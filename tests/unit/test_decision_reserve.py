@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.batch.announcer import STAND_IN
-from bftrainer.model.cluster import NodeState
+from bftrainer.model.cluster import STAND_IN, NodeState
 from bftrainer.model.decision import Settings
 from tests.support.snapshots import (
     T0,

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from bftrainer.decide.queue.model import NodeDemand
-from bftrainer.decide.queue.requests import Matching
+from bftrainer.decide.queue.matching import Matching
 from bftrainer.model.cluster import Job, Node, NodeLeft, NodeState, Partition, Reservation, meets
 from bftrainer.model.hostlist import ParseError
 from bftrainer.model.node_sets import NodeSets, first
+from bftrainer.model.queue import NodeDemand
 from slurm_plugins.fields import ways_of
 from tests.support.snapshots import T0, given_back, held, node, pending, snapshot
 

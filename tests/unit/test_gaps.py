@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.decide.queue.model import GapEnd, Then
 from bftrainer.decide.queue.models import PrintedQueue
 from bftrainer.model.cluster import Job, Node, NodeState, Reservation
+from bftrainer.model.queue import GapEnd, Then
 from tests.support.snapshots import (
     T0,
     idle_nodes,

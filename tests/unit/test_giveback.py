@@ -9,7 +9,7 @@ import pytest
 
 from bftrainer.decide import cycles
 from bftrainer.decide.draft import Draft
-from bftrainer.decide.giveback import observe
+from bftrainer.decide.held_off import observe
 from bftrainer.model.census import census_of
 from bftrainer.model.cluster import Node, NodeState, Snapshot
 from bftrainer.model.decision import DecisionInput, Memory, PilotView, Settings

@@ -17,7 +17,7 @@ def kept_off(seen: Snapshot, limit_s: float) -> int:
     queue = queue_of(seen, T0, CYCLE_S)
     plan = queue.next_plan(queue.sets.named(("n1", "n2")))
     for job in queue.jobs:
-        plan.wait(job, queue.request(job))
+        plan.wait(job, queue.requests.of(job))
     return plan.kept_off(limit_s, is_in_reservation=False).bit_count()
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.decide.pool import Pool, build_pool
+from bftrainer.decide.pool import build_pool
 from bftrainer.decide.queue.models import PrintedQueue
 from bftrainer.model.cluster import Job, JobState, Node, NodeState, Reservation
-from bftrainer.model.decision import Memory, PilotView, Settings
+from bftrainer.model.decision import Memory, PilotView, Pool, Settings
 from tests.support.snapshots import (
     T0,
     idle_nodes,

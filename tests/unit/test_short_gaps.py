@@ -12,7 +12,6 @@ from bftrainer.batch.traces.fragments import make_fragments
 from bftrainer.daemon.idle_watch import IdleWatch
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.decide.queue.model import GapEnd, Then, left_s_in
 from bftrainer.decide.short_gaps import (
     CODE,
     Gap,
@@ -25,6 +24,7 @@ from bftrainer.decide.short_gaps import (
 from bftrainer.lab.whatif import Assumptions, as_document, study
 from bftrainer.model.cluster import Job, JobState, Node, NodeState, Snapshot
 from bftrainer.model.decision import DecisionInput, Memory, PilotView, Settings
+from bftrainer.model.queue import GapEnd, Then, left_s_in
 from bftrainer.model.site import GapTrial, Measured, ShortGaps, Weight
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bftrainer.daemon.explain.sizes import explain_trainer
-from bftrainer.decide import claims
+from bftrainer.decide.constraints import swaps
 from bftrainer.model.cluster import NodeState
 from bftrainer.model.decision import Ends, Memory, PilotView, Settings
 from bftrainer.model.trainer import MeasuredCosts, TrainerRecord
@@ -128,5 +128,5 @@ def test_without_users_nothing_is_a_swap() -> None:
 
 
 def test_the_price_is_measured() -> None:
-    assert claims.swap_s(Ends()) == claims.SUBMIT_S + claims.START_GUESS_S
-    assert claims.swap_s(Ends(took_s=(20.0, 21.0, 90.0), joined_s=(2.0,))) == 21.0 + 1.0 + 2.0
+    assert swaps.swap_s(Ends()) == swaps.SUBMIT_S + swaps.START_GUESS_S
+    assert swaps.swap_s(Ends(took_s=(20.0, 21.0, 90.0), joined_s=(2.0,))) == 21.0 + 1.0 + 2.0

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bftrainer.daemon.explain.nodes import true_cause
 from bftrainer.decide import losses
-from bftrainer.decide.admission import limits_on
+from bftrainer.decide.constraints.caps import limits_on
 from bftrainer.decide.decision import terms_of
 from bftrainer.decide.eligible import Classes
 from bftrainer.decide.exclusion import why_left_out, without
 from bftrainer.decide.fair_share import patience_s, used_now
 from bftrainer.decide.policies.base import AllocationPolicy, in_order
-from bftrainer.decide.policy_answer import nodes_by_trainer
+from bftrainer.model.assignments import nodes_by_trainer
 from bftrainer.model.cluster import Node
 from bftrainer.model.columns import counted
 from bftrainer.model.decision import DecisionInput, Plan, PoolNode, Settings, Term, Terms

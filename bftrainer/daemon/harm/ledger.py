@@ -39,7 +39,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from bftrainer.batch.announcer import UNSEEN_S, is_same_job, is_stand_in
+from bftrainer.batch.announcer import UNSEEN_S, is_same_job
 from bftrainer.daemon.harm import lost_cycle
 from bftrainer.daemon.harm.aftermath import Departure, Unusable
 from bftrainer.daemon.harm.lost_cycle import Preemption
@@ -354,7 +354,7 @@ class _Ordinary:
 
     def same_as(self, job: Job) -> list[Job]:
         """Return the job itself; for an announced one, all jobs that it may be."""
-        if is_stand_in(job.job_id):
+        if job.is_announced:
             return [j for j in self._by_user.get(job.user, ()) if is_same_job(job, j)]
         found = self._by_id.get(job.job_id)
         return [] if found is None else [found]
@@ -597,7 +597,7 @@ def _is_for(end: End, job: Job) -> bool:
     """Return whether the node was released for this job, announced or in the queue."""
     if end.job is None:
         return False
-    if is_stand_in(end.job.job_id):
+    if end.job.is_announced:
         return is_same_job(end.job, job)
     return end.job.job_id == job.job_id
 

@@ -14,10 +14,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, reduce
 from operator import or_
 
-from bftrainer.decide.queue.model import GapEnd, JobNeeds, NodeDemand, Then
-from bftrainer.decide.queue.requests import Matching
+from bftrainer.decide.queue.matching import Matching
 from bftrainer.model.cluster import Job, JobState, Snapshot
 from bftrainer.model.node_sets import NodeSet, NodeSets, first
+from bftrainer.model.queue import (
+    GapEnd,
+    JobNeeds,
+    NodeDemand,
+    Then,
+    earliest,
+    slot_begin_s,
+)
 
 FIRST_SPAN_S = 30.0  # each further span lasts as long as all before it
 MOST_PLANNED = 50  # jobs; for later ones the printed plan is used
@@ -144,31 +151,6 @@ class BackfillPlan:
             if room.bit_count() >= count and (nodes := _chosen(way, room)):
                 return at_s, nodes
         return None
-
-
-def earliest(ends: Iterable[tuple[GapEnd, NodeSet]], sets: NodeSets) -> dict[str, GapEnd]:
-    """Return the earliest end of each node; of equal ones the first."""
-    found, seen = dict[str, GapEnd](), 0
-    for end, nodes in sorted(ends, key=lambda one: one[0].at_s):
-        found |= {node.name: end for node in sets.members(nodes & ~seen)}
-        seen |= nodes
-    return found
-
-
-def slot_begin_s(start_s: float, slot_s: float) -> float:
-    """Return the begin of the slot of the scheduler's plan in which a planned job starts.
-
-    The whole slot counts as taken: a job whose limit reaches into it waits (measured on Slurm
-    22.05 with the default bf_resolution of 60 s: with a start planned at 22:04:53, jobs with limits
-    until 22:03:50 started, until 22:04:05 did not).
-
-    Args:
-        start_s: as planned.
-        slot_s: ``Snapshot.plan_resolution_s``; 0: the plan is exact.
-    """
-    if slot_s <= 0 or math.isinf(start_s):
-        return start_s
-    return math.floor(start_s / slot_s) * slot_s
 
 
 def _must_end_s(job: Job, now_s: float) -> float:

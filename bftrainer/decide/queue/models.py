@@ -25,12 +25,12 @@ import math
 from collections.abc import Mapping
 from functools import cached_property
 
-from bftrainer.decide.queue.backfill import BackfillPlan, earliest, slot_begin_s
-from bftrainer.decide.queue.model import GapEnd, JobNeeds, Then
+from bftrainer.decide.queue.backfill import BackfillPlan
 from bftrainer.decide.queue.requests import Requests
-from bftrainer.model.census import census_of, why_it_waits
+from bftrainer.model.census import census_of
 from bftrainer.model.cluster import BEFORE_ALL, Job, Reservation, Snapshot
 from bftrainer.model.node_sets import NodeSet
+from bftrainer.model.queue import GapEnd, JobNeeds, Then, earliest, slot_begin_s
 
 # A planned start older than this many cycles is stale: Slurm keeps the last estimate of a job
 # that it no longer tries (bf_max_job_test).
@@ -48,13 +48,14 @@ class PrintedQueue:
             now_s: on the batch system's clock.
             cycle_s: time between two passes of its scheduler.
         """
-        self._snapshot, self._now_s, self._cycle_s = snapshot, now_s, cycle_s
+        self.now_s = now_s
+        self._snapshot, self._cycle_s = snapshot, cycle_s
         self._census = census_of(snapshot)
         self.sets = self._census.sets
+        # By partition tier, priority, then age; before them those that precede all.
+        self.jobs = self._ordered()
 
-    @cached_property
-    def jobs(self) -> list[Job]:
-        """By partition tier, priority, then age; before them those that precede all."""
+    def _ordered(self) -> list[Job]:
         jobs, ranks = list(self._census.pending_jobs), dict[tuple[str, ...], int]()
         tiers = {partition.name: partition.tier for partition in self._snapshot.partitions}
         for said in {job.partitions for job in jobs}:
@@ -69,31 +70,24 @@ class PrintedQueue:
         bounds = [
             (_end_of(one), one.nodes)
             for one in self._snapshot.reservations or ()
-            if one.end_s > self._now_s
+            if one.end_s > self.now_s
         ]
         for job in self._census.pending_jobs:
             start_s = job.start_s
-            if start_s is not None and start_s >= self._now_s - _STALE_CYCLES * self._cycle_s:
+            if start_s is not None and start_s >= self.now_s - _STALE_CYCLES * self._cycle_s:
                 slot_s = slot_begin_s(start_s, self._snapshot.plan_resolution_s)
                 end = GapEnd(at_s=start_s, last_end_s=slot_s, then=Then.JOB, by=job.job_id)
                 bounds.append((end, job.planned_nodes or job.required_nodes))
         return earliest([(end, self.sets.named(nodes)) for end, nodes in bounds], self.sets)
 
     @cached_property
-    def _requests(self) -> Requests:
-        return Requests(self._snapshot, self.sets, self._now_s)
-
-    def why_not(self, job: Job) -> str:
-        """Say why a job cannot start whatever is free; "": no reason known."""
-        return why_it_waits(job, self._now_s)
-
-    def request(self, job: Job) -> JobNeeds:
-        """Return what a job requests, regardless of others; computed once for identical jobs."""
-        return self._requests.of(job)
+    def requests(self) -> Requests:
+        """What each job requests, regardless of others."""
+        return Requests(self._snapshot, self.sets, self.now_s)
 
     def next_plan(self, usable: NodeSet) -> BackfillPlan:
         """Return Slurm's next backfill plan, still empty; ``usable``: nodes jobs may have."""
-        return BackfillPlan(self._snapshot, self.sets, usable, self._now_s)
+        return BackfillPlan(self._snapshot, self.sets, usable, self.now_s)
 
 
 def _number(job: Job) -> float:
@@ -122,7 +116,7 @@ class LsfQueue(PrintedQueue):
 
     def next_plan(self, usable: NodeSet) -> ReservedStarts:
         """Plan as LSF reserves."""
-        return ReservedStarts(self._snapshot, self.sets, usable, self._now_s)
+        return ReservedStarts(self._snapshot, self.sets, usable, self.now_s)
 
 
 QueueModel = PrintedQueue

@@ -12,9 +12,11 @@ statistics of its size, a window in which old ones fade (EWMA); the time comes i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from bftrainer.decide.constraints.chain import Ask
+from bftrainer.decide.policies.base import Decided
 from bftrainer.decide.throughput.batch_curve import fitted_with_batches
 from bftrainer.decide.throughput.fit import CAUTIOUS, USUAL, Fitted, MeasuredSize, correct, fit
 from bftrainer.decide.throughput.plausibility import FASTEST, LEAP, is_plausible
@@ -78,6 +80,19 @@ def put_to_scale(problem: Problem, records: Iterable[TrainerRecord], *, is_bold:
         for t in problem.trainers
     ]
     return replace(problem, trainers=tuple(trainers))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparableRates:
+    """``Constraint``: trainers of unknown rate have one, for answers that compare rates."""
+
+    records: Sequence[TrainerRecord]
+    is_bold: bool
+    name: str = "unknown rates"
+
+    def answer(self, problem: Problem, ask: Ask) -> Decided:
+        """Ask with comparable rates."""
+        return ask(put_to_scale(problem, self.records, is_bold=self.is_bold))
 
 
 def is_known(record: TrainerRecord) -> bool:

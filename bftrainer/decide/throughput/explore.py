@@ -3,16 +3,20 @@
 A trainer that is rescaled anyway may as well go to a size of poorly known throughput. Given the
 problem, its best allocation and the error of each trainer's curve, returns that allocation or
 one that is worth at most ``budget`` less (a share of the objective). Trainers that do not move are
-left alone. Deterministic and stateless. Called by ``decide.policy_answer``.
+left alone. Deterministic and stateless.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from bftrainer.decide.constraints.chain import Ask
+from bftrainer.decide.policies.base import Decided
+from bftrainer.decide.throughput.curves import fitted
+from bftrainer.model.trainer import TrainerRecord
 from milp.portable import exp2, log2
 from milp.problem import Allocation, Curve, Marginal, Objective, Problem, ProblemTrainer
 from milp.worth import allocation_value, curve_at
@@ -72,6 +76,32 @@ def explore(
         gap=best.gap + max(0.0, best.objective - value),
         marginals=_unmoved(best.marginals, sizes, found),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explores:
+    """``Constraint``: sizes that improve curves are preferred, within a budget."""
+
+    records: Sequence[TrainerRecord]
+    budget: float  # share of the objective, > 0
+    name: str = "exploration"
+
+    def answer(self, problem: Problem, ask: Ask) -> Decided:
+        """Return the answer, or one that teaches more; the state is that of the first."""
+        best = ask(problem)
+        terms = best.terms
+
+        def allocate_again(offered: Problem) -> Allocation:
+            nonlocal terms
+            other = ask(offered)
+            terms = other.terms
+            return other.allocation
+
+        errors = {r.trainer_id: fitted(r, explores=True).error_at for r in self.records}
+        chosen = explore(problem, best.allocation, allocate_again, errors, self.budget)
+        if chosen is best.allocation:
+            return best
+        return replace(best, allocation=chosen, terms=terms)
 
 
 def teaches(error: float) -> float:

@@ -28,7 +28,7 @@ from functools import partial
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
-from bftrainer.batch.announcer import STAND_IN, UNSEEN_S, Announcement, UnseenAnnouncements
+from bftrainer.batch.announcer import UNSEEN_S, Announcement, UnseenAnnouncements
 from bftrainer.batch.rate_limit import PollRateLimiter
 from bftrainer.daemon.poller import rules_of
 from bftrainer.decide.decision import decide
@@ -49,6 +49,7 @@ from bftrainer.lab.site.machine import (
 from bftrainer.lab.site.scheduler import queue_of, startable
 from bftrainer.lab.workloads import Submission
 from bftrainer.model.cluster import (
+    STAND_IN,
     Job,
     JobState,
     Node,

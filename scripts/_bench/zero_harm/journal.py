@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import Any
 
 from _bench.zero_harm.runs import NodeSpan, PlanSeen, Sidecar
-from bftrainer.decide.queue.backfill import slot_begin_s
 from bftrainer.journal.projection import JournalEntry, PilotRecord, PilotState
+from bftrainer.model.queue import slot_begin_s
 
 
 def read(

@@ -68,7 +68,7 @@ def _ask(text: str) -> None:
         replace(job, partitions=tuple(text.split(","))),
         replace(job, waits_for=text),
     ):
-        queue.request(one)
+        queue.requests.of(one)
 
 
 def _written(fields: tuple[str, ...], odd: range, text: str) -> str:

@@ -1,13 +1,15 @@
-"""Data between ``decide`` and the queue models (``models``)."""
+"""Needs of pending jobs and ends of idle gaps: data between decisions and queue models. Pure."""
 
 from __future__ import annotations
 
 import enum
+import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bftrainer.model.cluster import NodeLeft
-from bftrainer.model.node_sets import NodeSet
+from bftrainer.model.node_sets import NodeSet, NodeSets
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,31 @@ class GapEnd:
             begins = f"begins in {left_s:.0f} s" if left_s else "has begun"
             return f"The policy lends no nodes in the blackout {self.by}, which {begins}."
         return f"{self.then.value.capitalize()} {self.by} of it begins in {left_s:.0f} s."
+
+
+def earliest(ends: Iterable[tuple[GapEnd, NodeSet]], sets: NodeSets) -> dict[str, GapEnd]:
+    """Return the earliest end of each node; of equal ones the first."""
+    found, seen = dict[str, GapEnd](), 0
+    for end, nodes in sorted(ends, key=lambda one: one[0].at_s):
+        found |= {node.name: end for node in sets.members(nodes & ~seen)}
+        seen |= nodes
+    return found
+
+
+def slot_begin_s(start_s: float, slot_s: float) -> float:
+    """Return the begin of the slot of the scheduler's plan in which a planned job starts.
+
+    The whole slot counts as taken: a job whose limit reaches into it waits (measured on Slurm
+    22.05 with the default bf_resolution of 60 s: with a start planned at 22:04:53, jobs with limits
+    until 22:03:50 started, until 22:04:05 did not).
+
+    Args:
+        start_s: as planned.
+        slot_s: ``Snapshot.plan_resolution_s``; 0: the plan is exact.
+    """
+    if slot_s <= 0 or math.isinf(start_s):
+        return start_s
+    return math.floor(start_s / slot_s) * slot_s
 
 
 def left_s_in(why: str) -> float | None:

@@ -1,0 +1,1 @@
+"""Constraints that an answer of any policy has to meet, one per module."""

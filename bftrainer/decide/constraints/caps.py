@@ -1,0 +1,120 @@
+"""Caps on the nodes of a user's, an account's or a group's trainers. Pure.
+
+``of_groups`` states them, as part of the problem. ``WithinCaps`` has any policy keep them: one that
+does not know of caps is asked again with smaller bounds for trainers whose cap it exceeds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from bftrainer.decide.constraints.chain import Ask, stated
+from bftrainer.decide.policies.base import Decided, in_order
+from bftrainer.model.fairness import Limits, limit_of
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec
+from milp.problem import Cap, Problem, ProblemTrainer
+
+
+def of_groups(
+    records: Iterable[TrainerRecord], limits: Limits, kept: Mapping[str, int]
+) -> tuple[Cap, ...]:
+    """Return the caps of a decision.
+
+    Args:
+        records: all trainers.
+        limits: of the site.
+        kept: nodes of trainers that are not allocated; they count.
+    """
+    if not limits.is_of_groups:
+        return ()
+    members: dict[tuple[str, int], list[str]] = {}
+    for record in records:
+        for name, most, _ in limits_on(record.spec, limits):
+            members.setdefault((name, most), []).append(record.trainer_id)
+    return tuple(
+        [
+            Cap(
+                name=name,
+                trainers=tuple(own),
+                most=max(0, most - sum([kept.get(one, 0) for one in own])),
+            )
+            for (name, most), own in members.items()
+        ]
+    )
+
+
+def limits_on(spec: TrainerSpec, limits: Limits) -> list[tuple[str, int, str]]:
+    """Return whose limits a trainer shares: a name, the nodes, the policy's key."""
+    account = f"account {spec.account}" if spec.account else "the default account"
+    found = []
+    for name, most, key in (
+        (f"user {spec.user}", limit_of(limits.by_user, spec.user), "max_nodes_by_user"),
+        (account, limit_of(limits.by_account, spec.account), "max_nodes_by_account"),
+    ):
+        if most is not None:
+            found.append((name, most, key))
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithinCaps:
+    """``Constraint``: caps, for a policy that knows nothing of them."""
+
+    name: str = "caps"
+
+    def answer(self, problem: Problem, ask: Ask) -> Decided:
+        """Return an answer within the caps.
+
+        Members of an exceeded cap are bound to their sizes in the answer, the last admitted ones to
+        less; what that leaves is offered to the others. So a cap is exceeded once, unless the
+        policy lets no running trainer shrink: then whole trainers get nothing.
+        """
+        if not (problem.caps or any(trainer.must_run for trainer in problem.trainers)):
+            return ask(problem)
+        bounds = dict[str, int]()
+        for _ in range(len(problem.caps) + 1):
+            decided = ask(_offered(problem, bounds))
+            sizes = decided.allocation.sizes()
+            order = in_order([t.trainer_id for t in problem.trainers], decided.order)
+            exceeded = [cap for cap in problem.caps if _held(cap, sizes) > cap.most]
+            if not exceeded:
+                return stated(problem, decided, decided.allocation.assignment)
+            for cap in exceeded:
+                bounds |= _cut(problem, cap, {**sizes, **bounds}, order)
+        assignment = dict(decided.allocation.assignment)
+        for cap in problem.caps:
+            for last in reversed([one for one in order if one in cap.trainers]):
+                if _held(cap, Counter(assignment.values())) > cap.most:
+                    assignment = {n: t for n, t in assignment.items() if t != last}
+        return stated(problem, decided, assignment)
+
+
+def _held(cap: Cap, sizes: Mapping[str, int]) -> int:
+    return sum([sizes.get(one, 0) for one in cap.trainers])
+
+
+def _cut(problem: Problem, cap: Cap, sizes: Mapping[str, int], order: list[str]) -> dict[str, int]:
+    """Return the sizes of the members with the last admitted ones cut."""
+    n_min = {t.trainer_id: t.n_min for t in problem.trainers}
+    left, bounds = cap.most, dict[str, int]()
+    for one in order:
+        if one in cap.trainers:
+            size = min(sizes.get(one, 0), left)
+            bounds[one] = size if size >= n_min[one] else 0
+            left -= bounds[one]
+    return bounds
+
+
+def _offered(problem: Problem, bounds: Mapping[str, int]) -> Problem:
+    """Return the problem with nothing in it that policies need not know."""
+    never = len(problem.nodes) + 1  # a size that nobody can have
+
+    def bound(trainer: ProblemTrainer, rank: int) -> ProblemTrainer:
+        most = bounds.get(trainer.trainer_id, trainer.n_max) if rank < problem.p_jmax else 0
+        low, high = (trainer.n_min, min(most, trainer.n_max)) if most else (never, never)
+        return replace(trainer, n_min=low, n_max=high, must_run=False)
+
+    trainers = tuple([bound(trainer, rank) for rank, trainer in enumerate(problem.trainers)])
+    return replace(problem, trainers=trainers, caps=())

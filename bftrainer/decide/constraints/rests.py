@@ -1,0 +1,56 @@
+"""Trainers that rest after a shrink: they get no more than they train on. Pure.
+
+``TrainerRecord.rests_until_s`` tells until when.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from bftrainer.decide.constraints.chain import Ask
+from bftrainer.decide.policies.base import Decided
+from bftrainer.model.decision import DecisionInput
+from bftrainer.model.trainer import TrainerRecord
+from milp.problem import Problem, ProblemTrainer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rests:
+    """``Constraint``: they do not grow, and the next decision is due when they may."""
+
+    given: DecisionInput
+    name: str = "rest"
+
+    def answer(self, problem: Problem, ask: Ask) -> Decided:
+        """Ask for the problem in which they do not grow."""
+        resting = self._resting()
+        if not resting:
+            return ask(problem)
+        decided = ask(self._bounded(problem, resting))
+        wakes_s = [record.rests_until_s for record in resting]
+        if decided.wake_at_s is not None:
+            wakes_s.append(decided.wake_at_s)
+        return replace(decided, wake_at_s=min(wakes_s))
+
+    def _resting(self) -> list[TrainerRecord]:
+        now_s = self.given.now_s
+        return [record for record in self.given.trainers if now_s < record.rests_until_s]
+
+    def _bounded(self, problem: Problem, resting: Sequence[TrainerRecord]) -> Problem:
+        in_problem = {node.name for node in problem.nodes}
+        sizes = Counter(
+            [owner for node, owner in self.given.training.items() if node in in_problem]
+        )
+        bounds = {r.trainer_id: sizes[r.trainer_id] for r in resting if sizes[r.trainer_id]}
+        if not bounds:
+            return problem
+
+        def bound(trainer: ProblemTrainer) -> ProblemTrainer:
+            size = bounds.get(trainer.trainer_id)
+            if size is None:
+                return trainer
+            return replace(trainer, n_max=max(trainer.n_min, min(trainer.n_max, size)))
+
+        return replace(problem, trainers=tuple(map(bound, problem.trainers)))

@@ -1,0 +1,60 @@
+"""Trainers that may have certain sizes only. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from bftrainer.decide.constraints.chain import Ask, stated
+from bftrainer.decide.policies.base import Decided
+from milp.problem import Problem, ProblemTrainer
+
+ROUNDS: Final = 8  # in which a policy is asked again; then what is too much stays unused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InSizes:
+    """``Constraint``: sets of sizes, for a policy that knows nothing of them."""
+
+    name: str = "sizes"
+
+    def answer(self, problem: Problem, ask: Ask) -> Decided:
+        """Return an answer in which every trainer has one of its sizes.
+
+        A trainer with a size between two of its set is bound to the smaller one, and all are asked
+        for again: others may use what it leaves.
+        """
+        if not any(trainer.sizes for trainer in problem.trainers):
+            return ask(problem)
+        trainers = {trainer.trainer_id: trainer for trainer in problem.trainers}
+        bounds = {one: t.largest_of(t.n_max) for one, t in trainers.items() if t.sizes}
+        for _ in range(ROUNDS):
+            decided = ask(_without_sets(problem, bounds))
+            sizes = decided.allocation.sizes()
+            fitting = {one: trainers[one].largest_of(sizes.get(one, 0)) for one in bounds}
+            lower = {one: size for one, size in fitting.items() if size < sizes.get(one, 0)}
+            if not lower:
+                break
+            bounds |= lower
+        assignment = dict(decided.allocation.assignment)
+        for one, size in lower.items():
+            first = [*trainers[one].settled, *trainers[one].current]
+            own = sorted([name for name, owner in assignment.items() if owner == one])
+            for name in [n for n in dict.fromkeys([*first, *own]) if n in own][size:]:
+                del assignment[name]
+        return stated(problem, decided, assignment)
+
+
+def _without_sets(problem: Problem, bounds: Mapping[str, int]) -> Problem:
+    """Return the problem without sets of sizes; 0: a trainer may have no nodes."""
+    never = len(problem.nodes) + 1  # a size that nobody can have
+
+    def bound(trainer: ProblemTrainer) -> ProblemTrainer:
+        most = bounds.get(trainer.trainer_id)
+        if most is None:
+            return trainer
+        low = trainer.n_min if most else never
+        return replace(trainer, n_min=low, n_max=max(low, most), sizes=())
+
+    return replace(problem, trainers=tuple(map(bound, problem.trainers)))

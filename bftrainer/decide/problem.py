@@ -1,0 +1,220 @@
+"""States the allocation problem of a decision: records, nodes and settings as ``milp.problem``.
+
+A trainer has (C_j) the nodes on which it trains and those on which its workers start; only what
+trains pauses at a rescale. Without the latter a trainer that starts would lose its nodes to another
+one, for which they are worth a little more, whenever the pool changes, and begin again and again:
+where warm-ups are as long as nodes stay, half of the work was lost. For a policy that never
+rescales a trainer has a start only once it trains: the others' size is not chosen yet. All other
+nodes count as free. Called by ``allocation`` and ``victims``. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from functools import lru_cache
+
+from bftrainer.decide import losses
+from bftrainer.decide.constraints.caps import of_groups
+from bftrainer.decide.eligible import suited
+from bftrainer.decide.policies.base import AllocationPolicy
+from bftrainer.decide.throughput.curves import fitted
+from bftrainer.decide.warm_up import warm_up_s
+from bftrainer.model.assignments import nodes_by_trainer
+from bftrainer.model.decision import DecisionInput, Memory, Pool, PoolNode, Settings
+from bftrainer.model.trainer import MeasuredCosts, TrainerRecord, TrainerSpec
+from milp.problem import Problem, ProblemNode, ProblemTrainer
+from milp.worth import rate
+
+
+@lru_cache(maxsize=1 << 14)  # mostly the same nodes in every decision
+def problem_node(
+    name: str, gpus: int = 0, remaining_s: float | None = None, *, has_pilot: bool = False
+) -> ProblemNode:
+    """Return the node for the allocation problem."""
+    return ProblemNode(name=name, gpus=gpus, has_pilot=has_pilot, expected_remaining_s=remaining_s)
+
+
+def problem_trainer(
+    record: TrainerRecord,
+    current: tuple[str, ...],
+    settings: Settings,
+    settled: tuple[str, ...] = (),
+) -> ProblemTrainer:
+    """Return the trainer for the allocation problem."""
+    if known := _STATED.get(record.trainer_id):
+        spec, costs, its_settings, made = known
+        is_same = spec is record.spec and costs is record.costs and its_settings is settings
+        if is_same and (made.current, made.settled) == (current, settled):
+            return made
+    made = make_problem_trainer(record, current, settings, settled)
+    if len(_STATED) >= _MOST_STATED:
+        _STATED.clear()
+    _STATED[record.trainer_id] = record.spec, record.costs, settings, made
+    return made
+
+
+_MOST_STATED = 1 << 13  # more trainers than a daemon has, studies of thousands among them
+# By trainer_id the last result and what it was made of: most do not change between decisions.
+# Compared by identity, because to hash or compare a whole record costs more than to make it.
+_STATED: dict[str, tuple[TrainerSpec, MeasuredCosts, Settings, ProblemTrainer]] = {}
+
+
+def make_problem_trainer(
+    record: TrainerRecord,
+    current: tuple[str, ...],
+    settings: Settings,
+    settled: tuple[str, ...],
+) -> ProblemTrainer:
+    """Return the same, and remember nothing: for questions that no decision asks."""
+    spec, costs = record.spec, record.costs
+    limit = settings.max_nodes_per_trainer
+    up, down = costs.rescale_up_s, costs.rescale_down_s
+    made = ProblemTrainer(
+        trainer_id=record.trainer_id,
+        n_min=spec.n_min,
+        # Never below n_min: submissions are checked, a policy may have changed since.
+        n_max=spec.n_max if limit is None else max(spec.n_min, min(spec.n_max, limit)),
+        sizes=spec.sizes,
+        curve=fitted(record, explores=settings.explore_budget > 0.0).curve,
+        rescale_up_s=settings.rescale_up_guess_s if up is None else up,
+        rescale_down_s=settings.rescale_down_guess_s if down is None else down,
+        current=current,
+        settled=settled,
+        weight=spec.weight,
+        utility=spec.utility,
+    )
+    if len(settled) == len(current):
+        return made
+    # The problem charges the rate of all that is current; only what trains pauses.
+    held = rate(made, len(current), settings.objective)
+    share = rate(made, len(settled), settings.objective) / held if held else 1.0
+    return replace(
+        made,
+        rescale_up_s=made.rescale_up_s * share,
+        rescale_down_s=made.rescale_down_s * share,
+    )
+
+
+def of_pool(
+    given: DecisionInput,
+    memory: Memory,
+    pool: Pool,
+    policy: AllocationPolicy | None,
+    names: AbstractSet[str],
+    kept: Mapping[str, str],
+) -> Problem | None:
+    """State the allocation problem; ``None`` when there is nothing to allocate.
+
+    Args:
+        given: everything the decision depends on.
+        memory: with what this decision has observed.
+        pool: the usable nodes.
+        policy: that is asked; None: it is only for turns.
+        names: the nodes of the pool that are allocated.
+        kept: node -> trainer that keeps it, and is not in the problem.
+    """
+    settings, now_s = given.settings, given.now_s
+    as_they_are = set(kept.values())
+    trainers = given.trainers
+    if as_they_are:
+        trainers = tuple([r for r in trainers if r.trainer_id not in as_they_are])
+    p_jmax = settings.p_jmax - len(as_they_are)
+    if not trainers or not names or p_jmax < 1:
+        return None
+    has_starts = policy is not None and policy.traits.rescales
+    problem = Problem(
+        nodes=tuple([_pool_node(node, now_s) for node in pool.nodes if node.name in names]),
+        trainers=_trainers(given, memory, trainers, names, has_starts=has_starts),
+        t_fwd_s=settings.t_fwd_s,
+        p_jmax=p_jmax,
+        objective=settings.objective,
+        caps=of_groups(given.trainers, settings.limits, Counter(kept.values())),
+    )
+    joining_s = warm_up_s(memory.joining, settings.t_fwd_s, now_s)
+    problem_of_suited = suited(problem, given, joining_s)
+    if problem_of_suited is None:
+        return None
+    return _with_losses(problem_of_suited, given, memory, policy)
+
+
+def of_held(given: DecisionInput, memory: Memory) -> Problem:
+    """State the current assignment as a problem; only held nodes count."""
+    settings = given.settings
+    held = {pilot.node for pilot in given.pilots if pilot.is_held and not pilot.is_leaving}
+    own_of = nodes_by_trainer(memory.assignment, held)
+    trainers = [
+        _of_held(record, own_of[record.trainer_id], given)
+        for record in given.trainers
+        if record.trainer_id in own_of
+    ]
+    return Problem(
+        # Only the order of the ends matters here, so absolute times serve as well.
+        nodes=tuple([problem_node(p.node, remaining_s=p.end_s) for p in given.pilots]),
+        trainers=tuple(trainers),
+        t_fwd_s=settings.t_fwd_s,
+        p_jmax=settings.p_jmax,
+        objective=settings.objective,
+    )
+
+
+def _of_held(record: TrainerRecord, own: tuple[str, ...], given: DecisionInput) -> ProblemTrainer:
+    settled = tuple([node for node in own if given.training.get(node) == record.trainer_id])
+    return problem_trainer(record, own, given.settings, settled)
+
+
+def _pool_node(node: PoolNode, now_s: float) -> ProblemNode:
+    has_pilot = bool(node.pilot_id)
+    if node.usable_until_s is None:
+        return problem_node(node.name, node.gpus, has_pilot=has_pilot)
+    remaining_s = max(0.0, node.usable_until_s - now_s)  # another in every decision
+    return problem_node.__wrapped__(node.name, node.gpus, remaining_s, has_pilot=has_pilot)
+
+
+def _trainers(
+    given: DecisionInput,
+    memory: Memory,
+    records: tuple[TrainerRecord, ...],
+    names: AbstractSet[str],
+    *,
+    has_starts: bool,
+) -> tuple[ProblemTrainer, ...]:
+    """Return the trainers with the nodes on which they train, and those on which they start."""
+    training = nodes_by_trainer(given.training, names)
+    starts = names & memory.joining.since_s.keys() - given.training.keys()
+    starting = nodes_by_trainer(memory.assignment, starts)
+    trainers = list[ProblemTrainer]()
+    for record in records:
+        own = current = training.get(record.trainer_id, ())
+        if own or has_starts:
+            current = (*own, *starting.get(record.trainer_id, ()))
+        trainers.append(problem_trainer(record, current, given.settings, own))
+    return tuple(trainers)
+
+
+def _with_losses(
+    problem: Problem, given: DecisionInput, memory: Memory, policy: AllocationPolicy | None
+) -> Problem:
+    """Return the problem with curves that count losses of nodes, for a policy that expects them."""
+    if policy is None or not (policy.traits.expects_losses and given.settings.expects_losses):
+        return problem
+    life_node_s = losses.life_s(memory.losses, given.now_s)
+    if math.isinf(life_node_s):
+        return problem
+    records = {record.trainer_id: record for record in given.trainers}
+    trainers = tuple(
+        [
+            losses.expected(
+                trainer,
+                records[trainer.trainer_id],
+                given.settings,
+                life_node_s=life_node_s,
+                n_nodes=len(problem.nodes),
+            )
+            for trainer in problem.trainers
+        ]
+    )
+    return replace(problem, trainers=trainers)

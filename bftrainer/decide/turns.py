@@ -1,0 +1,76 @@
+"""Turns: a bound on how long a trainer waits. Pure.
+
+Policies that maximise or order by remaining time may leave a trainer without nodes for ever. With a
+bound (``max_wait_s``), a trainer that has waited so long has a turn: it keeps the nodes it has, or
+gets its n_min, for as long as the bound. Turns come before the policy, the longest wait first, at
+most for half of ``p_jmax`` at once. ``observe`` is an estimator (``observation``), ``allocation``
+calls the rest.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from bftrainer.model.decision import DecisionInput, Memory
+from bftrainer.model.fairness import Wait
+from milp.problem import Problem, ProblemError
+from milp.solve import solve
+
+
+def observe(memory: Memory, given: DecisionInput) -> Memory:
+    """Note since when trainers wait, and whose turn lasts."""
+    most_s, now_s = given.settings.max_wait_s, given.now_s
+    waits = dict[str, Wait]()
+    for record in given.trainers if most_s is not None else ():
+        new = Wait(since_s=record.submitted_s if record.started_s is None else now_s)
+        wait = memory.waits.get(record.trainer_id, new)
+        if wait.turn_ends_s is not None and now_s >= wait.turn_ends_s:
+            wait = Wait(since_s=now_s)  # its turn is over
+        if wait.turn_ends_s is None and record.trainer_id in given.training.values():
+            continue
+        if wait.turn_ends_s is None and now_s - wait.since_s >= (most_s or 0.0):
+            wait = replace(wait, turn_ends_s=now_s + (most_s or 0.0))
+        waits[record.trainer_id] = wait
+    return memory if waits == memory.waits else replace(memory, waits=waits)
+
+
+def in_turn(memory: Memory, given: DecisionInput) -> list[str]:
+    """Return the trainers whose turn it is, the longest wait first."""
+    ours = {record.trainer_id for record in given.trainers}
+    turns = [i for i, wait in memory.waits.items() if wait.turn_ends_s is not None and i in ours]
+    turns.sort(key=lambda one: (memory.waits[one].since_s, one))
+    return turns[: (given.settings.p_jmax + 1) // 2]
+
+
+def given_to(trainer_id: str, problem: Problem, taken: Iterable[str]) -> Mapping[str, str]:
+    """Return the nodes that a trainer gets for its turn: n_min of them, or none if it cannot start.
+
+    Free ones first, then those of the trainer that has most.
+
+    Args:
+        trainer_id: whose turn it is.
+        problem: of all trainers.
+        taken: nodes that are given away.
+    """
+    one = next((t for t in problem.trainers if t.trainer_id == trainer_id), None)
+    if one is None:
+        return {}
+    alone = replace(one, n_max=one.n_min, must_run=True)
+    out = set(taken)
+    owner = {n: t.trainer_id for t in problem.trainers for n in t.current if t is not one}
+    sizes = Counter(owner.values())
+    nodes = [node for node in problem.nodes if node.name not in out | owner.keys()]
+    for loser in ("", *sorted(sizes, key=lambda other: (-sizes[other], other))):
+        nodes += [n for n in problem.nodes if owner.get(n.name) == loser and n.name not in out]
+        if len(nodes) < one.n_min:
+            continue
+        try:
+            found = solve(
+                replace(problem, nodes=tuple(nodes), trainers=(alone,), p_jmax=1, caps=())
+            )
+        except ProblemError:
+            continue
+        return found.assignment
+    return {}
