@@ -67,8 +67,9 @@ def _claims(draft: Draft) -> Iterator[Claim]:
 def _swapped(draft: Draft) -> Iterator[Release]:
     """Release pilots whose node goes to another user, once no trainer trains there."""
     given = draft.given
+    leaving = draft.swaps.keys() - given.training.keys() - given.occupied.keys()
     for node in draft.pool.nodes:
-        if node.name in draft.swaps.keys() - given.training.keys() - given.occupied.keys():
+        if node.name in leaving:
             yield _release(node, f"It goes to {draft.swaps[node.name]}, of another user.")
 
 
@@ -80,8 +81,9 @@ def _unwanted(draft: Draft) -> Iterator[Release]:
     # Earlier releases' inputs name trainers that have ended, too.
     its = {record.trainer_id for record in given.trainers}
     busy = given.occupied.keys() | {node for node, one in given.training.items() if one in its}
+    idle = since_s.keys() - busy  # once: for each node it would take a square of their number
     for node in draft.pool.nodes:
-        if node.name not in since_s.keys() - busy:
+        if node.name not in idle:
             continue
         is_over = given.now_s - since_s[node.name] >= given.settings.hold_idle_s
         is_over = is_over and not (node.is_held and eligible.is_awaited(given, node.name))

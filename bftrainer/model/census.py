@@ -68,12 +68,12 @@ class NodeCensus:
 
     # ---- nodes by what the batch system shows --------------------------------------------
 
-    @property
+    @cached_property
     def sets(self) -> NodeSets:
         """The nodes as bits."""
         return _sets_of(self._snapshot.nodes or ())
 
-    @property
+    @cached_property
     def by_name(self) -> Mapping[str, Node]:
         """Each node."""
         return _by_name(self._snapshot.nodes or ())
@@ -127,11 +127,9 @@ class NodeCensus:
         not_to_have = self.lost | self.taken
         if self._snapshot.pilots_come_last:
             not_to_have |= self.free
-        return {
-            node: pilot
-            for node, pilot in self.not_leaving(pilots).items()
-            if node in self.by_name and node not in not_to_have
-        }
+        to_have = self.by_name.keys() - not_to_have
+        staying = self.not_leaving(pilots)
+        return {node: pilot for node, pilot in staying.items() if node in to_have}
 
     def of_others(self, pilots: Iterable[Holder]) -> AbstractSet[str]:
         """Return the nodes with a pilot of another daemon: it gives them back for the same jobs.
