@@ -426,8 +426,9 @@ def fold(
     held = {i: p for i, p in views.items() if p.is_held or p.end_s is not None}
     if plan.releases:
         jobs = {j.job_id: j for j in given.snapshot.jobs or ()}
+        new = held.keys() - known
         for release in plan.releases:
-            if release.pilot_id in held.keys() - known:
+            if release.pilot_id in new:
                 ends.setdefault(
                     release.pilot_id,
                     End(
