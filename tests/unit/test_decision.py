@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
@@ -10,6 +11,7 @@ from bftrainer.decide.claims import A_BIT_S, LEAST_S, MOST_S
 from bftrainer.model import canonical
 from bftrainer.model.cluster import NodeState, Reservation, Snapshot
 from bftrainer.model.decision import DecisionInput, Memory, Plan, Settings
+from tests.support.effort import effort_s
 from tests.support.snapshots import (
     SOURCES,
     T0,
@@ -390,6 +392,18 @@ def test_a_held_node_nobody_wants_is_released_after_a_while() -> None:
     plan = fold.decide(seen, held("n1", "n2"), trainers, at_s=T0 + hold_s)
     assert released(plan) == {"n1", "n2"} - kept
     assert set(plan.memory.held_off) == set()  # given up, not given back
+
+
+def test_four_times_the_unused_nodes_take_four_times_the_work() -> None:
+    """Not sixteen times: what is set apart once must not be set apart again for each node."""
+
+    def decides(n_nodes: int) -> Callable[[], object]:
+        nodes = idle_nodes(n_nodes)
+        pilots, seen = held(*[node.name for node in nodes]), snapshot(nodes)
+        return lambda: Fold().decide(seen, pilots)
+
+    few, many = decides(1000), decides(4000)
+    assert effort_s(many) < 9.0 * effort_s(few)
 
 
 def test_a_node_wanted_again_starts_its_wait_anew() -> None:
