@@ -47,7 +47,10 @@ def for_peer(view: TrainerView, peer: Peer) -> TrainerView:
         trial=None,
     )
     failing = replace(view.record.failing, cause="", place="", log_path="")
-    record = replace(view.record, spec=spec, reason="", failing=failing, reports=())
+    progress = replace(view.record.progress, loss=None, has_finite_loss=True)
+    record = replace(
+        view.record, spec=spec, reason="", failing=failing, reports=(), progress=progress
+    )
     return replace(view, record=record, trouble="")
 
 

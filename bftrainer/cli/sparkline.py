@@ -5,49 +5,60 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from bftrainer.model.progress import Point, ProgressCurve
+from bftrainer.model.progress import ProgressCurve, losses_of
 from bftrainer.model.study import Report
 
 WIDTH: Final = 40  # characters
 _BARS: Final = "▁▂▃▄▅▆▇█"
+_GAP: Final = " "
+_NAMED: Final = 13  # characters of the longest name
 
 
-def sparkline(points: Sequence[tuple[float, float]], *, from_zero: bool) -> str:
+def sparkline(points: Sequence[tuple[float, float | None]], *, from_zero: bool) -> str:
     """Return (time, value) as bars; each is the last value until its time, so sizes are steps.
 
-    ``from_zero``: the lowest bar is 0, not the least value.
+    Where a value is None, it is not known, there is a gap. ``from_zero``: the lowest bar is 0, not
+    the least value.
     """
-    if len(points) < 2:
+    values = [value for _, value in points if value is not None]
+    if len(values) < 2:
         return ""
     begin_s, end_s = points[0][0], points[-1][0]
-    values = [value for _, value in points]
     low, high = (0.0 if from_zero else min(values)), max(values)
     bars, place = [], 0
     for column in range(WIDTH):
         at_s = begin_s + (end_s - begin_s) * (column + 1) / WIDTH
         while place + 1 < len(points) and (points[place + 1][0] <= at_s or column == WIDTH - 1):
             place += 1
-        part = (values[place] - low) / (high - low) if high > low else 0.5
-        bars.append(_BARS[min(len(_BARS) - 1, int(part * len(_BARS)))])
+        bars.append(_bar(points[place][1], low, high))
     return "".join(bars)
 
 
-def curve_lines(points: Sequence[Point], reports: Sequence[Report]) -> tuple[str, ...]:
-    """Return a line each for speed, size and metric, where there is a curve."""
-    rows = (
+def _bar(value: float | None, low: float, high: float) -> str:
+    if value is None:
+        return _GAP
+    part = (value - low) / (high - low) if high > low else 0.5
+    return _BARS[min(len(_BARS) - 1, int(part * len(_BARS)))]
+
+
+def curve_lines(curve: ProgressCurve | None, reports: Sequence[Report]) -> tuple[str, ...]:
+    """Return a line each for speed, size, training loss and metric, where there is a curve."""
+    points = () if curve is None else curve.points
+    losses = () if curve is None else losses_of(curve)
+    times = [at_s for at_s, _, _ in points]
+    rows: tuple[tuple[str, Sequence[tuple[float, float | None]], bool], ...] = (
         ("samples/s", [(at_s, rate) for at_s, rate, _ in points], True),
         ("workers", [(at_s, float(size)) for at_s, _, size in points], True),
+        ("training loss", list(zip(times, losses, strict=True)), False),
         ("metric", [(one.reported_s, one.value) for one in reports], False),
     )
     return tuple(
-        f"{name:<9} {bars} {told[-1][1]:.4g}"
+        f"{name:<{_NAMED}} {bars} {_last(told)}"
         for name, told, from_zero in rows
         if (bars := sparkline(told, from_zero=from_zero))
     )
 
 
-def joined(before: dict[str, tuple[Point, ...]], news: Sequence[ProgressCurve]) -> None:
-    """Add what is new of curves to those that are there."""
-    for curve in news:
-        had = () if curve.is_whole else before.get(curve.trainer_id, ())
-        before[curve.trainer_id] = (*had, *curve.points)
+def _last(points: Sequence[tuple[float, float | None]]) -> str:
+    value = points[-1][1]
+    return "-" if value is None else f"{value:.4g}"

@@ -109,6 +109,14 @@ def metric(record: TrainerRecord) -> str:
     return f"{record.reports[-1].value:.4g}" if record.reports else "-"
 
 
+def training_loss(record: TrainerRecord) -> str:
+    """Return the mean loss of late; "": none was told."""
+    progress = record.progress
+    if not progress.has_finite_loss:
+        return "not finite (NaN or infinite)"
+    return "" if progress.loss is None else f"{progress.loss:.6g}"
+
+
 def _rate(record: TrainerRecord) -> str:
     rate = record.progress.samples_per_s
     return f"{rate:.4g}" if rate else "-"
@@ -120,7 +128,17 @@ def _percent(part: float | None) -> str:
 
 ENDED_SHOWN = 10  # ended trainers that the table still shows
 _LEFT_OUT = (
-    *("asks for", "progress", "checkpoint", "metric", "kept", "trial", "trouble", "after"),
+    *(
+        "asks for",
+        "progress",
+        "checkpoint",
+        "training loss",
+        "metric",
+        "kept",
+        "trial",
+        "trouble",
+        "after",
+    ),
     "begin",
 )
 
@@ -277,6 +295,7 @@ def trainer_lines(view: TrainerView) -> list[tuple[str, str]]:
         ("checkpoint", "" if record.saved_step is None else f"step {record.saved_step}"),
         ("rate", f"{progress.samples_per_s:.4g} samples/s"),
         ("progress", "" if part is None else f"{100.0 * part:.1f}%{left}"),
+        ("training loss", training_loss(record)),
         ("metric", "".join(f"{one.value:.6g} after epoch {one.epoch}" for one in last)),
         ("kept", kept(record)),
         ("trial", f"{spec.trial.number} of study {spec.trial.study}" if spec.trial else ""),

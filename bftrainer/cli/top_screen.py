@@ -27,14 +27,14 @@ from bftrainer.api.page.source import PageSource
 from bftrainer.api.page.stream import AGAIN_S, LEAST_S
 from bftrainer.cli.logs import ASK_INTERVAL_S, tail
 from bftrainer.cli.output import clock
-from bftrainer.cli.sparkline import curve_lines, joined
+from bftrainer.cli.sparkline import curve_lines
 from bftrainer.cli.status import explained, recent, row_of
 from bftrainer.cli.top import NAMES, ordered, summary
 from bftrainer.cli.top_panes import Dialog, NodeMap, TrainerTable, legend
 from bftrainer.fleet.background import in_thread
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError
-from bftrainer.model.progress import Point
+from bftrainer.model.progress import ProgressCurve, joined
 from bftrainer.model.study import Seen
 from bftrainer.model.timeline import TimelineView, pieced
 from bftrainer.model.trainer import TrainerChange
@@ -114,7 +114,7 @@ class TopScreen(App[None]):
         self._source = source
         self._uses: list[tuple[int, str]] = []
         self._views: dict[str, TrainerView] = {}
-        self._curves: dict[str, tuple[Point, ...]] = {}
+        self._curves: dict[str, ProgressCurve] = {}
         self._needle, self._tab = "", EXPLAIN
         self._is_wanted = asyncio.Event()  # a detail of another trainer, or a newer one
 
@@ -203,9 +203,14 @@ class TopScreen(App[None]):
             lines = (f"error {error.code}: {error.cause}", f"next: {error.next_step}")
         return Text("\n".join(map(shown, lines)))
 
+    def _take(self, timeline: TimelineView) -> None:
+        """Add what is new of curves to those that are there."""
+        for news in timeline.curves:
+            self._curves[news.trainer_id] = joined(self._curves.get(news.trainer_id), news)
+
     def _curve_lines(self, trainer_id: str) -> tuple[str, ...]:
         view = self._views.get(trainer_id)
-        return curve_lines(self._curves.get(trainer_id, ()), view.record.reports if view else ())
+        return curve_lines(self._curves.get(trainer_id), view.record.reports if view else ())
 
     def log_of(self, trainer_id: str) -> Sequence[str]:
         """Return the end of a trainer's log; blocks."""
@@ -279,7 +284,7 @@ class LiveScreen(TopScreen, inherit_bindings=False):
             self._say("")
             if timeline.is_whole:
                 self._curves.clear()
-            joined(self._curves, timeline.curves)
+            self._take(timeline)
             seen = timeline.seen
             self.show(self._head(status), status.trainers, pieced(self._uses, timeline))
             await asyncio.sleep(max(0.0, began_s + LEAST_S - time.monotonic()))
@@ -352,7 +357,7 @@ class ReplayScreen(TopScreen):
     def __init__(self, source: PageSource) -> None:
         super().__init__(source)
         self._timeline, self._status = source.timeline(None), source.status()
-        joined(self._curves, self._timeline.curves)
+        self._take(self._timeline)
         changed = (at_s for at_s, *_ in self._timeline.changes)
         self._moments = sorted({self._timeline.since_s, *changed, self._timeline.now_s})
         self._at_s, self._is_playing = self._moments[0], False

@@ -117,6 +117,10 @@ def _maybe_count(value: Any) -> int | None:
     return None if value is None else _count(value)
 
 
+def _maybe_number(value: Any) -> float | None:
+    return None if value is None else _number(value)
+
+
 @dataclass(frozen=True, slots=True)
 class Each:
     """A list of values of one kind."""
@@ -145,6 +149,7 @@ MaybeCount = Annotated[int | None, _maybe_count]
 Port = Annotated[int, _whole(0, 65535)]
 Amount = Annotated[float, _amount]  # seconds, or samples per second
 Number = Annotated[float, _number]  # finite, may be negative
+MaybeNumber = Annotated[float | None, _maybe_number]
 Flag = Annotated[bool, _flag]
 Name = Annotated[str, _text_of(MOST_NAME)]
 FilePath = Annotated[str, _text_of(MOST_PATH)]

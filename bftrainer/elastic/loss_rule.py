@@ -550,6 +550,11 @@ class LossRule:
         """Discard it: the update is void."""
         self._pending = None
 
+    @property
+    def is_sum(self) -> bool:
+        """Whether the loss is a sum over the samples, as far as that is known."""
+        return (self.kind or self._verdict().kind) == SUM
+
     def is_open(self) -> bool:
         """Return whether the loss over another number of samples would help."""
         return self._is_looking and bool(self._terms) and not self._verdict().is_certain

@@ -30,6 +30,7 @@ from bftrainer.elastic.fields import (
     FilePath,
     Flag,
     MaybeCount,
+    MaybeNumber,
     Name,
     Number,
     Pairs,
@@ -137,14 +138,16 @@ _LATER: dict[str, dict[str, Any]] = {
     "Progress": {"total": 0, "noise_scale": 0.0},
     "Failed": {"place": ""},
 }
-# In a worker's environment: the daemon knows ``Progress.total``, ``Failed.place``, and so does the
-# agent.
+# In a worker's environment: the daemon knows ``Progress.total``, ``Failed.place`` and
+# ``TrainingLoss``, and so does the agent.
 RUN_ID = "BFT_RUN_ID"  # one for all workers a trainer ever has, and for no other trainer
 SEED = "BFT_SEED"  # the trainer's, for programs that we cannot seed
 TELLS_TOTAL, TELLS_PLACE = "BFT_TELLS_TOTAL", "BFT_TELLS_PLACE"
+TELLS_LOSS = "BFT_TELLS_LOSS"
 NAN_UPDATES = "BFT_NAN_UPDATES"  # updates in a row after which ``Diverged`` is sent; 0: never
 LEAST_NODES = "BFT_LEAST_NODES"  # of a generation of the trainer, if that is more than one
-TELLS, BY_DAEMON, BY_AGENT = (TELLS_TOTAL, TELLS_PLACE), "daemon", "agent"
+TELLS = (TELLS_TOTAL, TELLS_PLACE, TELLS_LOSS)
+BY_DAEMON, BY_AGENT = "daemon", "agent"
 
 
 # ---- to the worker -------------------------------------------------------------
@@ -244,6 +247,19 @@ class Progress:
     share: Count = 0  # samples of this worker in a full batch
     total: Count = 0  # samples of the whole training; 0: not known, or the daemon did not ask
     noise_scale: Amount = 0.0  # of the gradients, in samples; 0: not measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingLoss:
+    """The mean loss of this worker's samples, since its last one. Older agents and daemons drop it.
+
+    Sent by every member once in a while, where that is understood.
+    """
+
+    generation: Count
+    step: Count  # committed steps by then
+    loss: MaybeNumber = None  # None: one of its losses was NaN or infinite
+    weight: Amount  # what it counts by: samples of an update, or what the script says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,6 +376,7 @@ FromWorker: TypeAlias = (
     | Ready
     | Entered
     | Progress
+    | TrainingLoss
     | Reported
     | Alive
     | Interrupted
@@ -379,7 +396,7 @@ _TYPES: dict[str, type[Any]] = {
     for cls in (
         Prepare, Commit, Stop, Warm, Ready, Entered, Progress, Reported, Alive, Interrupted, Saved,
         Left, Finished, Failed, WorkerConfig, Unreachable, Unsaved, Diverged,
-        PassedOver, Remarked,
+        PassedOver, Remarked, TrainingLoss,
     )
 }  # fmt: skip
 

@@ -172,6 +172,15 @@ class Updater:
             scaler.update(scaler.get_scale())  # an explicit scale ends the iteration
 
     @property
+    def scale_tensor(self) -> torch.Tensor | None:
+        """The loss scale where it is kept, to be used without waiting; None: losses have none."""
+        scaler = self._scaler
+        if scaler is None or not scaler.is_enabled():
+            return None
+        scale: torch.Tensor | None = scaler._scale  # noqa: SLF001 - get_scale waits for the GPU
+        return scale
+
+    @property
     def scale(self) -> float:
         """The loss scale of mixed precision."""
         return 1.0 if self._scaler is None else float(self._scaler.get_scale())

@@ -196,15 +196,14 @@ class Run(CommonValues):
         self.on_generation_end(lambda i: record.finished(i) if self._control.is_over else None)
 
     def _watch_losses(self) -> None:
-        """Tell of a loss that is NaN or infinite, unless the user allows it."""
-        alarm = LossAlarm(self._control)
+        """Tell of a loss that is NaN or infinite, unless the user allows it; report the mean."""
+        alarm = LossAlarm(self._control, self._rule, lambda: self._updater.scale_tensor)
         if (losses := alarm.losses) is None:
             return
-        alarm.watch(losses, self._rule, lambda: not (self._is_empty or self._is_in_vain()))
-        self.on_committed(lambda info: losses.committed(info.step))
+        alarm.watch(losses, lambda: not (self._is_empty or self._is_in_vain()))
+        self.on_committed(alarm.committed)
         self.on_entered(lambda _info: losses.entered())
-        # Only at the end all are waited for: a broken collective may keep a GPU from the others.
-        self.on_generation_end(lambda _info: losses.look(0) if self._control.is_over else None)
+        self.on_generation_end(alarm.ended)
 
     def _registered(self, extra: Mapping[str, Any]) -> dict[str, Any]:
         rates = {KEY: self._rates} if self._rates.measures else {}

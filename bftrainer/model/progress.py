@@ -1,4 +1,4 @@
-"""How fast each trainer was, and on how many workers: what its curves are drawn from.
+"""How fast each trainer was, on how many workers, and its loss: what its curves are drawn from.
 
 The daemon feeds it with its records, ``bftrainer web --replay`` with those of a journal. Bounded:
 the older a part of a curve, the fewer points it has. Pure; times are seconds since the epoch.
@@ -7,9 +7,9 @@ the older a part of a curve, the fewer points it has. Pure; times are seconds si
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 from bftrainer.model.trainer import TrainerRecord, TrainerState
 
@@ -23,17 +23,24 @@ Point = tuple[float, float, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressCurve:
-    """Speed and size of one trainer over time."""
+    """Speed, size and training loss of one trainer over time."""
 
     trainer_id: str
     points: tuple[Point, ...]  # in order of time
     is_whole: bool = True  # False: they follow those that the reader has
+    # Training loss at each point, None: not known, or not finite; (): at none of them.
+    losses: tuple[float | None, ...] = ()
+
+
+class _Row(NamedTuple):
+    number: int  # as ``saw`` was given it
+    point: Point
+    loss: float | None
 
 
 @dataclass(slots=True)
 class _Curve:
-    points: list[Point]
-    numbers: list[int]  # of each point, as ``saw`` was given them
+    rows: list[_Row]
     thinned: int = 0  # number at which older points were left out
 
 
@@ -56,16 +63,15 @@ class ProgressCurves:
             if curve is None:
                 if record.state is not TrainerState.RUNNING:
                     continue  # of thousands that have ended
-                curve = _Curve([], [], number)
-            at_s, rate, size = _point_of(record, now_s)
-            point = (max(at_s, curve.points[-1][0]) if curve.points else at_s, rate, size)
-            if not _tells(curve.points, point):
+                curve = _Curve([], number)
+            rows, (at_s, rate, size) = curve.rows, _point_of(record, now_s)
+            point = (max(at_s, rows[-1].point[0]) if rows else at_s, rate, size)
+            if not _tells(rows, point):
                 continue
-            curve.points.append(point)
-            curve.numbers.append(number)
-            if len(curve.points) > MOST_POINTS:
-                curve.points[:-NEWEST_POINTS] = curve.points[:-NEWEST_POINTS:2]
-                curve.numbers[:-NEWEST_POINTS] = curve.numbers[:-NEWEST_POINTS:2]
+            loss = record.progress.loss if size else None
+            rows.append(_Row(number=number, point=point, loss=loss))
+            if len(rows) > MOST_POINTS:
+                rows[:-NEWEST_POINTS] = rows[:-NEWEST_POINTS:2]
                 curve.thinned = number
             self._curves.pop(record.trainer_id, None)
             self._curves[record.trainer_id] = curve
@@ -76,21 +82,53 @@ class ProgressCurves:
         """Return what came after a number: new points, or the whole curve where it is thinner."""
         news = []
         for trainer_id, curve in reversed(self._curves.items()):
-            if curve.numbers[-1] <= number:
+            if curve.rows[-1].number <= number:
                 break  # the others changed earlier
             is_whole = curve.thinned > number
-            first = 0 if is_whole else bisect_right(curve.numbers, number)
-            points = tuple(curve.points[first:])
-            news.append(ProgressCurve(trainer_id=trainer_id, points=points, is_whole=is_whole))
+            first = 0 if is_whole else bisect_right(curve.rows, number, key=lambda row: row.number)
+            rows = curve.rows[first:]
+            one = ProgressCurve(
+                trainer_id=trainer_id,
+                points=tuple(row.point for row in rows),
+                is_whole=is_whole,
+                losses=_column([row.loss for row in rows]),
+            )
+            news.append(one)
         return tuple(reversed(news))
 
     def resume(self, curves: Iterable[ProgressCurve]) -> None:
         """Go on where another fold ended."""
         self._curves = {
-            one.trainer_id: _Curve(list(one.points), [0] * len(one.points))
-            for one in curves
-            if one.points
+            curve.trainer_id: _Curve(
+                [
+                    _Row(number=0, point=point, loss=loss)
+                    for point, loss in zip(curve.points, losses_of(curve), strict=True)
+                ]
+            )
+            for curve in curves
+            if curve.points
         }
+
+
+def _column(values: Sequence[float | None]) -> tuple[float | None, ...]:
+    """Return values as they are sent: none where none is known."""
+    return tuple(values) if any(value is not None for value in values) else ()
+
+
+def losses_of(curve: ProgressCurve) -> tuple[float | None, ...]:
+    """Return the training loss at each point, None where it is not known."""
+    return (*curve.losses, *(None for _ in curve.points))[: len(curve.points)]
+
+
+def joined(before: ProgressCurve | None, news: ProgressCurve) -> ProgressCurve:
+    """Return a curve with what ``since`` told later of it."""
+    if before is None or news.is_whole:
+        return news
+    return replace(
+        before,
+        points=(*before.points, *news.points),
+        losses=(*losses_of(before), *losses_of(news)),
+    )
 
 
 def _point_of(record: TrainerRecord, now_s: float) -> Point:
@@ -100,9 +138,9 @@ def _point_of(record: TrainerRecord, now_s: float) -> Point:
     return progress.reported_s or now_s, progress.samples_per_s, progress.size
 
 
-def _tells(points: list[Point], point: Point) -> bool:
+def _tells(rows: Sequence[_Row], point: Point) -> bool:
     """Return whether a point is worth its place."""
-    if not points:
+    if not rows:
         return point[2] > 0
-    at_s, _, size = points[-1]
+    at_s, _, size = rows[-1].point
     return point[2] != size or (size > 0 and point[0] - at_s >= LEAST_S)

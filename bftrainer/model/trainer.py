@@ -188,6 +188,10 @@ class TrainerProgress:
     backend: str = ""  # of this generation, and why; "": one worker, or not known
     total: int = 0  # samples of the whole training; 0: not known
     batch: int = 0  # global batch of this generation, if the trainer admits several
+    # Mean training loss of a sample, of late, over all workers; None: not told, or not finite.
+    loss: float | None = None
+    has_finite_loss: bool = True  # False: the last losses were NaN or infinite
+    ADDED: ClassVar = frozenset({"loss", "has_finite_loss"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -292,10 +292,12 @@ def grown(trainer_id: str, **more: Any) -> TrainerRecord:
 
 
 def test_my_trainers_come_first_with_their_curves(page: Page) -> None:
-    for at_s, size in ((10.0, 1), (20.0, 2), (30.0, 2)):
+    for at_s, size, loss in ((10.0, 1, 4.0), (20.0, 2, None), (30.0, 2, 1.5), (40.0, 2, 1.25)):
         page.service.records["t2"] = grown(
             "t2",
-            progress=TrainerProgress(size=size, samples_per_s=7.0 * size, reported_s=T0 + at_s),
+            progress=TrainerProgress(
+                size=size, samples_per_s=7.0 * size, reported_s=T0 + at_s, loss=loss
+            ),
         )
         page.service.wake_with_records(T0 + at_s)
     page.service.account_sums = {
@@ -307,7 +309,8 @@ def test_my_trainers_come_first_with_their_curves(page: Page) -> None:
     page.says("t2", "#trainers tr:nth-child(2)")
     page.says("Of your trainers 1 trains on 1 node, 0 wait.", "#headline")
     drawn = "#trainers tr:nth-child(2) .spark path"
-    assert page.run(f"return document.querySelectorAll('{drawn}').length") == 3
+    assert page.run(f"return document.querySelectorAll('{drawn}').length") == 4
+    page.says("1.25", '#trainers tr:nth-child(2) [data-name="training loss"]')
     page.says("2", "#trainers tr:nth-child(2) [data-name=node-hours]")
     page.run(
         "const price = document.getElementById('price'); price.value = '1.5';"
@@ -315,11 +318,14 @@ def test_my_trainers_come_first_with_their_curves(page: Page) -> None:
     )
     page.says("1.50 elsewhere", "#trainers tr:nth-child(2)")
     page.click('[data-trainer="t2"]')
+    page.says("training loss: 1.25", "#explain")
     page.says("metric: 0.5", "#explain")
     page.says("samples/s: 14", "#explain")
     page.says("workers: 2", "#explain")
     page.says("bftrainer cancel t2", "#explain")
-    assert page.run("return document.querySelectorAll('#explain .line').length") == 3
+    assert page.run("return document.querySelectorAll('#explain .line').length") == 4
+    line = page.run("return document.querySelector('#explain .line').getAttribute('d')")
+    assert re.findall(r"[MLHV]", line) == ["M", "M", "L"], "there is a gap where it is not known"
     assert complaints(page.driver) == []
 
 

@@ -16,6 +16,7 @@ from bftrainer.lab.journal_page import JournalSource
 from bftrainer.model.cluster import NodeState
 from bftrainer.model.decision import DecisionInput, DecisionRecord
 from bftrainer.model.timeline import USES, TimelineView
+from bftrainer.model.trainer import TrainerProgress, TrainerSpec, TrainerState, as_decided
 from tests.support.snapshots import T0
 from tests.support.timelines import PLAN, input_of, nodes, pilot
 
@@ -87,6 +88,35 @@ def test_a_replay_equals_the_live_page(tmp_path: Path) -> None:
     }
     assert replace(drawn, change=told.change) == told
     assert (page.status().give_backs, page.status().preemptions) == (0, 1)
+
+
+def test_a_replay_has_the_losses_that_the_live_page_had(tmp_path: Path) -> None:
+    """Told at four moments, the last of them when it is parked; once it is not finite."""
+    now_s, path = [float(T0)], tmp_path / "journal.db"
+    spec = TrainerSpec(name="net", user="ada", script="/s.py", n_max=4)
+    with Journal.open(path, clock=lambda: now_s[0]) as journal:
+        live = UsesOfNodes(lambda: "UTC", lambda note: journal.note(KIND, note))
+        live.incarnation = journal.begin_incarnation()
+        submitted = journal.submit(spec, T0)
+        for number, (loss, size) in enumerate([(2.5, 1), (None, 1), (1.25, 2), (1.0, 0)], start=1):
+            now_s[0] = at_s = T0 + 10.0 * number
+            told = TrainerProgress(
+                size=size, samples_per_s=5.0 * size, loss=loss, has_finite_loss=loss is not None,
+                reported_s=at_s,
+            )  # fmt: skip
+            state = TrainerState.RUNNING if size else TrainerState.PARKED
+            record = replace(submitted, state=state, progress=told)
+            given = replace(input_of(nodes(n1=IDLE), at_s=at_s), trainers=(as_decided(record),))
+            journal.note_large(DECISION, decided(given))
+            journal.note("rescaled", {}, trainers=[record])
+            live.saw(given, PLAN)
+            live.look(number, at_s, [record])
+    page = JournalSource(path)
+    [curve] = page.timeline(None).curves
+    assert curve.losses == (2.5, None, 1.25, None)
+    assert (curve,) == live.timeline(None).curves
+    [shown] = page.status().trainers
+    assert shown.record.progress.loss == 1.0, "what it had last"
 
 
 def test_the_journal_of_an_earlier_release_is_as_true_as_its_entries(tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ from typing import Any
 from bftrainer.elastic import protocol
 from bftrainer.elastic.backend_choice import NCCL
 from bftrainer.elastic.control import Key, key_of
+from bftrainer.elastic.fields import MOST
 from bftrainer.elastic.protocol import WorkerConfig
+from bftrainer.elastic.training_loss import mean_loss
 from bftrainer.fleet.wire.messages import WorkerExited, WorkerReport, WorkerSaid
 from bftrainer.fleet.wire.peers import NO_KEY, PeerStanding
 from bftrainer.model.errors import UsageError
@@ -108,7 +110,7 @@ def _listed(value: str) -> tuple[str, ...]:
 
 Body = dict[str, Any]  # of a message
 ALL_SAY = frozenset({"Warm", "Ready", "Entered", "Left"})
-FIRST_SAYS = frozenset({"Progress", "Reported", "Finished"})
+FIRST_SAYS = frozenset({"Progress", "TrainingLoss", "Reported", "Finished"})
 FIRST = 0
 
 
@@ -129,6 +131,8 @@ class Gathered:
             return None
         if kind == "Progress":
             return self._progress(body)
+        if kind == "TrainingLoss":
+            return self._training_loss(body)
         if kind == "Interrupted":
             if _number(body) <= self._interrupted:
                 return None
@@ -163,6 +167,12 @@ class Gathered:
             "own_s": max(measured) if all(measured) else 0.0,
             "share": sum(one["share"] for one in said),
         }
+
+    def _training_loss(self, body: Body) -> Body:
+        """Return the first worker's report, with the mean over all that said theirs so far."""
+        told = [n["TrainingLoss"] for n in self._newest if "TrainingLoss" in n]
+        loss, weight = mean_loss((each["loss"], each["weight"]) for each in told)
+        return {**body, "loss": loss, "weight": min(weight, float(MOST))}
 
 
 def _number(body: Body) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bftrainer.model.progress import MOST_POINTS
+from bftrainer.model.progress import MOST_POINTS, losses_of
 from bftrainer.model.study import Report
 from bftrainer.model.timeline import USES, TimelineView
 from bftrainer.model.views import StatusView, TrainerView
@@ -57,6 +57,8 @@ def row(view: TrainerView) -> Part:
         "rate": float(f"{progress.samples_per_s:.3g}"),
         "epoch": progress.epoch,
         "step": view.step,
+        "loss": _short(progress.loss),
+        "has_finite_loss": progress.has_finite_loss,
         "metric": last[0].value if last else None,
         "why": view.why,
         "submitted_s": record.submitted_s,
@@ -66,6 +68,10 @@ def row(view: TrainerView) -> Part:
         "rescales": record.rescales,
         "study": spec.trial.study if spec.trial else "",
     }
+
+
+def _short(loss: float | None) -> float | None:
+    return None if loss is None else float(f"{loss:.5g}")
 
 
 def uses(found: TimelineView) -> Part:
@@ -95,6 +101,7 @@ def curves(found: TimelineView) -> dict[str, Part]:
             "at": [round(at_s - one.points[0][0]) for at_s, _, _ in one.points],
             "rate": [float(f"{rate:.4g}") for _, rate, _ in one.points],
             "size": [size for _, _, size in one.points],
+            "loss": [_short(loss) for loss in losses_of(one)],
         }
         for one in found.curves
         if one.points

@@ -15,18 +15,21 @@ function svg(kind, more, ...children) {
 function extent(points, isFromZero) {
   let low = isFromZero ? 0 : Infinity, high = -Infinity;
   for (const [, value] of points) {
+    if (value === null) continue;
     low = Math.min(low, value);
     high = Math.max(high, value);
   }
+  if (high === -Infinity) return [0, 1];
   return high > low ? [low, high] : [low - (isFromZero ? 0 : 1), high + 1];
 }
 
-// A path through [time, value]; sizes are steps: they hold until the next one.
+// A path through [time, value]; sizes are steps: they hold until the next one. Where a value is null there is a gap.
 function path(points, box, isFromZero, isStep) {
   const from_s = points[0][0], span_s = Math.max(1e-9, points.at(-1)[0] - from_s), [low, high] = extent(points, isFromZero);
   const x = (at_s) => (box.left + (box.width * (at_s - from_s)) / span_s).toFixed(1);
   const y = (value) => (box.top + box.height * (1 - (value - low) / (high - low))).toFixed(1);
-  return points.map(([at_s, value], i) => (i ? (isStep ? `H${x(at_s)}V${y(value)}` : `L${x(at_s)} ${y(value)}`) : `M${x(at_s)} ${y(value)}`)).join("");
+  const after = (at_s, value) => (isStep ? `H${x(at_s)}V${y(value)}` : `L${x(at_s)} ${y(value)}`);
+  return points.map(([at_s, value], i) => (value === null ? "" : i && points[i - 1][1] !== null ? after(at_s, value) : `M${x(at_s)} ${y(value)}`)).join("");
 }
 
 export function spark(points, isFromZero, isStep) {

@@ -107,10 +107,10 @@ function drawHeadline() {
 const curveOf = (one, which) => state.curves.get(one.id)?.[which] || [];
 
 function takeCurves(curves, metrics) {
-  const of = (id) => state.curves.get(id) || state.curves.set(id, { metric: [], rate: [], size: [] }).get(id);
+  const of = (id) => state.curves.get(id) || state.curves.set(id, { metric: [], rate: [], size: [], loss: [] }).get(id);
   for (const [id, told] of Object.entries(curves)) {
     const mine = of(id), rows = (values) => told.at.map((at, i) => [told.from_s + at, values[i]]);
-    for (const which of ["rate", "size"]) mine[which] = [...(told.is_whole ? [] : mine[which]), ...rows(told[which])];
+    for (const which of ["rate", "size", "loss"]) mine[which] = [...(told.is_whole ? [] : mine[which]), ...rows(told[which])];
   }
   for (const [id, points] of Object.entries(metrics)) of(id).metric = points;
   draw("trainers");
@@ -120,8 +120,11 @@ function takeCurves(curves, metrics) {
 // The cell of a value with its curve; it is drawn anew when the curve has another point.
 function withCurve(one, text, which, isStep) {
   const points = curveOf(one, which);
-  return [`${text} ${points.length} ${points.at(-1)?.[0] ?? ""}`, () => make("span", {}, spark(points, which !== "metric", isStep), ` ${text}`)];
+  return [`${text} ${points.length} ${points.at(-1)?.[0] ?? ""}`, () => make("span", {}, spark(points, which === "rate" || which === "size", isStep), ` ${text}`)];
 }
+
+// The mean over the samples of late; a script's own metric may be called loss, too.
+const lossOf = (one) => (one.has_finite_loss ? number(one.loss) : "not finite");
 
 // Node-hours as under Harvest, and what those in which it trained would have cost elsewhere.
 function spent(one) {
@@ -170,10 +173,10 @@ function drawTrainers() {
     one.name, one.account ? `${one.user} (${one.account})` : one.user, one.state,
     withCurve(one, `${one.nodes}${one.planned === one.nodes ? "" : ` → ${one.planned}`} of ${one.limits.replace(":", " to ")}`, "size", true),
     one.done === null ? `epoch ${one.epoch}` : [percent(one.done), () => make("span", {}, make("meter", { min: 0, max: 1, value: one.done, ariaLabel: "done" }), ` ${percent(one.done)}`)],
-    lasting(one.left_s), withCurve(one, number(one.rate), "rate", false), withCurve(one, number(one.metric), "metric", false), spent(one), whyOf(one),
+    lasting(one.left_s), withCurve(one, number(one.rate), "rate", false), withCurve(one, lossOf(one), "loss", false), withCurve(one, number(one.metric), "metric", false), spent(one), whyOf(one),
   ]);
   const focused = document.activeElement?.dataset?.trainer;
-  table(find("trainers"), ["id", "name", "user", "state", ">nodes", "done", ">left", ">samples/s", ">metric", ">node-hours", "why"], rows);
+  table(find("trainers"), ["id", "name", "user", "state", ">nodes", "done", ">left", ">samples/s", ">training loss", ">metric", ">node-hours", "why"], rows);
   shown.forEach((one, i) => {
     const { classList } = find("trainers").rows[i + 1];
     classList.toggle("failed", isFailed(one));
@@ -298,6 +301,7 @@ function commands(one) {
 function charts(one) {
   const colour = colourOf(one.id);
   return make("div", { className: "charts" },
+    chart("training loss", curveOf(one, "loss"), colour, (value) => (value === null ? "not known" : number(value)), false, false),
     chart("metric", curveOf(one, "metric"), colour, (value) => number(value), false, false),
     chart("samples/s", curveOf(one, "rate"), colour, (value) => number(value, 3), true, false),
     chart("workers", curveOf(one, "size"), colour, (value) => number(value, 3), true, true));
