@@ -73,10 +73,11 @@ which the documents are made.
 fields are added, but none is renamed or removed, and none changes its meaning or unit. Ignore the
 fields that you do not know. The order of fields means nothing.
 
-**Units** are in the names: `_s` is seconds, `_ms` milliseconds, `_h` node-hours, `_mb` megabytes. A
-point in time, such as `started_s`, is seconds since 1970 in UTC; a length of time, such as
-`pause_s`, is seconds. null means: not known, or does not apply. Text of one sentence is for people
-and may be worded anew; programs should go by states, codes and numbers.
+**Units** are in the names: `_s` is seconds, `_ms` milliseconds, `_h` node-hours, `_mb` megabytes,
+`_mib` mebibytes (1,048,576 bytes), `_percent` hundredths. A point in time, such as `started_s`, is
+seconds since 1970 in UTC; a length of time, such as `pause_s`, is seconds. null means: not known,
+or does not apply. Text of one sentence is for people and may be worded anew; programs should go by
+states, codes and numbers.
 
 An error is `{"schema": "bftrainer/error/1", "error": {"code", "cause", "next_step", "exit_code"}}`
 from the API, and two lines on standard error from a verb.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from bftrainer.model.progress import ProgressCurve, losses_of
+from bftrainer.model.progress import ProgressCurve, gpu_uses_of, losses_of
 from bftrainer.model.study import Report
 
 WIDTH: Final = 40  # characters
@@ -42,13 +42,15 @@ def _bar(value: float | None, low: float, high: float) -> str:
 
 
 def curve_lines(curve: ProgressCurve | None, reports: Sequence[Report]) -> tuple[str, ...]:
-    """Return a line each for speed, size, training loss and metric, where there is a curve."""
+    """Return a line each for speed, size, GPU use, training loss and metric, if it has a curve."""
     points = () if curve is None else curve.points
     losses = () if curve is None else losses_of(curve)
+    gpu_uses = () if curve is None else gpu_uses_of(curve)
     times = [at_s for at_s, _, _ in points]
     rows: tuple[tuple[str, Sequence[tuple[float, float | None]], bool], ...] = (
         ("samples/s", [(at_s, rate) for at_s, rate, _ in points], True),
         ("workers", [(at_s, float(size)) for at_s, _, size in points], True),
+        ("GPU use, %", list(zip(times, gpu_uses, strict=True)), True),
         ("training loss", list(zip(times, losses, strict=True)), False),
         ("metric", [(one.reported_s, one.value) for one in reports], False),
     )

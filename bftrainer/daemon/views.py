@@ -52,6 +52,7 @@ from bftrainer.model.trainer import TrainerRecord, TrainerState
 from bftrainer.model.views import (
     Explanation,
     LogFile,
+    NodeGpus,
     NodeView,
     StatusView,
     TrainerView,
@@ -119,7 +120,9 @@ class DaemonViews:
     def nodes(self) -> tuple[NodeView, ...]:
         """Return every node of the last snapshot."""
         waits, late = self._waiting_pilots(), self._state.late.by_node()
-        return tuple(self._node(n, waits, late) for n in self._nodes())
+        gpus = {told.node: told.use for i in self._trainers.trainers for told in self._gpus(i)}
+        views = (self._node(n, waits, late) for n in self._nodes())
+        return tuple(replace(view, gpu_use=gpus.get(view.name)) for view in views)
 
     def timeline(self, seen: Seen | None) -> TimelineView:
         """Return the uses of all nodes of late, or what is new to who has seen this daemon's."""
@@ -430,12 +433,22 @@ class DaemonViews:
                 or " ".join(self._late(() if record.state.is_final else nodes)[:1]),
                 waits=withheld.get(record.trainer_id, ""),
                 unheard_nodes=tuple(unheard),
+                gpus=self._gpus(record.trainer_id),
                 planned_samples_per_s=0.0
                 if not nodes or record.state.is_final or unfit(record, state.in_force.settings)
                 else planned_speed(record, state.in_force.settings, len(nodes)),
             )
             views.append(view)
         return tuple(views)
+
+    def _gpus(self, trainer_id: str) -> tuple[NodeGpus, ...]:
+        """Return what nodes of its members tell of their GPUs."""
+        trainer, figures = self._trainers.trainers.get(trainer_id), self._trainers.figures
+        if trainer is None or not trainer.record.progress.gpu_use:
+            return ()
+        nodes = {i: w.node for i, w in trainer.machine.workers.items()}
+        told = ((i, figures.gpu_use_on(trainer_id, i)) for i in trainer.machine.members)
+        return tuple(NodeGpus(node=nodes[i], use=use) for i, use in told if use and i in nodes)
 
     def _refused(self, record: TrainerRecord, observed: Sequence[str]) -> str:
         """Say why pilots of this trainer alone are refused; of all, the status says it."""

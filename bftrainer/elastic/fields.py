@@ -83,6 +83,10 @@ def _amount(value: Any) -> float:
     return float(value)
 
 
+def _maybe_amount(value: Any) -> float | None:
+    return None if value is None else _amount(value)
+
+
 def _number(value: Any) -> float:
     # NaN compares as false.
     if type(value) not in (int, float) or not -_GREATEST <= value <= _GREATEST:
@@ -148,6 +152,7 @@ Count = Annotated[int, _count]
 MaybeCount = Annotated[int | None, _maybe_count]
 Port = Annotated[int, _whole(0, 65535)]
 Amount = Annotated[float, _amount]  # seconds, or samples per second
+MaybeAmount = Annotated[float | None, _maybe_amount]
 Number = Annotated[float, _number]  # finite, may be negative
 MaybeNumber = Annotated[float | None, _maybe_number]
 Flag = Annotated[bool, _flag]

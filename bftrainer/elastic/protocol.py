@@ -29,6 +29,7 @@ from bftrainer.elastic.fields import (
     Each,
     FilePath,
     Flag,
+    MaybeAmount,
     MaybeCount,
     MaybeNumber,
     Name,
@@ -47,6 +48,7 @@ from bftrainer.elastic.fields import (
 MAX_LINE_BYTES = 4 * 1024 * 1024
 MAX_MEMBERS = 8192
 MAX_REPORTS = 32  # of a training that are repeated
+MAX_GPUS = 64  # of a node
 
 
 class ProtocolError(Exception):
@@ -138,15 +140,15 @@ _LATER: dict[str, dict[str, Any]] = {
     "Progress": {"total": 0, "noise_scale": 0.0},
     "Failed": {"place": ""},
 }
-# In a worker's environment: the daemon knows ``Progress.total``, ``Failed.place`` and
-# ``TrainingLoss``, and so does the agent.
+# In a worker's environment: the daemon knows ``Progress.total``, ``Failed.place``, ``TrainingLoss``
+# and ``GpusInUse``, and so does the agent.
 RUN_ID = "BFT_RUN_ID"  # one for all workers a trainer ever has, and for no other trainer
 SEED = "BFT_SEED"  # the trainer's, for programs that we cannot seed
 TELLS_TOTAL, TELLS_PLACE = "BFT_TELLS_TOTAL", "BFT_TELLS_PLACE"
-TELLS_LOSS = "BFT_TELLS_LOSS"
+TELLS_LOSS, TELLS_GPUS = "BFT_TELLS_LOSS", "BFT_TELLS_GPUS"
 NAN_UPDATES = "BFT_NAN_UPDATES"  # updates in a row after which ``Diverged`` is sent; 0: never
 LEAST_NODES = "BFT_LEAST_NODES"  # of a generation of the trainer, if that is more than one
-TELLS = (TELLS_TOTAL, TELLS_PLACE, TELLS_LOSS)
+TELLS = (TELLS_TOTAL, TELLS_PLACE, TELLS_LOSS, TELLS_GPUS)
 BY_DAEMON, BY_AGENT = "daemon", "agent"
 
 
@@ -370,6 +372,28 @@ class Unreachable:
     agents: Texts = ()  # endpoints of those meant, one for each node; (): whichever is there
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """What a tool of the driver says of a GPU; None: it does not tell."""
+
+    use_percent: MaybeAmount = None  # of the time, as the driver counts it
+    memory_used_mib: MaybeAmount = None
+    memory_total_mib: MaybeAmount = None
+
+
+Gpus: TypeAlias = Annotated[tuple[Gpu, ...], Each(record(Gpu), MAX_GPUS)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpusInUse:
+    """The GPUs that a node's workers of a trainer have, once in a while. An older daemon drops it.
+
+    Sent without any once nothing is told of them any more.
+    """
+
+    gpus: Gpus
+
+
 ToWorker: TypeAlias = Prepare | Commit | Stop
 FromWorker: TypeAlias = (
     Warm
@@ -389,14 +413,14 @@ FromWorker: TypeAlias = (
     | Finished
     | Failed
 )
-Message: TypeAlias = ToWorker | FromWorker | WorkerConfig | Unreachable
+Message: TypeAlias = ToWorker | FromWorker | WorkerConfig | Unreachable | GpusInUse
 
 _TYPES: dict[str, type[Any]] = {
     cls.__name__: cls
     for cls in (
         Prepare, Commit, Stop, Warm, Ready, Entered, Progress, Reported, Alive, Interrupted, Saved,
         Left, Finished, Failed, WorkerConfig, Unreachable, Unsaved, Diverged,
-        PassedOver, Remarked, TrainingLoss,
+        PassedOver, Remarked, TrainingLoss, GpusInUse,
     )
 }  # fmt: skip
 

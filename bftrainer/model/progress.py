@@ -1,4 +1,4 @@
-"""How fast each trainer was, on how many workers, and its loss: what its curves are drawn from.
+"""Speed, size, training loss and GPU use of each trainer: what its curves are drawn from.
 
 The daemon feeds it with its records, ``bftrainer web --replay`` with those of a journal. Bounded:
 the older a part of a curve, the fewer points it has. Pure; times are seconds since the epoch.
@@ -23,19 +23,22 @@ Point = tuple[float, float, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressCurve:
-    """Speed, size and training loss of one trainer over time."""
+    """Speed, size, training loss and GPU use of one trainer over time."""
 
     trainer_id: str
     points: tuple[Point, ...]  # in order of time
     is_whole: bool = True  # False: they follow those that the reader has
     # Training loss at each point, None: not known, or not finite; (): at none of them.
     losses: tuple[float | None, ...] = ()
+    # Mean use of its GPUs in percent at each point, likewise.
+    gpu_uses: tuple[float | None, ...] = ()
 
 
 class _Row(NamedTuple):
     number: int  # as ``saw`` was given it
     point: Point
     loss: float | None
+    gpu_use: float | None
 
 
 @dataclass(slots=True)
@@ -69,7 +72,9 @@ class ProgressCurves:
             if not _tells(rows, point):
                 continue
             loss = record.progress.loss if size else None
-            rows.append(_Row(number=number, point=point, loss=loss))
+            gpus = record.progress.gpu_use if size else None
+            use = gpus.use_percent if gpus else None
+            rows.append(_Row(number=number, point=point, loss=loss, gpu_use=use))
             if len(rows) > MOST_POINTS:
                 rows[:-NEWEST_POINTS] = rows[:-NEWEST_POINTS:2]
                 curve.thinned = number
@@ -92,6 +97,7 @@ class ProgressCurves:
                 points=tuple(row.point for row in rows),
                 is_whole=is_whole,
                 losses=_column([row.loss for row in rows]),
+                gpu_uses=_column([row.gpu_use for row in rows]),
             )
             news.append(one)
         return tuple(reversed(news))
@@ -101,8 +107,10 @@ class ProgressCurves:
         self._curves = {
             curve.trainer_id: _Curve(
                 [
-                    _Row(number=0, point=point, loss=loss)
-                    for point, loss in zip(curve.points, losses_of(curve), strict=True)
+                    _Row(number=0, point=point, loss=loss, gpu_use=use)
+                    for point, loss, use in zip(
+                        curve.points, losses_of(curve), gpu_uses_of(curve), strict=True
+                    )
                 ]
             )
             for curve in curves
@@ -117,7 +125,16 @@ def _column(values: Sequence[float | None]) -> tuple[float | None, ...]:
 
 def losses_of(curve: ProgressCurve) -> tuple[float | None, ...]:
     """Return the training loss at each point, None where it is not known."""
-    return (*curve.losses, *(None for _ in curve.points))[: len(curve.points)]
+    return _padded(curve.losses, len(curve.points))
+
+
+def gpu_uses_of(curve: ProgressCurve) -> tuple[float | None, ...]:
+    """Return the mean use of GPUs at each point in percent, None where it is not known."""
+    return _padded(curve.gpu_uses, len(curve.points))
+
+
+def _padded(values: Sequence[float | None], length: int) -> tuple[float | None, ...]:
+    return (*values, *(None,) * length)[:length]
 
 
 def joined(before: ProgressCurve | None, news: ProgressCurve) -> ProgressCurve:
@@ -127,7 +144,8 @@ def joined(before: ProgressCurve | None, news: ProgressCurve) -> ProgressCurve:
     return replace(
         before,
         points=(*before.points, *news.points),
-        losses=(*losses_of(before), *losses_of(news)),
+        losses=_column((*losses_of(before), *losses_of(news))),
+        gpu_uses=_column((*gpu_uses_of(before), *gpu_uses_of(news))),
     )
 
 

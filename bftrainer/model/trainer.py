@@ -17,6 +17,7 @@ from milp.problem import Curve, largest_size
 
 ADASCALE = "adascale"
 LR_RULES = (ADASCALE, "linear", "sqrt", "none")
+_MIB_PER_GIB = 1024.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +175,24 @@ class TrainerChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GpuUse:
+    """Use and memory of some GPUs, as their driver tells it."""
+
+    gpus: int  # so many of them tell something
+    use_percent: float | None = None  # of the time, mean over the GPUs; None: not told
+    memory_used_mib: float | None = None  # of all of them together; None: not told
+    memory_total_mib: float | None = None  # likewise
+
+    def __str__(self) -> str:
+        """Return it as text, memory in GiB."""
+        parts = [] if self.use_percent is None else [f"GPU use {self.use_percent:.0f}%"]
+        used, total = self.memory_used_mib, self.memory_total_mib
+        if used is not None and total is not None:
+            parts.append(f"memory {used / _MIB_PER_GIB:.0f} of {total / _MIB_PER_GIB:.0f} GiB")
+        return ", ".join(parts) + (f" on {self.gpus} GPUs" if parts and self.gpus > 1 else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerProgress:
     """Last progress that the trainer reported."""
 
@@ -191,7 +210,8 @@ class TrainerProgress:
     # Mean training loss of a sample, of late, over all workers; None: not told, or not finite.
     loss: float | None = None
     has_finite_loss: bool = True  # False: the last losses were NaN or infinite
-    ADDED: ClassVar = frozenset({"loss", "has_finite_loss"})
+    gpu_use: GpuUse | None = None  # of its workers' GPUs, of late; None: nothing is told
+    ADDED: ClassVar = frozenset({"loss", "has_finite_loss", "gpu_use"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from bftrainer.model.cluster import FREE, Node
 from bftrainer.model.decision import Term
 from bftrainer.model.site import NOTHING, Measured
-from bftrainer.model.trainer import TrainerRecord, TrainerState
+from bftrainer.model.trainer import GpuUse, TrainerRecord, TrainerState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeGpus:
+    """The GPUs that a trainer has on one node."""
+
+    node: str
+    use: GpuUse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +36,7 @@ class TrainerView:
     unheard_nodes: tuple[str, ...] = ()
     # On its planned nodes, as decisions assume it; 0: it is to have none, or that is not known.
     planned_samples_per_s: float = 0.0
+    gpus: tuple[NodeGpus, ...] = ()  # of its nodes that tell of them
 
     @property
     def state(self) -> str:
@@ -95,6 +104,7 @@ class NodeView:
     trainer_id: str = ""
     pilot_id: str = ""
     usable_until_s: float | None = None
+    gpu_use: GpuUse | None = None  # of the trainer's GPUs there, of late; null: nothing is told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ LOOK_EVERY_S = 5.0  # where a daemon may be that is away
 LOOK_LIMIT_S = 4.0
 SILENT_HEARTBEATS = 3  # without a message: send Hello again
 LEAVING_LINGER_MS = 20
-_REPEATED = frozenset({"Progress", "TrainingLoss", "Unreachable"})
+_REPEATED = frozenset({"Progress", "TrainingLoss", "GpusInUse", "Unreachable"})
 
 
 class DaemonLink:

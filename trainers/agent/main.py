@@ -26,6 +26,7 @@ from bftrainer.fleet.wire.endpoint import AgentConfig
 from bftrainer.fleet.wire.keys import generate_pair, load_pair
 from bftrainer.fleet.wire.peers import PeerServer
 from bftrainer.model.errors import BftError
+from trainers.agent.gpus import GpuWatch
 from trainers.agent.link import DaemonLink
 from trainers.agent.peer_recovery import PeerRecovery
 from trainers.agent.preambles import forget, tidy
@@ -62,6 +63,7 @@ class Agent:
             started=started,
         )
         self._reach = ReachSearches(self._workers.teams, self._report)
+        self._gpus = GpuWatch(self._workers.teams, self._report)
         self._orphaned = PeerRecovery(
             pilot_id=config.pilot_id,
             daemon_endpoint=lambda: self._link.endpoint,
@@ -98,6 +100,7 @@ class Agent:
         self._link.start()
         self._watch(loop)
         self._reach.start()
+        self._gpus.start()
         Thread(target=self._directory.tidy, daemon=True).start()
         if self._config.tidies:
             Thread(target=tidy, args=(self._config.state_dir,), daemon=True).start()

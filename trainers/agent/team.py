@@ -85,7 +85,7 @@ def _devices(
     config: WorkerConfig, gpus: int, environ: Mapping[str, str]
 ) -> dict[str, tuple[str, ...]]:
     """Return the devices of this node by variable; empty if it has none."""
-    found = {name: _listed(environ[name]) for name in DEVICE_VARIABLES if name in environ}
+    found = {name: listed_devices(environ[name]) for name in DEVICE_VARIABLES if name in environ}
     found = {name: devices for name, devices in found.items() if devices}
     if not found and gpus:
         # The batch system counts devices without listing them: all of them are ours.
@@ -103,7 +103,8 @@ def _devices(
     return found
 
 
-def _listed(value: str) -> tuple[str, ...]:
+def listed_devices(value: str) -> tuple[str, ...]:
+    """Return the devices that such a variable lists."""
     names = tuple(part.strip() for part in value.split(","))
     return tuple(n for n in names if n and n not in ("-1", "NoDevFiles"))
 
@@ -212,6 +213,8 @@ class Team:
         self._entered: protocol.Commit | None = None  # that of the generation it entered last
         self._gathered = Gathered(size)
         self._end: tuple[int, str] | None = None  # of the first worker that ended prematurely
+        self.devices: Mapping[str, tuple[str, ...]] = {}  # by variable; without one: all
+        self.tells_gpus = False  # its daemon understands what is told of them
 
     def running(self) -> list[Process]:
         """Return the processes that have not ended."""

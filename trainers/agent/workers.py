@@ -32,6 +32,7 @@ from bftrainer.fleet.wire.peers import PeerStanding
 from bftrainer.fleet.wire.router import RefusedMessages
 from bftrainer.model.errors import BftError
 from trainers.agent.channel import Channel
+from trainers.agent.gpus import devices_of, is_told
 from trainers.agent.preambles import Preamble, placed
 from trainers.agent.programs import ProgramPool
 from trainers.agent.start import KILLED, Started
@@ -121,6 +122,7 @@ class Workers:
             self._report(end)
             return
         team = Team(order.worker_id, order.trainer_id, len(configs))
+        team.devices, team.tells_gpus = devices_of(configs, os.environ), is_told(whole)
         self._teams[order.worker_id] = team
         for config in configs:
             if self._teams.get(order.worker_id) is team:  # the previous worker could be started

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bftrainer.model.progress import MOST_POINTS, losses_of
+from bftrainer.model.progress import MOST_POINTS, gpu_uses_of, losses_of
 from bftrainer.model.study import Report
 from bftrainer.model.timeline import USES, TimelineView
 from bftrainer.model.views import StatusView, TrainerView
@@ -59,6 +59,8 @@ def row(view: TrainerView) -> Part:
         "step": view.step,
         "loss": _short(progress.loss),
         "has_finite_loss": progress.has_finite_loss,
+        "gpu_use": str(progress.gpu_use or ""),
+        "gpus": {told.node: str(told.use) for told in view.gpus},
         "metric": last[0].value if last else None,
         "why": view.why,
         "submitted_s": record.submitted_s,
@@ -70,8 +72,8 @@ def row(view: TrainerView) -> Part:
     }
 
 
-def _short(loss: float | None) -> float | None:
-    return None if loss is None else float(f"{loss:.5g}")
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.5g}")
 
 
 def uses(found: TimelineView) -> Part:
@@ -102,6 +104,7 @@ def curves(found: TimelineView) -> dict[str, Part]:
             "rate": [float(f"{rate:.4g}") for _, rate, _ in one.points],
             "size": [size for _, _, size in one.points],
             "loss": [_short(loss) for loss in losses_of(one)],
+            "gpu": [_short(use) for use in gpu_uses_of(one)],
         }
         for one in found.curves
         if one.points

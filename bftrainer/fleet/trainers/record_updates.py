@@ -121,6 +121,7 @@ def last_progress(progress: TrainerProgress, machine: GenerationMachine) -> Trai
         progress,
         size=0,
         samples_per_s=0.0,
+        gpu_use=None,
         step=max(progress.step, machine.step),
         epoch=max(progress.epoch, machine.epoch),
         samples=max(progress.samples, machine.samples),
@@ -248,7 +249,7 @@ def parked(record: TrainerRecord, done: Parked, now_s: float) -> TrainerRecord:
         record,
         state=TrainerState.PARKED,
         reason=still(record, "It has no nodes; it resumes from its last checkpoint."),
-        progress=replace(record.progress, size=0, samples_per_s=0.0),
+        progress=replace(record.progress, size=0, samples_per_s=0.0, gpu_use=None),
         lives=ended(record.lives, now_s, is_saved=done.is_saved),
     )
 
@@ -339,6 +340,7 @@ def at_rung(record: TrainerRecord, done: Ended, now_s: float) -> TrainerRecord:
         record.progress,
         size=0,
         samples_per_s=0.0,
+        gpu_use=None,
         step=done.step,
         epoch=done.epoch,
         samples=done.samples,

@@ -33,8 +33,8 @@ from bftrainer.fleet.trainers.costs import (
     watch_from,
 )
 from bftrainer.fleet.trainers.creation import Trainer, limits_of, opened_of
+from bftrainer.fleet.trainers.figures import FigureBook
 from bftrainer.fleet.trainers.log_files import Known, known_of, log_files
-from bftrainer.fleet.trainers.losses import LossBook
 from bftrainer.fleet.trainers.occupancy import Occupancy, Waiting, occupancy_of
 from bftrainer.fleet.trainers.quarantine import Quarantine
 from bftrainer.fleet.trainers.reported_workers import AgentReports, has_heard
@@ -151,7 +151,7 @@ class TrainerBook:
         self.touched = 0  # grows with every change of a record
         self._refusals = refusals or RefusedMessages(LOG)
         self.on_ended: Callable[[TrainerRecord], None] = lambda _record: None
-        self.losses = LossBook()
+        self.figures = FigureBook()
         self.speeds = SpeedBook(
             policy.straggler_threshold,
             lambda i, kind, what: self._write(self.trainers[i], kind, what),
@@ -453,9 +453,9 @@ class TrainerBook:
             return
         if isinstance(message, protocol.Progress):
             self._on_progress(trainer, message, trainer.machine.workers[worker_id].node)
-        elif isinstance(message, protocol.TrainingLoss):
-            members_now = trainer.machine.members
-            self._set(trainer, self.losses.heard(trainer.record, worker_id, message, members_now))
+        elif isinstance(message, protocol.TrainingLoss | protocol.GpusInUse):
+            record, roster = trainer.record, trainer.machine.members
+            self._set(trainer, self.figures.heard(record, worker_id, message, roster))
             return
         elif isinstance(message, protocol.Reported):
             self._on_reported(trainer, message)
@@ -678,7 +678,7 @@ class TrainerBook:
         if record.state.is_final:
             return
         self.speeds.forget(record.trainer_id)
-        self.losses.forget(record.trainer_id)
+        self.figures.forget(record.trainer_id)
         trainer.is_saved = parked.is_saved
         self.lives_lost += not parked.is_saved
         self._set(trainer, record_updates.parked(record, parked, self._clock()))
@@ -689,7 +689,7 @@ class TrainerBook:
         """Free the nodes of a trial; others of its workers may still be leaving."""
         trainer_id = trainer.record.trainer_id
         self.speeds.forget(trainer_id)
-        self.losses.forget(trainer_id)
+        self.figures.forget(trainer_id)
         self.budget.forget(trainer_id)
         self._set(trainer, record_updates.at_rung(trainer.record, done, self._clock()))
         self._write(trainer, "rung", done)
@@ -726,7 +726,7 @@ class TrainerBook:
         if trainer is None or record.state.is_final:
             return record
         self.speeds.forget(trainer_id)
-        self.losses.forget(trainer_id)
+        self.figures.forget(trainer_id)
         self.quarantine.ended(trainer_id)
         self.budget.forget(trainer_id)
         if state is not TrainerState.FINISHED:

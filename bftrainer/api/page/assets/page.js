@@ -107,10 +107,10 @@ function drawHeadline() {
 const curveOf = (one, which) => state.curves.get(one.id)?.[which] || [];
 
 function takeCurves(curves, metrics) {
-  const of = (id) => state.curves.get(id) || state.curves.set(id, { metric: [], rate: [], size: [], loss: [] }).get(id);
+  const of = (id) => state.curves.get(id) || state.curves.set(id, { metric: [], rate: [], size: [], loss: [], gpu: [] }).get(id);
   for (const [id, told] of Object.entries(curves)) {
     const mine = of(id), rows = (values) => told.at.map((at, i) => [told.from_s + at, values[i]]);
-    for (const which of ["rate", "size", "loss"]) mine[which] = [...(told.is_whole ? [] : mine[which]), ...rows(told[which])];
+    for (const which of ["rate", "size", "loss", "gpu"]) mine[which] = [...(told.is_whole ? [] : mine[which]), ...rows(told[which])];
   }
   for (const [id, points] of Object.entries(metrics)) of(id).metric = points;
   draw("trainers");
@@ -235,6 +235,8 @@ function tellCursor() {
   } else {
     const [[from_s, use, trainer], end_s] = uses.at(node, at_s);
     text = `${described(uses.uses[use], trainer)}, from ${clock(from_s)}${end_s ? ` to ${clock(end_s)}` : " on"}`;
+    const gpus = !end_s && state.trainers.get(trainer)?.gpus[name];
+    if (gpus) text += `; ${gpus}`;
   }
   find("under").textContent = `${name}, ${clock(at_s)}: ${text}`;
 }
@@ -304,7 +306,8 @@ function charts(one) {
     chart("training loss", curveOf(one, "loss"), colour, (value) => (value === null ? "not known" : number(value)), false, false),
     chart("metric", curveOf(one, "metric"), colour, (value) => number(value), false, false),
     chart("samples/s", curveOf(one, "rate"), colour, (value) => number(value, 3), true, false),
-    chart("workers", curveOf(one, "size"), colour, (value) => number(value, 3), true, true));
+    chart("workers", curveOf(one, "size"), colour, (value) => number(value, 3), true, true),
+    curveOf(one, "gpu").some(([, value]) => value !== null) ? chart("GPU use, %", curveOf(one, "gpu"), colour, (value) => (value === null ? "not known" : number(value, 3)), true, false) : null);
 }
 
 async function explain() {
@@ -326,6 +329,7 @@ async function explain() {
     parts.push(
       make("h3", {}, `Why ${id}${one ? ` (${one.name})` : ""} is ${told.state} on ${told.observed_size} node${told.observed_size === 1 ? "" : "s"}; planned: ${told.planned_size} `, close),
       make("ul", {}, ...told.sentences.map((text) => make("li", {}, text))));
+    if (one?.gpu_use) parts.push(make("p", { id: "gpus" }, `${one.gpu_use}.`));
     if (one) parts.push(charts(one), commands(one));
     parts.push(speeds, log
       ? make("div", {}, make("h4", {}, `Log ${log.name}`), make("pre", { tabIndex: 0 }, log.lines.slice(-30).join("\n")))

@@ -1,0 +1,184 @@
+"""What the tools of GPU drivers say: their command lines, and readers of their output. Pure.
+
+None of them has run on a GPU of ours: the readers follow what is documented and published.
+
+* ``nvidia-smi --query-gpu``: the manual page nvidia-smi(1), "Selective query options", and
+  ``nvidia-smi --help-query-gpu``. Memory is in MiB. What it does not tell is in brackets, as in
+  "[N/A]", "[Not Supported]" or, of GPUs that are cut into instances (MIG), "[Insufficient
+  Permissions]" (driver 535).
+* ``amd-smi metric --usage --mem-usage --json``: the AMD SMI CLI tool of ROCm 6 and 7. A list of
+  GPUs, from ROCm 7 on below "gpu_data"; values have a unit, or are "N/A". Its "MB" are MiB.
+* ``rocm-smi --showuse --showmeminfo vram --showuniqueid --json``: the tool before it, ROCm 5 and 6.
+  An object per card; values are texts, memory in bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bftrainer.elastic.fields import MOST
+from bftrainer.elastic.protocol import MAX_GPUS, Gpu
+
+BYTES_PER_MIB: Final = 1024.0 * 1024.0
+_CARD: Final = "card"
+_WHOLE_PREFIX: Final = "GPU-"  # of the names of whole devices, not of instances (MIG)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenGpu:
+    """A GPU as a tool has it."""
+
+    index: int
+    names: tuple[str, ...] = ()  # unique ones, as variables may have them
+    figures: Gpu
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuTool:
+    """A program, and how its output is read."""
+
+    program: str
+    arguments: tuple[str, ...]
+    read: Callable[
+        [str], tuple[SeenGpu, ...]
+    ]  # of what it prints; ValueError: it is something else
+    variable: str  # in which batch systems list a job's devices
+
+
+def own(seen: Sequence[SeenGpu], devices: Sequence[str] | None) -> tuple[SeenGpu, ...]:
+    """Return the GPUs that a list of devices names; None: all of them.
+
+    Args:
+        seen: of the node.
+        devices: indices, or names ("GPU-" and a unique beginning of the rest); others, such as
+            those of instances, name no whole GPU.
+    """
+    if devices is None:
+        return tuple(seen)
+    return tuple(gpu for gpu in seen if any(_is_named(gpu, device) for device in devices))
+
+
+def _is_named(gpu: SeenGpu, device: str) -> bool:
+    if device.isdecimal():
+        return int(device) == gpu.index
+    is_whole = device.startswith(_WHOLE_PREFIX) and len(device) > len(_WHOLE_PREFIX)
+    return is_whole and any(name.lower().startswith(device.lower()) for name in gpu.names)
+
+
+def _amount(value: object) -> float | None:
+    """Return a number, None for whatever else stands in its place."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) and 0.0 <= number <= MOST else None
+
+
+def read_nvidia(text: str) -> tuple[SeenGpu, ...]:
+    """Read lines of index, UUID, use in percent, memory used and in all in MiB."""
+    rows = [
+        [cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.strip()
+    ]
+    if any(len(row) != 5 or not row[0].isdecimal() for row in rows):
+        raise ValueError("not the five columns that were asked for")
+    return tuple(
+        SeenGpu(
+            index=int(index),
+            names=(uuid,),
+            figures=Gpu(
+                use_percent=_amount(use),
+                memory_used_mib=_amount(used),
+                memory_total_mib=_amount(total),
+            ),
+        )
+        for index, uuid, use, used, total in rows[:MAX_GPUS]
+    )
+
+
+def read_rocm(text: str) -> tuple[SeenGpu, ...]:
+    """Read an object with a card each."""
+    told = json.loads(text)
+    if not isinstance(told, dict):
+        raise ValueError("not an object")  # noqa: TRY004  # as for any other output
+    return tuple(_cards(told))[:MAX_GPUS]
+
+
+def _cards(told: dict[str, Any]) -> Iterator[SeenGpu]:
+    for name, card in told.items():
+        number = name.removeprefix(_CARD)
+        if not (number.isdecimal() and isinstance(card, dict)):  # what it says of the system
+            continue
+        # ROCR_VISIBLE_DEVICES has "GPU-" and the 16 digits of the unique id.
+        unique = str(card.get("Unique ID", "")).removeprefix("0x")
+        yield SeenGpu(
+            index=int(number),
+            names=(f"{_WHOLE_PREFIX}{unique}",) if unique else (),
+            figures=Gpu(
+                use_percent=_amount(card.get("GPU use (%)")),
+                memory_used_mib=_mib(card.get("VRAM Total Used Memory (B)")),
+                memory_total_mib=_mib(card.get("VRAM Total Memory (B)")),
+            ),
+        )
+
+
+def _mib(value: object) -> float | None:
+    number = _amount(value)
+    return None if number is None else number / BYTES_PER_MIB
+
+
+def read_amd(text: str) -> tuple[SeenGpu, ...]:
+    """Read a list of GPUs, or an object that has it."""
+    told = json.loads(text)
+    listed = told.get("gpu_data") if isinstance(told, dict) else told
+    if not isinstance(listed, list):
+        raise ValueError("not a list")  # noqa: TRY004  # as for any other output
+    return tuple(
+        SeenGpu(
+            index=gpu["gpu"],
+            figures=Gpu(
+                use_percent=_valued(gpu, "usage", "gfx_activity"),
+                memory_used_mib=_valued(gpu, "mem_usage", "used_vram"),
+                memory_total_mib=_valued(gpu, "mem_usage", "total_vram"),
+            ),
+        )
+        for gpu in listed[:MAX_GPUS]
+        if isinstance(gpu, dict) and type(gpu.get("gpu")) is int
+    )
+
+
+def _valued(gpu: dict[str, Any], part: str, name: str) -> float | None:
+    """Return a value that stands alone, or beside its unit."""
+    group = gpu.get(part)
+    value = group.get(name) if isinstance(group, dict) else None
+    return _amount(value.get("value") if isinstance(value, dict) else value)
+
+
+TOOLS: Final = (
+    GpuTool(
+        program="nvidia-smi",
+        arguments=(
+            "--query-gpu=index,uuid,utilization.gpu,memory.used,memory.total",
+            "--format=csv,noheader,nounits",
+        ),
+        read=read_nvidia,
+        variable="CUDA_VISIBLE_DEVICES",
+    ),
+    GpuTool(
+        program="amd-smi",
+        arguments=("metric", "--usage", "--mem-usage", "--json"),
+        read=read_amd,
+        variable="ROCR_VISIBLE_DEVICES",
+    ),
+    GpuTool(
+        program="rocm-smi",
+        arguments=("--showuse", "--showmeminfo", "vram", "--showuniqueid", "--json"),
+        read=read_rocm,
+        variable="ROCR_VISIBLE_DEVICES",
+    ),
+)
