@@ -35,7 +35,7 @@ from bftrainer.daemon.reload import Reloading
 from bftrainer.daemon.remote import FarDaemon, refuse_second
 from bftrainer.daemon.state import DaemonState, InForce
 from bftrainer.daemon.systemd import ServiceManager
-from bftrainer.daemon.uses import FILE_NAME, UsesOfNodes
+from bftrainer.daemon.uses import CURVES, FILE_NAME, UsesOfNodes
 from bftrainer.daemon.uses import KIND as USES
 from bftrainer.decide import cycles, end_cost
 from bftrainer.decide.observation import event_between, situation_of
@@ -126,7 +126,9 @@ class Daemon:
         self.background = Background()
         self.refusals, self._trouble = PilotRefusals(), SaidOnce()
         self.uses = UsesOfNodes(
-            lambda: self.in_force.policy.time_zone, lambda note: self.journal.note(USES, note)
+            lambda: self.in_force.policy.time_zone,
+            lambda note: self.journal.note(USES, note),
+            lambda note: self.journal.note(CURVES, note),
         )
         self.idle_watch = IdleWatch()
 

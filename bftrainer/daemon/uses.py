@@ -14,13 +14,17 @@ from bftrainer.api.documents import CodecError, document, parse, view_of
 from bftrainer.elastic.fence import write_whole
 from bftrainer.elastic.regular_file import read_file
 from bftrainer.model.decision import DecisionInput, Plan
+from bftrainer.model.progress import CurvesNote
 from bftrainer.model.study import Seen
 from bftrainer.model.timeline import NodeUses, TimelineView, UsesNote
 from bftrainer.model.trainer import TrainerRecord
 
 Note = Callable[[UsesNote], object]
+NoteCurves = Callable[[CurvesNote], object]
 LOG = logging.getLogger("bftrainer.daemon")
 KIND: Final = "uses"  # of the journal's entries
+CURVES: Final = "curves"  # likewise, of trainers
+NOTE_EVERY_S: Final = 60.0  # curves
 FILE_NAME = "timeline.json"  # of an ended daemon, for the next one
 _KIND, _MOST_BYTES = "timeline", 64 * 1024 * 1024
 
@@ -28,9 +32,15 @@ _KIND, _MOST_BYTES = "timeline", 64 * 1024 * 1024
 class UsesOfNodes:
     """One per daemon."""
 
-    def __init__(self, zone: Callable[[], str | None], note: Note = lambda _note: None) -> None:
-        """``note``: is given what the journal is to keep."""
+    def __init__(
+        self,
+        zone: Callable[[], str | None],
+        note: Note = lambda _note: None,
+        note_curves: NoteCurves = lambda _note: None,
+    ) -> None:
+        """``note``, ``note_curves``: are given what the journal is to keep."""
         self._uses, self._waiting, self._note = NodeUses(zone=zone), asyncio.Event(), note
+        self._note_curves, self._noted_s = note_curves, 0.0
         self._touched = 0
         self.incarnation = 0
 
@@ -67,6 +77,13 @@ class UsesOfNodes:
             self._touched = touched
             self._uses.touch(now_s, records)
             self._wake()
+            if not 0.0 <= now_s - self._noted_s < NOTE_EVERY_S:  # clocks are set back at times
+                self._noted_s = now_s
+                self._write_curves()
+
+    def _write_curves(self) -> None:
+        if (note := self._uses.curves_note()) is not None:
+            self._note_curves(note)
 
     def timeline(self, seen: Seen | None) -> TimelineView:
         """Return all, or what is new to who has seen this daemon's."""
@@ -80,7 +97,8 @@ class UsesOfNodes:
                 await asyncio.wait_for(self._waiting.wait(), limit_s)
 
     def close(self) -> None:
-        """Answer all readers: the daemon ends."""
+        """Answer all readers, and leave nothing unwritten: the daemon ends."""
+        self._write_curves()
         self._wake()
 
     def _wake(self) -> None:

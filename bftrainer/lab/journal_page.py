@@ -22,12 +22,14 @@ from bftrainer.daemon.decider import DECISION
 from bftrainer.daemon.explain.sizes import explain_trainer
 from bftrainer.daemon.explain.trainers import planned_speed
 from bftrainer.daemon.harm import monitor
+from bftrainer.daemon.uses import CURVES
 from bftrainer.daemon.uses import KIND as USES
 from bftrainer.journal.decisions import DecisionReader
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.projection import JournalEntry, PilotState
 from bftrainer.model.decision import DecisionRecord, PilotView
 from bftrainer.model.errors import UsageError
+from bftrainer.model.progress import CurvesNote
 from bftrainer.model.reports import Asked
 from bftrainer.model.study import Seen
 from bftrainer.model.timeline import NodeUses, TimelineView, UsesNote
@@ -52,7 +54,8 @@ class JournalSource:
         """
         self.title = f"bftrainer, journal {path.name}"
         with Journal.open(path, clock=time.time, is_verified=False) as journal:
-            history = _History(_noted_from_the_first(journal))
+            curved = frozenset(entry.incarnation for entry in journal.entries(CURVES))
+            history = _History(_noted_from_the_first(journal), curved)
             for entry in journal.entries():
                 history.add(entry)
             if history.last is None:
@@ -113,9 +116,9 @@ def _noted_from_the_first(journal: Journal) -> frozenset[int]:
 class _History:
     """The entries of a journal, one after the other."""
 
-    def __init__(self, noted: Collection[int]) -> None:
-        """``noted``: incarnations of which notes tell everything."""
-        self._noted = noted
+    def __init__(self, noted: Collection[int], curved: Collection[int]) -> None:
+        """``noted``: incarnations of which notes tell all uses; ``curved``: and all curves."""
+        self._noted, self._curved = noted, curved
         self.fold = NodeUses(keep_s=math.inf, most=10_000_000)
         self.last: DecisionRecord | None = None
         self.n_decisions = 0
@@ -133,8 +136,11 @@ class _History:
 
     def add(self, entry: JournalEntry) -> None:
         """Fold one entry."""
-        if entry.trainers:
+        has_curves = entry.incarnation in self._curved
+        if entry.trainers and not has_curves:
             self.fold.touch(entry.at_s, entry.trainers)
+        if entry.kind == CURVES and (points := entry.payload_if(CurvesNote)) is not None:
+            self.fold.add_curves(points)
         if entry.incarnation != self._incarnation:
             self._incarnation = entry.incarnation
             self._is_noted = entry.incarnation in self._noted
@@ -146,7 +152,8 @@ class _History:
                 self._counts[entry.incarnation] = note.give_backs, note.preemptions
         elif entry.kind == DECISION and (new := self._reader.read_if(entry)) is not None:
             self.last, self.n_decisions = new, self.n_decisions + 1
-            self.fold.touch(new.input.now_s, new.input.trainers)
+            if not has_curves:
+                self.fold.touch(new.input.now_s, new.input.trainers)
             if self._is_noted:
                 self.fold.passes(new.input.now_s)
                 self.fold.plans(new.input, new.plan)

@@ -1,14 +1,16 @@
 """Speed, size, training loss and GPU use of each trainer: what its curves are drawn from.
 
-The daemon feeds it with its records, ``bftrainer web --replay`` with those of a journal. Bounded:
-the older a part of a curve, the fewer points it has. Pure; times are seconds since the epoch.
+The daemon feeds it with its records and journals points of them, which ``bftrainer web --replay``
+adds to the same fold. Bounded: the older a part of a curve, the fewer points it has. Pure; times
+are seconds since the epoch.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from bftrainer.model.trainer import TrainerRecord, TrainerState
@@ -17,6 +19,7 @@ MOST_POINTS: Final = 120  # of a curve
 NEWEST_POINTS: Final = 40  # that are kept as they are
 MOST_CURVES: Final = 1000  # of trainers; those that have changed least lately go first
 LEAST_S: Final = 5.0  # between two points of one size
+NOTED_S: Final = 60.0  # likewise, of those that the journal keeps
 # When, samples per second, workers; zeros while it does not train.
 Point = tuple[float, float, int]
 
@@ -34,6 +37,13 @@ class ProgressCurve:
     gpu_uses: tuple[float | None, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvesNote:
+    """New points of trainers' curves, as the journal keeps them."""
+
+    curves: tuple[ProgressCurve, ...]
+
+
 class _Row(NamedTuple):
     number: int  # as ``saw`` was given it
     point: Point
@@ -45,6 +55,8 @@ class _Row(NamedTuple):
 class _Curve:
     rows: list[_Row]
     thinned: int = 0  # number at which older points were left out
+    unnoted: list[_Row] = field(default_factory=list)  # for the journal
+    noted_s: float = -math.inf  # time of the last one that is, or was, among these
 
 
 class ProgressCurves:
@@ -52,6 +64,7 @@ class ProgressCurves:
 
     def __init__(self) -> None:
         self._curves: dict[str, _Curve] = {}  # by trainer; the one that changed last at the end
+        self._unnoted: set[str] = set()  # trainers with points for the journal
 
     def saw(self, now_s: float, records: Iterable[TrainerRecord], number: int = 0) -> None:
         """Add what is new in the records of trainers.
@@ -74,14 +87,55 @@ class ProgressCurves:
             loss = record.progress.loss if size else None
             gpus = record.progress.gpu_use if size else None
             use = gpus.use_percent if gpus else None
-            rows.append(_Row(number=number, point=point, loss=loss, gpu_use=use))
-            if len(rows) > MOST_POINTS:
-                rows[:-NEWEST_POINTS] = rows[:-NEWEST_POINTS:2]
-                curve.thinned = number
-            self._curves.pop(record.trainer_id, None)
-            self._curves[record.trainer_id] = curve
+            row = _Row(number=number, point=point, loss=loss, gpu_use=use)
+            self._keep_for_note(record.trainer_id, curve, row)
+            self._append(record.trainer_id, curve, row)
+        self._forget()
+
+    def _append(self, trainer_id: str, curve: _Curve, row: _Row) -> None:
+        rows = curve.rows
+        rows.append(row)
+        if len(rows) > MOST_POINTS:
+            rows[:-NEWEST_POINTS] = rows[:-NEWEST_POINTS:2]
+            curve.thinned = row.number
+        self._curves.pop(trainer_id, None)
+        self._curves[trainer_id] = curve
+
+    def _forget(self) -> None:
         while len(self._curves) > MOST_CURVES:
-            del self._curves[next(iter(self._curves))]
+            oldest = next(iter(self._curves))
+            del self._curves[oldest]
+            self._unnoted.discard(oldest)
+
+    def _keep_for_note(self, trainer_id: str, curve: _Curve, row: _Row) -> None:
+        """Keep the point if there is none of late of its size, and the last one of each size."""
+        before = curve.rows[-1] if curve.rows else None
+        is_resized = before is None or before.point[2] != row.point[2]
+        if before is not None and is_resized and before.point[0] > curve.noted_s:
+            curve.unnoted.append(before)
+        if is_resized or row.point[0] - curve.noted_s >= NOTED_S:
+            curve.unnoted.append(row)
+            curve.noted_s = row.point[0]
+        if curve.unnoted:
+            self._unnoted.add(trainer_id)
+
+    def note(self) -> CurvesNote | None:
+        """Return what is new for the journal; None: nothing."""
+        news = []
+        for trainer_id in sorted(self._unnoted):
+            curve = self._curves[trainer_id]
+            news.append(_told(trainer_id, curve.unnoted, is_whole=False))
+            curve.unnoted = []
+        self._unnoted = set()
+        return CurvesNote(curves=tuple(news)) if news else None
+
+    def add(self, note: CurvesNote, number: int = 0) -> None:
+        """Add what the journal has; ``number``: as for ``saw``."""
+        for told in note.curves:
+            curve = self._curves.get(told.trainer_id) or _Curve([], number)
+            for row in _rows_of(told, number):
+                self._append(told.trainer_id, curve, row)
+        self._forget()
 
     def since(self, number: int = -1) -> tuple[ProgressCurve, ...]:
         """Return what came after a number: new points, or the whole curve where it is thinner."""
@@ -91,31 +145,33 @@ class ProgressCurves:
                 break  # the others changed earlier
             is_whole = curve.thinned > number
             first = 0 if is_whole else bisect_right(curve.rows, number, key=lambda row: row.number)
-            rows = curve.rows[first:]
-            one = ProgressCurve(
-                trainer_id=trainer_id,
-                points=tuple(row.point for row in rows),
-                is_whole=is_whole,
-                losses=_column([row.loss for row in rows]),
-                gpu_uses=_column([row.gpu_use for row in rows]),
-            )
-            news.append(one)
+            news.append(_told(trainer_id, curve.rows[first:], is_whole=is_whole))
         return tuple(reversed(news))
 
     def resume(self, curves: Iterable[ProgressCurve]) -> None:
         """Go on where another fold ended."""
         self._curves = {
-            curve.trainer_id: _Curve(
-                [
-                    _Row(number=0, point=point, loss=loss, gpu_use=use)
-                    for point, loss, use in zip(
-                        curve.points, losses_of(curve), gpu_uses_of(curve), strict=True
-                    )
-                ]
-            )
+            curve.trainer_id: _Curve(_rows_of(curve, 0), noted_s=curve.points[-1][0])
             for curve in curves
             if curve.points
         }
+
+
+def _told(trainer_id: str, rows: Sequence[_Row], *, is_whole: bool) -> ProgressCurve:
+    return ProgressCurve(
+        trainer_id=trainer_id,
+        points=tuple(row.point for row in rows),
+        is_whole=is_whole,
+        losses=_column([row.loss for row in rows]),
+        gpu_uses=_column([row.gpu_use for row in rows]),
+    )
+
+
+def _rows_of(curve: ProgressCurve, number: int) -> list[_Row]:
+    return [
+        _Row(number=number, point=point, loss=loss, gpu_use=use)
+        for point, loss, use in zip(curve.points, losses_of(curve), gpu_uses_of(curve), strict=True)
+    ]
 
 
 def _column(values: Sequence[float | None]) -> tuple[float | None, ...]:

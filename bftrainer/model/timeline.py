@@ -18,7 +18,7 @@ from typing import Final
 
 from bftrainer.model.cluster import JobState, NodeState
 from bftrainer.model.decision import DecisionInput, PilotView, Plan
-from bftrainer.model.progress import ProgressCurve, ProgressCurves
+from bftrainer.model.progress import CurvesNote, ProgressCurve, ProgressCurves
 from bftrainer.model.reports import day_of
 from bftrainer.model.study import Seen
 from bftrainer.model.trainer import TrainerRecord
@@ -288,6 +288,15 @@ class NodeUses:
         """Something else that people look at is new: trainers, as they are now."""
         self.count += 1
         self._progress.saw(now_s, records, self.count)
+
+    def curves_note(self) -> CurvesNote | None:
+        """Return what the journal is to keep of trainers' curves; None: nothing is new."""
+        return self._progress.note()
+
+    def add_curves(self, note: CurvesNote) -> None:
+        """Add what the journal has of trainers' curves."""
+        self.count += 1
+        self._progress.add(note, self.count)
 
     def timeline(self, incarnation: int, seen: int | None = None) -> TimelineView:
         """Return all, or what came after the count was ``seen``."""

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from bftrainer.daemon.decider import DECISION
-from bftrainer.daemon.uses import KIND, UsesOfNodes
+from bftrainer.daemon.uses import CURVES, KIND, UsesOfNodes
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.projection import PilotRecord, PilotState
 from bftrainer.lab.journal_page import JournalSource
 from bftrainer.model.cluster import NodeState
 from bftrainer.model.decision import DecisionInput, DecisionRecord
 from bftrainer.model.timeline import USES, TimelineView
-from bftrainer.model.trainer import TrainerProgress, TrainerSpec, TrainerState, as_decided
+from bftrainer.model.trainer import GpuUse, TrainerProgress, TrainerSpec, TrainerState, as_decided
 from tests.support.snapshots import T0
 from tests.support.timelines import PLAN, input_of, nodes, pilot
 
@@ -117,6 +117,34 @@ def test_a_replay_has_the_losses_that_the_live_page_had(tmp_path: Path) -> None:
     assert (curve,) == live.timeline(None).curves
     [shown] = page.status().trainers
     assert shown.record.progress.loss == 1.0, "what it had last"
+
+
+def test_a_replay_has_the_curves_of_a_site_on_which_nothing_is_decided(tmp_path: Path) -> None:
+    """One decision, then four minutes of training: a point a minute, and those around a rescale."""
+    now_s, path = [float(T0)], tmp_path / "journal.db"
+    spec = TrainerSpec(name="net", user="ada", script="/s.py", n_max=4)
+    with Journal.open(path, clock=lambda: now_s[0]) as journal:
+        live = UsesOfNodes(lambda: "UTC", note_curves=lambda note: journal.note(CURVES, note))
+        live.incarnation = journal.begin_incarnation()
+        submitted = journal.submit(spec, T0)
+        journal.note_large(DECISION, decided(input_of(nodes(n1=IDLE))))
+        for number in range(1, 25):  # every 10 s; a minute of it on two workers
+            now_s[0] = at_s = T0 + 10.0 * number
+            size = 2 if 9 <= number <= 14 else 1
+            told = TrainerProgress(
+                size=size, samples_per_s=5.0 * size, loss=0.5 * number, reported_s=at_s,
+                gpu_use=GpuUse(gpus=size, use_percent=float(number)),
+            )  # fmt: skip
+            live.look(number, at_s, [replace(submitted, state=TrainerState.RUNNING, progress=told)])
+        live.close()
+    [curve] = JournalSource(path).timeline(None).curves
+    kept = [1, 7, 8, 9, 14, 15, 21]
+    assert [round(at_s - T0) for at_s, _, _ in curve.points] == [10 * number for number in kept]
+    assert [size for _, _, size in curve.points] == [1, 1, 1, 2, 2, 1, 1]
+    assert curve.losses == tuple(0.5 * number for number in kept)
+    assert curve.gpu_uses == tuple(float(number) for number in kept)
+    [whole] = live.timeline(None).curves
+    assert set(curve.points) <= set(whole.points)
 
 
 def test_the_journal_of_an_earlier_release_is_as_true_as_its_entries(tmp_path: Path) -> None:
