@@ -19,7 +19,13 @@ from bftrainer.api.page.source import LiveSource
 from bftrainer.daemon.uses import UsesOfNodes
 from bftrainer.model.reports import NodeTime, Whose, day_of
 from bftrainer.model.study import Report, Seen, StudyCount, StudyView, TrialTag, TrialView
-from bftrainer.model.trainer import TrainerProgress, TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.model.trainer import (
+    GpuUse,
+    TrainerProgress,
+    TrainerRecord,
+    TrainerSpec,
+    TrainerState,
+)
 from tests.support.browser import chromium, complaints, resize
 from tests.support.memory_service import MemoryService, NoTrials, prepare_home, serving, socket_of
 from tests.support.snapshots import T0
@@ -296,9 +302,12 @@ def test_my_trainers_come_first_with_their_curves(page: Page) -> None:
         page.service.records["t2"] = grown(
             "t2",
             progress=TrainerProgress(
-                size=size, samples_per_s=7.0 * size, reported_s=T0 + at_s, loss=loss
+                size=size, samples_per_s=7.0 * size, reported_s=T0 + at_s, loss=loss,
+                gpu_use=GpuUse(
+                    gpus=1, use_percent=87.0, memory_used_mib=31744.0, memory_total_mib=81559.0
+                ),
             ),
-        )
+        )  # fmt: skip
         page.service.wake_with_records(T0 + at_s)
     page.service.account_sums = {
         Whose(user="ada", trainer_id="t2", day=day_of(T0, "UTC")): NodeTime(
@@ -318,12 +327,14 @@ def test_my_trainers_come_first_with_their_curves(page: Page) -> None:
     )
     page.says("1.50 elsewhere", "#trainers tr:nth-child(2)")
     page.click('[data-trainer="t2"]')
+    page.says("GPU use 87%, memory 31 of 80 GiB.", "#explain")
+    page.says("GPU use, %: 87", "#explain")
     page.says("training loss: 1.25", "#explain")
     page.says("metric: 0.5", "#explain")
     page.says("samples/s: 14", "#explain")
     page.says("workers: 2", "#explain")
     page.says("bftrainer cancel t2", "#explain")
-    assert page.run("return document.querySelectorAll('#explain .line').length") == 4
+    assert page.run("return document.querySelectorAll('#explain .line').length") == 5
     line = page.run("return document.querySelector('#explain .line').getAttribute('d')")
     assert re.findall(r"[MLHV]", line) == ["M", "M", "L"], "there is a gap where it is not known"
     assert complaints(page.driver) == []

@@ -145,10 +145,13 @@ def config(*environment: tuple[str, str]) -> WorkerConfig:
 def test_workers_devices_are_those_of_their_variable_or_of_the_agent_s() -> None:
     cuda = "CUDA_VISIBLE_DEVICES"
     environ = {cuda: "0,1,2,3", "PATH": "/bin"}
-    assert devices_of([config()], environ) == {cuda: ("0", "1", "2", "3")}
-    assert devices_of([config((cuda, "1")), config((cuda, "3"))], environ) == {cuda: ("1", "3")}
-    assert devices_of([config()], {cuda: "NoDevFiles"}) == {cuda: ()}
-    assert devices_of([config()], {"PATH": "/bin"}) == {}, "all are"
+    assert devices_of([config()], environ, 4) == {cuda: ("0", "1", "2", "3")}
+    two = [config((cuda, "1")), config((cuda, "3"))]
+    assert devices_of(two, environ, 4) == {cuda: ("1", "3")}
+    assert devices_of([config()], {cuda: "NoDevFiles"}, 0) == {cuda: ()}
+    assert devices_of([config()], {"PATH": "/bin"}, 4) == {}, "all are"
+    none = devices_of([config()], {"PATH": "/bin"}, 0)
+    assert none == {cuda: (), "ROCR_VISIBLE_DEVICES": ()}, "they may be another job's"
     assert is_told(config((TELLS_GPUS, "agent")))
     assert not is_told(config()), "its daemon is an older one"
 

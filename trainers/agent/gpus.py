@@ -31,22 +31,27 @@ MOST_BYTES: Final = 1024 * 1024  # of an answer
 
 
 def devices_of(
-    configs: Iterable[WorkerConfig], environ: Mapping[str, str]
+    configs: Iterable[WorkerConfig], environ: Mapping[str, str], gpus: int
 ) -> Mapping[str, tuple[str, ...]]:
     """Return the devices that workers of a team see, by the variable that lists them.
+
+    A variable that is left out lists all devices of the node.
 
     Args:
         configs: of the workers.
         environ: the agent's, which they inherit.
+        gpus: of the pilot, as the batch system counts them. If it neither counts nor lists any,
+            those of the node may be another job's.
     """
     seen = [{**environ, **dict(config.environment)} for config in configs]
-    return {
+    listed = {
         tool.variable: tuple(
             device for one in seen for device in listed_devices(one[tool.variable])
         )
         for tool in TOOLS
         if seen and all(tool.variable in one for one in seen)
     }
+    return listed if listed or gpus else {tool.variable: () for tool in TOOLS}
 
 
 def is_told(config: WorkerConfig) -> bool:

@@ -122,7 +122,9 @@ class Workers:
             self._report(end)
             return
         team = Team(order.worker_id, order.trainer_id, len(configs))
-        team.devices, team.tells_gpus = devices_of(configs, os.environ), is_told(whole)
+        team.devices = devices_of(configs, os.environ, self._gpus)
+        may_have_gpus = not team.devices or any(team.devices.values())
+        team.tells_gpus = is_told(whole) and may_have_gpus
         self._teams[order.worker_id] = team
         for config in configs:
             if self._teams.get(order.worker_id) is team:  # the previous worker could be started
