@@ -29,7 +29,13 @@ from bftrainer.api.page.stream import user
 from bftrainer.model.progress import MOST_POINTS, ProgressCurve
 from bftrainer.model.study import Report, Seen
 from bftrainer.model.timeline import USES, PlannedUse, TimelineView
-from bftrainer.model.trainer import TrainerProgress, TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.model.trainer import (
+    GpuLoad,
+    TrainerProgress,
+    TrainerRecord,
+    TrainerSpec,
+    TrainerState,
+)
 from bftrainer.model.views import StatusView, TrainerView
 
 NODES, CHANGES, TRAINERS, SPAN_S = 1000, 10_000, 200, 6 * 3600.0
@@ -98,7 +104,12 @@ class DrawnSite:
             (self._now_s - SPAN_S + k * step_s, 900.0 + (k * number) % 200, 1 + k * number % 8)
             for k in range(MOST_POINTS)
         ]
-        return ProgressCurve(trainer_id=f"t{number}", points=tuple(points))
+        return ProgressCurve(
+            trainer_id=f"t{number}",
+            points=tuple(points),
+            losses=tuple(2.3456 / (1 + k) for k in range(MOST_POINTS)),
+            gpu_uses=tuple(80.0 + (k * number) % 20 for k in range(MOST_POINTS)),
+        )
 
     def status(self) -> StatusView:
         """Return 200 trainers, of which each makes progress."""
@@ -138,7 +149,14 @@ class DrawnSite:
             spec=spec,
             state=TrainerState.RUNNING,
             submitted_s=0.0,
-            progress=TrainerProgress(samples=samples, samples_per_s=1000.0),
+            progress=TrainerProgress(
+                samples=samples,
+                samples_per_s=1000.0,
+                loss=0.019712,
+                gpu_use=GpuLoad(
+                    gpus=8, use_percent=91.0, memory_used_mib=400_000.0, memory_total_mib=652_000.0
+                ),
+            ),
             reports=reports,
         )
         return TrainerView(

@@ -184,8 +184,8 @@ class Daemon:
                 self.accountant.close()
                 if self._far is not None:
                     await self._far.stop()
-                self.uses.close()
-                self.uses.keep(state_dir / FILE_NAME)
+                self._look_at_trainers()
+                self.uses.close(state_dir / FILE_NAME)
                 self.trainers.news.close()
                 await api.stop()
                 await self.plane.stop()
@@ -570,6 +570,9 @@ class Daemon:
         self.late.woke_s = self._clock()
         self.poller.call(0.0)
 
+    def _look_at_trainers(self) -> None:
+        self.uses.look(self.trainers.touched, self._clock(), self.trainers.records.values())
+
     async def _life_loop(self) -> None:
         while True:
             await asyncio.sleep(SIGN_OF_LIFE_S)
@@ -579,7 +582,7 @@ class Daemon:
                 self.decide_soon()  # polls are rare then, but decisions depend on time, too
             self.plane.send_signs_of_life()
             self.late.look()
-            self.uses.look(self.trainers.touched, self._clock(), self.trainers.records.values())
+            self._look_at_trainers()
             if not self.plane.is_adopting:
                 self.accountant.look()
             if self._far is not None and (other := self._far.successor()):

@@ -96,10 +96,12 @@ class UsesOfNodes:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._waiting.wait(), limit_s)
 
-    def close(self) -> None:
-        """Answer all readers, and leave nothing unwritten: the daemon ends."""
+    def close(self, file: Path | None = None) -> None:
+        """Answer all readers, and leave nothing unwritten; ``file``: as for ``keep``."""
         self._write_curves()
         self._wake()
+        if file is not None:
+            self.keep(file)
 
     def _wake(self) -> None:
         self._waiting.set()

@@ -175,7 +175,7 @@ class TrainerChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuUse:
+class GpuLoad:
     """Use and memory of some GPUs, as their driver tells it."""
 
     gpus: int  # so many of them tell something
@@ -210,7 +210,7 @@ class TrainerProgress:
     # Mean training loss of a sample, of late, over all workers; None: not told, or not finite.
     loss: float | None = None
     has_finite_loss: bool = True  # False: the last losses were NaN or infinite
-    gpu_use: GpuUse | None = None  # of its workers' GPUs, of late; None: nothing is told
+    gpu_use: GpuLoad | None = None  # of its workers' GPUs, of late; None: nothing is told
     ADDED: ClassVar = frozenset({"loss", "has_finite_loss", "gpu_use"})
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from bftrainer.model.cluster import FREE, Node
 from bftrainer.model.decision import Term
 from bftrainer.model.site import NOTHING, Measured
-from bftrainer.model.trainer import GpuUse, TrainerRecord, TrainerState
+from bftrainer.model.trainer import GpuLoad, TrainerRecord, TrainerState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class NodeGpus:
     """The GPUs that a trainer has on one node."""
 
     node: str
-    use: GpuUse
+    use: GpuLoad
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ class NodeView:
     trainer_id: str = ""
     pilot_id: str = ""
     usable_until_s: float | None = None
-    gpu_use: GpuUse | None = None  # of the trainer's GPUs there, of late; null: nothing is told
+    gpu_use: GpuLoad | None = None  # of the trainer's GPUs there, of late; null: nothing is told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

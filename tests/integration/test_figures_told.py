@@ -11,7 +11,7 @@ import pytest
 
 from bftrainer.cli.main import main
 from bftrainer.lab.journal_page import JournalSource
-from bftrainer.model.trainer import GpuUse, TrainerState
+from bftrainer.model.trainer import GpuLoad, TrainerState
 from bftrainer.model.views import TrainerView
 from tests.integration.cli_fixtures import Output, output
 from tests.integration.daemon_scripts import trainer_spec
@@ -75,10 +75,10 @@ def test_loss_and_gpus_of_a_training_are_told_and_replayed(
             return view if len(view.gpus) == 2 and view.record.progress.loss == 4.0 else None
 
         view = wait_for(told, what="both nodes' GPUs, and the mean of all samples")
-        assert view.record.progress.gpu_use == GpuUse(
+        assert view.record.progress.gpu_use == GpuLoad(
             gpus=2, use_percent=25.0, memory_used_mib=40960.0, memory_total_mib=163840.0
         )
-        each = GpuUse(gpus=1, use_percent=25.0, memory_used_mib=20480.0, memory_total_mib=81920.0)
+        each = GpuLoad(gpus=1, use_percent=25.0, memory_used_mib=20480.0, memory_total_mib=81920.0)
         assert {told.node: told.use for told in view.gpus} == dict.fromkeys(
             view.observed_nodes, each
         )
@@ -89,13 +89,17 @@ def test_loss_and_gpus_of_a_training_are_told_and_replayed(
         shown = " ".join(output.readouterr().out.split())
         assert "GPUs GPU use 25%, memory 40 of 160 GiB on 2 GPUs" in shown
         assert "training loss 4" in shown
-        [live] = site.client.timeline(None).curves
-        assert 4.0 in live.losses
+
+        def drawn() -> bool:
+            [live] = site.client.timeline(None).curves
+            return (4.0, 25.0) in zip(live.losses, live.gpu_uses, strict=False)
+
+        wait_for(drawn, what="a point with both in the curve")
         (tmp_path / "one" / "end").touch()
         site.in_state(trainer, TrainerState.FINISHED)
         journal = site.sidecar.state_dir / "journal.db"
     [again] = JournalSource(journal).timeline(None).curves
-    assert 4.0 in again.losses
-    assert 25.0 in again.gpu_uses
+    assert (4.0, 25.0) in zip(again.losses, again.gpu_uses, strict=True)
+    assert again.points[-1][2] == 0, "it has ended"
     ended = JournalSource(journal).status().trainers[0].record.progress
     assert (ended.loss, ended.gpu_use) == (4.0, None)

@@ -20,7 +20,7 @@ from bftrainer.daemon.uses import UsesOfNodes
 from bftrainer.model.reports import NodeTime, Whose, day_of
 from bftrainer.model.study import Report, Seen, StudyCount, StudyView, TrialTag, TrialView
 from bftrainer.model.trainer import (
-    GpuUse,
+    GpuLoad,
     TrainerProgress,
     TrainerRecord,
     TrainerSpec,
@@ -303,7 +303,7 @@ def test_my_trainers_come_first_with_their_curves(page: Page) -> None:
             "t2",
             progress=TrainerProgress(
                 size=size, samples_per_s=7.0 * size, reported_s=T0 + at_s, loss=loss,
-                gpu_use=GpuUse(
+                gpu_use=GpuLoad(
                     gpus=1, use_percent=87.0, memory_used_mib=31744.0, memory_total_mib=81559.0
                 ),
             ),
@@ -320,6 +320,8 @@ def test_my_trainers_come_first_with_their_curves(page: Page) -> None:
     drawn = "#trainers tr:nth-child(2) .spark path"
     assert page.run(f"return document.querySelectorAll('{drawn}').length") == 4
     page.says("1.25", '#trainers tr:nth-child(2) [data-name="training loss"]')
+    wide = "const box = document.getElementById('trainers').parentElement;"
+    assert page.run(f"{wide} return box.scrollWidth - box.clientWidth") <= 0, "all columns are seen"
     page.says("2", "#trainers tr:nth-child(2) [data-name=node-hours]")
     page.run(
         "const price = document.getElementById('price'); price.value = '1.5';"

@@ -22,7 +22,7 @@ from bftrainer.fleet.trainers.figures import gpu_use_of
 from bftrainer.fleet.wire.messages import WorkerSaid
 from bftrainer.journal.journal import Journal
 from bftrainer.model.progress import ProgressCurves
-from bftrainer.model.trainer import GpuUse, TrainerProgress
+from bftrainer.model.trainer import GpuLoad, TrainerProgress
 from tests.unit.test_trainer_book import Site
 from tests.unit.test_training_loss_told import view
 from trainers.agent import gpus as gpus_module
@@ -163,28 +163,28 @@ def test_workers_devices_are_those_of_their_variable_or_of_the_agent_s() -> None
         ([figures(None, None, None)], None, ""),
         (
             [figures(87.0, 31744.0, 81559.0)],
-            GpuUse(gpus=1, use_percent=87.0, memory_used_mib=31744.0, memory_total_mib=81559.0),
+            GpuLoad(gpus=1, use_percent=87.0, memory_used_mib=31744.0, memory_total_mib=81559.0),
             "GPU use 87%, memory 31 of 80 GiB",
         ),
         (
             [figures(80.0, 1024.0, 8192.0), figures(40.0, 2048.0, 16384.0)],
-            GpuUse(gpus=2, use_percent=60.0, memory_used_mib=3072.0, memory_total_mib=24576.0),
+            GpuLoad(gpus=2, use_percent=60.0, memory_used_mib=3072.0, memory_total_mib=24576.0),
             "GPU use 60%, memory 3 of 24 GiB on 2 GPUs",
         ),
         (
             [figures(50.0, None, 8192.0), figures(None, None, None)],
-            GpuUse(gpus=1, use_percent=50.0),
+            GpuLoad(gpus=1, use_percent=50.0),
             "GPU use 50%",
         ),
         (
             [figures(None, 4096.0, 8192.0)],
-            GpuUse(gpus=1, memory_used_mib=4096.0, memory_total_mib=8192.0),
+            GpuLoad(gpus=1, memory_used_mib=4096.0, memory_total_mib=8192.0),
             "memory 4 of 8 GiB",
         ),
     ],
 )
 def test_figures_of_several_are_put_together(
-    gpus: list[Gpu], use: GpuUse | None, text: str
+    gpus: list[Gpu], use: GpuLoad | None, text: str
 ) -> None:
     assert gpu_use_of(gpus) == use
     assert str(use or "") == text
@@ -320,7 +320,7 @@ def test_the_daemon_has_them_by_trainer_and_node_while_it_trains(
 
     site.say(first, GpusInUse(gpus=(figures(80.0, 1024.0, 8192.0),)))
     site.say(second, GpusInUse(gpus=(figures(50.0, 2048.0, 8192.0), figures(20.0, None, None))))
-    assert progress().gpu_use == GpuUse(
+    assert progress().gpu_use == GpuLoad(
         gpus=3, use_percent=50.0, memory_used_mib=3072.0, memory_total_mib=16384.0
     )
     on_second = site.book.figures.gpu_use_on(site.trainer_id, second)
@@ -337,13 +337,13 @@ def test_the_daemon_has_them_by_trainer_and_node_while_it_trains(
 
 
 def test_people_see_them_and_a_curve_of_their_use() -> None:
-    use = GpuUse(gpus=1, use_percent=87.4, memory_used_mib=31744.0, memory_total_mib=81559.0)
+    use = GpuLoad(gpus=1, use_percent=87.4, memory_used_mib=31744.0, memory_total_mib=81559.0)
     site_view = view(gpu_use=use)
     assert dict(trainer_lines(site_view))["GPUs"] == "GPU use 87%, memory 31 of 80 GiB"
     assert row(site_view)["gpu_use"] == "GPU use 87%, memory 31 of 80 GiB"
     assert "GPUs" not in dict(trainer_lines(view()))
     fold = ProgressCurves()
-    for at_s, now in ((10.0, None), (20.0, GpuUse(gpus=1, use_percent=40.0))):
+    for at_s, now in ((10.0, None), (20.0, GpuLoad(gpus=1, use_percent=40.0))):
         fold.saw(at_s, [view(gpu_use=now, reported_s=at_s).record])
     [curve] = fold.since()
     assert curve.gpu_uses == (None, 40.0)

@@ -16,7 +16,7 @@ from bftrainer.lab.journal_page import JournalSource
 from bftrainer.model.cluster import NodeState
 from bftrainer.model.decision import DecisionInput, DecisionRecord
 from bftrainer.model.timeline import USES, TimelineView
-from bftrainer.model.trainer import GpuUse, TrainerProgress, TrainerSpec, TrainerState, as_decided
+from bftrainer.model.trainer import GpuLoad, TrainerProgress, TrainerSpec, TrainerState, as_decided
 from tests.support.snapshots import T0
 from tests.support.timelines import PLAN, input_of, nodes, pilot
 
@@ -133,7 +133,7 @@ def test_a_replay_has_the_curves_of_a_site_on_which_nothing_is_decided(tmp_path:
             size = 2 if 9 <= number <= 14 else 1
             told = TrainerProgress(
                 size=size, samples_per_s=5.0 * size, loss=0.5 * number, reported_s=at_s,
-                gpu_use=GpuUse(gpus=size, use_percent=float(number)),
+                gpu_use=GpuLoad(gpus=size, use_percent=float(number)),
             )  # fmt: skip
             live.look(number, at_s, [replace(submitted, state=TrainerState.RUNNING, progress=told)])
         live.close()

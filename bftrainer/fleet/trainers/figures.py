@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from bftrainer.elastic.protocol import Gpu, GpusInUse, TrainingLoss
 from bftrainer.elastic.training_loss import mean_loss
-from bftrainer.model.trainer import GpuUse, TrainerProgress, TrainerRecord
+from bftrainer.model.trainer import GpuLoad, TrainerProgress, TrainerRecord
 
 T = TypeVar("T", TrainingLoss, GpusInUse)
 
@@ -55,7 +55,7 @@ class FigureBook:
         is_finite = loss is not None
         return _with(record, replace(record.progress, loss=loss, has_finite_loss=is_finite))
 
-    def gpu_use_on(self, trainer_id: str, worker_id: str) -> GpuUse | None:
+    def gpu_use_on(self, trainer_id: str, worker_id: str) -> GpuLoad | None:
         """Return what a worker's node told of its GPUs last; None: nothing."""
         report = self._gpus.get(trainer_id, {}).get(worker_id)
         return None if report is None else gpu_use_of(report.gpus)
@@ -85,7 +85,7 @@ def _with(record: TrainerRecord, progress: TrainerProgress) -> TrainerRecord:
     return record if progress == record.progress else replace(record, progress=progress)
 
 
-def gpu_use_of(gpus: Iterable[Gpu]) -> GpuUse | None:
+def gpu_use_of(gpus: Iterable[Gpu]) -> GpuLoad | None:
     """Return the figures of GPUs together: the mean of their use, the sums of their memory.
 
     A GPU that tells one of the two only counts there; None if none tells any.
@@ -99,7 +99,7 @@ def gpu_use_of(gpus: Iterable[Gpu]) -> GpuUse | None:
     ]
     if not uses and not memory:
         return None
-    return GpuUse(
+    return GpuLoad(
         gpus=max(len(uses), len(memory)),
         use_percent=sum(uses) / len(uses) if uses else None,
         memory_used_mib=sum(used for used, _ in memory) if memory else None,

@@ -3,7 +3,7 @@
 import { clock } from "./picture.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const SPARK = { width: 60, height: 16 }, CHART = { width: 320, height: 92, left: 46, bottom: 16, top: 6 };
+const SPARK = { width: 44, height: 16 }, CHART = { width: 320, height: 92, left: 46, bottom: 16, top: 6 };
 
 function svg(kind, more, ...children) {
   const one = document.createElementNS(SVG, kind);
