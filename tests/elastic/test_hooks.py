@@ -5,13 +5,21 @@ from __future__ import annotations
 import csv
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 
 from bftrainer.elastic.origin_check import CONTINUE
-from bftrainer.elastic.protocol import Interrupted, Remarked, Reported
+from bftrainer.elastic.protocol import (
+    BY_AGENT,
+    TELLS_LOSS,
+    Interrupted,
+    Remarked,
+    Reported,
+    TrainingLoss,
+)
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 from tests.elastic.frameworks import FRAMEWORKS, Framework, assert_same, natively, start, template
@@ -61,15 +69,40 @@ def test_a_complete_run_goes_on_where_its_script_wants_more_epochs(
     tmp_path: Path, template: TemplateProcess, framework: Framework
 ) -> None:
     ways = {"BFT_TEST_DIR": str(tmp_path), "OMP_NUM_THREADS": "1", CONTINUE: "schedule-new"}
+    ways[TELLS_LOSS] = BY_AGENT
+    told: list[list[TrainingLoss]] = []
     for epochs in (1, 3):
         with Controller(tmp_path, template) as c:
             settings = json.dumps({"samples": 73, "epochs": epochs})
-            c.begin(SCRIPTS / framework.script, [settings], environment=tuple(ways.items()))
+            [only] = c.begin(
+                SCRIPTS / framework.script, [settings], environment=tuple(ways.items())
+            )
             c.finished()
+            told.append(c.workers[only].all(TrainingLoss))
         got = journal.result(tmp_path)
         assert (got["steps"], got["epoch"]) == (10 * epochs, epochs)
     counts = journal.committed_ids(tmp_path)
     assert {e: set(ids.values()) for e, ids in counts.items()} == {0: {1}, 1: {1}, 2: {1}}
+    # The loss that is told is the one that the framework logged; the last batch is of one sample.
+    logged, sizes = losses_logged(tmp_path), ([8] * 9 + [1]) * 3
+    for begin, reports in zip((0, 10), told, strict=True):
+        assert reports[-1].step == (10, 30)[begin > 0]
+        for before, now in pairwise([begin, *(report.step for report in reports)]):
+            [report] = [one for one in reports if one.step == now]
+            total = sum(sizes[before:now])
+            mean = sum(logged[k] * sizes[k] for k in range(before, now)) / total
+            assert report.weight == pytest.approx(total / (now - before))
+            assert report.loss == pytest.approx(mean, abs=1e-3)
+
+
+def losses_logged(directory: Path) -> dict[int, float]:
+    """Return the loss of each update, from 0, as transformers or Lightning's CSVLogger has it."""
+    found = {e["step"] - 1: e["loss"] for e in journal.entries(directory, "log") if "loss" in e}
+    for path in (directory / "out").glob("lightning_logs/*/metrics.csv"):
+        with path.open(newline="") as lines:
+            rows = [row for row in csv.DictReader(lines) if row["loss"]]
+        found |= {int(row["step"]): float(row["loss"]) for row in rows}
+    return found
 
 
 def test_a_counter_of_a_callback_of_the_script_is_named_once(
