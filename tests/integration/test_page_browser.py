@@ -338,7 +338,8 @@ def test_my_trainers_come_first_with_their_curves(page: Page) -> None:
     page.says("bftrainer cancel t2", "#explain")
     assert page.run("return document.querySelectorAll('#explain .line').length") == 5
     line = page.run("return document.querySelector('#explain .line').getAttribute('d')")
-    assert re.findall(r"[MLHV]", line) == ["M", "M", "L"], "there is a gap where it is not known"
+    shapes = re.findall(r"[MLHVh]", line)
+    assert shapes == ["M", "h", "M", "L"], "a dot, a gap where it is not known, a line"
     assert complaints(page.driver) == []
 
 

@@ -29,7 +29,9 @@ function path(points, box, isFromZero, isStep) {
   const x = (at_s) => (box.left + (box.width * (at_s - from_s)) / span_s).toFixed(1);
   const y = (value) => (box.top + box.height * (1 - (value - low) / (high - low))).toFixed(1);
   const after = (at_s, value) => (isStep ? `H${x(at_s)}V${y(value)}` : `L${x(at_s)} ${y(value)}`);
-  return points.map(([at_s, value], i) => (value === null ? "" : i && points[i - 1][1] !== null ? after(at_s, value) : `M${x(at_s)} ${y(value)}`)).join("");
+  const isKnown = (i) => i >= 0 && i < points.length && points[i][1] !== null;
+  const first = (at_s, value, i) => `M${x(at_s)} ${y(value)}${isKnown(i + 1) ? "" : "h.01"}`; // one alone is a dot
+  return points.map(([at_s, value], i) => (value === null ? "" : isKnown(i - 1) ? after(at_s, value) : first(at_s, value, i))).join("");
 }
 
 export function spark(points, isFromZero, isStep) {
