@@ -114,12 +114,14 @@ def test_what_is_new_comes_by_itself(page: Page) -> None:
         )
     page.says("n1,", "#under")
     page.says("idle", "#under")
+    gpus = GpuLoad(gpus=2, use_percent=50.0)
     page.service.records["t1"] = record(
-        "t1", progress=TrainerProgress(samples=700, samples_per_s=10.0)
+        "t1", progress=TrainerProgress(samples=700, samples_per_s=10.0, gpu_use=gpus)
     )
     page.service.saw(trained(time.time(), n1="t1", n2="t1"), PLAN)
     page.says("70.0%", "#trainers")
     page.says("training t1 net", "#under")
+    page.says("; GPU use 50% on 2 GPUs", "#under")
 
 
 def test_names_are_never_parsed(page: Page) -> None:

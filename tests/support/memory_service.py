@@ -45,6 +45,7 @@ from bftrainer.model.views import (
     DrainView,
     Explanation,
     LogFile,
+    NodeGpus,
     NodeView,
     ReloadView,
     SizeSpeed,
@@ -311,6 +312,7 @@ class MemoryService:
             planned_nodes=("n1", "n2"),
             requested_nodes=("n2",),
             observed_nodes=("n1",),
+            gpus=(NodeGpus(node="n1", use=use),) if (use := record.progress.gpu_use) else (),
             waits=withheld(self.records, time.time()).get(record.trainer_id, ""),
         )
 
