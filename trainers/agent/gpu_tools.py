@@ -65,8 +65,8 @@ def own(seen: Sequence[SeenGpu], devices: Sequence[str] | None) -> tuple[SeenGpu
 def _is_named(gpu: SeenGpu, device: str) -> bool:
     if device.isdecimal():
         return int(device) == gpu.index
-    is_whole = device.startswith(_WHOLE_PREFIX) and len(device) > len(_WHOLE_PREFIX)
-    return is_whole and any(name.lower().startswith(device.lower()) for name in gpu.names)
+    has_own_part = len(device) > len(_WHOLE_PREFIX)
+    return has_own_part and any(name.lower().startswith(device.lower()) for name in gpu.names)
 
 
 def _amount(value: object) -> float | None:
