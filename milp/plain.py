@@ -120,6 +120,17 @@ def added_fields(cls: type) -> Mapping[str, Any]:
     }
 
 
+class Later(NamedTuple):
+    """Fields that the release before lacks, and that are seldom at their default.
+
+    A class attribute ``LATER``. The journal has them within a name that the release before ignores,
+    because it once was a field.
+    """
+
+    within: str  # listed in ``REMOVED``
+    fields: frozenset[str]  # listed in ``ADDED``, too
+
+
 # ---- scalars: the same in both directions ------------------------------------------
 
 _NAMES = {
@@ -437,6 +448,10 @@ class _Record:
         return added_fields(self._cls) if self._form.omits_added else {}
 
     @functools.cached_property
+    def _later(self) -> Later | None:
+        return getattr(self._cls, "LATER", None) if self._form.omits_added else None
+
+    @functools.cached_property
     def _known(self) -> frozenset[str]:
         removed: AbstractSet[str] = getattr(self._cls, "REMOVED", frozenset())
         names = frozenset(field[0] for field in self._fields) | self._head.keys()
@@ -462,12 +477,14 @@ class _Record:
         for name, default in self._added.items():
             if getattr(value, name) == default:
                 del result[name]
-        return result
+        return result if self._later is None else _set_apart(result, self._later)
 
     def decode(self, plain: Any) -> Any:
         if type(plain) is self._cls:
             return plain  # decoded before, as a part of another value
         given = _instance(dict, plain)
+        if self._later is not None:
+            given = _put_back(given, self._later)
         if self._head and given.get(_TAG) != self._cls.__name__:
             raise _not_one_of(given.get(_TAG), [self._cls.__name__]).under(_TAG)
         values: dict[str, Any] = {}
@@ -485,3 +502,16 @@ class _Record:
             return self._cls(**values)
         except (TypeError, ValueError) as problem:  # the class's own checks
             raise FormError("", str(problem)) from problem
+
+
+def _set_apart(plain: dict[str, Any], later: Later) -> dict[str, Any]:
+    fields = {name: plain.pop(name) for name in later.fields if name in plain}
+    return {**plain, later.within: fields} if fields else plain
+
+
+def _put_back(plain: dict[str, Any], later: Later) -> dict[str, Any]:
+    """Return it as ``_set_apart`` had it; what the name held in earlier releases is left there."""
+    fields = plain.get(later.within)
+    if not (isinstance(fields, dict) and later.fields.issuperset(fields)):
+        return plain
+    return {name: part for name, part in plain.items() if name != later.within} | fields

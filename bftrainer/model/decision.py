@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from bftrainer.model.cluster import Snapshot
 from bftrainer.model.fairness import Blackout, Limits, Usage, Wait
 from bftrainer.model.trainer import TrainerRecord
+from milp.plain import Later
 from milp.problem import Allocation, Objective
 
 
@@ -85,6 +86,7 @@ class Settings:
     REMOVED: ClassVar = frozenset(
         {"learns_reserve", "learns_min_gap", "backfill_lead_s", "pilot_start_timeout_s"}
     )
+    LATER: ClassVar = Later("learns_reserve", frozenset({"expects_losses"}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,6 +242,7 @@ class Memory:
     losses: Losses = field(default_factory=Losses)
     ADDED: ClassVar = frozenset({"usage", "waits", "swaps", "losses"})
     REMOVED: ClassVar = frozenset({"joins", "claim_costs", "small_jobs", "gave_back"})
+    LATER: ClassVar = Later("joins", frozenset({"losses"}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from bftrainer.model.cluster import Job, JobState, Node, NodeState, Snapshot
 from bftrainer.model.decision import (
     Claim,
     DecisionInput,
+    Losses,
     Memory,
     PilotView,
     Plan,
@@ -290,3 +291,25 @@ def test_a_class_checks_its_own_values_when_decoded() -> None:
     where = r"TrainerRecord\.costs\.samples_per_s_by_size\[0\]"
     with pytest.raises(CanonicalError, match=f"{where}: must have 2 items, not 3"):
         from_plain(plain, TrainerRecord)
+
+
+def test_later_fields_are_where_the_release_before_looks_for_nothing() -> None:
+    """It ignores the names of fields that it once had, and refuses all others that it lacks."""
+    learnt = Losses(run_node_s=5.0, life_node_s=90.0, count=7)
+    memory = Memory(assignment={"n1": "t1"}, losses=learnt)
+    plain = to_plain(memory)
+    assert "losses" not in plain
+    assert plain["joins"]["losses"]["count"] == 7
+    assert from_plain(plain, Memory) == memory
+    settings = to_plain(Settings(expects_losses=True))
+    assert "expects_losses" not in settings
+    assert from_plain(settings, Settings) == Settings(expects_losses=True)
+
+
+def test_what_such_a_name_held_in_earlier_releases_is_ignored() -> None:
+    plain = to_plain(Memory(assignment={"n1": "t1"}))
+    assert "joins" not in plain
+    earlier = {**plain, "joins": {"n1": {"since_s": 3.0}}}
+    assert from_plain(earlier, Memory) == Memory(assignment={"n1": "t1"})
+    between = {**plain, "losses": to_plain(Losses(count=3))}  # written where it is read first
+    assert from_plain(between, Memory).losses.count == 3

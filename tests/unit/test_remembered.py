@@ -17,6 +17,7 @@ from bftrainer.model.decision import (
     DecisionRecord,
     Ending,
     Ends,
+    Losses,
     Memory,
     Replacing,
     Settings,
@@ -90,6 +91,17 @@ def test_the_policy_s_state_outlives_a_daemon_of_the_same_policy_with_the_same_o
     assert remembered(journal, Settings(), {}) == Memory(policy_state={"n": [3]})
     for other in ({"policy": "equal-share"}, {"policy_options": {"period_s": 5.0}}):
         assert remembered(journal, replace(Settings(), **other), {}) == Memory()
+
+
+def test_how_often_trainers_lose_nodes_outlives_a_daemon(journal: Journal) -> None:
+    expects = Settings(reserve_nodes_per_type=0, expects_losses=True)
+    learnt = Losses(run_node_s=50.0, life_node_s=400.0, count=9)
+    trained = replace(learnt, training={"n2": "t1"}, at_s=T0)
+    _write(journal, Memory(losses=trained), expects)
+    known = remembered(journal, expects, {}).losses
+    # The decision saw n2 lost after 50 node-seconds: 400 + (50 - 400) / 10.
+    assert (known.life_node_s, known.count, known.training) == (365.0, 10, {})
+    assert remembered(journal, Settings(), {}) == Memory()
 
 
 def test_what_users_used_outlives_a_daemon_with_fair_share(journal: Journal) -> None:

@@ -1,9 +1,10 @@
 """Memory of decisions that a new daemon takes over from an earlier one.
 
 ``Memory`` is journalled with every decision. A new daemon keeps what takes time to learn: the
-durations of pilot ends and starts, slow nodes, and the policy's state if policy and options are
-the same. It drops momentary values (snapshot counts, hold-offs) and whatever was being measured,
-because the daemon's absence would distort it. Called once, when the agents have been adopted.
+durations of pilot ends and starts, slow nodes, how often trainers lose nodes, and the policy's
+state if policy and options are the same. It drops momentary values (snapshot counts, hold-offs) and
+whatever was being measured, because the daemon's absence would distort it. Called once, when the
+agents have been adopted.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import replace
 
 from bftrainer.journal.journal import Journal
 from bftrainer.model.canonical import CanonicalError, from_plain
-from bftrainer.model.decision import Ends, Memory, Settings
+from bftrainer.model.decision import Ends, Losses, Memory, Settings
 from bftrainer.model.fairness import Usage
 
 LOG = logging.getLogger("bftrainer.trainers")
@@ -38,6 +39,12 @@ def remembered(journal: Journal, settings: Settings, assignment: Mapping[str, st
         memory,
         ends=Ends(took_s=known.ends.took_s, joined_s=known.ends.joined_s),
         slow_nodes=known.slow_nodes if settings.straggler_threshold else {},
+        losses=_without_the_absence(known.losses) if settings.expects_losses else Losses(),
         usage=known.usage if settings.fair_share_half_life_s is not None else Usage(),
         policy_state=known.policy_state if is_same else None,
     )
+
+
+def _without_the_absence(losses: Losses) -> Losses:
+    """Return what was learnt; which nodes were lost meanwhile, and when, nobody saw."""
+    return replace(losses, training={}, at_s=0.0)
