@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+import shutil
+import sys
+from collections.abc import Mapping
 from difflib import get_close_matches
+from pathlib import Path
 
 import click
 
 from bftrainer.cli.habits import verb_meant
 from bftrainer.cli.main import VERBS
 from bftrainer.cli.options import argument, option, verb
-from bftrainer.cli.output import is_terminal, print_as_it_is, print_lines
+from bftrainer.cli.output import is_terminal, print_as_it_is, print_lines, terminal_width
 from bftrainer.cli.pages import name_of, names_meant, pages
 from bftrainer.elastic.regular_file import read_file
 from bftrainer.model.errors import ExitCode, UsageError
@@ -67,15 +71,23 @@ def _shows_page(word: str) -> bool:
             exit_code=ExitCode.NOT_FOUND,
         )
     for name in names:
-        text = read_file(installed[name], MOST_BYTES, is_typed=True).decode()
-        if is_terminal():
-            from rich.console import Console  # noqa: PLC0415 - takes 0.1 s
-            from rich.markdown import Markdown  # noqa: PLC0415
-
-            Console().print(Markdown(text, hyperlinks=False))
-        else:
-            print_as_it_is(*text.splitlines())
+        _show(name, installed)
     return bool(names)
+
+
+def _show(name: str, installed: Mapping[str, Path]) -> None:
+    """Print a page, through the reader's pager where it is longer than the terminal."""
+    from bftrainer.cli.markdown import page_lines  # noqa: PLC0415 - the help of verbs needs none
+
+    text = read_file(installed[name], MOST_BYTES, is_typed=True).decode()
+    is_drawn = is_terminal()
+    lines = page_lines(text, terminal_width(), name=name, names=installed, is_drawn=is_drawn)
+    if not is_drawn:
+        print_as_it_is(*lines)
+    elif sys.stdin.isatty() and len(lines) >= shutil.get_terminal_size().lines:
+        click.echo_via_pager("\n".join(lines))
+    else:
+        click.echo("\n".join(lines))
 
 
 def _explain(code: str) -> None:

@@ -15,7 +15,8 @@ import bftrainer
 _NAMED = re.compile(r"(?<![\w/.-])docs/((?:[a-z0-9-]+/)*[a-z0-9-]+)\.md\b")
 _INSTALLED = "share/doc/bftrainer/"  # setup.cfg, options.data_files
 # Last parts of names that mean something else as well: a verb, or several pages.
-_TAKEN = frozenset({"compare", "policy", "reproduce", "studies", "README"})
+_TAKEN = frozenset({"compare", "policy", "reproduce", "studies"})
+_OF_FOLDER = "README"  # the page on what is in a folder
 
 
 def pages() -> Mapping[str, Path]:
@@ -45,14 +46,21 @@ def name_of(word: str) -> str:
 
 
 def names_meant(word: str, names: Iterable[str]) -> list[str]:
-    """Return the pages that a word names: by path, from docs or below it, or by the last part."""
+    """Return the pages that a word names: by path, from docs or below it, or by the last part.
+
+    A folder means the page on what is in it.
+    """
     name = name_of(word)
     there = list(names)
-    return [name] if name in there else [path for path in there if path.rpartition("/")[2] == name]
+    for path in (name, f"{name}/{_OF_FOLDER}"):
+        if path in there:
+            return [path]
+    return [path for path in there if path.rpartition("/")[2] == name]
 
 
 def command_of(name: str) -> str:
     """Return the command that opens a page, with the shortest name that means it alone."""
+    name = name.removesuffix(f"/{_OF_FOLDER}")
     last = name.rpartition("/")[2]
     return f"bftrainer help {name if last in _TAKEN else last}"
 

@@ -215,9 +215,9 @@ def _line(name: str, cell: str, width: int, indent: int = INDENT) -> Iterator[tu
     """Yield a cell in lines of its own, which are indented below its name."""
     from rich.text import Text  # noqa: PLC0415
 
-    head = f"{' ' * indent}{name}{' ' if name else ''}"
+    head = f"{name} " if name else ""
     hanging = indent + (2 if name else 0)
-    more = wrapped(cell, width, first=cell_width(head), indent=hanging)
-    for number, line in enumerate(more):
-        text = Text(line if number else f"{head}{line}", no_wrap=True)
+    lines = wrapped(f"{head}{cell}", width, first=indent, indent=hanging)
+    for number, line in enumerate(lines):
+        text = Text(line if number else f"{' ' * indent}{line}", no_wrap=True)
         yield text, max(width, cell_width(text.plain))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
 import shutil
 import sys
@@ -10,14 +11,22 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 
 from bftrainer.batch import process
 from bftrainer.cli import pages
 from bftrainer.cli.main import VERBS, main
-from bftrainer.cli.pages import command_of, with_commands
+from bftrainer.cli.markdown import page_lines
+from bftrainer.cli.pages import command_of, names_meant, with_commands
+from bftrainer.decide.policies.base import policy_names
 from tests.support.machine import ROOT
 
 Output = pytest.CaptureFixture[str]
+WIDTHS = (40, 60, 80, 200)
+MARKDOWN = re.compile(r"\]\(|<!--|\*\*|^#{1,6} |^\|.*\|$")
+FENCED = re.compile(r"^( *)```.*?\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+INDENTED = re.compile(r"    (?! *```)")
+LINKED = re.compile(r"\[bftrainer\s+help\s+([^]]+)\]")
 PACKAGES = ("bftrainer", "lsf_adapters", "milp", "slurm_plugins", "trainers")
 NAMED = re.compile(r"docs/(?:[a-z0-9-]+/)*[a-z0-9-]+\.md")
 
@@ -30,8 +39,9 @@ def test_every_page_opens_by_the_command_that_messages_name(capsys: Output) -> N
         assert (program, verb, len(words)) == ("bftrainer", "help", 1)
         assert words[0] not in VERBS
         assert main(["help", *words]) == 0, name
-        first = capsys.readouterr().out.splitlines()[0]
-        assert first == path.read_text("utf-8").splitlines()[0].expandtabs()
+        shown = " ".join(capsys.readouterr().out.split())
+        title = path.read_text("utf-8").splitlines()[0].removeprefix("# ").replace("**", "")
+        assert shown.startswith(title.partition("[")[0].strip()), name
 
 
 def test_every_page_that_a_text_names_is_there() -> None:
@@ -58,11 +68,97 @@ def test_pages_are_named_by_commands() -> None:
 
 def test_a_path_of_the_source_opens_the_page_and_a_wrong_one_is_told(capsys: Output) -> None:
     assert main(["help", "docs/howto/studies.md"]) == 0
-    assert capsys.readouterr().out.startswith("# Search hyper-parameters\n")
+    assert capsys.readouterr().out.startswith("Search hyper-parameters\n====")
     assert main(["help", "--pages"]) == 0
     assert "howto/train-pytorch" in capsys.readouterr().out.splitlines()
     assert main(["help", "docs/howto/studis.md"]) == 4
     assert "howto/studies" in capsys.readouterr().err
+
+
+def code_of(page: str) -> set[str]:
+    """The lines of a page's blocks of code, without what indents a block."""
+    return {
+        line.removeprefix(indent).expandtabs().rstrip()
+        for indent, body in FENCED.findall(page)
+        for line in body.splitlines()
+    } | {line[4:].rstrip() for line in page.splitlines() if INDENTED.match(line)}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_page_is_text_in_its_width_that_can_be_copied(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    names = pages.pages()
+    for name, path in names.items():
+        assert main(["help", name]) == 0
+        text = capsys.readouterr().out
+        lines, code = text.splitlines(), code_of(path.read_text("utf-8"))
+        without_indents = {line[cells:] for line in lines for cells in range(4, 10)}
+        assert code <= without_indents | {""}, name
+        for line in lines:
+            is_code = any(line.endswith(one) for one in code if one)
+            assert is_code or len(line.split()) == 1 or cell_len(line) <= width, (name, line)
+            assert is_code or not MARKDOWN.search(line), (name, line)
+        for linked in LINKED.findall(text):
+            assert linked not in VERBS
+            assert len(names_meant(linked, names)) == 1, (name, linked)
+
+
+def test_a_link_says_the_command_of_its_page_and_a_table_keeps_its_words() -> None:
+    text = """\
+# Title of a page
+
+**See** [how](../reference/policy.md#a) and [it](https://a.b/c), [below](#x),
+[code](../../setup.cfg).
+
+| option | meaning |
+|---|---|
+| `a b` | one bold thing that goes on for longer than the line has room |
+"""
+    names = {"howto/studies", "reference/policy"}
+    assert page_lines(text, 60, name="howto/studies", names=names) == [
+        "Title of a page",
+        "===============",
+        "",
+        "See how [bftrainer help reference/policy] and it",
+        "[https://a.b/c], below, code [in the source: setup.cfg].",
+        "",
+        "option  meaning",
+        "`a b`   one bold thing that goes on for longer than the line",
+        "        has room",
+    ]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_page_longer_than_the_terminal_goes_through_the_readers_pager(
+    monkeypatch: pytest.MonkeyPatch, capfd: Output
+) -> None:
+    for name, value in {"TERM": "xterm", "PAGER": "sed s/^/p:/", "COLUMNS": "80"}.items():
+        monkeypatch.setenv(name, value)
+    for lines, is_paged in (("24", True), ("500", False)):
+        screen = Terminal()
+        with monkeypatch.context() as here:
+            here.setattr(sys, "stdin", Terminal())
+            here.setattr(sys, "stdout", screen)
+            here.setenv("LINES", lines)
+            assert main(["help", "slurm-site"]) == 0
+        paged, shown = capfd.readouterr().out, screen.getvalue()
+        assert paged.startswith("p:Install on a Slurm site\np:\n") == is_paged
+        assert shown.startswith("\x1b[1mInstall on a Slurm site\x1b[0m\n\n") != is_paged
+
+
+def test_policies_have_a_page_each_and_one_in_common(capsys: Output) -> None:
+    assert main(["help", "policies"]) == 0
+    assert capsys.readouterr().out.startswith("Policies\n========\n")
+    assert command_of("policies/README") == "bftrainer help policies"
+    for policy in policy_names():
+        assert main(["help", policy]) == 0, policy
+        assert capsys.readouterr().out.startswith(f"{policy}: ")
 
 
 @pytest.mark.long
@@ -89,4 +185,4 @@ def test_the_wheel_carries_the_pages_and_finds_them_where_it_is_installed(tmp_pa
     listed = runs(python, "-P", "-m", "bftrainer", "help", "--pages").splitlines()
     assert set(listed) == set(pages.pages())
     told = runs(python, "-P", "-m", "bftrainer", "help", "train-pytorch")
-    assert told.startswith("# Train a PyTorch script elastically\n")
+    assert told.startswith("Train a PyTorch script elastically\n====")

@@ -346,6 +346,7 @@ def test_a_read_would_be_seen(line: str, n: int) -> None:
 
 # Files to install and JSON, which escapes; a line that is drawn anew; what imports no more.
 RAW = {
+    "bftrainer/cli/help.py": 1,  # pages, which are ours, with bold and colours
     "bftrainer/cli/main.py": 1,
     "bftrainer/cli/output.py": 5,
     "bftrainer/cli/reproduce.py": 1,
