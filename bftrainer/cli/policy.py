@@ -41,7 +41,7 @@ from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from bftrainer.batch.traces.fragments import Fragments
     from bftrainer.decide.policies.dl2_network import Network
@@ -51,12 +51,83 @@ if TYPE_CHECKING:
     from bftrainer.model.views import ReloadView, SettingChange
 
 MOST_CHARS = 40  # of a value in a table
+DEFAULT = "milp"  # of the key policy
+OURS = "bftrainer"  # the package whose policies are no plug-ins
+NEXT = (
+    "next: 'bftrainer help NAME' opens a policy's page, 'bftrainer help policies' says which one "
+    "to choose."
+)
 _SAID = ("code", "line", "column", "cause", "next_step")  # of a problem
 
 
 @click.group(name="policy", epilog=shown_example("bftrainer policy check policy.yaml"))
 def policy() -> None:
-    """Check, show and compare the administrator's policy files."""
+    """Name the policies that can be chosen; check, show and compare the files that choose one."""
+
+
+@verb(
+    option("--json", "Print the policies as JSON.", name="as_json"),
+    name="list", group=policy, example="bftrainer policy list",
+)  # fmt: skip
+def name_all(*, as_json: bool) -> None:
+    """Name each policy that is installed, what it does, and the paper that it is from.
+
+    A policy says which trainer gets how many nodes. "policy: NAME" in the daemon's policy file
+    chooses one, as does --policy NAME of "bftrainer simulate"; "bftrainer help NAME" opens its
+    page.
+    """
+    rows = [_about(name, package) for name, package in _installed().items()]
+    if as_json:
+        print_json({"schema": "bftrainer/policy-list/1", "policies": rows})
+        return
+    for row in rows:
+        print_lines(*_sentences(row), indent=4)
+    print_lines("", NEXT)
+
+
+def _sentences(row: Mapping[str, object]) -> Iterator[str]:
+    """Yield what is said of a policy: its name with a few words, then the rest below it."""
+    default = " (the default)" if row["is_default"] else ""
+    if row["problem"]:
+        yield f"{row['name']}: it cannot be used"
+        yield f"    {row['problem']}"
+    else:
+        yield f"{row['name']}{default}: {row['does'] or 'its package does not say what it does'}"
+    parts = (
+        f"It optimises {row['optimises']}." if row["optimises"] else "",
+        f"Source: {row['source']}." if row["source"] else "",
+        f"A plug-in of the package {row['package'] or 'not known'}." if row["is_plugin"] else "",
+    )
+    if rest := " ".join(filter(None, parts)):
+        yield f"    {rest}"
+
+
+def _installed() -> dict[str, str]:
+    """Return the package of each policy, by name; the default comes first."""
+    from bftrainer.decide.policies.base import ENTRY_POINT_GROUP  # noqa: PLC0415
+    from bftrainer.model.plugins import distributions  # noqa: PLC0415
+
+    packages = distributions(ENTRY_POINT_GROUP)
+    return {name: packages[name] for name in sorted(packages, key=lambda n: (n != DEFAULT, n))}
+
+
+def _about(name: str, package: str) -> dict[str, object]:
+    """Return what is said of a policy; what cannot be loaded is a problem of its package."""
+    from bftrainer.decide.policies.base import About, load_policy  # noqa: PLC0415
+
+    about, problem = About(), None
+    try:
+        about = load_policy(name).traits.about
+    except BftError as error:
+        problem = error.cause
+    return {
+        "name": name,
+        "is_default": name == DEFAULT,
+        **asdict(about),
+        "package": package,
+        "is_plugin": package != OURS,
+        "problem": problem,
+    }
 
 
 @verb(

@@ -7,6 +7,7 @@ first use.
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -20,7 +21,15 @@ def plugin_names(group: str) -> list[str]:
     return sorted({entry.name for entry in entry_points(group=group)})
 
 
-def load_plugin(group: str, name: str, *, what: str, code: str) -> Any:
+def distributions(group: str) -> Mapping[str, str]:
+    """Return the installed distribution that declares each plug-in of a group; "": not known."""
+    return {
+        entry.name: entry.dist.name if entry.dist is not None else ""
+        for entry in entry_points(group=group)
+    }
+
+
+def load_plugin(group: str, name: str, *, what: str, code: str, listed_by: str = "") -> Any:
     """Return the object declared under ``name``.
 
     Args:
@@ -28,6 +37,7 @@ def load_plugin(group: str, name: str, *, what: str, code: str) -> Any:
         name: of the plug-in.
         what: its kind for the message, such as "policy".
         code: of the error if there is no such plug-in.
+        listed_by: the command that says what each of them does; "": there is none.
 
     Raises:
         UsageError: ``code``, no installed package declares that name, or what it declares cannot
@@ -45,10 +55,11 @@ def load_plugin(group: str, name: str, *, what: str, code: str) -> Any:
                 "clone: pip install -e .): the names are those of the last installation.",
                 exit_code=ExitCode.VALIDATION_FAILED,
             ) from problem
+    more = f" '{listed_by}' says what each does." if listed_by else ""
     raise UsageError(
         code,
         f"There is no {what} called {name!r}.",
-        f"Use one of: {', '.join(plugin_names(group)) or 'none installed'}.",
+        f"Use one of: {', '.join(plugin_names(group)) or 'none installed'}.{more}",
         exit_code=ExitCode.VALIDATION_FAILED,
     )
 

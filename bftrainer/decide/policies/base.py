@@ -30,9 +30,19 @@ class NoOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """What ``bftrainer policy list`` says of a policy; "": nothing is said."""
+
+    does: str = ""  # in a few words, as the title of its page
+    optimises: str = ""  # the quantity; "nothing" if it has an order only
+    source: str = ""  # authors, title and year
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
     """Facts about a policy for its callers; the defaults suit one that reads the problem."""
 
+    about: About = About()
     # A frozen dataclass. Its fields are the keys of ``policy_options``, with types and defaults;
     # ``__post_init__`` may raise ValueError for invalid values.
     options: type[Any] = NoOptions
@@ -157,7 +167,9 @@ def load_policy(name: str) -> AllocationPolicy:
         UsageError: BFT-3050, no installed package declares that name; BFT-3051, the declared
             object is not a policy; BFT-3052, it has the interface of an earlier release.
     """
-    policy = load_plugin(ENTRY_POINT_GROUP, name, what="policy", code="BFT-3050")
+    policy = load_plugin(
+        ENTRY_POINT_GROUP, name, what="policy", code="BFT-3050", listed_by="bftrainer policy list"
+    )
     allocate = getattr(policy, "allocate", None)
     if callable(allocate) and not _takes_two(allocate):
         raise UsageError(

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
+from bftrainer.decide.policies.base import About, AllocationPolicy, Context, Decided, Traits
 from bftrainer.decide.policies.distribution import Handing
 from bftrainer.decide.policies.dl2_network import (
     Array,
@@ -178,6 +178,11 @@ class Dl2Policy:
         """
         self._choose, self._goes_on = choose, goes_on
         self.traits = Traits(
+            about=About(
+                does="a network that learns",
+                optimises="completion time",
+                source="Peng et al., DL2, 2019",
+            ),
             options=Dl2Options,
             admits=True,
             reads_rates=True,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
+from bftrainer.decide.policies.base import About, Context, Decided, Policy, Traits
 from bftrainer.decide.policies.distribution import Handing
 from bftrainer.decide.policies.greedy_steps import Step, admit, fill, terms_of
 from bftrainer.model.decision import Term
@@ -42,4 +42,15 @@ def _allocate(problem: Problem, context: Context, /) -> Decided:  # noqa: ARG001
     return handing.answer(POLICY.name, terms_of(handing, admitted, why))
 
 
-POLICY = Policy("drf", Traits(follows_curves=False), _allocate)
+POLICY = Policy(
+    "drf",
+    Traits(
+        about=About(
+            does="dominant resource fairness",
+            optimises="the smallest share of the kind of node that a trainer uses most",
+            source="Ghodsi et al., Dominant Resource Fairness, 2011",
+        ),
+        follows_curves=False,
+    ),
+    _allocate,
+)

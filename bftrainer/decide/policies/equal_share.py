@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
+from bftrainer.decide.policies.base import About, Context, Decided, Policy, Traits
 from bftrainer.decide.policies.distribution import Handing
 from bftrainer.decide.policies.greedy_steps import Step, admit, fill
 from bftrainer.model.decision import Term
@@ -35,4 +35,15 @@ def _allocate(problem: Problem, context: Context, /) -> Decided:  # noqa: ARG001
     return handing.answer(POLICY.name, terms)
 
 
-POLICY = Policy("equal-share", Traits(follows_curves=False), _allocate)
+POLICY = Policy(
+    "equal-share",
+    Traits(
+        about=About(
+            does="equal sizes",
+            optimises="equality of sizes",
+            source="Liu et al., BFTrainer, 2021 (its baseline)",
+        ),
+        follows_curves=False,
+    ),
+    _allocate,
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
+from bftrainer.decide.policies.base import About, Context, Decided, Policy, Traits
 from bftrainer.decide.policies.distribution import Handing
 from bftrainer.model.decision import Term
 from milp.problem import Problem
@@ -27,4 +27,8 @@ def _allocate(problem: Problem, context: Context, /) -> Decided:  # noqa: ARG001
     return handing.answer(POLICY.name, terms)
 
 
-POLICY = Policy("fcfs-greedy", Traits(follows_curves=False), _allocate)
+POLICY = Policy(
+    "fcfs-greedy",
+    Traits(about=About(does="each takes all it can", optimises="nothing"), follows_curves=False),
+    _allocate,
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
+from bftrainer.decide.policies.base import About, Context, Decided, Policy, Traits
 from bftrainer.decide.policies.distribution import Handing
 from bftrainer.decide.policies.queue_order import serve
 from milp.problem import Problem
@@ -17,4 +17,13 @@ def _allocate(problem: Problem, context: Context, /) -> Decided:  # noqa: ARG001
     return serve(handing, range(len(handing.trainers)), POLICY.name)
 
 
-POLICY = Policy("fifo", Traits(is_rigid=True, follows_curves=False, admits=True), _allocate)
+POLICY = Policy(
+    "fifo",
+    Traits(
+        about=About(does="first in, first out", optimises="nothing"),
+        is_rigid=True,
+        follows_curves=False,
+        admits=True,
+    ),
+    _allocate,
+)

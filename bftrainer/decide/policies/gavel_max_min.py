@@ -16,7 +16,7 @@ from typing import Any
 import highspy
 import numpy as np
 
-from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
+from bftrainer.decide.policies.base import About, Context, Decided, Policy, Traits
 from bftrainer.decide.policies.distribution import Handing
 from bftrainer.decide.policies.greedy_steps import (
     Step,
@@ -130,4 +130,14 @@ def _classes(handing: Handing, sizes: list[float]) -> dict[int, int]:
     return {j: max(handing.accepted(j), key=shares[j].__getitem__) for j in chooses}
 
 
-POLICY = Policy("gavel-max-min", Traits(), _allocate)
+POLICY = Policy(
+    "gavel-max-min",
+    Traits(
+        about=About(
+            does="the largest minimum of normalised throughput",
+            optimises="the smallest throughput relative to an equal share",
+            source="Narayanan et al., Gavel, 2020",
+        )
+    ),
+    _allocate,
+)

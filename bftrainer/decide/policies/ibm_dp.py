@@ -12,7 +12,7 @@ import math
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
-from bftrainer.decide.policies.base import Context, Decided, Policy, Traits, in_order
+from bftrainer.decide.policies.base import About, Context, Decided, Policy, Traits, in_order
 from bftrainer.decide.policies.convolution import Floats, best_sizes
 from bftrainer.decide.policies.distribution import Handing
 from bftrainer.model.decision import Term
@@ -197,4 +197,16 @@ def _dropped(problem: Problem, known: Container[str]) -> dict[str, str]:
     }
 
 
-POLICY = Policy("ibm-dp", Traits(options=IbmOptions, admits=True), _allocate)
+POLICY = Policy(
+    "ibm-dp",
+    Traits(
+        about=About(
+            does="the greatest sum of scaling factors",
+            optimises="the sum of the trainers' speed-ups over one node",
+            source="Saxena et al., Effective elastic scaling, 2020",
+        ),
+        options=IbmOptions,
+        admits=True,
+    ),
+    _allocate,
+)

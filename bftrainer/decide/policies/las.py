@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
+from bftrainer.decide.policies.base import About, Context, Decided, Policy, Traits
 from bftrainer.decide.policies.distribution import Handing
 from bftrainer.decide.policies.queue_order import Lease, by_key, serve
 from bftrainer.model.decision import Term
@@ -83,10 +83,32 @@ def _tiresias(problem: Problem, context: Context, /) -> Decided:
 
 
 LAS = Policy(
-    "las", Traits(options=LasOptions, is_rigid=True, follows_curves=False, admits=True), _las
+    "las",
+    Traits(
+        about=About(
+            does="least attained service first",
+            optimises="equality of service",
+            source="Gu et al., Tiresias, 2019",
+        ),
+        options=LasOptions,
+        is_rigid=True,
+        follows_curves=False,
+        admits=True,
+    ),
+    _las,
 )
 TIRESIAS = Policy(
     "tiresias",
-    Traits(options=TiresiasOptions, is_rigid=True, follows_curves=False, admits=True),
+    Traits(
+        about=About(
+            does="two queues by attained service",
+            optimises="equality of service, in two queues",
+            source="Gu et al., Tiresias, 2019",
+        ),
+        options=TiresiasOptions,
+        is_rigid=True,
+        follows_curves=False,
+        admits=True,
+    ),
     _tiresias,
 )

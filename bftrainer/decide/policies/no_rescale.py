@@ -12,7 +12,7 @@ continues on the nodes left, if they are at least n_min.
 
 from __future__ import annotations
 
-from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
+from bftrainer.decide.policies.base import About, Context, Decided, Policy, Traits
 from bftrainer.decide.policies.distribution import Handing
 from bftrainer.model.decision import Term
 from milp.problem import Problem
@@ -58,5 +58,14 @@ def _is_whole(handing: Handing, j: int) -> bool:
 
 
 POLICY = Policy(
-    "no-rescale", Traits(rescales=False, is_rigid=True, follows_curves=False), _allocate
+    "no-rescale",
+    Traits(
+        about=About(
+            does="a preemptable queue", optimises="nothing", source="Liu et al., BFTrainer, 2021"
+        ),
+        rescales=False,
+        is_rigid=True,
+        follows_curves=False,
+    ),
+    _allocate,
 )

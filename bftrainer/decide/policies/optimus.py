@@ -8,7 +8,7 @@ those of the goal.
 
 from __future__ import annotations
 
-from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
+from bftrainer.decide.policies.base import About, Context, Decided, Policy, Traits
 from bftrainer.decide.policies.distribution import Handing, seconds
 from bftrainer.decide.policies.greedy_steps import Step, admit, fill, samples_ahead, saved, terms_of
 from bftrainer.model.decision import Term
@@ -42,4 +42,15 @@ def _allocate(problem: Problem, context: Context, /) -> Decided:
     return handing.answer(POLICY.name, terms_of(handing, admitted, why))
 
 
-POLICY = Policy("optimus", Traits(reads_rates=True), _allocate)
+POLICY = Policy(
+    "optimus",
+    Traits(
+        about=About(
+            does="a node goes where it saves most time",
+            optimises="the sum of the times left",
+            source="Peng et al., Optimus, 2018",
+        ),
+        reads_rates=True,
+    ),
+    _allocate,
+)

@@ -11,7 +11,7 @@ because trainers rescale in place, and its avoidance of shared nodes.
 
 from __future__ import annotations
 
-from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
+from bftrainer.decide.policies.base import About, Context, Decided, Policy, Traits
 from bftrainer.decide.policies.distribution import Handing, seconds
 from bftrainer.decide.policies.greedy_steps import (
     Step,
@@ -54,4 +54,14 @@ def _allocate(problem: Problem, context: Context, /) -> Decided:  # noqa: ARG001
     return handing.answer(POLICY.name, terms_of(handing, admitted, why))
 
 
-POLICY = Policy("pollux", Traits(), _allocate)
+POLICY = Policy(
+    "pollux",
+    Traits(
+        about=About(
+            does="the mean speed-up, where slow ones count most",
+            optimises="the mean speed-up over a fair share of the nodes",
+            source="Qiao et al., Pollux, 2021",
+        )
+    ),
+    _allocate,
+)

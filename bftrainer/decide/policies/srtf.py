@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
+from bftrainer.decide.policies.base import About, Context, Decided, Policy, Traits
 from bftrainer.decide.policies.distribution import Handing, seconds
 from bftrainer.decide.policies.queue_order import by_key, serve
 from bftrainer.model.decision import Term
@@ -44,6 +44,13 @@ def _allocate(problem: Problem, context: Context, /) -> Decided:
 
 POLICY = Policy(
     "srtf",
-    Traits(options=SrtfOptions, is_rigid=True, follows_curves=False, admits=True, reads_rates=True),
+    Traits(
+        about=About(does="shortest remaining time first", optimises="the mean completion time"),
+        options=SrtfOptions,
+        is_rigid=True,
+        follows_curves=False,
+        admits=True,
+        reads_rates=True,
+    ),
     _allocate,
 )

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
+from bftrainer.decide.policies.base import About, Context, Decided, Policy, Traits
 from bftrainer.decide.policies.distribution import Handing, seconds
 from bftrainer.model.decision import Term
 from milp.problem import Problem
@@ -110,5 +110,17 @@ def _demand(handing: Handing, size: int, j: int, k: int) -> list[float]:
 
 
 POLICY = Policy(
-    "tetris", Traits(is_rigid=True, follows_curves=False, admits=True, reads_rates=True), _allocate
+    "tetris",
+    Traits(
+        about=About(
+            does="pack, and shortest work first",
+            optimises="alignment with the free nodes, less the work left",
+            source="Grandl et al., Tetris, 2014",
+        ),
+        is_rigid=True,
+        follows_curves=False,
+        admits=True,
+        reads_rates=True,
+    ),
+    _allocate,
 )

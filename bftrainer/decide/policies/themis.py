@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
+from bftrainer.decide.policies.base import About, Context, Decided, Policy, Traits
 from bftrainer.decide.policies.distribution import Handing, seconds
 from bftrainer.decide.policies.greedy_steps import (
     Step,
@@ -97,4 +97,17 @@ def _ratio(handing: Handing, context: Context, j: int, rate: float, fair: float)
     return shared_s / alone_s if alone_s > 0.0 else math.inf
 
 
-POLICY = Policy("themis", Traits(options=ThemisOptions, admits=True, reads_rates=True), _allocate)
+POLICY = Policy(
+    "themis",
+    Traits(
+        about=About(
+            does="finish-time fairness",
+            optimises="the largest ratio of the time to the end over that alone on a fair share",
+            source="Mahajan et al., Themis, 2020",
+        ),
+        options=ThemisOptions,
+        admits=True,
+        reads_rates=True,
+    ),
+    _allocate,
+)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
+from bftrainer.decide.policies.base import About, Context, Decided, Policy, Traits
 from bftrainer.decide.policies.competition import Climb, Climber
 from bftrainer.decide.policies.distribution import Handing
 from bftrainer.decide.policies.scaling_rule import Throughput
@@ -67,5 +67,15 @@ def _allocate(problem: Problem, context: Context, /) -> Decided:
 
 # It measures sizes by its own rule, so nobody is to explore in its place.
 POLICY = Policy(
-    "throughput-scaling", Traits(options=ThroughputOptions, follows_curves=False), _allocate
+    "throughput-scaling",
+    Traits(
+        about=About(
+            does="grow while new nodes earn their keep",
+            optimises="each trainer alone: it keeps nodes that gain more than a threshold",
+            source="Or et al., Resource elasticity, 2020",
+        ),
+        options=ThroughputOptions,
+        follows_curves=False,
+    ),
+    _allocate,
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
+from bftrainer.decide.policies.base import About, Context, Decided, Policy, Traits
 from bftrainer.decide.policies.competition import Climb, Climber
 from bftrainer.decide.policies.distribution import Handing
 from bftrainer.decide.policies.scaling_rule import Payoff, Points, Throughput
@@ -79,4 +79,16 @@ def _allocate(problem: Problem, context: Context, /) -> Decided:
     return climb.answer(POLICY.name, options.measure_s)
 
 
-POLICY = Policy("utility", Traits(options=UtilityOptions, follows_curves=False), _allocate)
+POLICY = Policy(
+    "utility",
+    Traits(
+        about=About(
+            does="grow while it gains more than it costs",
+            optimises="each trainer's utility less the cost of its nodes",
+            source="Or et al., Resource elasticity, 2020",
+        ),
+        options=UtilityOptions,
+        follows_curves=False,
+    ),
+    _allocate,
+)

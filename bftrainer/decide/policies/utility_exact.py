@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
+from bftrainer.decide.policies.base import About, Context, Decided, Policy, Traits
 from bftrainer.decide.policies.competition import Climb, by_curve
 from bftrainer.decide.policies.distribution import Handing
 from bftrainer.decide.policies.scaling_rule import Payoff
@@ -98,4 +98,15 @@ def best_sizes(tables: Sequence[Values], count: int) -> list[int]:
     return sizes[::-1]
 
 
-POLICY = Policy("utility-exact", Traits(options=UtilityOptions), _allocate)
+POLICY = Policy(
+    "utility-exact",
+    Traits(
+        about=About(
+            does="the greatest utility less cost",
+            optimises="the sum of the utility less cost of all trainers",
+            source="Or et al., Resource elasticity, 2020",
+        ),
+        options=UtilityOptions,
+    ),
+    _allocate,
+)

@@ -242,5 +242,6 @@ def _require_plug_in(one: _Set) -> None:
         {point.name for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)}
     )
     if name not in installed:
-        near = nearest(name, installed, f"Installed: {', '.join(installed) or 'none'}.")
+        listed = f"Installed ('bftrainer policy list'): {', '.join(installed) or 'none'}."
+        near = nearest(name, installed, listed)
         one.complain("BFT-2114", f"There is no policy called {name!r}.", near)
