@@ -21,8 +21,17 @@ from lsf_adapters.queues import Facts, Queue, number_of
 NOT_KNOWN = "lsid names neither IBM Spectrum LSF 10.1 nor volclava 2."
 USUAL_CYCLE_S = 10.0  # MBD_SLEEP_TIME that the installers set
 USUAL_INTERVAL_S = 10.0  # default of JOB_TERMINATE_INTERVAL
+_UNREAD = "They were not found out, as they could not be read"
 USUAL_PILOT_S = 14_400.0  # default of the policy's pilot_time_limit_s
-_TABLE = FindingTable("""
+RECONFIGURE = "badmin reconfig"  # what takes changed files into use
+_COMMANDS = {  # by code, where another command comes next
+    "BFT-1238": "lsid",
+    "BFT-1240": "{command}",
+    "BFT-1291": "bftrainer site init --batch-system lsf --write",
+    "BFT-1296": "bftrainer site init --batch-system lsf --write",
+}
+_TABLE = FindingTable(
+    """
 BFT-1235 harm job_types
 PREEMPT_JOBTYPE = {types}
 {costs} (documented).
@@ -80,12 +89,12 @@ LSF queues the pilots of a lost host again; they end at once when they start, bu
 until then.
 -> lsb.queues, {name}: RERUNNABLE = NO
 
-BFT-1240 loss refused
+BFT-1240 stop refused
 {setting}
 No pilot starts: {why}.
 -> {remedy}
 
-BFT-1291 loss no_queue
+BFT-1291 stop no_queue
 QUEUE_NAME = {name}
 There is no such queue, so no pilot can be submitted.
 -> lsb.queues: as bftrainer site init --batch-system lsf prints it
@@ -141,7 +150,10 @@ RUNLIMIT of {name}: {limit_min:g} minutes
 bsub refuses every longer pilot, and by default a pilot may stay {usual_min:g} minutes
 (pilot_time_limit_s).
 -> lsb.queues, {name}: RUNLIMIT = 10 {usual_min:g}, or pilot_time_limit_s: {limit_s:g} in the policy
-""")
+""",
+    command=RECONFIGURE,
+    commands=_COMMANDS,
+)
 _LIST = r"\b{}\b(?:\s*[\[(]([^\])]*)[\])])?"
 _PREEMPTABLE = re.compile(_LIST.format("PREEMPTABLE"))
 _PREEMPTIVE = re.compile(_LIST.format("PREEMPTIVE"))
@@ -174,7 +186,7 @@ def findings(facts: Facts, measured: Measured = NOTHING) -> tuple[Finding, ...]:
 
 def unknown(why: str) -> Finding:
     """Return the finding that settings could not be read."""
-    return _TABLE.findings({"unread": True}, {"why": why, "cost": "They could not be read"})[0]
+    return _TABLE.findings({"unread": True}, {"why": why, "cost": _UNREAD})[0]
 
 
 def _of_queue(facts: Facts, pilots: Queue) -> Holds:
@@ -211,23 +223,27 @@ def _of_queue(facts: Facts, pilots: Queue) -> Holds:
 def _refusals(facts: Facts, pilots: Queue) -> Iterator[Values]:
     name, status = facts.pilot_queue, pilots.status
 
-    def refused(setting: str, why: str, remedy: str) -> Values:
-        return {"setting": setting, "why": why, "remedy": remedy}
+    def refused(setting: str, why: str, remedy: str, **more: object) -> Values:
+        return {"setting": setting, "why": why, "remedy": remedy, "command": RECONFIGURE, **more}
 
     if facts.user == "root" and facts.dialect is Dialect.VOLCLAVA:
         remedy = "an ordinary account for the daemon (User= of its service)"
-        yield refused("the daemon runs as root", "volclava refuses jobs of root", remedy)
+        why, ours = "volclava refuses jobs of root", "systemctl edit bftrainer"
+        yield refused("the daemon runs as root", why, remedy, command=ours)
     elif not pilots.may_submit(facts.user):
         yield refused(
             f"USERS of {name}: {' '.join(pilots.users)}",
             f"{facts.user}, who submits pilots, is not among them (an administrator of LSF may "
             "submit all the same)",
             f"lsb.queues, {name}: USERS = {' '.join((*pilots.users, facts.user))}",
+            **{WEIGHT: Weight.LOSS},
         )
     if not status.startswith("Open"):
-        yield refused(f"{name} is {status}", "it is closed", f"badmin qopen {name}")
+        opens = f"badmin qopen {name}"
+        yield refused(f"{name} is {status}", "it is closed", opens, command=opens)
     elif not status.endswith(":Active"):
-        yield refused(f"{name} is {status}", "it dispatches nothing now", f"badmin qact {name}")
+        wakes = f"badmin qact {name}"
+        yield refused(f"{name} is {status}", "it dispatches nothing now", wakes, command=wakes)
 
 
 def _can_preempt(other: Queue, pilots: Queue) -> bool:

@@ -26,10 +26,24 @@ _ENDLESS = "Slurm waits for it without limit (PrologEpilogTimeout)."
 _NOT_SWEPT = frozenset({"proctrack/linuxproc", "proctrack/pgid"})
 SHORT_START_S = 5.0  # an agent itself needs a second or two
 _NO_PILOTS = frozenset({NodeState.DOWN, NodeState.DRAINED, NodeState.UNKNOWN})
+RECONFIGURE = "scontrol reconfigure"  # what takes most settings into use, see slurm.conf(5)
+# By code, where another command comes next.
+_COMMANDS = {
+    "BFT-1270": "sacctmgr show qos format=name,flags,priority",
+    "BFT-1271": "bftrainer site init --write",
+    "BFT-1272": "scontrol ping",
+    "BFT-1274": "bftrainer report harm",
+    "BFT-1275": "bftrainer report harm",
+    "BFT-1554": "chronyc tracking",
+    "BFT-1555": "munge --version",
+    # slurm.conf(5), 22.05: a restart of slurmctld is required.
+    "BFT-1556": "systemctl restart slurmctld",
+}
 # Exempt from preemption: slurm.conf(5) of 23.02 to 26.05, there also with SUSPEND. An
 # EpilogSlurmctld of 6 s held the job but not its node: the next started 0.8 s later.
-_TABLE = FindingTable("""
-BFT-1261 loss no_partition
+_TABLE = FindingTable(
+    """
+BFT-1261 stop no_partition
 PartitionName={name}
 There is no such partition, so no pilot can be submitted.
 -> PartitionName={name} Nodes=ALL PriorityTier=1 PreemptMode=CANCEL GraceTime=0
@@ -104,9 +118,9 @@ one bf_interval (measured).
 
 BFT-1274 unknown epilog
 {epilogs}
-It runs after each pilot, too, and every ordinary job that follows one on its node waits until it
-has ended. {limit} The daemon measures how long that is: run the doctor again when it has released
-nodes.
+How long it takes was not found out, as no daemon has told of a node that it released. It runs after
+each pilot, too, and every ordinary job that follows one on its node waits until it has ended.
+{limit} Run the doctor again when a daemon has released nodes.
 -> {skip_pilots}
 
 BFT-1274 harm slow_end
@@ -152,9 +166,12 @@ Slurm (CVE-2026-25506); its package does not name that cure.
 
 BFT-1272 unknown unread
 Slurm's settings
-They could not be read: {why}
+They were not found out, as they could not be read: {why}
 -> Run the doctor again when the controller answers.
-""")
+""",
+    command=RECONFIGURE,
+    commands=_COMMANDS,
+)
 _QUALITY = "sacctmgr add qos bfqos UsageFactor=0 Priority=0 Flags=NoReserve"
 _SKIP_PILOTS = """\
 as the first lines of the script, if what it does can wait for the next ordinary job:
@@ -169,6 +186,7 @@ MODES = {
 }
 _OTHER_MODE = "Pilots are not cancelled when an ordinary job needs the node."
 _OTHER_PARTITION = "bftrainer down, then bftrainer up --partition NAME with a preemptable one"
+_USERS_COMMAND = "bftrainer help own-daemon"
 _USERS_REMEDY = {
     "BFT-1261": _OTHER_PARTITION,
     "BFT-1262": _OTHER_PARTITION,
@@ -225,7 +243,12 @@ def for_user(found: tuple[Finding, ...], *, grace_s: float) -> tuple[Finding, ..
     There Slurm's preemption is the rule: what only delays ordinary jobs is the site's choice.
     """
     return tuple(
-        replace(f, remedy=_USERS_REMEDY[f.code], weight=Weight.LOSS)
+        replace(
+            f,
+            remedy=_USERS_REMEDY[f.code],
+            weight=f.weight if f.weight is Weight.STOP else Weight.LOSS,
+            command=_USERS_COMMAND,
+        )
         for f in found
         if f.code in _USERS_REMEDY and not (f.code == "BFT-1265" and grace_s > 0)
     )
@@ -356,7 +379,7 @@ def _epilog_limit_s(config: Mapping[str, str]) -> float:
 
 def _set(config: Mapping[str, str], *kinds: str) -> str:
     """Return the programs of these kinds as in slurm.conf; "": none."""
-    return " ".join(
+    return ", ".join(
         f"{name}={value}"
         for name, value in config.items()
         if name.partition("[")[0] in kinds and value not in {"", "(null)"}  # or Epilog[0]

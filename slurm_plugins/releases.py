@@ -75,10 +75,11 @@ def finding(release: str) -> Finding:
     """Return what ``doctor`` says."""
     return Finding(
         code=CODE,
-        weight=Weight.LOSS,
+        weight=Weight.STOP,
         setting=f"Slurm {release}",
         cost=f"Nodes are watched, none is used: bftrainer knows {KNOWN[0]} to {KNOWN[-1]}.",
         remedy=_words(release)[1],
+        command="bftrainer doctor --try-release",
     )
 
 

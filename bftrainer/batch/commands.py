@@ -44,7 +44,8 @@ def why_failed(done: process.Completed) -> str:
         return f"{name} printed more than bftrainer reads."
     if done.returncode == 127:
         return f"{name} cannot be started: {done.stderr.strip()[:200]}."
-    words = " ".join((done.stderr.strip() or done.stdout.strip()).split())
+    lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+    words = "; ".join(" ".join(line.split()) for line in lines if line.strip())
     return f"{name} ended with status {done.returncode}: {words[:_MOST_WORDS] or 'no message'}."
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from bftrainer.model.site import Finding, Weight
 
 Values = Mapping[str, object]
 Holds = Mapping[str, bool | Iterable[Values]]  # by row: whether, or with each of these values
+_NONE: Mapping[str, str] = MappingProxyType({})
 WEIGHT = "weight"  # among the values: instead of the row's
 
 
@@ -30,8 +32,18 @@ class _Row:
 class FindingTable:
     """The rows of one batch system."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(
+        self, text: str, *, command: str = "", commands: Mapping[str, str] = _NONE
+    ) -> None:
+        """Read the rows.
+
+        Args:
+            text: the table.
+            command: what is typed next, with names in braces; "": that which explains the code.
+            commands: the same by code, where it is another.
+        """
         self._rows = [_row(block) for block in text.strip().split("\n\n")]
+        self._command, self._commands = command, commands
 
     def findings(self, holds: Holds, values: Values) -> tuple[Finding, ...]:
         """Return the findings, worst first.
@@ -47,6 +59,7 @@ class FindingTable:
                 setting=row.setting.format(**values, **each),
                 cost=row.cost.format(**values, **each),
                 remedy=row.remedy.format(**values, **each),
+                command=self._commands.get(row.code, self._command).format(**values, **each),
             )
             for row in self._rows
             for each in _each(holds.get(row.name, False))

@@ -180,7 +180,9 @@ MAX_BYTES: Final = 1 << 20
 _ENABLED: Final = f"/etc/systemd/system/multi-user.target.wants/{SERVICE_NAME}"
 
 
-_TABLE: Final = FindingTable("""
+_COMMANDS: Final = {"BFT-1503": "systemctl enable --now bftrainer"}
+_TABLE: Final = FindingTable(
+    """
 BFT-1501 loss missing
 {path} is missing
 {without}
@@ -195,7 +197,10 @@ BFT-1503 loss disabled
 {service} is not enabled
 Nothing starts the daemon at boot.
 -> systemctl enable --now bftrainer
-""")
+""",
+    command="bftrainer site init --write",
+    commands=_COMMANDS,
+)
 
 
 def findings(files: Sequence[SiteFile], root: Path = Path("/")) -> tuple[Finding, ...]:

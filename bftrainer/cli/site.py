@@ -24,6 +24,7 @@ from bftrainer.model.errors import BftError, ExitCode, UsageError
 
 if TYPE_CHECKING:
     from bftrainer.batch.batch_system import BatchSystem
+    from bftrainer.cli.findings import Judged
     from bftrainer.model.site import Finding, Measured, SiteFile
     from bftrainer.model.views import StatusView
     from bftrainer.site.policy.model import SitePolicy
@@ -72,27 +73,27 @@ def doctor(
     try_release: bool,
     as_json: bool,
 ) -> None:
-    """Name settings that cost ordinary jobs time: a line each, with the figure and the change.
+    """Name what stops you, what harms ordinary jobs, and what could be better.
 
-    With --policy /etc/bftrainer/policy.yaml, the service's, it also compares the installed files
-    with those of "site init".
+    Each finding has the setting, what it costs, the change, and the next command. A running daemon
+    is asked for its policy and for what it has measured. With --policy
+    /etc/bftrainer/policy.yaml, the service's, the installed files are also compared with those of
+    "site init".
 
-    Exits with 8 if ordinary jobs would be affected or the settings could not be read.
+    Exit status: 0, nothing stops you or harms ordinary jobs; 8, something does, or it could not
+    be found out; 2, the options are wrong.
     """
+    from bftrainer.cli.findings import print_findings, status_of  # noqa: PLC0415 - loads the model
     from bftrainer.decide import horizon, short_gaps  # noqa: PLC0415 - -h needs none of it
-    from bftrainer.model.site import NOTHING, Weight  # noqa: PLC0415
+    from bftrainer.model.site import NOTHING  # noqa: PLC0415
 
-    status = None
-    with contextlib.suppress(BftError):
-        status = connect(socket_name).status()
-    batch_system = batch_system or (status.batch_system if status else "slurm")
-    if status is not None and status.batch_system != batch_system:
-        status = None  # the daemon of another one
+    status, judged = _ask(socket_name, batch_system, policy_file)
     if policy_file is None and not pairs and status is not None:
         pairs = status.batch_pairs
-    files = (policy_file,) if policy_file is not None else _policy_of(status)
-    with _opened(batch_system, files, pairs) as (system, policy):
+    batch_system = batch_system or (status.batch_system if status else "slurm")
+    with _opened(batch_system, judged.files, pairs) as (system, policy):
         if firewall is not None:
+            print_lines(judged.sentence(), err=True)
             print_as_it_is(*_rules(firewall, system, policy).splitlines())
             return
         if try_release:
@@ -100,38 +101,36 @@ def doctor(
         measured = NOTHING if status is None else status.measured
         if policy_file is not None:
             measured = replace(measured, max_nodes=policy.max_nodes)
-        found = system.findings(measured)
-        main_file = files[0] if files else None
-        found += _service(system, main_file)
-        found += _networks(system, policy, main_file, measured, status)
-        found += _told(status)
+        findings = system.findings(measured)
+        main_file = judged.files[0] if judged.files else None
+        findings += _service(system, main_file)
+        findings += _networks(system, policy, main_file, measured, status)
+        findings += _told(status)
         in_force_s = measured.t_fwd_s if policy_file is None else None
         t_fwd_s = policy.t_fwd_s if in_force_s is None else in_force_s
-        found += horizon.findings(measured.rescale_s, t_fwd_s, whose="measured")
-        found += short_gaps.findings(measured)
-    is_safe = all(f.weight is Weight.LOSS for f in found)
-    _print_findings(found, measured, is_safe=is_safe, as_json=as_json)
-    context.exit(ExitCode.OK if is_safe else ExitCode.VALIDATION_FAILED)
+        findings += horizon.findings(measured.rescale_s, t_fwd_s, whose="measured")
+        findings += short_gaps.findings(measured)
+    print_findings(judged, findings, measured, as_json=as_json)
+    context.exit(status_of(findings))
 
 
-def _print_findings(
-    findings: Sequence[Finding], measured: Measured, *, is_safe: bool, as_json: bool
-) -> None:
-    from bftrainer.decide import short_gaps  # noqa: PLC0415
+def _ask(
+    socket_name: str | None, batch_system: str | None, policy_file: Path | None
+) -> tuple[StatusView | None, Judged]:
+    """Return what the running daemon says, None if none was asked, and which policy is judged."""
+    from bftrainer.cli.findings import choose_policy  # noqa: PLC0415 - loads the model
 
-    if as_json:
-        gaps = None if measured.short_gaps is None else asdict(measured.short_gaps)
-        shown = [asdict(finding) for finding in findings]
-        print_json({"is_safe": is_safe, "findings": shown, "short_gaps": gaps})
-        return
-    for finding in findings:
-        remedy = "; ".join(line.strip() for line in finding.remedy.splitlines())
-        told = f"{finding.weight.value} {finding.code} {finding.setting}"
-        print_lines(f"{told}: {finding.cost} Change: {remedy}")
-    if not findings:
-        print_lines("Nothing to change.")
-    if measured.short_gaps is not None:
-        print_lines(*short_gaps.sentences(measured.short_gaps, measured))
+    status, no_daemon = None, ""
+    try:
+        status = connect(socket_name).status()
+    except BftError as error:
+        no_daemon = error.cause
+    if status is not None and batch_system not in {None, status.batch_system}:
+        no_daemon = f"The one that runs here uses {status.batch_system}."
+        status = None
+    files = status.policy_files if status else ()
+    is_readable = [os.access(file, os.R_OK) for file in files]
+    return status, choose_policy(policy_file, status, no_daemon=no_daemon, is_readable=is_readable)
 
 
 def _try_release(system: BatchSystem, *, as_json: bool) -> ExitCode:
@@ -145,21 +144,6 @@ def _try_release(system: BatchSystem, *, as_json: bool) -> ExitCode:
         accept = f"To use it, in the policy: {trial.accept}" if trial.accept else "It is known."
         print_lines(accept if trial.is_passed else f"Release {trial.release} did not pass.")
     return ExitCode.OK if trial.is_passed else ExitCode.VALIDATION_FAILED
-
-
-def _policy_of(status: StatusView | None) -> tuple[Path, ...]:
-    """Return the policy files of the running daemon that can be read here, and say so."""
-    files = tuple(map(Path, status.policy_files if status else ()))
-    if closed := [file for file in files if not os.access(file, os.R_OK)]:
-        print_lines(
-            f"note: the daemon's policy {closed[0]} cannot be read here, so defaults are judged; "
-            "name a copy with --policy",
-            err=True,
-        )
-        return ()
-    if files:
-        print_lines(f"policy of the daemon: {', '.join(map(str, files))}", err=True)
-    return files
 
 
 @contextlib.contextmanager

@@ -15,11 +15,12 @@ from bftrainer.model.cluster import NodeLeft
 
 
 class Weight(enum.StrEnum):
-    """The parties that a finding affects."""
+    """The parties that a finding affects, worst first."""
 
+    STOP = "stop"  # we get no node
     HARM = "harm"  # ordinary jobs
-    LOSS = "loss"  # we get fewer nodes, or none
-    UNKNOWN = "unknown"  # could not be checked
+    UNKNOWN = "unknown"  # could not be checked: perhaps ordinary jobs
+    LOSS = "loss"  # we get fewer nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +75,8 @@ class Finding:
     weight: Weight
     setting: str  # as the batch system writes it, with its value
     cost: str  # one sentence; figures in it are measured
-    remedy: str  # the line to change
+    remedy: str  # the line to change; further lines are to be copied as they are
+    command: str = ""  # to type next; "": that which explains the code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

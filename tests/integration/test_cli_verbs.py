@@ -379,10 +379,13 @@ def test_doctor_judges_the_policy_of_the_running_daemon(
     assert main(asked) == 0
     out, err = output.readouterr()
     assert "41000-41007" in out
-    assert err == f"policy of the daemon: {file}\n"
+    assert err == (
+        f"Policy judged: {file}, the policy of the running daemon. The running daemon was asked, "
+        "and what it measured counts.\n"
+    )
     service.policy_files = (str(tmp_path / "of-root.yaml"),)
     assert main(asked) == 2
-    assert "cannot be read here, so defaults are judged" in output.readouterr().err
+    assert "Policy judged: the defaults, as the running daemon's" in output.readouterr().err
 
 
 def test_doctor_finds_agents_that_never_speak_in_what_the_daemon_says(

@@ -97,7 +97,7 @@ def test_what_site_init_writes_is_a_site_without_a_finding(
     """Before: no queue, parameters that keep pilots from being preempted. After: nothing."""
     assert doctor(bare, capsys) == (
         ExitCode.VALIDATION_FAILED,
-        {"BFT-1291": "loss", "BFT-1235": "harm", "BFT-1237": "loss"},
+        {"BFT-1291": "stop", "BFT-1235": "harm", "BFT-1237": "loss"},
     )
     texts = site_init(bare, tmp_path / "site", capsys, pilot_queue="idle")
     assert (
@@ -126,8 +126,8 @@ def test_the_standard_site_of_the_stand_in(dialect: str, capsys: Output) -> None
         assert doctor(cluster, capsys) == expected
         cluster.command("badmin", "qclose", "bf")
         status, found = doctor(cluster, capsys)
-        assert found == {**expected[1], "BFT-1240": "loss"}
-        assert status == expected[0]  # we lose nodes, nobody is harmed
+        assert found == {**expected[1], "BFT-1240": "stop"}
+        assert status == ExitCode.VALIDATION_FAILED  # no pilot starts
 
 
 def test_a_site_where_everything_about_preemption_is_wrong(capsys: Output) -> None:
@@ -189,7 +189,7 @@ def test_a_real_volclava_takes_what_site_init_writes(
     with RealVolclava(volclava_config(tmp_path / "lab", n_nodes=1)) as cluster:
         options = {"command_timeout_s": "30", "pilot_queue": name, "user": "bft"}
         _, found = doctor(cluster, capsys, **options)
-        assert found == {"BFT-1291": "loss"}
+        assert found == {"BFT-1291": "stop"}
         texts = site_init(cluster, tmp_path / "site", capsys, **options)
         queues = cluster.config.lsf_envdir / "lsb.queues"
         assert f"append it to {queues}." in texts["CHECKLIST.md"]

@@ -281,6 +281,20 @@ def test_the_doctor_looks_at_the_real_settings(cluster: SlurmTestCluster) -> Non
 
     known = {"BFT-1556": "ProctrackType=proctrack/linuxproc"}  # no cgroups here
     assert ask() == known
+    report = CliRunner().invoke(cli, ["doctor", *told, "--socket", "/nowhere/d.sock"])
+    lines = report.stdout.splitlines()
+    assert report.exit_code == 8
+    assert lines[0].startswith(
+        "Policy judged: the defaults, as --policy names no file. No daemon was asked, so nothing"
+    )
+    assert "/nowhere/d.sock" in lines[0]
+    assert lines[1:4] == [
+        "", "What harms ordinary jobs (1)", "  BFT-1556 ProctrackType=proctrack/linuxproc",
+    ]  # fmt: skip
+    assert lines[-2:] == [
+        "    change: ProctrackType=proctrack/cgroup",
+        "    next:   systemctl restart slurmctld",
+    ]
     change("GraceTime=30")
     try:
         assert ask() == {**known, "BFT-1265": "GraceTime=30"}

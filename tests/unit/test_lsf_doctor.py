@@ -163,12 +163,12 @@ def test_of_a_good_volclava_preemption_is_missing_and_nothing_else() -> None:
             "BFT-1239",
             Weight.LOSS,
         ),
-        (replace(VOLCLAVA, user="root"), "BFT-1240", Weight.LOSS),
+        (replace(VOLCLAVA, user="root"), "BFT-1240", Weight.STOP),
         (ibm(user="carol"), "BFT-1240", Weight.LOSS),
         (ibm(pilots={"users": "all ~bft"}), "BFT-1240", Weight.LOSS),
-        (ibm(pilots={"status": "Closed:Active"}), "BFT-1240", Weight.LOSS),
-        (ibm(pilots={"status": "Open:Inact"}), "BFT-1240", Weight.LOSS),
-        (ibm(pilot_queue="none"), "BFT-1291", Weight.LOSS),
+        (ibm(pilots={"status": "Closed:Active"}), "BFT-1240", Weight.STOP),
+        (ibm(pilots={"status": "Open:Inact"}), "BFT-1240", Weight.STOP),
+        (ibm(pilot_queue="none"), "BFT-1291", Weight.STOP),
     ],
 )
 def test_each_wrong_setting_has_a_finding(settings: LsfSettings, code: str, weight: Weight) -> None:

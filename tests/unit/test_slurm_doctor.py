@@ -64,7 +64,7 @@ def test_a_site_that_is_as_it_should_be() -> None:
             "BFT-1555",
             Weight.HARM,
         ),
-        (replace(GOOD, partitions=BATCH), "BFT-1261", Weight.LOSS),
+        (replace(GOOD, partitions=BATCH), "BFT-1261", Weight.STOP),
         (configured(PreemptType="preempt/none"), "BFT-1262", Weight.HARM),
         (
             replace(GOOD, partitions=BATCH + PILOTS.replace("CANCEL", "REQUEUE")),
@@ -158,7 +158,7 @@ EPILOG = configured(Epilog="/etc/slurm/check", Prolog="/etc/slurm/mount")
         (
             EPILOG,
             Measured(),
-            {"BFT-1274": "The daemon measures", "BFT-1275": "The daemon measures"},
+            {"BFT-1274": "no daemon has told of a node", "BFT-1275": "The daemon measures"},
         ),
         (EPILOG, Measured(end_s=20.4, start_s=2.0), {"BFT-1274": "usable 20.4 s after"}),
         (EPILOG, Measured(end_s=0.0, start_s=31.0), {"BFT-1275": "31.0 s (measured)"}),
@@ -181,7 +181,7 @@ def test_several_epilogs_are_one_finding() -> None:
         "Epilog                  = (null)", "Epilog[0] = /check\nEpilog[1] = /clean"
     )
     (found,) = findings(replace(GOOD, config=config))
-    assert found.setting == "Epilog[0]=/check Epilog[1]=/clean"
+    assert found.setting == "Epilog[0]=/check, Epilog[1]=/clean"
 
 
 QOS = replace(

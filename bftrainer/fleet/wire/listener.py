@@ -157,7 +157,7 @@ def findings(
     except BftError as problem:
         yield Finding(
             code=problem.code,
-            weight=Weight.LOSS,
+            weight=Weight.STOP,
             setting="addresses of this host",
             cost=problem.cause,
             remedy=problem.next_step,
@@ -171,6 +171,7 @@ def findings(
             remedy="let nodes reach the daemon (bftrainer doctor --firewall nftables prints the "
             "rules), or name an address that they reach with --announce ADDRESS; agent.log in the "
             "pilot's directory and the log of the node's batch daemon say more",
+            command="bftrainer nodes",
         )
     if pilots_dir is not None and around.has_others:
         yield from site_inspector.findings(pilots_dir, measured)
