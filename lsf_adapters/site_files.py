@@ -197,8 +197,8 @@ def _steps(facts: Facts, files: Sequence[SiteFile], options: Mapping[str, Any]) 
     ]
     steps += [
         (
-            '`badmin ckconfig` must print "No errors found.": LSF ignores a line that it does not '
-            "know, and may drop the whole queue."
+            '`badmin ckconfig` must print "No errors found." (volclava: "No fatal errors found."): '
+            "LSF ignores a line that it does not know, and may drop the whole queue."
         ),
         f"`badmin reconfig`, then `bqueues -l {facts.pilot_queue}`.",
     ]
@@ -207,8 +207,8 @@ def _steps(facts: Facts, files: Sequence[SiteFile], options: Mapping[str, Any]) 
     if events := {**options, **_events(facts, options)}.get("events_file"):
         steps.append(
             f"{facts.user} must be able to read {events}, as all can where LSF was installed with "
-            f"its defaults. Else, on its directory: `setfacl -m u:{facts.user}:rx`, and `setfacl "
-            f"-d -m u:{facts.user}:r`, because LSF begins a new file now and then."
+            f"its defaults. Else `setfacl -m u:{facts.user}:rx {Path(events).parent}` and `setfacl "
+            f"-d -m u:{facts.user}:r {Path(events).parent}`, as LSF begins a new file now and then."
         )
     if place := options.get("esub_place"):
         steps.append(

@@ -5,7 +5,7 @@ The partition is that of docs/howto/slurm-site.md; what else should change is wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,12 @@ from bftrainer.batch.service_files import ACCOUNT, PROGRAM, service_files
 from bftrainer.batch.site_inspector import (
     checklist,
     first_policy,
+    installed,
     pilots_setting,
     pilots_steps,
 )
 from bftrainer.model.site import SiteFile
+from bftrainer.site.submit.helper import CONFIG
 from bftrainer.site.submit.service_files import helper_files
 from slurm_plugins import doctor
 from slurm_plugins.doctor import SlurmSettings
@@ -28,8 +30,12 @@ from slurm_plugins.parse import settings_in
 CONF_NAME = "slurm.conf.bftrainer"
 HOOK_FILE = "/run/bftrainer-hook/told"
 _AS_USERS = ("run_as", "submitter", "pilots run as the users whose trainers they are for")
+_CLEAN = (
+    "It must end with status 0. Only BFT-1274 may give another one: how long the site's Epilog "
+    "takes is measured when the daemon runs, so look again then."
+)
 _USERS = (
-    "`systemctl enable --now bftrainer-submit.socket`",
+    "`systemctl daemon-reload` and `systemctl enable --now bftrainer-submit.socket`",
     "Whoever may have pilots has the right to submit to their partition.",
 )
 UNITS = ("munge.service", "slurmctld.service")  # where they run on the daemon's host
@@ -80,11 +86,10 @@ def site_files(
                 *pilots_steps(pilots_dir, account),
                 *_steps(settings, conf, hook_file, account),
                 *((f"`{relay.name}`: {relay.about}; enable and start it.",) if relay else ()),
-                *(f"`{file.name}`: {file.about}." for file in helper),
-                *(_USERS if helper else ()),
+                *_helper_steps(helper),
             ],
             service=service,
-            doctor="It must end with status 0.",
+            doctor=_CLEAN,
         ),
     )
 
@@ -156,27 +161,49 @@ def _conf(settings: SlurmSettings, conf: Path) -> SiteFile:
     return SiteFile(name=CONF_NAME, text="\n".join(lines) + "\n", about=_about(conf))
 
 
+def _helper_steps(helper: Sequence[SiteFile]) -> tuple[str, ...]:
+    """Return the steps that install the submit helper; none if the site has none."""
+    if not helper:
+        return ()
+    places = {CONFIG.name: str(CONFIG)}
+    return (
+        f"`{CONFIG.name}`: say who may have pilots.",
+        "\n".join(installed(file, places.get(file.name, "")) for file in helper),
+        *_USERS,
+    )
+
+
 def _steps(settings: SlurmSettings, conf: Path, hook_file: Path, account: str) -> list[str]:
     later, _ = _with_partition(settings)
+    partition = settings.pilot_partition
     others = [
-        f"{found.setting}: {found.cost}\n{found.remedy}"
+        f"{found.setting}: {found.cost}\n{_in_code(found.remedy)}"
         for found in doctor.findings(later)
         if found.code in _NOT_OF_CONF
     ]
     return [
         *others,
         *_accounts(settings, account),
-        f"`{CONF_NAME}`: {_about(conf)}, and make the changes that it asks for.",
+        (
+            f"`cat {CONF_NAME} >> {conf}`, and make by hand the changes that its lines with # ask "
+            "for."
+        ),
         (
             f"`bftrainer-slurm-hook --file {hook_file} --group {account} --directory {conf.parent}`"
             f" writes both scripts. A {scripts.LUA_NAME} of the site is left alone: merge ours "
             "into it."
         ),
         (
-            f"`scontrol reconfigure`, then `scontrol show partition {settings.pilot_partition}`. "
-            "New JobSubmitPlugins need a restart of slurmctld."
+            "`systemctl restart slurmctld`, which a new JobSubmitPlugins needs (jobs run on), then "
+            f"`sinfo -p {partition}`"
         ),
     ]
+
+
+def _in_code(remedy: str) -> str:
+    """Return a change in which a command is one to be typed."""
+    command, semicolon, rest = remedy.partition("; ")
+    return f"`{command}`{semicolon}{rest}" if command.startswith("sacctmgr ") else remedy
 
 
 def _accounts(settings: SlurmSettings, account: str) -> list[str]:

@@ -76,6 +76,17 @@ def first_policy(
     )
 
 
+def installed(file: SiteFile, place: str = "") -> str:
+    """Return the command that installs a file, as a step names it.
+
+    Args:
+        file: of the site.
+        place: where it goes; "": the place that it has.
+    """
+    mode = 755 if file.is_executable else 644
+    return f"`install -D -m {mode} {file.name} {place or file.path}`"
+
+
 def checklist(
     title: str,
     batch_system: str,
@@ -86,6 +97,8 @@ def checklist(
 ) -> SiteFile:
     """Return the numbered steps of the administrator; the first and last are those of every site.
 
+    The guides (docs/howto) have the same commands.
+
     Args:
         title: of the batch system.
         batch_system: as in ``--batch-system``.
@@ -93,20 +106,27 @@ def checklist(
         service: files for systemd and the users.
         doctor: what the doctor must say then.
     """
-    which = f"--batch-system {batch_system}"
+    # Slurm need not be named.
+    which = "" if batch_system == "slurm" else f" --batch-system {batch_system}"
+    places = " and ".join(
+        f"`systemd-tmpfiles --create {Path(file.path).name}`"
+        for file in service
+        if file.name.startswith("tmpfiles.")
+    )
     all_steps = (
-        "\n".join(f"`install -D -m 644 {file.name} {file.path}`" for file in service),
+        "\n".join(map(installed, service)),
         (
-            "`systemd-sysusers` and `systemd-tmpfiles --create`. The account needs the same number "
-            "on all hosts, so a site with shared accounts makes it there first."
+            f"`systemd-sysusers`{' and ' if places else ''}{places}. The account needs the same "
+            "number on all hosts, so a site with shared accounts makes it there first."
         ),
         *steps,
         (
-            f"`bftrainer policy check {which} {POLICY_NAME}` and `install -D -m 644 {POLICY_NAME} "
+            f"`bftrainer policy check{which} {POLICY_NAME}` and `install -D -m 644 {POLICY_NAME} "
             f"{POLICY_FILE}`"
         ),
-        f"`bftrainer doctor {which} --policy {POLICY_FILE}`. {doctor}",
-        "`systemctl daemon-reload` and `systemctl enable --now bftrainer`",
+        "`systemctl daemon-reload`",
+        f"`bftrainer doctor{which} --policy {POLICY_FILE}`. {doctor}",
+        "`systemctl enable --now bftrainer` and `systemctl is-active bftrainer`",
         (
             "`bftrainer nodes` shows every node and why it is used or not. Submit a small trainer, "
             "then an ordinary job to its node: `bftrainer report harm` lists the hand-over."
@@ -116,9 +136,10 @@ def checklist(
         f"{number}. {step}".replace("\n", "\n   ") for number, step in enumerate(all_steps, start=1)
     ]
     heading = f"# bftrainer on {title}: what the administrator does"
+    more = f"'bftrainer help {batch_system}-site' explains these steps."
     return SiteFile(
         name=CHECKLIST_NAME,
-        text="\n".join((heading, "", *numbered)) + "\n",
+        text="\n".join((heading, "", more, "", *numbered)) + "\n",
         about="the steps, in this order",
     )
 

@@ -18,6 +18,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "slurm-site.md").read_tex
 LOOKS = ("sinfo", "squeue", "bftrainer nodes", "bftrainer report", "bftrainer status")
 PATIENCE_S = 90
 NO_CGROUPS = "BFT-1556"  # slurmd cannot track processes by cgroup in the test's namespaces
+NOT_YET = "BFT-1503"  # the service is not enabled before the daemon's start
 _COMMAND = re.compile(
     r"(\$ |#? ?)?(bftrainer|systemctl|scontrol|sacctmgr|sbatch|apt-get|install|su)\b"
 )
@@ -59,7 +60,7 @@ def types(machine: Machine, command: pages.Command, directory: str) -> None:
         done = machine.run(command.text, directory=directory)
         said = f"{done.returncode}: {done.stdout}{done.stderr}"
         if "doctor" in command.text:  # only what this machine cannot have is left
-            return set(re.findall(r"BFT-\d{4}", done.stdout)) == {NO_CGROUPS}
+            return set(re.findall(r"BFT-\d{4}", done.stdout)) - {NOT_YET} == {NO_CGROUPS}
         return done.is_ok and command.is_seen_in(done.stdout)
 
     try:

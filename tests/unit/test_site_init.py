@@ -256,7 +256,7 @@ def test_slurms_files_of_a_site_without_the_partition(
         files["CHECKLIST.md"],
         "slurm.conf.bftrainer",
         "bftrainer-slurm-hook",
-        "scontrol reconfigure",
+        "systemctl restart slurmctld",
         "policy check",
         "bftrainer doctor",
         "systemctl enable",

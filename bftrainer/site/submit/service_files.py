@@ -111,6 +111,7 @@ def helper_files(
             name=Path(HELPER).name,
             text=Path(helper.__file__).read_text(encoding="utf-8"),
             about=f"install it as {HELPER}, of root, mode 0755",
+            is_executable=True,
             path=HELPER,
             without=WITHOUT,
         ),
