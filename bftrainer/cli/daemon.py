@@ -46,7 +46,7 @@ def parse_options(pairs: tuple[str, ...]) -> dict[str, str]:
            "directory]", FILE, name="socket_name"),
     option("--policy PATH", "Policy YAML, or a directory of such files; of several the later "
            "counts.", PATH, name="policy_paths", multiple=True),
-    option("--batch-system", "slurm, lsf, local, ...", default="slurm"),
+    option("--batch-system", "slurm, lsf, local, or that of a plug-in.", default="slurm"),
     option("--batch-option KEY=VALUE", "Comes before the policy's batch_options.", name="pairs",
            multiple=True),
     option("--bind", "Address to listen on.  [default: all of this host; loopback where nodes are "
@@ -57,7 +57,7 @@ def parse_options(pairs: tuple[str, ...]) -> dict[str, str]:
     option("--agent-address", "Data-plane address of agents, when not their own.", default=""),
     option("--journal", "Database URL instead of SQLite.", default="", name="journal_url"),
     option("--shared-state", "Allow a state directory that other hosts see (bftrainer up)."),
-    option("--log-file", kind=FILE),
+    option("--log-file FILE", "Where the log goes.  [default: standard error]", FILE),
     option("--accept-loss ENTRY", "Start although the journal has lost entries, up to this one "
            "(see BFT-2213).", click.IntRange(min=1)),
     name="daemon",

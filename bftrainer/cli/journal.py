@@ -16,7 +16,16 @@ import click
 
 from bftrainer.cli.common import read_journal
 from bftrainer.cli.daemon import default_state_dir
-from bftrainer.cli.options import EXISTING_FILE, FILE, JSON, argument, option, shown_example, verb
+from bftrainer.cli.options import (
+    EXISTING_FILE,
+    FILE,
+    JSON,
+    VerbGroup,
+    argument,
+    option,
+    shown_example,
+    verb,
+)
 from bftrainer.cli.output import print_json, print_lines
 from bftrainer.model.columns import counted
 from bftrainer.model.errors import ExitCode, UsageError
@@ -25,7 +34,7 @@ if TYPE_CHECKING:
     from bftrainer.journal.projection import JournalEntry
 
 
-@click.group(epilog=shown_example("bftrainer journal verify journal.db"))
+@click.group(cls=VerbGroup, epilog=shown_example("bftrainer journal verify journal.db"))
 def journal() -> None:
     """Look after the journal of a daemon."""
 

@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import sys
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -19,47 +20,94 @@ from bftrainer.cli.output import print_lines
 from bftrainer.elastic.regular_file import why
 from bftrainer.model.errors import BftError, ExitCode, NoDaemonError, UsageError
 
-# verb -> (module:command, text for --help)
-VERBS = {
-    "try": ("bftrainer.cli.tryout:try_out", "Try your own script on nodes that come and go here."),
-    "up": ("bftrainer.cli.up:up", "Start your own daemon, without an administrator."),
-    "down": ("bftrainer.cli.up:down", "End your own daemon and release its nodes."),
-    "submit": ("bftrainer.cli.submit:submit", "Hand an elastic trainer to the daemon."),
-    "study": ("bftrainer.cli.study:study", "Search hyper-parameters on idle nodes."),
-    "status": ("bftrainer.cli.status:status", "Show the daemon and its trainers, or one trainer."),
-    "nodes": ("bftrainer.cli.status:nodes", "Show every node and what it is used for."),
-    "explain": ("bftrainer.cli.status:explain", "Say why a trainer has the size it has."),
-    "logs": ("bftrainer.cli.logs:logs", "Print what a trainer's workers wrote."),
-    "cancel": ("bftrainer.cli.change:cancel", "End trainers."),
-    "hold": ("bftrainer.cli.change:hold", "Keep trainers from having nodes."),
-    "release": ("bftrainer.cli.change:release", "Let held trainers go on."),
-    "update": ("bftrainer.cli.change:update", "Change sizes, weight or name of trainers."),
-    "requeue": ("bftrainer.cli.change:requeue", "Start trainers again from their checkpoints."),
-    "web": ("bftrainer.cli.web:web", "Serve a page of nodes and trainers to your browser."),
-    "top": ("bftrainer.cli.top:top", "Watch nodes and trainers on one screen."),
-    "solve": ("bftrainer.cli.solve:solve", "Decide one allocation problem from a file."),
-    "profile": ("bftrainer.cli.profile:profile", "Predict how a script scales."),
-    "policy": ("bftrainer.cli.policy:policy", "Check and show the admin's policy."),
-    "drain": ("bftrainer.cli.change:drain", "Give all nodes back and take none."),
-    "resume": ("bftrainer.cli.change:resume", "Take nodes again."),
-    "doctor": ("bftrainer.cli.site:doctor", "Name settings that would hurt ordinary jobs."),
-    "site": ("bftrainer.cli.site:site", "Say what an administrator is to install here."),
-    "report": ("bftrainer.cli.report:report", "Sum up what ordinary jobs noticed of us."),
-    "account": ("bftrainer.cli.report:account", "Say who used how many node-hours."),
-    "metrics": ("bftrainer.cli.status:metrics", "Print the daemon's metrics for Prometheus."),
-    "daemon": ("bftrainer.cli.daemon:daemon", "Run the daemon of this user."),
-    "agent": ("bftrainer.cli.agent:agent", "Run the agent of a pilot (started by the daemon)."),
-    "simulate": ("bftrainer.cli.simulate:simulate", "Replay a trace of idle nodes."),
-    "compare": ("bftrainer.cli.simulate:compare", "Play policies side by side."),
-    "replay": ("bftrainer.cli.journal:replay", "Take a journal's decisions again and compare."),
-    "journal": ("bftrainer.cli.journal:journal", "Check a journal, or remove what is old."),
-    "reproduce": ("bftrainer.cli.reproduce:reproduce", "Run a paper's evaluation again."),
-    "trace": ("bftrainer.cli.trace:trace", "Describe, make and convert traces of idle nodes."),
-    "whatif": ("bftrainer.cli.simulate:whatif", "Say what a machine's idle time is worth."),
-    "demo": ("bftrainer.cli.tryout:demo", "Watch trainers live on the idle nodes of this machine."),
-    "help": ("bftrainer.cli.help:explain_word", "Explain a verb, or the code of an error."),
+# who uses them -> verb -> (module:command, text for --help)
+GROUPS = {
+    "Begin here": {
+        "try": (
+            "bftrainer.cli.tryout:try_out",
+            "Try your own script on nodes that come and go here.",
+        ),
+        "demo": (
+            "bftrainer.cli.tryout:demo",
+            "Watch trainers live on the idle nodes of this machine.",
+        ),
+        "up": ("bftrainer.cli.up:up", "Start your own daemon, without an administrator."),
+        "down": ("bftrainer.cli.up:down", "End your own daemon and release its nodes."),
+        "help": ("bftrainer.cli.help:explain_word", "Explain a verb or an error, or open a page."),
+    },
+    "Your trainers": {
+        "submit": ("bftrainer.cli.submit:submit", "Hand a training to the daemon."),
+        "study": ("bftrainer.cli.study:study", "Search hyper-parameters on idle nodes."),
+        "profile": ("bftrainer.cli.profile:profile", "Predict how a script scales with its nodes."),
+        "cancel": ("bftrainer.cli.change:cancel", "End trainers."),
+        "hold": ("bftrainer.cli.change:hold", "Keep trainers from having nodes."),
+        "release": ("bftrainer.cli.change:release", "Let trainers that are held go on."),
+        "update": (
+            "bftrainer.cli.change:update",
+            "Change numbers of nodes, weight or name of trainers.",
+        ),
+        "requeue": ("bftrainer.cli.change:requeue", "Start trainers again from their checkpoints."),
+    },
+    "See what happens": {
+        "status": (
+            "bftrainer.cli.status:status",
+            "Show the daemon and its trainers, or one trainer.",
+        ),
+        "nodes": ("bftrainer.cli.status:nodes", "Show every node and what it is used for."),
+        "explain": (
+            "bftrainer.cli.status:explain",
+            "Say why a trainer has its nodes, or has none.",
+        ),
+        "logs": ("bftrainer.cli.logs:logs", "Print what a trainer's workers wrote."),
+        "top": ("bftrainer.cli.top:top", "Watch nodes and trainers on one screen."),
+        "web": ("bftrainer.cli.web:web", "Serve a page of nodes and trainers to your browser."),
+        "account": ("bftrainer.cli.report:account", "Say who used how many node-hours."),
+    },
+    "Administrators": {
+        "site": ("bftrainer.cli.site:site", "Say what an administrator is to install here."),
+        "doctor": (
+            "bftrainer.cli.site:doctor",
+            "Name settings that stop you or hurt ordinary jobs.",
+        ),
+        "policy": (
+            "bftrainer.cli.policy:policy",
+            "List policies; check and show the site's policy file.",
+        ),
+        "daemon": ("bftrainer.cli.daemon:daemon", "Run the daemon, as a site's service does."),
+        "drain": ("bftrainer.cli.change:drain", "Give all nodes back and take none."),
+        "resume": ("bftrainer.cli.change:resume", "Take nodes again."),
+        "report": ("bftrainer.cli.report:report", "Sum up how long ordinary jobs waited for us."),
+        "metrics": ("bftrainer.cli.status:metrics", "Print the daemon's metrics for Prometheus."),
+        "journal": ("bftrainer.cli.journal:journal", "Check a journal, or remove what is old."),
+        "agent": (
+            "bftrainer.cli.agent:agent",
+            "Hold a node; the daemon starts it, nobody types it.",
+        ),
+    },
+    "Before there is a site, and research": {
+        "whatif": ("bftrainer.cli.simulate:whatif", "Say what your machine's idle time is worth."),
+        "simulate": ("bftrainer.cli.simulate:simulate", "Replay a record (trace) of idle nodes."),
+        "compare": ("bftrainer.cli.simulate:compare", "Play policies on the same idle nodes."),
+        "trace": ("bftrainer.cli.trace:trace", "Describe, make and convert such records."),
+        "replay": (
+            "bftrainer.cli.journal:replay",
+            "Take the decisions of a daemon's journal again.",
+        ),
+        "solve": ("bftrainer.cli.solve:solve", "Decide who gets which node, from a file."),
+        "reproduce": ("bftrainer.cli.reproduce:reproduce", "Run a paper's evaluation again."),
+    },
+}
+VERBS = {verb: entry for verbs in GROUPS.values() for verb, entry in verbs.items()}
+HELP = {  # what to type -> what for
+    "bftrainer try SCRIPT": "begin with your own script, on this machine",
+    "bftrainer VERB -h": "the options of a verb, with an example",
+    "bftrainer help CODE": "what an error means, as BFT-1310",
+    "bftrainer help PAGE": "a page, as tutorial; help --pages lists them",
 }
 INTERRUPTED = 128 + 2
+
+
+Verbs = Mapping[str, tuple[str, str]]
 
 
 class LazyGroup(click.Group):
@@ -68,9 +116,17 @@ class LazyGroup(click.Group):
     A word that is none of them leads to the one that it may mean.
     """
 
-    def __init__(self, *args: Any, verbs: Mapping[str, tuple[str, str]], **more: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        groups: Mapping[str, Verbs],
+        help_lines: Mapping[str, str] = MappingProxyType({}),
+        **more: Any,
+    ) -> None:
+        """Take the verbs by the titles of their groups, and what to type for help."""
         super().__init__(*args, **more)
-        self._verbs = verbs  # verb -> (module:command, text for --help)
+        self._groups, self._help = groups, help_lines
+        self._verbs = {verb: entry for verbs in groups.values() for verb, entry in verbs.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Name the verbs in the order of the table."""
@@ -102,13 +158,18 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """List the verbs without importing them."""
-        with formatter.section("Verbs"):
-            formatter.write_dl([(verb, text) for verb, (_, text) in self._verbs.items()])
+        for title, verbs in self._groups.items():
+            with formatter.section(title):
+                formatter.write_dl([(verb, text) for verb, (_, text) in verbs.items()])
+        if self._help:
+            with formatter.section("Help"):
+                formatter.write_dl(list(self._help.items()))
 
 
 @click.command(
     cls=LazyGroup,
-    verbs=VERBS,
+    groups=GROUPS,
+    help_lines=HELP,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 done, 1 internal error or failed trainer, 2 usage, 3 refused by "
     "policy, 4 not found, 5 not permitted, 6 daemon unreachable, 7 time-out, 8 validation "
@@ -116,7 +177,12 @@ class LazyGroup(click.Group):
 )
 @click.version_option(__version__, prog_name="bftrainer", message="%(prog)s %(version)s")
 def cli() -> None:
-    """Train neural networks on the idle nodes of a cluster."""
+    """Train neural networks on the idle nodes of a cluster.
+
+    A trainer is a training that may change its number of nodes while it runs. A daemon gives
+    trainers the nodes that ordinary jobs leave idle, and takes them back when a job needs them. A
+    pilot is the batch job that holds such a node.
+    """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -19,14 +20,68 @@ from bftrainer.model.trainer import TrainerRecord
 
 COMPLETION_TIMEOUT_S = 0.2
 _ID = re.compile(r"t[1-9][0-9]*")
+_RANGE = re.compile(r"(?P<least>[^<]+)<(?P<closed>=?)x<=(?P<most>.+)")
 PATH = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path, dir_okay=False)
 EXISTING_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 
 
+class ReadableOption(click.Option):
+    """An option whose help has words for what click says in the terms of a program."""
+
+    def make_metavar(self, ctx: click.Context) -> str:
+        """Return N or NUMBER for a number, as verbs write it, instead of INTEGER RANGE."""
+        if self.metavar is None and isinstance(self.type, click.types.IntParamType):
+            return "N"
+        if self.metavar is None and isinstance(self.type, click.types.FloatParamType):
+            return "NUMBER"
+        return super().make_metavar(ctx)
+
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        """Return defaults and the like; a range in words."""
+        extra = super().get_help_extra(ctx)
+        if "range" in extra:
+            extra["range"] = range_in_words(extra["range"])
+        return extra
+
+
+def range_in_words(text: str) -> str:
+    """Return what click writes as 1<=x<=9, x>=1 or 0<x<=9: 1 to 9, at least 1, above 0 to 9."""
+    if found := _RANGE.fullmatch(text):
+        least = found["least"] if found["closed"] else f"above {found['least']}"
+        return f"{_short(least)} to {_short(found['most'])}"
+    word, value = ("at least", text[3:]) if text.startswith("x>=") else ("", "")
+    if not word and text.startswith("x>"):
+        word, value = "above", text[2:]
+    return f"{word} {_short(value)}" if word else text
+
+
+def _short(number: str) -> str:
+    return number.removesuffix(".0")
+
+
+class VerbGroup(click.Group):
+    """A group that names its verbs by their first sentences, in full."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs."""
+        with formatter.section("Verbs"):
+            formatter.write_dl([
+                (name, first_sentence(command.help or ""))
+                for name in self.list_commands(ctx)
+                if (command := self.get_command(ctx, name)) is not None
+            ])  # fmt: skip
+
+
+def first_sentence(text: str) -> str:
+    """Return a help's first sentence in one line."""
+    words = " ".join(inspect.cleandoc(text).partition("\n\n")[0].split())
+    return f"{words.partition('. ')[0].rstrip('.')}."
+
+
 def option(
     usage: str, text: str | None = None, kind: Any = None, default: Any = None, **more: Any
-) -> click.Option:
+) -> ReadableOption:
     """Return an option as its help shows it.
 
     Args:
@@ -43,7 +98,7 @@ def option(
         more = {"default": default, "show_default": default not in ("", 0), **more}
     elif not metavar and kind is None:
         more["is_flag"] = True
-    return click.Option(
+    return ReadableOption(
         declared, type=kind, metavar=metavar or None, help=with_commands(text or "") or None, **more
     )
 

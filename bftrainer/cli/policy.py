@@ -21,6 +21,7 @@ from bftrainer.cli.options import (
     JSON,
     PATH,
     SOCKET,
+    VerbGroup,
     argument,
     option,
     shown_example,
@@ -60,7 +61,9 @@ NEXT = (
 _SAID = ("code", "line", "column", "cause", "next_step")  # of a problem
 
 
-@click.group(name="policy", epilog=shown_example("bftrainer policy check policy.yaml"))
+@click.group(
+    name="policy", cls=VerbGroup, epilog=shown_example("bftrainer policy check policy.yaml")
+)
 def policy() -> None:
     """Name the policies that can be chosen; check, show and compare the files that choose one."""
 

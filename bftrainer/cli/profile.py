@@ -24,7 +24,7 @@ from click.shell_completion import CompletionItem
 
 from bftrainer.batch import process
 from bftrainer.cli.module_script import AS_MODULE, file_of
-from bftrainer.cli.options import JSON, argument, option, shown_example, verb
+from bftrainer.cli.options import JSON, VerbGroup, argument, option, shown_example, verb
 from bftrainer.cli.output import print_json, print_lines, print_table
 from bftrainer.cli.step_probes import PROGRAMS, NodeProfile, measure_steps, too_large
 from bftrainer.decide.throughput.analyzer import (
@@ -145,7 +145,7 @@ def _numbers(least: int) -> Callable[[Any, Any, str], list[int]]:
     return parse
 
 
-class _ScriptOrVerb(click.Group):
+class _ScriptOrVerb(VerbGroup):
     """A group in which whatever is not ``allreduce`` is a script."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING
 import click
 
 from bftrainer.cli.common import connect, read_journal
-from bftrainer.cli.options import JOURNAL, JSON, POLICY, SOCKET, option, shown_example, verb
+from bftrainer.cli.options import (
+    JOURNAL,
+    JSON,
+    POLICY,
+    SOCKET,
+    VerbGroup,
+    option,
+    shown_example,
+    verb,
+)
 from bftrainer.cli.output import answer, clock, duration, print_csv, print_lines, print_table
 from bftrainer.model.columns import counted, shown
 from bftrainer.model.reports import (
@@ -57,7 +66,7 @@ def span_s(_: click.Context, param: click.Parameter, value: str | None) -> float
     return float(found[1]) * _UNITS_S[found[2]]
 
 
-@click.group(epilog=shown_example("bftrainer report harm --since 7d"))
+@click.group(cls=VerbGroup, epilog=shown_example("bftrainer report harm --since 7d"))
 def report() -> None:
     """Summarise what the daemon has recorded."""
 

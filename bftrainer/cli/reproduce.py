@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bftrainer.cli.options import PATH, PROCESSES, option, shown_example, verb
+from bftrainer.cli.options import PATH, PROCESSES, VerbGroup, option, shown_example, verb
 from bftrainer.cli.output import print_lines, print_table
 from bftrainer.cli.trace import LateProgress
 from bftrainer.lab.papers.paper import about, load, names
@@ -29,7 +29,7 @@ DATA_VARIABLE = "BFTRAINER_DATA"
 LINES_SHOWN = 8  # per result; Tables 3 and 4 have 50
 
 
-class _Papers(click.Group):
+class _Papers(VerbGroup):
     """One command per paper."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature

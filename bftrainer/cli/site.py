@@ -18,7 +18,7 @@ import click
 
 from bftrainer.cli.common import connect
 from bftrainer.cli.daemon import parse_options
-from bftrainer.cli.options import JSON, PATH, SOCKET, option, shown_example, verb
+from bftrainer.cli.options import JSON, PATH, SOCKET, VerbGroup, option, shown_example, verb
 from bftrainer.cli.output import print_as_it_is, print_json, print_lines, print_table
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 
@@ -49,12 +49,12 @@ _TOLD = {  # what a daemon says -> of what, and what to do
 
 
 @verb(
-    option("--batch-system NAME", "slurm, lsf, local, ...  [default: the running daemon's, else "
-           "slurm]"),
+    option("--batch-system NAME", "slurm, lsf, local, or that of a plug-in.  [default: the running "
+           "daemon's, else slurm]"),
     option("--policy PATH", "Policy YAML.  [default: the running daemon's]", PATH,
            name="policy_file"),
-    option("--batch-option KEY=VALUE", "Option of the batch system; see docs/howto.", name="pairs",
-           multiple=True),
+    option("--batch-option KEY=VALUE", "Option of the batch system; 'bftrainer help slurm-site' "
+           "lists them.", name="pairs", multiple=True),
     option("--firewall", "Print the rules that this site's firewalls need, and no more.",
            click.Choice(["nftables", "firewalld"])),
     option("--try-release", "Try the batch system's release with one pilot on an idle node."),
@@ -234,13 +234,13 @@ def _rules(kind: str, system: BatchSystem, policy: SitePolicy) -> str:
 DEFAULT_DIRECTORY = Path("bftrainer-site")
 
 
-@click.group(epilog=shown_example("bftrainer site init"))
+@click.group(cls=VerbGroup, epilog=shown_example("bftrainer site init"))
 def site() -> None:
     """Prepare a site for bftrainer."""
 
 
 @verb(
-    option("--batch-system", "slurm, lsf, ...", default="slurm"),
+    option("--batch-system", "slurm, lsf, or that of a plug-in.", default="slurm"),
     option("--policy", "Policy YAML whose batch_options count.", PATH, name="policy_file"),
     option("--batch-option KEY=VALUE", "Option of the batch system; it is also written into the "
            "first policy.", name="pairs", multiple=True),

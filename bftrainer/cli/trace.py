@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
-from bftrainer.cli.options import JSON, PATH, argument, option, shown_example, verb
+from bftrainer.cli.options import JSON, PATH, VerbGroup, argument, option, shown_example, verb
 from bftrainer.cli.output import print_json, print_lines, print_table
 from bftrainer.model.columns import shown
 
@@ -26,7 +26,7 @@ HOUR_S = 3600.0
 DATE_LENGTH = len("2024-05-01")
 
 
-@click.group(name="trace", epilog=shown_example("bftrainer trace info idle.npz"))
+@click.group(name="trace", cls=VerbGroup, epilog=shown_example("bftrainer trace info idle.npz"))
 def trace() -> None:
     """Describe, make and convert traces of idle nodes."""
 
@@ -104,9 +104,9 @@ def info(file: Path, plot: Path | None, *, as_json: bool, **options: Any) -> Non
 
 @verb(
     option("--out", "File to write.", PATH, required=True),
-    option("--nodes", kind=click.IntRange(1), default=256, name="n_nodes"),
-    option("--hours", kind=click.FloatRange(min=0, min_open=True), default=48.0),
-    option("--seed", kind=click.IntRange(0), default=1),
+    option("--nodes", "How many nodes it is of.", click.IntRange(1), 256, name="n_nodes"),
+    option("--hours", "How long it is.", click.FloatRange(min=0, min_open=True), 48.0),
+    option("--seed", "The same seed gives the same trace.", click.IntRange(0), 1),
     option("--start", "First second of the trace.", float, 0.0, show_default=True, name="start_s"),
     option("--machine-nodes", "Machine the nodes are part of [default: 4734, Summit's, or --nodes]",
            click.IntRange(1)),

@@ -30,8 +30,8 @@ NO_WAIT = option("--no-wait", "End at once; otherwise the page stays on a termin
 @verb(
     option("--out", "Where timeline.png and summary.json go.",
            click.Path(file_okay=False, path_type=Path), Path("demo-out")),
-    option("--nodes", kind=click.IntRange(3, 64),
-           default=lambda: min(16, max(4, 2 * len(os.sched_getaffinity(0)))),
+    option("--nodes", "How many nodes the small cluster has.", click.IntRange(3, 64),
+           lambda: min(16, max(4, 2 * len(os.sched_getaffinity(0)))),
            show_default="2 for each processor, 4 to 16", name="n_nodes"),
     option("--no-live", "A line every two seconds instead of a live page."),
     NO_WAIT,

@@ -16,6 +16,7 @@ import pytest
 
 import bftrainer
 from bftrainer.batch import process
+from bftrainer.cli.pages import pages
 from slurm_plugins.site_files import usual_service
 from tests.integration.slurm_fixtures import need_slurm
 from tests.support import slurm_site
@@ -126,6 +127,20 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
 COMMIT = ("git", "log", "-1", "--format=%ct")
 
 
+def opens_pages(*program: str | Path) -> None:
+    """Check that an installed program finds every page that messages and lists name."""
+    assert set(runs(*program, "help", "--pages").splitlines()) == set(pages())
+    for name, title in (
+        ("slurm-site", "Install on a Slurm site\n====="),
+        ("docs/howto/operate.md", "Operate a daemon\n====="),
+        ("policies", "Policies\n====="),
+        ("las", "las: least attained service first\n====="),
+    ):
+        assert runs(*program, "help", name).startswith(title), name
+    listed = json.loads(runs(*program, "policy", "list", "--json"))["policies"]
+    assert {(row["package"], row["problem"]) for row in listed} == {("bftrainer", None)}
+
+
 def test_another_tree_of_the_commit_gives_the_same_bytes(
     packages: Path, elsewhere: Path, tmp_path: Path
 ) -> None:
@@ -170,6 +185,7 @@ def test_the_wheel_needs_no_compiler(packages: Path, tmp_path: Path) -> None:
     runs(*pip, "-c", ROOT / "constraints.txt", one(packages, "*.whl"), PATH=f"{programs}")
     assert not (tmp_path / "compiled").exists()
     assert runs(python, "-I", "-m", "bftrainer", "--version") == VERSION
+    opens_pages(python, "-I", "-m", "bftrainer")
 
 
 def test_the_bundle_installs_without_a_network(packages: Path, tmp_path: Path) -> None:
@@ -183,6 +199,7 @@ def test_the_bundle_installs_without_a_network(packages: Path, tmp_path: Path) -
     program = (*isolated, tmp_path / "env" / "bin" / "bftrainer")
     assert runs(*program, "--version") == VERSION
     assert "\nnext: " in runs(*program, "help", "BFT-1310")
+    opens_pages(*program)
     changed = one(bundle / "wheels", "click-*.whl")
     changed.write_bytes(changed.read_bytes() + b"\0")
     argv = [str(bundle / "install.sh"), str(tmp_path / "other")]
@@ -202,6 +219,7 @@ def test_the_debian_package_works_where_it_is_unpacked(packages: Path, tmp_path:
     installed = (tmp_path / "opt/bftrainer/bin/python", "-I", "-m", "bftrainer")
     assert runs(*installed, "--version") == VERSION
     assert "\nnext: " in runs(*installed, "help", "BFT-1310")
+    opens_pages(*installed)
     for file in usual_service():
         path = tmp_path / "usr/lib" / file.path.removeprefix("/etc/")
         assert path.read_text() == file.text

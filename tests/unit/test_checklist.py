@@ -16,6 +16,7 @@ from bftrainer.model.site import SiteFile
 from lsf_adapters import site_files as lsf
 from lsf_adapters.queues import facts
 from slurm_plugins import site_files as slurm
+from slurm_plugins.doctor import SlurmSettings
 from tests.unit.test_lsf_doctor import VOLCLAVA, ibm
 from tests.unit.test_slurm_doctor import BATCH, CONFIG, GOOD
 
@@ -82,7 +83,7 @@ def test_the_guide_has_the_commands_of_the_checklist_in_its_order(
     ("settings", "options"), [(DATABASE, {}), (BARE, HELPED)], ids=["slurmdbd", "many users"]
 )
 def test_the_guide_has_what_only_some_sites_need(
-    settings: slurm.SlurmSettings, options: dict[str, str]
+    settings: SlurmSettings, options: dict[str, str]
 ) -> None:
     usual = commands(slurm.site_files(BARE, {}))
     more = [one for one in commands(slurm.site_files(settings, options)) if one not in usual]

@@ -12,6 +12,7 @@ import pytest
 
 from bftrainer.cli.codes import additions, meanings, texts
 from bftrainer.cli.main import VERBS, cli, main
+from bftrainer.cli.options import range_in_words
 from bftrainer.cli.sentences import CODE, Sentence, sentences
 from bftrainer.model.errors import ExitCode
 
@@ -49,6 +50,74 @@ def test_the_example_of_every_verb_is_a_command_line_of_it(
             assert called[-1].startswith(f"{context.command_path} ")
         else:
             assert called[-1] == context.command_path
+
+
+# What a program's author writes, and help that ends in the middle of a sentence.
+JARGON = re.compile(r"\b(INTEGER|FLOAT) RANGE|\bINTEGER\b|\bFLOAT\b|x[<>]|<=x|[^\]]\.\.\.$")
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_the_help_of_every_verb_fits_and_says_what_each_option_is(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    for verb in VERBS:
+        for context in below(verb):
+            command, where = context.command, context.command_path
+            silent = [p.opts for p in command.params if isinstance(p, click.Option) and not p.help]
+            hidden = [p.opts for p in command.params if isinstance(p, click.Option) and p.hidden]
+            assert [names for names in silent if names not in hidden] == [], where
+            for line in click.Context(
+                command, info_name=context.info_name, parent=context.parent
+            ).get_help().splitlines():  # fmt: skip
+                # What is typed is not wrapped: examples, and the choices of an option.
+                is_copied = re.match(r" *(Example: |Usage: |\[)|  --\S+ \[\S+\]$", line)
+                assert len(line) <= width or is_copied or len(line.split()) == 1, (where, line)
+                assert not JARGON.search(line) or is_copied, (where, line)
+
+
+def test_verbs_are_listed_by_who_uses_them(capsys: Output) -> None:
+    assert main(["-h"]) == 0
+    text = capsys.readouterr().out
+    titles = re.findall(r"^(\w.*):$", text, re.MULTILINE)
+    assert titles == [
+        "Options",
+        "Begin here",
+        "Your trainers",
+        "See what happens",
+        "Administrators",
+        "Before there is a site, and research",
+        "Help",
+    ]
+    for title, verb in (
+        ("Begin here", "try"),
+        ("Your trainers", "submit"),
+        ("See what happens", "explain"),
+        ("Administrators", "doctor"),
+        ("Before there is a site, and research", "whatif"),
+    ):
+        verbs = text.partition(f"\n{title}:\n")[2].partition("\n\n")[0]
+        assert re.search(rf"^  {verb} ", verbs, re.MULTILINE)
+    for word in ("trainer", "daemon", "pilot"):
+        assert re.search(rf"\b{word}\b", text.partition("Options:")[0])  # explained first
+    # Each help line names a command that works.
+    for words in ("try -h", "help BFT-1310", "help tutorial", "help --pages"):
+        assert main(words.split()) == 0
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("x>=1", "at least 1"),
+        ("x>0", "above 0"),
+        ("0.1<=x<=86400.0", "0.1 to 86400"),
+        ("0<x<=9", "above 0 to 9"),
+        ("x<=3", "x<=3"),
+    ],
+)
+def test_a_range_is_read_in_words(written: str, read: str) -> None:
+    assert range_in_words(written) == read
 
 
 def test_the_help_of_a_verb_is_its_own(capsys: Output) -> None:

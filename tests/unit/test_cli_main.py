@@ -62,7 +62,7 @@ def test_version(capsys: Output) -> None:
 
 def test_no_verb_shows_help_as_a_mistake(capsys: Output) -> None:
     assert main([]) == ExitCode.USAGE
-    assert "Verbs:" in capsys.readouterr().err
+    assert "Begin here:" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_shell_completion_knows_verbs() -> None:
             "COMP_CWORD": "1",
         },
     )
-    verbs = ["submit", "study", "status", "solve", "site", "simulate"]
+    verbs = ["submit", "study", "status", "site", "simulate", "solve"]
     assert done.stdout.splitlines() == [f"plain,{verb}" for verb in verbs]
 
 

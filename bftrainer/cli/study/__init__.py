@@ -24,7 +24,9 @@ VERBS = {
 
 
 @click.command(
-    cls=LazyGroup, verbs=VERBS, epilog=shown_example("bftrainer study run study.yaml train.py")
+    cls=LazyGroup,
+    groups={"Verbs": VERBS},
+    epilog=shown_example("bftrainer study run study.yaml train.py"),
 )
 def study() -> None:
     """Search hyper-parameters: every trial is a trainer on idle nodes."""
