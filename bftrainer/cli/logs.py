@@ -40,7 +40,8 @@ HEADERS = ("WORKER", "NODE", ">RANK", ">GENERATION", "FILE")
 @verb(
     trainer_ids(),
     option("--rank", "Only the workers of this rank.", click.IntRange(min=0)),
-    option("--generation, -g", "Only the workers that joined in this generation.",
+    option("--generation, -g", "Only the workers that joined in this generation: a fixed group "
+           "of workers, by number.",
            click.IntRange(min=0)),
     option("--all, -a", "All workers, oldest first.", name="is_all"),
     option("-n LINES", "Only the last lines of each.  "

@@ -19,6 +19,7 @@ from bftrainer.model.errors import BftError, UsageError
 from bftrainer.model.trainer import TrainerRecord
 
 COMPLETION_TIMEOUT_S = 0.2
+_END = re.compile(r"\. (?=[A-Z\"'-])")  # of a sentence; not of an abbreviation before a number
 _ID = re.compile(r"t[1-9][0-9]*")
 _RANGE = re.compile(r"(?P<least>[^<]+)<(?P<closed>=?)x<=(?P<most>.+)")
 PATH = click.Path(path_type=Path)
@@ -76,7 +77,7 @@ class VerbGroup(click.Group):
 def first_sentence(text: str) -> str:
     """Return a help's first sentence in one line."""
     words = " ".join(inspect.cleandoc(text).partition("\n\n")[0].split())
-    return f"{words.partition('. ')[0].rstrip('.')}."
+    return f"{_END.split(words, maxsplit=1)[0].rstrip('.')}."
 
 
 def option(

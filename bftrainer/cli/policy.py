@@ -140,7 +140,7 @@ def _about(name: str, package: str) -> dict[str, object]:
            FILE, name="journal_file"),
     option("--trace FILE", "Replay this instead, in any format of 'bftrainer trace'.", PATH,
            name="trace_file"),
-    option("--workload", "Trainers for the trace: a name or a JSON file "
+    option("--workload NAME|FILE", "Trainers for the trace: a name or a JSON file "
            "(docs/reference/traces.md).", default="hpo-shufflenet"),
     option("--hours", "How much: the journal's last, or the trace's first.",
            click.FloatRange(min=0, min_open=True), 24.0),

@@ -54,21 +54,25 @@ STEPS = 500  # of the progress bar; more would slow the replay
 
 
 @verb(
-    option("--trace", "Trace file in any format of 'bftrainer trace', or the generated sample.",
+    option("--trace FILE", "Trace file in any format of 'bftrainer trace', or the generated "
+           "sample.",
            default=SHIPPED, name="file"),
     *SELECTION, *READING,
-    option("--workload", "Name (hpo-NETWORK, diverse) or JSON file; see docs/reference/traces.md.",
+    option("--workload NAME|FILE", "Name (hpo-NETWORK, diverse) or JSON file; see "
+           "docs/reference/traces.md.",
            default="hpo-shufflenet"),
     option("--policy NAME[,NAME...]", "Decision rule; several are replayed side by side.",
            default=("milp",), name="policies", multiple=True),
     option("--objective", "What the policy milp makes the most of.",
            click.Choice(["throughput", "scaling-efficiency", "weighted", "utility"]),
            default="throughput"),
-    option("--t-fwd SECONDS", "Forward-looking time.", default="120", name="t_fwd"),
+    option("--t-fwd SECONDS", "How far ahead a decision looks.", default="120", name="t_fwd"),
     option("--p-jmax", "How many trainers run at once.", click.IntRange(1), 10),
-    option("--job-nodes", "Nodes a job of no-rescale asks for [default: N_eq / P_jmax].",
+    option("--job-nodes", "Nodes a job of no-rescale asks for  [default: the mean number of "
+           "idle nodes, shared by --p-jmax]",
            click.IntRange(1)),
-    option("--costs", "paper, physical (as measured), or a file of durations.", default="paper"),
+    option("--costs NAME|FILE", "paper, physical (as measured), or a file of durations.",
+           default="paper"),
     option("--cost NAME=SECONDS", "One duration of the physical model, such as claim=5.",
            name="given", multiple=True),
     option("--poll-interval SECONDS", "Time between two polls of the batch system, each with a "
@@ -98,7 +102,11 @@ def simulate(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Replay a trace of idle nodes and report what trainers would have made of it."""
+    """Replay a trace of idle nodes and report what trainers would have made of it.
+
+    A trace says which nodes were idle, from when until when. "bftrainer trace" makes one from the
+    records of a batch system.
+    """
     from bftrainer.batch.traces import SAMPLE  # noqa: PLC0415
     from bftrainer.lab.report import (  # noqa: PLC0415
         ReportSetup,
@@ -260,9 +268,10 @@ QUICK_SEEDS, QUICK_HOURS = 2, 6.0
            click.Choice(ARENAS), name="arenas", multiple=True),
     option("--seeds", "How often, each time with other nodes, times and orders.",
            click.IntRange(1, 1000), 5),
-    option("--trace", "Trace of the arena idle, as for simulate.", default=SHIPPED, name="file"),
+    option("--trace FILE", "Trace of the arena idle, as for simulate.",
+           default=SHIPPED, name="file"),
     *READING,
-    option("--workload", "Name or JSON file, as for simulate.", default="diverse"),
+    option("--workload NAME|FILE", "Name or JSON file, as for simulate.", default="diverse"),
     option("--trainers", "So many of the workload, at most.", click.IntRange(1), TRAINERS,
            name="n_trainers"),
     option("--nodes", "Of the trace.", click.IntRange(1), 256, name="n_nodes"),
@@ -423,13 +432,15 @@ PILOT_PARTITION = "bf"  # where the Slurm adapter submits pilots unless told oth
     *SELECTION[1:4],
     option("--unfillable", "Only what no pending job could have used.", name="only_unfillable"),
     *READING,
-    option("--policy", "Decision rule; several are compared at the settings of the first.",
+    option("--policy NAME", "Decision rule; several are compared at the settings of the first.",
            default=("milp",), name="policies", multiple=True),
-    option("--t-fwd S", "Forward-looking time(s) to try.", click.FloatRange(1), name="t_fwd_s",
+    option("--t-fwd S", "How far ahead a decision looks; repeat to try several.",
+           click.FloatRange(1), name="t_fwd_s",
            multiple=True),
     option("--p-jmax N", "Number(s) of trainers at once to try.", click.IntRange(1, 1000),
            multiple=True),
-    option("--hold-down S", "Hold-down time(s) to try.", click.FloatRange(0), name="hold_down_s",
+    option("--hold-down S", "How long a node is idle before it is taken; repeat to try several.",
+           click.FloatRange(0), name="hold_down_s",
            multiple=True),
     option("--poll-interval", "Time between two polls of the batch system.", click.FloatRange(0.05),
            1.0, name="poll_interval_s"),
@@ -439,7 +450,8 @@ PILOT_PARTITION = "bf"  # where the Slurm adapter submits pilots unless told oth
     option("--min-gap S", "The policy's min_gap_s.", click.FloatRange(0), 120.0, name="min_gap_s"),
     option("--gap-margin S", "The policy's gap_margin_s.", click.FloatRange(0), 60.0,
            name="gap_margin_s"),
-    option("--network", "What the trainers train: a network of Table 2.", default="shufflenet"),
+    option("--network NAME", "What the trainers train: a network of the BFTrainer paper's Table 2.",
+           default="shufflenet"),
     option("--trainer-nodes MIN:MAX", "Sizes a trainer may have.", default="1:64"),
     option("--costs FILE", "Durations, such as bench_rescale.py --json writes.", PATH,
            name="costs_file"),

@@ -236,7 +236,10 @@ DEFAULT_DIRECTORY = Path("bftrainer-site")
 
 @click.group(cls=VerbGroup, epilog=shown_example("bftrainer site init"))
 def site() -> None:
-    """Prepare a site for bftrainer."""
+    """Prepare a site for bftrainer.
+
+    A site is a cluster whose administrator runs the daemon for all users.
+    """
 
 
 @verb(

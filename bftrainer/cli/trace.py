@@ -28,11 +28,14 @@ DATE_LENGTH = len("2024-05-01")
 
 @click.group(name="trace", cls=VerbGroup, epilog=shown_example("bftrainer trace info idle.npz"))
 def trace() -> None:
-    """Describe, make and convert traces of idle nodes."""
+    """Describe, make and convert traces of idle nodes.
+
+    A trace says which nodes were idle, from when until when.
+    """
 
 
 READING = [
-    option("--format", "npz, csv, parquet, swf, sacct, lsb.acct or bhist.", default="auto",
+    option("--format NAME", "npz, csv, parquet, swf, sacct, lsb.acct or bhist.", default="auto",
            name="format_name"),
     option("--time-zone NAME", "Of local times (sacct, bhist), and of --start and --end.  "
            "[default: UTC]"),
