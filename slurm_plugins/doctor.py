@@ -30,7 +30,7 @@ RECONFIGURE = "scontrol reconfigure"  # what takes most settings into use, see s
 # By code, where another command comes next.
 _COMMANDS = {
     "BFT-1270": "sacctmgr show qos format=name,flags,priority",
-    "BFT-1271": "bftrainer site init --write",
+    "BFT-1271": "bftrainer help slurm-site",
     "BFT-1272": "scontrol ping",
     "BFT-1274": "bftrainer report harm",
     "BFT-1275": "bftrainer report harm",

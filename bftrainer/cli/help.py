@@ -41,7 +41,7 @@ def explain_word(context: click.Context, words: tuple[str, ...], *, lists_pages:
     if len(words) == 1 and (code := _CODE.fullmatch(words[0])):
         _explain(f"BFT-{code[1]}")
         return
-    if len(words) == 1 and words[0] not in VERBS and _shows_page(words[0]):
+    if len(words) == 1 and words[0] not in VERBS and _shows(words[0]):
         return
     here = context.find_root()
     for word in words:
@@ -51,6 +51,16 @@ def explain_word(context: click.Context, words: tuple[str, ...], *, lists_pages:
         if command is not None:
             here = click.Context(command, info_name=name, parent=here, **command.context_settings)
     print_as_it_is(*here.get_help().splitlines())
+
+
+def _shows(word: str) -> bool:
+    """Print the page of this name, or what is said of a plug-in; return whether there is one."""
+    from bftrainer.cli.policy import said_of_plug_in  # noqa: PLC0415 - the help of verbs needs none
+
+    if lines := said_of_plug_in(word):
+        print_lines(*lines, indent=4)
+        return True
+    return _shows_page(word)
 
 
 def _shows_page(word: str) -> bool:

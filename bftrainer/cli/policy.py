@@ -88,6 +88,12 @@ def name_all(*, as_json: bool) -> None:
     print_lines("", NEXT)
 
 
+def said_of_plug_in(name: str) -> tuple[str, ...]:
+    """Return what is said of a policy that another package declares; (): there is none."""
+    package = _installed().get(name, OURS)
+    return () if package == OURS else tuple(_sentences(_about(name, package)))
+
+
 def _sentences(row: Mapping[str, object]) -> Iterator[str]:
     """Yield what is said of a policy: its name with a few words, then the rest below it."""
     default = " (the default)" if row["is_default"] else ""

@@ -161,7 +161,7 @@ def test_each_finding_has_a_command_that_comes_next() -> None:
         "BFT-1261": "scontrol reconfigure",
         "BFT-1572": "scontrol reconfigure",
         "BFT-1267": "scontrol reconfigure",
-        "BFT-1271": "bftrainer site init --write",
+        "BFT-1271": "bftrainer help slurm-site",
         "BFT-1274": "bftrainer report harm",
     }
     assert findings(replace(GOOD, partitions=BATCH))[0].weight is Weight.STOP

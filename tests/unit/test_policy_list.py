@@ -66,9 +66,8 @@ def test_the_list_says_it_in_sentences(capsys: Output) -> None:
     assert "'bftrainer help NAME' opens a policy's page" in lines[-1]
 
 
-def test_a_plug_in_is_named_with_its_package_and_with_what_is_wrong_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
-) -> None:
+def plug_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install two policies of another package, one of which cannot be loaded."""
     (tmp_path / "theirs_policy.py").write_text(PLUGIN)
     monkeypatch.syspath_prepend(str(tmp_path))
     package = SimpleNamespace(name="their-package")
@@ -82,6 +81,12 @@ def test_a_plug_in_is_named_with_its_package_and_with_what_is_wrong_with_it(
         return EntryPoints(entries).select(**wanted)
 
     monkeypatch.setattr(plugins, "entry_points", entry_points)
+
+
+def test_a_plug_in_is_named_with_its_package_and_with_what_is_wrong_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    plug_ins(tmp_path, monkeypatch)
     rows = listed(capsys)
     assert {name: (row["package"], row["is_plugin"]) for name, row in rows.items()} == {
         "theirs": ("their-package", True),
@@ -97,6 +102,19 @@ def test_a_plug_in_is_named_with_its_package_and_with_what_is_wrong_with_it(
     ]
     assert lines[2:5] == [
         "    A plug-in of the package their-package.",
+        "theirs: its package does not say what it does",
+        "    A plug-in of the package their-package.",
+    ]
+
+
+def test_the_help_of_a_plug_in_is_what_the_list_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    assert main(["help", "theirs"]) == 4
+    assert "BFT-1454" in capsys.readouterr().err
+    plug_ins(tmp_path, monkeypatch)
+    assert main(["help", "theirs"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
         "theirs: its package does not say what it does",
         "    A plug-in of the package their-package.",
     ]
