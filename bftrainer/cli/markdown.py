@@ -7,6 +7,7 @@ there to be copied. A link says the command that opens its page.
 from __future__ import annotations
 
 import io
+import os
 import posixpath
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
@@ -218,6 +219,8 @@ class _Page:
 def _styled(lines: Sequence[str]) -> Iterator[str]:
     """Yield lines with their styles; none lasts beyond its line, where pagers would end it."""
     opened = list[str]()
+    if os.environ.get("NO_COLOR"):  # no-color.org: bold is no colour
+        lines = [line.replace(CODE, "`").replace(END_CODE, "`") for line in lines]
     for line in lines:
         parts = [_STYLES[style] for style in opened]
         for sign in line:

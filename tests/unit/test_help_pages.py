@@ -130,6 +130,17 @@ def test_a_link_says_the_command_of_its_page_and_a_table_keeps_its_words() -> No
     ]
 
 
+def test_colours_are_left_out_where_nobody_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "**Use** `a b` and\n`c`."
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert page_lines(text, 80, is_drawn=True) == [
+        "\x1b[1mUse\x1b[0m \x1b[36ma b\x1b[0m and \x1b[36mc\x1b[0m."
+    ]
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert page_lines(text, 80, is_drawn=True) == ["\x1b[1mUse\x1b[0m `a b` and `c`."]
+    assert page_lines(text, 80) == ["Use `a b` and `c`."]
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
