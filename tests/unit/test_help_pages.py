@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import sysconfig
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ WIDTHS = (
 )
 MARKDOWN = re.compile(r"\]\(|<!--|\*\*|^#{1,6} |^\|.*\|$")
 FENCED = re.compile(r"^( *)```.*?\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
-INDENTED = re.compile(r"    (?! *```)")
+LISTED = re.compile(r"^ *([*]|\d+\.) ", re.MULTILINE)
 LINKED = re.compile(r"\[bftrainer\s+help\s+([^]]+)\]")
 PACKAGES = ("bftrainer", "lsf_adapters", "milp", "slurm_plugins", "trainers")
 NAMED = re.compile(r"docs/(?:[a-z0-9-]+/)*[a-z0-9-]+\.md")
@@ -82,11 +83,19 @@ def test_a_path_of_the_source_opens_the_page_and_a_wrong_one_is_told(capsys: Out
 
 def code_of(page: str) -> set[str]:
     """The lines of a page's blocks of code, without what indents a block."""
-    return {
+    fenced = {
         line.removeprefix(indent).expandtabs().rstrip()
         for indent, body in FENCED.findall(page)
         for line in body.splitlines()
-    } | {line[4:].rstrip() for line in page.splitlines() if INDENTED.match(line)}
+    }
+    # Blocks that four spaces make code: after an empty line, and not in a list.
+    blocks = FENCED.sub("", page).split("\n\n")
+    indented = [
+        block
+        for before, block in pairwise(blocks)
+        if block.startswith("    ") and not LISTED.search(before)
+    ]
+    return fenced | {line[4:].rstrip() for block in indented for line in block.splitlines()}
 
 
 @pytest.mark.parametrize("width", WIDTHS)
