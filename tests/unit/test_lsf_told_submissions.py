@@ -104,4 +104,5 @@ def test_the_script_is_installed(tmp_path: Path, name: str) -> None:
     assert file.stat().st_mode & 0o777 == 0o755
     text = file.read_text()
     assert f"%.{MOST_BYTES}s" in text
-    assert "97" not in text, "the status with which esub refuses"
+    without_paths = text.replace(str(tmp_path), "")  # its number may be any
+    assert "97" not in without_paths, "the status with which esub refuses"
