@@ -19,6 +19,7 @@ from bftrainer.daemon.explain.nodes import (
     unheard_sentence,
 )
 from bftrainer.daemon.explain.sizes import (
+    Circumstances,
     explain_trainer,
     gap_share,
     impossible,
@@ -158,6 +159,9 @@ class DaemonViews:
         view = self._view(record)
         allocation = plan.allocation if plan else None
         marginal = allocation.marginals.get(trainer_id) if allocation else None
+        settings, circumstances = state.in_force.settings, self._circumstances(record)
+        stragglers = straggler_sentences(record, plan, settings, view.observed_nodes)
+        is_decided = circumstances.is_decided and record.cancelled_s is None
         return Explanation(
             trainer_id=trainer_id,
             state=record.state.value,
@@ -172,9 +176,9 @@ class DaemonViews:
                 *self._not_saved(trainer_id),
                 *divergence_sentences(record),
                 *record.remark_sentences,
-                *self._pilot_sentences(record, view.planned_nodes),
-                *self._size_sentences(record, len(view.observed_nodes)),
-                *straggler_sentences(record, plan, state.in_force.settings, view.observed_nodes),
+                *(self._pilot_sentences(record, view.planned_nodes) if is_decided else ()),
+                *self._size_sentences(record, len(view.observed_nodes), circumstances),
+                *(stragglers if is_decided else ()),
                 *backend_sentences(record),
                 *batch_sentences(record),
                 *self._fault_sentences(record),
@@ -245,13 +249,19 @@ class DaemonViews:
         """Say which nodes it failed on and does not use for a while."""
         return tuple(self._cooling_nodes(of=record.trainer_id).values())
 
-    def _size_sentences(self, record: TrainerRecord, observed_size: int) -> tuple[str, ...]:
+    def _circumstances(self, record: TrainerRecord) -> Circumstances:
+        """Return what counts more for it than the last decision."""
+        return Circumstances(
+            withheld=self._trainers.waiting.withheld().get(record.trainer_id, ""),
+            settled=self._trainers.budget.in_words(record.trainer_id, now_s()),
+            is_draining=self._state.draining.is_on,
+            is_heard=not self._unheard(record),
+        )
+
+    def _size_sentences(
+        self, record: TrainerRecord, observed_size: int, circumstances: Circumstances
+    ) -> tuple[str, ...]:
         state = self._state
-        if why := self._trainers.waiting.withheld().get(record.trainer_id):
-            return (why,)
-        settled = self._trainers.budget.in_words(record.trainer_id, now_s())
-        if settled and observed_size:
-            return settled
         queue = self._trainers.waiting.eligible()
         return explain_trainer(
             record,
@@ -261,6 +271,7 @@ class DaemonViews:
             self._nodes(),
             observed_size,
             state.seen.given.now_s if state.seen.given else 0.0,
+            circumstances=circumstances,
         )
 
     def logs(self, trainer_id: str) -> tuple[LogFile, ...]:
@@ -407,7 +418,8 @@ class DaemonViews:
         records = tuple(records)
         hopeless = impossible([r for r in records if not r.state.is_final], self._nodes())
         planned: dict[str, list[str]] = {}
-        for node, trainer_id in plan.assignment.items() if plan else ():
+        takes_none = state.draining.is_on  # whatever was decided
+        for node, trainer_id in plan.assignment.items() if plan and not takes_none else ():
             planned.setdefault(trainer_id, []).append(node)
         held = set(self._agents.held.values())
         waited_for = state.pilots.by_node().keys() - held

@@ -48,7 +48,7 @@ def test_a_limit_makes_a_trainer_wait_or_small_or_never_start() -> None:
     assert said["t1"].startswith(full)
     assert said["t2"] == f"{full} (max_nodes_by_user)."
     assert said["t3"] == (
-        "It never starts: it needs 4 nodes (n_min) and the policy allows user ann 3 at once"
+        "It cannot run: it needs 4 nodes (n_min) and the policy allows user ann 3 at once"
         " (max_nodes_by_user)."
     )
     assert "The trainers of account x have 1 node, and" in said["t4"]

@@ -225,7 +225,7 @@ def test_a_policy_that_always_fails_leaves_everybody_what_they_have_and_jobs_get
     assert "what nobody thought of" in plan.trouble
     queue = (record("t1"), record("t2"))
     said = explain_trainer(queue[1], plan, SETTINGS, queue, HELD, 2)
-    assert said == (plan.trouble, "Until this is fixed, every trainer keeps its nodes.")
+    assert said == (plan.trouble, "Until this is fixed, no trainer's nodes change.")
     policy.calls = 0
     site.decide(seen, record("t1"), record("t2"), pilots=pilots, after_s=1.0)
     assert policy.calls == 2  # decided twice, and nobody searched again

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from bftrainer.daemon.explain.nodes import true_cause
 from bftrainer.decide import losses
@@ -30,6 +31,24 @@ _NUMBERS = (("It is ", "They are "), ("It has ", "They have "), ("It was ", "The
 SHOWN_GAP = 0.0005  # of the answer's worth; below it nothing is said
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """What counts more for a trainer than the last decision."""
+
+    withheld: str = ""  # why it is to have no nodes now, in a sentence (``trainer.withheld``)
+    settled: tuple[str, ...] = ()  # sentences on why it keeps the nodes that it has
+    is_draining: bool = False  # all nodes are given back; the answer says so elsewhere
+    is_heard: bool = True  # the agents of its last nodes; else nobody knows what it does
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the last decision's nodes are what it is to have."""
+        return not (self.withheld or self.is_draining)
+
+
+ORDINARY = Circumstances()
+
+
 def limit_sentences(
     record: TrainerRecord, plan: Plan, settings: Settings, queue: Sequence[TrainerRecord]
 ) -> list[str]:
@@ -42,9 +61,9 @@ def limit_sentences(
             one.trainer_id for one in queue if (name, most, key) in limits_on(one.spec, limits)
         }
         used = sum([one in members for one in plan.assignment.values()])
-        if record.spec.n_min > most:
+        if record.spec.n_min > most and not has:
             found.append(
-                f"It never starts: it needs {counted(record.spec.n_min, 'node')} (n_min) and the"
+                f"It cannot run: it needs {counted(record.spec.n_min, 'node')} (n_min) and the"
                 f" policy allows {name} {most} at once ({key})."
             )
         elif used + step > most and has < record.spec.n_max:
@@ -152,8 +171,10 @@ def explain_trainer(
     nodes: Sequence[Node],
     observed_size: int,
     now_s: float = 0.0,
+    *,
+    circumstances: Circumstances = ORDINARY,
 ) -> tuple[str, ...]:
-    """Return the reasons, most important first.
+    """Return the reasons, most important first; none of them contradicts another.
 
     Args:
         record: the trainer.
@@ -163,38 +184,88 @@ def explain_trainer(
         nodes: of the last snapshot.
         observed_size: members of its current generation.
         now_s: of the decision; 0: it is not said how long it has waited.
+        circumstances: what counts more than the decision.
     """
     if record.state.is_final:
         failures = f" Failures in all: {record.failures}." if record.failures else ""
         return (f"It is {record.state.value}: {record.reason}{failures}",)
+    planned = sum(1 for t in plan.assignment.values() if t == record.trainer_id) if plan else 0
+    if record.cancelled_s is not None:
+        return (record.reason,)
+    if not circumstances.is_decided:
+        return tuple(_of_none(record, circumstances, observed_size))
+    if circumstances.settled and planned == observed_size > 0:
+        return circumstances.settled
     if plan is None:
         return ("No decision has been taken yet; the daemon has just started.",)
+    args = (record, plan, settings, queue, nodes, planned, observed_size)
+    return _of_plan(*args, now_s, is_heard=circumstances.is_heard)
+
+
+def _of_plan(
+    record: TrainerRecord,
+    plan: Plan,
+    settings: Settings,
+    queue: Sequence[TrainerRecord],
+    nodes: Sequence[Node],
+    planned: int,
+    observed_size: int,
+    now_s: float,
+    *,
+    is_heard: bool,
+) -> tuple[str, ...]:
+    """Say what the last decision made of a trainer, and how far it is with that."""
     if not plan.pool and plan.allocation is None and not plan.reserve and plan.not_used:
         unknown = next(iter(plan.not_used.values()))
         if "did not answer" in unknown:
             return (unknown,)
-    planned = sum(1 for t in plan.assignment.values() if t == record.trainer_id)
     left_out = why_left_out(record.trainer_id, plan.memory.left_out)
-    sentences = [*left_out] or _size_sentences(record, plan, settings, queue, nodes, planned)
-    if planned and now_s < record.rests_until_s:
+    sentences = [*left_out] or _size_sentences(
+        record, plan, settings, queue, nodes, planned, observed_size
+    )
+    if 0 < planned <= observed_size and now_s < record.rests_until_s:
         sentences.append(
             f"It rests after a shrink: for {record.rests_until_s - now_s:.0f} s it does not grow"
             " (--rescale-rest)."
         )
+    if not is_heard:
+        return tuple(sentences)
     if not (planned or observed_size) and now_s:
         sentences += _wait(record, plan, settings, now_s)
     if planned != observed_size:
-        sentences.append(
-            f"It is on its way from {observed_size} to {counted(planned, 'node')}: agents and"
-            " joiners start while the others train."
-        )
+        sentences.append(_change(observed_size, planned))
     if coming := sum(1 for t in plan.swaps.values() if t == record.trainer_id):
         sentences.append(
             f"{coming} more come from other users: their pilots leave, then its own start."
         )
-    if record.state is TrainerState.PARKED:
-        sentences.append(record.reason)
-    return tuple(sentences)
+    return (*sentences, *_parked(record, observed_size))
+
+
+def _of_none(record: TrainerRecord, circumstances: Circumstances, observed: int) -> list[str]:
+    """Say what becomes of a trainer that is to have no nodes now."""
+    why = circumstances.withheld
+    if observed and record.requeued_s is None:  # else this is said already
+        leaves = f"It leaves its {counted(observed, 'node')}"
+        return [why, f"{leaves}."] if why else [f"{leaves}, as all do."]
+    if why:
+        return [why]
+    parked = _parked(record, observed) if circumstances.is_heard else []
+    return [*parked, "It gets none while all nodes are given back."]
+
+
+def _parked(record: TrainerRecord, observed: int) -> list[str]:
+    """Say what a trainer without nodes that has run goes on from."""
+    return [record.reason] if record.state is TrainerState.PARKED and not observed else []
+
+
+def _change(observed: int, planned: int) -> str:
+    """Say how a trainer comes from the size that it has to the one that it is to have."""
+    if planned > observed:
+        how = "it trains on and grows" if observed else "it trains"
+        how += " when agents and workers there have started"
+    else:
+        how = f"it gives {observed - planned if planned else 'all'} back"
+    return f"It is on its way from {observed} to {counted(planned, 'node')}: {how}."
 
 
 def _wait(record: TrainerRecord, plan: Plan, settings: Settings, now_s: float) -> list[str]:
@@ -219,6 +290,7 @@ def _size_sentences(
     queue: Sequence[TrainerRecord],
     nodes: Sequence[Node],
     planned: int,
+    observed: int,
 ) -> list[str]:
     stuck = cannot_start(queue, plan.pool, nodes, plan.assignment)
     if not planned and record.trainer_id in stuck:
@@ -233,7 +305,7 @@ def _size_sentences(
     in_line = [r.trainer_id for r in queue if r.trainer_id not in passed_over]
     in_line = in_order(in_line, plan.order)
     position = in_line.index(record.trainer_id) + 1 if record.trainer_id in in_line else 0
-    if position > settings.p_jmax:
+    if position > settings.p_jmax and not planned:
         return [
             (
                 f"It is number {position} in the queue and the policy runs"
@@ -241,7 +313,10 @@ def _size_sentences(
             )
         ]
     if plan.trouble:
-        return [plan.trouble, "Until this is fixed, every trainer keeps its nodes."]
+        return [plan.trouble, "Until this is fixed, no trainer's nodes change."]
+    if planned == record.spec.n_max:
+        has = "has" if observed == planned else "is to have"
+        return [f"It {has} its maximum of {counted(planned, 'node')} (n_max)."]
     return _of_size(record, plan, settings, planned, limited)
 
 
@@ -250,9 +325,9 @@ def _of_size(
 ) -> list[str]:
     """Say why it has this many nodes; ``limited``: by which limits."""
     pool = len(plan.pool)
-    if planned == record.spec.n_max:
-        return [f"It has its maximum of {counted(planned, 'node')} (n_max)."]
     only = [f"It may have {record.spec.nodes} nodes only (--nodes)."] if record.spec.sizes else []
+    if plan.allocation is None and pool:
+        return [*limited, *only, "The last decision did not weigh it; the next one does."]
     if plan.allocation is None:
         return ["The pool is empty.", *_idle(plan, settings)]
     return [
@@ -287,7 +362,7 @@ def _worth(
 def _best_here(planned: int, pool: int) -> str:
     if pool == 1:
         return "it is" if planned else "it is not"
-    return f"{planned} of them {'is' if planned == 1 else 'are'}"
+    return f"{planned or 'none'} of them {'is' if planned < 2 else 'are'}"
 
 
 def _lost(record: TrainerRecord, plan: Plan, settings: Settings, planned: int) -> list[str]:
@@ -321,7 +396,9 @@ def _of_one_more(gain: float, price: float) -> str:
         return "With one node more it would lose more by the rescale than it gains in that time."
     if price > gain:
         return f"One more node would bring it {gain / price:.0%} of what a node brings elsewhere."
-    return "One more node would bring it as much as a node brings elsewhere, but none is left."
+    return (
+        "One more node would bring it as much as a node brings elsewhere, but none is left for it."
+    )
 
 
 def _idle(plan: Plan, settings: Settings) -> list[str]:

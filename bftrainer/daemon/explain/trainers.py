@@ -43,10 +43,9 @@ def trouble(record: TrainerRecord, budget: int, now_s: float) -> str:
 
 
 def trouble_sentences(record: TrainerRecord, budget: int, now_s: float) -> tuple[str, ...]:
-    """Also say that a cancelled trainer is about to end."""
-    found = trouble(record, budget, now_s)
-    is_going = record.cancelled_s is not None and not record.state.is_final
-    return (*([record.reason] if is_going else []), *([found] if found else []))
+    """Say so in an explanation, unless it is being cancelled: then it is not tried again."""
+    sentence = trouble(record, budget, now_s) if record.cancelled_s is None else ""
+    return (sentence,) if sentence else ()
 
 
 def divergence_sentences(record: TrainerRecord) -> tuple[str, ...]:
