@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bftrainer.model.cluster import Node, NodeLeft
-from bftrainer.model.errors import BatchSystemError, UsageError
+from bftrainer.model.errors import BatchSystemError, ExitCode, UsageError
 from bftrainer.model.hostlist import ParseError
 from bftrainer.model.site import DaemonJob, NodeLimit, OwnSite, Wish
 from slurm_plugins import commands, parse, site_options, slots
@@ -279,6 +279,7 @@ class SlurmSites:
             f"Slurm cannot be asked: {why_failed(done)}",
             "Try again on a login node of the cluster where sinfo answers; without a cluster: "
             "bftrainer try SCRIPT.",
+            exit_code=ExitCode.DAEMON_UNREACHABLE,
         )
 
     def _rows(self, what: Sequence[str], fields: Sequence[str], unread: list[str]) -> list[Row]:

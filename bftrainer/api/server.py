@@ -16,7 +16,7 @@ from bftrainer.api.http_protocol import EmbeddedServer
 from bftrainer.api.routes import Routes
 from bftrainer.api.service import Service
 from bftrainer.elastic.worker_keeper import own_name
-from bftrainer.model.errors import BftError, ExitCode
+from bftrainer.model.errors import BftError, ExitCode, exit_code_of
 from bftrainer.site.policy.keys import Visibility
 
 BACKLOG = 1024  # a burst of connections waits here for ``doorman``
@@ -105,6 +105,7 @@ def bind(path: Path, mode: int) -> socket.socket:
             "BFT-1104",
             f"The socket {path} cannot be created: {problem.strerror}.",
             "Use a local directory that you can write to as BFTRAINER_STATE_DIR.",
+            exit_code=exit_code_of(problem),
         ) from problem
     return listener
 

@@ -18,7 +18,7 @@ from bftrainer import __version__
 from bftrainer.cli import streams
 from bftrainer.cli.output import print_lines
 from bftrainer.elastic.regular_file import why
-from bftrainer.model.errors import BftError, ExitCode, NoDaemonError, UsageError
+from bftrainer.model.errors import BftError, ExitCode, NoDaemonError, UsageError, exit_code_of
 
 # who uses them -> verb -> (module:command, text for --help)
 GROUPS = {
@@ -171,9 +171,9 @@ class LazyGroup(click.Group):
     groups=GROUPS,
     help_lines=HELP,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 done, 1 internal error or failed trainer, 2 usage, 3 refused by "
-    "policy, 4 not found, 5 not permitted, 6 daemon unreachable, 7 time-out, 8 validation "
-    "failed, 75 already running, 128+N ended by signal N.",
+    epilog="Exit codes: 0 done, 1 failed (a trainer, a script, a disk, or a defect), 2 usage, "
+    "3 refused by policy, 4 not found, 5 not permitted, 6 daemon or batch system unreachable, "
+    "7 not done in time, 8 validation failed, 75 already running, 128+N ended by signal N.",
 )
 @click.version_option(__version__, prog_name="bftrainer", message="%(prog)s %(version)s")
 def cli() -> None:
@@ -196,8 +196,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except OSError as problem:
             if problem.filename is None:
                 raise
-            print_error(_file_error(problem))
-            return int(ExitCode.NOT_PERMITTED)
+            error = _file_error(problem)
+            print_error(error)
+            return int(error.exit_code)
         return status
 
 
@@ -246,6 +247,7 @@ def _file_error(problem: OSError) -> BftError:
         "BFT-1069",
         f"{why(problem)}.",
         "Check that this file and the directories above it exist and are open to you.",
+        exit_code=exit_code_of(problem),
     )
 
 

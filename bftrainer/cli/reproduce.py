@@ -20,7 +20,7 @@ from bftrainer.cli.options import PATH, PROCESSES, VerbGroup, option, shown_exam
 from bftrainer.cli.output import print_lines, print_table
 from bftrainer.cli.trace import LateProgress
 from bftrainer.lab.papers.paper import about, load, names
-from bftrainer.model.errors import ExitCode, UsageError
+from bftrainer.model.errors import UsageError, exit_code_of
 
 if TYPE_CHECKING:
     from bftrainer.lab.papers.paper import Reproduction
@@ -140,5 +140,5 @@ def _writing() -> Iterator[None]:
             "BFT-4161",
             f"{problem.filename} cannot be written: {problem.strerror or problem}.",
             "Choose another place for --out or --json.",
-            exit_code=ExitCode.VALIDATION_FAILED,
+            exit_code=exit_code_of(problem),
         ) from problem

@@ -73,7 +73,11 @@ _NEXT_STEPS = {
     "try again.",
 }
 _EXITS = {
+    "BFT-2202": ExitCode.VALIDATION_FAILED,
+    "BFT-2203": ExitCode.VALIDATION_FAILED,
+    "BFT-2205": ExitCode.VALIDATION_FAILED,
     "BFT-2206": ExitCode.NOT_PERMITTED,
+    "BFT-2208": ExitCode.TIMEOUT,
     "BFT-2209": ExitCode.ALREADY_RUNNING,
     "BFT-2210": ExitCode.USAGE,
 }

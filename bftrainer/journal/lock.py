@@ -109,6 +109,7 @@ def refuse_shared_filesystem(directory: Path, mounts: str | None = None) -> None
             f"The state directory {directory} is on a {kind} file system, which other hosts share.",
             "Choose a directory on a local disk of this host, for example "
             "/var/lib/bftrainer; checkpoints may stay on shared file systems.",
+            exit_code=ExitCode.USAGE,
         )
 
 

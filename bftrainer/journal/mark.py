@@ -18,7 +18,7 @@ from typing import Final
 
 from bftrainer.elastic.fence import write_whole
 from bftrainer.journal.errors import JournalError
-from bftrainer.model.errors import BftError
+from bftrainer.model.errors import BftError, ExitCode
 
 MARK_NAME, MARK_SUFFIX, JOURNAL_NAME = "journal.mark", ".mark", "journal.db"
 SLOT_BYTES: Final = 512  # disks write a sector atomically
@@ -176,6 +176,7 @@ def lost(where: str, mark: Mark, found: Mark, *, is_other: bool) -> BftError:
         "First copy the state directory, then restore a later backup if there is one. To go on "
         "without the missing entries, start the daemon once with "
         f"--accept-loss {mark.seq}; missing trainers must be submitted again.",
+        exit_code=ExitCode.VALIDATION_FAILED,
     )
 
 
@@ -198,4 +199,5 @@ def _unreadable(path: Path, why: str) -> BftError:
         f"The mark {path} of the last acknowledged entry cannot be read: {why}.",
         "Without it bftrainer cannot tell whether the journal is complete. If it is, or if its "
         f"contents suffice: mv {path} {path}.damaged, and start again.",
+        exit_code=ExitCode.VALIDATION_FAILED,
     )

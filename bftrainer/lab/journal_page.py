@@ -28,7 +28,7 @@ from bftrainer.journal.decisions import DecisionReader
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.projection import JournalEntry, PilotState
 from bftrainer.model.decision import DecisionRecord, PilotView
-from bftrainer.model.errors import UsageError
+from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.model.progress import CurvesNote
 from bftrainer.model.reports import Asked
 from bftrainer.model.study import Seen
@@ -88,11 +88,13 @@ class JournalSource:
         for view in self._status.trainers:
             if view.record.trainer_id == trainer_id:
                 return document("explain", _explained(view, self._last))
-        raise UsageError("BFT-1004", f"There is no trainer {trainer_id}.", "Choose another.")
+        cause = f"There is no trainer {trainer_id}."
+        raise UsageError("BFT-1004", cause, "Choose another.", exit_code=ExitCode.NOT_FOUND)
 
     def study(self, name: str) -> Any:
         """Refuse: a journal's page has no studies."""
-        raise UsageError("BFT-1004", f"There is no study {name} here.", "Ask its daemon.")
+        cause = f"There is no study {name} here."
+        raise UsageError("BFT-1004", cause, "Ask its daemon.", exit_code=ExitCode.NOT_FOUND)
 
     def log(self, trainer_id: str) -> Any:
         """Return none: a journal says only where logs were."""

@@ -139,6 +139,7 @@ def wrong(report: TryReport) -> BftError | None:
             "BFT-1055",
             f"{report.script} had not finished after {report.seconds:.0f} s.",
             "Give more --seconds or fewer --epochs.",
+            exit_code=ExitCode.TIMEOUT,
         )
     return None
 

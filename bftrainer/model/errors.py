@@ -14,14 +14,15 @@ simulator, 42xx profiler.
 from __future__ import annotations
 
 import enum
+import errno
 from collections.abc import Sequence
 
 
 class ExitCode(enum.IntEnum):
-    """Exit codes of every verb (documented in the README and in ``--help``)."""
+    """Exit codes of every verb (docs/reference/cli.md has a table of them)."""
 
     OK = 0
-    INTERNAL = 1
+    INTERNAL = 1  # a defect, a disk, or what was started: a trainer, a script
     USAGE = 2
     REFUSED_BY_POLICY = 3
     NOT_FOUND = 4
@@ -30,6 +31,21 @@ class ExitCode(enum.IntEnum):
     TIMEOUT = 7
     VALIDATION_FAILED = 8
     ALREADY_RUNNING = 75
+
+
+_MISSING = frozenset({errno.ENOENT, errno.ENOTDIR})
+_CLOSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_OF_ANOTHER_KIND = frozenset({errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG})
+
+
+def exit_code_of(problem: Exception) -> ExitCode:
+    """Return the exit code for a path that is missing, closed or unfit, or whose disk fails."""
+    number = problem.errno if isinstance(problem, OSError) else None
+    if number in _MISSING:
+        return ExitCode.NOT_FOUND
+    if number in _OF_ANOTHER_KIND:
+        return ExitCode.USAGE
+    return ExitCode.NOT_PERMITTED if number in _CLOSED else ExitCode.INTERNAL
 
 
 class BftError(Exception):

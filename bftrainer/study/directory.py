@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from bftrainer.api.documents import CodecError, decode, encode, parse
 from bftrainer.elastic.fence import write_whole
 from bftrainer.elastic.regular_file import check_directory, open_stream, read_file
-from bftrainer.model.errors import BftError, ExitCode, UsageError
+from bftrainer.model.errors import BftError, ExitCode, UsageError, exit_code_of
 from bftrainer.model.trainer import TrainerSpec
 
 if TYPE_CHECKING:
@@ -127,6 +127,7 @@ def _unusable(path: Path, problem: OSError) -> BftError:
         "BFT-1636",
         f"The study's directory {path} cannot be used: {problem.strerror}.",
         "Name another one with --dir, on a file system all nodes see.",
+        exit_code=exit_code_of(problem),
     )
 
 
@@ -136,6 +137,7 @@ def unwritable(path: Path, problem: OSError) -> BftError:
         "BFT-1636",
         f"{path} cannot be read or written: {problem.strerror or problem}.",
         "Free space there or mend the file system, then run the study again; it goes on.",
+        exit_code=exit_code_of(problem),
     )
 
 
@@ -181,7 +183,10 @@ def unreadable(what: str, problem: Exception, next_step: str) -> BftError:
     if isinstance(problem, PermissionError) and problem.errno == errno.EPERM:
         next_step = "Begin a study of your own, or trust its owner: --any-owner."
     why = (problem.strerror if isinstance(problem, OSError) else None) or problem
-    return BftError("BFT-1636", f"{what} cannot be read: {why}.", next_step)
+    exit_code = exit_code_of(problem)
+    if not isinstance(problem, OSError):  # what is in it cannot be read
+        exit_code = ExitCode.VALIDATION_FAILED
+    return BftError("BFT-1636", f"{what} cannot be read: {why}.", next_step, exit_code=exit_code)
 
 
 def no_study(path: Path) -> UsageError:

@@ -186,6 +186,7 @@ class StudyLoop:
                 "Name that one with --socket. If it is gone for good, 'bftrainer study run"
                 f" --new-daemon {self._study.path}' goes on from the checkpoints, or does what"
                 " 'stop' or 'pause' noted.",
+                exit_code=ExitCode.USAGE,
             )
         self._storage.set_note(DAEMON, view.daemon)
         self._daemon, self._is_new_daemon = view.daemon, False

@@ -37,7 +37,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from bftrainer.elastic.fields import shortened
 from bftrainer.elastic.regular_file import open_stream
-from bftrainer.model.errors import BftError, ExitCode
+from bftrainer.model.errors import BftError, ExitCode, exit_code_of
 from bftrainer.study.configurations import FloatParameter, IntParameter, Parameter
 from bftrainer.study.directory import unwritable
 from bftrainer.study.document import StudyDocument
@@ -334,6 +334,9 @@ def _unreadable(path: Path, problem: Exception) -> BftError:
         "BFT-1636",
         f"The study's storage {path} cannot be read: {shortened(why, 200)}.",
         "Restore it from a backup, or begin another study.",
+        exit_code=exit_code_of(problem)
+        if isinstance(problem, OSError)
+        else ExitCode.VALIDATION_FAILED,
     )
 
 

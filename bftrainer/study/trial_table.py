@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bftrainer.model.errors import BftError
+from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.study import StudyView, TrialView
 from bftrainer.model.trainer import TrainerState, happens_anywhere, is_of_full_disk
 from bftrainer.study.trials import StoredTrial, StudyTrial, TrialStage, TrialValue
@@ -178,6 +178,7 @@ def _check_parameters(stored: StoredTrial, view: TrialView) -> None:
         f"Trial {stored.number} trains with other parameters ({view.tag.parameters[:80]}) than"
         " the study's directory has: it is a copy, or was restored from a backup.",
         "Go on in the original directory, or begin another study.",
+        exit_code=ExitCode.VALIDATION_FAILED,
     )
 
 

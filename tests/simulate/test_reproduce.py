@@ -360,9 +360,9 @@ class TestCommand:
         assert "error BFT-4160" in capsys.readouterr().err
         (tmp_path / "file").write_text("")
         argv = ["reproduce", "bftrainer", "--trace", str(SAMPLE), "--json"]
-        assert main([*argv, str(tmp_path / "file" / "x.json")]) == 8
+        assert main([*argv, str(tmp_path / "file" / "x.json")]) == 4
         assert "error BFT-4161" in capsys.readouterr().err
-        assert main([*argv[:-1], "--out", str(tmp_path / "file")]) == 8
+        assert main([*argv[:-1], "--out", str(tmp_path / "file")]) == 2
         assert "error BFT-4161" in capsys.readouterr().err
 
 

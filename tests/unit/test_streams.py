@@ -45,13 +45,13 @@ def test_a_verb_on_a_full_disk_says_so(argv: list[str], capsys: Output) -> None:
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setattr(sys, "stdout", full)
-        assert main(argv) == ExitCode.NOT_PERMITTED
+        assert main(argv) == ExitCode.INTERNAL
     assert capsys.readouterr().err == TOLD
 
 
 def test_the_interpreter_ends_without_a_second_complaint() -> None:
     done = ran(VERB.format(["help"]), f">{FULL}")
-    assert (done.returncode, done.stderr) == (ExitCode.NOT_PERMITTED, TOLD)
+    assert (done.returncode, done.stderr) == (ExitCode.INTERNAL, TOLD)
 
 
 @pytest.mark.parametrize("is_csv", [False, True], ids=["table", "never flushed"])
@@ -68,7 +68,7 @@ def test_in_the_middle_of_a_table(is_csv: bool, capsys: Output) -> None:
     ):
         patch.setattr(sys, "stdout", full)
         patch.setattr(main_module, "cli", click.Command("prints", callback=callback))
-        assert main([]) == ExitCode.NOT_PERMITTED
+        assert main([]) == ExitCode.INTERNAL
     assert capsys.readouterr().err == TOLD
 
 
@@ -114,5 +114,5 @@ def test_other_errors_of_files_are_told_as_before(
         Path("/nowhere/file").read_bytes()
 
     monkeypatch.setattr(main_module, "cli", click.Command("reads", callback=callback))
-    assert main([]) == ExitCode.NOT_PERMITTED
+    assert main([]) == ExitCode.NOT_FOUND
     assert capsys.readouterr().err.startswith("error BFT-1069: /nowhere/file: No such file")

@@ -16,7 +16,7 @@ from typing import Any, Final
 from bftrainer.api.page.source import PageSource, Slow, log_document
 from bftrainer.api.page.stream import Looks, user
 from bftrainer.elastic.fence import write_whole
-from bftrainer.model.errors import BftError, UsageError
+from bftrainer.model.errors import BftError, ExitCode, UsageError, exit_code_of
 from bftrainer.model.study import Seen
 from bftrainer.model.timeline import TimelineView
 from bftrainer.model.views import StatusView
@@ -104,7 +104,8 @@ def _never_again(part: Any) -> Slow:
 
 def _of(documents: dict[str, Any], name: str) -> Any:
     if name not in documents:
-        raise UsageError("BFT-1004", f"There is no {name} on this page.", "Choose another.")
+        cause = f"There is no {name} on this page."
+        raise UsageError("BFT-1004", cause, "Choose another.", exit_code=ExitCode.NOT_FOUND)
     return documents[name]
 
 
@@ -158,4 +159,5 @@ def write_page(saved: SavedSource, file: Path) -> None:
             "BFT-1460",
             f"The page cannot be written to {file} ({problem.strerror}).",
             "Name a file in a directory that is yours.",
+            exit_code=exit_code_of(problem),
         ) from problem

@@ -20,7 +20,7 @@ from bftrainer.batch.awake import Patience
 from bftrainer.batch.local.server import SOCKET_NAME, TEMPLATE_SOCKET_NAME
 from bftrainer.batch.local.workload import JobWorkload, workload_to_json
 from bftrainer.batch.process import own_python, spawn
-from bftrainer.model.errors import BatchSystemError
+from bftrainer.model.errors import BatchSystemError, ExitCode
 
 ANSWER_TIMEOUT_S = 2.0
 
@@ -48,6 +48,7 @@ class LocalClient:
                 f"The local batch system at {self.socket_path} did not answer "
                 f"({type(problem).__name__}: {problem}).",
                 "Check that 'python -m bftrainer.batch.local.server' runs in that directory.",
+                exit_code=ExitCode.DAEMON_UNREACHABLE,
             ) from problem
         if not is_ok:
             raise BatchSystemError(

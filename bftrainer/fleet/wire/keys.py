@@ -13,7 +13,7 @@ from pathlib import Path
 import zmq
 
 from bftrainer.fleet.wire.private import read_private, write_private
-from bftrainer.model.errors import BftError
+from bftrainer.model.errors import BftError, ExitCode
 
 Z85_KEY_CHARS = 40
 
@@ -66,6 +66,7 @@ def load_pair(path: Path) -> KeyPair:
             "BFT-1302",
             f"The key file {path} does not hold a CURVE key pair.",
             "Remove it and let bftrainer write it again.",
+            exit_code=ExitCode.VALIDATION_FAILED,
         ) from None
     return pair
 

@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 
 from bftrainer.elastic.regular_file import open_file
-from bftrainer.model.errors import BftError
+from bftrainer.model.errors import BftError, ExitCode
 
 DEFAULT_LIMIT_BYTES = 64 * 1024
 
@@ -73,4 +73,5 @@ def _refused(path: Path, why: str) -> BftError:
         f"The private file {path} {why}.",
         "It must be a regular file with mode 0600 that belongs to the user who runs this; "
         "remove it and let bftrainer write it again.",
+        exit_code=ExitCode.NOT_PERMITTED,
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bftrainer.batch import process
 from bftrainer.elastic.regular_file import check_directory
-from bftrainer.model.errors import BftError, ExitCode
+from bftrainer.model.errors import BftError, ExitCode, exit_code_of
 from bftrainer.model.site import Wish
 from bftrainer.model.views import StatusView
 from bftrainer.site.own.plan import OwnSites
@@ -54,6 +54,7 @@ def write_files(state_dir: Path, policy: str, preamble: str) -> None:
             "BFT-1286",
             f"{state_dir} cannot be written: {problem.strerror}.",
             "Free space in your home directory, or name another one with BFTRAINER_STATE_DIR.",
+            exit_code=exit_code_of(problem),
         ) from problem
 
 

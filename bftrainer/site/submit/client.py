@@ -147,6 +147,7 @@ def no_helper() -> BatchSystemError:
         "BFT-1521",
         "The policy says 'run_as: submitter', but the batch system has no submit helper.",
         "Set batch_options: submit_helper (docs/howto/slurm-site.md), or 'run_as: daemon'.",
+        exit_code=ExitCode.USAGE,
     )
 
 
