@@ -41,7 +41,7 @@ def check_place(spec: TrainerSpec, trainers: Sequence[TrainerView]) -> dict[str,
         raise _unusable(spec, f"/{components[0]} cannot hold files")
     for trainer_id, other in (own := _own(spec.user, trainers)).items():
         if normal(other) == path:
-            raise _taken(spec, trainer_id)
+            raise TakenError(spec, trainer_id)
     return own
 
 
@@ -57,7 +57,7 @@ def check_places(specs: Sequence[TrainerSpec], trainers: Sequence[TrainerView]) 
     check_place(specs[0], ())
     for trainer_id, other in (own := _own(specs[0].user, trainers)).items():
         if (spec := places.get(normal(other))) is not None:
-            raise _taken(spec, trainer_id)
+            raise TakenError(spec, trainer_id)
     return own
 
 
@@ -95,7 +95,7 @@ def check_real(spec: TrainerSpec, real: str, others: Mapping[str, str]) -> None:
     """
     for trainer_id, other in others.items():
         if os.path.realpath(other) == real:
-            raise _taken(spec, trainer_id)
+            raise TakenError(spec, trainer_id)
 
 
 def check_reals(specs: Sequence[TrainerSpec], real: str, others: Mapping[str, str]) -> None:
@@ -104,7 +104,7 @@ def check_reals(specs: Sequence[TrainerSpec], real: str, others: Mapping[str, st
     reals = {os.path.join(parent, os.path.basename(s.checkpoint_dir)): s for s in specs}  # noqa: PTH118, PTH119
     for trainer_id, other in others.items():
         if (spec := reals.get(os.path.realpath(other))) is not None:
-            raise _taken(spec, trainer_id)
+            raise TakenError(spec, trainer_id)
 
 
 def _above(path: str) -> Iterable[str]:
@@ -134,9 +134,23 @@ def _unusable(spec: TrainerSpec, why: str) -> UsageError:
     )
 
 
-def _taken(spec: TrainerSpec, trainer_id: str) -> UsageError:
-    return UsageError(
-        "BFT-1014",
-        f"Trainer {trainer_id} writes its checkpoints to {spec.checkpoint_dir}.",
-        f"Name another --checkpoint-dir or -J NAME, or cancel {trainer_id}.",
-    )
+class TakenError(UsageError):
+    """Another trainer that has not ended writes its checkpoints there."""
+
+    def __init__(self, spec: TrainerSpec, trainer_id: str) -> None:
+        super().__init__(
+            "BFT-1014",
+            f"Trainer {trainer_id} writes its checkpoints to {spec.checkpoint_dir}.",
+            f"Name another --checkpoint-dir or -J NAME, or cancel {trainer_id}.",
+        )
+        self.trainer_id, self.place = trainer_id, spec.checkpoint_dir
+
+    def of_requeue(self, trainer_id: str) -> UsageError:
+        """Return what to say of this to who requeues a trainer: it cannot name another place."""
+        return UsageError(
+            "BFT-1464",
+            f"Trainer {trainer_id} goes on as {self.trainer_id}, from the same checkpoints"
+            f" ({self.place}).",
+            f"See 'bftrainer status {self.trainer_id}'; to start that one again: bftrainer requeue"
+            f" {self.trainer_id}",
+        )

@@ -290,24 +290,29 @@ class Client:
 
     def _unreachable(self, problem: OSError) -> BftError:
         why = problem.strerror or str(problem) or type(problem).__name__
-        kind: type[BftError] = NoDaemonError
         next_step = (
             "Start your own with 'bftrainer up' on a cluster with a preemptable partition; "
             "elsewhere 'bftrainer try SCRIPT' needs none. One that runs is named with --socket, "
             "BFTRAINER_SOCKET or BFTRAINER_STATE_DIR."
         )
-        if isinstance(problem, PermissionError):
+        is_closed, is_of_site = isinstance(problem, PermissionError), self._is_of_site
+        if is_closed:
             next_step = "Ask its administrator: it serves all users with 'run_as: submitter'."
-            kind = BftError
-        elif self.socket_path == address.SITE_SOCKET:
+        elif is_of_site:
             next_step = "It is the site's: tell its administrator, who finds why in its log."
-            kind = BftError
-        return kind(
+        error = (BftError if is_closed else NoDaemonError)(
             "BFT-1101",
             f"No daemon can be reached at {self.socket_path} ({why}).",
             next_step,
             exit_code=ExitCode.DAEMON_UNREACHABLE,
         )
+        if isinstance(error, NoDaemonError):
+            error.is_of_site = is_of_site
+        return error
+
+    @property
+    def _is_of_site(self) -> bool:
+        return self.socket_path == address.SITE_SOCKET
 
 
 def _path(trainer_id: str) -> str:

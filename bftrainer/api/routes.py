@@ -25,6 +25,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from bftrainer.api.checkpoint_place import (
+    TakenError,
     check_place,
     check_places,
     check_real,
@@ -272,7 +273,10 @@ class Routes:
         peer, trainer_id = await self._peer(request), trainer_id_of(request)
         record = self._check_own(trainer_id, peer)
         if record.state.is_final:  # another trainer may use its directory now
-            await self._check_directory(record.spec, peer)
+            try:
+                await self._check_directory(record.spec, peer)
+            except TakenError as error:
+                raise error.of_requeue(trainer_id) from error
         return await self._done(request, peer, partial(self._service.requeue, trainer_id, peer))
 
     async def _studies(self, request: Request) -> Response:

@@ -7,6 +7,7 @@ administrator's switch for all nodes.
 from __future__ import annotations
 
 import re
+import shlex
 import time
 from collections.abc import Callable, Sequence
 
@@ -14,13 +15,14 @@ import click
 
 from bftrainer.api.documents import listing
 from bftrainer.cli.common import connect
-from bftrainer.cli.main import print_error
-from bftrainer.cli.options import JSON, SOCKET, option, trainer_ids, verb
+from bftrainer.cli.main import Meant, print_error
+from bftrainer.cli.next_commands import print_next_of_trainers
+from bftrainer.cli.options import JSON, SOCKET, is_trainer_id, option, trainer_ids, verb
 from bftrainer.cli.output import duration, print_json, print_lines
 from bftrainer.cli.spec import parse_sizes
 from bftrainer.model.columns import counted, shown
 from bftrainer.model.errors import BftError, ExitCode, UsageError
-from bftrainer.model.trainer import TrainerChange
+from bftrainer.model.trainer import TrainerChange, TrainerState
 from bftrainer.model.views import TrainerView
 
 
@@ -95,7 +97,17 @@ def requeue(trainer_ids: tuple[str, ...], socket_name: str | None, *, as_json: b
     One that runs writes a checkpoint, leaves its nodes and waits for new ones. One that has
     failed or was cancelled is submitted again as a new trainer with the same checkpoint directory.
     """
-    return for_each(trainer_ids, connect(socket_name).requeue, _requeued, as_json=as_json)
+    client, new_ids = connect(socket_name), list[str]()
+
+    def ask(trainer_id: str) -> TrainerView:
+        view = client.requeue(trainer_id)
+        new_ids.append(view.record.trainer_id)
+        return view
+
+    status = for_each(trainer_ids, ask, _requeued, as_json=as_json)
+    if new_ids and not as_json:
+        print_next_of_trainers(new_ids, socket_name)
+    return status
 
 
 def _change(
@@ -139,6 +151,7 @@ def _said(trainer_id: str, view: TrainerView) -> str:
 
 
 TURN_S = 0.1
+MOST_NAMED = 3  # trainers for which a next step is told
 PATIENCE_S = 20.0  # after the deadline, until the batch system says that the pilots are gone
 MOST_S = 86_400
 _UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600}
@@ -158,20 +171,78 @@ def parse_duration(text: str) -> float:
     return float(seconds)
 
 
+# Nobody is to give names: they are taken so that it can be said what was meant.
+_NAMES = trainer_ids(nargs=-1, is_required=False)
+_NAMES.metavar = ""
+
+
+def _listed(names: Sequence[str]) -> str:
+    return shown(", ".join(names)[:80])
+
+
+def _keeping(names: Sequence[str]) -> str:
+    """Return how to keep single trainers, or nodes, from each other."""
+    if all(is_trainer_id(name) for name in names):
+        return f"bftrainer hold {' '.join(names)} keeps trainers from having nodes"
+    return (
+        f"'scontrol update NodeName={shlex.quote(names[0])} State=DRAIN Reason=...' keeps jobs of"
+        " all users from a node of Slurm, pilots among them; 'bftrainer hold ID' stops a trainer"
+    )
+
+
+def _going_on(trainer_id: str, socket_name: str | None) -> str:
+    """Return what has a trainer go on, in the state that it is in."""
+    try:
+        view = connect(socket_name).trainer(trainer_id)
+    except BftError:
+        return (
+            f"bftrainer release {trainer_id} lets a held trainer go on, bftrainer requeue"
+            f" {trainer_id} starts one again that has ended"
+        )
+    record, again = view.record, f"bftrainer requeue {trainer_id}"
+    steps = (
+        (
+            record.state is TrainerState.FINISHED,
+            f"{trainer_id} is finished: submit its script again with more --epochs",
+        ),
+        (record.state.is_final, f"{again} (it is {record.state})"),
+        (record.cancelled_s is not None, f"{again} when it has ended (it is being cancelled)"),
+        (record.held_s is not None, f"bftrainer release {trainer_id} (it is held)"),
+        (bool(view.observed_nodes), f"bftrainer status {trainer_id} (it trains already)"),
+        (True, f"bftrainer explain {trainer_id} (it waits for nodes)"),
+    )
+    return next(step for is_so, step in steps if is_so)
+
+
 @verb(
-    option("--all", "All nodes; required, so that nobody does it by mistake.", name="is_all",
-           required=True),
+    option("--all", "All nodes; required, so that nobody does it by mistake.", name="is_all"),
     option("--deadline TIME", "All nodes are back after this; until then workers save.",
            parse_duration, "60s", name="limit_s"),
-    JSON, SOCKET,
+    JSON, SOCKET, _NAMES,
     example="bftrainer drain --all --deadline 5m",
 )  # fmt: skip
-def drain(socket_name: str | None, *, is_all: bool, limit_s: float, as_json: bool) -> int:  # noqa: ARG001 - is_all is required
+def drain(
+    trainer_ids: tuple[str, ...],
+    socket_name: str | None,
+    *,
+    is_all: bool,
+    limit_s: float,
+    as_json: bool,
+) -> int:
     """Give all nodes back, and take none until 'bftrainer resume'.
 
     Trainers write a checkpoint and stay queued. It survives the end of the daemon. Returns when
     all nodes are back; interrupting it changes nothing. Exit code 7: some are not.
     """
+    if trainer_ids:
+        raise UsageError(
+            "BFT-1463",
+            f"'bftrainer drain' is of all nodes and takes no names ({_listed(trainer_ids)}).",
+            f"{_keeping(trainer_ids)}.",
+        )
+    if not is_all:
+        cause = "Option '--all' is missing, which says that all trainers leave all nodes."
+        raise Meant(cause, click.get_current_context(), "bftrainer drain --all")
     client, began_s = connect(socket_name), time.monotonic()
     asked = client.drain(limit_s)
     while True:  # until the batch system says so
@@ -197,9 +268,15 @@ def drain(socket_name: str | None, *, is_all: bool, limit_s: float, as_json: boo
     )
 
 
-@verb(JSON, SOCKET, example="bftrainer resume")
-def resume(socket_name: str | None, *, as_json: bool) -> None:
+@verb(JSON, SOCKET, _NAMES, example="bftrainer resume")
+def resume(trainer_ids: tuple[str, ...], socket_name: str | None, *, as_json: bool) -> None:
     """Take nodes again after 'bftrainer drain'."""
+    if trainer_ids:
+        raise UsageError(
+            "BFT-1463",
+            f"'bftrainer resume' is of all nodes and takes no names ({_listed(trainer_ids)}).",
+            f"{'; '.join(_going_on(name, socket_name) for name in trainer_ids[:MOST_NAMED])}.",
+        )
     connect(socket_name).resume()
     if as_json:
         print_json({"resumed": True})

@@ -35,6 +35,16 @@ AREAS = {
     "41": ("simulator and analysis", "docs/design/simulator.md"),
     "42": ("profiler", "docs/design/estimators.md"),
 }
+# Codes that were numbered elsewhere (they never change) -> the digits of the area they are of.
+_MOVED = {
+    **dict.fromkeys(("BFT-1017", "BFT-1018", "BFT-1542"), "30"),
+    **dict.fromkeys(("BFT-1042", "BFT-1581", "BFT-1582", "BFT-2127"), "22"),
+    **dict.fromkeys(("BFT-1333", "BFT-1450", "BFT-1451", "BFT-1454", "BFT-1457"), "10"),
+    **dict.fromkeys(("BFT-1458", "BFT-1460", "BFT-1463", "BFT-1464", "BFT-1561"), "10"),
+    **dict.fromkeys(("BFT-1541", "BFT-1546"), "21"),
+    **dict.fromkeys(("BFT-1549", "BFT-2124", "BFT-3070", "BFT-3071", "BFT-3072"), "41"),
+    **dict.fromkeys((f"BFT-{number}" for number in (*range(1551, 1559), *range(1571, 1576))), "12"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +83,7 @@ def meanings(said: Iterable[Sentence]) -> dict[str, Meaning]:
         read[one.code].append(one)
     found = dict[str, Meaning]()
     for code in sorted({*read, *more.sections()}):
-        area, page = AREAS[code[4:6]]
+        area, page = AREAS[_MOVED.get(code, code[4:6])]
         causes = defaultdict[str, list[str]](list)
         for one in dict.fromkeys(_completed(code, read[code], more)):
             causes[one.next_step].append(one.cause)

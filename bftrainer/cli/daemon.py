@@ -6,15 +6,23 @@ import asyncio
 import faulthandler
 import os
 import signal
+import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from bftrainer.api.address import SOCKET_NAME
+from bftrainer.cli.next_commands import print_next
 from bftrainer.cli.options import FILE, PATH, option, verb
+from bftrainer.cli.output import is_terminal, print_lines
 from bftrainer.fleet.background import ready_threads
 from bftrainer.model.errors import UsageError
+
+if TYPE_CHECKING:
+    from bftrainer.daemon.daemon import Daemon, DaemonOptions
+    from bftrainer.site.policy.model import SitePolicy
 
 OTHER_THREADS = 4  # for reloads and what users changed; each batch command has a pool of its own
 
@@ -37,6 +45,29 @@ def parse_options(pairs: tuple[str, ...]) -> dict[str, str]:
             )
         options[key] = value
     return options
+
+
+def print_next_of_daemon(state_dir: Path, socket_name: Path | None) -> None:
+    """Print what is usually typed, in another terminal, when a daemon has started.
+
+    ``socket_name``: where users reach it; None: in the state directory.
+    """
+    named = socket_name or state_dir / SOCKET_NAME
+    is_usual = named == Path.home() / ".bftrainer" / SOCKET_NAME
+    print_lines("The daemon serves. Ctrl-C ends it alone; trainers go on with the next.", err=True)
+    print_next(
+        ("bftrainer status", "in another terminal: what it sees"),
+        ("bftrainer submit train.py", "hand a script to it"),
+        ("bftrainer drain --all", "give all nodes back"),
+        socket_name=None if is_usual else str(named),
+    )
+
+
+def _tell(sidecar: Daemon, policy: SitePolicy, options: DaemonOptions) -> None:
+    """Tell who waits for it that the daemon serves."""
+    sidecar.manager.ready(policy)
+    if is_terminal(sys.stderr):  # not in the log of a service
+        print_next_of_daemon(options.state_dir, options.socket)
 
 
 @verb(
@@ -120,6 +151,6 @@ def daemon(
         loop.add_signal_handler(signal.SIGHUP, sidecar.reloading.on_signal)
         for sig in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sig, sidecar.stop)
-        await sidecar.run(on_ready=lambda: sidecar.manager.ready(policy))
+        await sidecar.run(on_ready=partial(_tell, sidecar, policy, options))
 
     asyncio.run(serve())

@@ -6,17 +6,18 @@ Words of Slurm, LSF, PBS and of process tools lead to the verb that does the sam
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 # verb of ours -> the words of others that mean it
 _WORDS = {
     "status": "squeue qstat bjobs queue list ls ps jobs show info trainers stat condor_q sstat",
     "nodes": "sinfo bhosts pbsnodes lshosts hosts node",
-    "submit": "sbatch srun salloc qsub bsub run start launch train mpirun torchrun exec",
-    "cancel": "scancel qdel bkill kill stop delete del rm remove abort terminate",
-    "hold": "suspend pause bstop qhold",
-    "release": "unhold bresume qrls unpause",
+    "submit": "sbatch srun salloc qsub bsub run start launch train mpirun torchrun exec begin",
+    "cancel": "scancel qdel bkill kill stop delete del rm remove abort terminate end",
+    "hold": "suspend pause bstop qhold freeze",
+    "release": "unhold bresume qrls unpause unsuspend",
     "requeue": "restart retry rerun brequeue qrerun continue",
     "update": "scontrol modify change set resize scale bmod qalter",
     "logs": "log tail output stdout bpeek cat attach",
@@ -32,7 +33,19 @@ _WORDS = {
     "help": "man doc docs documentation",
     "study": "sweep tune search hpo",
 }
+# Words without a trainer's name may mean a daemon: word -> that verb, and what is said of it.
+_OF_DAEMONS = {
+    **dict.fromkeys(("start", "begin", "launch", "run"), ("up", "Start your own daemon.")),
+    **dict.fromkeys(("stop", "end", "kill", "terminate"), ("down", "End your own daemon.")),
+    "restart": ("down", "End your own daemon; 'bftrainer up' starts it again."),
+    **dict.fromkeys(("suspend", "pause", "freeze"), ("drain --all", "Give all nodes back.")),
+    **dict.fromkeys(("unpause", "unsuspend", "continue"), ("resume", "Take nodes again.")),
+}
 NEAR = 0.65  # of 1: how alike a mistyped word is
+_PREFIXES = frozenset({"scontrol"})  # the next word says what is wanted
+_AFTER_PREFIX = {"resume": "release"}  # ours is of all nodes
+_KINDS = frozenset({"job", "jobs", "jobid"})
+MOST_SHOWN = 200  # characters of a command line
 VERB_MEANT = {word: verb for verb, words in _WORDS.items() for word in words.split()}
 
 _PILOTS = "Pilots get it, not trainers: 'bftrainer up {}' sets it for your daemon."
@@ -69,6 +82,14 @@ OPTION_MEANT = {
 BEGIN = frozenset({"submit", "try", "run"})
 
 
+def without_prefix(word: str, rest: list[str]) -> tuple[str, list[str]]:
+    """Return the word that says what is wanted, and what follows: ``scontrol show job 7``."""
+    if word.lower() not in _PREFIXES or not rest:
+        return word, rest
+    wanted = _AFTER_PREFIX.get(rest[0].lower(), rest[0])
+    return wanted, [one for one in rest[1:] if one.lower() not in _KINDS]
+
+
 def verb_meant(word: str, verbs: Iterable[str]) -> str:
     """Return the verb that a word may have meant; "": none."""
     there = list(verbs)
@@ -76,6 +97,18 @@ def verb_meant(word: str, verbs: Iterable[str]) -> str:
     meant = {w: verb for w, verb in VERB_MEANT.items() if verb in meant} | meant
     near = get_close_matches(word.lower(), meant, n=1, cutoff=NEAR)
     return meant[near[0]] if near else ""
+
+
+def daemon_verb_meant(word: str) -> tuple[str, str]:
+    """Return the verb on a daemon that a word may mean, too, and what it does; "": none."""
+    return _OF_DAEMONS.get(word.lower(), ("", ""))
+
+
+def corrected(path: str, verb: str, rest: Sequence[str]) -> str:
+    """Return the command line that was meant; its help where options of another program follow."""
+    if any(word.startswith("-") for word in rest):
+        return f"{path} {verb} -h"
+    return shlex.join((*path.split(), *verb.split(), *rest))[:MOST_SHOWN]
 
 
 def option_meant(option: str, verb: str) -> str:

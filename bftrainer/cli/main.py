@@ -110,6 +110,14 @@ INTERRUPTED = 128 + 2
 Verbs = Mapping[str, tuple[str, str]]
 
 
+class Meant(click.UsageError):
+    """A mistake of which it is known what was meant."""
+
+    def __init__(self, cause: str, ctx: click.Context, next_step: str) -> None:
+        super().__init__(cause, ctx)
+        self.next_step = next_step
+
+
 class LazyGroup(click.Group):
     """A group that knows its verbs by name and imports one at a time.
 
@@ -149,12 +157,40 @@ class LazyGroup(click.Group):
         word = str(args[0])
         if word in self._verbs or ctx.resilient_parsing or word.startswith("-"):
             return super().resolve_command(ctx, args)
-        from bftrainer.cli.habits import verb_meant  # noqa: PLC0415 - for mistakes only
+        raise self._unknown(ctx, word, args[1:])
+
+    def _unknown(self, ctx: click.Context, word: str, rest: list[str]) -> click.UsageError:
+        from bftrainer.cli import habits  # noqa: PLC0415 - for mistakes only
 
         cause = f"No such command {word[:40]!r}."
-        if verb := verb_meant(word, self._verbs):
-            cause += f" Did you mean '{ctx.command_path} {verb}'? {self._verbs[verb][1]}"
-        raise click.UsageError(cause, ctx)
+        meant, further = habits.without_prefix(word, rest)
+        verb, path = habits.verb_meant(meant, self._verbs), ctx.command_path
+        if not verb:
+            return click.UsageError(cause, ctx)
+        cause += f" Did you mean '{path} {verb}'? {self._verbs[verb][1]}"
+        command = self.get_command(ctx, verb)
+        params = [] if command is None else command.params
+        if isinstance(command, click.Group) and not further:
+            further = ["-h"]
+        elif not further:
+            args = [one for one in params if isinstance(one, click.Argument) and one.required]
+            further = [one.metavar or (one.name or "").upper() for one in args]
+        steps = [habits.corrected(path, verb, further)]
+        other, what = ("", "") if rest else habits.daemon_verb_meant(word)
+        if other:
+            cause += f" Or '{path} {other}'? {what}"
+            steps.append(f"{path} {other}")
+        return Meant(cause, ctx, ", or ".join(steps))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb; that no daemon answers is told while it is known which verb it was."""
+        try:
+            return super().invoke(ctx)
+        except NoDaemonError as error:
+            from bftrainer.cli.no_daemon import led  # noqa: PLC0415 - asks the site
+
+            verb = ctx.invoked_subcommand or ""
+            raise led(error, verb) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """List the verbs without importing them."""
@@ -229,7 +265,8 @@ def print_error(error: BftError) -> None:
     if isinstance(error, NoDaemonError):
         from bftrainer.cli.no_daemon import led  # noqa: PLC0415 - asks the site
 
-        error = led(error)
+        context = click.get_current_context(silent=True)
+        error = led(error, (context.info_name or "") if context else "")
     first, *more = error.cause_lines()
     lines = (f"error {error.code}: {first}", *more, f"next: {error.next_step}")
     with contextlib.suppress(OSError):  # a full disk there, too: the exit code is all that is left
@@ -257,12 +294,19 @@ def _hint(problem: click.ClickException, verb: str) -> str:
 
     if isinstance(problem, click.NoSuchOption):
         return habits.option_meant(problem.option_name, verb)
+    near, context = _verb_of_group(problem), getattr(problem, "ctx", None)
+    return f"Did you mean '{context.command_path} {near}'?" if near and context else ""
+
+
+def _verb_of_group(problem: click.ClickException) -> str:
+    """Return the verb of a group that an unknown word may mean; "": none."""
+    from bftrainer.cli import habits  # noqa: PLC0415 - for mistakes only
+
     context = getattr(problem, "ctx", None)
     word = getattr(problem, "command_name", "")  # of NoSuchCommand, which older clicks lack
-    if word and context is not None and isinstance(context.command, click.Group):
-        near = habits.verb_meant(word, context.command.list_commands(context))
-        return f"Did you mean '{context.command_path} {near}'?" if near else ""
-    return ""
+    if not word or context is None or not isinstance(context.command, click.Group):
+        return ""
+    return habits.verb_meant(word, context.command.list_commands(context))
 
 
 def _usage_error(problem: click.ClickException) -> UsageError:
@@ -272,7 +316,22 @@ def _usage_error(problem: click.ClickException) -> UsageError:
     cause = cause if cause.endswith((".", "?", "!", ".)", "?)")) else f"{cause}."
     if hint := _hint(problem, path.rpartition(" ")[2]):
         cause = f"{problem.message} {hint}"
-    return UsageError("BFT-1000", cause, f"See '{path} -h'.")
+    return UsageError("BFT-1000", cause, _step(problem, path))
+
+
+def _step(problem: click.ClickException, path: str) -> str:
+    """Return what to type instead, where that is known; else where it is written."""
+    if isinstance(problem, Meant):
+        return problem.next_step
+    near = problem.possibilities if isinstance(problem, click.NoSuchOption) else None
+    if near:
+        return f"{path} {near[0]} ...; '{path} -h' has all options."
+    if verb := _verb_of_group(problem):
+        return f"{path} {verb} ...; '{path} {verb} -h' says what it takes."
+    missing = problem.param if isinstance(problem, click.MissingParameter) else None
+    if isinstance(missing, click.Option) and missing.is_flag:
+        return f"{path} {missing.opts[-1]}"
+    return f"See '{path} -h'."
 
 
 if __name__ == "__main__":

@@ -1,4 +1,8 @@
-"""The next step of those whose daemon does not answer: it depends on what the site has."""
+"""The next step of those whose daemon does not answer: it depends on the verb and on the site.
+
+Who trains wants a daemon, or none. Who administers wants what the verb would have done, which often
+goes without one.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +14,37 @@ from bftrainer.model.errors import BftError, NoDaemonError
 
 _ASKS = "scontrol"  # without it there is no Slurm to ask
 _NAMED = "One that runs is named with --socket, BFTRAINER_SOCKET or BFTRAINER_STATE_DIR."
+_START = "systemctl start bftrainer"
+_JOURNAL = "--journal /var/lib/bftrainer/journal.db"
+# Verb of administrators, or of who ends a daemon -> what does it without one.
+WITHOUT: dict[str, str] = {
+    "drain": "Without a daemon no further node is taken. What its pilots hold comes back with "
+    "'scancel -p PARTITION -u USER' (USER runs the daemon; on LSF 'bkill -u USER -q QUEUE 0'); "
+    "'scontrol update PartitionName=PARTITION State=DOWN' keeps a daemon that starts again from "
+    f"nodes. {_NAMED}",
+    "resume": "Nodes are taken by a daemon that runs, unless it was drained before it ended: "
+    f"{_START}, then bftrainer resume. {_NAMED}",
+    "policy": "A daemon reads its policy when it starts: bftrainer policy check FILE, then "
+    f"{_START}. {_NAMED}",
+    "report": f"Read its journal instead: bftrainer report harm {_JOURNAL}. {_NAMED}",
+    "account": f"Read its journal instead: bftrainer account {_JOURNAL}. {_NAMED}",
+    "metrics": "Only a daemon that runs has metrics; the log says why it ended: journalctl -u "
+    f"bftrainer. {_NAMED}",
+    "down": "There is nothing to end. Pilots that are left end by themselves within 30 min "
+    f"(lease_s), or with scancel of what squeue --me lists. {_NAMED}",
+}
 
 
-def led(error: NoDaemonError) -> BftError:
-    """Return the error with the step for this site.
+def led(error: NoDaemonError, verb: str) -> BftError:
+    """Return the error with the step for this verb and this site.
 
-    ``up`` where Slurm has a partition whose jobs are preempted, ``try`` elsewhere.
+    Of administrators' verbs what works without a daemon; of others ``up`` where Slurm has a
+    partition whose jobs are preempted, ``try`` elsewhere.
     """
-    return BftError(error.code, error.cause, next_step(partitions()), exit_code=error.exit_code)
+    step = WITHOUT.get(verb)
+    if step is None:
+        step = error.next_step if error.is_of_site else next_step(partitions())
+    return BftError(error.code, error.cause, step, exit_code=error.exit_code)
 
 
 def next_step(names: tuple[str, ...]) -> str:

@@ -183,6 +183,11 @@ def trainer_ids(*, nargs: int = 1, is_required: bool = True) -> click.Argument:
     )
 
 
+def is_trainer_id(text: str) -> bool:
+    """Return whether a text has the form of a trainer's id."""
+    return bool(_ID.fullmatch(text))
+
+
 def named_trainer(ctx: click.Context, parameter: click.Parameter, said: str | None) -> str | None:
     """Return the id of the trainer that an option names, by its id or its name."""
     found = _ids(ctx, parameter, said)

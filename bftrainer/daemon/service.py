@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from bftrainer.api.admission import Allowance, check_spec
-from bftrainer.api.checkpoint_place import check_place, check_places
+from bftrainer.api.checkpoint_place import TakenError, check_place, check_places
 from bftrainer.api.privacy import check_submitter
 from bftrainer.api.service import Peer
 from bftrainer.batch.clock import now_s
@@ -254,7 +254,10 @@ class DaemonService(DaemonViews):
         ):
             raise _has_ended(record, "Submit it with more --epochs to train on from its state.")
         if record.state.is_final:
-            check_place(record.spec, self.trainers())
+            try:
+                check_place(record.spec, self.trainers())
+            except TakenError as error:
+                raise error.of_requeue(trainer_id) from error
             self._check_room([record.spec])
             self._allowance.took(record.spec.user)
         return self._view(self._daemon.trainers.requeue(trainer_id))

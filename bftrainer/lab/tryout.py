@@ -20,6 +20,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import bftrainer
 from bftrainer.batch.local.workload import JobWorkload
 from bftrainer.lab.demo.local_site import (
     LocalSite,
@@ -119,7 +120,7 @@ def wrong(report: TryReport) -> BftError | None:
     if report.state == TrainerState.FAILED:
         return BftError(
             "BFT-1053",
-            f"{report.script} failed: {report.reason}",
+            f"{report.script} failed: {report.reason.replace(SEE_LOG, '')}",
             "Correct the script and try again; the end of its log is above.",
         )
     is_finished = report.state == TrainerState.FINISHED
@@ -218,6 +219,9 @@ _USES = {
     Use.ORDINARY: "with an ordinary job",
 }
 _OURS = re.compile(r"bftrainer: |generation \d+\.\d+ ")  # lines of bftrainer.elastic
+SEE_LOG = " What it printed is in the worker's log."  # a worker's words; here its end is shown
+_FRAME = re.compile(r'  File "([^"]+)", line \d+')  # of a traceback
+_STARTERS = (str(Path(bftrainer.__file__).parent), "<frozen runpy>")  # what runs scripts
 Say = Callable[[str], None]
 
 
@@ -336,6 +340,7 @@ class _Try:
         self._said_s = 0.0
         self._has_trained = False
         self._failures = 0  # those that were told
+        self._told = ""  # the last cause of them
 
     def run(self, limit_s: float | None) -> None:
         """Submit it and wait for its end, or for the end of the time."""
@@ -414,10 +419,13 @@ class _Try:
         nodes = ", ".join(f"{counts[use]} {name}" for use, name in _USES.items() if counts[use])
         done = f"epoch {record.progress.epoch}, {counted(record.progress.samples, 'sample')}"
         self._say(f"{elapsed_s:6.1f} s  {record.state}{doing}; nodes: {nodes or 'idle'}; {done}")
-        if record.failures > self._failures:
+        is_end = record.state.is_final or self._has_failed_at_once()
+        if record.failures > self._failures and not is_end:  # the report tells the last one
             self._failures = record.failures
             what = _last_failure(record) or "it got further since"
-            self._say(f"{elapsed_s:6.1f} s  failure {self._failures}: {what}")
+            again = "as before" if what == self._told else what
+            self._told = what
+            self._say(f"{elapsed_s:6.1f} s  failure {self._failures}: {again}")
 
     def _doing(self, is_starting: bool) -> str:
         """Say what nodes that start are busy with before the first batch; "": nothing."""
@@ -445,21 +453,40 @@ class _Try:
             kill=self._kill,
             speeds=tuple(speeds(self._records.processes)),
             epochs=tuple(epochs(self._records.processes)),
-            last_lines=self._last_lines(LAST_LINES[state is TrainerState.FAILED]),
+            last_lines=self._last_lines(LAST_LINES[state is TrainerState.FAILED], reason),
             warning=view.record.diverged.cause if view.record.diverged else "",
             remarks=view.record.remark_sentences,
         )
 
-    def _last_lines(self, most: int) -> tuple[str, ...]:
-        """Return the end of the newest log, without our own lines."""
+    def _last_lines(self, most: int, reason: str) -> tuple[str, ...]:
+        """Return the end of the newest log, without our own lines and what ``reason`` says."""
         paths = [Path(file.path) for file in self._site.client.logs(self._trainer_id)]
         written = [path for path in paths if path.exists() and path.stat().st_size]
         for path in sorted(written, key=lambda p: p.stat().st_mtime, reverse=True):
             lines = path.read_text(errors="replace").splitlines()
-            own = [line for line in lines if not _OURS.match(line)]
+            own = evidence([line for line in lines if not _OURS.match(line)], reason)
             if own:
                 return tuple(map(shown, own[-most:]))
         return ()
+
+
+def evidence(lines: Sequence[str], reason: str) -> list[str]:
+    """Return what a script printed without what starts it, and without what ``reason`` repeats.
+
+    Of tracebacks the frames of bftrainer and runpy are left out, and the exception, which the
+    reason names.
+    """
+    kept, is_starter = list[str](), False
+    for line in lines:
+        if frame := _FRAME.match(line):
+            is_starter = frame[1].startswith(_STARTERS)
+        elif not line.startswith("    "):
+            is_starter = False
+        if not is_starter:
+            kept.append(line)
+    if kept and kept[-1].strip() and kept[-1].strip().rstrip(".") in reason:
+        kept.pop()
+    return kept
 
 
 def _last_failure(record: TrainerRecord) -> str:

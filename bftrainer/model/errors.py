@@ -80,7 +80,12 @@ class UsageError(BftError):
 
 
 class NoDaemonError(BftError):
-    """No daemon answers; what to do then depends on what the site has."""
+    """No daemon answers; what to do then depends on the verb and on what the site has.
+
+    ``is_of_site``: the site's daemon was asked, not one of the user's own.
+    """
+
+    is_of_site: bool = False
 
 
 class BatchSystemError(BftError):

@@ -112,7 +112,7 @@ def test_requeue_names_the_trainer_that_goes_on(service: MemoryService, output: 
     assert output.readouterr().out == "t1 is submitted again as trainer t2\n"
     assert service.records["t2"].spec == service.records["t1"].spec
     assert main(["requeue", "t1", "--json"]) == 2  # t2 uses the directory
-    assert error_code(output) == "BFT-1014"
+    assert error_code(output) == "BFT-1464"
 
 
 def test_cancel_prints_what_has_ended_as_a_document(service: MemoryService, output: Output) -> None:

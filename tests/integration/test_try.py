@@ -170,6 +170,19 @@ def test_each_failure_is_told_with_its_line(scratch: Path) -> None:
     assert "error BFT-1053: own.py failed: BFT-1410: The script raised ValueError" in done.stderr
     assert "Raised at own.py:15." in done.stderr
     assert "x1b" not in done.stderr
+    assert "What it printed is in the worker's log." not in done.stderr
+
+
+@pytest.mark.timeout(150)
+def test_a_script_that_fails_at_once_is_told_its_cause_once(scratch: Path) -> None:
+    text = "from bftrainer import elastic\n\n\ndef deep():\n    raise ValueError('no luck')\n\n\n"
+    done = tried(scratch, f"{text}deep()\n")
+    told = f"{done.stdout}{done.stderr}"
+    assert told.count("ValueError: no luck") == 1
+    assert "error BFT-1053: own.py failed: BFT-1410: The script raised ValueError" in done.stderr
+    assert told.count("Raised at own.py:5.") == 1
+    assert "    deep()\n" in done.stdout  # who called it
+    assert not re.search(r"runpy|elastic/worker.py", told)
 
 
 @pytest.mark.timeout(150)

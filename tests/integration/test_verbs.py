@@ -145,6 +145,19 @@ def test_a_requeued_trainer_stops_its_workers_and_starts_again_from_its_checkpoi
     assert site.view(again.trainer_id).record.progress.step >= steps
 
 
+def test_a_second_requeue_names_the_trainer_that_goes_on(site: VerbSite) -> None:
+    trainer = site.submit("twice", hold=True)
+    site.client.cancel(trainer)
+    new = site.client.requeue(trainer).record.trainer_id
+    with pytest.raises(BftError) as refused:
+        site.client.requeue(trainer)
+    error = refused.value
+    assert (error.code, int(error.exit_code)) == ("BFT-1464", 2)
+    assert error.cause.startswith(f"Trainer {trainer} goes on as {new}, ")
+    assert error.next_step.endswith(f"to start that one again: bftrainer requeue {new}")
+    site.client.cancel(new, now=True)
+
+
 @pytest.mark.long
 def test_trainers_start_after_others_and_at_their_time(site: VerbSite) -> None:
     first = site.submit("first", epochs=5)

@@ -202,7 +202,8 @@ class TestClosed:
     def test_another_output_is_named(self, site: Site, tmp_path: Path) -> None:
         events = tmp_path / "closed.txt"
         for text, cause in (
-            ("Cluster|State\n", "closed.txt:1: the header lacks NodeName"),
+            ("Cluster|State\n", "closed.txt:1: the header lacks NodeName, TimeStart, TimeEnd."),
+            ("NodeName|TimeStart|End\n", "closed.txt:1: the header lacks TimeEnd."),
             ("NodeName|TimeStart|TimeEnd\nn1|2\n", "closed.txt:2: 2 fields"),
             ("NodeName|TimeStart|TimeEnd\nn1|soon|Unknown\n", "closed.txt:2: 'soon' is not"),
         ):

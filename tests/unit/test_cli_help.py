@@ -249,3 +249,23 @@ def test_a_line_of_a_log_gives_way_to_the_error() -> None:
     raised = 'raise E("BFT-1001", "There is no node.", "Look.")'
     found = meanings([*sentences(log), *sentences(raised)])
     assert found["BFT-1001"].causes == {"Look.": ["There is no node."]}
+
+
+@pytest.mark.parametrize(
+    ("code", "area"),
+    [
+        ("BFT-1460", "command line and submission"),  # the page of demo and try, not the script
+        ("BFT-1333", "command line and submission"),
+        ("BFT-1455", "the script and its workers"),
+        ("BFT-1549", "simulator and analysis"),
+        ("BFT-1553", "batch systems"),
+        ("BFT-1582", "the journal"),
+        ("BFT-2127", "the journal"),
+        ("BFT-2125", "policy files and decisions"),
+    ],
+)
+def test_a_code_is_of_the_area_that_its_sentence_is_of(
+    code: str, area: str, capsys: Output
+) -> None:
+    assert main(["help", code]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f"{code}: {area}"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import bftrainer
 from bftrainer.lab.try_records import EpochUse, SpeedBySize
-from bftrainer.lab.tryout import TryReport, WorkerKill, as_text, wrong
+from bftrainer.lab.tryout import TryReport, WorkerKill, as_text, evidence, wrong
 
 WHOLE = tuple(EpochUse(epoch=n, of=10, used=10) for n in range(3))
 REPORT = TryReport(
@@ -90,3 +92,23 @@ def test_the_page_has_all_figures_and_none_that_were_not_measured() -> None:
     short = as_text(replace(REPORT, pauses_s=(), rescales=0, kill=None))
     assert "none; it ended before nodes came or went" in short
     assert "nobody; two nodes never trained together" in short
+
+
+def test_of_what_a_script_printed_only_its_own_is_shown() -> None:
+    ours = Path(bftrainer.__file__).parent / "elastic" / "worker.py"
+    lines = [
+        "epoch 1",
+        "Traceback (most recent call last):",
+        f'  File "{ours}", line 310, in _run_script',
+        "    status = status_of(config.script)",
+        "             ^^^^^^^^^",
+        '  File "<frozen runpy>", line 291, in run_path',
+        '  File "/home/ann/own.py", line 8, in <module>',
+        "    deep()",
+        "KeyError: 'x'",
+    ]
+    shown = [*lines[:2], *lines[6:8]]
+    assert (
+        evidence(lines, "BFT-1410: The script raised KeyError: 'x'. Raised at own.py:8.") == shown
+    )
+    assert evidence(lines, "BFT-1310: It was killed.") == [*shown, lines[-1]]

@@ -20,6 +20,7 @@ COMMAND = (
 )
 # ``Start`` and ``End`` are printed with these headings.
 _NODE, _START, _END = "NodeName", "TimeStart", "TimeEnd"
+_HEADINGS = f"(which prints Start and End under {_START} and {_END})"
 _NOT_YET = frozenset({"Unknown", "None", ""})
 
 
@@ -35,9 +36,9 @@ def add_closed(table: JobTable, path: Path, options: ReadOptions) -> None:
         cells = [cell.strip() for cell in line.split("|")]
         if not header:
             header = cells
-            if not {_NODE, _START, _END} <= {*header}:
-                what = f"the header lacks {_NODE}, {_START} or {_END}"
-                raise malformed(path, number, what, f"Export with: {COMMAND}")
+            if missing := [name for name in (_NODE, _START, _END) if name not in header]:
+                what = f"the header lacks {', '.join(missing)}"
+                raise malformed(path, number, what, f"Export with: {COMMAND} {_HEADINGS}")
             continue
         if len(cells) != len(header):
             raise malformed(path, number, f"{len(cells)} fields, the header has {len(header)}")
