@@ -55,13 +55,15 @@ def for_each(
 @verb(trainer_ids(nargs=-1), JSON, SOCKET, example="bftrainer hold t1 t2")
 def hold(trainer_ids: tuple[str, ...], socket_name: str | None, *, as_json: bool) -> int:
     """Keep the trainers ID... from having nodes; those that run leave after a checkpoint."""
-    return _change(trainer_ids, socket_name, TrainerChange(is_held=True), as_json=as_json)
+    change = TrainerChange(is_held=True)
+    return _change(trainer_ids, socket_name, change, _held, as_json=as_json)
 
 
 @verb(trainer_ids(nargs=-1), JSON, SOCKET, example="bftrainer release t1 t2")
 def release(trainer_ids: tuple[str, ...], socket_name: str | None, *, as_json: bool) -> int:
     """Let held trainers have nodes again; they go on from their checkpoints."""
-    return _change(trainer_ids, socket_name, TrainerChange(is_held=False), as_json=as_json)
+    change = TrainerChange(is_held=False)
+    return _change(trainer_ids, socket_name, change, _released, as_json=as_json)
 
 
 @verb(
@@ -87,7 +89,7 @@ def update(
     change = TrainerChange(n_min=n_min, n_max=n_max, sizes=only, weight=weight, name=name)
     if change == TrainerChange():
         raise click.UsageError("There is nothing to change: give --nodes, --weight or --job-name.")
-    return _change(trainer_ids, socket_name, change, as_json=as_json)
+    return _change(trainer_ids, socket_name, change, _changed, as_json=as_json)
 
 
 @verb(trainer_ids(nargs=-1), JSON, SOCKET, example="bftrainer requeue t1")
@@ -111,24 +113,40 @@ def requeue(trainer_ids: tuple[str, ...], socket_name: str | None, *, as_json: b
 
 
 def _change(
-    trainer_ids: tuple[str, ...], socket_name: str | None, change: TrainerChange, *, as_json: bool
+    trainer_ids: tuple[str, ...],
+    socket_name: str | None,
+    change: TrainerChange,
+    say: Callable[[str, TrainerView], str],
+    *,
+    as_json: bool,
 ) -> int:
     client = connect(socket_name)
-    return for_each(trainer_ids, lambda i: client.change(i, change), _changed, as_json=as_json)
+    return for_each(trainer_ids, lambda i: client.change(i, change), say, as_json=as_json)
 
 
 def _changed(trainer_id: str, view: TrainerView) -> str:
-    record, spec = view.record, view.record.spec
-    is_held = "held, " if record.held_s is not None else ""
-    sizes = f"{spec.nodes} nodes, weight {spec.weight:g}"
-    return f"{trainer_id} {is_held}{record.state}, {spec.name}, {sizes}"
+    spec = view.record.spec
+    about = f"{spec.name}, {spec.nodes} nodes, weight {spec.weight:g}"
+    return f"{trainer_id} is {view.record.state} and from the next decision on: {about}"
+
+
+def _held(trainer_id: str, view: TrainerView) -> str:
+    nodes = counted(len(view.observed_nodes), "node")
+    what = f"writes a checkpoint and leaves its {nodes}" if view.observed_nodes else "gets no nodes"
+    return f"{trainer_id} is held: it {what}, until 'bftrainer release {trainer_id}'"
+
+
+def _released(trainer_id: str, view: TrainerView) -> str:
+    return f"{trainer_id} is {view.record.state} and may have nodes"
 
 
 def _requeued(trainer_id: str, view: TrainerView) -> str:
     new = view.record.trainer_id
     if new != trainer_id:
         return f"{trainer_id} is submitted again as trainer {new}"
-    return f"{trainer_id} {view.waits or f'is {view.record.state} and has no workers to stop.'}"
+    if view.record.requeued_s is None:
+        return f"{trainer_id} is {view.record.state} and has no workers to stop"
+    return f"{trainer_id} is requeued: it leaves its nodes and starts again from its checkpoint"
 
 
 @verb(
@@ -147,7 +165,8 @@ def cancel(
 
 def _said(trainer_id: str, view: TrainerView) -> str:
     record = view.record
-    return f"{trainer_id} {record.state if record.state.is_final else record.reason}"
+    how = f"is {record.state}" if record.state.is_final else f"ends: {record.reason}"
+    return f"{trainer_id} {how}"
 
 
 TURN_S = 0.1
@@ -255,7 +274,8 @@ def drain(
         print_json({"nodes": list(asked.nodes), "took_s": round(took_s, 3), "left": left})
     elif not left:
         nodes = counted(len(asked.nodes), "node is", "nodes are")
-        print_lines(f"{nodes} given back after {took_s:.1f} s.")
+        back = f"{nodes} given back after {took_s:.1f} s." if asked.nodes else "No node was held."
+        print_lines(f"{back} None are taken until 'bftrainer resume'.")
     if not left:
         return ExitCode.OK
     raise BftError(

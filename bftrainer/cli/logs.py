@@ -155,7 +155,11 @@ def _print_all(
     trainer_id: str, files: tuple[LogFile, ...], n_lines: int | None, owner: int | None
 ) -> None:
     if not files:
-        print_lines(f"{trainer_id} has no matching log files yet", err=True)
+        print_lines(
+            f"{trainer_id} has no matching log files yet: none of its workers has started, or none"
+            f" is meant; 'bftrainer explain {trainer_id}' says why it waits",
+            err=True,
+        )
         return
     output = _Output(has_headers=len(files) > 1)
     problems = []

@@ -64,6 +64,32 @@ COLUMNS: dict[str, tuple[str, Callable[[TrainerView, float], str]]] = {
     "checkpoints": ("CHECKPOINTS", lambda view, _: view.record.spec.checkpoint_dir),
     "reason": ("REASON", lambda view, _: view.why),
 }
+MEANINGS = {
+    "id": "what other commands take",
+    "name": "of --job-name, else of the script; commands take it, too",
+    "user": "who submitted it",
+    "state": "queued: has not run; running; parked: without nodes now; or how it ended",
+    "nodes": "on which it trains",
+    "plan": "nodes that the last decision gave it",
+    "limits": "sizes of --nodes that it may have",
+    "epoch": "that it is in",
+    "step": "updates made; of a parked one those in its checkpoint",
+    "samples": "trained since its first start",
+    "rate": "samples per second",
+    "done": "share of --epochs, --samples or --steps that is done",
+    "left": "time that the rest takes at its planned size",
+    "metric": "that its script reported last",
+    "rescales": "changes of its nodes while it trained",
+    "failures": "of its workers",
+    "weight": "its priority where the policy weighs trainers",
+    "age": "since it was submitted; of an ended one until its end",
+    "submitted": "when",
+    "started": "when it first trained",
+    "ended": "when",
+    "nodelist": "names of its nodes",
+    "checkpoints": "the directory of its checkpoints",
+    "reason": "why it waits, goes slow, or has ended",
+}
 USUAL = (
     "id", "name", "user", "state", "nodes", "plan", "limits",
     "epoch", "step", "rate", "metric", "left", "age", "reason",
@@ -168,7 +194,7 @@ def status(
 ) -> None:
     """Show the daemon and its trainers, or the trainer ID in full."""
     if names and "help" in names:
-        print_lines(*COLUMNS)
+        print_pairs([(name, MEANINGS.get(name, "")) for name in COLUMNS], 11)
         return
     if array_of and (trainer_id or names):
         raise click.UsageError("--array excludes ID and -o.")
@@ -368,7 +394,8 @@ def _place_of(view: Explanation) -> str:
     """Say where a trainer is and is to be, unless it has ended."""
     if view.state in _ENDED and not view.observed_size:
         return ""
-    return f" on {counted(view.observed_size, 'node')}; planned: {view.planned_size}"
+    has = f"on {counted(view.observed_size, 'node')}" if view.observed_size else "without nodes"
+    return f" {has}; planned: {view.planned_size}"
 
 
 def _sizes(spec: TrainerSpec) -> str:

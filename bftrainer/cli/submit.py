@@ -18,7 +18,7 @@ import shlex
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -532,12 +532,36 @@ def _print_dry_run(specs: Sequence[TrainerSpec], checks: tuple[str, ...], *, as_
         print_json({"schema": schema("dry-run"), **said})
         return
     head = {"array": f"{counted(len(specs), 'trainer')}; the first:"} if more else {}
-    preamble = f"{len(spec.preamble.encode())} bytes" if spec.preamble else ""
-    said = head | encode(spec) | {"preamble": preamble}
+    said = head | _worth_reading(spec)
     if differ := [one for one in specs if one.args != spec.args]:
         said |= {f"args of {one.name}": shlex.join(one.args) for one in (spec, *differ)}
     print_pairs([*said.items(), *(("ok", check) for check in checks)], 22)
-    print_lines("nothing was sent", err=True)
+    print_lines(
+        "Nothing was submitted; the same command without --dry-run does it (--json shows all"
+        " settings).",
+        err=True,
+    )
+
+
+_ALWAYS = ("name", "user", "script", "args", "cwd", "interpreter", "checkpoint_dir")
+_INSTEAD = frozenset({"n_min", "n_max", "sizes", "preamble"})  # told in other words
+
+
+def _worth_reading(spec: TrainerSpec) -> dict[str, object]:
+    """Return what is always told of a submission, and what is not as by default."""
+    usual = {one.name: one.default for one in fields(spec)}
+    told: dict[str, object] = {
+        name: value
+        for name, value in encode(spec).items()
+        if name in _ALWAYS or (name not in _INSTEAD and getattr(spec, name) != usual[name])
+    }
+    told["args"] = shlex.join(spec.args) or "none"
+    told["nodes"] = spec.nodes
+    if "environment" in told:
+        told["environment"] = shlex.join(f"{name}={value}" for name, value in spec.environment)
+    if spec.preamble:
+        told["preamble"] = f"{len(spec.preamble.encode())} bytes"
+    return told
 
 
 def wait_for_end(client: Client, trainer_id: str) -> TrainerView:

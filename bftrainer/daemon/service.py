@@ -152,8 +152,15 @@ def check_fit(spec: TrainerSpec, settings: Settings) -> None:
         )
 
 
-def _has_ended(record: TrainerRecord, next_step: str) -> UsageError:
-    how = f"is {record.state.value}" if record.state.is_final else "is being cancelled"
+def has_ended(record: TrainerRecord) -> UsageError:
+    """Return that a trainer cannot be changed any more, and what has it go on in its state."""
+    how, again = "is being cancelled", f"'bftrainer requeue {record.trainer_id}' starts it again"
+    next_step = f"When it has ended, {again}."
+    if record.state.is_final:
+        how = f"is {record.state.value}"
+        next_step = f"{again[0].upper()}{again[1:]} from its checkpoint, under a new id."
+    if record.state is TrainerState.FINISHED:
+        next_step = "Submit its script with more --epochs to train on from its state."
     return UsageError("BFT-1043", f"Trainer {record.trainer_id} {how}.", next_step)
 
 
@@ -236,7 +243,7 @@ class DaemonService(DaemonViews):
         """Hold, release or update a trainer; BFT-1005, and BFT-1043 if it has ended."""
         record = self._owned(trainer_id, peer)
         if record.state.is_final or record.cancelled_s is not None:
-            raise _has_ended(record, "'bftrainer requeue' starts a failed or cancelled one again.")
+            raise has_ended(record)
         if check_growth(record, change):
             others = self._daemon.trainers.waiting_and_running()
             self._allowance.check_count(record.spec.user, others)
@@ -252,7 +259,7 @@ class DaemonService(DaemonViews):
         if record.state is TrainerState.FINISHED or (
             record.cancelled_s is not None and not record.state.is_final
         ):
-            raise _has_ended(record, "Submit it with more --epochs to train on from its state.")
+            raise has_ended(record)
         if record.state.is_final:
             try:
                 check_place(record.spec, self.trainers())

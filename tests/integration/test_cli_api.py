@@ -361,7 +361,7 @@ def test_cancel_tries_all_and_reports_the_first_failure(
     submitted(service, 1)
     assert main(["cancel", "t1", "t9", "t2"]) == ExitCode.NOT_PERMITTED
     captured = output.readouterr()
-    assert captured.out == "t2 cancelled\n"
+    assert captured.out == "t2 is cancelled\n"
     assert [line[:14] for line in captured.err.splitlines() if line[0] == "e"] == [
         "error BFT-1005",
         "error BFT-1004",
@@ -373,7 +373,7 @@ def test_cancel_now_asks_for_no_checkpoint(service: MemoryService, output: Outpu
     submitted(service, 2)
     assert main(["cancel", "t1"]) == ExitCode.OK
     assert main(["cancel", "--now", "t2"]) == ExitCode.OK
-    assert output.readouterr().out == "t1 cancelled\nt2 cancelled\n"
+    assert output.readouterr().out == "t1 is cancelled\nt2 is cancelled\n"
     assert service.killed == ["t2"]
 
 

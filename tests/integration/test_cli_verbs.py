@@ -62,7 +62,10 @@ def test_hold_release_and_update_change_what_they_name(
     submit("-J", "other", "--hold")
     output.readouterr()
     assert main(["hold", "t1", "t1"]) == 0
-    assert output.readouterr().out == "t1 held, queued, train, 1:4 nodes, weight 1\n"
+    held = output.readouterr().out
+    assert held == (
+        "t1 is held: it writes a checkpoint and leaves its 1 node, until 'bftrainer release t1'\n"
+    )
     assert main(["status", "-o", "id,state,reason"]) == 0
     rows = output.readouterr().out.splitlines()
     assert [row.split()[:2] for row in rows] == [["ID", "STATE"], ["t1", "held"], ["t2", "held"]]
@@ -72,6 +75,8 @@ def test_hold_release_and_update_change_what_they_name(
     assert document["schema"] == "bftrainer/trainers/1"
     assert [view["record"]["held_s"] for view in document["trainers"]] == [None, None]
     assert main(["update", "t1", "--nodes", "2:3", "--weight", "5", "--name", "new"]) == 0
+    changed = output.readouterr().out
+    assert changed == "t1 is queued and from the next decision on: new, 2:3 nodes, weight 5\n"
     spec = service.records["t1"].spec
     assert (spec.n_min, spec.n_max, spec.weight, spec.name) == (2, 3, 5.0, "new")
     assert service.records["t2"].spec.name == "other"
@@ -283,8 +288,10 @@ def test_columns_are_chosen_by_name(service: MemoryService, output: Output) -> N
     service.records["t1"] = replace(record, progress=running, reports=reports)
     output.readouterr()
     assert main(["status", "-o", "help"]) == 0
-    names = output.readouterr().out.split()
+    meanings = dict(line.split(maxsplit=1) for line in output.readouterr().out.splitlines())
+    names = list(meanings)  # each has words that say what it is
     assert {"id", "done", "left", "reason"} <= set(names)
+    assert meanings["left"] == "time that the rest takes at its planned size"
     assert main(["status", "-o", "done,left", "t1"]) == 0
     assert output.readouterr().out.split() == ["DONE", "LEFT", "25.0%", "1m15s"]
     assert main(["status", "-o", ",".join(names)]) == 0

@@ -9,9 +9,11 @@ import pytest
 
 from bftrainer.cli.daemon import print_next_of_daemon
 from bftrainer.cli.main import main
+from bftrainer.daemon.service import has_ended
 from bftrainer.model.trainer import TrainerState
 from tests.integration.cli_fixtures import Output, home, output, service
 from tests.support.memory_service import MemoryService
+from tests.support.snapshots import record
 
 __all__ = ["home", "output", "service"]
 
@@ -48,6 +50,50 @@ def test_resume_of_a_trainer_names_the_verb_that_fits_its_state(
         output.readouterr()
         assert main(["resume", name]) == 2
         assert _next(output) == [step]
+
+
+@pytest.mark.parametrize(
+    ("state", "cancelled_s", "cause", "step"),
+    [
+        (TrainerState.FINISHED, None, "is finished", "Submit its script with more --epochs"),
+        (TrainerState.FAILED, None, "is failed", "'bftrainer requeue t1' starts it again from"),
+        (TrainerState.CANCELLED, None, "is cancelled", "'bftrainer requeue t1' starts it again"),
+        (TrainerState.RUNNING, 1.0, "is being cancelled", "When it has ended, 'bftrainer requeue"),
+    ],
+)
+def test_what_has_ended_goes_on_by_what_fits_its_end(
+    state: TrainerState, cancelled_s: float | None, cause: str, step: str
+) -> None:
+    error = has_ended(replace(record(state=state), cancelled_s=cancelled_s))
+    assert error.cause == f"Trainer t1 {cause}."
+    assert error.next_step.startswith(step)
+
+
+def test_a_dry_run_tells_what_was_chosen_and_not_what_is_as_ever(
+    home: Path, monkeypatch: pytest.MonkeyPatch, output: Output
+) -> None:
+    monkeypatch.setattr("bftrainer.cli.submit.check_here", lambda *_, **__: ("all is well",))
+    argv = [
+        "--dry-run",
+        "-N",
+        "1:3",
+        "--epochs",
+        "3",
+        "--export",
+        "A=1 2",
+        "train.py",
+        "--lr",
+        ".1",
+    ]
+    assert main(["submit", *argv]) == 0
+    out, err = output.readouterr()
+    told = dict(line.split(maxsplit=1) for line in out.splitlines())
+    assert (told["nodes"], told["epochs"], told["args"]) == ("1:3", "3", "--lr .1")
+    assert told["environment"].startswith("'A=1 2'")
+    assert told["checkpoint_dir"] == str(home / "bft-train")
+    assert not {"curve", "utility", "trial", "array_id", "n_min"} & told.keys()
+    assert "None" not in out
+    assert err.startswith("Nothing was submitted; the same command without --dry-run does it")
 
 
 def test_a_requeue_says_what_comes_next_of_the_new_trainer(

@@ -74,6 +74,19 @@ def test_n_min_is_the_reason_and_says_where_the_nodes_are() -> None:
     assert "1 node is not in the pool: It is down." in said
 
 
+def test_what_this_cluster_cannot_hold_is_told_how_it_could_run() -> None:
+    nodes = idle_nodes(4)
+    six = record(n_min=6)
+    told = _explain(six, _plan(snapshot(nodes), [six]), nodes=nodes)
+    assert told.endswith(
+        "this cluster has 4. It keeps its place; trainers behind it may run meanwhile."
+        " 'bftrainer update t1 --nodes MIN:MAX' lets it run on fewer."
+    )
+    gpus = replace(record(), spec=replace(record().spec, gres="gpu:1"))
+    told = _explain(gpus, _plan(snapshot(nodes), [gpus]), nodes=nodes)
+    assert told.endswith("Cancel it, and submit it with another --gres or --constraint.")
+
+
 def test_an_empty_pool_is_the_reason() -> None:
     said = _explain(record(), _plan(snapshot(BUSY), [record()]))
     assert said.startswith("It needs 1 node (n_min) and the pool has 0.")

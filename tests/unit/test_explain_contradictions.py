@@ -62,7 +62,7 @@ CLAIMS: dict[str, Claim] = {
     r"it gives all back": lambda f, _: f.gets == 0 < f.has,
     r"while the others train|joiners start": lambda f, _: 0 < f.has < f.gets,
     r"It leaves its (\d+) nodes": lambda f, n: f.has == n[0] > 0 and not f.takes,
-    r"gets none|none are taken": lambda f, _: not f.takes,
+    r"gets no nodes|none are taken": lambda f, _: not f.takes,
     r"for \d+ s it does not grow": lambda f, _: f.gets <= f.has,
     r"keeps those it has and gets no others": lambda f, _: f.has == f.gets > 0,
     r"It never starts|It cannot run": lambda f, _: f.gets == 0,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bftrainer.daemon.explain.nodes import true_cause
 from bftrainer.decide import losses
@@ -250,7 +250,7 @@ def _of_none(record: TrainerRecord, circumstances: Circumstances, observed: int)
     if why:
         return [why]
     parked = _parked(record, observed) if circumstances.is_heard else []
-    return [*parked, "It gets none while all nodes are given back."]
+    return [*parked, "It gets no nodes while all are given back."]
 
 
 def _parked(record: TrainerRecord, observed: int) -> list[str]:
@@ -296,7 +296,8 @@ def _size_sentences(
     if not planned and record.trainer_id in stuck:
         keeps = "It keeps its place; trainers behind it may run meanwhile."
         skips = [keeps] if settings.skip_unstartable else []
-        return [stuck[record.trainer_id], *skips, *_idle(plan, settings)]
+        why = _way_out(record, nodes) or _idle(plan, settings)
+        return [stuck[record.trainer_id], *skips, *why]
     limited = limit_sentences(record, plan, settings, queue)
     waits = limited or fair_share_sentences(record, plan, settings, queue)
     if waits and not planned:
@@ -318,6 +319,16 @@ def _size_sentences(
         has = "has" if observed == planned else "is to have"
         return [f"It {has} its maximum of {counted(planned, 'node')} (n_max)."]
     return _of_size(record, plan, settings, planned, limited)
+
+
+def _way_out(record: TrainerRecord, nodes: Sequence[Node]) -> list[str]:
+    """Say what has a trainer run that this cluster cannot hold, whatever is idle; []: it can."""
+    if not impossible([record], nodes):
+        return []
+    one = replace(record, spec=replace(record.spec, n_min=1))
+    if record.spec.n_min > 1 and not impossible([one], nodes):
+        return [f"'bftrainer update {record.trainer_id} --nodes MIN:MAX' lets it run on fewer."]
+    return ["Cancel it, and submit it with another --gres or --constraint."]
 
 
 def _of_size(
