@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from bftrainer.lab.demo.watch import Watch
 
 LINE_INTERVAL_S = 2.0
+LEGEND = (
+    "n1=job: an ordinary job has the node, n1=cnn: the trainer cnn has it; cnn:2@1: cnn trains on 2"
+    " nodes, in epoch 1."
+)
 NO_WAIT = option("--no-wait", "End at once; otherwise the page stays on a terminal until Enter.")
 
 
@@ -52,7 +56,7 @@ def demo(
     from bftrainer.lab.demo.run import run_demo  # noqa: PLC0415
     from bftrainer.lab.demo.watch import as_text  # noqa: PLC0415
 
-    screen = _Screen(is_live=not no_live, on_stderr=as_json)
+    screen = DemoScreen(is_live=not no_live, on_stderr=as_json)
     with RunPage(screen.say, out / FILE_NAME, is_served=screen.is_live, tail=tail) as page:
         with screen:
             summary = run_demo(out, n_nodes, screen.see, screen.say, page, on_lsf=on_lsf)
@@ -66,7 +70,7 @@ def demo(
             page.wait()
 
 
-class _Screen:
+class DemoScreen:
     """The live page on a terminal, otherwise lines."""
 
     def __init__(self, *, is_live: bool, on_stderr: bool) -> None:
@@ -99,6 +103,8 @@ class _Screen:
         if self._live is not None:
             self._live.update(page(watch), refresh=True)
         elif time.monotonic() - self._said_s >= LINE_INTERVAL_S or watch.is_over:
+            if not self._said_s:
+                self.say(LEGEND)
             self._said_s = time.monotonic()
             self.say(line(watch))
 

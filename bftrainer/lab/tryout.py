@@ -182,7 +182,10 @@ def as_text(report: TryReport) -> str:
             for s in report.speeds
         )
         lines += [f"  rescales    {rescales}", f"  killed      {killed}"]
-        lines += [f"  samples/s   {speeds}", f"  samples     {_samples(report)}"]
+        lines.append(f"  samples/s   {speeds}")
+        if len(report.speeds) > 1:
+            lines.append(f"              {SHARED}")
+        lines.append(f"  samples     {_samples(report)}")
     lines += [f"  warning     {text}" for text in (report.warning, *report.remarks) if text]
     if report.comparison is not None:
         lines += comparison_text(report.comparison)
@@ -222,6 +225,7 @@ _OURS = re.compile(r"bftrainer: |generation \d+\.\d+ ")  # lines of bftrainer.el
 SEE_LOG = " What it printed is in the worker's log."  # a worker's words; here its end is shown
 _FRAME = re.compile(r'  File "([^"]+)", line \d+')  # of a traceback
 _STARTERS = (str(Path(bftrainer.__file__).parent), "<frozen runpy>")  # what runs scripts
+SHARED = "(the nodes share this machine's processors: no forecast for a cluster's)"
 Say = Callable[[str], None]
 
 
@@ -402,7 +406,7 @@ class _Try:
                 at_s=self._watch.elapsed_s, rank=place.rank, size=place.size, step=place.step
             )
             self._failures += 1  # nothing to tell of it
-            self._say(f"{kill.at_s:6.1f} s  killed the worker of rank {kill.rank}")
+            self._say(f"{kill.at_s:6.1f} s  killed the worker of rank {kill.rank}, as a test")
             return kill
         return None
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from bftrainer.cli.daemon import print_next_of_daemon
 from bftrainer.cli.main import main
+from bftrainer.cli.tryout import LEGEND, DemoScreen
 from bftrainer.daemon.service import has_ended
 from bftrainer.model.trainer import TrainerState
 from tests.integration.cli_fixtures import Output, home, output, service
@@ -67,6 +69,18 @@ def test_what_has_ended_goes_on_by_what_fits_its_end(
     error = has_ended(replace(record(state=state), cancelled_s=cancelled_s))
     assert error.cause == f"Trainer t1 {cause}."
     assert error.next_step.startswith(step)
+
+
+def test_lines_of_a_demonstration_are_explained_once(
+    monkeypatch: pytest.MonkeyPatch, output: Output
+) -> None:
+    monkeypatch.setattr("bftrainer.lab.demo.watch.line", lambda _watch: "n1=job cnn:2@1")
+    monkeypatch.setattr("bftrainer.cli.tryout.LINE_INTERVAL_S", 0.0)
+    screen = DemoScreen(is_live=False, on_stderr=False)
+    for _ in range(2):
+        screen.see(SimpleNamespace(is_over=False))  # type: ignore[arg-type]  # a line needs no more
+    lines = output.readouterr().out.splitlines()
+    assert lines == [LEGEND, "n1=job cnn:2@1", "n1=job cnn:2@1"]
 
 
 def test_a_dry_run_tells_what_was_chosen_and_not_what_is_as_ever(

@@ -94,6 +94,12 @@ def test_the_page_has_all_figures_and_none_that_were_not_measured() -> None:
     assert "nobody; two nodes never trained together" in short
 
 
+def test_speeds_of_several_sizes_are_no_forecast() -> None:
+    note = "share this machine's processors"
+    assert note in as_text(REPORT)
+    assert note not in as_text(replace(REPORT, speeds=REPORT.speeds[:1]))
+
+
 def test_of_what_a_script_printed_only_its_own_is_shown() -> None:
     ours = Path(bftrainer.__file__).parent / "elastic" / "worker.py"
     lines = [
