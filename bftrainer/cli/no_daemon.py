@@ -14,8 +14,8 @@ from bftrainer.model.errors import BftError, NoDaemonError
 
 _ASKS = "scontrol"  # without it there is no Slurm to ask
 _NAMED = "One that runs is named with --socket, BFTRAINER_SOCKET or BFTRAINER_STATE_DIR."
-_START = "systemctl start bftrainer"
-_JOURNAL = "--journal /var/lib/bftrainer/journal.db"
+_START = "systemctl start bftrainer (one of your own: bftrainer up)"
+_JOURNAL = "--journal /var/lib/bftrainer/journal.db (of one of your own: in its state directory)"
 # Verb of administrators, or of who ends a daemon -> what does it without one.
 WITHOUT: dict[str, str] = {
     "drain": "Without a daemon no further node is taken. What its pilots hold comes back with "

@@ -66,11 +66,13 @@ def _joined(text: ast.JoinedStr) -> str:
     )
 
 
-TEXTS = list(_texts())
+@functools.cache
+def texts() -> tuple[tuple[str, str], ...]:
+    return tuple(_texts())
 
 
 def _commands() -> Iterator[tuple[str, str]]:
-    for place, text in TEXTS:
+    for place, text in texts():
         for pattern in (QUOTED, TYPED):
             for match in pattern.finditer(text):
                 line = PROSE.sub("", f"{match[1]} ").strip()
@@ -139,7 +141,7 @@ def _unknown(name: str, words: str) -> list[str]:
 
 @pytest.mark.skipif(not (MANUALS / "sacct.1.gz").exists(), reason="Slurm's manual is not here")
 def test_commands_of_slurm_have_the_options_of_its_manual() -> None:
-    lines = [(place, m[1], m[2]) for place, text in TEXTS for m in OF_SLURM.finditer(text)]
+    lines = [(place, m[1], m[2]) for place, text in texts() for m in OF_SLURM.finditer(text)]
     assert len(lines) >= 8
     wrong = {(p, name, words): bad for p, name, words in lines if (bad := _unknown(name, words))}
     assert wrong == {}

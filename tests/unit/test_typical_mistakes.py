@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from bftrainer.batch.process import Completed
 from bftrainer.cli import no_daemon
 from bftrainer.cli.main import main
+from bftrainer.model.errors import NoDaemonError
 from slurm_plugins.commands import SlurmCommands
 from slurm_plugins.own_site import SlurmSites
 
@@ -74,6 +76,22 @@ def test_a_typical_mistake_is_told_with_cause_and_next_step(
         assert code in err
         assert cause in err
         assert step in err
+
+
+@pytest.mark.parametrize("is_of_site", [True, False])
+def test_who_administers_is_led_to_what_works_without_a_daemon(
+    is_of_site: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(no_daemon, "partitions", lambda: ("scavenge",))
+    error = NoDaemonError("BFT-1101", "No daemon.", "Tell its administrator.")
+    error.is_of_site = is_of_site
+    for verb in no_daemon.WITHOUT:
+        step = no_daemon.led(error, verb).next_step
+        assert "Tell its administrator" not in step
+        assert not re.match(r"Start your own|Try your script", step)
+    user = no_daemon.led(error, "status").next_step
+    assert user.startswith("Tell its" if is_of_site else "Start your own: bftrainer up")
 
 
 CONFIG = "PreemptType             = preempt/partition_prio\nPreemptMode             = REQUEUE\n"
