@@ -15,7 +15,8 @@ import click
 
 from bftrainer.api.documents import listing
 from bftrainer.cli.common import connect
-from bftrainer.cli.main import Meant, print_error
+from bftrainer.cli.main import print_error
+from bftrainer.cli.mistakes import Meant
 from bftrainer.cli.next_commands import print_next_of_trainers
 from bftrainer.cli.options import JSON, SOCKET, is_trainer_id, option, trainer_ids, verb
 from bftrainer.cli.output import duration, print_json, print_lines

@@ -6,6 +6,7 @@ Words of Slurm, LSF, PBS and of process tools lead to the verb that does the sam
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
@@ -78,14 +79,32 @@ _OPTIONS_MEANT = {
 OPTION_MEANT = {
     option: instead for options, instead in _OPTIONS_MEANT.items() for option in options
 }
+# Verb -> what it is of, and what to type with the words that it does not take ("{}").
+_SUPERFLUOUS = {
+    "up": ("It takes no script.", "bftrainer up, then bftrainer submit {}"),
+    "daemon": ("It takes no script.", "bftrainer submit {}, while the daemon runs"),
+    "demo": ("It shows scripts of its own.", "bftrainer try {}"),
+    "down": (
+        "It ends the daemon.",
+        "bftrainer cancel {} ends a trainer; bftrainer down the daemon",
+    ),
+    "nodes": ("It shows all nodes.", "bftrainer nodes"),
+    "status": ("It shows one trainer, or all.", "bftrainer status"),
+    "web": ("It shows all trainers.", "bftrainer web; bftrainer status {} for one"),
+    "top": ("It shows all trainers.", "bftrainer top; bftrainer status {} for one"),
+    "account": ("It takes no names.", "bftrainer account --by user,trainer"),
+    "explain": ("It is of one trainer.", "bftrainer explain ID, for each of them"),
+    "logs": ("It is of one trainer.", "bftrainer logs ID, for each of them"),
+}
+_EXTRA = re.compile(r"Got unexpected extra arguments? \((.*)\)")
 # Verbs that begin training, where options of sbatch are tried.
 BEGIN = frozenset({"submit", "try", "run"})
 
 
-def without_prefix(word: str, rest: list[str]) -> tuple[str, list[str]]:
+def without_prefix(word: str, rest: Sequence[str]) -> tuple[str, list[str]]:
     """Return the word that says what is wanted, and what follows: ``scontrol show job 7``."""
     if word.lower() not in _PREFIXES or not rest:
-        return word, rest
+        return word, list(rest)
     wanted = _AFTER_PREFIX.get(rest[0].lower(), rest[0])
     return wanted, [one for one in rest[1:] if one.lower() not in _KINDS]
 
@@ -109,6 +128,15 @@ def corrected(path: str, verb: str, rest: Sequence[str]) -> str:
     if any(word.startswith("-") for word in rest):
         return f"{path} {verb} -h"
     return shlex.join((*path.split(), *verb.split(), *rest))[:MOST_SHOWN]
+
+
+def superfluous(message: str, verb: str) -> tuple[str, str]:
+    """Return what a verb is of that got more words than it takes, and what to type; "": unknown."""
+    extra = _EXTRA.match(message)
+    if extra is None or verb not in _SUPERFLUOUS:
+        return "", ""
+    hint, step = _SUPERFLUOUS[verb]
+    return hint, step.format(extra[1][:MOST_SHOWN])
 
 
 def option_meant(option: str, verb: str) -> str:

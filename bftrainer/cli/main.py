@@ -18,7 +18,7 @@ from bftrainer import __version__
 from bftrainer.cli import streams
 from bftrainer.cli.output import print_lines
 from bftrainer.elastic.regular_file import why
-from bftrainer.model.errors import BftError, ExitCode, NoDaemonError, UsageError, exit_code_of
+from bftrainer.model.errors import BftError, ExitCode, NoDaemonError, exit_code_of
 
 # who uses them -> verb -> (module:command, text for --help)
 GROUPS = {
@@ -110,14 +110,6 @@ INTERRUPTED = 128 + 2
 Verbs = Mapping[str, tuple[str, str]]
 
 
-class Meant(click.UsageError):
-    """A mistake of which it is known what was meant."""
-
-    def __init__(self, cause: str, ctx: click.Context, next_step: str) -> None:
-        super().__init__(cause, ctx)
-        self.next_step = next_step
-
-
 class LazyGroup(click.Group):
     """A group that knows its verbs by name and imports one at a time.
 
@@ -157,35 +149,19 @@ class LazyGroup(click.Group):
         word = str(args[0])
         if word in self._verbs or ctx.resilient_parsing or word.startswith("-"):
             return super().resolve_command(ctx, args)
-        raise self._unknown(ctx, word, args[1:])
+        from bftrainer.cli.mistakes import unknown_verb  # noqa: PLC0415 - for mistakes only
 
-    def _unknown(self, ctx: click.Context, word: str, rest: list[str]) -> click.UsageError:
-        from bftrainer.cli import habits  # noqa: PLC0415 - for mistakes only
-
-        cause = f"No such command {word[:40]!r}."
-        meant, further = habits.without_prefix(word, rest)
-        verb, path = habits.verb_meant(meant, self._verbs), ctx.command_path
-        if not verb:
-            return click.UsageError(cause, ctx)
-        cause += f" Did you mean '{path} {verb}'? {self._verbs[verb][1]}"
-        command = self.get_command(ctx, verb)
-        params = [] if command is None else command.params
-        if isinstance(command, click.Group) and not further:
-            further = ["-h"]
-        elif not further:
-            args = [one for one in params if isinstance(one, click.Argument) and one.required]
-            further = [one.metavar or (one.name or "").upper() for one in args]
-        steps = [habits.corrected(path, verb, further)]
-        other, what = ("", "") if rest else habits.daemon_verb_meant(word)
-        if other:
-            cause += f" Or '{path} {other}'? {what}"
-            steps.append(f"{path} {other}")
-        return Meant(cause, ctx, ", or ".join(steps))
+        raise unknown_verb(self, ctx, word, args[1:], self._verbs)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb; that no daemon answers is told while it is known which verb it was."""
         try:
             return super().invoke(ctx)
+        except click.UsageError as problem:
+            if problem.ctx is None and ctx.invoked_subcommand:  # of click's parser
+                command = self.get_command(ctx, ctx.invoked_subcommand) or self
+                problem.ctx = click.Context(command, ctx, ctx.invoked_subcommand)
+            raise
         except NoDaemonError as error:
             from bftrainer.cli.no_daemon import led  # noqa: PLC0415 - asks the site
 
@@ -252,7 +228,9 @@ def _run(arguments: Sequence[str] | None) -> int:
         if type(problem).__name__ == "NoArgsIsHelpError":  # by name: older clicks lack it
             problem.show()
             return int(ExitCode.USAGE)
-        print_error(_usage_error(problem))
+        from bftrainer.cli.mistakes import usage_error  # noqa: PLC0415 - for mistakes only
+
+        print_error(usage_error(problem))
         return int(ExitCode.USAGE)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
@@ -286,52 +264,6 @@ def _file_error(problem: OSError) -> BftError:
         "Check that this file and the directories above it exist and are open to you.",
         exit_code=exit_code_of(problem),
     )
-
-
-def _hint(problem: click.ClickException, verb: str) -> str:
-    """Return what somebody may have meant who wrote what there is not; "": nobody can tell."""
-    from bftrainer.cli import habits  # noqa: PLC0415 - for mistakes only
-
-    if isinstance(problem, click.NoSuchOption):
-        return habits.option_meant(problem.option_name, verb)
-    near, context = _verb_of_group(problem), getattr(problem, "ctx", None)
-    return f"Did you mean '{context.command_path} {near}'?" if near and context else ""
-
-
-def _verb_of_group(problem: click.ClickException) -> str:
-    """Return the verb of a group that an unknown word may mean; "": none."""
-    from bftrainer.cli import habits  # noqa: PLC0415 - for mistakes only
-
-    context = getattr(problem, "ctx", None)
-    word = getattr(problem, "command_name", "")  # of NoSuchCommand, which older clicks lack
-    if not word or context is None or not isinstance(context.command, click.Group):
-        return ""
-    return habits.verb_meant(word, context.command.list_commands(context))
-
-
-def _usage_error(problem: click.ClickException) -> UsageError:
-    context = problem.ctx if isinstance(problem, click.UsageError) else None
-    path = context.command_path if context is not None else "bftrainer"
-    cause = problem.format_message()
-    cause = cause if cause.endswith((".", "?", "!", ".)", "?)")) else f"{cause}."
-    if hint := _hint(problem, path.rpartition(" ")[2]):
-        cause = f"{problem.message} {hint}"
-    return UsageError("BFT-1000", cause, _step(problem, path))
-
-
-def _step(problem: click.ClickException, path: str) -> str:
-    """Return what to type instead, where that is known; else where it is written."""
-    if isinstance(problem, Meant):
-        return problem.next_step
-    near = problem.possibilities if isinstance(problem, click.NoSuchOption) else None
-    if near:
-        return f"{path} {near[0]} ...; '{path} -h' has all options."
-    if verb := _verb_of_group(problem):
-        return f"{path} {verb} ...; '{path} {verb} -h' says what it takes."
-    missing = problem.param if isinstance(problem, click.MissingParameter) else None
-    if isinstance(missing, click.Option) and missing.is_flag:
-        return f"{path} {missing.opts[-1]}"
-    return f"See '{path} -h'."
 
 
 if __name__ == "__main__":

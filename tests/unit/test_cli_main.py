@@ -72,7 +72,7 @@ def test_usage_errors_have_a_code_and_no_traceback(argv: list[str], capsys: Outp
     assert main(argv) == ExitCode.USAGE
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("error BFT-1000: ")
-    assert second.startswith("next: See 'bftrainer")
+    assert second.startswith(("next: See 'bftrainer", "next: bftrainer explain ID; "))
 
 
 def test_errors_cannot_steer_the_terminal(capsys: Output) -> None:

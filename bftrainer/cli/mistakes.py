@@ -1,0 +1,129 @@
+"""Turns mistakes on the command line into errors that name what was meant; loaded for them alone.
+
+``habits`` has the words of other programs; here they become a cause and the command to type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import click
+
+from bftrainer.cli import habits
+from bftrainer.model.errors import UsageError
+
+
+class Meant(click.UsageError):
+    """A mistake of which it is known what was meant."""
+
+    def __init__(self, cause: str, ctx: click.Context, next_step: str) -> None:
+        super().__init__(cause, ctx)
+        self.next_step = next_step
+
+
+def unknown_verb(
+    group: click.Group,
+    ctx: click.Context,
+    word: str,
+    rest: Sequence[str],
+    verbs: Mapping[str, tuple[str, str]],
+) -> click.UsageError:
+    """Return the error of a word that is no verb of a group.
+
+    Args:
+        group: whose verbs they are.
+        ctx: of the group.
+        word: what was typed.
+        rest: what followed.
+        verbs: verb -> (where it is, what it does).
+    """
+    cause = f"No such command {word[:40]!r}."
+    meant, further = habits.without_prefix(word, rest)
+    verb, path = habits.verb_meant(meant, verbs), ctx.command_path
+    if not verb:
+        return click.UsageError(cause, ctx)
+    asking = click.get_current_context(silent=True)
+    if asking is not None and asking.info_name == "help":  # about a verb, not for it
+        cause += f" Did you mean '{path} help {verb}'?"
+        return Meant(cause, ctx, f"{path} help {verb}")
+    cause += f" Did you mean '{path} {verb}'? {verbs[verb][1]}"
+    further = further or _placeholders(group.get_command(ctx, verb))
+    steps = [habits.corrected(path, verb, further)]
+    other, what = ("", "") if rest else habits.daemon_verb_meant(word)
+    if other:
+        cause += f" Or '{path} {other}'? {what}"
+        steps.append(f"{path} {other}")
+    return Meant(cause, ctx, ", or ".join(steps))
+
+
+def _placeholders(command: click.Command | None) -> list[str]:
+    """Return words for what a command needs."""
+    if isinstance(command, click.Group):
+        return ["-h"]
+    params = [] if command is None else command.params
+    needed = [one for one in params if isinstance(one, click.Argument) and one.required]
+    return [_metavar(one) for one in needed]
+
+
+def _metavar(argument: click.Argument) -> str:
+    return argument.metavar or (argument.name or "").upper()
+
+
+def usage_error(problem: click.ClickException) -> UsageError:
+    """Return a mistake that click has found as an error with a code and a next step."""
+    context = problem.ctx if isinstance(problem, click.UsageError) else None
+    path = context.command_path if context is not None else "bftrainer"
+    cause = problem.format_message()
+    cause = cause if cause.endswith((".", "?", "!", ".)", "?)")) else f"{cause}."
+    for judge in (_told, _sbatch_option, _near_option, _verb_of_group, _missing, _superfluous):
+        for hint, step in judge(problem, path):
+            cause = f"{problem.message} {hint}" if hint else cause
+            return UsageError("BFT-1000", cause, step or f"See '{path} -h'.")
+    return UsageError("BFT-1000", cause, f"See '{path} -h'.")
+
+
+# What a judge finds: a hint for the cause ("": none) and what to type ("": see the help).
+_Found = Iterator[tuple[str, str]]
+_Judge = Callable[[click.ClickException, str], _Found]
+
+
+def _told(problem: click.ClickException, _: str) -> _Found:
+    if isinstance(problem, Meant):
+        yield "", problem.next_step
+
+
+def _near_option(problem: click.ClickException, path: str) -> _Found:
+    if isinstance(problem, click.NoSuchOption) and problem.possibilities:
+        yield "", f"{path} {problem.possibilities[0]} ...; '{path} -h' has all options."
+
+
+def _sbatch_option(problem: click.ClickException, path: str) -> _Found:
+    name = problem.option_name if isinstance(problem, click.NoSuchOption) else ""
+    if hint := habits.option_meant(name, path.rpartition(" ")[2]):
+        yield hint, ""
+
+
+def _verb_of_group(problem: click.ClickException, path: str) -> _Found:
+    context = getattr(problem, "ctx", None)
+    word = getattr(problem, "command_name", "")  # of NoSuchCommand, which older clicks lack
+    if not word or context is None or not isinstance(context.command, click.Group):
+        return
+    if verb := habits.verb_meant(word, context.command.list_commands(context)):
+        step = f"{path} {verb} ...; '{path} {verb} -h' says what it takes."
+        yield f"Did you mean '{path} {verb}'?", step
+
+
+def _missing(problem: click.ClickException, path: str) -> _Found:
+    missing = problem.param if isinstance(problem, click.MissingParameter) else None
+    if isinstance(missing, click.Argument):
+        word = _metavar(missing)
+        listed = " 'bftrainer status' lists ids;" if word.startswith("ID") else ""
+        yield "", f"{path} {word};{listed} '{path} -h' says more."
+    elif isinstance(missing, click.Option) and missing.is_flag:
+        yield "", f"{path} {missing.opts[-1]}"
+
+
+def _superfluous(problem: click.ClickException, path: str) -> _Found:
+    hint, step = habits.superfluous(problem.message, path.rpartition(" ")[2])
+    if hint:
+        yield hint, step
