@@ -127,7 +127,7 @@ def generate(out: Path, assignments: tuple[str, ...], **given: Any) -> None:
     with LateProgress("making the trace") as progress:
         made = generator.generate(generator.GeneratorParameters(**chosen), progress.report)
         write_trace(out, made)
-    print_lines(f"{out}: {len(made):,} fragments of {len(made.names):,} nodes")
+    print_lines(f"{out}: {_size_of(made)}")
 
 
 @verb(
@@ -145,8 +145,17 @@ def convert(file: Path, out: Path, **options: Any) -> None:
 
     chosen = load(file, **options)
     write_trace(out, chosen)
-    print_lines(f"{out}: {len(chosen):,} fragments of {len(chosen.names):,} nodes")
+    print_lines(f"{out}: {_size_of(chosen)}")
     print_remarks(chosen.warnings, chosen.notes)
+
+
+def _size_of(trace: Fragments) -> str:
+    """Return how many fragments of how many nodes a trace has, and in how many rows."""
+    from bftrainer.batch.traces.statistics import fragment_lengths_s  # noqa: PLC0415 - numpy
+
+    count = len(fragment_lengths_s(trace))
+    rows = "" if count == len(trace) else f" in {len(trace):,} rows"
+    return f"{count:,} fragments of {len(trace.names):,} nodes{rows}"
 
 
 def print_remarks(warnings: Iterable[str], notes: Iterable[str]) -> None:
@@ -278,6 +287,8 @@ def _rows(numbers: TraceStatistics) -> list[tuple[str, str]]:
         return ", ".join(f"{name} {values[name]:,.0f}{unit}" for name in names) or "-"
 
     unfillable = numbers.unfillable_share
+    is_cut = numbers.parts > numbers.fragments
+    parts = f" (in {numbers.parts:,} parts, fillable or unfillable)" if is_cut else ""
     return [
         ("nodes", f"{numbers.n_nodes:,}"),
         ("observed", f"{numbers.hours:,.2f} h"),
@@ -286,7 +297,7 @@ def _rows(numbers: TraceStatistics) -> list[tuple[str, str]]:
         ("idle share", f"{numbers.idle_share:.2%}"),
         ("accounted for", numbers.node_time.sentence()),
         ("of it unfillable", "not known" if unfillable is None else f"{unfillable:.2%}"),
-        ("fragments", f"{numbers.fragments:,}"),
+        ("fragments", f"{numbers.fragments:,}{parts}"),
         ("fragments under 10 min", f"{numbers.short_share:.1%}"),
         ("node-time in them", f"{numbers.short_time_share:.1%}"),
         ("events", f"{numbers.events:,}"),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bftrainer.batch.traces.fragments import HOUR_S, Fragments
-from bftrainer.batch.traces.statistics import bars, statistics
+from bftrainer.batch.traces.statistics import bars, fragment_lengths_s, statistics
 from bftrainer.batch.traces.text import TraceError, unreadable
 from bftrainer.study.plots import new_canvas
 
@@ -47,7 +47,7 @@ def draw(trace: Fragments, title: str, path: Path) -> None:
 
 
 def _lengths(axes: Any, trace: Fragments) -> None:
-    minutes = np.sort(trace.length_s) / 60
+    minutes = np.sort(fragment_lengths_s(trace)) / 60
     if len(minutes):
         axes.step(minutes, 100 * np.arange(1, len(minutes) + 1) / len(minutes),
                   where="post", color=COUNT_COLOUR, label="of fragments")  # fmt: skip

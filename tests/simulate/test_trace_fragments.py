@@ -20,7 +20,7 @@ from bftrainer.batch.traces import (
     read_trace,
     write_trace,
 )
-from bftrainer.batch.traces.statistics import as_document, bars, fragment_cdf, statistics
+from bftrainer.batch.traces.statistics import as_document, bars, describe, fragment_cdf, statistics
 from bftrainer.model.errors import ExitCode
 
 PAPER_START_S = 1612988475
@@ -279,7 +279,7 @@ def test_statistics_of_a_trace_counted_by_hand() -> None:
     assert numbers.pool_nodes["least"] == 1
     assert numbers.pool_nodes["p50"] == 1
     assert numbers.pool_nodes["most"] == 2
-    assert numbers.length_s["mean"] == 15
+    assert numbers.length_s["mean"] == 20  # of a, b and c: the two parts of b are one idle time
     assert fragment_cdf(trace)[0] == {"minutes": 0.5, "by_count": 1.0, "by_node_time": 1.0}
     assert bars(trace) == [{"from_hour": 0.0, "to_hour": 40 / 3600, "events": 3, "idle_share": 0.5}]
     assert trace.unfillable().node_seconds() == 50
@@ -318,3 +318,31 @@ def test_the_whole_summit_trace_agrees_with_table_1(summit: Fragments) -> None:
     assert numbers.events_per_hour == pytest.approx(68, abs=1)
     assert numbers.joins_per_hour == pytest.approx(42, abs=1)
     assert numbers.leaves_per_hour == pytest.approx(31, abs=1)
+
+
+def test_a_fragment_is_one_idle_time_for_info_and_for_whatif() -> None:
+    """Five idle times of five nodes, counted by hand; the queue cuts three of them."""
+    trace = make_fragments(
+        names=["a", "b", "c", "d", "e"],
+        node=[0, 0, 1, 2, 2, 2, 2, 4, 4],
+        start_s=[0, 300, 100, 0, 60, 120, 1000, 500, 1100],
+        end_s=[300, 900, 200, 60, 120, 180, 2200, 1100, 1700],
+        span_s=(0.0, 3600.0),
+        is_unfillable=[True, False, True, True, False, True, True, True, False],
+    )
+    # a: 900 s; b: 100 s; c: 180 s and 1,200 s; d: never; e: 1,200 s. In all 3,580 s.
+    numbers, idle = statistics(trace), describe(trace)
+    assert (numbers.fragments, numbers.parts) == (5, 9)
+    assert idle.fragments == 5
+    assert numbers.short_share == pytest.approx(2 / 5)
+    assert numbers.short_time_share == pytest.approx(280 / 3580)
+    (under_10_min,) = (one for one in idle.shorter if one.under_s == 600.0)
+    assert under_10_min.of_fragments == pytest.approx(2 / 5)
+    assert under_10_min.of_node_time == pytest.approx(280 / 3580)
+    assert (numbers.length_s["p50"], idle.length_s["p50"]) == (900.0, 900.0)
+    assert (numbers.length_s["least"], numbers.length_s["mean"]) == (100.0, 716.0)
+    (up_to_2_min,) = (row for row in fragment_cdf(trace) if row["minutes"] == 2)
+    assert up_to_2_min["by_count"] == pytest.approx(1 / 5)
+    assert up_to_2_min["by_node_time"] == pytest.approx(100 / 3580)
+    # Unfillable: a 300, b 100, c 60 + 60 + 1,200, e 600.
+    assert numbers.unfillable_share == idle.unfillable_share == pytest.approx(2320 / 3580)

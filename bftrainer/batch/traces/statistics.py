@@ -79,7 +79,8 @@ class TraceStatistics:
 
     n_nodes: int
     hours: float
-    fragments: int
+    fragments: int  # uninterrupted idle times of a node
+    parts: int  # of them, that are fillable or unfillable as a whole: what a file has as rows
     node_hours: float
     eq_nodes: float  # N_eq
     idle_share: float
@@ -104,29 +105,27 @@ def statistics(trace: Fragments) -> TraceStatistics:
     """Return the numbers of a trace."""
     changes = trace.pool_changes()
     hours = trace.duration_s / HOUR_S
-    length_s = trace.length_s
+    length_s = fragment_lengths_s(trace)
     joins = np.diff(changes.joined_offsets)[1:]  # the first observation is no change
     leaves = np.diff(changes.left_offsets)[1:]
     is_short = length_s < SHORT_S
-    total_s = float(length_s.sum())
-    unfillable = None
-    if trace.is_unfillable is not None and total_s:
-        unfillable = float(length_s[trace.is_unfillable].sum()) / total_s
+    total_s = trace.node_seconds()
     return TraceStatistics(
         n_nodes=len(trace.names),
         hours=hours,
-        fragments=len(trace),
+        fragments=len(length_s),
+        parts=len(trace),
         node_hours=total_s / HOUR_S,
         eq_nodes=trace.equivalent_nodes(),
         idle_share=trace.idle_share(),
-        unfillable_share=unfillable,
+        unfillable_share=_unfillable_share(trace),
         events=len(changes),
         events_per_hour=(len(changes) - 1) / hours,
         joins_per_hour=int((joins > 0).sum()) / hours,
         leaves_per_hour=int((leaves > 0).sum()) / hours,
         increases_per_hour=int((joins > leaves).sum()) / hours,
         decreases_per_hour=int((joins < leaves).sum()) / hours,
-        short_share=float(is_short.mean()) if len(trace) else 0.0,
+        short_share=float(is_short.mean()) if len(length_s) else 0.0,
         short_time_share=float(length_s[is_short].sum()) / total_s if total_s else 0.0,
         length_s=_spread(length_s),
         event_gap_s=_spread(np.diff(changes.at_s)),
@@ -139,7 +138,7 @@ def statistics(trace: Fragments) -> TraceStatistics:
 
 def fragment_cdf(trace: Fragments) -> list[dict[str, float]]:
     """Return Fig. 1: share of fragments, and of node-time, in fragments up to a length."""
-    length_s = np.sort(trace.length_s)
+    length_s = np.sort(fragment_lengths_s(trace))
     time_s = np.concatenate(([0.0], np.cumsum(length_s)))
     rows = []
     for minutes in CDF_MINUTES:
@@ -250,12 +249,9 @@ class IdleTime:
 
 
 def describe(trace: Fragments, n_nodes: int | None = None) -> IdleTime:
-    """Return the figures; a fragment is one uninterrupted idle time of a node."""
+    """Return the figures."""
     total_s = trace.node_seconds()
-    unfillable = None
-    if trace.is_unfillable is not None and total_s > 0:
-        unfillable = float(trace.length_s[trace.is_unfillable].sum()) / total_s
-    length_s = uninterrupted(trace).length_s
+    length_s = fragment_lengths_s(trace)
     days = trace.duration_s / DAY_S
     spread = {
         f"p{round(100 * q)}": float(np.quantile(length_s, q)) for q in IDLE_QUANTILES if total_s
@@ -268,7 +264,7 @@ def describe(trace: Fragments, n_nodes: int | None = None) -> IdleTime:
         hours=trace.duration_s / HOUR_S,
         idle_share=trace.idle_share(n_nodes),
         node_time=node_time(trace, n_nodes),
-        unfillable_share=unfillable,
+        unfillable_share=_unfillable_share(trace),
         eq_nodes=trace.equivalent_nodes(),
         node_hours_per_day=total_s / HOUR_S / days,
         fragments=len(length_s),
@@ -284,6 +280,22 @@ def describe(trace: Fragments, n_nodes: int | None = None) -> IdleTime:
             if total_s
         ),
     )
+
+
+def fragment_lengths_s(trace: Fragments) -> Times:
+    """Return how long each fragment is: one uninterrupted idle time of a node, s.
+
+    Its parts are not counted apart, so ``trace info`` and ``whatif`` say the same of one trace.
+    """
+    return uninterrupted(trace).length_s
+
+
+def _unfillable_share(trace: Fragments) -> float | None:
+    """Return the unfillable share of the idle node-time; None: the queue is not known."""
+    total_s = trace.node_seconds()
+    if trace.is_unfillable is None or not total_s:
+        return None
+    return float(trace.length_s[trace.is_unfillable].sum()) / total_s
 
 
 def uninterrupted(trace: Fragments) -> Fragments:
