@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bftrainer.model.errors import ExitCode, UsageError
+from bftrainer.model.quantities import quantity
 from bftrainer.model.views import TrainerView
 
 INDEX = "BFT_ARRAY_INDEX"  # in the environment of the workers
@@ -82,6 +83,6 @@ def cells_of(row: ArrayRow) -> tuple[str, ...]:
         row.state,
         str(row.epoch),
         str(row.step),
-        "-" if row.metric is None else f"{row.metric:.4g}",
+        "-" if row.metric is None else quantity(row.metric, 4),
         "-" if row.checkpoint_step is None else str(row.checkpoint_step),
     )

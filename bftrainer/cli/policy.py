@@ -40,6 +40,7 @@ from bftrainer.elastic.regular_file import read_file
 from bftrainer.lab.parallel import one_thread
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode, UsageError
+from bftrainer.model.quantities import quantity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -214,15 +215,19 @@ def _of_journal(file: Path, hours: float) -> tuple[Fragments, TrainerWorkload]:
     return past.trace, past.workload
 
 
+def _shown(value: float, form: str) -> str:
+    return format(value, form) if form else quantity(value, 4)
+
+
 def _rows(old: Figures, new: Figures) -> list[tuple[str, str, str]]:
     rows = [
-        (what, format(getattr(old, name), form), format(getattr(new, name), form))
+        (what, _shown(getattr(old, name), form), _shown(getattr(new, name), form))
         for what, name, form in (
             ("node-hours idle or ours", "offered_node_h", ",.1f"),
             ("node-hours trained", "harvested_node_h", ",.1f"),
             ("node-hours held", "held_node_h", ",.1f"),
             ("work done, reference node-hours", "reference_node_h", ",.1f"),
-            ("samples", "samples", ",.4g"),
+            ("samples", "samples", ""),
             ("U, of the trainers that ran", "utilization", ".3f"),
             ("rescales", "rescales", ",d"),
             ("nodes taken from trainers", "nodes_taken", ",d"),

@@ -36,6 +36,7 @@ from bftrainer.decide.throughput.analyzer import (
 from bftrainer.elastic.main_module import described
 from bftrainer.elastic.regular_file import read_file
 from bftrainer.model.errors import BftError, UsageError
+from bftrainer.model.quantities import quantity
 
 ALLREDUCE_TIMEOUT_S = 180.0
 _MOST_BYTES = 1 << 20  # of a table
@@ -234,7 +235,7 @@ def allreduce(
     if as_json:
         print_json(written)
         return
-    headers = [">workers", *(f">{n:.3g} weights, ms" for n in found.weights)]
+    headers = [">workers", *(f">{quantity(n)} weights, ms" for n in found.weights)]
     rows = [
         [str(k), *(f"{1e3 * t:.3f}" for t in row)]
         for k, row in zip(found.workers, found.seconds, strict=True)
@@ -358,7 +359,9 @@ def _print(found: NodeProfile, least: int | None, written: dict[str, Any] | None
         print_lines(f"it fits on {least} node{'s' if least > 1 else ''} and more")
     if written is not None:
         rates = zip(written["sizes"], written["samples_per_s"], strict=True)
-        print_table([">nodes", ">samples/s, predicted"], [[str(n), f"{r:.4g}"] for n, r in rates])
+        print_table(
+            [">nodes", ">samples/s, predicted"], [[str(n), quantity(r, 4)] for n, r in rates]
+        )
 
 
 def _write(out: str | None, body: dict[str, Any]) -> None:

@@ -27,6 +27,7 @@ from bftrainer.cli.options import (
 )
 from bftrainer.cli.output import answer, clock, duration, print_csv, print_lines, print_table
 from bftrainer.model.columns import counted, shown
+from bftrainer.model.quantities import quantity
 from bftrainer.model.reports import (
     COLUMNS,
     AccountLine,
@@ -222,7 +223,7 @@ def _percent(share: float | None) -> str:
 def _rate(per_hour: float | None) -> str:
     if per_hour is None:
         return "-"
-    return f"{per_hour:.0f} an hour" if per_hour >= 10 else f"{per_hour:.2g} an hour"
+    return f"{quantity(per_hour, 2)} an hour"
 
 
 _HEADERS = (">HARVESTED", ">LOST", ">REDONE", ">WARM-UP", ">IDLE", ">GIVEN BACK", ">PILOTS")

@@ -21,6 +21,7 @@ from bftrainer.cli.options import JSON, PATH, argument, option, verb
 from bftrainer.cli.output import print_json, print_lines, print_table
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode, UsageError
+from bftrainer.model.quantities import quantity, time_span
 
 if TYPE_CHECKING:
     from milp.problem import CheckFailed, Problem, ProblemError
@@ -192,14 +193,14 @@ def _document(
 
 def _print(problem: Problem, answer: LimitedAnswer, took_s: float) -> None:
     allocation = answer.allocation
-    gap = f"{allocation.gap:.6g}" if allocation.gap else "0, this is the optimum"
+    gap = quantity(allocation.gap, 6) if allocation.gap else "0, this is the optimum"
     print_lines(
         f"solver:     {shown(allocation.solver)} ({answer.status})",
-        f"objective:  {allocation.objective:.12g} {problem.objective} x s",
+        f"objective:  {quantity(allocation.objective, 12)} {problem.objective} x s",
         f"gap:        {gap}",
-        f"node price: {allocation.node_price:.6g} (lambda: one node more)",
+        f"node price: {quantity(allocation.node_price, 6)} (lambda: one node more)",
         f"nodes:      {len(allocation.assignment)} of {len(problem.nodes)} used",
-        f"time:       {took_s * 1e3:.3g} ms",
+        f"time:       {time_span(took_s)}",
     )
     rows = []
     for row in _rows(problem, answer):
@@ -210,7 +211,7 @@ def _print(problem: Problem, answer: LimitedAnswer, took_s: float) -> None:
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.6g}"
+    return "-" if value is None else quantity(value, 6)
 
 
 def fold(names: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from bftrainer.model.progress import ProgressCurve, gpu_uses_of, losses_of
+from bftrainer.model.quantities import quantity
 from bftrainer.model.study import Report
 
 WIDTH: Final = 40  # characters
@@ -63,4 +64,4 @@ def curve_lines(curve: ProgressCurve | None, reports: Sequence[Report]) -> tuple
 
 def _last(points: Sequence[tuple[float, float | None]]) -> str:
     value = points[-1][1]
-    return "-" if value is None else f"{value:.4g}"
+    return "-" if value is None else quantity(value, 4)

@@ -31,6 +31,7 @@ from bftrainer.daemon.explain.lives import kept, restart_sentences
 from bftrainer.model.columns import columns, counted, heading, shown
 from bftrainer.model.decision import Term
 from bftrainer.model.errors import UsageError
+from bftrainer.model.quantities import quantity
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.model.views import Explanation, NodeView, SizeSpeed, StatusView, TrainerView
 
@@ -132,7 +133,7 @@ def print_trainers(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def metric(record: TrainerRecord) -> str:
     """Return what its script reported last (``run.report``)."""
-    return f"{record.reports[-1].value:.4g}" if record.reports else "-"
+    return quantity(record.reports[-1].value, 4) if record.reports else "-"
 
 
 def training_loss(record: TrainerRecord) -> str:
@@ -140,12 +141,12 @@ def training_loss(record: TrainerRecord) -> str:
     progress = record.progress
     if not progress.has_finite_loss:
         return "not finite (NaN or infinite)"
-    return "" if progress.loss is None else f"{progress.loss:.6g}"
+    return "" if progress.loss is None else quantity(progress.loss, 6)
 
 
 def _rate(record: TrainerRecord) -> str:
     rate = record.progress.samples_per_s
-    return f"{rate:.4g}" if rate else "-"
+    return quantity(rate, 4) if rate else "-"
 
 
 def _percent(part: float | None) -> str:
@@ -320,11 +321,11 @@ def trainer_lines(view: TrainerView) -> list[tuple[str, str]]:
             f"epoch {progress.epoch}, step {progress.step}, {counted(progress.samples, 'sample')}",
         ),
         ("checkpoint", "" if record.saved_step is None else f"step {record.saved_step}"),
-        ("rate", f"{progress.samples_per_s:.4g} samples/s"),
+        ("rate", f"{quantity(progress.samples_per_s, 4)} samples/s"),
         ("progress", "" if part is None else f"{100.0 * part:.1f}%{left}"),
         ("GPUs", str(progress.gpu_use or "")),
         ("training loss", training_loss(record)),
-        ("metric", "".join(f"{one.value:.6g} after epoch {one.epoch}" for one in last)),
+        ("metric", "".join(f"{quantity(one.value, 6)} after epoch {one.epoch}" for one in last)),
         ("kept", kept(record)),
         ("trial", f"{spec.trial.number} of study {spec.trial.study}" if spec.trial else ""),
         ("rescales", f"{record.rescales}, generation {record.last_generation}"),
@@ -429,14 +430,14 @@ def _numbers(view: Explanation) -> list[str]:
 def _valued(term: Term) -> str:
     if term.unit == "s" and term.value >= 60.0:
         return duration(term.value)
-    return f"{term.value:.6g} {shown(term.unit)}".rstrip()
+    return f"{quantity(term.value, 6)} {shown(term.unit)}".rstrip()
 
 
 def _speed_row(one: SizeSpeed, view: Explanation) -> tuple[str, ...]:
     gain = "-" if one.change_samples is None else f"{one.change_samples:+.0f} samples"
     if one.size == view.planned_size:
         gain = "planned"
-    return str(one.size), f"{one.samples_per_s:.4g}", duration(one.left_s), gain
+    return str(one.size), quantity(one.samples_per_s, 4), duration(one.left_s), gain
 
 
 @verb(SOCKET, example="bftrainer metrics")

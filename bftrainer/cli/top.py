@@ -16,6 +16,7 @@ from bftrainer.cli.output import is_terminal, print_lines
 from bftrainer.cli.status import print_trainers, row_of
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError
+from bftrainer.model.quantities import quantity
 from bftrainer.model.views import StatusView, TrainerView
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def summary(view: StatusView, now_s: float) -> tuple[str, str, str]:
     )
     trainers = (
         f"trainers  {trains} train, {len(open_ones) - trains} wait, {ended} ended, "
-        f"{rate:.4g} samples/s together"
+        f"{quantity(rate, 4)} samples/s together"
     )
     return f"bftrainer {clock}, {shown(view.batch_system)}", nodes, trainers
 

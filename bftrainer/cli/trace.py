@@ -6,7 +6,7 @@ Prints a table or JSON, or writes a picture or another file. Needs no daemon.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,6 +15,7 @@ import click
 from bftrainer.cli.options import JSON, PATH, VerbGroup, argument, option, shown_example, verb
 from bftrainer.cli.output import print_json, print_lines, print_table
 from bftrainer.model.columns import shown
+from bftrainer.model.quantities import quantity, time_span
 
 if TYPE_CHECKING:
     from bftrainer.batch.traces.fragments import Fragments
@@ -85,17 +86,18 @@ def info(file: Path, plot: Path | None, *, as_json: bool, **options: Any) -> Non
     if as_json:
         print_json(as_document(chosen, str(file)))
         return
-    print_table(("WHAT", ">VALUE"), _rows(statistics(chosen)))
+    print_table(("WHAT", "VALUE"), _rows(statistics(chosen)))
     print_lines("")
+    shares = "by_count", "by_node_time"
     lengths = [
-        (f"{row['minutes']:.3g} min", f"{row['by_count']:.1%}", f"{row['by_node_time']:.1%}")
+        (time_span(60.0 * row["minutes"]), *(f"{row[name]:.1%}" for name in shares))
         for row in fragment_cdf(chosen)
     ]
     print_table((">FRAGMENTS UP TO", ">OF FRAGMENTS", ">OF NODE-TIME"), lengths)
     print_lines("")
     hours = [
         (
-            f"{row['from_hour']:.0f}-{row['to_hour']:.4g}",
+            "-".join(quantity(row[name], 4) for name in ("from_hour", "to_hour")),
             str(row["events"]),
             f"{row['idle_share']:.1%}",
         )
@@ -282,18 +284,18 @@ def _assigned(assignments: tuple[str, ...], defaults: object) -> dict[str, float
 
 
 def _rows(numbers: TraceStatistics) -> list[tuple[str, str]]:
-    def spread(values: dict[str, float], unit: str) -> str:
+    def spread(values: dict[str, float], shown_as: Callable[[float], str]) -> str:
         names = [name for name in ("least", "p5", "p50", "mean", "p95", "most") if name in values]
-        return ", ".join(f"{name} {values[name]:,.0f}{unit}" for name in names) or "-"
+        return ", ".join(f"{name} {shown_as(values[name])}" for name in names) or "-"
 
     unfillable = numbers.unfillable_share
     is_cut = numbers.parts > numbers.fragments
     parts = f" (in {numbers.parts:,} parts, fillable or unfillable)" if is_cut else ""
     return [
         ("nodes", f"{numbers.n_nodes:,}"),
-        ("observed", f"{numbers.hours:,.2f} h"),
-        ("idle", f"{numbers.node_hours:,.0f} node-hours"),
-        ("equivalent nodes (N_eq)", f"{numbers.eq_nodes:,.1f}"),
+        ("observed", time_span(numbers.hours * HOUR_S)),
+        ("idle", f"{quantity(numbers.node_hours)} node-hours"),
+        ("equivalent nodes (N_eq)", quantity(numbers.eq_nodes)),
         ("idle share", f"{numbers.idle_share:.2%}"),
         ("accounted for", numbers.node_time.sentence()),
         ("of it unfillable", "not known" if unfillable is None else f"{unfillable:.2%}"),
@@ -301,12 +303,12 @@ def _rows(numbers: TraceStatistics) -> list[tuple[str, str]]:
         ("fragments under 10 min", f"{numbers.short_share:.1%}"),
         ("node-time in them", f"{numbers.short_time_share:.1%}"),
         ("events", f"{numbers.events:,}"),
-        ("events per hour", f"{numbers.events_per_hour:.1f}"),
-        ("nodes join, per hour", f"{numbers.joins_per_hour:.1f}"),
-        ("nodes leave, per hour", f"{numbers.leaves_per_hour:.1f}"),
-        ("pool grows, per hour (INC/h)", f"{numbers.increases_per_hour:.1f}"),
-        ("pool shrinks, per hour (DEC/h)", f"{numbers.decreases_per_hour:.1f}"),
-        ("fragment length", spread(numbers.length_s, " s")),
-        ("time between events", spread(numbers.event_gap_s, " s")),
-        ("pool size", spread(numbers.pool_nodes, "")),
+        ("events per hour", quantity(numbers.events_per_hour)),
+        ("nodes join, per hour", quantity(numbers.joins_per_hour)),
+        ("nodes leave, per hour", quantity(numbers.leaves_per_hour)),
+        ("pool grows, per hour (INC/h)", quantity(numbers.increases_per_hour)),
+        ("pool shrinks, per hour (DEC/h)", quantity(numbers.decreases_per_hour)),
+        ("fragment length", spread(numbers.length_s, time_span)),
+        ("time between events", spread(numbers.event_gap_s, time_span)),
+        ("pool size", spread(numbers.pool_nodes, quantity)),
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from bftrainer.model.quantities import quantity
 from bftrainer.model.site import Finding, Weight
 from bftrainer.model.trainer import TrainerRecord
 
@@ -40,13 +41,14 @@ def findings(rescale_s: float | None, t_fwd_s: float, *, whose: str) -> tuple[Fi
     if rescale_s is None or rescale_s <= t_fwd_s:
         return ()
     cost = (
-        f"Decisions look {t_fwd_s:g} s ahead, and a rescale ({whose}: {rescale_s:.3g} s) costs more"
-        " than that: only a trainer that more than doubles its throughput grows, other nodes that"
-        " come free stay unused. Policies that never rescale may do more here."
+        f"Decisions look {t_fwd_s:g} s ahead, and a rescale ({whose}: {quantity(rescale_s)} s)"
+        " costs more than that: only a trainer that more than doubles its throughput grows, other"
+        " nodes that come free stay unused. Policies that never rescale may do more here."
     )
+    in_s = quantity(rescale_s, is_grouped=False)
     remedy = (
         f"make rescales shorter (docs/design/elastic-runtime.md), or see what 'bftrainer whatif"
-        f" --cost pause_up={rescale_s:.3g} --cost pause_down={rescale_s:.3g} --policy milp --policy"
+        f" --cost pause_up={in_s} --cost pause_down={in_s} --policy milp --policy"
         f" no-rescale --t-fwd {t_fwd_s:g} --t-fwd {10 * t_fwd_s:g}' says of your trace, and set"
         " t_fwd_s or policy"
     )

@@ -27,6 +27,7 @@ from functools import lru_cache
 from typing import Final
 
 from bftrainer.model.decision import DecisionInput, Losses, Memory, Settings
+from bftrainer.model.quantities import time_span
 from bftrainer.model.trainer import TrainerRecord
 from milp.portable import exp
 from milp.problem import Curve, ProblemTrainer, largest_size
@@ -135,8 +136,8 @@ def sentence(record: TrainerRecord, settings: Settings, losses: Losses, size: in
         return ""
     share = _share_without_pauses(pause_s / life_node_s, size)
     return (
-        f"Trainers lose nodes once in {life_node_s / 60.0:.3g} min of one node's training, and it"
-        f" pauses for {pause_s:.3g} s then: {size} nodes train {share:.0%} of the time,"
+        f"Trainers lose nodes once in {time_span(life_node_s)} of one node's training, and it"
+        f" pauses for {time_span(pause_s)} then: {size} nodes train {share:.0%} of the time,"
         f" {size + 1} nodes {share_of_next:.0%}."
     )
 

@@ -43,6 +43,7 @@ from bftrainer.lab.simulator.metrics import (
 )
 from bftrainer.lab.simulator.session import Choices, ReplayRun, job_nodes
 from bftrainer.model.errors import UsageError
+from bftrainer.model.quantities import time_span
 from bftrainer.study.plots import matplotlib, new_canvas
 
 
@@ -61,7 +62,7 @@ class ReportSetup:
         outcome, choices = run.outcome, run.choices
         name, trace = Path(self.trace).name, outcome.trace
         text = (
-            f"Trace {name}: {len(trace.names):,} nodes, {trace.duration_s / HOUR_S:,.4g} h, "
+            f"Trace {name}: {len(trace.names):,} nodes, {time_span(trace.duration_s, 4)}, "
             f"{run.metrics.events:,} events, N_eq {run.metrics.n_eq:,.1f}. "
             f"Workload {self.workload}: {len(outcome.trainers):,} trainers, P_jmax "
             f"{choices.p_jmax}, T_fwd {choices.t_fwd_s:g} s, "
@@ -104,14 +105,12 @@ def cautions(runs: Sequence[ReplayRun]) -> tuple[str, ...]:
 
 def label_of(name: str) -> str:
     """Return a figure's name with its unit."""
-    word = WORDS[name]
-    return f"{word.label} ({word.unit})" if word.unit else word.label
+    return WORDS[name].title
 
 
 def shown_value(metrics: Metrics, name: str) -> str:
     """Return a figure's number for readers; a dash if there is none."""
-    value = getattr(metrics, name)
-    return "-" if value is None else format(value, WORDS[name].form)
+    return WORDS[name].shown(getattr(metrics, name))
 
 
 def document(run: ReplayRun, setup: ReportSetup, selection: Mapping[str, Any]) -> dict[str, Any]:

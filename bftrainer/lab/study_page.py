@@ -8,6 +8,7 @@ from bftrainer.batch.traces.fragments import HOUR_S
 from bftrainer.batch.traces.text import TraceError
 from bftrainer.lab import html
 from bftrainer.model.errors import UsageError
+from bftrainer.model.quantities import quantity
 from bftrainer.study.plots import KINDS, OTHERWISE, Material, check_values, new_canvas
 from bftrainer.study.trial_table import StudySummary, TrialRow, answer, parameters_line
 
@@ -60,7 +61,7 @@ def _report(
             (
                 f"Rule {summary.rule.get('name')}: {settings}; {summary.active} trials train, "
                 f"{summary.waiting} wait, {summary.over} are over; "
-                f"{summary.node_s / HOUR_S:,.3g} node-hours."
+                f"{quantity(summary.node_s / HOUR_S)} node-hours."
             ),
         ),
         sections=(
@@ -113,9 +114,9 @@ def _cells(row: TrialRow) -> tuple[str, ...]:
     return (
         str(row.number),
         row.stage,
-        "-" if row.value is None else f"{row.value:.6g}",
+        "-" if row.value is None else quantity(row.value, 6),
         str(row.units),
         str(row.budget),
-        f"{row.node_s / HOUR_S:,.3g}",
+        quantity(row.node_s / HOUR_S),
         parameters_line(row.parameters),
     )

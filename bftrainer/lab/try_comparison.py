@@ -12,6 +12,7 @@ import numpy as np
 
 from bftrainer.elastic import files
 from bftrainer.lab.try_figures import FirstDifference
+from bftrainer.model.quantities import quantity
 
 ROUNDING = 1e-3  # differences below come from the order of sums in float32, and grow with updates
 _KINDS = {"float64": "<f8", "float32": "<f4", "float16": "<f2", "bfloat16": "<u2"}
@@ -144,15 +145,15 @@ def _values(stored: Any) -> Any:
 def comparison_text(comparison: Comparison) -> list[str]:
     """Return the lines of the page."""
     lines = [f"    {'':12}{'elastic':>14}{'one process':>14}"]
-    for label, name, form in (
-        ("updates", "updates", "d"),
-        ("samples", "samples", "d"),
-        ("seconds", "seconds", ".0f"),
-        ("last loss", "loss", ".7g"),
-        ("reported", "metric", ".7g"),
+    for label, name, digits in (
+        ("updates", "updates", 1),
+        ("samples", "samples", 1),
+        ("seconds", "seconds", 1),
+        ("last loss", "loss", 7),
+        ("reported", "metric", 7),
     ):
         values = [getattr(way, name) for way in (comparison.elastic, comparison.alone)]
-        texts = ["-" if value is None else format(value, form) for value in values]
+        texts = ["-" if value is None else quantity(value, digits) for value in values]
         if texts != ["-", "-"]:
             lines.append(f"    {label:12}{texts[0]:>14}{texts[1]:>14}")
     return ["  compared", *lines, *(f"    {line}" for line in _verdict(comparison))]

@@ -23,6 +23,7 @@ from typing import Any, Final
 import numpy as np
 
 from bftrainer.lab.try_records import Key, key_of
+from bftrainer.model.quantities import quantity
 
 UNITS: Final = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 JUMP: Final = 10.0
@@ -273,7 +274,7 @@ def _plain_distances(
 
 
 def _short(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return quantity(value, 6) if isinstance(value, float) else str(value)
 
 
 def _apart(ours: Any, theirs: Any) -> float:
@@ -317,9 +318,10 @@ def _gradient_distances(
     amounts = [_distance(a, b, scales.gradient) for a, b in zip(ours, theirs, strict=True)]
     worst = max(range(len(amounts)), key=amounts.__getitem__, default=0)
     lone = [n for n, a, b in zip(names, ours, theirs, strict=True) if np.isnan(a) != np.isnan(b)]
-    text = f"the gradients' norm{on} is {total:.6g}, alone {total_alone:.6g}"
+    text = f"the gradients' norm{on} is {quantity(total, 6)}, alone {quantity(total_alone, 6)}"
     if names:
-        text += f" (most in {names[worst]}: {ours[worst]:.6g}, alone {theirs[worst]:.6g})"
+        ours_there, theirs_there = (quantity(norms[worst], 6) for norms in (ours, theirs))
+        text += f" (most in {names[worst]}: {ours_there}, alone {theirs_there})"
     ratio = total / total_alone if total_alone and math.isfinite(total / total_alone) else 1.0
     amount = max(amounts, default=0.0)
     if lone and amount > 0.0:
@@ -346,7 +348,7 @@ def _loss_distance(ours: float, theirs: float, scales: _Scales) -> Deviation:
     scales.see_loss(theirs)
     amount = _distance(ours, theirs, scales.loss or 1.0)
     ratio = ours / theirs if theirs and math.isfinite(ours / theirs) else 1.0
-    text = f"its loss is {ours:.6g}, alone {theirs:.6g}"
+    text = f"its loss is {quantity(ours, 6)}, alone {quantity(theirs, 6)}"
     return Deviation(kind="loss", text=text, amount=amount, ratio=ratio)
 
 

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from bftrainer.batch.traces.fragments import HOUR_S, Fragments
 from bftrainer.batch.traces.statistics import held_down
 from bftrainer.model.errors import ExitCode, UsageError
+from bftrainer.model.quantities import quantity
 from bftrainer.study.plan.problem import ScalingProfile, rung_stages
 from bftrainer.study.rungs import Asha, Full, Median, Pbt, Sha, Stopping
 from bftrainer.study.trials import StudyRule
@@ -436,8 +437,8 @@ def history_for(trace: Fragments, deadline_s: float, start_up_s: float) -> PoolH
         raise UsageError(
             "BFT-1651",
             f"A history of {trace.duration_s / HOUR_S:.1f} h says too little of"
-            f" {deadline_s / HOUR_S:.3g} h.",
-            f"Give one of at least {needed_s / HOUR_S:.3g} h, or a shorter --deadline.",
+            f" {quantity(deadline_s / HOUR_S)} h.",
+            f"Give one of at least {quantity(needed_s / HOUR_S)} h, or a shorter --deadline.",
             exit_code=ExitCode.VALIDATION_FAILED,
         )
     step_s = max(STEP_S, deadline_s / STEPS)

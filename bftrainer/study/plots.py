@@ -19,6 +19,7 @@ from typing import Any, Final
 from bftrainer.batch.traces.text import TraceError
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode, UsageError
+from bftrainer.model.quantities import quantity
 from bftrainer.study.configurations import CategoricalParameter, Parameter
 from bftrainer.study.trial_table import StudySummary, TrialRow
 from bftrainer.study.trials import Scalar, TrialStage
@@ -254,7 +255,7 @@ class Scale:
         if self.choices:
             return [(self.place(one), _text(one)) for one in self.choices]
         places = [k / (TICKS - 1) for k in range(TICKS)] if self.high > self.low else [0.5]
-        return [(at, f"{self._value(at):.3g}") for at in places]
+        return [(at, quantity(self._value(at))) for at in places]
 
     def _value(self, at: float) -> float:
         if self.is_log:
@@ -479,7 +480,7 @@ def draw(found: Material, kind: str | None, path: Path) -> None:
     summary = found.summary
     figure.suptitle(
         _text(f"{summary.name}: {len(summary.trials)} trials, rule {summary.rule.get('name')}, ")
-        + _text(f"{summary.state}, {summary.node_s / 3600.0:.3g} node-hours")
+        + _text(f"{summary.state}, {quantity(summary.node_s / 3600.0)} node-hours")
     )
     if kind:
         KINDS[kind](figure, found)

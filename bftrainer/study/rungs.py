@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
+from bftrainer.model.quantities import quantity
 from bftrainer.study.trials import CountedRule, Start, StudyTrial, TrialStage, TrialValue, Verdicts
 
 _UNITS = attrgetter("units")
@@ -414,8 +415,8 @@ class Median(_Rule):
             if best is None:
                 worse[trial.number] = "It has reported no number."
             elif best > medians[key]:
-                median = f"the median at {last.units} is {medians[key]:.6g}"
-                worse[trial.number] = f"Its best value is {best:.6g}, {median}."
+                median = f"the median at {last.units} is {quantity(medians[key], 6)}"
+                worse[trial.number] = f"Its best value is {quantity(best, 6)}, {median}."
         return worse
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.model.errors import BftError, ExitCode
+from bftrainer.model.quantities import quantity
 from bftrainer.model.study import StudyView, TrialView
 from bftrainer.model.trainer import TrainerState, happens_anywhere, is_of_full_disk
 from bftrainer.study.trials import StoredTrial, StudyTrial, TrialStage, TrialValue
@@ -287,7 +288,7 @@ def answer(summary: StudySummary) -> str:
     is_last = summary.state in ("over", "stopped")
     return (
         f"The best of {summary.name}{'' if is_last else ' so far'} is trial {row.number}: "
-        f"{summary.metric} {row.value:.6g} after {row.units} {summary.unit}, with "
+        f"{summary.metric} {quantity(row.value, 6)} after {row.units} {summary.unit}, with "
         f"{parameters_line(row.parameters) or 'no parameters'}; {how_far}."
     )
 
@@ -295,7 +296,9 @@ def answer(summary: StudySummary) -> str:
 def parameters_line(parameters: Mapping[str, Any]) -> str:
     """Return parameters as people read them."""
     return ", ".join(
-        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+        f"{name}={quantity(value, 4, is_grouped=False)}"
+        if isinstance(value, float)
+        else f"{name}={value}"
         for name, value in parameters.items()
     )
 

@@ -64,9 +64,9 @@ def test_people_get_a_table(problem_file: str, capsys: Output) -> None:
     assert main(["solve", problem_file]) == ExitCode.OK
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["solver:", "exact", "(optimal)"]
-    assert lines[1].split() == ["objective:", "3990", "throughput", "x", "s"]
+    assert lines[1].split() == ["objective:", "3,990", "throughput", "x", "s"]
     assert lines[-2].split()[:4] == ["TRAINER", "NOW", "SIZE", "ONE"]
-    assert lines[-1].split() == ["t1", "1", "4", "-", "1000", "n[1-4]"]
+    assert lines[-1].split() == ["t1", "1", "4", "-", "1,000", "n[1-4]"]
 
 
 def test_a_pipe_is_read(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:

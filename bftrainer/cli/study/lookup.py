@@ -17,6 +17,7 @@ from bftrainer.cli.common import connect
 from bftrainer.cli.options import ANY_OWNER_OPTION, argument
 from bftrainer.elastic.regular_file import check_directory, read_file
 from bftrainer.model.errors import BftError, ExitCode, UsageError
+from bftrainer.model.quantities import quantity
 from bftrainer.study.directory import (
     MOST_BYTES,
     SUFFIX,
@@ -183,6 +184,6 @@ def best_line(summary: StudySummary) -> str:
     if row is None or row.value is None:
         return "no trial has reported a value yet"
     return (
-        f"trial {row.number}: {summary.metric} {row.value:.6g} at {row.units} {summary.unit};"
-        f" {parameters_line(row.parameters)}"
+        f"trial {row.number}: {summary.metric} {quantity(row.value, 6)} at {row.units}"
+        f" {summary.unit}; {parameters_line(row.parameters)}"
     )

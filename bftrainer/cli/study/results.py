@@ -29,6 +29,7 @@ from bftrainer.cli.output import (
 )
 from bftrainer.cli.study.lookup import STUDY, find_path, find_study, summary_of
 from bftrainer.model.errors import BftError, ExitCode, UsageError
+from bftrainer.model.quantities import quantity
 from bftrainer.model.study import PARAMETERS
 from bftrainer.model.trainer import CheckpointContract, TrainerSpec
 from bftrainer.study import trial_table
@@ -83,7 +84,7 @@ def _cells(row: TrialRow) -> tuple[str, ...]:
     return (
         str(row.number),
         row.stage,
-        "-" if row.value is None else f"{row.value:.6g}",
+        "-" if row.value is None else quantity(row.value, 6),
         *(str(cell) for cell in (row.units, row.budget, row.nodes)),
         duration(row.node_s),
         parameters_line(row.parameters),
@@ -166,9 +167,10 @@ def best(study_name: str, socket_name: str | None, *, as_script: bool, as_json: 
     elif as_json:
         print_json(document("trial", row))
     else:
+        value = "-" if row.value is None else quantity(row.value, 10)
         lines = [
             ("trial", f"{row.number}, {row.stage}"),
-            (summary.metric, f"{row.value:.10g} at {row.units} {summary.unit}"),
+            (summary.metric, f"{value} at {row.units} {summary.unit}"),
             *((name, str(value)) for name, value in row.parameters.items()),
             ("checkpoint", row.checkpoint_dir),
         ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from statistics import mean
 
 from bftrainer.model.columns import counted
+from bftrainer.model.quantities import quantity
 from bftrainer.model.trainer import Lives, Mark, MeasuredCosts, TrainerRecord
 
 VAIN_STARTS = 3  # so many in a row that begin no further are a finding
@@ -24,7 +25,7 @@ def kept(record: TrainerRecord) -> str:
         ("epochs", reached.epoch, lost.epoch),
     ):
         if has or gone:
-            return f"{100.0 * has / (has + gone):.3g}% of {has + gone} {unit} that it trained"
+            return f"{quantity(100.0 * has / (has + gone))}% of {has + gone} {unit} that it trained"
     return ""
 
 

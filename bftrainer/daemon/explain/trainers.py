@@ -11,6 +11,7 @@ from bftrainer.decide.throughput.batch_curve import efficiency
 from bftrainer.decide.throughput.curves import fitted, is_known
 from bftrainer.fleet.generations.failures import MAX_BACKOFF_S
 from bftrainer.model.decision import Settings
+from bftrainer.model.quantities import quantity
 from bftrainer.model.trainer import ADASCALE, TrainerRecord, TrainerState, with_place
 from bftrainer.model.views import SizeSpeed
 from milp.problem import Curve, Marginal, Objective
@@ -81,7 +82,7 @@ def batch_sentences(record: TrainerRecord) -> tuple[str, ...]:
     noise = record.costs.noise_scale
     share = efficiency(float(progress.batch), bounds.least, noise)
     worth = f"{100 * share:.0f}% of one in a batch of {bounds.least}"
-    return (f"{batch}; the noise scale is {noise:.3g} samples, so each is worth {worth}.",)
+    return (f"{batch}; the noise scale is {quantity(noise)} samples, so each is worth {worth}.",)
 
 
 def planned_speed(record: TrainerRecord, settings: Settings, planned: int) -> float:

@@ -21,6 +21,7 @@ from bftrainer.lab.papers.verdicts import (
     tolerance_of,
     verdict_of,
 )
+from bftrainer.model.quantities import quantity
 from bftrainer.study.plots import new_canvas
 
 SCHEMA = "bftrainer/reproduction/2"
@@ -162,8 +163,7 @@ def _verdict(line: ValueLine, result: Result) -> str:
 def _number(value: float, unit: str) -> str:
     if unit == "%":
         return f"{value:.1f}%"
-    digits = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-    return f"{digits}{'' if unit == 'x' else ' '}{unit}"
+    return f"{quantity(value)}{'' if unit == 'x' else ' '}{unit}"
 
 
 def _papers(line: ValueLine) -> str:

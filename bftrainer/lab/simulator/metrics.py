@@ -23,6 +23,7 @@ import numpy as np
 from bftrainer.batch.traces.fragments import HOUR_S
 from bftrainer.lab.simulator.replay import Outcome
 from bftrainer.lab.simulator.trainers import SimTrainer
+from bftrainer.model.quantities import quantity, time_span
 from milp.problem import Curve
 from milp.tables import rate_at
 
@@ -40,6 +41,7 @@ WHICH_FIGURE: Final = (
     f" {MEANING_OF_U}."
 )
 SHARE, MEAN, WHOLE, FINE = ".2%", ",.2f", ",.0f", ".3f"  # formats of numbers
+LARGE, SPAN = "quantity", "time_span"  # no formats: the functions of these names
 
 
 class Word(NamedTuple):
@@ -49,6 +51,19 @@ class Word(NamedTuple):
     unit: str
     form: str
     meaning: str
+
+    @property
+    def title(self) -> str:
+        """The name, with its unit where the numbers do not have it."""
+        return f"{self.label} ({self.unit})" if self.unit and self.form != SPAN else self.label
+
+    def shown(self, value: float | None) -> str:
+        """Return a number for readers; a dash if there is none."""
+        if value is None:
+            return "-"
+        if self.form in (LARGE, SPAN):
+            return quantity(value, 4) if self.form == LARGE else time_span(value, 4)
+        return format(value, self.form)
 
 
 def _figure(label: str, form: str = WHOLE, *, unit: str = "", meaning: str = "") -> Any:
@@ -71,9 +86,9 @@ class Metrics:
         meaning="samples of each trainer by its own rate on one node: no matter which ones ran",
     )
     n_eq: float = _figure("N_eq", MEAN, unit="nodes", meaning="mean size of the pool (eq. 18)")
-    a_e: float = _figure("A_e", ".4g", unit="samples", meaning="processed on the fragments")
+    a_e: float = _figure("A_e", LARGE, unit="samples", meaning="processed on the fragments")
     a_s: float = _figure(
-        "A_s", ".4g", unit="samples", meaning="what N_eq nodes that are always there would process"
+        "A_s", LARGE, unit="samples", meaning="what N_eq nodes that are always there would process"
     )
     resource_integral_node_h: float = _figure(
         "resource integral", ",.1f", unit="node-hours", meaning="eq. 17"
@@ -103,21 +118,21 @@ class Metrics:
     submitted: int = _figure("trainers submitted")
     completed: int = _figure("trainers completed")
     makespan_s: float | None = _figure(
-        "makespan", unit="s", meaning="begin to the last end; none unless all ended"
+        "makespan", SPAN, unit="s", meaning="begin to the last end; none unless all ended"
     )
     runtime_mean_s: float | None = _figure(
-        "runtime, mean", unit="s", meaning="first start to end, of the completed"
+        "runtime, mean", SPAN, unit="s", meaning="first start to end, of the completed"
     )
-    runtime_median_s: float | None = _figure("runtime, median", unit="s")
+    runtime_median_s: float | None = _figure("runtime, median", SPAN, unit="s")
     queue_time_mean_s: float | None = _figure(
-        "queue time, mean", unit="s", meaning="submission to first start, of the started"
+        "queue time, mean", SPAN, unit="s", meaning="submission to first start, of the started"
     )
-    queue_time_max_s: float | None = _figure("queue time, longest", unit="s")
+    queue_time_max_s: float | None = _figure("queue time, longest", SPAN, unit="s")
     jct_mean_s: float | None = _figure(
-        "completion time, mean", unit="s", meaning="submission to end, of the completed"
+        "completion time, mean", SPAN, unit="s", meaning="submission to end, of the completed"
     )
-    jct_median_s: float | None = _figure("completion time, median", unit="s")
-    jct_p90_s: float | None = _figure("completion time, p90", unit="s")
+    jct_median_s: float | None = _figure("completion time, median", SPAN, unit="s")
+    jct_p90_s: float | None = _figure("completion time, p90", SPAN, unit="s")
     jain_index: float | None = _figure(
         "Jain's index", FINE, meaning="of mean rates, each by that on one node"
     )

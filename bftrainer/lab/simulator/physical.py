@@ -29,6 +29,7 @@ from bftrainer.lab.simulator.trainers import SimTrainer, Tally
 from bftrainer.lab.workloads import Submission
 from bftrainer.model.decision import PilotView, Plan, Replacing
 from bftrainer.model.errors import UsageError
+from bftrainer.model.quantities import quantity
 from bftrainer.model.trainer import MeasuredCosts
 from milp.portable import log
 
@@ -51,8 +52,8 @@ class Quantity:
     def __str__(self) -> str:
         """Return it in words."""
         if len(self.values_s) == 1:
-            return f"{self.mean_s:g} s"
-        return f"{self.mean_s:.3g} s (mean of {len(self.values_s)} measured)"
+            return f"{quantity(self.mean_s)} s"
+        return f"{quantity(self.mean_s)} s (mean of {len(self.values_s)} measured)"
 
 
 def constant(value_s: float) -> Quantity:
