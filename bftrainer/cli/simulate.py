@@ -20,7 +20,8 @@ import click
 from click.core import ParameterSource
 
 from bftrainer.cli.options import JSON, PATH, PROCESSES, option, verb
-from bftrainer.cli.output import print_json, print_lines, print_table
+from bftrainer.cli.output import print_json
+from bftrainer.cli.report_text import print_report
 from bftrainer.cli.trace import (
     READING,
     READING_NAMES,
@@ -28,7 +29,6 @@ from bftrainer.cli.trace import (
     SELECTION_NAMES,
     LateProgress,
     load,
-    print_remarks,
     workload_of,
 )
 from bftrainer.model.errors import UsageError
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from bftrainer.lab.compare import Arena
     from bftrainer.lab.simulator.physical import Injection
     from bftrainer.lab.simulator.session import Choices, ReplayRun
-    from bftrainer.lab.whatif import Assumptions, BusinessCase
+    from bftrainer.lab.whatif import Assumptions
     from bftrainer.lab.workloads import TrainerWorkload
     from bftrainer.model.decision import DecisionInput, Plan
 
@@ -110,14 +110,11 @@ def simulate(
     from bftrainer.batch.traces import SAMPLE  # noqa: PLC0415
     from bftrainer.lab.report import (  # noqa: PLC0415
         ReportSetup,
-        answer,
-        cautions,
         check_place,
-        comparison,
         document,
+        report_of,
         write_csv,
     )
-    from bftrainer.lab.simulator.metrics import WHICH_FIGURE  # noqa: PLC0415
 
     chosen = _choices(costs, options)
     if csv_file is not None:
@@ -141,10 +138,7 @@ def simulate(
     if as_json:
         print_json(documents[0] if len(documents) == 1 else {"runs": documents})
         return
-    print_lines(answer(runs), *cautions(runs), setup.sentence(runs), "")
-    print_table(("", *[f">{run.choices.policy}" for run in runs]), comparison(runs))
-    if len(runs) > 1:
-        print_lines(WHICH_FIGURE)
+    print_report(report_of(runs, setup))
 
 
 def _choices(costs: str, options: dict[str, Any]) -> list[Choices]:
@@ -301,7 +295,6 @@ def compare(
     """Play the same workloads with several policies and show what differs."""
     from bftrainer.lab import compare as table  # noqa: PLC0415 - numpy takes 0.1 s
     from bftrainer.lab.compare import play_all  # noqa: PLC0415
-    from bftrainer.lab.simulator.metrics import WHICH_FIGURE  # noqa: PLC0415
 
     names = _policies(policies)
     if quick:
@@ -318,15 +311,7 @@ def compare(
     if as_json:
         print_json(table.document(plays, arenas, names, numbers))
         return
-    tables = [table.rows_of(plays, arena.name, names, numbers) for arena in arenas]
-    for arena, rows in zip(arenas, tables, strict=True):
-        print_lines(table.answer(arena, rows))
-    print_lines("")
-    for arena, rows in zip(arenas, tables, strict=True):
-        print_lines(f"{arena.name}: {arena.about}")
-        print_table(table.HEADERS, [table.cells(row) for row in rows])
-        print_lines("")
-    print_lines(WHICH_FIGURE)
+    print_report(table.report_of(plays, arenas, names, numbers))
 
 
 def _policies(text: str) -> list[str]:
@@ -473,7 +458,7 @@ def whatif(
     **options: Any,
 ) -> None:
     """Say what a machine's idle time is worth, and with which settings."""
-    from bftrainer.lab.whatif import as_document, study  # noqa: PLC0415
+    from bftrainer.lab.whatif import as_document, report_of, study  # noqa: PLC0415
 
     chosen = [f for f in (sacct_file, swf_file, trace_file) if f is not None]
     if len(chosen) != 1:
@@ -494,7 +479,7 @@ def whatif(
     if as_json:
         print_json(as_document(found, str(file)))
     else:
-        _print(found)
+        print_report(report_of(found, file.name))
 
 
 def _assumptions(
@@ -532,52 +517,3 @@ def _sizes(text: str) -> tuple[int, int]:
     if not is_range or not 1 <= int(low) <= int(high) <= 1_000_000:
         raise click.BadParameter(f"{text!r} is not MIN:MAX.", param_hint="--trainer-nodes")
     return int(low), int(high)
-
-
-LEVELS = "▁▂▃▄▅▆▇█"
-LINE_WIDTH = 56  # characters: eight a day for a week
-
-
-def _sparkline(found: BusinessCase) -> list[str]:
-    """Return the idle nodes over time in one line, if the terminal can show it."""
-    import numpy as np  # noqa: PLC0415 - takes 0.1 s
-
-    over = found.over_time
-    nodes = np.sum(list(over.nodes.values()), axis=0)
-    means = [float(part.mean()) for part in np.array_split(nodes, min(LINE_WIDTH, len(nodes)))]
-    most = max(means)
-    line = "".join(LEVELS[min(7, int(8 * mean / most))] if most else LEVELS[0] for mean in means)
-    try:
-        line.encode(sys.stdout.encoding or "ascii")
-    except UnicodeEncodeError:
-        return []
-    return [f"idle nodes over {found.idle.hours:,.0f} h: {line} (up to {most:,.0f})", ""]
-
-
-def _print(found: BusinessCase) -> None:
-    from bftrainer.lab.simulator.metrics import WHICH_FIGURE  # noqa: PLC0415
-    from bftrainer.lab.whatif import document  # noqa: PLC0415
-
-    print_lines(document.answer(found), "")
-    print_remarks(found.warnings, ())
-    print_lines(*_sparkline(found))
-    print_table(*document.kind_rows(found))
-    print_lines("", *document.kept_sentences(found), "")
-    print_lines(document.advice_sentence(found))
-    print_table(("SETTING", ">RECOMMENDED", "WHY"), document.advice_rows(found))
-    for sweep in found.sweeps:
-        if len(sweep.points) > 1:
-            print_lines(document.swept_sentence(sweep))
-    print_lines("", *document.expected_sentences(found))
-    print_table(document.EXPECTED_HEADERS, document.expected_rows(found))
-    print_lines(WHICH_FIGURE)
-    print_lines("")
-    print_table(("ONE SECOND MORE", ">COSTS", ">THAT IS"), document.second_rows(found))
-    print_lines("")
-    print_table(("IDLE TIME", ""), document.idle_rows(found))
-    print_lines("")
-    for line in found.assumptions.sentences():
-        print_lines(f"assumed: {line}")
-    for line in (document.replayed_sentence(found), *document.above_one(found)):
-        print_lines(line)
-    print_remarks((), found.notes)

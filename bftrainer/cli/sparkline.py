@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from bftrainer.model.columns import level_line
 from bftrainer.model.progress import ProgressCurve, gpu_uses_of, losses_of
 from bftrainer.model.quantities import quantity
 from bftrainer.model.study import Report
 
 WIDTH: Final = 40  # characters
-_BARS: Final = "▁▂▃▄▅▆▇█"
 _GAP: Final = " "
 _NAMED: Final = 13  # characters of the longest name
 
@@ -39,7 +39,7 @@ def _bar(value: float | None, low: float, high: float) -> str:
     if value is None:
         return _GAP
     part = (value - low) / (high - low) if high > low else 0.5
-    return _BARS[min(len(_BARS) - 1, int(part * len(_BARS)))]
+    return level_line([part])
 
 
 def curve_lines(curve: ProgressCurve | None, reports: Sequence[Report]) -> tuple[str, ...]:

@@ -184,7 +184,8 @@ def _block(
     names = [heading(header) for header in headers]
     needed = max(width, _total(plan.widths, beside))
     grid = _grid(headers, plan, beside)
-    grid.add_row(*(Text(names[i], "bold") for i in beside))
+    if any(names[i] for i in beside):
+        grid.add_row(*(Text(names[i], "bold") for i in beside))
     for row in cells:
         grid.add_row(*(Text(row[i]) for i in beside))
         filled = [i for i in below if row[i]]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bftrainer.decide.pool import SHORTEST_S
+from bftrainer.model.quantities import quantity
 from bftrainer.model.site import Finding, GapTrial, Measured, ShortGaps, Weight
 
 CODE: Final = "BFT-2125"
@@ -129,7 +130,7 @@ def sentences(found: ShortGaps, measured: Measured | None) -> Iterator[str]:
         per_day = trial.more_pilots / found.hours * DAY_H if found.hours else 0.0
         yield (
             f"min_gap_s {trial.min_gap_s:g} with gap_margin_s {trial.gap_margin_s:g} would lend at"
-            f" most {share:.1%} of the idle time more, with {per_day:,.1f} more pilots a day."
+            f" most {share:.1%} of the idle time more, with {quantity(per_day)} more pilots a day."
         )
     yield _risk(found, measured)
 

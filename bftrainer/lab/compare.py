@@ -26,6 +26,7 @@ from bftrainer.lab import html
 from bftrainer.lab.adaptdl import Application, Setup, read_applications, read_jobs
 from bftrainer.lab.adaptdl import play as play_cluster
 from bftrainer.lab.parallel import play_each
+from bftrainer.lab.report_page import Picture, ReportPage, Section
 from bftrainer.lab.simulator.metrics import (
     WHICH_FIGURE,
     jain,
@@ -38,6 +39,7 @@ from bftrainer.lab.simulator.trainers import SimTrainer
 from bftrainer.lab.site.sidecar import play as play_site
 from bftrainer.lab.site.workload import Cell
 from bftrainer.lab.workloads import Submission, TrainerWorkload
+from bftrainer.model.columns import TextTable
 from bftrainer.study.plots import matplotlib, new_canvas
 
 
@@ -457,28 +459,50 @@ def write_page(
     Raises:
         TraceError: BFT-4002, no file can be there.
     """
+    page = report_of(plays, arenas, policies, seeds, are_drawn=True, command=command)
+    html.write_page(path, page)
+
+
+def report_of(
+    plays: Plays,
+    arenas: Sequence[Arena],
+    policies: Sequence[str],
+    seeds: Sequence[int],
+    *,
+    are_drawn: bool = False,
+    command: str = "",
+) -> ReportPage:
+    """Return the report, as a page and a terminal show it.
+
+    Args:
+        plays: all scores.
+        arenas: in which was played.
+        policies: the others are held to the first.
+        seeds: of the plays.
+        are_drawn: whether it has pictures, which need matplotlib.
+        command: repeats what is shown.
+    """
     tables = [rows_of(plays, arena.name, policies, seeds) for arena in arenas]
-    html.write_page(
-        path,
-        html.ReportPage(
-            title="Policies side by side",
-            answer=" ".join(map(answer, arenas, tables)),
-            more=(f"Means over {len(seeds)} seeds with 95% confidence intervals. {WHICH_FIGURE}",),
-            sections=tuple(
-                html.Section(
-                    title=arena.name,
-                    text=(arena.about,),
-                    pictures=_pictures(arena, rows),
-                    tables=(html.PageTable(headers=HEADERS, rows=tuple(map(cells, rows))),),
-                )
-                for arena, rows in zip(arenas, tables, strict=True)
-            ),
-            command=command,
-        ),
+    means = (
+        f"Means over {len(seeds)} seeds with 95% confidence intervals."
+        if len(seeds) > 1
+        else "One seed: what of a difference is chance is not known."
     )
-
-
-BY_TIME = ("longer per trainer", "shorter per trainer")
+    return ReportPage(
+        title="Policies side by side",
+        answers=tuple(map(answer, arenas, tables)),
+        more=(f"{means} {WHICH_FIGURE}",),
+        sections=tuple(
+            Section(
+                title=f"Arena {arena.name}",
+                text=(arena.about,),
+                pictures=_pictures(arena, rows) if are_drawn else (),
+                tables=(TextTable(headers=HEADERS, rows=tuple(map(cells, rows))),),
+            )
+            for arena, rows in zip(arenas, tables, strict=True)
+        ),
+        command=command,
+    )
 
 
 def answer(arena: Arena, rows: Sequence[Row]) -> str:
@@ -510,7 +534,7 @@ def answer(arena: Arena, rows: Sequence[Row]) -> str:
     return f"Arena {arena.name}: {'; '.join(parts) or f'{first.policy} alone was played'}."
 
 
-def _pictures(arena: Arena, rows: Sequence[Row]) -> tuple[html.Picture, ...]:
+def _pictures(arena: Arena, rows: Sequence[Row]) -> tuple[Picture, ...]:
     shown = [one for one in FIGURES if all(row.figures[one[0]] is not None for row in rows)]
     if not shown:
         return ()
@@ -527,7 +551,7 @@ def _pictures(arena: Arena, rows: Sequence[Row]) -> tuple[html.Picture, ...]:
     all_axes[0].invert_yaxis()
     about = f"{arena.name}: {', '.join(label for _, _, label in shown)}"
     return (
-        html.Picture(
+        Picture(
             drawing=html.picture(canvas, about, arena.name),
             title=arena.name,
             caption="Means and 95% intervals over the seeds.",

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import re
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -22,6 +21,7 @@ from markupsafe import Markup
 
 from bftrainer import __version__
 from bftrainer.batch.traces.text import unreadable
+from bftrainer.lab.report_page import ReportPage
 from bftrainer.model.columns import shown
 from bftrainer.study.plots import matplotlib
 
@@ -32,49 +32,6 @@ _URL = re.compile(r"url\(#([^)]+)\)")  # an element of the same drawing, in an a
 _NOT_XML = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 _LEFT_OUT = frozenset({"metadata", "style", "title", "desc"})
 _SIZE = frozenset({"width", "height", "version"})  # of the drawing: the page decides
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
-    """A drawing with its words."""
-
-    drawing: Markup  # an element of the page; see ``picture``
-    title: str
-    caption: str
-    key: str = ""  # by which links find it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageTable:
-    """Texts in rows; a header that starts with > aligns right, and without words there is none."""
-
-    headers: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """A part of a report: sentences, then pictures, then tables, then what is left to say."""
-
-    title: str = ""
-    text: tuple[str, ...] = ()
-    pictures: tuple[Picture, ...] = ()
-    is_small: bool = False  # the pictures stand side by side
-    tables: tuple[PageTable, ...] = ()
-    code: str = ""
-    items: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportPage:
-    """One page."""
-
-    title: str
-    answer: str  # one sentence: what the reader wanted to know
-    more: tuple[str, ...] = ()  # what else to know before anything else
-    warnings: tuple[str, ...] = ()
-    sections: tuple[Section, ...]
-    command: str  # repeats what is shown
 
 
 def write_page(path: Path, report: ReportPage) -> None:

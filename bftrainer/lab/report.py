@@ -24,15 +24,12 @@ from bftrainer.batch.traces.text import unreadable
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.lab.html import (
     OTHERWISE,
-    PageTable,
-    Picture,
-    ReportPage,
-    Section,
     picture,
     saved,
     write_file,
     write_page,
 )
+from bftrainer.lab.report_page import Picture, ReportPage, Section
 from bftrainer.lab.simulator.metrics import (
     MEANING_OF_U,
     WHICH_FIGURE,
@@ -42,8 +39,9 @@ from bftrainer.lab.simulator.metrics import (
     static_outcome,
 )
 from bftrainer.lab.simulator.session import Choices, ReplayRun, job_nodes
+from bftrainer.model.columns import TextTable, level_line
 from bftrainer.model.errors import UsageError
-from bftrainer.model.quantities import time_span
+from bftrainer.model.quantities import quantity, time_span
 from bftrainer.study.plots import matplotlib, new_canvas
 
 
@@ -161,11 +159,6 @@ def write_csv(path: Path, documents: Sequence[Mapping[str, Any]]) -> None:
         raise unreadable(path, problem) from problem
 
 
-def comparison(runs: Sequence[ReplayRun]) -> list[tuple[str, ...]]:
-    """Return one row per figure of merit, one column per replay."""
-    return [(label_of(name), *[shown_value(run.metrics, name) for run in runs]) for name in WORDS]
-
-
 WIDTHS_H = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 6.0, 12.0, 24.0)  # widths that readers expect
 
 
@@ -229,6 +222,7 @@ PARTS = (
     ("cost_rescale", "lost to rescales", "#E69F00"),
     ("cost_unused", "unused", "#BBBBBB"),
 )
+LINE_WIDTH = 40  # characters of a line of bars
 WINDOWS, FINE_WINDOWS = 30, 200  # a week: 28 of six hours as in the paper's Fig. 10, 168 of one
 
 
@@ -405,11 +399,6 @@ def write_report(
     if path.suffix.lower() == ".png":
         write_file(path, _as_png(runs, setup, progress))
         return
-    names = [run.choices.policy for run in runs]
-    rows = tuple(
-        (label_of(name), *(shown_value(run.metrics, name) for run in runs), word.meaning)
-        for name, word in WORDS.items()
-    )
     pictures = []
     for number, figure in enumerate(FIGURES, start=1):
         canvas = new_canvas((9.0, 3.6), OTHERWISE)
@@ -423,23 +412,58 @@ def write_report(
             )
         )
         progress(number / len(FIGURES))
-    report = ReportPage(
+    write_page(path, report_of(runs, setup, tuple(pictures)))
+
+
+def report_of(
+    runs: Sequence[ReplayRun], setup: ReportSetup, pictures: tuple[Picture, ...] = ()
+) -> ReportPage:
+    """Return the report of some replays, as a page and a terminal show it."""
+    names = [run.choices.policy for run in runs]
+    rows = tuple(
+        (label_of(name), *(shown_value(run.metrics, name) for run in runs), word.meaning)
+        for name, word in WORDS.items()
+    )
+    return ReportPage(
         title=f"Replay of idle nodes: {', '.join(names)}",
-        answer=answer(runs),
+        answers=(answer(runs),),
         more=(*cautions(runs), setup.sentence(runs)),
         sections=(
-            Section(pictures=tuple(pictures)),
+            Section(pictures=pictures, drawn=nodes_drawn(runs)),
             Section(
                 title="All figures",
-                text=(WHICH_FIGURE,) if len(runs) > 1 else (),
+                items=(WHICH_FIGURE,) if len(runs) > 1 else (),
                 tables=(
-                    PageTable(headers=("", *(f">{name}" for name in names), "MEANING"), rows=rows),
+                    TextTable(headers=("", *(f">{name}" for name in names), "MEANING"), rows=rows),
                 ),
             ),
         ),
         command=setup.command,
     )
-    write_page(path, report)
+
+
+def nodes_drawn(runs: Sequence[ReplayRun]) -> tuple[str, ...]:
+    """Return how many nodes were idle and trained over time, in a line of bars each."""
+    trace = runs[0].outcome.trace
+    begin_s, end_s = trace.span_s
+    edges_s: Times = np.linspace(begin_s, end_s, LINE_WIDTH + 1)
+    offered = nodes_offered(trace, edges_s)
+    most = float(offered.max())
+    if not most:
+        return ()
+    named = {"idle nodes": offered}
+    named |= {f"training, {run.choices.policy}": nodes_training(run, edges_s) for run in runs}
+    width = max(map(len, named))
+    about = (
+        f"Nodes over {time_span(trace.duration_s, 4)}; the highest bar is {quantity(most)} nodes."
+    )
+    return (
+        about,
+        *(
+            f"{name:<{width}} {level_line((nodes / most).tolist())}"
+            for name, nodes in named.items()
+        ),
+    )
 
 
 def _as_png(

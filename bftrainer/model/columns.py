@@ -3,8 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from bftrainer.elastic.fields import in_one_line
+
+LEVELS = "▁▂▃▄▅▆▇█"  # bars of curves as text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextTable:
+    """Texts in rows; a header that starts with > aligns right, and without words there is none."""
+
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def level_line(parts: Sequence[float]) -> str:
+    """Return a bar for each number from 0 to 1."""
+    return "".join(LEVELS[min(len(LEVELS) - 1, int(part * len(LEVELS)))] for part in parts)
 
 
 def columns(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -13,7 +29,7 @@ def columns(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     cells = [[shown(cell) for cell in row] for row in rows]
     widths = [max(map(cell_width, column)) for column in zip(names, *cells, strict=True)]
     lines = []
-    for row in (names, *cells):
+    for row in (names, *cells) if any(names) else cells:
         parts = [
             _filled(cell, width, is_right=is_right(header))
             for header, cell, width in zip(headers, row, widths, strict=True)

@@ -21,7 +21,7 @@ from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.model.quantities import quantity
 from bftrainer.study.configurations import CategoricalParameter, Parameter
-from bftrainer.study.trial_table import StudySummary, TrialRow
+from bftrainer.study.trial_table import StudySummary, TrialRow, with_values
 from bftrainer.study.trials import Scalar, TrialStage
 
 _ENDS = {str(stage) for stage in TrialStage if stage.is_over}
@@ -96,9 +96,7 @@ class Material:
     @property
     def with_values(self) -> list[TrialRow]:
         """Trials that have reported a number, best last."""
-        rows = [r for r in self.summary.trials if r.value is not None and math.isfinite(r.value)]
-        sign = 1.0 if self.is_maximized else -1.0
-        return sorted(rows, key=lambda row: sign * (row.value or 0.0))
+        return with_values(self.summary)[::-1]
 
     @property
     def clock(self) -> tuple[float, str]:

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bftrainer.model.columns import TextTable
 from bftrainer.model.errors import BftError, ExitCode
-from bftrainer.model.quantities import quantity
+from bftrainer.model.quantities import quantity, time_span
 from bftrainer.model.study import StudyView, TrialView
 from bftrainer.model.trainer import TrainerState, happens_anywhere, is_of_full_disk
 from bftrainer.study.trials import StoredTrial, StudyTrial, TrialStage, TrialValue
@@ -291,6 +292,72 @@ def answer(summary: StudySummary) -> str:
         f"{summary.metric} {quantity(row.value, 6)} after {row.units} {summary.unit}, with "
         f"{parameters_line(row.parameters) or 'no parameters'}; {how_far}."
     )
+
+
+def with_values(summary: StudySummary) -> list[TrialRow]:
+    """Return the trials that have reported a number, best first."""
+    rows = [row for row in summary.trials if row.value is not None and math.isfinite(row.value)]
+    sign = -1.0 if summary.direction == "maximize" else 1.0
+    return sorted(rows, key=lambda row: sign * (row.value or 0.0))
+
+
+def best_first(summary: StudySummary) -> list[TrialRow]:
+    """Return the trials by their places: those that have a value, then the others."""
+    placed = with_values(summary)
+    numbers = {row.number for row in placed}
+    return [*placed, *(row for row in summary.trials if row.number not in numbers)]
+
+
+def facts_table(summary: StudySummary) -> TextTable:
+    """Return where a study is, by which rule, and how far."""
+    settings = ", ".join(f"{k} {v}" for k, v in summary.rule.items() if k != "name")
+    trained = f"{time_span(summary.node_s)} of one node so far"
+    return TextTable(
+        headers=("", ""),
+        rows=(
+            ("study", f"{summary.study}, {summary.state}, in {summary.directory}"),
+            ("rule", f"{summary.rule.get('name')}: {settings}"),
+            (
+                "trials",
+                f"{summary.active} active, {summary.waiting} waiting, {summary.over} over",
+            ),
+            ("nodes", f"{summary.nodes} of {summary.pool_nodes}, {trained}"),
+        ),
+    )
+
+
+def rung_table(summary: StudySummary) -> TextTable:
+    """Return how many trials have which budget."""
+    return TextTable(
+        headers=(f">{summary.unit.upper()}", ">ACTIVE", ">WAITING", ">OVER"),
+        rows=tuple(
+            (str(rung.budget), str(rung.active), str(rung.waiting), str(rung.over))
+            for rung in summary.rungs
+        ),
+    )
+
+
+def trial_table(summary: StudySummary, trials: Sequence[TrialRow]) -> TextTable:
+    """Return some trials of a study, in their order."""
+    return TextTable(
+        headers=(
+            ">TRIAL", "STAGE", f">{summary.metric.upper()}", ">AT", ">BUDGET", ">NODES",
+            ">NODE-TIME", "PARAMETERS",
+        ),
+        rows=tuple(
+            (
+                str(row.number),
+                row.stage,
+                "-" if row.value is None else quantity(row.value, 6),
+                str(row.units),
+                str(row.budget),
+                str(row.nodes),
+                time_span(row.node_s),
+                parameters_line(row.parameters),
+            )
+            for row in trials
+        ),
+    )  # fmt: skip
 
 
 def parameters_line(parameters: Mapping[str, Any]) -> str:

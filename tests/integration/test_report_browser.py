@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from bftrainer.lab import html
+from bftrainer.lab.report_page import Picture, ReportPage, Section
+from bftrainer.model.columns import TextTable
 from bftrainer.study.plots import new_canvas
 from tests.support.browser import chromium, complaints, resize
 
@@ -22,21 +24,21 @@ def page(tmp_path: Path) -> Path:
     axes = canvas.add_subplot()
     axes.plot([0, 1], [0, 1])
     axes.set_title(html.plain(HOSTILE))
-    picture = html.Picture(
+    picture = Picture(
         drawing=html.picture(canvas, HOSTILE, "week"), title=HOSTILE, caption="A line."
     )
-    table = html.PageTable(
+    table = TextTable(
         headers=("POLICY", *(f">FIGURE {n}" for n in range(20)), "WHY"),
         rows=((HOSTILE, *("1,234.5 [1,000, 2,000]" for _ in range(20)), "A reason. " * 10),),
     )
     path = tmp_path / "page.html"
     html.write_page(
         path,
-        html.ReportPage(
+        ReportPage(
             title=HOSTILE,
-            answer="What the reader wanted to know.",
+            answers=("What the reader wanted to know.",),
             warnings=(HOSTILE,),
-            sections=(html.Section(title=HOSTILE, pictures=(picture,), tables=(table,)),),
+            sections=(Section(title=HOSTILE, pictures=(picture,), tables=(table,)),),
             command="bftrainer whatif --trace " + "x" * 300,
         ),
     )

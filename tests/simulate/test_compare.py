@@ -23,6 +23,7 @@ from bftrainer.lab.compare import (
     rows_of,
 )
 from bftrainer.model.errors import ExitCode
+from tests.support.report_words import check_same_words
 
 DATA = Path(os.environ.get("BFTRAINER_DATA", "nowhere")) / "adaptdl-osdi21"
 Output = pytest.CaptureFixture[str]
@@ -70,13 +71,15 @@ def test_a_page_shows_all_arenas(tmp_path: Path, capsys: Output) -> None:
     ]
     assert main(["compare", *SMALL, *arguments]) == ExitCode.OK
     shown, text = capsys.readouterr().out, page.read_text()
-    assert all(word in shown for word in ("idle:", "spot:", "equal-share", "fcfs-greedy"))
+    check_same_words(text, shown)
+    assert all(word in shown for word in ("Arena idle", "Arena spot", "equal-share"))
     assert text.count("<h2>") == text.count("<svg") == 2
     # The answer comes first, and of one seed nothing is said that may be chance.
     first = shown.splitlines()[0]
     alike = "no difference to equal-share that chance alone does not make: fcfs-greedy."
     assert first == f"Arena idle: {alike}"
-    assert f'<p class="answer">Arena idle: {alike} Arena spot: {alike}</p>' in text
+    answers = [f'<p class="answer">Arena {name}: {alike}</p>' for name in ("idle", "spot")]
+    assert "\n".join(answers) in text
     assert text.index(alike) < text.index("<svg") < text.index("<table")
     assert "--policies equal-share,fcfs-greedy" in text
 

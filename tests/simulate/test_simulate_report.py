@@ -148,11 +148,10 @@ class TestTables:
             report.write_csv(tmp_path / "no" / "runs.csv", [{"policy": "milp"}])
 
     def test_the_comparison_has_a_column_per_run(self, runs: list[ReplayRun]) -> None:
-        rows = report.comparison(runs)
-        assert len(rows) == len(WORDS)
-        assert rows[0] == (
-            "utilization U", *[f"{run.metrics.utilization:.4f}" for run in runs]
-        )  # fmt: skip
+        (table,) = report.report_of(runs, SETUP).sections[-1].tables
+        assert len(table.rows) == len(WORDS)
+        figures = [f"{run.metrics.utilization:.4f}" for run in runs]
+        assert table.rows[0] == ("utilization U", *figures, "A_e / A_s (section 4.1)")
 
 
 class TestPage:

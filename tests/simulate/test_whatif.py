@@ -383,7 +383,7 @@ class TestSentences:
         assert advised(p_jmax=0.06, t_fwd_s=0.02, hold_down_s=0.03) == (
             (
                 "Change nothing in the policy. No difference that chance alone does not make was "
-                "seen for t_fwd_s and p_jmax and idle_confirmations."
+                "seen for t_fwd_s, p_jmax and idle_confirmations."
             ),
             [],
         )
@@ -462,8 +462,8 @@ class TestKeptBack:
         # The trace ends busy. 12 h a day are idle: 12 * 0.98 = 11.76, and 0.94 of it are left.
         assert words.with_policy(found) == pytest.approx((11.0544, 11.76), rel=1e-3)
         assert words.answer(found) == (
-            "Trainers could have 11 to 12 node-hours a day of the 12 that are idle: 92% to 98%, "
-            "like 0.5 nodes that train all day."
+            "Trainers could have 11.1 to 11.8 node-hours a day of the 12 that are idle: 92% to "
+            "98%, like 0.461 to 0.49 nodes that train all day."
         )
         path = tmp_path / "page.html"
         page.write_page(path, dataclasses.replace(found, kinds=kinds_with_names()), "x", "y")

@@ -13,7 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bftrainer.daemon.metrics import MetricSample, MetricsRegistry
 from bftrainer.lab import html
-from bftrainer.model.columns import shown
+from bftrainer.lab.report_page import Picture, ReportPage, Section
+from bftrainer.model.columns import TextTable, shown
 from bftrainer.study.configurations import CategoricalParameter
 from bftrainer.study.plots import KINDS, draw, material, new_canvas
 from tests.unit.test_study_plots import EVENTS, PARAMETERS, row, summary
@@ -56,17 +57,17 @@ def test_a_page_shows_names_as_text(tmp_path: Path, name: str) -> None:
     canvas = new_canvas((2.0, 2.0), "")
     canvas.add_subplot().set_title(html.plain(name))
     drawing = html.picture(canvas, name, "key")
-    report = html.ReportPage(
+    report = ReportPage(
         title=name,  # in the head, too
-        answer=name,
+        answers=(name,),
         more=(name,),
         warnings=(name,),
         sections=(
-            html.Section(
+            Section(
                 title=name,
                 text=(name,),
-                pictures=(html.Picture(drawing=drawing, title=name, caption=name),),
-                tables=(html.PageTable(headers=(name, f">{name}"), rows=((name, "1"),)),),
+                pictures=(Picture(drawing=drawing, title=name, caption=name),),
+                tables=(TextTable(headers=(name, f">{name}"), rows=((name, "1"),)),),
                 code=name,
                 items=(name,),
             ),

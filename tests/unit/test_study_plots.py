@@ -29,6 +29,7 @@ from bftrainer.study.document import StudyDocument
 from bftrainer.study.plots import KINDS, Material, Scale, Stay, importances, material, scale_of
 from bftrainer.study.trial_table import StudySummary, TrialRow, answer
 from bftrainer.study.trials import TrialStage
+from tests.support.report_words import check_same_words
 
 LR = FloatParameter(type="float", low=1e-4, high=1e-1, log=True)
 WIDTH = IntParameter(type="int", low=16, high=256)
@@ -284,6 +285,8 @@ def test_a_page_begins_with_the_best_trial(study: StudyDirectory) -> None:
     )
     assert f'<p class="answer">{answer}</p>' in text
     assert text.count("<svg") == len(KINDS)
+    printed = CliRunner().invoke(cli, ["study", "status", "digits", "--all"])
+    check_same_words(text, printed.output)
     assert text.index(answer) < text.index("<svg") < text.index("<table")
     places = [text.index(f'<td class="num">{number}</td><td>stopped') for number in (1, 0, 2)]
     assert places == sorted(places)  # best first, who has no value last

@@ -19,22 +19,22 @@ from bftrainer.api.documents import document, schema
 from bftrainer.cli.options import FILE, JSON, SOCKET, option, verb
 from bftrainer.cli.output import (
     answer,
-    duration,
     print_as_it_is,
     print_csv,
     print_json,
     print_lines,
     print_pairs,
-    print_table,
 )
+from bftrainer.cli.report_text import print_report
 from bftrainer.cli.study.lookup import STUDY, find_path, find_study, summary_of
+from bftrainer.lab.study_report import report_of
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.model.quantities import quantity
 from bftrainer.model.study import PARAMETERS
 from bftrainer.model.trainer import CheckpointContract, TrainerSpec
 from bftrainer.study import trial_table
 from bftrainer.study.directory import StudyDirectory, read_directory, unreadable
-from bftrainer.study.trial_table import StudySummary, TrialRow, parameters_line
+from bftrainer.study.trial_table import StudySummary, TrialRow
 
 MOST_SHOWN = 20  # of the trials that are over
 
@@ -53,42 +53,14 @@ def status(study_name: str, socket_name: str | None, *, show_all: bool, as_json:
 
 
 def _print(summary: StudySummary, *, show_all: bool) -> None:
-    settings = ", ".join(f"{k} {v}" for k, v in summary.rule.items() if k != "name")
-    print_lines(
-        trial_table.answer(summary),
-        "",
-        f"study       {summary.study}, {summary.state}, in {summary.directory}",
-        f"rule        {summary.rule.get('name')}: {settings}",
-        f"trials      {summary.active} active, {summary.waiting} waiting, {summary.over} over",
-        f"nodes       {summary.nodes} of {summary.pool_nodes}, {duration(summary.node_s)}"
-        f" node-time so far",
-    )
-    cells = [(str(r.budget), str(r.active), str(r.waiting), str(r.over)) for r in summary.rungs]
-    print_lines("")
-    print_table((f">{summary.unit.upper()}", ">ACTIVE", ">WAITING", ">OVER"), cells)
     over = sorted(
         (row for row in summary.trials if row.ended_s is not None),
         key=lambda row: row.ended_s or 0.0,
     )
     # Those that were over early, but not the best.
     hidden = {row.number for row in over[:-MOST_SHOWN]} - {summary.best}
-    rows = [row for row in summary.trials if show_all or row.number not in hidden]
-    print_lines("")
-    headers = (">TRIAL", "STAGE", f">{summary.metric.upper()}", ">AT", ">BUDGET", ">NODES")
-    print_table((*headers, ">NODE-TIME", "PARAMETERS"), [_cells(row) for row in rows])
-    if count := len(summary.trials) - len(rows):
-        print_lines(f"{count} more are over; see --all")
-
-
-def _cells(row: TrialRow) -> tuple[str, ...]:
-    return (
-        str(row.number),
-        row.stage,
-        "-" if row.value is None else quantity(row.value, 6),
-        *(str(cell) for cell in (row.units, row.budget, row.nodes)),
-        duration(row.node_s),
-        parameters_line(row.parameters),
-    )
+    rows = trial_table.best_first(summary)
+    print_report(report_of(summary, [row for row in rows if show_all or row.number not in hidden]))
 
 
 # Options of trainers by their fields; what is the default is left out.

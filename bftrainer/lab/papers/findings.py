@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bftrainer.lab.papers.tolerances import half_unit
+from bftrainer.model.columns import TextTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,14 +79,6 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """Rows of text for the report."""
-
-    headers: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """The lines, charts and tables computed for one result.
 
@@ -96,7 +89,7 @@ class Finding:
     drawn: Mapping[str, Mapping[str, Any]]
     lines: list[ValueLine] = field(default_factory=list)
     charts: list[Chart] = field(default_factory=list)
-    tables: list[Table] = field(default_factory=list)
+    tables: list[TextTable] = field(default_factory=list)
 
     def line(
         self,
@@ -146,7 +139,7 @@ class Finding:
 
     def table(self, headers: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
         """Add a table."""
-        self.tables.append(Table(headers=tuple(headers), rows=tuple(map(tuple, rows))))
+        self.tables.append(TextTable(headers=tuple(headers), rows=tuple(map(tuple, rows))))
 
 
 def line_of(

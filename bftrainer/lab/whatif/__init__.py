@@ -7,7 +7,7 @@ into JSON, text and HTML. ``bftrainer whatif`` calls them; see docs/howto/choose
 from __future__ import annotations
 
 from bftrainer.lab.whatif.advice import BusinessCase, study
-from bftrainer.lab.whatif.document import as_document
+from bftrainer.lab.whatif.document import as_document, report_of
 from bftrainer.lab.whatif.replays import Assumptions
 
-__all__ = ["Assumptions", "BusinessCase", "as_document", "study"]
+__all__ = ["Assumptions", "BusinessCase", "as_document", "report_of", "study"]

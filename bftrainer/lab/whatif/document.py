@@ -6,15 +6,23 @@
 from __future__ import annotations
 
 import dataclasses
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from itertools import islice, pairwise
+from statistics import mean
 from typing import Any
 
+from bftrainer.batch.traces.fragments import HOUR_S
 from bftrainer.decide import short_gaps
+from bftrainer.lab.report_page import Picture, ReportPage, Section
+from bftrainer.lab.simulator.metrics import WHICH_FIGURE
 from bftrainer.lab.whatif.advice import NO_DIFFERENCE, BusinessCase, Sweep, idle_confirmations
 from bftrainer.lab.whatif.kept import KindOfNodes
 from bftrainer.lab.whatif.replays import Estimate, times
+from bftrainer.model.columns import TextTable, counted, level_line
+from bftrainer.model.quantities import quantity, time_span
 
 SCHEMA = "bftrainer/whatif/1"
+LINE_WIDTH = 56  # characters of the line of bars: eight a day for a week
 Row = tuple[str, str]
 
 
@@ -52,6 +60,88 @@ def as_document(found: BusinessCase, source: str) -> dict[str, Any]:
     }
 
 
+def report_of(
+    found: BusinessCase,
+    source: str,
+    command: str = "",
+    *,
+    week: tuple[Picture, ...] = (),
+    sweeps: tuple[Picture, ...] = (),
+    without_pictures: tuple[str, ...] = (),
+) -> ReportPage:
+    """Return the report, as a page and a terminal show it.
+
+    Args:
+        found: the business case.
+        source: name of the trace.
+        command: repeats what is shown.
+        week: the idle nodes over time.
+        sweeps: U over the values of each setting.
+        without_pictures: why there are none.
+    """
+    return ReportPage(
+        title=f"What idle nodes are worth: {source}",
+        answers=(answer(found),),
+        warnings=found.warnings,
+        sections=(
+            Section(
+                title="When and where nodes are idle",
+                text=without_pictures,
+                pictures=week,
+                drawn=week_drawn(found),
+                tables=(_table(*kind_rows(found)),),
+            ),
+            Section(title="What the policy keeps back", text=kept_sentences(found)),
+            Section(
+                title="Recommended settings",
+                text=(advice_sentence(found),),
+                pictures=sweeps,
+                is_small=True,
+                tables=(_table(("SETTING", ">RECOMMENDED", "WHY"), advice_rows(found)),),
+                code="\n".join(policy_lines(found)),
+            ),
+            Section(
+                title="Expected with these settings, nothing kept back",
+                text=tuple(expected_sentences(found)),
+                tables=(_table(EXPECTED_HEADERS, expected_rows(found)),),
+                items=(WHICH_FIGURE,),
+            ),
+            Section(
+                title="What a second costs",
+                tables=(_table(SECOND_HEADERS, second_rows(found)),),
+            ),
+            Section(title="Idle time in figures", tables=(_table(("", ""), idle_rows(found)),)),
+            Section(title="Assumptions", items=tuple(_assumptions(found))),
+        ),
+        command=command,
+    )
+
+
+def _assumptions(found: BusinessCase) -> Iterator[str]:
+    yield from found.assumptions.sentences()
+    yield from (swept_sentence(sweep) for sweep in found.sweeps if len(sweep.points) > 1)
+    yield replayed_sentence(found)
+    yield from above_one(found)
+    yield from (f"Source: {note}" for note in found.notes)
+
+
+def _table(headers: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> TextTable:
+    return TextTable(headers=headers, rows=tuple(rows))
+
+
+def week_drawn(found: BusinessCase) -> tuple[str, ...]:
+    """Return the idle nodes over time in one line of bars."""
+    by_kind = list(found.over_time.nodes.values())
+    nodes = [sum(of_kinds) for of_kinds in zip(*by_kind, strict=True)]
+    count = min(LINE_WIDTH, len(nodes))
+    edges = [len(nodes) * place // count for place in range(count + 1)]
+    means = [mean(nodes[low:high]) for low, high in pairwise(edges)]
+    most = max(means)
+    line = level_line([one / most if most else 0.0 for one in means])
+    hours = time_span(found.idle.hours * HOUR_S)
+    return (f"idle nodes over {hours}, up to {quantity(most)}:", line)
+
+
 def with_policy(found: BusinessCase) -> tuple[float, float]:
     """Return the least and most node-hours per day that the policy's reserve and gap leave.
 
@@ -65,18 +155,15 @@ def answer(found: BusinessCase) -> str:
     """Return what the site would gain, in one sentence."""
     idle = found.idle.node_hours_per_day
     least, most = with_policy(found)
-    hours, shares, nodes = (
-        _range(least / unit, most / unit, form)
-        for unit, form in ((1.0, ",.0f"), (idle, ".0%"), (24.0, ",.1f"))
-    )
+    hours, nodes = (_range(*map(quantity, (least / unit, most / unit))) for unit in (1.0, 24.0))
+    shares = _range(f"{least / idle:.0%}", f"{most / idle:.0%}")
     return (
-        f"Trainers could have {hours} node-hours a day of the {idle:,.0f} that are idle: {shares}, "
-        f"like {nodes} nodes that train all day."
+        f"Trainers could have {hours} node-hours a day of the {quantity(idle)} that are idle: "
+        f"{shares}, like {nodes} nodes that train all day."
     )
 
 
-def _range(low: float, high: float, form: str) -> str:
-    least, most = format(low, form), format(high, form)
+def _range(least: str, most: str) -> str:
     return most if least == most else f"{least} to {most}"
 
 
@@ -88,18 +175,18 @@ def kept_sentences(found: BusinessCase) -> tuple[str, ...]:
     shortest_s = kept.min_gap_s + margin_s
     return (
         (
-            f"With nothing kept back the replays use {shown(best.node_hours_per_day, ',.0f')} "
+            f"With nothing kept back the replays use {shown(best.node_hours_per_day)} "
             f"node-hours a day, {shown(best.harvested_share, '.1%')} of the idle time."
         ),
         (
-            f"The reserve ({count} idle node{'s' * (count != 1)} of each kind, "
-            f"reserve_nodes_per_type) leaves {most:,.0f} of them."
+            f"The reserve ({counted(count, 'idle node')} of each kind, "
+            f"reserve_nodes_per_type) leaves {quantity(most)} of them."
         ),
         (
             "A gap that ends with a planned job is lost if it is shorter than "
             f"{shortest_s:g} s (min_gap_s {kept.min_gap_s:g} and gap_margin_s {margin_s:g}), and "
-            f"the last {margin_s:g} s of a longer one. If all gaps ended so, {least:,.0f} would be "
-            "left; accounting does not tell which jobs were planned."
+            f"the last {margin_s:g} s of a longer one. If all gaps ended so, {quantity(least)} "
+            "would be left; accounting does not tell which jobs were planned."
         ),
         *islice(short_gaps.sentences(found.short_gaps, None), 1, None),  # the first says the same
     )
@@ -117,13 +204,13 @@ def kind_rows(found: BusinessCase) -> tuple[tuple[str, ...], list[tuple[str, ...
 
 
 def _kind_row(kind: KindOfNodes, has_gpus: bool) -> tuple[str, ...]:
-    gpu_hours = "-" if kind.gpus is None else f"{kind.gpus * kind.node_hours_per_day:,.0f}"
+    gpu_hours = "-" if kind.gpus is None else quantity(kind.gpus * kind.node_hours_per_day)
     return (
         kind.name or "the whole machine",
         f"{kind.n_nodes:,}",
-        f"{kind.eq_nodes:,.1f}",
+        quantity(kind.eq_nodes),
         f"{kind.idle_share:.1%}",
-        f"{kind.node_hours_per_day:,.0f}",
+        quantity(kind.node_hours_per_day),
         *([gpu_hours] if has_gpus else []),
         f"{kind.reserve_share:.1%}",
         f"{kind.planned_share:.1%}",
@@ -135,23 +222,23 @@ def idle_rows(found: BusinessCase) -> list[Row]:
     idle = found.idle
     unfillable = idle.unfillable_share
     lengths = ", ".join(
-        f"{name} {_length(idle.length_s[name])}" for name in ("p10", "p50", "p90", "longest")
+        f"{name} {time_span(idle.length_s[name])}" for name in ("p10", "p50", "p90", "longest")
     )
     shares = ", ".join(
-        f"{one.of_fragments:.0%} under {_length(one.under_s)}" for one in idle.shorter
+        f"{one.of_fragments:.0%} under {time_span(one.under_s)}" for one in idle.shorter
     )
     of_time = ", ".join(
-        f"{one.of_node_time:.1%} under {_length(one.under_s)}" for one in idle.shorter
+        f"{one.of_node_time:.1%} under {time_span(one.under_s)}" for one in idle.shorter
     )
     return [
         ("nodes", f"{idle.n_nodes:,} ({idle.n_named:,} in the trace)"),
-        ("observed", f"{idle.hours:,.1f} h"),
+        ("observed", time_span(idle.hours * HOUR_S)),
         ("idle share of node-time", f"{idle.idle_share:.2%}"),
         ("accounted for", idle.node_time.sentence()),
         ("of it unfillable", "not known" if unfillable is None else f"{unfillable:.1%}"),
-        ("idle nodes on average (N_eq)", f"{idle.eq_nodes:,.1f}"),
-        ("idle node-hours per day", f"{idle.node_hours_per_day:,.0f}"),
-        ("fragments per day", f"{idle.fragments_per_day:,.0f}"),
+        ("idle nodes on average (N_eq)", quantity(idle.eq_nodes)),
+        ("idle node-hours per day", quantity(idle.node_hours_per_day)),
+        ("fragments per day", quantity(idle.fragments_per_day)),
         ("their length", lengths),
         ("how many are short", shares),
         ("idle time in those", of_time),
@@ -186,12 +273,17 @@ def advice_sentence(found: BusinessCase) -> str:
     changed = [name for name, sweep in told if sweep.chosen != sweep.usual]
     kept = [name for name, sweep in told if sweep.chosen == sweep.usual]
     alike = [name for name, sweep in tried if not sweep.is_beyond_chance]
-    parts = [f"Set {' and '.join(changed)}." if changed else "Change nothing in the policy."]
+    parts = [f"Set {_listed(changed)}." if changed else "Change nothing in the policy."]
     if kept:
-        parts.append(f"Of {' and '.join(kept)} the policy's own value is recommended.")
+        parts.append(f"Of {_listed(kept)} the policy's own value is recommended.")
     if alike:
-        parts.append(f"{NO_DIFFERENCE} was seen for {' and '.join(alike)}.")
+        parts.append(f"{NO_DIFFERENCE} was seen for {_listed(alike)}.")
     return " ".join(parts) if tried else "All settings are as given."
+
+
+def _listed(names: Sequence[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def policy_lines(found: BusinessCase) -> list[str]:
@@ -226,12 +318,12 @@ def expected_rows(found: BusinessCase) -> list[tuple[str, ...]]:
     return [
         (
             one.policy,
-            shown(one.reference_node_h_per_day, ",.0f"),
+            shown(one.reference_node_h_per_day),
             "-" if one.work_against is None else shown(one.work_against, "+.1%"),
-            shown(times(one.samples_per_day, 1e-6), ",.0f"),
+            shown(times(one.samples_per_day, 1e-6)),
             f"{one.completed:,}",
             shown(one.utilization, ".3f"),
-            shown(one.node_hours_per_day, ",.0f"),
+            shown(one.node_hours_per_day),
             shown(one.harvested_share, ".1%"),
         )
         for one in found.expected
@@ -256,13 +348,16 @@ def expected_sentences(found: BusinessCase) -> list[str]:
     return said
 
 
+SECOND_HEADERS = ("ONE SECOND MORE OF", ">COSTS NODE-HOURS PER DAY", ">OF WHAT IS TRAINED")
+
+
 def second_rows(found: BusinessCase) -> list[tuple[str, str, str]]:
     """Return the cost of one more second of each kind."""
     return [
         (
-            f"1 s more {one.name}",
-            f"{shown(one.node_hours_per_day, ',.2f')} node-hours per day",
-            f"{shown(one.share_of_work, '.3%')} of what is trained",
+            one.name,
+            shown(one.node_hours_per_day),
+            shown(one.share_of_work, ".3%"),
         )
         for one in found.seconds
     ]
@@ -312,15 +407,10 @@ def above_one(found: BusinessCase) -> tuple[str, ...]:
     return (why,)
 
 
-def shown(figure: Estimate, form: str) -> str:
-    """Return a figure with its interval."""
-    if figure.low is None or figure.high is None:
-        return format(figure.value, form)
-    low, high = format(figure.low, form), format(figure.high, form)
-    return f"{figure.value:{form}} [{low}, {high}]"
-
-
-def _length(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+def shown(figure: Estimate, form: str = "") -> str:
+    """Return a figure with its interval, as quantities if no format is given."""
+    ends = [end for end in (figure.low, figure.high) if end is not None]
+    value, *ends_shown = (
+        format(number, form) if form else quantity(number) for number in (figure.value, *ends)
+    )
+    return f"{value} [{', '.join(ends_shown)}]" if len(ends_shown) == 2 else value

@@ -12,7 +12,7 @@ from bftrainer.batch.traces.fragments import HOUR_S
 from bftrainer.batch.traces.text import TraceError
 from bftrainer.lab import html
 from bftrainer.lab.report import COLOURS
-from bftrainer.lab.simulator.metrics import WHICH_FIGURE
+from bftrainer.lab.report_page import Picture
 from bftrainer.lab.whatif import document
 from bftrainer.lab.whatif.advice import BusinessCase, Sweep
 from bftrainer.lab.whatif.kept import OTHERS, IdleOverTime
@@ -36,8 +36,8 @@ def write_page(path: Path, found: BusinessCase, source: str, command: str) -> No
     Raises:
         TraceError: BFT-4002, no file can be there.
     """
-    pictures: tuple[html.Picture, ...] = ()
-    sweeps: tuple[html.Picture, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    sweeps: tuple[Picture, ...] = ()
     missing: tuple[str, ...] = ()
     try:
         pictures = (_week(found),)
@@ -46,71 +46,13 @@ def write_page(path: Path, found: BusinessCase, source: str, command: str) -> No
         if problem.code != "BFT-4004":
             raise
         missing = (str(problem),)
-    html.write_page(path, _report(found, source, command, pictures, sweeps, missing))
-
-
-def _report(
-    found: BusinessCase,
-    source: str,
-    command: str,
-    week: tuple[html.Picture, ...],
-    sweeps: tuple[html.Picture, ...],
-    missing: tuple[str, ...],
-) -> html.ReportPage:
-    kind_headers, kinds = document.kind_rows(found)
-    return html.ReportPage(
-        title=f"What idle nodes are worth: {source}",
-        answer=document.answer(found),
-        warnings=found.warnings,
-        sections=(
-            html.Section(
-                title="When and where nodes are idle",
-                text=missing,
-                pictures=week,
-                tables=(html.PageTable(headers=kind_headers, rows=tuple(kinds)),),
-            ),
-            html.Section(title="What the policy keeps back", text=document.kept_sentences(found)),
-            html.Section(
-                title="Recommended settings",
-                text=(document.advice_sentence(found),),
-                pictures=sweeps,
-                is_small=True,
-                tables=(_table(("SETTING", ">VALUE", "WHY"), document.advice_rows(found)),),
-                code="\n".join(document.policy_lines(found)),
-            ),
-            html.Section(
-                title="Expected with these settings, nothing kept back",
-                text=(*document.expected_sentences(found), WHICH_FIGURE),
-                tables=(_table(document.EXPECTED_HEADERS, document.expected_rows(found)),),
-            ),
-            html.Section(
-                title="What a second costs",
-                tables=(_table(("", ">WORTH", ">THAT IS"), document.second_rows(found)),),
-            ),
-            html.Section(
-                title="Idle time in figures",
-                tables=(_table(("", ""), document.idle_rows(found)),),
-            ),
-            html.Section(
-                title="Assumptions",
-                items=(
-                    *found.assumptions.sentences(),
-                    *map(document.swept_sentence, found.sweeps),
-                    document.replayed_sentence(found),
-                    *document.above_one(found),
-                    *(f"Source: {note}" for note in found.notes),
-                ),
-            ),
-        ),
-        command=command,
+    page = document.report_of(
+        found, source, command, week=pictures, sweeps=sweeps, without_pictures=missing
     )
+    html.write_page(path, page)
 
 
-def _table(headers: tuple[str, ...], rows: list[Any]) -> html.PageTable:
-    return html.PageTable(headers=headers, rows=tuple(rows))
-
-
-def _week(found: BusinessCase) -> html.Picture:
+def _week(found: BusinessCase) -> Picture:
     """Draw the idle nodes of each kind, one upon the other, over time."""
     over = _few(found.over_time)
     canvas = new_canvas(WEEK, html.OTHERWISE)
@@ -135,7 +77,7 @@ def _week(found: BusinessCase) -> html.Picture:
         place = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0)}
         axes.legend(ncols=4, frameon=False, fontsize=9, **place)
     window_min = (over.edges_s[1] - over.edges_s[0]) / 60.0
-    return html.Picture(
+    return Picture(
         drawing=html.picture(canvas, "Idle nodes over time", "week"),
         title="Idle nodes over time",
         caption=f"Means over {window_min:g} minutes, of {found.idle.n_nodes:,} nodes.",
@@ -166,7 +108,7 @@ def _label_time(axes: Any, begin_s: float, hours: float) -> None:
     axes.set_xlabel("day (UTC)")
 
 
-def _swept(sweep: Sweep) -> html.Picture:
+def _swept(sweep: Sweep) -> Picture:
     """Draw U over the values, evenly spaced because they span orders of magnitude."""
     canvas = new_canvas(SMALL, html.OTHERWISE)
     axes = canvas.add_subplot()
@@ -184,7 +126,7 @@ def _swept(sweep: Sweep) -> html.Picture:
     axes.grid(axis="y", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     recommended = f"; orange: {sweep.chosen:g}" if sweep.is_beyond_chance else ""
-    return html.Picture(
+    return Picture(
         drawing=html.picture(canvas, f"U over {TITLES[sweep.name]}", sweep.name),
         title=TITLES[sweep.name],
         caption=f"Lines: 95% intervals{recommended}. {sweep.why}",

@@ -1,0 +1,46 @@
+"""A study as a report: the best trial in a sentence, how far it is, its rungs and trials. Pure.
+
+``bftrainer study status`` prints it, ``study plot --out FILE.html`` adds pictures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bftrainer.lab.report_page import Picture, ReportPage, Section
+from bftrainer.study.trial_table import (
+    StudySummary,
+    TrialRow,
+    answer,
+    facts_table,
+    rung_table,
+    trial_table,
+)
+
+
+def report_of(
+    summary: StudySummary,
+    trials: Sequence[TrialRow],
+    pictures: tuple[Picture, ...] = (),
+    command: str = "",
+) -> ReportPage:
+    """Return the report.
+
+    Args:
+        summary: of the study.
+        trials: those that are shown, best first.
+        pictures: of the page.
+        command: repeats what is shown.
+    """
+    left_out = len(summary.trials) - len(trials)
+    more = (f"{left_out} more are over; see --all",) if left_out else ()
+    return ReportPage(
+        title=f"Study {summary.name}",
+        answers=(answer(summary),),
+        sections=(
+            Section(pictures=pictures, tables=(facts_table(summary),)),
+            *([Section(title="Rungs", tables=(rung_table(summary),))] if summary.rungs else []),
+            Section(title="Trials, best first", tables=(trial_table(summary, trials),), items=more),
+        ),
+        command=command,
+    )
