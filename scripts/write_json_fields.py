@@ -1,7 +1,8 @@
 """Write docs/reference/json.md: the fields of the documents of ``--json`` and of the API.
 
 They are read in the dataclasses that the documents are made of: a field's name, its type, and the
-comment beside or above it.
+comment beside or above it. Of fields that need no comment in the source ``json_meanings.ini`` has
+the meaning.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 import sys
 import tokenize
 from collections.abc import Iterator, Mapping
+from configparser import ConfigParser
 from dataclasses import is_dataclass
 from functools import cache
 from io import StringIO
@@ -39,6 +41,7 @@ from bftrainer.model.views import (
 from bftrainer.study.trial_table import StudySummary, TrialRow
 
 PAGE: Final = ROOT / "docs" / "reference" / "json.md"
+MEANINGS: Final = ROOT / "scripts" / "json_meanings.ini"
 # Document, its class, whether it is a list of these, and what has it.
 DOCUMENTS: Final[tuple[tuple[str, type, bool, str], ...]] = (
     ("status", StatusView, False, "`status`, GET `/v1/status`"),
@@ -49,7 +52,7 @@ DOCUMENTS: Final[tuple[tuple[str, type, bool, str], ...]] = (
     ("logs", LogFile, True, "`logs ID`, GET `/v1/trainers/ID/logs`"),
     ("account", AccountReport, False, "`account`, GET `/v1/account`"),
     ("harm", HarmReport, False, "`report harm`, GET `/v1/harm`"),
-    ("study", StudySummary, False, "`study status`, `study export`"),
+    ("study-summary", StudySummary, False, "`study status`, `study export`, `summary.json`"),
     ("array", ArrayRow, True, "`status --array ID`"),
     ("trial", TrialRow, False, "`study best`"),
     ("study", StudyView, False, "GET `/v1/studies/STUDY`"),
@@ -91,17 +94,24 @@ with `harvested` are older than the word: they mean node time in which a trainer
 """
 
 
+def documented() -> list[type]:
+    """Return the classes of all documents, and those of their fields."""
+    classes = list[type]()
+    for _, cls, *_ in DOCUMENTS:
+        _collect(cls, classes)
+    return classes
+
+
 def page() -> str:
     """Return the page."""
-    parts, classes = [HEAD, "## Documents\n"], list[type]()
+    parts = [HEAD, "## Documents\n"]
     rows = []
     for name, cls, is_list, of in DOCUMENTS:
         what = f"a list `{name}` of" if is_list else "the fields of"
         link = f"[{cls.__name__}](#{cls.__name__.lower()})"
         rows.append(f"| `{schema(name)}` | {of} | {what} {link} |")
-        _collect(cls, classes)
     parts.append("\n".join(("| schema | of | has |", "| --- | --- | --- |", *rows, "")))
-    by_name = sorted(classes, key=lambda one: one.__name__)
+    by_name = sorted(documented(), key=lambda one: one.__name__)
     return "\n".join((*parts, *("\n".join(_section(cls)) for cls in by_name)))
 
 
@@ -171,7 +181,20 @@ def fields(cls: type) -> Iterator[tuple[str, str, str]]:
             while lines[first - 2].lstrip().startswith("#"):
                 first -= 1
             comment = " ".join(comments[number] for number in range(first, above + 1))
-        yield node.target.id, annotation, comment
+        yield (
+            node.target.id,
+            annotation,
+            comment or meanings().get(cls.__name__, {}).get(node.target.id, ""),
+        )
+
+
+@cache
+def meanings() -> Mapping[str, Mapping[str, str]]:
+    """Return the meanings that are not in the source, by class and field."""
+    parser = ConfigParser(interpolation=None, delimiters=("=",))
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read(MEANINGS, encoding="utf-8")
+    return {name: dict(parser[name]) for name in parser.sections()}
 
 
 def _class_node(cls: type) -> ast.ClassDef:

@@ -71,22 +71,27 @@ def trials_document(specs: Sequence[Any]) -> dict[str, Any]:
     return {"schema": schema("trials"), "spec": common, "trials": own}
 
 
-def check_schema(name: str, value: Any) -> dict[str, Any]:
+def check_schema(name: str, value: Any, *, formerly: Sequence[str] = ()) -> dict[str, Any]:
     """Return the document if it is the expected one.
+
+    Args:
+        name: of the document.
+        value: what was read.
+        formerly: names that earlier releases gave it.
 
     Raises:
         CodecError: another document, another version, or not a document.
     """
     if not isinstance(value, dict):
         raise CodecError("", "must be an object")
-    if value.get("schema") != schema(name):
+    if value.get("schema") not in map(schema, (name, *formerly)):
         raise CodecError("schema", f"must be {schema(name)!r}")
     return value
 
 
-def view_of(cls: type[T], name: str, value: Any) -> T:
-    """Read one view; fields of a newer daemon are ignored."""
-    return decode(cls, check_schema(name, value), is_strict=False)
+def view_of(cls: type[T], name: str, value: Any, *, formerly: Sequence[str] = ()) -> T:
+    """Read one view; fields of a newer daemon are ignored. ``formerly``: see ``check_schema``."""
+    return decode(cls, check_schema(name, value, formerly=formerly), is_strict=False)
 
 
 def views_of(cls: type[T], name: str, value: Any) -> tuple[T, ...]:

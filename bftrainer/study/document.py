@@ -38,7 +38,7 @@ from bftrainer.study.trials import Scalar, StudyRule
 
 MOST_TRIALS = 1_000_000  # a daemon takes no greater number
 CODE, RULE_CODE = "BFT-1621", "BFT-1622"
-SCHEMA_ID = "bftrainer/study/1"
+SCHEMA_ID = "bftrainer/study-file/1"
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,40}$"
 _PARAMETER = r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$"
 

@@ -28,6 +28,7 @@ from bftrainer.study.trial_table import (
     LEFT,
     OVER,
     RUNNING,
+    SUMMARY_SCHEMA,
     KnownTrial,
     StudySummary,
     know,
@@ -370,7 +371,8 @@ class StudyLoop:
             state = "stopped" if self._wishes.is_stopped else "paused"
         summary = summary_of(self._study, self._wishes, state, known, self._view)
         try:
-            write_whole(self._study.summary, [json.dumps(document_of("study", summary)).encode()])
+            written = json.dumps(document_of(SUMMARY_SCHEMA, summary))
+            write_whole(self._study.summary, [written.encode()])
         except OSError as problem:
             self._events.unwritten(self._study.summary, problem)
         return summary

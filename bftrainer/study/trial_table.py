@@ -209,6 +209,8 @@ def _stage(stored: StoredTrial, view: TrialView | None, retry: int, most: float)
 RUNNING, LEFT, FAILED, OVER, STOPPED = "running", "left", "failed", "over", "stopped"
 
 
+SUMMARY_SCHEMA = "study-summary"  # name of its document
+FORMER_SCHEMAS = ("study",)  # in summary.json of releases in which the API's view had it, too
 # Fields of a summary that do not follow from the trials.
 _HEAD = (
     *("study", "name", "directory", "state", "metric", "direction", "unit", "retry", "rule"),

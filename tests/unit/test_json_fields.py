@@ -35,6 +35,34 @@ def test_a_class_has_the_fields_that_the_page_names(cls: type) -> None:
     assert section(cls) == [field.name for field in dataclasses.fields(cls)]
 
 
+def test_every_field_has_a_meaning() -> None:
+    without = [
+        f"{cls.__name__}.{name}"
+        for cls in write_json_fields.documented()
+        for name, _, meaning in write_json_fields.fields(cls)
+        if not meaning.strip()
+    ]
+    assert without == [], "write a comment beside it, or a line in scripts/json_meanings.ini"
+    assert not re.findall(r"\|\s*\|$", PAGE, re.MULTILINE)
+
+
+def test_a_meaning_is_written_once() -> None:
+    """What ``json_meanings.ini`` has is of a field that is there and has no comment."""
+    sections = write_json_fields.meanings()
+    used = {
+        (cls.__name__, name)
+        for cls in write_json_fields.documented()
+        for name, _, meaning in write_json_fields.fields(cls)
+        if meaning == sections.get(cls.__name__, {}).get(name)
+    }
+    assert used == {(cls, name) for cls, names in sections.items() for name in names}
+
+
+def test_no_two_documents_have_one_name() -> None:
+    names = [name for name, *_ in write_json_fields.DOCUMENTS]
+    assert len(set(names)) == len(names)
+
+
 def test_a_document_has_the_fields_that_the_page_names() -> None:
     line = AccountLine(user="ada", harvested_h=2.0)
     report = AccountReport(

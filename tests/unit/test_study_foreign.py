@@ -22,7 +22,7 @@ from bftrainer.model.errors import BftError
 from bftrainer.study.directory import StudyDirectory, Wishes, read_directory
 from bftrainer.study.loop import summary_of
 from bftrainer.study.storage import StudyStorage, repair
-from bftrainer.study.trial_table import row_of
+from bftrainer.study.trial_table import SUMMARY_SCHEMA, row_of
 from bftrainer.study.trials import Start, TrialStage
 from tests.unit.test_study_parts import known, stored
 from tests.unit.test_study_verbs import begun, write
@@ -61,7 +61,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudyDirectory:
     one = stored(values={4: 0.5}, end=TrialStage.COMPLETE, budget=4, node_s=2.0, reason="done")
     best = row_of(known(one), str(found.of_trial(0)))
     summary = replace(summary_of(found, Wishes(), "over", (), None), trials=(best,), best=0)
-    found.summary.write_text(json.dumps(document("study", summary)))
+    found.summary.write_text(json.dumps(document(SUMMARY_SCHEMA, summary)))
     return found
 
 

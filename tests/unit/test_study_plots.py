@@ -27,7 +27,7 @@ from bftrainer.study.configurations import (
 from bftrainer.study.directory import StudyDirectory, new_directory, write_directory
 from bftrainer.study.document import StudyDocument
 from bftrainer.study.plots import KINDS, Material, Scale, Stay, importances, material, scale_of
-from bftrainer.study.trial_table import StudySummary, TrialRow, answer
+from bftrainer.study.trial_table import SUMMARY_SCHEMA, StudySummary, TrialRow, answer
 from bftrainer.study.trials import TrialStage
 from tests.support.report_words import check_same_words
 
@@ -236,7 +236,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudyDirectory:
 
 def write_summary(study: StudyDirectory, said: StudySummary) -> None:
     """Write what ``status`` shows."""
-    study.summary.write_text(json.dumps(document("study", said)))
+    study.summary.write_text(json.dumps(document(SUMMARY_SCHEMA, said)))
 
 
 def plot(*arguments: str) -> Any:

@@ -28,7 +28,7 @@ from bftrainer.study.directory import (
     write_directory,
 )
 from bftrainer.study.loop import summary_of
-from bftrainer.study.trial_table import SILENT, TrialRow, row_of
+from bftrainer.study.trial_table import SILENT, SUMMARY_SCHEMA, TrialRow, row_of
 from bftrainer.study.trials import TrialStage
 from tests.unit.test_study_parts import known, stored, view
 
@@ -82,7 +82,7 @@ def summarize(study: StudyDirectory, state: str) -> None:
     from bftrainer.api.documents import document
 
     summary = summary_of(study, Wishes(), state, (), None)
-    write_whole(study.summary, [json.dumps(document("study", summary)).encode()])
+    write_whole(study.summary, [json.dumps(document(SUMMARY_SCHEMA, summary)).encode()])
 
 
 def test_the_page_s_line_gives_a_program_its_arguments(capsys: Output) -> None:
@@ -283,3 +283,19 @@ def test_a_directory_of_the_study_s_name_does_not_hide_it(capsys: Output) -> Non
 def test_a_name_that_no_file_can_have_is_refused(verb: str, ending: str, capsys: Output) -> None:
     said = refused(capsys, verb, "a" * 300 + ending)
     assert re.match("error BFT-163[36]: ", said), said
+
+
+def test_the_summary_of_an_earlier_release_is_read(capsys: Output) -> None:
+    """Both the summary and the API's view were once ``bftrainer/study/1``."""
+    study = begun()
+    summarize(study, "over")
+    told = json.loads(study.summary.read_text())
+    assert main(["study", "export", str(study.path), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["schema"] == told["schema"] == "bftrainer/study-summary/1"
+    study.summary.write_text(json.dumps(told | {"schema": "bftrainer/study/1"}))
+    assert main(["study", "export", str(study.path), "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again | {"at_s": 0.0} == shown | {"at_s": 0.0}
+    study.summary.write_text(json.dumps(told | {"schema": "bftrainer/trial/1"}))
+    assert "BFT-1636" in refused(capsys, "export", str(study.path))

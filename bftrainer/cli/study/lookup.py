@@ -30,7 +30,15 @@ from bftrainer.study.directory import (
     read_directory,
     unreadable,
 )
-from bftrainer.study.trial_table import LEFT, RUNNING, StudySummary, parameters_line, refreshed
+from bftrainer.study.trial_table import (
+    FORMER_SCHEMAS,
+    LEFT,
+    RUNNING,
+    SUMMARY_SCHEMA,
+    StudySummary,
+    parameters_line,
+    refreshed,
+)
 
 if TYPE_CHECKING:
     from bftrainer.study.loop import StudyLoop
@@ -162,7 +170,8 @@ def read_summary(path: Path) -> StudySummary:
     """Return the summary as it was last written (BFT-1636, BFT-1635, BFT-1633)."""
     try:
         check_directory(path)
-        return view_of(StudySummary, "study", parse(read_file(path / SUMMARY, MOST_BYTES)))
+        value = parse(read_file(path / SUMMARY, MOST_BYTES))
+        return view_of(StudySummary, SUMMARY_SCHEMA, value, formerly=FORMER_SCHEMAS)
     except FileNotFoundError as problem:
         if not is_study(path):
             raise no_study(path) from problem

@@ -34,7 +34,7 @@ from bftrainer.model.study import PARAMETERS
 from bftrainer.model.trainer import CheckpointContract, TrainerSpec
 from bftrainer.study import trial_table
 from bftrainer.study.directory import StudyDirectory, read_directory, unreadable
-from bftrainer.study.trial_table import StudySummary, TrialRow
+from bftrainer.study.trial_table import SUMMARY_SCHEMA, StudySummary, TrialRow
 
 MOST_SHOWN = 20  # of the trials that are over
 
@@ -49,7 +49,7 @@ MOST_SHOWN = 20  # of the trials that are over
 def status(study_name: str, socket_name: str | None, *, show_all: bool, as_json: bool) -> None:
     """Show STUDY (its name, directory or YAML file), whether or not its loop runs."""
     summary = summary_of(find_path(study_name, socket_name), socket_name)
-    answer(summary, "study", partial(_print, show_all=show_all), as_json=as_json)
+    answer(summary, SUMMARY_SCHEMA, partial(_print, show_all=show_all), as_json=as_json)
 
 
 def _print(summary: StudySummary, *, show_all: bool) -> None:
@@ -160,7 +160,7 @@ def export(study_name: str, socket_name: str | None, *, as_json: bool) -> None:
     """Print every trial of STUDY with its parameters; --json has all its values, too."""
     summary = summary_of(find_path(study_name, socket_name), socket_name)
     if as_json:
-        print_json(document("study", summary))
+        print_json(document(SUMMARY_SCHEMA, summary))
         return
     names = list(summary.trials[0].parameters) if summary.trials else []
     rows = (

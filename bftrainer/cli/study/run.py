@@ -66,7 +66,7 @@ from bftrainer.study.directory import (
     unwritable,
     write_directory,
 )
-from bftrainer.study.trial_table import OVER
+from bftrainer.study.trial_table import OVER, SUMMARY_SCHEMA
 
 if TYPE_CHECKING:
     from bftrainer.study.configurations import Parameter
@@ -388,7 +388,7 @@ def _run(
             return INTERRUPTED
     screen.close()
     if as_json:
-        print_json(document("study", summary))
+        print_json(document(SUMMARY_SCHEMA, summary))
     else:
         print_lines(f"{summary.state}: {best_line(summary)}")
     if summary.state == OVER and summary.best is None:

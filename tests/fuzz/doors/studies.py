@@ -40,7 +40,7 @@ unit_s: {1: 60, 2: 33}
 _WISHES = {"is_paused": False, "is_stopped": False, "more": 3}
 _BEGUN = {"study_id": "s-1", "document": _STUDY, "base": {"name": "s"}, "created_s": 1.0}
 _SUMMARY: dict[str, Any] = {
-    "schema": "bftrainer/study/1",
+    "schema": "bftrainer/study-summary/1",
     "study": "s-1",
     "trials": [],
     "rungs": [],
