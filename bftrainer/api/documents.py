@@ -84,7 +84,7 @@ def check_schema(name: str, value: Any, *, formerly: Sequence[str] = ()) -> dict
     """
     if not isinstance(value, dict):
         raise CodecError("", "must be an object")
-    if value.get("schema") not in map(schema, (name, *formerly)):
+    if value.get("schema") not in [schema(one) for one in (name, *formerly)]:
         raise CodecError("schema", f"must be {schema(name)!r}")
     return value
 
