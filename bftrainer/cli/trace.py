@@ -104,7 +104,7 @@ def info(file: Path, plot: Path | None, *, as_json: bool, **options: Any) -> Non
         for row in bars(chosen)
     ]
     print_table((">HOURS", ">EVENTS", ">IDLE"), hours)
-    print_remarks(chosen.warnings, chosen.notes)
+    print_remarks(chosen.warnings, (*chosen.left_out, *chosen.notes))
 
 
 @verb(
@@ -148,7 +148,7 @@ def convert(file: Path, out: Path, **options: Any) -> None:
     chosen = load(file, **options)
     write_trace(out, chosen)
     print_lines(f"{out}: {_size_of(chosen)}")
-    print_remarks(chosen.warnings, chosen.notes)
+    print_remarks(chosen.warnings, (*chosen.left_out, *chosen.notes))
 
 
 def _size_of(trace: Fragments) -> str:

@@ -76,7 +76,7 @@ class TestSacct:
         trace = read(tmp_path / "week.txt", text)
         check(trace, site, least_days=5.0 if days_later < 0 else 6.5)
         assert trace.span_s[1] <= now_s
-        assert any("left out" in note for note in trace.notes) != is_truncated
+        assert bool(trace.left_out) != is_truncated
         assert not trace.warnings
 
     @pytest.mark.parametrize("is_truncated", [True, False])
@@ -219,7 +219,7 @@ class TestOthers:
         site = made_site(7, BEGIN_S, days=21)
         trace = read(tmp_path / "lsb.acct", lsb_acct(site), "lsb.acct")
         check(trace, site, least_days=14)
-        assert any("lists jobs when they end" in note for note in trace.notes)
+        assert any("lists jobs when they end" in note for note in trace.left_out)
 
     def test_a_short_lsb_acct_is_warned_of(self, site: Site, tmp_path: Path) -> None:
         few = Site(

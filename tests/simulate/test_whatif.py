@@ -593,3 +593,25 @@ class TestCommandLine:
         done = call(f"--sacct={file}", "--policy=astrology")
         assert isinstance(done.exception, BftError)
         assert done.exception.code == "BFT-3050"
+
+    def test_what_is_left_out_is_said_once_below_the_answer(self, tmp_path: Path) -> None:
+        """Of an export in which nothing tells whether sacct cut it; it may have been cut."""
+        file, report = tmp_path / "export.txt", tmp_path / "page.html"
+        head = "JobID|Submit|Eligible|Start|End|NNodes|NodeList|State|Partition|Timelimit"
+        jobs = ((1, 0, 0, 3600), (2, 3600, 4000, 40_000), (3, 50_000, 50_000, 57_200))
+        rows = [f"{n}|{e}|{e}|{s}|{t}|2|n[1-2]|COMPLETED|batch|1-0" for n, e, s, t in jobs]
+        file.write_text("\n".join([head, *rows]) + "\n")
+        fixed = ("--t-fwd=120", "--p-jmax=1", "--hold-down=0")
+        done = call(f"--sacct={file}", *fixed, f"--report={report}")
+        assert done.exit_code == 0, done.output
+        # The first job ended after 3,600 s; the last became eligible 7,200 s before it ended.
+        answer, left_out, *others = done.stdout.splitlines()
+        assert answer.startswith("Trainers could have ")
+        assert left_out.startswith(
+            "Of the log, 60 min at the beginning and 2 h at the end are left out: nothing in the "
+            "file shows that sacct cut its jobs"
+        )
+        assert not any("--truncate" in line for line in others)
+        assert report.read_text().count("--truncate") == 1
+        named = call(f"--sacct={file}", *fixed, "--start=0", "--end=57200")
+        assert "--truncate" not in named.stdout

@@ -89,6 +89,7 @@ class Fragments:
     notes: tuple[str, ...] = ()  # assumptions about what the source does not contain
     node_types: tuple[str, ...] | None = None  # of all nodes; None: all alike
     partitions: tuple[str, ...] | None = None  # or queues, of all nodes; None: not known, or one
+    left_out: tuple[str, ...] = ()  # which time of the source is not in it, and why
     warnings: tuple[str, ...] = ()  # why the figures may be wrong
     used: UsedNodes | None = None  # by jobs, of all nodes; None: the source has idle times only
     occupied: UsedNodes | None = None  # used, or closed (down, drained)

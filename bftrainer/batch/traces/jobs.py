@@ -341,7 +341,7 @@ def idle_fragments(
         start_s=begin,
         end_s=end,
         span_s=span_s,
-        notes=(*table.notes, *window.notes),
+        notes=table.notes,
         source=table.path.name,
     )
     pending = Pending(
@@ -356,6 +356,7 @@ def idle_fragments(
         marked,
         used=used,
         occupied=occupied,
+        left_out=window.left_out,
         warnings=warnings,
         partitions=partitions_of(table, ends - starts, len(labels)),
     )

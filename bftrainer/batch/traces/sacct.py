@@ -188,8 +188,9 @@ class _Reader:
         return Coverage(
             recorded_s=seen.recorded_s(),
             complete_s=(seen.first_end_s, last_s),
-            why="without --truncate sacct lists no job that ended before its --starttime, and none "
-            "that became eligible after its --endtime",
+            why="nothing in the file shows that sacct cut its jobs to its window (--truncate), and "
+            "otherwise it lacks jobs that ended before --starttime or became eligible after "
+            "--endtime. --start and --end, the times of the export, take all of it",
         )
 
     def _times(self, row: Row) -> _Times:

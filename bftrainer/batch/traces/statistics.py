@@ -131,7 +131,7 @@ def statistics(trace: Fragments) -> TraceStatistics:
         event_gap_s=_spread(np.diff(changes.at_s)),
         pool_nodes=_pool_quantiles(trace, changes),
         node_time=node_time(trace),
-        notes=trace.notes,
+        notes=(*trace.left_out, *trace.notes),
         warnings=trace.warnings,
     )
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from bftrainer.batch.traces.fragments import HOUR_S, UsedNodes
 from bftrainer.batch.traces.text import ReadOptions, TraceError, clock
+from bftrainer.model.quantities import time_span
 
 LEAST_RECORDED = 0.9  # of the time that the user names; a quiet machine records less than all
 SHORT_S = 180.0  # less that is left out is not worth a note
@@ -40,7 +41,7 @@ class TakenTime:
     """The time that is taken, and what is to be said of it."""
 
     span_s: tuple[float, float]
-    notes: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -51,7 +52,6 @@ def window_of(coverage: Coverage, options: ReadOptions, name: str) -> TakenTime:
         TraceError: BFT-4005, the log has hardly a record of the time that is named; BFT-4008, it
             proves of no time that it is complete.
     """
-    notes: list[str] = []
     warnings: list[str] = []
     begin_s, end_s = coverage.complete_s
     first_s, last_s = coverage.recorded_s
@@ -66,16 +66,19 @@ def window_of(coverage: Coverage, options: ReadOptions, name: str) -> TakenTime:
     end_s = end_s if options.end_s is None else options.end_s
     _check(coverage, options, (begin_s, end_s), name)
     left_out = [
-        f"{seconds / HOUR_S:.1f} h at the {edge}"
+        f"{time_span(seconds)} at the {edge}"
         for seconds, edge, asked_s in (
             (begin_s - first_s, "beginning", options.start_s),
             (last_s - end_s, "end", options.end_s),
         )
         if asked_s is None and seconds > SHORT_S
     ]
-    if left_out:
-        notes.append(f"{' and '.join(left_out)} are left out: {coverage.why}")
-    return TakenTime(span_s=(begin_s, end_s), notes=tuple(notes), warnings=tuple(warnings))
+    sentence = f"{' and '.join(left_out)} are left out: {coverage.why}"
+    return TakenTime(
+        span_s=(begin_s, end_s),
+        left_out=(sentence,) if left_out else (),
+        warnings=tuple(warnings),
+    )
 
 
 def _check(

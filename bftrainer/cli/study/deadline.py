@@ -80,7 +80,7 @@ def deadline(
         drawing=model.Drawing(seed=study.seed),
         **{n: options[n] for n in ("deadline_s", "start_up_s", "confidence", "price_h")},
     )
-    notes = (assumed, *trace.notes) if assumed else trace.notes
+    notes = (*([assumed] if assumed else []), *trace.left_out, *trace.notes)
     answer(replace(found, notes=(*found.notes, *notes)), NAME, _print, as_json=as_json)
 
 

@@ -261,6 +261,7 @@ class BusinessCase:
     kept: KeptBack  # by the policy
     kinds: tuple[KindOfNodes, ...]
     over_time: IdleOverTime
+    left_out: tuple[str, ...] = ()  # which time of the source is not in the trace, and why
 
 
 def study(
@@ -318,6 +319,7 @@ def study(
         kept=kept,
         kinds=kinds,
         over_time=idle_over_time(trace),
+        left_out=trace.left_out,
     )
 
 

@@ -48,7 +48,7 @@ def as_document(found: BusinessCase, source: str) -> dict[str, Any]:
         "costs_s": given.costs.by_name(),
         "seed": given.seed,
         "assumptions": list(given.sentences()),
-        "notes": list(found.notes),
+        "notes": [*found.left_out, *found.notes],
         "warnings": list(found.warnings),
         "answer": answer(found),
         "kept_back": dataclasses.asdict(found.kept),
@@ -82,6 +82,7 @@ def report_of(
     return ReportPage(
         title=f"What idle nodes are worth: {source}",
         answers=(answer(found),),
+        more=tuple(f"Of the log, {sentence}." for sentence in found.left_out),
         warnings=found.warnings,
         sections=(
             Section(
