@@ -9,7 +9,7 @@ with the first column. Where even that is too wide, each cell gets a line.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,6 +139,7 @@ def lines_of(
     *,
     optional: Sequence[str] = (),
     elsewhere: str = "",
+    styles: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[Any, int]]:
     """Yield what rich is to print, each with the width it takes.
 
@@ -148,6 +149,7 @@ def lines_of(
         width: cells of the terminal.
         optional: as of ``layout``.
         elsewhere: the command that shows what is left out.
+        styles: of cells beside each other, by what is in them, in rich's words.
     """
     from rich.text import Text  # noqa: PLC0415 - takes 0.1 s
 
@@ -159,7 +161,7 @@ def lines_of(
             yield Text(""), width
         # What is below stands there once, below the last block.
         below = plan.below if number == len(plan.blocks) - 1 else ()
-        yield from _block(headers, cells, plan, (block, below), width)
+        yield from _block(headers, cells, plan, (block, below), width, styles or {})
     if not plan.blocks:
         for row in cells:
             for name, cell in zip(names, row, strict=True):
@@ -177,6 +179,7 @@ def _block(
     plan: Layout,
     places: tuple[Sequence[int], Sequence[int]],  # in the row, below it
     width: int,
+    styles: Mapping[str, str],
 ) -> Iterator[tuple[Any, int]]:
     from rich.text import Text  # noqa: PLC0415
 
@@ -187,7 +190,7 @@ def _block(
     if any(names[i] for i in beside):
         grid.add_row(*(Text(names[i], "bold") for i in beside))
     for row in cells:
-        grid.add_row(*(Text(row[i]) for i in beside))
+        grid.add_row(*(Text(row[i], styles.get(row[i], "")) for i in beside))
         filled = [i for i in below if row[i]]
         if filled:
             yield grid, needed

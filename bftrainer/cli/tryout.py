@@ -16,12 +16,15 @@ from bftrainer.cli.module_script import AS_MODULE, file_of
 from bftrainer.cli.next_commands import print_next
 from bftrainer.cli.options import JSON, option, verb
 from bftrainer.cli.output import is_terminal, print_json, print_lines
+from bftrainer.cli.report_text import print_report
 from bftrainer.cli.spec import SCRIPT, SPEC_OPTIONS, build_spec, chosen, given
 from bftrainer.cli.submit import check_here, check_script, warn_of_late_options
 from bftrainer.model.errors import UsageError
 
 if TYPE_CHECKING:
-    from bftrainer.lab.demo.watch import Watch
+    from rich.console import RenderableType
+
+    from bftrainer.lab.demo.watch import Watch, WatchPage
 
 LINE_INTERVAL_S = 2.0
 LEGEND = (
@@ -54,7 +57,7 @@ def demo(
     """
     from bftrainer.lab.demo.page import FILE_NAME, RunPage  # noqa: PLC0415 - slow to import
     from bftrainer.lab.demo.run import run_demo  # noqa: PLC0415
-    from bftrainer.lab.demo.watch import as_text  # noqa: PLC0415
+    from bftrainer.lab.demo.watch import NEXT, report_of  # noqa: PLC0415
 
     screen = DemoScreen(is_live=not no_live, on_stderr=as_json)
     with RunPage(screen.say, out / FILE_NAME, is_served=screen.is_live, tail=tail) as page:
@@ -63,11 +66,30 @@ def demo(
         if as_json:
             print_json(document("demo", summary))
         else:
-            print_lines("", *as_text(summary).splitlines())
+            print_lines("")
+            print_report(report_of(summary))
+            print_lines("", *NEXT.splitlines())
             files = [out / name for name in ("timeline.png", "summary.json", FILE_NAME)]
             print_lines(f"  this run          {', '.join(map(str, files))}")
         if not no_wait:
             page.wait()
+
+
+def drawn(page: WatchPage, width: int) -> RenderableType:
+    """Return a page of the demonstration as rich draws it, laid out for a terminal's width."""
+    from rich.console import Group  # noqa: PLC0415 - only who watches pays for it
+    from rich.text import Text  # noqa: PLC0415
+
+    from bftrainer.cli.tables import lines_of, wrapped  # noqa: PLC0415
+
+    parts: list[RenderableType] = [Text(page.title, style="bold")]
+    for table in (page.nodes, page.trainers):
+        parts.append(Text(""))
+        for part, _ in lines_of(table.headers, table.rows, width, styles=page.styles):
+            if isinstance(part, Text):  # a page that is drawn again cannot be wider than its place
+                part.no_wrap, part.overflow = False, "fold"
+            parts.append(part)
+    return Group(*parts, Text(""), *map(Text, wrapped(page.counters, width, indent=2)))
 
 
 class DemoScreen:
@@ -101,7 +123,7 @@ class DemoScreen:
         from bftrainer.lab.demo.watch import line, page  # noqa: PLC0415
 
         if self._live is not None:
-            self._live.update(page(watch), refresh=True)
+            self._live.update(drawn(page(watch), self._console.width), refresh=True)
         elif time.monotonic() - self._said_s >= LINE_INTERVAL_S or watch.is_over:
             if not self._said_s:
                 self.say(LEGEND)

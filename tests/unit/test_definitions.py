@@ -11,7 +11,7 @@ import click
 
 from bftrainer.cli.main import cli
 from bftrainer.lab import report
-from bftrainer.lab.demo.watch import NodeSeconds, Summary, as_text
+from bftrainer.lab.demo.watch import NodeSeconds, Summary, report_of
 from bftrainer.lab.simulator.metrics import MEANING_OF_U, WHICH_FIGURE
 
 ROOT = Path(__file__).parents[2]
@@ -62,7 +62,8 @@ def test_the_demonstration_tells_a_share_and_no_u() -> None:
         nodes=5, live_s=30.0, node_seconds=split, utilisation=0.75, rescales=4, pauses_s=(0.1,),
         give_backs=1, preemptions=0, job_delays_s=(0.1,), worker_failures=(), trainers=(),
     )  # fmt: skip
-    said = as_text(summary)
+    page = report_of(summary)
+    said = " ".join((*page.answers, *page.more))
     assert "left 100 node-seconds of 5 nodes idle" in said
     assert "trained in 75 of them (75%)" in said
     assert not re.search(r"\bU\b|harvest", said)

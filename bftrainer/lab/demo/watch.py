@@ -13,16 +13,13 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rich import box
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from bftrainer.journal.projection import JournalEntry
 from bftrainer.lab.demo.local_site import DemoSite
+from bftrainer.lab.report_page import ReportPage, Section
 from bftrainer.model.cluster import Job, JobState, Node, NodeState, Snapshot
 from bftrainer.model.colours import colour_of
-from bftrainer.model.columns import columns
+from bftrainer.model.columns import TextTable
+from bftrainer.model.quantities import quantity
 from bftrainer.model.views import TrainerView
 
 
@@ -185,33 +182,27 @@ def sentences(summary: Summary) -> tuple[str, ...]:
     return (idle, given_back, rescales)
 
 
-def as_text(summary: Summary) -> str:
-    """Return the page that is printed at the end."""
+def report_of(summary: Summary) -> ReportPage:
+    """Return what is printed at the end."""
     split = summary.node_seconds
-    rows = [
-        (t.name, t.state, str(t.epochs), f"{t.node_seconds:.0f}", str(t.rescales),
+    rows = tuple(
+        (t.name, t.state, str(t.epochs), quantity(t.node_seconds), str(t.rescales),
          _percent(t.accuracy), _percent(t.fixed_accuracy))
         for t in summary.trainers
-    ]  # fmt: skip
+    )  # fmt: skip
     lost = (
         f"Idle without training: workers starting {split.starting:.0f} node-seconds, pauses "
         f"{split.pausing:.1f}, held {split.held:.0f}, not held {split.unused:.0f}."
     )
-    return "\n".join(
-        (
-            f"What you saw in {summary.live_s:.0f} s",
-            *(f"  {sentence}" for sentence in sentences(summary)),
-            f"  {lost}",
-            "",
-            columns(
-                ("TRAINER", "STATE", ">EPOCHS", ">NODE-S", ">RESCALES", ">ACCURACY",
-                 ">WITHOUT BFTRAINER"),
-                rows,
-            ),
-            "",
-            NEXT,
-        )
+    headers = (
+        "TRAINER", "STATE", ">EPOCHS", ">NODE-S", ">RESCALES", ">ACCURACY", ">WITHOUT BFTRAINER",
     )  # fmt: skip
+    return ReportPage(
+        title="bftrainer demo",
+        answers=(f"What you saw in {summary.live_s:.0f} s", *sentences(summary)),
+        more=(lost,),
+        sections=(Section(tables=(TextTable(headers=headers, rows=rows),)),),
+    )
 
 
 def _nodes(number: int) -> str:
@@ -347,9 +338,6 @@ class Watch:
         return bool(states) and all(state.is_final for state in states)
 
 
-_OTHER_STYLES = {Use.ORDINARY: "grey58", Use.AWAY: "red"}
-
-
 def line(watch: Watch) -> str:
     """Return it in one line, for logs and pipes."""
     names = _names(watch)
@@ -361,21 +349,42 @@ def line(watch: Watch) -> str:
     return f"{watch.elapsed_s:5.1f} s  {nodes}  |  {sizes}  |  {_counters(watch)}"
 
 
-def page(watch: Watch) -> RenderableType:
+OTHER_STYLES = {Use.ORDINARY: "grey58", Use.AWAY: "red"}
+NODE_HEADERS = ("NODE", "NOW")
+TRAINER_HEADERS = ("TRAINER", "STATE", ">NODES", ">EPOCH", ">SAMPLES/S", ">RESCALES")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchPage:
+    """Everything at a glance, for who draws it."""
+
+    title: str
+    nodes: TextTable
+    trainers: TextTable
+    counters: str
+    styles: Mapping[str, str]  # of cells, by what is in them; in rich's words
+
+
+def page(watch: Watch) -> WatchPage:
     """Return everything at a glance."""
     names = _names(watch)
-    styles = {trainer_id: colour_of(trainer_id) for trainer_id in names}
-    nodes = _table("NODE", "NOW")
+    colours = {trainer_id: colour_of(trainer_id) for trainer_id in names}
+    styles = {names[trainer_id]: colour for trainer_id, colour in colours.items()}
+    nodes = []
     for node in watch.timeline.now():
-        style = styles.get(node.trainer_id, _OTHER_STYLES.get(node.use, "dim"))
-        is_faint = node.use is Use.STARTING
-        nodes.add_row(node.node, Text(_what(node, names), style=f"dim {style}" * is_faint or style))
-    trainers = _table("TRAINER", "STATE", "NODES", "EPOCH", "SAMPLES/S", "RESCALES")
-    for view in watch.status.trainers:
-        name = Text(view.record.spec.name, style=styles[view.record.trainer_id])
-        trainers.add_row(name, *_cells(view))
-    head = Text(f"bftrainer demo, {watch.elapsed_s:.0f} s", style="bold")
-    return Group(head, nodes, trainers, Text(_counters(watch)))
+        does = _what(node, names)
+        nodes.append((node.node, does))
+        if node.use is not Use.TRAINING:
+            style = colours.get(node.trainer_id, OTHER_STYLES.get(node.use, "dim"))
+            styles[does] = f"dim {style}" if node.use is Use.STARTING else style
+    trainers = tuple((view.record.spec.name, *_cells(view)) for view in watch.status.trainers)
+    return WatchPage(
+        title=f"bftrainer demo, {watch.elapsed_s:.0f} s",
+        nodes=TextTable(headers=NODE_HEADERS, rows=tuple(nodes)),
+        trainers=TextTable(headers=TRAINER_HEADERS, rows=trainers),
+        counters=_counters(watch),
+        styles=styles,
+    )
 
 
 def _names(watch: Watch) -> dict[str, str]:
@@ -401,7 +410,7 @@ def _cells(view: TrainerView) -> tuple[str, ...]:
         record.state.value,
         str(len(view.observed_nodes)),
         f"{record.progress.epoch}/{record.spec.epochs}",
-        f"{record.progress.samples_per_s:.0f}",
+        quantity(record.progress.samples_per_s),
         str(record.rescales),
     )
 
@@ -412,10 +421,3 @@ def _counters(watch: Watch) -> str:
         f"rescales {status.rescales}  given back {status.give_backs}  "
         f"preempted {status.preemptions}"
     )
-
-
-def _table(*headers: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for header in headers:
-        table.add_column(header, min_width=len(header))
-    return table
