@@ -33,7 +33,10 @@ def _print_section(section: Section) -> None:
         print_lines("", *(f"{INDENT}{line}" for line in section.code.splitlines()))
     if section.items and section.tables:
         print_lines("")
-    print_lines(*(f"{INDENT}{item}" for item in section.items), indent=2 * len(INDENT))
+    if len(section.items) == 1:
+        print_lines(*section.items)
+    else:
+        print_lines(*(f"{INDENT}{item}" for item in section.items), indent=2 * len(INDENT))
 
 
 def _can_be_printed(line: str) -> bool:

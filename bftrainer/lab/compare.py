@@ -547,13 +547,14 @@ def _pictures(arena: Arena, rows: Sequence[Row]) -> tuple[Picture, ...]:
         places = range(len(rows))
         axes.barh(places, means, xerr=halves, color="#7aa6c2", ecolor="black")
         axes.set_yticks(places, [row.policy for row in rows])
+        axes.set_xlim(left=0.0)  # none of these is negative, though an interval may reach there
         axes.set_xlabel(label)
     all_axes[0].invert_yaxis()
     about = f"{arena.name}: {', '.join(label for _, _, label in shown)}"
     return (
         Picture(
             drawing=html.picture(canvas, about, arena.name),
-            title=arena.name,
+            title=f"Arena {arena.name}",
             caption="Means and 95% intervals over the seeds.",
             key=arena.name,
         ),

@@ -27,7 +27,12 @@ from bftrainer.study.plots import matplotlib
 
 OTHERWISE = "leave --report out"
 # What matplotlib draws black, white and grey takes the colour that the page has for it.
-_OF_PAGE = {"#000000": "var(--ink)", "#ffffff": "var(--ground)", "#b0b0b0": "var(--line)"}
+_OF_PAGE = {
+    "#000000": "var(--ink)",
+    "#ffffff": "var(--ground)",
+    "#b0b0b0": "var(--line)",
+    "#bbbbbb": "var(--idle)",  # areas of idle nodes, and what is unused
+}
 _URL = re.compile(r"url\(#([^)]+)\)")  # an element of the same drawing, in an attribute
 _NOT_XML = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 _LEFT_OUT = frozenset({"metadata", "style", "title", "desc"})

@@ -83,12 +83,14 @@ def answer(runs: Sequence[ReplayRun]) -> str:
     first, *others = runs
     metrics = first.metrics
     trained = metrics.node_share_training * metrics.resource_integral_node_h
-    others_worth = [f"{run.choices.policy}: {run.metrics.reference_node_h:,.0f}" for run in others]
+    others_worth = [
+        f"{run.choices.policy}: {quantity(run.metrics.reference_node_h)}" for run in others
+    ]
     beside = f" ({', '.join(others_worth)})" if others_worth else ""
     return (
-        f"With {first.choices.policy}, trainers used {trained:,.0f} of the "
-        f"{metrics.resource_integral_node_h:,.0f} idle node-hours; their work would take one node "
-        f"{metrics.reference_node_h:,.0f} hours{beside}."
+        f"With {first.choices.policy}, trainers used {quantity(trained)} of the "
+        f"{quantity(metrics.resource_integral_node_h)} idle node-hours; their work would take one "
+        f"node {quantity(metrics.reference_node_h)} hours{beside}."
     )
 
 
@@ -287,6 +289,9 @@ def _over_time(axes: Any, runs: Sequence[ReplayRun]) -> None:
 
 def _completion(axes: Any, runs: Sequence[ReplayRun]) -> None:
     last_h = 1e-3
+    if not any(run.metrics.completed for run in runs):
+        axes.text(0.5, 0.5, "No trainer was complete before the end.", ha="center", va="center",
+                  transform=axes.transAxes)  # fmt: skip
     for i, run in enumerate(runs):
         hours = np.sort(completion_times_s(run.outcome)) / HOUR_S
         share = 100 * np.arange(len(hours) + 1) / max(1, len(run.outcome.trainers))

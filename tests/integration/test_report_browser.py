@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bftrainer.lab import html
+from bftrainer.lab import html, report
 from bftrainer.lab.report_page import Picture, ReportPage, Section
 from bftrainer.model.columns import TextTable
 from bftrainer.study.plots import new_canvas
@@ -23,6 +24,7 @@ def page(tmp_path: Path) -> Path:
     canvas = new_canvas((9.0, 4.0), "")
     axes = canvas.add_subplot()
     axes.plot([0, 1], [0, 1])
+    axes.bar([0], [1], color=report.POOL_COLOUR)
     axes.set_title(html.plain(HOSTILE))
     picture = Picture(
         drawing=html.picture(canvas, HOSTILE, "week"), title=HOSTILE, caption="A line."
@@ -68,6 +70,8 @@ def test_a_report_fits_a_phone_and_takes_the_dark(page: Path) -> None:
         assert style("body", "backgroundColor") == DARK
         assert style("figure svg", "fill") == INK_OF_DARK  # of its letters
         assert style("figure svg path", "fill") == DARK  # its ground
+        idle = style('figure svg [style*="--idle"]', "fill")
+        assert max(int(part) for part in re.findall(r"\d+", idle)) < 100  # nothing glares
         show("dark", "print")
         assert style("body", "backgroundColor") == LIGHT
         assert driver.title == HOSTILE
