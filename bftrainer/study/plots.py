@@ -33,6 +33,7 @@ MOST_SHADES = 9  # in the legend
 TICKS = 5
 FAINT = 0.3  # opacity of lines when there are many
 LEAST = 5  # trials with values, or nothing can be said
+SHADES = 0.72, 0.33  # places in viridis: its ends cannot be seen on white, or on black
 TOP = 0.1  # of the trials are held against all
 HEIGHT_POINTS = 330.0  # of the upper part
 MARKS = {TrialStage.COMPLETE: ("o", "trained in full"), TrialStage.FAILED: ("x", "failed")}
@@ -181,10 +182,16 @@ def _text(words: object) -> str:
 
 
 def _rung_colours(budgets: Sequence[int]) -> dict[int, Any]:
-    """Return a colour for each budget, dark for the greatest."""
+    """Return a colour for each budget, blue for the greatest."""
     ordered = sorted(set(budgets))
-    shades = matplotlib("", OTHERWISE).colormaps["viridis_r"]
-    return {budget: shades((place + 1) / len(ordered)) for place, budget in enumerate(ordered)}
+    return {budget: shade_of((place + 1) / len(ordered)) for place, budget in enumerate(ordered)}
+
+
+def shade_of(part: float) -> Any:
+    """Return a colour from green (0) to blue (1); all can be seen on white and on black."""
+    first, last = SHADES
+    shades = matplotlib("", OTHERWISE).colormaps["viridis"]
+    return shades(first + (last - first) * part)
 
 
 def _time_axis(axes: Any, found: Material) -> float:
@@ -276,7 +283,6 @@ def draw_parallel(figure: Any, found: Material) -> None:
     scales = {name: scale_of(one) for name, one in found.parameters.items()}
     last = Scale(low=min(values), high=max(values))
     names = [*scales, summary.metric]
-    shades = matplotlib("", OTHERWISE).colormaps["viridis"]
     for place, row in enumerate(rows):
         heights = [scales[name].place(row.parameters[name]) for name in scales]
         heights.append(last.place(values[place]))
@@ -284,14 +290,14 @@ def draw_parallel(figure: Any, found: Material) -> None:
         axes.plot(
             range(len(names)),
             heights,
-            color=BEST if is_best else shades(1.0 - place / max(1, len(rows) - 1)),
+            color=BEST if is_best else shade_of(place / max(1, len(rows) - 1)),
             linewidth=2.2 if is_best else 0.9,
             alpha=1.0 if is_best or len(rows) <= 30 else FAINT,
             zorder=3 if is_best else 2,
             label=f"best, trial {row.number}" if is_best else None,
         )
     _axes(axes, [*scales.values(), last], names)
-    axes.set_title("Parameters; dark lines: better values")
+    axes.set_title("Parameters; green to blue: worse to better values")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.08), frameon=False)
 
 
@@ -397,6 +403,7 @@ def draw_rungs(figure: Any, found: Material) -> None:
                 zorder=3,
                 linewidths=0.8,
             )
+    upper.yaxis.get_major_locator().set_params(integer=True)
     upper.set(title="Trials at their rungs", ylabel="trial", ylim=(-0.02 * count - 0.5, count))
     _beside(upper)
     _beneath(lower, found, unit_s)

@@ -26,7 +26,16 @@ from bftrainer.study.configurations import (
 )
 from bftrainer.study.directory import StudyDirectory, new_directory, write_directory
 from bftrainer.study.document import StudyDocument
-from bftrainer.study.plots import KINDS, Material, Scale, Stay, importances, material, scale_of
+from bftrainer.study.plots import (
+    KINDS,
+    Material,
+    Scale,
+    Stay,
+    importances,
+    material,
+    scale_of,
+    shade_of,
+)
 from bftrainer.study.trial_table import SUMMARY_SCHEMA, StudySummary, TrialRow, answer
 from bftrainer.study.trials import TrialStage
 from tests.support.report_words import check_same_words
@@ -303,3 +312,17 @@ def test_the_answer_says_when_there_is_none_yet() -> None:
     assert answer(running) == "No trial of digits has reported a value yet; 0 of 1 trials are over."
     running = dataclasses.replace(summary(row(0, 0.25)), state="running", over=0)
     assert answer(running).startswith("The best of digits so far is trial 0: error 0.25 after 1 ")
+
+
+@pytest.mark.parametrize("part", [0.0, 0.25, 0.5, 0.75, 1.0])
+def test_lines_can_be_seen_on_a_light_and_on_a_dark_page(part: float) -> None:
+    """Contrast as WCAG 2.2 defines it, to white and to the dark ground of the page (#0d1117)."""
+
+    def luminance(colour: tuple[float, ...]) -> float:
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour[:3]]
+        return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    shade = luminance(shade_of(part))
+    dark = luminance((13 / 255, 17 / 255, 23 / 255))
+    assert 1.05 / (shade + 0.05) > 2.0
+    assert (shade + 0.05) / (dark + 0.05) > 3.0
