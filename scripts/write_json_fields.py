@@ -24,10 +24,14 @@ from typing import Any, Final
 from _bench.targets import ROOT
 
 from bftrainer.api.documents import schema
+from bftrainer.batch.traces.statistics import IdleTime, TraceStatistics
 from bftrainer.cli.array_table import ArrayRow
 from bftrainer.lab.demo.watch import Summary
 from bftrainer.lab.tryout import TryReport
+from bftrainer.lab.whatif.advice import Expected, Replayed, SecondMore, Sweep
+from bftrainer.lab.whatif.kept import IdleOverTime, KeptBack, KindOfNodes
 from bftrainer.model.reports import AccountReport, HarmReport
+from bftrainer.model.site import ShortGaps
 from bftrainer.model.study import StudyView
 from bftrainer.model.views import (
     DrainView,
@@ -61,6 +65,27 @@ DOCUMENTS: Final[tuple[tuple[str, type, bool, str], ...]] = (
     ("try", TryReport, False, "`try`"),
     ("demo", Summary, False, "`demo`, and `summary.json` of its directory"),
 )
+# Documents that are no record: schema, what has it, its fields with the classes of what is in them.
+COMPOSED: Final[tuple[tuple[str, str, str, tuple[type, ...]], ...]] = (
+    (
+        "trace-info",
+        "`trace info`",
+        ("`file`, `span_s` (begin and end, points in time), `fig1` and `fig6` (of the paper), and"
+        " the fields of {TraceStatistics}"),
+        (TraceStatistics,),
+    ),
+    (
+        "whatif",
+        "`whatif`",
+        ("`answer`, `trace`, `idle` ({IdleTime}), `recommended` (by the policy's keys), `sweeps`"
+        " ({Sweep}), `expected` ({Expected}, a policy each), `one_second_more` ({SecondMore}),"
+        " `short_gaps` ({ShortGaps}), `replayed` ({Replayed}), `kept_back` ({KeptBack}),"
+        " `with_policy_node_hours_per_day`, `kinds` ({KindOfNodes}), `idle_over_time`"
+        " ({IdleOverTime}), `costs_s`, `seed`, `assumptions`, `notes`, `warnings`"),
+        (IdleTime, Sweep, Expected, SecondMore, ShortGaps, Replayed, KeptBack, KindOfNodes,
+         IdleOverTime),
+    ),
+)  # fmt: skip
 WORDS: Final = {
     "str": "text", "int": "whole number", "float": "number", "bool": "true or false",
     "None": "null", "Any": "anything",
@@ -87,7 +112,7 @@ from the API, and two lines on standard error from a verb.
 
 In `account`, harvested is node time that pilots hold, from the start of a pilot's job to its end.
 Other documents are described with what makes them: that of `policy show` has the
-[settings](policy.md), that of `simulate`, `compare` and `whatif` the [figures of
+[settings](policy.md), that of `simulate` and `compare` the [figures of
 replays](../design/simulator.md#figures). In `demo`, `whatif` and `policy test` the names that begin
 with `harvested` are older than the word: they mean node time in which a trainer *trained*
 ([glossary](glossary.md#what-becomes-of-idle-node-time)).
@@ -97,7 +122,8 @@ with `harvested` are older than the word: they mean node time in which a trainer
 def documented() -> list[type]:
     """Return the classes of all documents, and those of their fields."""
     classes = list[type]()
-    for _, cls, *_ in DOCUMENTS:
+    composed = [cls for *_, parts in COMPOSED for cls in parts]
+    for cls in (*(cls for _, cls, *_ in DOCUMENTS), *composed):
         _collect(cls, classes)
     return classes
 
@@ -110,6 +136,9 @@ def page() -> str:
         what = f"a list `{name}` of" if is_list else "the fields of"
         link = f"[{cls.__name__}](#{cls.__name__.lower()})"
         rows.append(f"| `{schema(name)}` | {of} | {what} {link} |")
+    for name, of, fields_of, inside in COMPOSED:
+        links = {cls.__name__: f"[{cls.__name__}](#{cls.__name__.lower()})" for cls in inside}
+        rows.append(f"| `{schema(name)}` | {of} | {fields_of.format(**links)} |")
     parts.append("\n".join(("| schema | of | has |", "| --- | --- | --- |", *rows, "")))
     by_name = sorted(documented(), key=lambda one: one.__name__)
     return "\n".join((*parts, *("\n".join(_section(cls)) for cls in by_name)))

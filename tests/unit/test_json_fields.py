@@ -10,6 +10,10 @@ import pytest
 import write_json_fields
 
 from bftrainer.api.documents import document
+from bftrainer.batch.traces.fragments import make_fragments
+from bftrainer.batch.traces.statistics import TraceStatistics, as_document
+from bftrainer.lab.whatif import Assumptions, study
+from bftrainer.lab.whatif import as_document as whatif_document
 from bftrainer.model.reports import AccountLine, AccountReport
 
 PAGE = write_json_fields.PAGE.read_text(encoding="utf-8")
@@ -58,8 +62,19 @@ def test_a_meaning_is_written_once() -> None:
     assert used == {(cls, name) for cls, names in sections.items() for name in names}
 
 
+def test_a_composed_document_has_the_fields_that_the_page_names() -> None:
+    trace = make_fragments(names=["a"], node=[0], start_s=[0], end_s=[10], span_s=(0.0, 20.0))
+    (line,) = re.findall(r"^\| `bftrainer/trace-info/1` .*$", PAGE, re.MULTILINE)
+    named = set(re.findall(r"`(\w+)`", line.rpartition(" | ")[2]))
+    assert set(as_document(trace, "x")) == {"schema", *named, *section(TraceStatistics)}
+    (line,) = re.findall(r"^\| `bftrainer/whatif/1` .*$", PAGE, re.MULTILINE)
+    named = set(re.findall(r"`(\w+)`", line.rpartition(" | ")[2]))
+    found = study(trace, Assumptions(t_fwd_s=(120.0,), p_jmax=(1,), hold_down_s=(0.0,)))
+    assert set(whatif_document(found, "x")) == {"schema", *named}
+
+
 def test_no_two_documents_have_one_name() -> None:
-    names = [name for name, *_ in write_json_fields.DOCUMENTS]
+    names = [name for name, *_ in (*write_json_fields.DOCUMENTS, *write_json_fields.COMPOSED)]
     assert len(set(names)) == len(names)
 
 
