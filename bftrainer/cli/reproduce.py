@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,7 +59,7 @@ def _command(name: str) -> click.Command:
                "else a generated sample].", PATH, name="trace_file"),
         option("--quick", "Shorter spans and fewer points."),
         option("--json FILE", "Write the document; - for stdout.", name="json_file"),
-        option("--out DIR", "Write report.md and a picture per figure.", PATH),
+        option("--out DIR", "Write report.html, report.md and a picture per figure.", PATH),
         PROCESSES,
         option("--list", "Name the results and stop.", name="is_list"),
         name=name, help=about(name).partition("\n\n")[0],
@@ -100,13 +102,16 @@ def _command(name: str) -> click.Command:
 
 def _show(made: Reproduction, out: Path | None, json_file: str | None) -> None:
     """Write report and document, and print the table unless the document goes to stdout."""
-    from bftrainer.lab.papers import report  # noqa: PLC0415 - as above
+    from bftrainer.lab import html  # noqa: PLC0415 - as above
+    from bftrainer.lab.papers import report  # noqa: PLC0415
 
     if out is not None:
         charts = [chart for finding in made.findings.values() for chart in finding.charts]
         text = report.markdown(made, report.draw_all(charts, out)) + "\n"
         with _writing():
             (out / "report.md").write_text(text, encoding="utf-8")
+        page = report.page_of(made, shlex.join(["bftrainer", *sys.argv[1:]]))
+        html.write_page(out / "report.html", page)
     text = json.dumps(report.document(made), indent=2, allow_nan=False) + "\n"
     if json_file == "-":
         click.echo(text, nl=False)  # JSON escapes
@@ -114,6 +119,7 @@ def _show(made: Reproduction, out: Path | None, json_file: str | None) -> None:
     if json_file is not None:
         with _writing():
             Path(json_file).write_text(text, encoding="utf-8")
+    print_lines(report.answer(made))
     for remark in report.remarks(made):
         print_lines(remark)
     print_table(report.HEADERS, report.rows(made, most=LINES_SHOWN))

@@ -348,6 +348,12 @@ class TestCommand:
             "![Preemption within the forward-looking time](fig7a.png)"
             in (out / "report.md").read_text()
         )
+        page, answer = (out / "report.html").read_text(), text.splitlines()[0]
+        verdicts = [line["verdict"] for result in json.loads(document.read_text())["results"]
+                    for line in result["lines"] if line["verdict"]]  # fmt: skip
+        assert answer.startswith(f"{len(verdicts)} published numbers: ")
+        assert page.index(f'<p class="answer">{answer}</p>') < page.index("<svg")
+        assert page.index("<svg") < page.index("<th") < page.index("</main>")
         first = document.read_text()
         assert json.loads(first)["schema"] == "bftrainer/reproduction/2"
         assert main([*argv[:-2], "--json", "-"]) == 0

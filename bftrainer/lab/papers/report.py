@@ -5,6 +5,7 @@ This module alone decides what is said about a line; ``verdicts`` judges it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -12,20 +13,25 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.batch.traces.text import unreadable
+from bftrainer.lab import html
 from bftrainer.lab.papers.findings import Chart, ValueLine
 from bftrainer.lab.papers.paper import Reproduction, Result
 from bftrainer.lab.papers.verdicts import (
     FullRun,
+    NumberVerdict,
     is_far,
+    judged,
     missing_lines,
     tolerance_of,
     verdict_of,
 )
+from bftrainer.lab.report_page import Picture, ReportPage, Section
+from bftrainer.model.columns import TextTable, counted
 from bftrainer.model.quantities import quantity
 from bftrainer.study.plots import new_canvas
 
 SCHEMA = "bftrainer/reproduction/2"
-HEADERS = ("RESULT", "WHAT", ">OURS", ">PAPER", ">DEVIATION", "VERDICT", "WHY")
+HEADERS = ("RESULT", "WHAT", ">OURS", "PAPER", "DEVIATION", "VERDICT", "WHY")
 
 
 def remarks(made: Reproduction) -> list[str]:
@@ -211,6 +217,60 @@ def _grid(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return lines + [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows]
 
 
+def answer(made: Reproduction) -> str:
+    """Return how many of the published numbers are as published, in one sentence."""
+    counts = Counter(verdict for *_, verdict in judged(made))
+    parts = ", ".join(f"{counts[word]:,} {word}" for word in NumberVerdict if counts[word])
+    quick = ", shortened (--quick)" if made.extent.shortened else ""
+    return f"{counted(counts.total(), 'published number')}{quick}: {parts or 'none is compared'}."
+
+
+def page_of(made: Reproduction, command: str) -> ReportPage:
+    """Return the report as a page, with a picture of each chart.
+
+    Raises:
+        TraceError: BFT-4004, matplotlib is not installed.
+    """
+    assumed = [text for text in made.scenario.remarks if text.startswith(ASSUMED)]
+    first = [text for text in remarks(made) if text not in assumed]
+    last = [Section(title="What is assumed", items=tuple(assumed))] if assumed else []
+    return ReportPage(
+        title=f"Repeated: {made.paper.citation}, {made.paper.section}",
+        answers=(answer(made),),
+        more=(made.scenario.summary, *first),
+        sections=(*(_section(result, made) for result in made.results), *last),
+        command=command,
+    )
+
+
+def _section(result: Result, made: Reproduction) -> Section:
+    title = f"{result.result_id}: {result.shows}"
+    if result.missing:
+        return Section(title=title, text=(f"Not attempted: {result.missing}.",))
+    finding = made.findings[result.result_id]
+    lines = tuple(row(line, result, made)[1:] for line in finding.lines)
+    return Section(
+        title=title,
+        text=(f"Ours: {result.how}.",),
+        pictures=tuple(map(_picture, finding.charts)),
+        tables=(TextTable(headers=HEADERS[1:], rows=lines), *finding.tables),
+    )
+
+
+def _picture(chart: Chart) -> Picture:
+    figure = new_canvas((9.0, 4.0), OTHERWISE)
+    _draw(figure.subplots(), chart)
+    dashed = " Dashed: the paper's." if any(plotted.is_papers for plotted in chart.plotted) else ""
+    return Picture(
+        drawing=html.picture(figure, chart.title, chart.name),
+        title=chart.title,
+        caption=f"{chart.y_label} over {chart.x_label}." + ("" if chart.has_bars else dashed),
+        key=chart.name,
+    )
+
+
+OTHERWISE = "leave --out out and use --json"
+ASSUMED = "Assumed"  # remarks that begin so stand last on a page
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")  # colour-blind readers can tell them apart
 PAPER_COLOURS = ("#56B4E9", "#E69F00", "#999999", "#000000")
 
@@ -223,7 +283,7 @@ def draw_all(charts: Iterable[Chart], folder: Path) -> dict[str, str]:
     """
     files = {}
     for chart in charts:
-        figure = new_canvas((7.0, 4.0), "leave --out out and use --json")
+        figure = new_canvas((7.0, 4.0), OTHERWISE)
         _draw(figure.subplots(), chart)
         path = folder / f"{chart.name}.png"
         try:
