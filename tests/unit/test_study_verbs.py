@@ -12,9 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
-from bftrainer.cli.main import main
+from bftrainer.cli.main import cli, main
 from bftrainer.cli.study.results import command_of
 from bftrainer.elastic.fence import write_whole
 from bftrainer.model.errors import ExitCode
@@ -223,12 +224,40 @@ def test_its_id_names_a_study(capsys: Output) -> None:
     assert "BFT-1633" in refused(capsys, "status", "digits-000000"), "it is another study's"
 
 
-def test_the_best_is_trained_again_with_all_its_options(capsys: Output) -> None:
-    options = {
-        "launch": "first", "checkpoint-signal": "TERM", "save-signal": "USR2", "weight": 2.5,
-        "checkpoint-status": 7, "checkpoint-grace": 9.5, "checkpoint-interval": 11,
-        "max-failures": 3, "account": "lab", "gres": "gpu:2", "export": ["A=1", "B=2 3"],
+# Of submit: what a study sets by itself, what it does not take, and what is no field of a trainer.
+NOT_OF_A_STUDY = {
+    *("name", "epochs", "samples", "steps", "checkpoint_dir", "cwd", "venv", "is_module"),
+    *("after", "after_any", "begin_s", "hold", "array", "fresh", "way", "resume_from", "any_owner"),
+    *("dry_run", "as_json", "parsable", "wait", "socket_name", "allow_nan"),
+}
+LEARNS = {
+    "batch": "64:256", "batch-per-worker": 64, "lr-rule": "none", "workers-per-node": 2,
+    "backend": "gloo",
+}  # fmt: skip
+STOPS = {
+    "launch": "first", "checkpoint-signal": "TERM", "save-signal": "USR2",
+    "checkpoint-status": 7, "checkpoint-grace": 9.5,
+}  # fmt: skip
+
+
+def given_options() -> dict[str, Any]:
+    """A value other than the default of every option that a study takes."""
+    Path("curve.json").write_text('{"sizes": [1, 2], "samples_per_s": [10.0, 19.0]}')
+    Path("load.sh").write_text("true\n")
+    return {
+        "weight": 2.5, "checkpoint-interval": 11, "max-failures": 3, "account": "lab",
+        "gres": "gpu:2", "constraint": "fast", "export": ["A=1", "B=2 3"], "notify": "/bin/true",
+        "curve": "curve.json", "preamble": "load.sh", "rescale-rest": 60, "seed": 5,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("own", [STOPS, LEARNS], ids=["stops", "learns"])
+def test_the_best_is_trained_again_with_all_its_options(
+    own: dict[str, Any], capsys: Output
+) -> None:
+    options = {**given_options(), **own}
+    if own is LEARNS:
+        options |= {"runtime": "torch"}
     write(submit={**STUDY["submit"], **options}, nodes="1:3")
     study = begun()
     line = shlex.split(command_of(study, _row()))
@@ -239,7 +268,17 @@ def test_the_best_is_trained_again_with_all_its_options(capsys: Output) -> None:
     was = json.loads((study.path / "study.json").read_text())["base"]
     differs = {name for name in was if was[name] != made.get(name)}
     assert differs == {"name", "args", "epochs", "checkpoint_dir", "environment"}
-    assert made["args"][1:] == ["--lr", "0.1"]
+    assert made["args"][-2:] == ["--lr", "0.1"]
+
+
+def test_every_option_of_submit_is_given_above_or_none_of_a_study() -> None:
+    """So that an option that is added later is not forgotten."""
+    of_submit = cli.get_command(click.Context(cli), "submit")
+    assert of_submit is not None
+    options = [one for one in of_submit.params if isinstance(one, click.Option)]
+    of_studies = {one.opts[-1] for one in options if one.name not in NOT_OF_A_STUDY}
+    here = {*given_options(), *STOPS, *LEARNS, "runtime", "interpreter", "nodes"}
+    assert {name.removeprefix("--") for name in of_studies} == here
 
 
 def _row() -> TrialRow:

@@ -70,6 +70,8 @@ _OPTIONS = {
     "constraint": "--constraint",
     "account": "--account",
     "checkpoint_interval_s": "--checkpoint-interval",
+    "rescale_rest_s": "--rescale-rest",
+    "seed": "--seed",
     "weight": "--weight",
     "max_failures": "--max-failures",
     "notify": "--notify",
