@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bftrainer.model.canonical import CanonicalError, encoder, parse, text_of, to_plain
-from milp.plain import added_fields, field_hints
+from milp.plain import Later, added_fields, field_hints
 
 _Compare = Callable[[Any, Any], Any]
 _SCALARS = (str, float, int, bool, type(None), Path)
@@ -114,9 +114,46 @@ def _of_fields(cls: Any, base: Any, new: Any) -> Any:
         return _of_leaves(cls, base, new)
     if _is_exact(cls) and base == new:
         return None
-    changed, gone, added = {}, [], added_fields(cls)
-    for name, hint in field_hints(cls).items():
-        before, after = getattr(base, name), getattr(new, name)
+    later: Later | None = getattr(cls, "LATER", None)
+    names, set_apart = _names_of(cls)
+    if later is None:
+        return _of_names(cls, names, base, new)
+    change = _of_names(cls, names, base, new) or {"d": {}, "x": []}
+    was_written, is_written = _are_written(cls, later, base), _are_written(cls, later, new)
+    if was_written and not is_written:
+        change["x"].append(later.within)
+    elif is_written and not was_written:
+        change["d"][later.within] = {"v": encoder(cls)(new)[later.within]}
+    elif (inner := _of_names(cls, set_apart, base, new)) is not None:
+        change["d"][later.within] = inner
+    return change if change["d"] or change["x"] else None
+
+
+@functools.cache
+def _names_of(cls: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the fields of a class, and those that it names in ``LATER``, in its order."""
+    later: Later | None = getattr(cls, "LATER", None)
+    apart: AbstractSet[str] = frozenset() if later is None else later.fields
+    names = tuple(field_hints(cls))
+    return (
+        tuple([name for name in names if name not in apart]),
+        tuple([name for name in names if name in apart]),
+    )
+
+
+def _are_written(cls: Any, later: Later, record: Any) -> bool:
+    """Return whether the journal has fields of a record that its class names in ``LATER``."""
+    defaults = added_fields(cls)
+    return any(getattr(record, name) != defaults[name] for name in later.fields)
+
+
+def _of_names(cls: Any, names: Sequence[str], base: Any, new: Any) -> Any:
+    """Return the difference in these fields; None: there is none."""
+    changed: dict[str, Any] = {}
+    gone: list[str] = []
+    added, hints = added_fields(cls), field_hints(cls)
+    for name in names:
+        before, after, hint = getattr(base, name), getattr(new, name), hints[name]
         if name in added and (before == added[name]) != (after == added[name]):
             if after == added[name]:
                 gone.append(name)

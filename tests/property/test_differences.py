@@ -22,6 +22,7 @@ from bftrainer.journal.differences import (
     difference,
 )
 from bftrainer.model.canonical import CanonicalError, text_of, to_plain
+from milp.plain import Later
 from tests.support.examples import examples
 
 
@@ -41,7 +42,11 @@ class Item:
     parts: tuple[str, ...] = ()
     later: tuple[str, ...] = ()
     last: str = ""
-    ADDED: ClassVar = frozenset({"later", "last"})
+    learnt: dict[str, float] = field(default_factory=dict)
+    is_learning: bool = False
+    ADDED: ClassVar = frozenset({"later", "last", "learnt", "is_learning"})
+    REMOVED: ClassVar = frozenset({"taught"})
+    LATER: ClassVar = Later("taught", frozenset({"learnt", "is_learning"}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +79,8 @@ _items = st.builds(
     parts=st.lists(st.sampled_from("xyz"), max_size=3).map(tuple),
     later=st.lists(st.sampled_from("xyz"), max_size=2).map(tuple),
     last=st.sampled_from(("", "a", "b")),
+    learnt=st.dictionaries(st.sampled_from("pq"), st.sampled_from((0.5, 1.0)), max_size=2),
+    is_learning=st.booleans(),
 )
 _wholes = st.builds(
     Whole,
