@@ -28,20 +28,20 @@ def stage(draft: Draft) -> Draft:
     draft = replace(draft, memory=memory)
     # Stragglers that stay until they are replaced are not allocated.
     names -= memory.replacing.keys() | given.cooling.keys()
-    kept = _kept(draft, names)
+    kept_nodes = _kept(draft, names)
     if draft.policy is not None:
-        kept |= _turns(draft, names, kept)
+        kept_nodes |= _turns(draft, names, kept_nodes)
     policy, decided, assignment = draft.policy, None, dict[str, str]()
     if policy is None:
-        there = {n.name for n in pool.nodes}
-        assignment = {n: t for n, t in memory.assignment.items() if n in there}
-    elif problem := _problem(draft, names - kept.keys(), kept):
+        in_pool = {n.name for n in pool.nodes}
+        assignment = {n: t for n, t in memory.assignment.items() if n in in_pool}
+    elif problem := _problem(draft, names - kept_nodes.keys(), kept_nodes):
         owners = swaps.owners_of(pool, given)
-        kept_ids = set(kept.values())
+        kept_ids = set(kept_nodes.values())
         decided = policy_answer.decided(problem, policy, given, draft.memory, owners, kept_ids)
         assignment = dict(decided.allocation.assignment)
         memory = replace(memory, policy_state=decided.state)
-    assignment |= kept
+    assignment |= kept_nodes
     if memory.slow_nodes or memory.replacing:
         memory = replace(memory, replacing=slow_nodes.replaced(memory, assignment, given))
     coming = swaps.under_way(memory, pool, given.now_s).values()
@@ -59,37 +59,37 @@ def _kept(draft: Draft, names: set[str]) -> dict[str, str]:
     given = draft.given
     if not given.settled_until_s:
         return {}
-    held = nodes_by_trainer(draft.memory.assignment, names)
-    sizes = {one: len(own) for one, own in held.items()}
+    held_nodes = nodes_by_trainer(draft.memory.assignment, names)
+    sizes = {trainer_id: len(nodes) for trainer_id, nodes in held_nodes.items()}
     over = set[str]()
     for cap in of_groups(given.trainers, given.settings.limits, {}):
-        if sum([sizes.get(one, 0) for one in cap.trainers]) > cap.most:
+        if sum([sizes.get(trainer_id, 0) for trainer_id in cap.trainers]) > cap.most:
             over.update(cap.trainers)
     return {
         node: record.trainer_id
         for record in given.trainers
         if given.now_s < given.settled_until_s.get(record.trainer_id, 0.0)
-        and record.spec.has_size(len(held.get(record.trainer_id, ())))
+        and record.spec.has_size(len(held_nodes.get(record.trainer_id, ())))
         and record.trainer_id not in over
-        for node in held[record.trainer_id]
+        for node in held_nodes[record.trainer_id]
     }
 
 
-def _turns(draft: Draft, names: set[str], kept: Mapping[str, str]) -> dict[str, str]:
+def _turns(draft: Draft, names: set[str], kept_nodes: Mapping[str, str]) -> dict[str, str]:
     """Return the nodes of trainers whose turn it is."""
-    found: dict[str, str] = {}
-    held = nodes_by_trainer(draft.memory.assignment, names)
+    turn_nodes: dict[str, str] = {}
+    held_nodes = nodes_by_trainer(draft.memory.assignment, names)
     specs = {record.trainer_id: record.spec for record in draft.given.trainers}
-    for one in turns.in_turn(draft.memory, draft.given):
-        own = held.get(one, ())
-        taken = {*kept, *found}
-        if one in kept.values():
+    for trainer_id in turns.in_turn(draft.memory, draft.given):
+        its_nodes = held_nodes.get(trainer_id, ())
+        assigned_nodes = {*kept_nodes, *turn_nodes}
+        if trainer_id in kept_nodes.values():
             continue
-        if specs[one].has_size(len(own)) and taken.isdisjoint(own):
-            found.update(dict.fromkeys(own, one))
+        if specs[trainer_id].has_size(len(its_nodes)) and assigned_nodes.isdisjoint(its_nodes):
+            turn_nodes.update(dict.fromkeys(its_nodes, trainer_id))
         elif problem := _problem(draft, names, {}):
-            found |= turns.given_to(one, problem, taken)
-    return found
+            turn_nodes |= turns.given_to(trainer_id, problem, assigned_nodes)
+    return turn_nodes
 
 
 def _problem(draft: Draft, names: AbstractSet[str], kept: Mapping[str, str]) -> Problem | None:

@@ -51,13 +51,13 @@ def claim_nodes(draft: Draft) -> Draft:
 
 def _claims(draft: Draft) -> Iterator[Claim]:
     given, settings = draft.given, draft.given.settings
-    asked = [n for n in draft.pool.nodes if not n.pilot_id and n.name in draft.assignment]
-    if not (given.may_claim and given.snapshot.is_complete and asked):
+    to_claim = [n for n in draft.pool.nodes if not n.pilot_id and n.name in draft.assignment]
+    if not (given.may_claim and given.snapshot.is_complete and to_claim):
         return
     longest_s = settings.pilot_time_limit_s
     if given.snapshot.plan_window_s is not None:  # nothing is known beyond it
         longest_s = min(longest_s, given.snapshot.plan_window_s)
-    for node in asked:
+    for node in to_claim:
         limit_s = longest_s
         if node.usable_until_s is not None:
             limit_s = min(limit_s, node.usable_until_s - draft.pool.starts_s)
@@ -79,8 +79,10 @@ def _unwanted(draft: Draft) -> Iterator[Release]:
     if not since_s:
         return
     # Earlier releases' inputs name trainers that have ended, too.
-    its = {record.trainer_id for record in given.trainers}
-    busy = given.occupied.keys() | {node for node, one in given.training.items() if one in its}
+    trainer_ids = {record.trainer_id for record in given.trainers}
+    busy = given.occupied.keys() | {
+        node for node, trainer_id in given.training.items() if trainer_id in trainer_ids
+    }
     idle = since_s.keys() - busy  # once: for each node it would take a square of their number
     for node in draft.pool.nodes:
         if node.name not in idle:
@@ -114,21 +116,21 @@ A_BIT_S = 5.0  # from the request until polls show the pilot
 
 def observe(memory: Memory, given: DecisionInput) -> Memory:
     """Note which pilots have started, and learn from the agents that connected."""
-    known = memory.agents
-    came = [p.pilot_id for p in given.pilots if p.is_held and p.pilot_id in known.started_s]
-    took_s = [given.now_s - (known.started_s[pilot_id] or given.now_s) for pilot_id in came]
-    took_s = [one_s for one_s in took_s if given.now_s - one_s >= given.slept.until_s]
+    patience = memory.agents
+    came = [p.pilot_id for p in given.pilots if p.is_held and p.pilot_id in patience.started_s]
+    took_s = [given.now_s - (patience.started_s[pilot_id] or given.now_s) for pilot_id in came]
+    took_s = [wait_s for wait_s in took_s if given.now_s - wait_s >= given.slept.until_s]
     started_s: dict[str, float | None] = {}
     for pilot in given.pilots:
         if not (pilot.is_held or pilot.is_leaving or pilot.is_silent):
-            since_s = known.started_s.get(pilot.pilot_id)
+            since_s = patience.started_s.get(pilot.pilot_id)
             has_begun = since_s is None and pilot.end_s is not None
             started_s[pilot.pilot_id] = given.now_s if has_begun else since_s
-    limit_s = known.limit_s
+    limit_s = patience.limit_s
     if took_s:
         limit_s = min(max(LEAST_S, TIMES * max(took_s)), MOST_S)
     agents = AgentPatience(limit_s=limit_s, started_s=started_s)
-    return memory if agents == known else replace(memory, agents=agents)
+    return memory if agents == patience else replace(memory, agents=agents)
 
 
 def release_overdue(draft: Draft) -> Draft:

@@ -18,10 +18,10 @@ PASS_S = 1.0  # assumed length where only the end is known; covers rounded clock
 
 def observe(memory: Memory, given: DecisionInput) -> Memory:
     """Add the cycle that the snapshot shows, if it is a new one."""
-    began_s, known = _began_s(given.snapshot), memory.cycles
-    if began_s is None or (known and began_s <= known[-1]):
+    began_s, cycles_s = _began_s(given.snapshot), memory.cycles
+    if began_s is None or (cycles_s and began_s <= cycles_s[-1]):
         return memory
-    return replace(memory, cycles=(*known, began_s)[-MOST:])
+    return replace(memory, cycles=(*cycles_s, began_s)[-MOST:])
 
 
 def have_passed(

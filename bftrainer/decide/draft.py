@@ -34,12 +34,12 @@ class Draft:
 
     def releasing(self, more: Iterable[Release], *, is_held_off: bool) -> Draft:
         """Release further pilots, each once; ``is_held_off``: hold their nodes off."""
-        gone = {release.pilot_id for release in self.releases}
-        new = tuple(release for release in more if release.pilot_id not in gone)
-        if not new:
+        released_ids = {release.pilot_id for release in self.releases}
+        new_releases = tuple(release for release in more if release.pilot_id not in released_ids)
+        if not new_releases:
             return self
         memory = self.memory
         if is_held_off:
-            off = dict.fromkeys([release.node for release in new], self.given.now_s)
+            off = dict.fromkeys([release.node for release in new_releases], self.given.now_s)
             memory = replace(memory, held_off={**memory.held_off, **off})
-        return replace(self, memory=memory, releases=(*self.releases, *new))
+        return replace(self, memory=memory, releases=(*self.releases, *new_releases))

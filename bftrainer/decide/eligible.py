@@ -73,8 +73,14 @@ class NodeClass:
     @property
     def name(self) -> str:
         """Its name in the allocation problem."""
-        met = sorted(str(one) for one in self.meets - {ANYTHING})
-        return " ".join([self.node_type, *met, *(f"not:{one}" for one in sorted(self.bars))])
+        request_texts = sorted(str(request) for request in self.meets - {ANYTHING})
+        return " ".join(
+            [
+                self.node_type,
+                *request_texts,
+                *(f"not:{trainer_id}" for trainer_id in sorted(self.bars)),
+            ]
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,18 +102,22 @@ class Classes:
         requests: Iterable[NodeRequest],
         barred: Mapping[str, frozenset[str]] = MappingProxyType({}),
     ) -> None:
-        wanted = frozenset(requests)
+        distinct_requests = frozenset(requests)
         kinds: dict[tuple[str, int, tuple[str, ...], frozenset[str]], NodeClass] = {}
         self.class_of: dict[str, NodeClass] = {}
         for name in names:
             node = seen[name]
             bars = barred.get(name, frozenset())
             kind = (node.node_type, node.gpus, node.features, bars)
-            found = kinds.get(kind)
-            if found is None:
-                meets = frozenset(request for request in wanted if request.is_met_by(node))
-                found = kinds[kind] = NodeClass(node_type=node.node_type, meets=meets, bars=bars)
-            self.class_of[name] = found
+            node_class = kinds.get(kind)
+            if node_class is None:
+                meets = frozenset(
+                    request for request in distinct_requests if request.is_met_by(node)
+                )
+                node_class = kinds[kind] = NodeClass(
+                    node_type=node.node_type, meets=meets, bars=bars
+                )
+            self.class_of[name] = node_class
         self._counts = Counter(self.class_of.values())  # in order of first appearance
 
     @property
@@ -124,19 +134,27 @@ class Classes:
         a type has, it gets the largest type.
         """
         classes = [
-            one for one in self._counts if request in one.meets and trainer_id not in one.bars
+            node_class
+            for node_class in self._counts
+            if request in node_class.meets and trainer_id not in node_class.bars
         ]
         of_type = Counter[str]()
-        for one in classes:
-            of_type[one.node_type] += self._counts[one]
-        has = Counter(self.class_of[name].node_type for name in held)
-        best = max(has or of_type, key=(has or of_type).__getitem__, default="")
-        most = of_type[best]
-        is_split = most >= n_min > max([self._counts[one] for one in classes], default=0)
-        if has or is_split or len(of_type) == 1:
-            classes = [one for one in classes if one.node_type == best]
-            return AllowedNodes(classes=tuple(classes), mixes=len(classes) > 1, most=most)
-        return AllowedNodes(classes=tuple(classes), mixes=False, most=most)
+        for node_class in classes:
+            of_type[node_class.node_type] += self._counts[node_class]
+        held_of_type = Counter(self.class_of[name].node_type for name in held)
+        best_type = max(
+            held_of_type or of_type, key=(held_of_type or of_type).__getitem__, default=""
+        )
+        max_nodes = of_type[best_type]
+        is_split = (
+            max_nodes
+            >= n_min
+            > max([self._counts[node_class] for node_class in classes], default=0)
+        )
+        if held_of_type or is_split or len(of_type) == 1:
+            classes = [node_class for node_class in classes if node_class.node_type == best_type]
+            return AllowedNodes(classes=tuple(classes), mixes=len(classes) > 1, most=max_nodes)
+        return AllowedNodes(classes=tuple(classes), mixes=False, most=max_nodes)
 
 
 def suited(problem: Problem, given: DecisionInput, warm_up_s: float = 0.0) -> Problem | None:
@@ -152,48 +170,54 @@ def suited(problem: Problem, given: DecisionInput, warm_up_s: float = 0.0) -> Pr
     """
     specs = {record.trainer_id: record.spec for record in given.trainers}
     requests = [asked(specs[trainer.trainer_id]) for trainer in problem.trainers]
-    seen = census_of(given.snapshot).by_name
+    node_by_name = census_of(given.snapshot).by_name
     barred = barred_from(given)
-    classes = Classes([node.name for node in problem.nodes], seen, requests, barred)
+    classes = Classes([node.name for node in problem.nodes], node_by_name, requests, barred)
     # A trainer of which no node trains yet has the type of its joining nodes.
     joins = nodes_by_trainer(given.memory.assignment, {p.node for p in given.pilots if p.is_held})
     trainers: list[ProblemTrainer] = []
     choices: dict[tuple[NodeRequest, int], AllowedNodes] = {}  # of those without nodes
     for trainer, request in zip(problem.trainers, requests, strict=True):
         has = trainer.current or joins.get(trainer.trainer_id, ())
-        held = [name for name in has if name in classes.class_of]
+        held_nodes = [name for name in has if name in classes.class_of]
         wants = request, trainer.n_min
-        is_usual = not held and trainer.trainer_id not in given.apart
+        is_usual = not held_nodes and trainer.trainer_id not in given.apart
         choice = choices.get(wants) if is_usual else None
         if choice is None:
-            choice = classes.choice(*wants, held, trainer.trainer_id)
+            choice = classes.choice(*wants, held_nodes, trainer.trainer_id)
             if is_usual:
                 choices[wants] = choice
         if choice.most < trainer.n_min and given.settings.skip_unstartable:
             continue
         trainer = replace(trainer, warm_up_s=warm_up_s) if warm_up_s else trainer  # noqa: PLW2901
         if not (classes.is_one and choice.classes):
-            names = tuple([one.name for one in choice.classes])
+            names = tuple([node_class.name for node_class in choice.classes])
             trainer = replace(trainer, eligible=names or NOTHING, mixes_classes=choice.mixes)  # noqa: PLW2901
         trainers.append(trainer)
     if not trainers:
         return None
-    return replace(problem, nodes=_known(problem.nodes, classes, seen), trainers=tuple(trainers))
+    return replace(
+        problem, nodes=_known(problem.nodes, classes, node_by_name), trainers=tuple(trainers)
+    )
 
 
 def _known(
-    nodes: tuple[ProblemNode, ...], classes: Classes, seen: Mapping[str, Node]
+    nodes: tuple[ProblemNode, ...], classes: Classes, node_by_name: Mapping[str, Node]
 ) -> tuple[ProblemNode, ...]:
     """The nodes with their switches and, if there are several, their classes."""
-    if classes.is_one and not any(seen[node.name].switch for node in nodes):
+    if classes.is_one and not any(node_by_name[node.name].switch for node in nodes):
         return nodes
-    titles = {} if classes.is_one else {one: one.name for one in set(classes.class_of.values())}
+    titles = (
+        {}
+        if classes.is_one
+        else {node_class: node_class.name for node_class in set(classes.class_of.values())}
+    )
     return tuple(
         [
             _with(
                 node,
                 titles.get(classes.class_of[node.name], node.eligibility),
-                seen[node.name].switch,
+                node_by_name[node.name].switch,
             )
             for node in nodes
         ]

@@ -44,10 +44,10 @@ def end_cost_s(memory: Memory) -> float:
 
 def measured(memory: Memory, settings: Settings) -> Measured:
     """Return the figures for users."""
-    known = memory.ends
+    ends = memory.ends
     return Measured(
-        end_s=end_cost_s(memory) if known.took_s else None,
-        start_s=median(known.joined_s) if known.joined_s else None,
+        end_s=end_cost_s(memory) if ends.took_s else None,
+        start_s=median(ends.joined_s) if ends.joined_s else None,
         promise_s=settings.harm_slo_s,
         max_nodes=settings.max_nodes,
     )
@@ -55,9 +55,9 @@ def measured(memory: Memory, settings: Settings) -> Measured:
 
 def observe(memory: Memory, given: DecisionInput) -> Memory:
     """Learn from pilots that end and pilots that start."""
-    known, snapshot = memory.ends, given.snapshot
+    before, snapshot = memory.ends, given.snapshot
     ours = {job.pilot_id: job for job in snapshot.jobs or () if job.pilot_id is not None}
-    joining, joined_s = _joining(known, given, ours)
+    joining, joined_s = _joining(before, given, ours)
     # Some are ended by the batch system itself; count from now. What takes a node that cannot be
     # reached says nothing of the others.
     silent = {p.pilot_id for p in given.pilots if p.is_silent}
@@ -65,18 +65,18 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
         p.node: Ending(pilot_id=p.pilot_id, asked_s=given.now_s)
         for p in given.pilots
         if p.is_leaving and p.end_s is not None
-    } | dict(known.ending)
-    ending = {node: one for node, one in ending.items() if one.pilot_id not in silent}
+    } | dict(before.ending)
+    ending = {node: end for node, end in ending.items() if end.pilot_id not in silent}
     took_s = list[float]()
     if given.is_new_snapshot and snapshot.jobs is not None and snapshot.nodes is not None:
         ending, took_s = _ending(ending, snapshot, ours, given.slept)
     ends = Ends(
         ending=ending,
-        took_s=(*known.took_s, *took_s)[-REMEMBERED:],
+        took_s=(*before.took_s, *took_s)[-REMEMBERED:],
         joining=joining,
-        joined_s=(*known.joined_s, *joined_s)[-REMEMBERED:],
+        joined_s=(*before.joined_s, *joined_s)[-REMEMBERED:],
     )
-    return memory if ends == known else replace(memory, ends=ends)
+    return memory if ends == before else replace(memory, ends=ends)
 
 
 def _ending(
@@ -89,17 +89,17 @@ def _ending(
     """
     ending, took_s, looked_s = dict[str, Ending](), list[float](), snapshot.taken_at_s
     states = {n.name: n.state for n in snapshot.nodes or () if n.name in known}
-    for node, one in sorted(known.items()):  # independent of read order
-        state, job = states.get(node), ours.get(one.pilot_id)
-        if looked_s <= one.asked_s:
-            ending[node] = one
+    for node, end in sorted(known.items()):  # independent of read order
+        state, job = states.get(node), ours.get(end.pilot_id)
+        if looked_s <= end.asked_s:
+            ending[node] = end
         elif state in _BUSY or (job is not None and job.state is not JobState.COMPLETING):
-            ending[node] = replace(one, busy_s=looked_s)
+            ending[node] = replace(end, busy_s=looked_s)
         elif job is not None:
-            ending[node] = one
-        elif state in _BACK and one.asked_s >= slept.until_s:
+            ending[node] = end
+        elif state in _BACK and end.asked_s >= slept.until_s:
             # A lower bound; with rare polls the best there is.
-            took_s.append(0.0 if one.busy_s is None else one.busy_s - one.asked_s)
+            took_s.append(0.0 if end.busy_s is None else end.busy_s - end.asked_s)
     return ending, [one_s for one_s in took_s if one_s <= MOST_S]
 
 
@@ -131,13 +131,13 @@ def asked(memory: Memory, releases: Sequence[Release], given: DecisionInput) -> 
     begun = {
         p.pilot_id for p in given.pilots if (p.is_held or p.end_s is not None) and not p.is_silent
     }
-    new = {
+    new_endings = {
         release.node: Ending(pilot_id=release.pilot_id, asked_s=given.now_s)
         for release in releases
         if release.pilot_id in begun
     }
-    ends = replace(memory.ends, ending={**memory.ends.ending, **new})
-    return replace(memory, ends=ends) if new else memory
+    ends = replace(memory.ends, ending={**memory.ends.ending, **new_endings})
+    return replace(memory, ends=ends) if new_endings else memory
 
 
 def applied(settings: Settings, memory: Memory) -> Settings:
@@ -163,14 +163,16 @@ def leave_to_jobs(pool: Pool, queue: QueueModel, given: DecisionInput, memory: M
     names = {n.name for n in pool.nodes if not n.pilot_id}
     if cost_s <= given.settings.harm_slo_s or not names:
         return pool
-    why, seen = dict[str, str](), set[object]()
+    why, judged_ways = dict[str, str](), set[object]()
     for job in queue.jobs:
         if job.start_s is not None and job.start_s > given.now_s:
             continue
         ways = queue.requests.of(job).ways
-        among = {demand.among for way in ways for demand in way} if ways not in seen else ()
-        seen.add(ways)
-        for name in {node.name for some in among for node in queue.sets.members(some)} & names:
+        among = {demand.among for way in ways for demand in way} if ways not in judged_ways else ()
+        judged_ways.add(ways)
+        for name in {
+            node.name for node_set in among for node in queue.sets.members(node_set)
+        } & names:
             why[name] = (
                 f"Job {job.job_id} may start on it, and a node comes back only {cost_s:.0f} s after"
                 " its pilot (docs/howto/slurm-site.md)."

@@ -30,16 +30,16 @@ def without(given: DecisionInput, known: Known) -> DecisionInput:
     def is_in(kind: Kind, name: str) -> bool:
         return f"{kind} {name}" not in known
 
-    seen = given.snapshot
-    nodes, jobs = seen.nodes, seen.jobs
-    snapshot = replace(
-        seen,
+    snapshot = given.snapshot
+    nodes, jobs = snapshot.nodes, snapshot.jobs
+    shown = replace(
+        snapshot,
         nodes=nodes and tuple(n for n in nodes if is_in(Kind.NODE, n.name)),
         jobs=jobs and tuple(j if is_in(Kind.REQUEST, j.job_id) else _unclear(j) for j in jobs),
     )
     trainers = tuple(r for r in given.trainers if is_in(Kind.TRAINER, r.trainer_id))
     memory = replace(given.memory, left_out=known)
-    return replace(given, snapshot=snapshot, trainers=trainers, memory=memory)
+    return replace(given, snapshot=shown, trainers=trainers, memory=memory)
 
 
 def names_of(given: DecisionInput, kind: Kind) -> Sequence[str]:
@@ -56,29 +56,33 @@ def names_of(given: DecisionInput, kind: Kind) -> Sequence[str]:
 
 def without_the_gone(given: DecisionInput) -> DecisionInput:
     """Return the input with a memory that leaves out only what is still there."""
-    left_out, seen = given.memory.left_out, given.snapshot
-    if not left_out or seen.nodes is None or seen.jobs is None:  # nobody knows who is there
+    left_out, snapshot = given.memory.left_out, given.snapshot
+    if not left_out or snapshot.nodes is None or snapshot.jobs is None:  # nobody knows who is there
         return given
-    there = {kind: set(names_of(given, kind)) for kind in {one.kind for one in left_out.values()}}
-    kept = {key: one for key, one in left_out.items() if one.name in there[one.kind]}
-    if len(kept) == len(left_out):
+    names_by_kind = {
+        kind: set(names_of(given, kind)) for kind in {item.kind for item in left_out.values()}
+    }
+    still_out = {
+        key: item for key, item in left_out.items() if item.name in names_by_kind[item.kind]
+    }
+    if len(still_out) == len(left_out):
         return given
-    return replace(given, memory=replace(given.memory, left_out=kept))
+    return replace(given, memory=replace(given.memory, left_out=still_out))
 
 
 def _unclear(job: Job) -> Job:
-    known = _kept_job(job)
+    safe_job = _kept_job(job)
     return Job(
-        job_id=known.job_id,
-        user=known.user,
-        family=known.family,
-        partitions=known.partitions,
-        state=known.state,
-        n_nodes=known.n_nodes,
-        time_limit_s=known.time_limit_s,
-        priority=known.priority,
-        submit_s=known.submit_s,
-        nodes=known.nodes,
+        job_id=safe_job.job_id,
+        user=safe_job.user,
+        family=safe_job.family,
+        partitions=safe_job.partitions,
+        state=safe_job.state,
+        n_nodes=safe_job.n_nodes,
+        time_limit_s=safe_job.time_limit_s,
+        priority=safe_job.priority,
+        submit_s=safe_job.submit_s,
+        nodes=safe_job.nodes,
         unclear="what a decision failed on",
     )
 
@@ -89,58 +93,58 @@ def writable(given: DecisionInput) -> DecisionInput:
     Raises:
         CanonicalError: a name, a state, the time or the settings have none.
     """
-    seen, now_s = given.snapshot, given.now_s
+    snapshot, now_s = given.snapshot, given.now_s
     kinds = (
-        (Kind.NODE, [(node.name, node) for node in seen.nodes or ()]),
-        (Kind.REQUEST, [(job.job_id, job) for job in seen.jobs or () if job.is_ordinary]),
+        (Kind.NODE, [(node.name, node) for node in snapshot.nodes or ()]),
+        (Kind.REQUEST, [(job.job_id, job) for job in snapshot.jobs or () if job.is_ordinary]),
         (Kind.TRAINER, [(record.trainer_id, record) for record in given.trainers]),
     )
     out = [
         LeftOut(kind=kind, name=name, reason=why, since_s=now_s)
         for kind, everybody in kinds
-        for name, one in everybody
-        if (why := _why_not(one))
+        for name, part in everybody
+        if (why := _why_not(part))
     ]
     memory = _kept(given.memory)
     given = replace(given, memory=memory)
-    given = without(given, {**memory.left_out, **{one.key: one for one in out}})
+    given = without(given, {**memory.left_out, **{item.key: item for item in out}})
     jobs = given.snapshot.jobs and tuple(map(_kept_job, given.snapshot.jobs))
     unread = {"nodes": None, "jobs": None, "reservations": None}
     pilots = tuple(_kept(pilot, requested_s=now_s) for pilot in given.pilots)
-    snapshot = _kept(replace(given.snapshot, jobs=jobs), taken_at_s=now_s, **unread)
-    return _kept(replace(given, snapshot=snapshot, pilots=pilots))
+    safe_snapshot = _kept(replace(given.snapshot, jobs=jobs), taken_at_s=now_s, **unread)
+    return _kept(replace(given, snapshot=safe_snapshot, pilots=pilots))
 
 
 def _kept_job(job: Job) -> Job:
     return _kept(job, user="?", n_nodes=1, time_limit_s=None)
 
 
-def _kept(one: T, **otherwise: object) -> T:
+def _kept(record: T, **otherwise: object) -> T:
     """Return the dataclass with ``otherwise``, or defaults, for fields that cannot be serialised.
 
     Raises:
         CanonicalError: a field without a default cannot.
     """
-    hints, found = field_hints(cast("type", type(one))), dict[str, object]()
-    for field in fields(one):  # type: ignore[arg-type]  # a dataclass
+    hints, defaults = field_hints(cast("type", type(record))), dict[str, object]()
+    for field in fields(record):  # type: ignore[arg-type]  # a dataclass
         try:
-            encoder(hints[field.name])(getattr(one, field.name))
+            encoder(hints[field.name])(getattr(record, field.name))
         except CanonicalError:
             if field.name in otherwise:
-                found[field.name] = otherwise[field.name]
+                defaults[field.name] = otherwise[field.name]
             elif field.default_factory is not MISSING:
-                found[field.name] = field.default_factory()
+                defaults[field.name] = field.default_factory()
             elif field.default is not MISSING:
-                found[field.name] = field.default
+                defaults[field.name] = field.default
             else:
                 raise
-    return replace(one, **found) if found else one  # type: ignore[type-var]  # likewise
+    return replace(record, **defaults) if defaults else record  # type: ignore[type-var]  # likewise
 
 
-def _why_not(one: object) -> str:
+def _why_not(part: object) -> str:
     """Say why it cannot be serialised; "": it can."""
     try:
-        to_plain(one)
+        to_plain(part)
     except CanonicalError as problem:
         return problem.cause
     return ""
@@ -154,23 +158,23 @@ WHAT_TO_DO = (
 
 def sentences(known: Known) -> tuple[str, ...]:
     """Say for each item what decisions leave out, and why."""
-    return tuple(sentence(one) for one in known.values())
+    return tuple(sentence(item) for item in known.values())
 
 
 def why_left_out(trainer_id: str, known: Known) -> tuple[str, ...]:
     """Say why a trainer gets no nodes and what to do; (): it is not left out."""
-    one = known.get(f"{Kind.TRAINER} {trainer_id}")
-    return () if one is None else (sentence(one), WHAT_TO_DO)
+    item = known.get(f"{Kind.TRAINER} {trainer_id}")
+    return () if item is None else (sentence(item), WHAT_TO_DO)
 
 
-def sentence(one: LeftOut) -> str:
+def sentence(item: LeftOut) -> str:
     """Say what decisions fail on, and why."""
-    what = f"{one.kind} {one.name} and leave it out"
-    match one.kind:
+    subject = f"{item.kind} {item.name} and leave it out"
+    match item.kind:
         case Kind.TRAINER:
-            return f"BFT-2116: decisions fail on {what}. {one.reason}"
+            return f"BFT-2116: decisions fail on {subject}. {item.reason}"
         case Kind.POLICY:
-            return f"BFT-2118: policy {one.name} gives no usable answer. {one.reason}"
+            return f"BFT-2118: policy {item.name} gives no usable answer. {item.reason}"
         case Kind.REQUEST:
-            what = f"the request of job {one.name} and give back as many nodes of any kind"
-    return f"BFT-2117: decisions fail on {what}. {one.reason}"
+            subject = f"the request of job {item.name} and give back as many nodes of any kind"
+    return f"BFT-2117: decisions fail on {subject}. {item.reason}"

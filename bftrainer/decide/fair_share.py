@@ -35,10 +35,12 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
     half_life_s, usage = given.settings.fair_share_half_life_s, memory.usage
     if half_life_s is None:
         return memory if usage.at_s is None else replace(memory, usage=Usage())
-    whose = {record.trainer_id: _whose(record.spec) for record in given.trainers}
-    trains = Counter([whose[one] for one in given.training.values() if one in whose])
+    owner_of = {record.trainer_id: _whose(record.spec) for record in given.trainers}
+    trains = Counter(
+        [owner_of[trainer_id] for trainer_id in given.training.values() if trainer_id in owner_of]
+    )
     usage = _counted(usage, trains, half_life_s, given.now_s)
-    waits = _waits(usage, set(whose.values()), trains.keys(), half_life_s, given.now_s)
+    waits = _waits(usage, set(owner_of.values()), trains.keys(), half_life_s, given.now_s)
     return replace(memory, usage=replace(usage, at_s=given.now_s, waits=waits))
 
 
@@ -49,18 +51,20 @@ def _counted(usage: Usage, trains: Mapping[Who, int], half_life_s: float, now_s:
     # The integral of the decay over the time since.
     earned_s = half_life_s / LN2 * (1.0 - exp2(-elapsed_s / half_life_s))
 
-    def grown(known: Used | None, count: int) -> Used:
-        before = known.now(now_s, half_life_s) if known is not None else 0.0
-        return Used(amount=before + count * earned_s, at_s=now_s)
+    def grown(before_use: Used | None, count: int) -> Used:
+        before_node_s = before_use.now(now_s, half_life_s) if before_use is not None else 0.0
+        return Used(amount=before_node_s + count * earned_s, at_s=now_s)
 
     node_s = {
-        account: {user: used for user, used in own.items() if used.now(now_s, half_life_s) >= LEAST}
-        for account, own in usage.node_s.items()
+        account: {
+            user: use for user, use in by_user.items() if use.now(now_s, half_life_s) >= LEAST
+        }
+        for account, by_user in usage.node_s.items()
     }
     for (account, user), count in trains.items():
-        own = node_s.setdefault(account, {})
-        own[user] = grown(own.get(user), count)
-    node_s = {account: own for account, own in node_s.items() if own}
+        by_user = node_s.setdefault(account, {})
+        by_user[user] = grown(by_user.get(user), count)
+    node_s = {account: by_user for account, by_user in node_s.items() if by_user}
     return replace(usage, node_s=node_s, busy_s=grown(usage.busy_s, 1))
 
 
@@ -72,7 +76,7 @@ def _waits(
     now_s: float,
 ) -> Mapping[str, Mapping[str, Wait]]:
     """Return the users that wait, and those whose turn lasts."""
-    found: dict[str, dict[str, Wait]] = {}
+    waits_by_account: dict[str, dict[str, Wait]] = {}
     for account, user in sorted(users):
         wait = usage.waits.get(account, {}).get(user)
         in_turn = wait is not None and wait.turn_ends_s is not None and now_s < wait.turn_ends_s
@@ -84,8 +88,8 @@ def _waits(
         elif not in_turn:
             wait = None
         if wait is not None:
-            found.setdefault(account, {})[user] = wait
-    return found
+            waits_by_account.setdefault(account, {})[user] = wait
+    return waits_by_account
 
 
 def is_overdue(wait: Wait, n_users: int, half_life_s: float, now_s: float) -> bool:
@@ -102,8 +106,8 @@ def patience_s(n_users: int, half_life_s: float) -> float:
 def used_now(usage: Usage, half_life_s: float, now_s: float) -> dict[str, dict[str, float]]:
     """Return the decayed node-seconds by account and user."""
     return {
-        account: {user: used.now(now_s, half_life_s) for user, used in own.items()}
-        for account, own in usage.node_s.items()
+        account: {user: use.now(now_s, half_life_s) for user, use in by_user.items()}
+        for account, by_user in usage.node_s.items()
     }
 
 
@@ -144,16 +148,16 @@ class Line:
         """
         self._records = records
         self._whole_s = half_life_s / LN2  # what a node for ever adds up to
-        used = used_now(usage, half_life_s, now_s)
+        amounts = used_now(usage, half_life_s, now_s)
         busy_s = usage.busy_s.now(now_s, half_life_s)
-        total = math.fsum([amount for own in used.values() for amount in own.values()])
+        total = math.fsum([amount for by_user in amounts.values() for amount in by_user.values()])
         nodes = total / busy_s if busy_s >= LEAST else 0.0  # that trained, on average
         self._usual = nodes / max(1, slots) * self._whole_s
         # By account, and by account and user.
         self._parties = defaultdict[tuple[str, ...], _Party](lambda: _Party(used=0.0))
-        for account, own in used.items():
-            self._parties[account,] = _Party(used=math.fsum(own.values()))
-            self._parties |= {(account, user): _Party(used=n) for user, n in own.items()}
+        for account, by_user in amounts.items():
+            self._parties[account,] = _Party(used=math.fsum(by_user.values()))
+            self._parties |= {(account, user): _Party(used=n) for user, n in by_user.items()}
         self._waiting: dict[str, dict[str, deque[ProblemTrainer]]] = {}  # account -> user
         for trainer in trainers:
             account, user = _whose(records[trainer.trainer_id].spec)
@@ -200,7 +204,9 @@ class Line:
     def _first(self, account: str) -> str:
         """Return the user of an account that is next."""
         users = self._waiting[account]
-        return min(users, key=lambda one: self._place(self._parties[account, one], users[one][0]))
+        return min(
+            users, key=lambda user: self._place(self._parties[account, user], users[user][0])
+        )
 
     def _place(self, party: _Party, trainer: ProblemTrainer) -> tuple[float, int]:
         """Return the place of a party with its next trainer; the least is first."""
@@ -214,13 +220,15 @@ class Line:
 def _overdue(usage: Usage, n_users: int, half_life_s: float, now_s: float) -> list[Who]:
     """Return the users that come first: those whose turn lasts, then those that waited too long."""
     waits = {
-        (account, user): wait for account, own in usage.waits.items() for user, wait in own.items()
+        (account, user): wait
+        for account, by_user in usage.waits.items()
+        for user, wait in by_user.items()
     }
     return sorted(
         [
-            who
-            for who, wait in waits.items()
+            owner
+            for owner, wait in waits.items()
             if wait.turn_ends_s is not None or is_overdue(wait, n_users, half_life_s, now_s)
         ],
-        key=lambda who: (waits[who].turn_ends_s is None, waits[who].since_s, who),
+        key=lambda owner: (waits[owner].turn_ends_s is None, waits[owner].since_s, owner),
     )

@@ -40,16 +40,16 @@ class Rooms:
 
     def find(self, demand: NodeDemand, share: NodeLeft) -> list[int]:
         """Return the positions of up to ``demand.count`` rooms for a demand."""
-        key, found = (demand.among, share), list[int]()
+        key, positions = (demand.among, share), list[int]()
         for position in range(self._searched.get(key, 0), len(self._rooms)):
-            if len(found) == demand.count:
+            if len(positions) == demand.count:
                 break
             room = self._rooms[position]
             if room is not None and not room[0] & ~demand.among and room[1].covers(share):
-                found.append(position)
-            elif not found:
+                positions.append(position)
+            elif not positions:
                 self._searched[key] = position + 1
-        return found
+        return positions
 
     def use(self, position: int, share: NodeLeft) -> None:
         """Take part of a room."""
@@ -138,25 +138,26 @@ class Feasibility:
             ways = sorted(ways[:n_first], key=self._lacks) + sorted(ways[n_first:], key=self._lacks)
         before = self._matching.unused
         is_found = any(self._start_so(job, way) for way in ways)
-        if taken := before & ~self._matching.unused:  # earlier jobs may have moved to some of these
-            self.plan.start(request.limit_s, taken)
-            self._n_unused -= taken.bit_count()
+        # Earlier jobs may have moved to some of these.
+        if used_nodes := before & ~self._matching.unused:
+            self.plan.start(request.limit_s, used_nodes)
+            self._n_unused -= used_nodes.bit_count()
         return is_found
 
     def _lacks(self, way: list[NodeDemand]) -> int:
         """Count the nodes of ours that a way would need released."""
         trial = Matching(self._now_free.unused, dict(self._now_free.has))
-        return sum(one.count - trial.add_up_to(one.among, one.count) for one in way)
+        return sum(demand.count - trial.add_up_to(demand.among, demand.count) for demand in way)
 
     def _start_so(self, job: Job, way: list[NodeDemand]) -> bool:
         whole, rooms = list[NodeDemand](), dict[int, NodeLeft]()
         for demand in way:
-            found: list[int] = []
+            positions: list[int] = []
             if demand.share is not None:
-                found = [p for p in self._rooms.find(demand, demand.share) if p not in rooms]
-                rooms |= dict.fromkeys(found, demand.share)
-            if len(found) < demand.count:
-                whole.append(replace(demand, count=demand.count - len(found)))
+                positions = [p for p in self._rooms.find(demand, demand.share) if p not in rooms]
+                rooms |= dict.fromkeys(positions, demand.share)
+            if len(positions) < demand.count:
+                whole.append(replace(demand, count=demand.count - len(positions)))
         if not self._matching.try_add(whole):
             return False
         for position, share in rooms.items():
@@ -164,9 +165,9 @@ class Feasibility:
         for demand in whole:
             n_more = self._matching.add_up_to(demand.among, demand.n_more)
             self._now_free.add_up_to(demand.among, demand.count + n_more)
-            all_of_it = replace(demand, count=demand.count + n_more) if n_more else demand
+            whole_demand = replace(demand, count=demand.count + n_more) if n_more else demand
             if demand.share is not None:
-                self._rooms.begin(all_of_it, demand.share)
-            self.placed.append((job, all_of_it))
+                self._rooms.begin(whole_demand, demand.share)
+            self.placed.append((job, whole_demand))
         self.starts.append(job)
         return True

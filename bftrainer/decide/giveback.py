@@ -34,24 +34,24 @@ def stage(draft: Draft) -> Draft:
     ours = census.in_the_way(given.pilots)
     free = census.free - ours.keys()
     to_have = free | census.coming_back(given.pilots, memory.held_off)
-    others = census.of_others(given.pilots)
-    usable = sets.named(to_have | ours.keys() | others)
+    foreign_nodes = census.of_others(given.pilots)
+    usable = sets.named(to_have | ours.keys() | foreign_nodes)
     judged = Feasibility(draft.queue, usable, sets.named(to_have)).of_all(
         partial(skipped_jobs.why_refused, known=memory.vain)
     )
     is_held = {name: pilot.is_held for name, pilot in ours.items()}
-    offer = VictimPool.of(sets, to_have, is_held, others, memory.assignment)
+    offer = VictimPool.of(sets, to_have, is_held, foreign_nodes, memory.assignment)
     shares = give(judged.placed, sets, offer, draft.pick) if judged.placed else []
     served = _served(judged.starts, shares, sets, sets.named(free))
     shares = _believed(shares, offer)
     # Nodes free or coming back on which a job is about to start: held off like released ones.
-    left = {node.name for _, share in shares for node in sets.members(share & offer.free)}
-    held_off = dict.fromkeys(left, given.now_s) | dict(memory.held_off)
+    free_for_jobs = {node.name for _, share in shares for node in sets.members(share & offer.free)}
+    held_off = dict.fromkeys(free_for_jobs, given.now_s) | dict(memory.held_off)
     memory = replace(
         memory, held_off=held_off, vain=skipped_jobs.serve(memory.vain, served, given.now_s)
     )
     releases = list(_releases(sets, shares, offer, ours)) if given.settings.gives_back else []
-    for_jobs = left | {release.node for release in releases}
+    for_jobs = free_for_jobs | {release.node for release in releases}
     draft = replace(draft, memory=memory, for_jobs=for_jobs, refused=judged.refused)
     draft = replace(draft, next_plan=judged.plan)
     return draft.releasing(releases, is_held_off=True)

@@ -53,12 +53,12 @@ def decide_surely(
 def _surviving(
     given: DecisionInput, policy: AllocationPolicy, on_failure: Callable[[Exception], object]
 ) -> Plan:
-    known, at_fault = _still(given)
+    left_out, at_fault = _still(given)
     try:
-        return decide(without(given, known), policy)
+        return decide(without(given, left_out), policy)
     except Exception as failure:  # noqa: BLE001 - one of many: decide for the others
         on_failure(failure)
-        search = _Search(given=given, policy=policy, known=known, failure=failure)
+        search = _Search(given=given, policy=policy, known=left_out, failure=failure)
     plan = search.named()
     if plan is None and at_fault is None:
         plan = next(filter(None, map(search.halved, SEARCHED)), None)
@@ -83,17 +83,17 @@ class _Search:
         """Return the decision without the obvious offenders; ``None``: it still fails."""
         given = self.given
         whys = [(r.trainer_id, unfit(r, given.settings)) for r in given.trainers]
-        more = [_left_out(given, Kind.TRAINER, name, why) for name, why in whys if why]
+        offenders = [_left_out(given, Kind.TRAINER, name, why) for name, why in whys if why]
         plan, self.tries = None, 0
         while plan is None and self.tries < MOST_TRIES:
             if isinstance(problem := self.failure, ProblemError):
-                named = ((Kind.TRAINER, problem.trainer_id), (Kind.NODE, problem.node))
-                more += [
-                    _left_out(given, k, n, problem) for k, n in named if n in names_of(given, k)
+                suspects = ((Kind.TRAINER, problem.trainer_id), (Kind.NODE, problem.node))
+                offenders += [
+                    _left_out(given, k, n, problem) for k, n in suspects if n in names_of(given, k)
                 ]
-            if all(one.key in self.known for one in more):
+            if all(offender.key in self.known for offender in offenders):
                 return None
-            self.known = {**{one.key: one for one in more}, **self.known}
+            self.known = {**{offender.key: offender for offender in offenders}, **self.known}
             plan = self._try(self.known)
         return plan
 
@@ -103,27 +103,27 @@ class _Search:
         If it fails without all of them, this kind is not at fault. Bisection finds the shortest
         prefix without which the decision succeeds; its last element is an offender.
         """
-        known, plan, self.tries = self.known, None, 0
+        left_out, plan, self.tries = self.known, None, 0
         while plan is None and self.tries < MOST_TRIES:
-            names = [n for n in names_of(self.given, kind) if f"{kind} {n}" not in known]
-            if not names or self._try(self._and(known, kind, names)) is None:
+            names = [n for n in names_of(self.given, kind) if f"{kind} {n}" not in left_out]
+            if not names or self._try(self._and(left_out, kind, names)) is None:
                 return None
             fails, goes_well = 0, len(names)
             while goes_well - fails > 1:
                 half = (fails + goes_well) // 2
-                if self._try(self._and(known, kind, names[:half])) is None:
+                if self._try(self._and(left_out, kind, names[:half])) is None:
                     fails = half
                 else:
                     goes_well = half
-            known = self._and(known, kind, names[goes_well - 1 : goes_well])
-            plan = self._try(known)
+            left_out = self._and(left_out, kind, names[goes_well - 1 : goes_well])
+            plan = self._try(left_out)
         if plan is not None and plan.allocation is None and kind is not Kind.REQUEST:
             return None  # none are left: this kind is not at fault
         return plan
 
-    def _and(self, known: Known, kind: Kind, names: Sequence[str]) -> Known:
-        more = [_left_out(self.given, kind, name, self.failure) for name in names]
-        return {**known, **{one.key: one for one in more}}
+    def _and(self, left_out: Known, kind: Kind, names: Sequence[str]) -> Known:
+        offenders = [_left_out(self.given, kind, name, self.failure) for name in names]
+        return {**left_out, **{offender.key: offender for offender in offenders}}
 
     def _try(self, known: Known) -> Plan | None:
         self.tries += 1
@@ -165,10 +165,10 @@ def _left_out(given: DecisionInput, kind: Kind, name: str, why: Exception | str)
 
 def _still(given: DecisionInput) -> tuple[Known, LeftOut | None]:
     """Return what was recently found to be at fault, and the policy if it was."""
-    young = {
-        key: one
-        for key, one in given.memory.left_out.items()
-        if 0.0 <= given.now_s - one.since_s < RETRY_S
+    recent = {
+        key: item
+        for key, item in given.memory.left_out.items()
+        if 0.0 <= given.now_s - item.since_s < RETRY_S
     }
-    known = {key: one for key, one in young.items() if one.kind in SEARCHED}
-    return known, young.get(f"{Kind.POLICY} {given.settings.policy}")
+    searched = {key: item for key, item in recent.items() if item.kind in SEARCHED}
+    return searched, recent.get(f"{Kind.POLICY} {given.settings.policy}")

@@ -55,12 +55,14 @@ def _within(draft: Draft, limit: _Limit) -> Draft:
         reverse=True,
     )[:count]
     ours = [n for n in nodes if n.pilot_id]
-    gone = [release.node for release in draft.releases]
-    too_many = cheapest(count - len(free), ours, draft.pick, draft.memory.assignment, gone)
-    out = {n.name for n in (*free, *too_many)}
+    released_nodes = [release.node for release in draft.releases]
+    too_many = cheapest(
+        count - len(free), ours, draft.pick, draft.memory.assignment, released_nodes
+    )
+    excess = {n.name for n in (*free, *too_many)}
     releases = [Release(pilot_id=n.pilot_id, node=n.name, reason=limit.reason) for n in too_many]
-    left = pool.without(dict.fromkeys(out, limit.reason))
-    return replace(draft.releasing(releases, is_held_off=False), pool=left)
+    remaining_pool = pool.without(dict.fromkeys(excess, limit.reason))
+    return replace(draft.releasing(releases, is_held_off=False), pool=remaining_pool)
 
 
 def _limits(draft: Draft) -> Iterator[_Limit]:
@@ -79,9 +81,9 @@ def _shares(draft: Draft) -> Iterator[_Limit]:
     """Yield the limits on the share of each type's idle nodes."""
     given, share = draft.given, draft.given.settings.limits.share_of_idle
     census = census_of(given.snapshot)
-    seen = census.by_name
-    idle = (census.free | census.not_leaving(given.pilots).keys()) & seen.keys()
-    counts = Counter(seen[name].node_type for name in idle)
+    node_by_name = census.by_name
+    idle = (census.free | census.not_leaving(given.pilots).keys()) & node_by_name.keys()
+    counts = Counter(node_by_name[name].node_type for name in idle)
     for node_type, count in sorted(counts.items()):
         reason = (
             f"The policy lends {share:.0%} of the idle nodes of type {node_type} at most"
@@ -94,22 +96,22 @@ def _shares(draft: Draft) -> Iterator[_Limit]:
 def _by_name(draft: Draft) -> Iterator[_Limit]:
     """Yield the limits on types, then those on partitions."""
     limits = draft.given.settings.limits
-    seen = census_of(draft.given.snapshot).by_name
+    node_by_name = census_of(draft.given.snapshot).by_name
     by_type: dict[str, set[str]] = {}
     by_partition: dict[str, set[str]] = {}
     for node in draft.pool.nodes:
         by_type.setdefault(node.node_type, set()).add(node.name)
-        for partition in seen[node.name].partitions:
+        for partition in node_by_name[node.name].partitions:
             by_partition.setdefault(partition, set()).add(node.name)
-    for what, groups, by_name, key in (
+    for noun, groups, by_name, key in (
         ("type", by_type, limits.by_type, "max_nodes_by_type"),
         ("partition", by_partition, limits.by_partition, "max_nodes_by_partition"),
     ):
         for name, names in sorted(groups.items()):
-            most = limit_of(by_name, name)
-            if most is not None:
-                reason = f"The policy allows {_nodes(most)} of {what} {name} ({key})."
-                yield _Limit(most=most, reason=reason, among=names)
+            max_nodes = limit_of(by_name, name)
+            if max_nodes is not None:
+                reason = f"The policy allows {_nodes(max_nodes)} of {noun} {name} ({key})."
+                yield _Limit(most=max_nodes, reason=reason, among=names)
 
 
 def _nodes(most: int) -> str:
@@ -143,18 +145,18 @@ def _releases(draft: Draft) -> Iterator[Release]:
     given, memory, settings = draft.given, draft.memory, draft.given.settings
     size = settings.reserve_nodes_per_type + settings.reserve_extra_nodes
     census = census_of(given.snapshot)
-    seen = census.by_name
-    has = Counter(seen[name].node_type for name in draft.pool.reserve)
-    lacking = sorted({n.node_type for n in draft.pool.nodes if has[n.node_type] < size})
+    node_by_name = census.by_name
+    reserved = Counter(node_by_name[name].node_type for name in draft.pool.reserve)
+    lacking = sorted({n.node_type for n in draft.pool.nodes if reserved[n.node_type] < size})
     coming = set[str]()
     if lacking:
         coming = {*census.coming_back(given.pilots, memory.held_off), *_unconfirmed(draft)}
-    comes = Counter(seen[name].node_type for name in coming - draft.for_jobs)
-    gone = [release.node for release in draft.releases]
+    coming_by_type = Counter(node_by_name[name].node_type for name in coming - draft.for_jobs)
+    released_nodes = [release.node for release in draft.releases]
     for node_type in lacking:
         ours = [n for n in draft.pool.nodes if n.node_type == node_type and n.pilot_id]
-        count = max(0, min(size - has[node_type], len(ours)) - comes[node_type])
-        for node in cheapest(count, ours, draft.pick, memory.assignment, gone):
+        count = max(0, min(size - reserved[node_type], len(ours)) - coming_by_type[node_type])
+        for node in cheapest(count, ours, draft.pick, memory.assignment, released_nodes):
             yield Release(
                 pilot_id=node.pilot_id,
                 node=node.name,
@@ -166,16 +168,18 @@ def _unconfirmed(draft: Draft) -> set[str]:
     """Return the free nodes that were not yet idle in enough snapshots."""
     given = draft.given
     piloted = {p.node for p in given.pilots}
-    seen, enough = draft.memory.idle_seen, given.settings.idle_confirmations
+    times_idle, confirmations = draft.memory.idle_seen, given.settings.idle_confirmations
     free = census_of(given.snapshot).free - piloted
-    return {name for name in free if seen.get(name, 0) < enough}
+    return {name for name in free if times_idle.get(name, 0) < confirmations}
 
 
 def _with_pool(draft: Draft) -> Draft:
     """Build the pool, counting the released pilots as leaving."""
     given, queue, plan = draft.given, draft.queue, draft.next_plan
-    gone = {release.pilot_id for release in draft.releases}
-    pilots = tuple([replace(p, is_leaving=True) if p.pilot_id in gone else p for p in given.pilots])
+    released_ids = {release.pilot_id for release in draft.releases}
+    pilots = tuple(
+        [replace(p, is_leaving=True) if p.pilot_id in released_ids else p for p in given.pilots]
+    )
     pool = build_pool(
         given.snapshot,
         queue,

@@ -133,14 +133,14 @@ def context_of(given: DecisionInput, policy: AllocationPolicy) -> Context:
 
 
 def _standing(record: TrainerRecord) -> Standing:
-    known = _KNOWN.get(record.trainer_id)
-    if known is not None and known[0] is record:
-        return known[1]
-    made = _make_standing(record)
+    entry = _KNOWN.get(record.trainer_id)
+    if entry is not None and entry[0] is record:
+        return entry[1]
+    standing = _make_standing(record)
     if len(_KNOWN) >= _MOST_KNOWN:
         _KNOWN.clear()
-    _KNOWN[record.trainer_id] = record, made
-    return made
+    _KNOWN[record.trainer_id] = record, standing
+    return standing
 
 
 _MOST_KNOWN = 4096
@@ -149,14 +149,14 @@ _KNOWN: dict[str, tuple[TrainerRecord, Standing]] = {}
 
 
 def _make_standing(record: TrainerRecord) -> Standing:
-    done, goal = record.progress.samples, record.spec.samples
+    done_samples, goal_samples = record.progress.samples, record.spec.samples
     if record.spec.steps is not None:  # its worker counts them in samples, by its global batch
-        goal = record.progress.total or None
+        goal_samples = record.progress.total or None
     return Standing(
         submitted_s=record.submitted_s,
         attained_node_s=record.progress.node_s,
-        done_samples=done,
-        left_samples=None if goal is None else max(0, goal - done),
+        done_samples=done_samples,
+        left_samples=None if goal_samples is None else max(0, goal_samples - done_samples),
         points=points_of(record.costs),
         has_rates=is_known(record),
     )
@@ -192,20 +192,20 @@ def _violations(problem: Problem, decided: Decided, now_s: float) -> list[str]:
     """Return which rules an answer breaks: the problem's, with trainers in the answer's order."""
     trainers = {trainer.trainer_id: trainer for trainer in problem.trainers}
     order, dropped, wake_at_s = decided.order, decided.dropped, decided.wake_at_s
-    found = [f"{name} is not a trainer" for name in (*order, *dropped) if name not in trainers]
+    violations = [f"{name} is not a trainer" for name in (*order, *dropped) if name not in trainers]
     if len(set(order)) < len(order):
-        found.append("the order names a trainer twice")
-    if found:
-        return found
+        violations.append("the order names a trainer twice")
+    if violations:
+        return violations
     if order:
         entering = tuple([trainers[name] for name in in_order(trainers, order)])
         problem = replace(problem, trainers=entering)
     sizes = decided.allocation.sizes()
-    found += [
+    violations += [
         f"trainer {name} is dropped, but has nodes"
         for name in dropped
         if trainers[name].current or name in sizes
     ]
     if wake_at_s is not None and wake_at_s <= now_s:
-        found.append(f"wake_at_s {wake_at_s!r} is not later than now ({now_s!r})")
-    return found + find_violations(problem, decided.allocation)
+        violations.append(f"wake_at_s {wake_at_s!r} is not later than now ({now_s!r})")
+    return violations + find_violations(problem, decided.allocation)

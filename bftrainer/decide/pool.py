@@ -91,8 +91,8 @@ def build_pool(
     by_node = {p.node: p for p in pilots}
     census = census_of(snapshot)
     looked_at = census.free | by_node.keys()
-    known = earlier(queue.gap_ends, closing, looked_at)
-    sooner = {**known, **{n: e for n, e in planned.items() if e.is_before(known.get(n))}}
+    printed = earlier(queue.gap_ends, closing, looked_at)
+    sooner = {**printed, **{n: e for n, e in planned.items() if e.is_before(printed.get(n))}}
     # While jobs are pending, the scheduler reaches a pilot only in its next cycle, so the time
     # limit must fit what is left of the gap then.
     waits_s = settings.cycle_s if sooner and census.has_startable_jobs else 0.0
@@ -103,10 +103,10 @@ def build_pool(
         pilot, end = by_node.get(node.name), sooner.get(node.name)
         if pilot is None:
             until_s, why = sorter.until_s(end), sorter.why_not_take(node, end)
-            whose = "", False, ""
+            pilot_facts = "", False, ""
         else:
-            end = known.get(node.name) if pilot.is_held or pilot.end_s is not None else end
-            until_s, whose = (
+            end = printed.get(node.name) if pilot.is_held or pilot.end_s is not None else end
+            until_s, pilot_facts = (
                 sorter.keep_until_s(pilot, end),
                 (pilot.pilot_id, pilot.is_held, pilot.user),
             )
@@ -117,7 +117,7 @@ def build_pool(
             not_used[node.name] = why
         else:
             not_used.pop(node.name, None)
-            usable.append(_pool_node(node.name, node.node_type, node.gpus, until_s, *whose))
+            usable.append(_pool_node(node.name, node.node_type, node.gpus, until_s, *pilot_facts))
     reserve = in_reserve([n for n in usable if not n.pilot_id], settings, now_s)
     pool = Pool(nodes=tuple(usable), not_used=not_used, due=due, starts_s=now_s + waits_s)
     return replace(pool.without(dict.fromkeys(reserve, KEPT_FREE)), reserve=reserve)

@@ -45,16 +45,16 @@ def problem_trainer(
     settled: tuple[str, ...] = (),
 ) -> ProblemTrainer:
     """Return the trainer for the allocation problem."""
-    if known := _STATED.get(record.trainer_id):
-        spec, costs, its_settings, made = known
+    if entry := _STATED.get(record.trainer_id):
+        spec, costs, its_settings, trainer = entry
         is_same = spec is record.spec and costs is record.costs and its_settings is settings
-        if is_same and (made.current, made.settled) == (current, settled):
-            return made
-    made = make_problem_trainer(record, current, settings, settled)
+        if is_same and (trainer.current, trainer.settled) == (current, settled):
+            return trainer
+    trainer = make_problem_trainer(record, current, settings, settled)
     if len(_STATED) >= _MOST_STATED:
         _STATED.clear()
-    _STATED[record.trainer_id] = record.spec, record.costs, settings, made
-    return made
+    _STATED[record.trainer_id] = record.spec, record.costs, settings, trainer
+    return trainer
 
 
 _MOST_STATED = 1 << 13  # more trainers than a daemon has, studies of thousands among them
@@ -73,7 +73,7 @@ def make_problem_trainer(
     spec, costs = record.spec, record.costs
     limit = settings.max_nodes_per_trainer
     up, down = costs.rescale_up_s, costs.rescale_down_s
-    made = ProblemTrainer(
+    trainer = ProblemTrainer(
         trainer_id=record.trainer_id,
         n_min=spec.n_min,
         # Never below n_min: submissions are checked, a policy may have changed since.
@@ -88,14 +88,14 @@ def make_problem_trainer(
         utility=spec.utility,
     )
     if len(settled) == len(current):
-        return made
+        return trainer
     # The problem charges the rate of all that is current; only what trains pauses.
-    held = rate(made, len(current), settings.objective)
-    share = rate(made, len(settled), settings.objective) / held if held else 1.0
+    rate_held = rate(trainer, len(current), settings.objective)
+    share = rate(trainer, len(settled), settings.objective) / rate_held if rate_held else 1.0
     return replace(
-        made,
-        rescale_up_s=made.rescale_up_s * share,
-        rescale_down_s=made.rescale_down_s * share,
+        trainer,
+        rescale_up_s=trainer.rescale_up_s * share,
+        rescale_down_s=trainer.rescale_down_s * share,
     )
 
 
@@ -144,8 +144,8 @@ def of_pool(
 def of_held(given: DecisionInput, memory: Memory) -> Problem:
     """State the current assignment as a problem; only held nodes count."""
     settings = given.settings
-    held = {pilot.node for pilot in given.pilots if pilot.is_held and not pilot.is_leaving}
-    own_of = nodes_by_trainer(memory.assignment, held)
+    held_nodes = {pilot.node for pilot in given.pilots if pilot.is_held and not pilot.is_leaving}
+    own_of = nodes_by_trainer(memory.assignment, held_nodes)
     trainers = [
         _of_held(record, own_of[record.trainer_id], given)
         for record in given.trainers
@@ -188,10 +188,10 @@ def _trainers(
     starting = nodes_by_trainer(memory.assignment, starts)
     trainers = list[ProblemTrainer]()
     for record in records:
-        own = current = training.get(record.trainer_id, ())
-        if own or has_starts:
-            current = (*own, *starting.get(record.trainer_id, ()))
-        trainers.append(problem_trainer(record, current, given.settings, own))
+        settled = current = training.get(record.trainer_id, ())
+        if settled or has_starts:
+            current = (*settled, *starting.get(record.trainer_id, ()))
+        trainers.append(problem_trainer(record, current, given.settings, settled))
     return tuple(trainers)
 
 

@@ -66,7 +66,7 @@ def trials(gaps: Iterable[Gap], min_gap_s: float, gap_margin_s: float) -> tuple[
 
 def _trial(gaps: list[Gap], usual_s: list[float], min_gap_s: float, margin_s: float) -> GapTrial:
     other_s = [lent_s(gap, min_gap_s, margin_s) for gap in gaps]
-    new = [
+    new_pilots = [
         not gap.is_after_pilot and more_s > 0.0 and before_s <= 0.0
         for gap, more_s, before_s in zip(gaps, other_s, usual_s, strict=True)
     ]
@@ -74,7 +74,7 @@ def _trial(gaps: list[Gap], usual_s: list[float], min_gap_s: float, margin_s: fl
         min_gap_s=min_gap_s,
         gap_margin_s=margin_s,
         more_node_h=(sum(other_s) - sum(usual_s)) / HOUR_S,
-        more_pilots=sum(new),
+        more_pilots=sum(new_pilots),
     )
 
 
@@ -136,30 +136,33 @@ def sentences(found: ShortGaps, measured: Measured | None) -> Iterator[str]:
 
 
 def _risk(found: ShortGaps, measured: Measured | None) -> str:
-    back = "comes back only when its pilot and the site's Epilog have ended"
+    return_text = "comes back only when its pilot and the site's Epilog have ended"
     if measured is not None and measured.end_s is not None:
-        back = f"is usable {measured.end_s:.1f} s after its pilot is asked to leave (measured)"
+        return_text = (
+            f"is usable {measured.end_s:.1f} s after its pilot is asked to leave (measured)"
+        )
     cycle = "" if found.cycle_s is None else f" ({found.cycle_s:g} s)"
     return (
-        f"The risk: each of these pilots is a node more to give back, and it {back}. A job to which"
-        f" it comes back too late starts one cycle of the scheduler{cycle} later. Without a margin"
+        f"The risk: each of these pilots is a node more to give back, and it {return_text}."
+        f" A job to which it comes back too late starts one cycle of the scheduler{cycle} later."
+        " Without a margin"
         " a pilot leaves only when the job is due."
     )
 
 
 def findings(measured: Measured) -> tuple[Finding, ...]:
     """Return a finding if much of the idle time is left alone and other settings would lend it."""
-    found = measured.short_gaps
-    if found is None or not found.idle_node_h:
+    gaps = measured.short_gaps
+    if gaps is None or not gaps.idle_node_h:
         return ()
-    best = max(found.trials, key=lambda trial: trial.more_node_h, default=None)
-    if best is None or best.more_node_h < TELLING_SHARE * found.idle_node_h:
+    best = max(gaps.trials, key=lambda trial: trial.more_node_h, default=None)
+    if best is None or best.more_node_h < TELLING_SHARE * gaps.idle_node_h:
         return ()
-    cost, *_, risk = sentences(found, measured)
+    cost, *_, risk = sentences(gaps, measured)
     finding = Finding(
         code=CODE,
         weight=Weight.LOSS,
-        setting=f"min_gap_s {found.min_gap_s:g}, gap_margin_s {found.gap_margin_s:g}",
+        setting=f"min_gap_s {gaps.min_gap_s:g}, gap_margin_s {gaps.gap_margin_s:g}",
         cost=cost,
         remedy=f"min_gap_s: {best.min_gap_s:g} and gap_margin_s: {best.gap_margin_s:g} in the"
         f" policy would lend at most {best.more_node_h:,.1f} node-hours of these. {risk}",

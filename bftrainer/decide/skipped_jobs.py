@@ -33,23 +33,29 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
     snapshot = given.snapshot
     census = census_of(snapshot)
     pending = {job.job_id for job in census.pending_jobs}
-    taken = census.taken
+    taken_nodes = census.taken
     asked_s = {p.node: p.requested_s for p in given.pilots if _has_started(p)}
     vain: dict[str, VainReleases] = {}
-    for base, known in memory.vain.items():
-        one = known if taken.isdisjoint(known.nodes) else replace(known, served_s=None, nodes=())
-        if one.job_id not in pending:
+    for base, before in memory.vain.items():
+        record = (
+            before
+            if taken_nodes.isdisjoint(before.nodes)
+            else replace(before, served_s=None, nodes=())
+        )
+        if record.job_id not in pending:
             continue
-        if one.refused_s is not None:
-            count = 1 << min(one.times, MOST_DOUBLINGS)
-            if have_passed(count, one.refused_s, memory, snapshot, given.settings):
-                one = replace(one, refused_s=None)
-        elif one.served_s is not None:
-            retaken = any(asked_s.get(node, 0.0) >= one.served_s for node in one.nodes)
-            is_over = have_passed(1, one.served_s, memory, snapshot, given.settings)
+        if record.refused_s is not None:
+            count = 1 << min(record.times, MOST_DOUBLINGS)
+            if have_passed(count, record.refused_s, memory, snapshot, given.settings):
+                record = replace(record, refused_s=None)
+        elif record.served_s is not None:
+            retaken = any(asked_s.get(node, 0.0) >= record.served_s for node in record.nodes)
+            is_over = have_passed(1, record.served_s, memory, snapshot, given.settings)
             if is_over or (retaken and snapshot.pilots_come_last):
-                one = VainReleases(job_id=one.job_id, times=one.times + 1, refused_s=given.now_s)
-        vain[base] = one
+                record = VainReleases(
+                    job_id=record.job_id, times=record.times + 1, refused_s=given.now_s
+                )
+        vain[base] = record
     return replace(memory, vain=vain)
 
 
@@ -59,12 +65,12 @@ def _has_started(pilot: PilotView) -> bool:
 
 def why_refused(job: Job, known: Known) -> str:
     """Say why nothing is released for a job at the moment; "": it is not refused."""
-    one = known.get(job.counts_as)
-    if one is None or one.refused_s is None:
+    record = known.get(job.counts_as)
+    if record is None or record.refused_s is None:
         return ""
     return (
-        f"The scheduler passed over it {one.times} times while its nodes were free: none are"
-        f" released for it for {1 << min(one.times, MOST_DOUBLINGS)} cycles."
+        f"The scheduler passed over it {record.times} times while its nodes were free: none are"
+        f" released for it for {1 << min(record.times, MOST_DOUBLINGS)} cycles."
     )
 
 
@@ -75,17 +81,17 @@ def serve(known: Known, served: Iterable[Served], now_s: float) -> Known:
         base, job_id = job.counts_as, job.job_id
         if base in after:
             continue
-        one = known.get(base, VainReleases(job_id=job_id))
-        is_same = one.job_id == job_id and one.served_s is not None
-        since_s = one.served_s if is_same else now_s
+        record = known.get(base, VainReleases(job_id=job_id))
+        is_same = record.job_id == job_id and record.served_s is not None
+        since_s = record.served_s if is_same else now_s
         after[base] = VainReleases(
             job_id=job_id,
-            times=one.times,
+            times=record.times,
             served_s=None if nodes is None else since_s,
             nodes=nodes or (),
-            refused_s=one.refused_s,
+            refused_s=record.refused_s,
         )
-    for base, one in known.items():
-        if base not in after and one.times:
-            after[base] = replace(one, served_s=None, nodes=())
+    for base, record in known.items():
+        if base not in after and record.times:
+            after[base] = replace(record, served_s=None, nodes=())
     return after

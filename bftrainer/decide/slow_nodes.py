@@ -30,14 +30,14 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
     before, settings = memory.slow_nodes, given.settings
     if not (before or given.speeds):
         return memory
-    known = dict(before)
+    observed = dict(before)
     for node, fraction in given.speeds.items():
         trainer_id = given.training.get(node, "")
-        known[node] = SlowNode(fraction=fraction, seen_s=given.now_s, trainer_id=trainer_id)
+        observed[node] = SlowNode(fraction=fraction, seen_s=given.now_s, trainer_id=trainer_id)
     slow_nodes = {
-        node: one
-        for node, one in known.items()
-        if fraction_now(one, settings, given.now_s) <= forgotten_above(settings)
+        node: slow_node
+        for node, slow_node in observed.items()
+        if fraction_now(slow_node, settings, given.now_s) <= forgotten_above(settings)
     }
     return replace(memory, slow_nodes=slow_nodes)
 
@@ -51,10 +51,10 @@ def forgotten_above(settings: Settings) -> float:
     return threshold + CLEAR_ABOVE if threshold else 0.0
 
 
-def fraction_now(one: SlowNode, settings: Settings, now_s: float) -> float:
+def fraction_now(slow_node: SlowNode, settings: Settings, now_s: float) -> float:
     """Assumed speed of a slow node: the deficit halves every ``straggler_memory_s``."""
-    halvings = max(0.0, now_s - one.seen_s) / settings.straggler_memory_s
-    return 1.0 - (1.0 - one.fraction) * exp2(-halvings)
+    halvings = max(0.0, now_s - slow_node.seen_s) / settings.straggler_memory_s
+    return 1.0 - (1.0 - slow_node.fraction) * exp2(-halvings)
 
 
 def settle(memory: Memory, in_pool: AbstractSet[str], given: DecisionInput) -> Memory:
@@ -89,11 +89,13 @@ class WithSlowNodes:
 
     def answer(self, problem: Problem, ask: Ask) -> Decided:
         """Return the answer that is worth most given the slow nodes; ties: the earlier."""
-        slow = self.memory.slow_nodes
-        if not slow:
+        slow_nodes = self.memory.slow_nodes
+        if not slow_nodes:
             return ask(problem)
         settings, now_s = self.given.settings, self.given.now_s
-        fractions = {node: fraction_now(seen, settings, now_s) for node, seen in slow.items()}
+        fractions = {
+            node: fraction_now(slow_node, settings, now_s) for node, slow_node in slow_nodes.items()
+        }
         answers = [ask(offered) for offered in without_some(problem, fractions)]
         return max(
             answers,
@@ -121,7 +123,7 @@ def replaced(
     for node in sorted(given.speeds.keys() & memory.slow_nodes.keys() - pairs.keys()):
         trainer_id = given.training.get(node, "")
         is_going = memory.assignment.get(node) == trainer_id and node not in assignment
-        if is_going and (others := coming.get(trainer_id)):
-            pairs[node] = Replacing(node=others[0], trainer_id=trainer_id)
-            coming[trainer_id] = others[1:] or others
+        if is_going and (replacements := coming.get(trainer_id)):
+            pairs[node] = Replacing(node=replacements[0], trainer_id=trainer_id)
+            coming[trainer_id] = replacements[1:] or replacements
     return pairs

@@ -24,8 +24,8 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
     most_s, now_s = given.settings.max_wait_s, given.now_s
     waits = dict[str, Wait]()
     for record in given.trainers if most_s is not None else ():
-        new = Wait(since_s=record.submitted_s if record.started_s is None else now_s)
-        wait = memory.waits.get(record.trainer_id, new)
+        new_wait = Wait(since_s=record.submitted_s if record.started_s is None else now_s)
+        wait = memory.waits.get(record.trainer_id, new_wait)
         if wait.turn_ends_s is not None and now_s >= wait.turn_ends_s:
             wait = Wait(since_s=now_s)  # its turn is over
         if wait.turn_ends_s is None and record.trainer_id in given.training.values():
@@ -54,23 +54,23 @@ def given_to(trainer_id: str, problem: Problem, taken: Iterable[str]) -> Mapping
         problem: of all trainers.
         taken: nodes that are given away.
     """
-    one = next((t for t in problem.trainers if t.trainer_id == trainer_id), None)
-    if one is None:
+    trainer = next((t for t in problem.trainers if t.trainer_id == trainer_id), None)
+    if trainer is None:
         return {}
-    alone = replace(one, n_max=one.n_min, must_run=True)
+    alone = replace(trainer, n_max=trainer.n_min, must_run=True)
     out = set(taken)
-    owner = {n: t.trainer_id for t in problem.trainers for n in t.current if t is not one}
+    owner = {n: t.trainer_id for t in problem.trainers for n in t.current if t is not trainer}
     sizes = Counter(owner.values())
     nodes = [node for node in problem.nodes if node.name not in out | owner.keys()]
     for loser in ("", *sorted(sizes, key=lambda other: (-sizes[other], other))):
         nodes += [n for n in problem.nodes if owner.get(n.name) == loser and n.name not in out]
-        if len(nodes) < one.n_min:
+        if len(nodes) < trainer.n_min:
             continue
         try:
-            found = solve(
+            answer = solve(
                 replace(problem, nodes=tuple(nodes), trainers=(alone,), p_jmax=1, caps=())
             )
         except ProblemError:
             continue
-        return found.assignment
+        return answer.assignment
     return {}

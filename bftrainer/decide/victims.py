@@ -76,16 +76,16 @@ def give(
         if lacking:
             matching.offer(tier)
             _meet(matching, lacking)
-    left, gone = offer.of_trainers, 0
-    while lacking and (candidates := matching.reachable(lacking) & left):
+    candidates_left, released = offer.of_trainers, 0
+    while lacking and (candidates := matching.reachable(lacking) & candidates_left):
         count = min(sum(lacking.values()), candidates.bit_count())
-        names = pick(count, _names(sets, candidates), _names(sets, gone))
-        chosen = sets.named(names)
-        matching.offer(chosen)
+        names = pick(count, _names(sets, candidates), _names(sets, released))
+        victims = sets.named(names)
+        matching.offer(victims)
         _meet(matching, lacking)
-        left &= ~chosen  # what does not help now will not later
-        gone |= chosen & ~matching.unused
-        matching.unused &= ~chosen
+        candidates_left &= ~victims  # what does not help now will not later
+        released |= victims & ~matching.unused
+        matching.unused &= ~victims
     if lacking:
         matching.offer(offer.of_others)
         _meet(matching, lacking)
@@ -107,13 +107,13 @@ def _shared_out(
     placed: Sequence[Placed], has: Mapping[NodeSet, NodeSet], offer: VictimPool
 ) -> list[tuple[Job, NodeSet]]:
     """Split the nodes of each set of demands among its jobs; the first get the free ones."""
-    left = dict(has)
+    unshared = dict(has)
     shares: list[tuple[Job, NodeSet]] = []
     for job, demand in placed:
         among, missing, share = demand.among, demand.count, 0
         for tier in (offer.free, *offer.at_no_cost, offer.of_trainers, offer.of_others):
-            share |= first(left[among] & tier, missing - share.bit_count())
-        left[among] &= ~share
+            share |= first(unshared[among] & tier, missing - share.bit_count())
+        unshared[among] &= ~share
         shares.append((job, share))
     return shares
 
@@ -152,10 +152,10 @@ def cheapest(
     by_name = {node.name: node for node in nodes}
     is_held = {node.name: node.is_held for node in nodes}
     *at_no_cost, of_trainers = tiers_of(is_held, assignment)
-    chosen = [name for tier in at_no_cost for name in tier][:count]
-    if missing := min(count - len(chosen), len(of_trainers)):
-        chosen += sorted(pick(missing, of_trainers, gone))
-    return [by_name[name] for name in chosen]
+    victims = [name for tier in at_no_cost for name in tier][:count]
+    if missing := min(count - len(victims), len(of_trainers)):
+        victims += sorted(pick(missing, of_trainers, gone))
+    return [by_name[name] for name in victims]
 
 
 def first_by_name(

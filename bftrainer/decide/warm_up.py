@@ -15,17 +15,17 @@ NEWEST = 0.2  # weight of the newest in the average
 
 def observe(memory: Memory, given: DecisionInput) -> Memory:
     """Note which assigned nodes do not train yet, and learn from those that now do."""
-    known = memory.joining
+    joining = memory.joining
     waits = {p.node for p in given.pilots if p.is_held and not p.is_leaving}
     waits &= memory.assignment.keys() - given.training.keys()
-    average_s, count = known.warm_up_s, known.count
-    for node, joined_s in sorted(known.since_s.items()):
+    average_s, count = joining.warm_up_s, joining.count
+    for node, joined_s in sorted(joining.since_s.items()):
         if node in given.training and joined_s >= given.slept.until_s:
             took_s, count = given.now_s - joined_s, count + 1
             average_s += max(NEWEST, 1.0 / count) * (took_s - average_s)
-    since_s = {node: known.since_s.get(node, given.now_s) for node in sorted(waits)}
+    since_s = {node: joining.since_s.get(node, given.now_s) for node in sorted(waits)}
     joins = Joining(since_s=since_s, warm_up_s=average_s, count=count)
-    return memory if joins == known else replace(memory, joining=joins)
+    return memory if joins == joining else replace(memory, joining=joins)
 
 
 def warm_up_s(joining: Joining, t_fwd_s: float, now_s: float) -> float:

@@ -62,8 +62,8 @@ class Admission:
             now_s=self.now_s,
             slots=min(self.settings.p_jmax, len(problem.trainers) + len(self.kept)),
         )
-        for one in self.kept:
-            line.charge(one, self.records[one].spec.n_min)
+        for trainer_id in self.kept:
+            line.charge(trainer_id, self.records[trainer_id].spec.n_min)
         return _fairly(problem, line)
 
     def wake_at_s(self, admitted: Problem) -> float | None:
@@ -81,8 +81,8 @@ class _Room:
         self._left = [cap.most for cap in problem.caps]
         self._caps: dict[str, list[int]] = {}
         for number, cap in enumerate(problem.caps):
-            for one in cap.trainers:
-                self._caps.setdefault(one, []).append(number)
+            for trainer_id in cap.trainers:
+                self._caps.setdefault(trainer_id, []).append(number)
 
     def has(self, trainer: ProblemTrainer) -> bool:
         """Return whether the trainer's caps leave room for its n_min."""
@@ -114,19 +114,19 @@ def _fairly(problem: Problem, line: Line) -> Problem:
         j, n_min = index[trainer.trainer_id], trainer.n_min
         if room.has(trainer) and handing.settle(j, n_min) and handing.take(j, n_min):
             room.take(trainer)
-            who = line.charge(trainer.trainer_id, n_min)
-            first_of.setdefault(who, trainer.trainer_id)
+            owner = line.charge(trainer.trainer_id, n_min)
+            first_of.setdefault(owner, trainer.trainer_id)
             admitted.append(trainer.trainer_id)
     return _with(problem, admitted, must_run=frozenset(first_of.values()))
 
 
 def _with(problem: Problem, admitted: list[str], must_run: frozenset[str] = frozenset()) -> Problem:
     """Return the problem with those admitted first, in order of submission."""
-    chosen = frozenset(admitted)
+    admitted_ids = frozenset(admitted)
     first = [
         replace(t, must_run=True) if t.trainer_id in must_run else t
         for t in problem.trainers
-        if t.trainer_id in chosen
+        if t.trainer_id in admitted_ids
     ]
-    rest = [t for t in problem.trainers if t.trainer_id not in chosen]
-    return replace(problem, trainers=(*first, *rest), p_jmax=len(first))
+    left_out = [t for t in problem.trainers if t.trainer_id not in admitted_ids]
+    return replace(problem, trainers=(*first, *left_out), p_jmax=len(first))

@@ -31,16 +31,18 @@ def of_groups(
         return ()
     members: dict[tuple[str, int], list[str]] = {}
     for record in records:
-        for name, most, _ in limits_on(record.spec, limits):
-            members.setdefault((name, most), []).append(record.trainer_id)
+        for name, max_nodes, _ in limits_on(record.spec, limits):
+            members.setdefault((name, max_nodes), []).append(record.trainer_id)
     return tuple(
         [
             Cap(
                 name=name,
-                trainers=tuple(own),
-                most=max(0, most - sum([kept.get(one, 0) for one in own])),
+                trainers=tuple(trainer_ids),
+                most=max(
+                    0, max_nodes - sum([kept.get(trainer_id, 0) for trainer_id in trainer_ids])
+                ),
             )
-            for (name, most), own in members.items()
+            for (name, max_nodes), trainer_ids in members.items()
         ]
     )
 
@@ -48,14 +50,14 @@ def of_groups(
 def limits_on(spec: TrainerSpec, limits: Limits) -> list[tuple[str, int, str]]:
     """Return whose limits a trainer shares: a name, the nodes, the policy's key."""
     account = f"account {spec.account}" if spec.account else "the default account"
-    found = []
-    for name, most, key in (
+    shared_limits = []
+    for name, max_nodes, key in (
         (f"user {spec.user}", limit_of(limits.by_user, spec.user), "max_nodes_by_user"),
         (account, limit_of(limits.by_account, spec.account), "max_nodes_by_account"),
     ):
-        if most is not None:
-            found.append((name, most, key))
-    return found
+        if max_nodes is not None:
+            shared_limits.append((name, max_nodes, key))
+    return shared_limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,25 +87,27 @@ class WithinCaps:
                 bounds |= _cut(problem, cap, {**sizes, **bounds}, order)
         assignment = dict(decided.allocation.assignment)
         for cap in problem.caps:
-            for last in reversed([one for one in order if one in cap.trainers]):
+            for last in reversed(
+                [trainer_id for trainer_id in order if trainer_id in cap.trainers]
+            ):
                 if _held(cap, Counter(assignment.values())) > cap.most:
                     assignment = {n: t for n, t in assignment.items() if t != last}
         return stated(problem, decided, assignment)
 
 
 def _held(cap: Cap, sizes: Mapping[str, int]) -> int:
-    return sum([sizes.get(one, 0) for one in cap.trainers])
+    return sum([sizes.get(trainer_id, 0) for trainer_id in cap.trainers])
 
 
 def _cut(problem: Problem, cap: Cap, sizes: Mapping[str, int], order: list[str]) -> dict[str, int]:
     """Return the sizes of the members with the last admitted ones cut."""
     n_min = {t.trainer_id: t.n_min for t in problem.trainers}
-    left, bounds = cap.most, dict[str, int]()
-    for one in order:
-        if one in cap.trainers:
-            size = min(sizes.get(one, 0), left)
-            bounds[one] = size if size >= n_min[one] else 0
-            left -= bounds[one]
+    nodes_left, bounds = cap.most, dict[str, int]()
+    for trainer_id in order:
+        if trainer_id in cap.trainers:
+            size = min(sizes.get(trainer_id, 0), nodes_left)
+            bounds[trainer_id] = size if size >= n_min[trainer_id] else 0
+            nodes_left -= bounds[trainer_id]
     return bounds
 
 
@@ -112,8 +116,8 @@ def _offered(problem: Problem, bounds: Mapping[str, int]) -> Problem:
     never = len(problem.nodes) + 1  # a size that nobody can have
 
     def bound(trainer: ProblemTrainer, rank: int) -> ProblemTrainer:
-        most = bounds.get(trainer.trainer_id, trainer.n_max) if rank < problem.p_jmax else 0
-        low, high = (trainer.n_min, min(most, trainer.n_max)) if most else (never, never)
+        max_size = bounds.get(trainer.trainer_id, trainer.n_max) if rank < problem.p_jmax else 0
+        low, high = (trainer.n_min, min(max_size, trainer.n_max)) if max_size else (never, never)
         return replace(trainer, n_min=low, n_max=high, must_run=False)
 
     trainers = tuple([bound(trainer, rank) for rank, trainer in enumerate(problem.trainers)])

@@ -31,9 +31,9 @@ class AsPlanned:
         """
         decided = ask(problem)
         trains = set(self.given.training.values())
-        dropped = {t: why for t, why in decided.dropped.items() if t not in trains}
+        without_work = {t: why for t, why in decided.dropped.items() if t not in trains}
         allocation = _as_planned(decided.allocation, problem, self.given, self.memory)
-        return replace(decided, allocation=allocation, dropped=dropped)
+        return replace(decided, allocation=allocation, dropped=without_work)
 
 
 def _as_planned(
@@ -45,25 +45,25 @@ def _as_planned(
     which a third one starts. A node that ends within the forward-looking time moves if its trainer
     gets one that lasts longer than this one will have lasted since it began to start there.
     """
-    planned, training = memory.assignment, given.training
+    plan, training = memory.assignment, given.training
     go_on = dict(training.items() & allocation.assignment.items())
     nodes = {node.name: node for node in problem.nodes if node.name not in go_on}
     elsewhere = training.keys() | memory.slow_nodes.keys()
-    theirs = sorted(planned.keys() & nodes.keys() - elsewhere)
-    stays = {name: planned[name] for name in theirs}
+    theirs = sorted(plan.keys() & nodes.keys() - elsewhere)
+    stays = {name: plan[name] for name in theirs}
     if stays.items() <= allocation.assignment.items():
         return allocation
     lasts_s = _lasts_s(given, memory, problem, [nodes[name] for name in theirs])
     offered_s: dict[str, float] = {}  # the new node of a trainer that lasts longest
     for name, trainer_id in allocation.assignment.items():
-        if name in nodes and planned.get(name) != trainer_id:
+        if name in nodes and plan.get(name) != trainer_id:
             remaining_s = _remaining_s(nodes[name], problem)
             offered_s[trainer_id] = max(remaining_s, offered_s.get(trainer_id, 0.0))
     stays = {n: t for n, t in stays.items() if lasts_s[n] >= offered_s.get(t, 0.0)}
     for is_any_type in (True, False):
         kinds = {n: "" if is_any_type else node.eligibility for n, node in nodes.items()}
-        found = _exchanged(allocation.assignment, stays, kinds)
-        exchanged = replace(allocation, assignment=found)
+        assignment = _exchanged(allocation.assignment, stays, kinds)
+        exchanged = replace(allocation, assignment=assignment)
         if find_violations(problem, exchanged) == find_violations(problem, allocation):
             return exchanged  # as good, and valid
     return allocation
@@ -75,20 +75,20 @@ def _exchanged(
     """Give each trainer as many nodes of a kind as it has, planned ones first."""
     free = {name: trainer_id for name, trainer_id in assignment.items() if name in kinds}
     wants = Counter((trainer_id, kinds[name]) for name, trainer_id in free.items())
-    found = {name: trainer_id for name, trainer_id in assignment.items() if name not in kinds}
+    exchanged = {name: trainer_id for name, trainer_id in assignment.items() if name not in kinds}
     agreed = dict(stays.items() & free.items())
     for choice in (agreed, stays, free):  # in order of preference
-        for name in sorted(choice.keys() - found.keys()):
+        for name in sorted(choice.keys() - exchanged.keys()):
             want = choice[name], kinds[name]
             if wants[want]:
                 wants[want] -= 1
-                found[name] = choice[name]
-    left = sorted(free.keys() - found.keys())
+                exchanged[name] = choice[name]
+    free_nodes = sorted(free.keys() - exchanged.keys())
     for trainer_id, kind in sorted(wants.elements()):
-        name = next(n for n in left if kinds[n] == kind)
-        left.remove(name)
-        found[name] = trainer_id
-    return found
+        name = next(n for n in free_nodes if kinds[n] == kind)
+        free_nodes.remove(name)
+        exchanged[name] = trainer_id
+    return exchanged
 
 
 def _lasts_s(

@@ -28,20 +28,29 @@ class InSizes:
         if not any(trainer.sizes for trainer in problem.trainers):
             return ask(problem)
         trainers = {trainer.trainer_id: trainer for trainer in problem.trainers}
-        bounds = {one: t.largest_of(t.n_max) for one, t in trainers.items() if t.sizes}
+        bounds = {
+            trainer_id: t.largest_of(t.n_max) for trainer_id, t in trainers.items() if t.sizes
+        }
         for _ in range(ROUNDS):
             decided = ask(_without_sets(problem, bounds))
             sizes = decided.allocation.sizes()
-            fitting = {one: trainers[one].largest_of(sizes.get(one, 0)) for one in bounds}
-            lower = {one: size for one, size in fitting.items() if size < sizes.get(one, 0)}
+            fitting = {
+                trainer_id: trainers[trainer_id].largest_of(sizes.get(trainer_id, 0))
+                for trainer_id in bounds
+            }
+            lower = {
+                trainer_id: size
+                for trainer_id, size in fitting.items()
+                if size < sizes.get(trainer_id, 0)
+            }
             if not lower:
                 break
             bounds |= lower
         assignment = dict(decided.allocation.assignment)
-        for one, size in lower.items():
-            first = [*trainers[one].settled, *trainers[one].current]
-            own = sorted([name for name, owner in assignment.items() if owner == one])
-            for name in [n for n in dict.fromkeys([*first, *own]) if n in own][size:]:
+        for trainer_id, size in lower.items():
+            first = [*trainers[trainer_id].settled, *trainers[trainer_id].current]
+            its_nodes = sorted([name for name, owner in assignment.items() if owner == trainer_id])
+            for name in [n for n in dict.fromkeys([*first, *its_nodes]) if n in its_nodes][size:]:
                 del assignment[name]
         return stated(problem, decided, assignment)
 
@@ -51,10 +60,10 @@ def _without_sets(problem: Problem, bounds: Mapping[str, int]) -> Problem:
     never = len(problem.nodes) + 1  # a size that nobody can have
 
     def bound(trainer: ProblemTrainer) -> ProblemTrainer:
-        most = bounds.get(trainer.trainer_id)
-        if most is None:
+        max_size = bounds.get(trainer.trainer_id)
+        if max_size is None:
             return trainer
-        low = trainer.n_min if most else never
-        return replace(trainer, n_min=low, n_max=max(low, most), sizes=())
+        low = trainer.n_min if max_size else never
+        return replace(trainer, n_min=low, n_max=max(low, max_size), sizes=())
 
     return replace(problem, trainers=tuple(map(bound, problem.trainers)))

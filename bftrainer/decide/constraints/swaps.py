@@ -52,8 +52,8 @@ class Owners:
 
     def swaps(self, assignment: Mapping[str, str]) -> list[str]:
         """Return the nodes of pilots of another user than their trainer's, sorted."""
-        known = assignment.keys() & self.pilots.keys()
-        return sorted([node for node in known if self.is_swap(node, assignment[node])])
+        nodes = assignment.keys() & self.pilots.keys()
+        return sorted([node for node in nodes if self.is_swap(node, assignment[node])])
 
     def is_swap(self, node: str, trainer_id: str) -> bool:
         """Return whether the node's pilot would have to be another user's."""
@@ -85,11 +85,12 @@ class PricedSwaps:
         worth = allocation_value(problem, careful.allocation.assignment)
         careful = replace(careful, allocation=replace(careful.allocation, objective=worth))
         worths = [
-            _worth(one.allocation, problem, self.owners, self.swap_s) for one in (best, careful)
+            _worth(decided.allocation, problem, self.owners, self.swap_s)
+            for decided in (best, careful)
         ]
         gap = max(0.0, best.allocation.objective + best.allocation.gap - max(worths))
-        chosen = best if worths[0] >= worths[1] else careful
-        return replace(chosen, allocation=replace(chosen.allocation, gap=gap))
+        better = best if worths[0] >= worths[1] else careful
+        return replace(better, allocation=replace(better.allocation, gap=gap))
 
 
 def _worth(allocation: Allocation, problem: Problem, owners: Owners, cost_s: float) -> float:
@@ -111,15 +112,15 @@ def _worth(allocation: Allocation, problem: Problem, owners: Owners, cost_s: flo
 
 def under_way(memory: Memory, pool: Pool, now_s: float) -> dict[str, Swap]:
     """Return the swaps whose pilot has been released and whose node is not free yet."""
-    there = {node.name for node in pool.nodes}
-    return {n: s for n, s in memory.swaps.items() if n not in there and now_s < s.until_s}
+    in_pool = {node.name for node in pool.nodes}
+    return {n: s for n, s in memory.swaps.items() if n not in in_pool and now_s < s.until_s}
 
 
 def noted(memory: Memory, pool: Pool, begun: Mapping[str, str], now_s: float) -> dict[str, Swap]:
     """Return the swaps under way, and those that begin now (node -> trainer)."""
     until_s = now_s + TIMES * swap_s(memory.ends)  # later, the node has gone elsewhere
-    new = {node: Swap(trainer_id=owner, until_s=until_s) for node, owner in begun.items()}
-    return {**under_way(memory, pool, now_s), **new}
+    begun_swaps = {node: Swap(trainer_id=owner, until_s=until_s) for node, owner in begun.items()}
+    return {**under_way(memory, pool, now_s), **begun_swaps}
 
 
 def split(
@@ -131,13 +132,13 @@ def split(
     with the trainer that has ``held`` it, if it is still there.
     """
     awaited = Counter(swap.trainer_id for swap in coming)
-    kept, swapped = dict(assignment), dict[str, str]()
+    staying, swapped = dict(assignment), dict[str, str]()
     for node in owners.swaps(assignment) if owners.pilots else ():
-        trainer_id = kept.pop(node)
+        trainer_id = staying.pop(node)
         if not awaited[trainer_id]:
             swapped[node] = trainer_id
             continue
         awaited[trainer_id] -= 1
         if held.get(node) in owners.trainers:
-            kept[node] = held[node]
-    return kept, swapped
+            staying[node] = held[node]
+    return staying, swapped

@@ -151,8 +151,8 @@ class Policy:
 
 def in_order(trainer_ids: Iterable[str], order: tuple[str, ...]) -> list[str]:
     """Return trainers (given in order of submission) in a policy's order of admission."""
-    named = frozenset(order)
-    return [*order, *(one for one in trainer_ids if one not in named)]
+    admitted = frozenset(order)
+    return [*order, *(trainer_id for trainer_id in trainer_ids if trainer_id not in admitted)]
 
 
 def policy_names() -> list[str]:
@@ -205,8 +205,8 @@ def options_of(policy: AllocationPolicy, given: Mapping[str, Any]) -> Any:
         OptionError: BFT-3053, one is unknown, or the policy does not accept it.
     """
     cls = policy.traits.options
-    known = [one.name for one in fields(cls)]
-    listed = f"Its options: {', '.join(known)}." if known else "It has no options."
+    names = [option.name for option in fields(cls)]
+    listed = f"Its options: {', '.join(names)}." if names else "It has no options."
     problems = [
         OptionProblem(
             path=(name,),
@@ -214,14 +214,14 @@ def options_of(policy: AllocationPolicy, given: Mapping[str, Any]) -> Any:
             next_step=f"Did you mean {close[0]}?" if close else listed,
         )
         for name in given
-        if name not in known
-        for close in (difflib.get_close_matches(name, known, n=1),)
+        if name not in names
+        for close in (difflib.get_close_matches(name, names, n=1),)
     ]
     if not problems:
         try:
             return from_plain({"type": cls.__name__, **given}, cls)
         except CanonicalError as error:
-            path = tuple(name for name in known if f".{name}" in error.where)[-1:]
+            path = tuple(name for name in names if f".{name}" in error.where)[-1:]
             option = f"Option {path[0]!r}" if path else "An option"
             problems = [
                 OptionProblem(

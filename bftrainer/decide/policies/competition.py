@@ -82,8 +82,8 @@ class Climb:
     ) -> Decided:
         """Build the policy's answer; while sizes are measured, ask again after ``measure_s``."""
         measures = any(
-            self._handing.size(j) and (one.points or not one.has_rates)
-            for j, one in enumerate(self._standings)
+            self._handing.size(j) and (standing.points or not standing.has_rates)
+            for j, standing in enumerate(self._standings)
         )
         wake_at_s = self._now_s + measure_s if measures else None
         return self._handing.answer(name, terms or self.terms, wake_at_s=wake_at_s)
@@ -96,34 +96,34 @@ class Climb:
         size, climber = self._handing.size(j), self._climbers[j]
         if not size or climber is None:
             return size
-        least, most, step = self._trainers[j].n_min, self._handing.room(j), self._step
-        known = self._known(j, most)
-        return next_size(size, known, climber.condition, step=step, least=least, most=most)
+        n_min, n_max, step = self._trainers[j].n_min, self._handing.room(j), self._step
+        points = self._known(j, n_max)
+        return next_size(size, points, climber.condition, step=step, least=n_min, most=n_max)
 
-    def _known(self, j: int, most: int) -> dict[int, MeasuredSize]:
+    def _known(self, j: int, n_max: int) -> dict[int, MeasuredSize]:
         """Return the measured sizes; if there are none those that the curve tells."""
         if points := self._standings[j].points:
             return {point.size: point for point in points}
-        size, least, step = self._handing.size(j), self._trainers[j].n_min, self._step
-        lower = (max(size - 2 * step, least), max(size - step, least))
-        return by_curve(self._trainers[j], (*lower, size, min(size + step, most)))
+        size, n_min, step = self._handing.size(j), self._trainers[j].n_min, self._step
+        lower = (max(size - 2 * step, n_min), max(size - step, n_min))
+        return by_curve(self._trainers[j], (*lower, size, min(size + step, n_max)))
 
     def terms(self, j: int) -> tuple[Term, ...]:
         """Return what the size of a trainer follows from, once all have moved."""
-        size, least, climber = self._handing.size(j), self._trainers[j].n_min, self._climbers[j]
+        size, n_min, climber = self._handing.size(j), self._trainers[j].n_min, self._climbers[j]
         room = Term("could have", self._handing.room(j), "nodes")
         if not size or climber is None:
-            return Term("needs at least", least, "nodes"), room
-        most = self._handing.largest(j)
-        points = neighbours(size, self._known(j, most), step=self._step, least=least, most=most)
+            return Term("needs at least", n_min, "nodes"), room
+        n_max = self._handing.largest(j)
+        points = neighbours(size, self._known(j, n_max), step=self._step, least=n_min, most=n_max)
         return *climber.condition.terms(points), room
 
     def _urgency(self, j: int, goal: int) -> tuple[int, float]:
         """Return rank and worth of a request; what is not measured yet is estimated."""
-        climber, found = (
+        climber, rates = (
             self._climbers[j],
             by_curve(self._trainers[j], (self._handing.size(j), goal)),
         )
         if climber is None or climber.by_size:
             return climber.rank if climber else 0, float(self._handing.size(j))
-        return climber.rank, -climber.condition.worth(found[self._handing.size(j)], found[goal])
+        return climber.rank, -climber.condition.worth(rates[self._handing.size(j)], rates[goal])

@@ -57,13 +57,13 @@ def _tables(rows: Sequence[Floats], spare: int) -> list[Floats]:
     memory = np.empty((min(widest, BLOCK), spare + 1))
     tables = [table.copy()]
     for row in rows:
-        some = row[:BLOCK, None]
-        sums = np.add(before[: len(some)], some, out=memory[: len(some)])
+        worths = row[:BLOCK, None]
+        sums = np.add(before[: len(worths)], worths, out=memory[: len(worths)])
         best = np.maximum.reduce(sums, axis=0)
         for first in range(BLOCK, len(row), BLOCK):  # these need ``first`` nodes to spare
-            some = row[first : first + BLOCK, None]
-            beyond = before[first : first + len(some), first:]
-            sums = np.add(beyond, some, out=memory[: len(some), first:])
+            worths = row[first : first + BLOCK, None]
+            beyond = before[first : first + len(worths), first:]
+            sums = np.add(beyond, worths, out=memory[: len(worths), first:])
             np.maximum(best[first:], np.maximum.reduce(sums, axis=0), out=best[first:])
         table[:] = best
         tables.append(best)

@@ -58,16 +58,20 @@ class Handing:
 
     def _home_of(self, j: int) -> int | None:
         """The class it has most nodes of; one that mixes classes has its first as a stand-in."""
-        accepted, held = self.accepted(j), self.pool.held[j]
+        accepted, held_by_class = self.accepted(j), self.pool.held[j]
         if self._mixes[j] and accepted:
             return accepted[0]
-        return max(accepted, key=held.__getitem__) if self.pool.present[j] and accepted else None
+        return (
+            max(accepted, key=held_by_class.__getitem__)
+            if self.pool.present[j] and accepted
+            else None
+        )
 
     def _spread(self, j: int) -> int:
         """The class it has most nodes of, else that with most nodes per trainer at home there."""
-        accepted, held = self.accepted(j) or [0], self.pool.held[j]
-        if any(held):
-            return max(accepted, key=held.__getitem__)
+        accepted, held_by_class = self.accepted(j) or [0], self.pool.held[j]
+        if any(held_by_class):
+            return max(accepted, key=held_by_class.__getitem__)
         return max(accepted, key=lambda k: self.counts[k] / (1 + self.home.count(k)))
 
     def accepted(self, j: int) -> list[int]:
@@ -95,18 +99,18 @@ class Handing:
             return 0
         if not self._mixes[j]:
             return min(self._largest(j, home), self.free[home] + self._split[j][home])
-        left, held = self._left_for(j), self.pool.held[j]
-        most = self.trainers[j].n_max
-        if self._keeps_all(j, left):
-            return min(most, sum(left))
-        return min(most, sum(map(min, held, left)))
+        available, held_by_class = self._left_for(j), self.pool.held[j]
+        n_max = self.trainers[j].n_max
+        if self._keeps_all(j, available):
+            return min(n_max, sum(available))
+        return min(n_max, sum(map(min, held_by_class, available)))
 
     def could_have(self, j: int) -> int:
         """Most nodes it can have while the others keep theirs, in any class it may choose."""
         if self.home[j] is not None:
             return self.room(j)
-        found = [min(self.free[k], self.pool.largest(j, k)) for k in self.accepted(j)]
-        return max(found, default=0)
+        rooms = [min(self.free[k], self.pool.largest(j, k)) for k in self.accepted(j)]
+        return max(rooms, default=0)
 
     def settle(self, j: int, need: int, preferred: int | None = None) -> bool:
         """Choose a home for a trainer without one; whether it can have ``need`` nodes.
@@ -118,50 +122,56 @@ class Handing:
             fitting = [k for k in self.accepted(j) if self.free[k] >= need]
             if not fitting:
                 return False
-            least = max(fitting, key=lambda k: self.free[k] / (1 + self.home.count(k)))
-            self.home[j] = preferred if preferred in fitting else least
+            least_contended = max(fitting, key=lambda k: self.free[k] / (1 + self.home.count(k)))
+            self.home[j] = preferred if preferred in fitting else least_contended
         return self.room(j) >= need
 
     def take(self, j: int, size: int) -> bool:
         """Let a trainer have ``size`` nodes if there is room; whether there is."""
         if size > self.room(j):
             return False
-        home, left = self.home[j], self._left_for(j)
+        home, available = self.home[j], self._left_for(j)
         if home is None:
-            taken = [0] * len(left)
+            split = [0] * len(available)
         elif not self._mixes[j]:
-            taken = [size * (k == home) for k in range(len(left))]
+            split = [size * (k == home) for k in range(len(available))]
         else:
-            taken = self._mixed(j, size, left)
-        for k, count in enumerate(taken):
+            split = self._mixed(j, size, available)
+        for k, count in enumerate(split):
             self.free[k] += self._split[j][k] - count
-        self._split[j] = taken
+        self._split[j] = split
         return True
 
     def _left_for(self, j: int) -> list[int]:
         """Free nodes that it accepts and its own, by class."""
         pairs = zip(self.free, self._split[j], self.pool.accepts[j], strict=True)
-        return [free + own if accepts else 0 for free, own, accepts in pairs]
+        return [free + its_nodes if accepts else 0 for free, its_nodes, accepts in pairs]
 
-    def _keeps_all(self, j: int, left: Sequence[int]) -> bool:
+    def _keeps_all(self, j: int, available: Sequence[int]) -> bool:
         """Return whether it can keep all the nodes it has, which one that grows must."""
-        held = self.pool.held[j]
-        n_held = sum(min(n, some) for n, some in zip(held, left, strict=True))
+        held_by_class = self.pool.held[j]
+        n_held = sum(
+            min(n, n_available) for n, n_available in zip(held_by_class, available, strict=True)
+        )
         return n_held == len(self.pool.present[j])
 
-    def _mixed(self, j: int, size: int, left: Sequence[int]) -> list[int]:
+    def _mixed(self, j: int, size: int, available: Sequence[int]) -> list[int]:
         """Nodes by class: those it has first, then of the classes with most left."""
-        held, taken, need = self.pool.held[j], [0] * len(left), size
-        if self._keeps_all(j, left) and size >= len(self.pool.present[j]):
-            taken, need = list(held), size - sum(held)
-            spare = [some - n for some, n in zip(left, held, strict=True)]
+        held_by_class, split, need = self.pool.held[j], [0] * len(available), size
+        if self._keeps_all(j, available) and size >= len(self.pool.present[j]):
+            split, need = list(held_by_class), size - sum(held_by_class)
+            spare = [
+                n_available - n for n_available, n in zip(available, held_by_class, strict=True)
+            ]
         else:
-            spare = [min(some, n) for some, n in zip(left, held, strict=True)]
-        for k in sorted(range(len(left)), key=lambda k: -spare[k]):
-            more = min(need, spare[k])
-            taken[k] += more
-            need -= more
-        return taken
+            spare = [
+                min(n_available, n) for n_available, n in zip(available, held_by_class, strict=True)
+            ]
+        for k in sorted(range(len(available)), key=lambda k: -spare[k]):
+            extra = min(need, spare[k])
+            split[k] += extra
+            need -= extra
+        return split
 
     def rates(self, j: int) -> list[float]:
         """Samples per second of sizes 0 to the largest, with the fastest batch."""
@@ -172,11 +182,11 @@ class Handing:
     def rate(self, j: int, size: float) -> float:
         """Samples per second at a size."""
         key = id(rate_curve(self.trainers[j], Objective.THROUGHPUT)), size
-        found = self._rates.get(key)
-        if found is None:  # trainers of one network have one curve
+        rate = self._rates.get(key)
+        if rate is None:  # trainers of one network have one curve
             curve = rate_curve(self.trainers[j], Objective.THROUGHPUT)
-            found = self._rates[key] = rate_at(curve, size)
-        return found
+            rate = self._rates[key] = rate_at(curve, size)
+        return rate
 
     def answer(
         self,
@@ -194,7 +204,7 @@ class Handing:
             wake_at_s: when to ask again; None: at the next event.
         """
         ids = [trainer.trainer_id for trainer in self.trainers]
-        named = sorted(order, key=lambda j: not self.size(j))
+        in_line = sorted(order, key=lambda j: not self.size(j))
         allocation = make_allocation(
             self._seen,
             self.pool,
@@ -203,13 +213,13 @@ class Handing:
             node_price=0.0,
             solver=name,
         )
-        stopped = {ids[j]: NO_MARGINAL for j in named[self.problem.p_jmax :]}
+        stopped = {ids[j]: NO_MARGINAL for j in in_line[self.problem.p_jmax :]}
         allocation = replace(allocation, marginals={**allocation.marginals, **stopped})
         return Decided(
             allocation=allocation,
             wake_at_s=wake_at_s,
-            order=tuple([ids[j] for j in named]),
-            terms={one: terms(j) for j, one in enumerate(ids)},
+            order=tuple([ids[j] for j in in_line]),
+            terms={trainer_id: terms(j) for j, trainer_id in enumerate(ids)},
         )
 
 

@@ -73,16 +73,16 @@ class Rows:
         """Fill in what does not change with its size."""
         handing, row = self._handing, self._rows[self._place[j]]
         trainer, t_fwd_s = handing.trainers[j], max(handing.problem.t_fwd_s, TINY)
-        known = context.trainers[trainer.trainer_id]
-        one, ahead = self._one(j), self._ahead[j]
-        has_goal = known.left_samples is not None
-        goal = known.done_samples + ahead
-        row[TIME_LEFT] = math.log(max(ahead, TINY) / max(one, TINY))
+        standing = context.trainers[trainer.trainer_id]
+        rate_per_node, ahead = self._one(j), self._ahead[j]
+        has_goal = standing.left_samples is not None
+        goal = standing.done_samples + ahead
+        row[TIME_LEFT] = math.log(max(ahead, TINY) / max(rate_per_node, TINY))
         row[7:] = (
-            known.done_samples / goal if has_goal and goal else 0.0,
+            standing.done_samples / goal if has_goal and goal else 0.0,
             float(has_goal),
-            math.log1p(max(0.0, context.now_s - known.submitted_s) / HOUR_S) / FAR,
-            math.log1p(known.attained_node_s / HOUR_S) / FAR,
+            math.log1p(max(0.0, context.now_s - standing.submitted_s) / HOUR_S) / FAR,
+            math.log1p(standing.attained_node_s / HOUR_S) / FAR,
             min(trainer.rescale_up_s / t_fwd_s, FAR),
             min(trainer.rescale_down_s / t_fwd_s, FAR),
             len(handing.pool.present[j]) / max(1, self.largest(j)),
@@ -107,23 +107,23 @@ class Rows:
     def update(self, j: int) -> None:
         """Fill in what changes with a trainer's size."""
         handing, row, rates = self._handing, self._rows[self._place[j]], self._rates[j]
-        size, after, one = handing.size(j), self.next_size(j), max(self._one(j), TINY)
+        size, after, rate_per_node = handing.size(j), self.next_size(j), max(self._one(j), TINY)
         is_over = after >= len(rates)
-        more = 0.0 if is_over else max(0.0, rates[after] - rates[size]) / (after - size)
+        gain_per_node = 0.0 if is_over else max(0.0, rates[after] - rates[size]) / (after - size)
         row[SIZE] = size / max(1, self.largest(j))
         row[SHARE] = size / self._total
         row[RETURNS] = float(size < len(handing.pool.present[j]))
-        row[EFFICIENCY] = 0.0 if is_over else rates[after] / after / one
-        row[MARGINAL] = more / one
-        row[GAIN] = math.log(max(more, TINY) / max(self._ahead[j], TINY))
+        row[EFFICIENCY] = 0.0 if is_over else rates[after] / after / rate_per_node
+        row[MARGINAL] = gain_per_node / rate_per_node
+        row[GAIN] = math.log(max(gain_per_node, TINY) / max(self._ahead[j], TINY))
 
     def rows(self) -> Array:
         """Return the rows (J, F), gain and time left relative to the mean of those seen."""
-        found = self._rows.copy()
+        rows = self._rows.copy()
         for column in (GAIN, TIME_LEFT):
-            found[:, column] -= found[:, column].mean()
-        np.clip(found, -FAR, FAR, out=found)
-        return found
+            rows[:, column] -= rows[:, column].mean()
+        np.clip(rows, -FAR, FAR, out=rows)
+        return rows
 
     def worth(self, j: int) -> float:
         """Return the share of its work done until T_fwd, less what a change of size costs."""
@@ -133,8 +133,8 @@ class Rows:
         if size != now:
             cost_s = trainer.rescale_up_s if size > now else trainer.rescale_down_s
         rate_now = rates[min(now, len(rates) - 1)]
-        done = handing.problem.t_fwd_s * rates[size] - cost_s * rate_now
-        return done / max(self._ahead[j], TINY)
+        samples = handing.problem.t_fwd_s * rates[size] - cost_s * rate_now
+        return samples / max(self._ahead[j], TINY)
 
 
 WINDOW = 40  # trainers seen: those with nodes, then by submission
@@ -196,19 +196,19 @@ class Dl2Policy:
         state: Mapping[str, Any] = context.state or {}
         until_s = state.get("until_s", -math.inf)
         is_new = not self._goes_on or until_s <= context.now_s
-        found = Filling(Handing(problem, admits=True), context)
+        filling = Filling(Handing(problem, admits=True), context)
         if not is_new:
-            found.keep(state["sizes"])
-        found.run(choose)
+            filling.keep(state["sizes"])
+        filling.run(choose)
         if is_new:
             until_s = context.now_s + context.options.slot_s
-            if self._goes_on and any(found.handing.pool.present):
-                going_on = Filling(Handing(problem, admits=True), context)
-                going_on.keep({})
-                going_on.run(choose)
-                if going_on.worth() >= found.worth():
-                    found = going_on
-        return found.answer(self.name, context, choose, until_s)
+            if self._goes_on and any(filling.handing.pool.present):
+                resumed = Filling(Handing(problem, admits=True), context)
+                resumed.keep({})
+                resumed.run(choose)
+                if resumed.worth() >= filling.worth():
+                    filling = resumed
+        return filling.answer(self.name, context, choose, until_s)
 
 
 class Best:
@@ -243,13 +243,13 @@ class Filling:
         """Give everybody what it was given, by its id, or what it has."""
         handing = self.handing
         for j in self.seen:
-            one = handing.trainers[j]
+            trainer = handing.trainers[j]
             size = min(
-                sizes.get(one.trainer_id, len(handing.pool.present[j])), self._rows.largest(j)
+                sizes.get(trainer.trainer_id, len(handing.pool.present[j])), self._rows.largest(j)
             )
-            if size < one.n_min or self._running == handing.problem.p_jmax:
+            if size < trainer.n_min or self._running == handing.problem.p_jmax:
                 continue
-            if handing.settle(j, one.n_min) and handing.take(j, min(size, handing.room(j))):
+            if handing.settle(j, trainer.n_min) and handing.take(j, min(size, handing.room(j))):
                 self._running += 1
                 self._rows.update(j)
 
@@ -286,12 +286,12 @@ class Filling:
     def answer(self, name: str, context: Context, choose: Choose, until_s: float) -> Decided:
         """Return the allocation; the journal keeps the network's hash and the slot with it."""
         everybody = range(len(self.handing.trainers))
-        found = self.handing.answer(name, self._terms(choose), everybody)
+        decided = self.handing.answer(name, self._terms(choose), everybody)
         model = getattr(context.options, "model", "") or SHIPPED
-        sizes = dict(found.allocation.sizes())
+        sizes = dict(decided.allocation.sizes())
         waits = any(trainer.trainer_id not in sizes for trainer in self.handing.trainers)
         state = {"model": short_hash(model), "until_s": until_s, "sizes": sizes}
-        return replace(found, state=state, wake_at_s=until_s if waits else None)
+        return replace(decided, state=state, wake_at_s=until_s if waits else None)
 
     def _terms(self, choose: Choose) -> Callable[[int], tuple[Term, ...]]:
         """Return what the sizes follow from: scores where the filling ended."""

@@ -52,7 +52,11 @@ class Network:
 
     def arrays(self) -> dict[str, Array]:
         """The numbers by name."""
-        return {one.name: getattr(self, one.name) for one in fields(self) if one.name != "window"}
+        return {
+            parameter.name: getattr(self, parameter.name)
+            for parameter in fields(self)
+            if parameter.name != "window"
+        }
 
     def scores(self, rows: Array) -> Array:
         """Score each action of each trainer, and void.
@@ -66,10 +70,10 @@ class Network:
         pool = self._pool(rows, len(rows))
         first = np.maximum(rows @ self.row_in + (pool @ self.pool_in + self.bias_in), 0.0)
         second = np.maximum(first @ self.inner + self.bias_inner, 0.0)
-        found = np.empty(len(rows) * self.actions + 1)
-        found[:-1] = (second @ self.out + self.bias_out).reshape(-1)
-        found[-1] = pool @ self.void + self.bias_void[0]
-        return found
+        scores = np.empty(len(rows) * self.actions + 1)
+        scores[:-1] = (second @ self.out + self.bias_out).reshape(-1)
+        scores[-1] = pool @ self.void + self.bias_void[0]
+        return scores
 
     def _pool(self, rows: Array, present: int) -> Array:
         return np.append(rows.sum(0), float(present)) / self.window
@@ -80,8 +84,8 @@ def fresh(features: int, actions: int, window: int, width: int, seed: int) -> Ne
     chance = np.random.default_rng((seed, 41))
 
     def draw(rows: int, *columns: int) -> Array:
-        most = 1.0 / np.sqrt(rows)
-        return chance.uniform(-most, most, (rows, *columns))
+        bound = 1.0 / np.sqrt(rows)
+        return chance.uniform(-bound, bound, (rows, *columns))
 
     inputs = 2 * features + 1
     scale = np.sqrt(features / inputs)  # row and pool are one layer's inputs
@@ -103,8 +107,8 @@ def probabilities(scores: Array, mask: Mask) -> Array:
     """Return the softmax over allowed actions; the others have 0."""
     exponents = np.where(mask, scores, -np.inf)
     powers = np.exp(exponents - exponents.max(axis=-1, keepdims=True))
-    found: Array = powers / powers.sum(axis=-1, keepdims=True)
-    return found
+    shares: Array = powers / powers.sum(axis=-1, keepdims=True)
+    return shares
 
 
 MOST_BYTES = 100_000
@@ -135,7 +139,7 @@ def of_bytes(content: bytes) -> Network:
         with np.load(io.BytesIO(content), allow_pickle=False) as stored:
             numbers = {name: np.asarray(stored[name]) for name in stored.files}
         window = int(numbers.pop(WINDOW))
-        arrays = {name: one.astype(np.float64, casting="safe") for name, one in numbers.items()}
+        arrays = {name: array.astype(np.float64, casting="safe") for name, array in numbers.items()}
         network = Network(window=window, **arrays)
         is_whole = _is_whole(network)
     except (
@@ -169,7 +173,9 @@ def _is_whole(network: Network) -> bool:
     }
     arrays = network.arrays()
     fits = all(arrays[name].shape == shape for name, shape in shapes.items())
-    return fits and network.window > 0 and all(np.isfinite(one).all() for one in arrays.values())
+    return (
+        fits and network.window > 0 and all(np.isfinite(array).all() for array in arrays.values())
+    )
 
 
 @lru_cache(maxsize=8)

@@ -63,17 +63,17 @@ def max_min_time_shares(
         highs.addCol(0.0, 0.0, 1.0, 0, none, np.array([]))
     highs.addCol(1.0, 0.0, inf, 0, none, np.array([]))  # the smallest ratio
     highs.changeObjectiveSense(highspy.ObjSense.kMaximize)
-    own = np.arange(ratios.size, dtype=np.int32).reshape(ratios.shape)
+    columns = np.arange(ratios.size, dtype=np.int32).reshape(ratios.shape)
     for j in range(n_trainers):
-        highs.addRow(-inf, 1.0, n_types, own[j], np.ones(n_types))
-        with_least = np.append(own[j], np.int32(ratios.size))
+        highs.addRow(-inf, 1.0, n_types, columns[j], np.ones(n_types))
+        with_least = np.append(columns[j], np.int32(ratios.size))
         highs.addRow(0.0, inf, n_types + 1, with_least, np.append(ratios[j], -1.0))
     for k in range(n_types):
         highs.addRow(
-            -inf, nodes[k], n_trainers, own[:, k].copy(), np.array(sizes, dtype=np.float64)
+            -inf, nodes[k], n_trainers, columns[:, k].copy(), np.array(sizes, dtype=np.float64)
         )
-    least = _run(highs)[-1]
-    highs.changeColBounds(ratios.size, least * (1.0 - SLACK), inf)
+    least_ratio = _run(highs)[-1]
+    highs.changeColBounds(ratios.size, least_ratio * (1.0 - SLACK), inf)
     for column, ratio in enumerate([*ratios.ravel().tolist(), 0.0]):
         highs.changeColCost(column, ratio)
     shares: list[list[float]] = np.array(_run(highs)[:-1]).reshape(ratios.shape).tolist()
@@ -123,9 +123,10 @@ def _classes(handing: Handing, sizes: list[float]) -> dict[int, int]:
         return {}
     takes_part = [j for j in range(len(sizes)) if handing.accepted(j)]
     rates = [[float(accepts) for accepts in handing.pool.accepts[j]] for j in takes_part]
-    found = max_min_time_shares(rates, [sizes[j] for j in takes_part], handing.counts)
+    time_shares = max_min_time_shares(rates, [sizes[j] for j in takes_part], handing.counts)
     shares = {
-        j: [round(share, DIGITS) for share in own] for j, own in zip(takes_part, found, strict=True)
+        j: [round(share, DIGITS) for share in row]
+        for j, row in zip(takes_part, time_shares, strict=True)
     }
     return {j: max(handing.accepted(j), key=shares[j].__getitem__) for j in chooses}
 

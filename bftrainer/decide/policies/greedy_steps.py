@@ -84,7 +84,7 @@ def fill(
         The trainers that took a step, in order.
     """
     waiting: list[tuple[float, int, int]] = []
-    taken: list[int] = []
+    finished: list[int] = []
 
     def ask(j: int, size: int) -> None:
         step = next_step(j, size)
@@ -96,9 +96,9 @@ def fill(
     while waiting:
         _, j, size = heapq.heappop(waiting)
         if take(j, size):
-            taken.append(j)
+            finished.append(j)
             ask(j, size)
-    return taken
+    return finished
 
 
 def fair_sizes(handing: Handing, among: Sequence[int]) -> list[float]:
@@ -122,8 +122,12 @@ def samples_ahead(handing: Handing, context: Context, j: int) -> float:
     certain.
     """
     trainer = handing.trainers[j]
-    left = context.trainers[trainer.trainer_id].left_samples
-    return handing.problem.t_fwd_s * handing.rate(j, trainer.n_min) if left is None else left
+    left_samples = context.trainers[trainer.trainer_id].left_samples
+    return (
+        handing.problem.t_fwd_s * handing.rate(j, trainer.n_min)
+        if left_samples is None
+        else left_samples
+    )
 
 
 def saved(before: float, after: float) -> float:

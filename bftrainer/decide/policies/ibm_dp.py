@@ -56,40 +56,44 @@ def _allocate(problem: Problem, context: Context, /) -> Decided:
     validate(problem)
     options, state = context.options, context.state or {"entered": [], "round_s": None}
     # One that is no part of this problem, because its nodes are fixed for now, keeps its place.
-    before = [one for one in state["entered"] if one in context.trainers]
+    before = [trainer_id for trainer_id in state["entered"] if trainer_id in context.trainers]
     line = _line(problem, before)
     pool = view_pool(replace(_ordered(problem, line), p_jmax=len(line)))
     is_round = _is_due(state["round_s"], options.period_s, context.now_s) or _stops(pool)
     entered = _enter(pool, len(line), problem.p_jmax, shrinks=is_round)
-    entering = tuple([line[one.j] for one in entered])
-    known = dict.fromkeys([*before, *entering])
+    entering = tuple([line[entry.j] for entry in entered])
+    members = dict.fromkeys([*before, *entering])
     submitted = [trainer.trainer_id for trainer in problem.trainers]
     handing = Handing(_ordered(problem, in_order(submitted, entering)), is_spread=True)
-    found = _enter(handing.pool, len(entering), len(entering), shrinks=is_round)
-    worths = _worths(handing.pool, found)
-    _hand_out(handing, found, worths)
+    entries = _enter(handing.pool, len(entering), len(entering), shrinks=is_round)
+    worths = _worths(handing.pool, entries)
+    _hand_out(handing, entries, worths)
     round_s = context.now_s if is_round else state["round_s"]
     return replace(
-        handing.answer(POLICY.name, _terms(handing, found, worths).__getitem__),
-        state={"entered": list(known), "round_s": round_s},
+        handing.answer(POLICY.name, _terms(handing, entries, worths).__getitem__),
+        state={"entered": list(members), "round_s": round_s},
         wake_at_s=None if is_round else round_s + options.period_s,
         order=entering,
-        dropped=_dropped(problem, known) if options.drop and is_round else {},
+        dropped=_dropped(problem, members) if options.drop and is_round else {},
     )
 
 
 def _line(problem: Problem, entered: Sequence[str]) -> list[str]:
     """Return trainers that have entered, in that order, then others with nodes, then all others."""
-    known = frozenset(entered)
+    members = frozenset(entered)
     trainers = {trainer.trainer_id: trainer for trainer in problem.trainers}
-    first = [one for one in entered if one in trainers]
-    first += [one for one, trainer in trainers.items() if trainer.current and one not in known]
+    first = [trainer_id for trainer_id in entered if trainer_id in trainers]
+    first += [
+        trainer_id
+        for trainer_id, trainer in trainers.items()
+        if trainer.current and trainer_id not in members
+    ]
     return in_order(trainers, tuple(first))
 
 
 def _ordered(problem: Problem, order: Sequence[str]) -> Problem:
     trainers = {trainer.trainer_id: trainer for trainer in problem.trainers}
-    return replace(problem, trainers=tuple([trainers[one] for one in order]))
+    return replace(problem, trainers=tuple([trainers[trainer_id] for trainer_id in order]))
 
 
 def _is_due(round_s: float | None, period_s: float, now_s: float) -> bool:
@@ -106,9 +110,11 @@ def _stops(pool: PoolView) -> bool:
 
 def _home(pool: PoolView, j: int) -> tuple[int, int]:
     """Return the class of which a trainer has most nodes that it accepts, and how many."""
-    held = [n if is_mine else -1 for n, is_mine in zip(pool.held[j], pool.accepts[j], strict=True)]
-    most = max(held, default=-1)
-    return (held.index(most), most) if most >= 0 else (0, 0)
+    nodes_held = [
+        n if is_mine else -1 for n, is_mine in zip(pool.held[j], pool.accepts[j], strict=True)
+    ]
+    max_held = max(nodes_held, default=-1)
+    return (nodes_held.index(max_held), max_held) if max_held >= 0 else (0, 0)
 
 
 def _enter(pool: PoolView, first: int, most: int, *, shrinks: bool) -> list[_Entered]:
@@ -117,68 +123,72 @@ def _enter(pool: PoolView, first: int, most: int, *, shrinks: bool) -> list[_Ent
     If no trainer shrinks, those with nodes keep them and come before the others.
     """
     line = sorted(range(first), key=lambda j: not (shrinks or pool.present[j]))
-    free, found = list(pool.counts()), list[_Entered]()
+    free, entries = list(pool.counts()), list[_Entered]()
     for j in line:
-        if len(found) == most:
+        if len(entries) == most:
             break
-        k, held = _home(pool, j)
-        if not held:  # any class that it accepts: the one with most nodes left
+        k, n_held = _home(pool, j)
+        if not n_held:  # any class that it accepts: the one with most nodes left
             k = max(range(len(free)), key=lambda k: (pool.accepts[j][k], free[k]))
         n_min, largest = pool.trainers[j].n_min, pool.largest_of_one(j, k)
-        least = n_min if shrinks else max(n_min, min(held, largest))
-        if least <= min(largest, free[k]):
-            found.append(_Entered(j=j, k=k, least=least))
-            free[k] -= least
-    return found
+        size = n_min if shrinks else max(n_min, min(n_held, largest))
+        if size <= min(largest, free[k]):
+            entries.append(_Entered(j=j, k=k, least=size))
+            free[k] -= size
+    return entries
 
 
-def _worths(pool: PoolView, found: Sequence[_Entered]) -> list[Floats]:
+def _worths(pool: PoolView, entries: Sequence[_Entered]) -> list[Floats]:
     """Return the worth of each one's sizes, as far as there are nodes for them."""
     spare = list(pool.counts())
-    for one in found:
-        spare[one.k] -= one.least
-    return [_worth(pool, one, spare[one.k]) for one in found]
+    for entry in entries:
+        spare[entry.k] -= entry.least
+    return [_worth(pool, entry, spare[entry.k]) for entry in entries]
 
 
-def _hand_out(handing: Handing, found: Sequence[_Entered], worths: Sequence[Floats]) -> None:
+def _hand_out(handing: Handing, entries: Sequence[_Entered], worths: Sequence[Floats]) -> None:
     """Choose the sizes, class by class."""
     for k, count in enumerate(handing.counts):
-        own = [(one, worth) for one, worth in zip(found, worths, strict=True) if one.k == k]
-        best = best_sizes(count, [one.least for one, _ in own], [worth for _, worth in own])
-        for (one, _), size in zip(own, best or (), strict=True):
-            handing.home[one.j] = k
-            handing.take(one.j, size)
+        of_class = [
+            (entry, worth) for entry, worth in zip(entries, worths, strict=True) if entry.k == k
+        ]
+        best = best_sizes(
+            count, [entry.least for entry, _ in of_class], [worth for _, worth in of_class]
+        )
+        for (entry, _), size in zip(of_class, best or (), strict=True):
+            handing.home[entry.j] = k
+            handing.take(entry.j, size)
 
 
-def _worth(pool: PoolView, one: _Entered, spare: int) -> Floats:
+def _worth(pool: PoolView, entry: _Entered, spare: int) -> Floats:
     """Return the scaling factors of a trainer's sizes, from the least one to the largest."""
-    curve = rate_curve(pool.trainers[one.j], Objective.SCALING_EFFICIENCY)
-    largest = min(pool.largest_of_one(one.j, one.k), one.least + spare)
-    worth = rates_up_to(curve, largest)[one.least :] / _single(curve)
-    held = pool.held[one.j][one.k] - one.least
-    if 0 <= held < len(worth):
-        worth[held] += STAYS
+    curve = rate_curve(pool.trainers[entry.j], Objective.SCALING_EFFICIENCY)
+    largest = min(pool.largest_of_one(entry.j, entry.k), entry.least + spare)
+    worth = rates_up_to(curve, largest)[entry.least :] / _single(curve)
+    present = pool.held[entry.j][entry.k] - entry.least
+    if 0 <= present < len(worth):
+        worth[present] += STAYS
     return worth
 
 
 def _terms(
-    handing: Handing, found: Sequence[_Entered], worths: Sequence[Floats]
+    handing: Handing, entries: Sequence[_Entered], worths: Sequence[Floats]
 ) -> dict[int, tuple[Term, ...]]:
     """Return the scaling factors of those that entered, and what the others lack."""
     free, terms = list(handing.counts), dict[int, tuple[Term, ...]]()
-    for place, (one, worth) in enumerate(zip(found, worths, strict=True), start=1):
-        free[one.k] -= one.least
-        extra = handing.size(one.j) - one.least
+    for place, (entry, worth) in enumerate(zip(entries, worths, strict=True), start=1):
+        free[entry.k] -= entry.least
+        extra = handing.size(entry.j) - entry.least
         near = range(max(0, extra - 1), min(extra + 2, len(worth)))
-        terms[one.j] = (
+        terms[entry.j] = (
             Term("entered as number", place),
-            Term("least size now", one.least, "nodes"),
-            *[Term(f"scaling factor at {one.least + n}", float(worth[n])) for n in near],
+            Term("least size now", entry.least, "nodes"),
+            *[Term(f"scaling factor at {entry.least + n}", float(worth[n])) for n in near],
         )
     for j, trainer in enumerate(handing.trainers):
-        left = max([free[k] for k in handing.accepted(j)], default=0)
+        n_left = max([free[k] for k in handing.accepted(j)], default=0)
         waits = Term("waits; needs at least", trainer.n_min, "nodes")
-        terms.setdefault(j, (waits, Term("left by the least sizes", left, "nodes")))
+        terms.setdefault(j, (waits, Term("left by the least sizes", n_left, "nodes")))
     return terms
 
 

@@ -52,32 +52,42 @@ def _las(problem: Problem, context: Context, /) -> Decided:
     """One queue, least attained first, made anew every period."""
     handing = Handing(problem, admits=True)
     lease = Lease(context, context.options.period_s)
-    had = [context.trainers[one.trainer_id].attained_node_s for one in handing.trainers]
-    order = lease.order(handing, had.__getitem__)
-    return lease.keep(serve(handing, order, LAS.name, lambda j: (attained(had[j]),)))
+    attained_node_s = [
+        context.trainers[trainer.trainer_id].attained_node_s for trainer in handing.trainers
+    ]
+    order = lease.order(handing, attained_node_s.__getitem__)
+    return lease.keep(serve(handing, order, LAS.name, lambda j: (attained(attained_node_s[j]),)))
 
 
 def _tiresias(problem: Problem, context: Context, /) -> Decided:
     """Two queues; the state lists the second one in order of entry."""
     handing = Handing(problem, admits=True)
     threshold_node_s = context.options.threshold_node_s
-    had = {t.trainer_id: context.trainers[t.trainer_id].attained_node_s for t in problem.trainers}
-    second = [one for one in context.state or () if one in had]
-    second += [one for one in had if had[one] >= threshold_node_s and one not in second]
-    rank = {one: 1 + i for i, one in enumerate(second)}
+    attained_node_s = {
+        t.trainer_id: context.trainers[t.trainer_id].attained_node_s for t in problem.trainers
+    }
+    second = [trainer_id for trainer_id in context.state or () if trainer_id in attained_node_s]
+    second += [
+        trainer_id
+        for trainer_id in attained_node_s
+        if attained_node_s[trainer_id] >= threshold_node_s and trainer_id not in second
+    ]
+    rank = {trainer_id: 1 + i for i, trainer_id in enumerate(second)}
     order = by_key(handing, lambda j: rank.get(handing.trainers[j].trainer_id, 0))
 
     def why(j: int) -> tuple[Term, ...]:
-        one = handing.trainers[j].trainer_id
-        return Term("queue", 1 + (one in rank)), attained(had[one])
+        trainer_id = handing.trainers[j].trainer_id
+        return Term("queue", 1 + (trainer_id in rank)), attained(attained_node_s[trainer_id])
 
     decided = serve(handing, order, TIRESIAS.name, why)
     sizes = decided.allocation.sizes()
     ends_s = [
-        (threshold_node_s - had[one]) / size for one, size in sizes.items() if one not in rank
+        (threshold_node_s - attained_node_s[trainer_id]) / size
+        for trainer_id, size in sizes.items()
+        if trainer_id not in rank
     ]
     wake_at_s = None
-    if ends_s and len(sizes) < len(had):
+    if ends_s and len(sizes) < len(attained_node_s):
         wake_at_s = context.now_s + max(SHORTEST_SLEEP_S, min(ends_s))
     return replace(decided, state=second, wake_at_s=wake_at_s)
 

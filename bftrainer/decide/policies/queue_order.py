@@ -83,6 +83,6 @@ class Lease:
     def keep(self, decided: Decided) -> Decided:
         """Return the answer with the lease; its end matters when somebody waits."""
         sizes = decided.allocation.sizes()
-        is_waited_for = any(one not in sizes for one in decided.order)
+        is_waited_for = any(trainer_id not in sizes for trainer_id in decided.order)
         wake_at_s = self._until_s if is_waited_for else None
         return replace(decided, state=self._until_s, wake_at_s=wake_at_s)

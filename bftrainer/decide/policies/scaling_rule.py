@@ -103,12 +103,12 @@ class Payoff:
 
     def terms(self, points: Sequence[MeasuredSize]) -> tuple[Term, ...]:
         """Return U - C of each."""
-        return tuple([Term(f"U - C at {one.size}", self.of(one), "$") for one in points])
+        return tuple([Term(f"U - C at {point.size}", self.of(point), "$") for point in points])
 
 
 def next_size(
     size: int,
-    known: Mapping[int, MeasuredSize],
+    points: Mapping[int, MeasuredSize],
     condition: Condition,
     *,
     step: int,
@@ -119,40 +119,40 @@ def next_size(
 
     Args:
         size: at present, in least..most.
-        known: the measured sizes; only those within ``step`` of ``size`` are compared with it.
+        points: the measured sizes; only those within ``step`` of ``size`` are compared with it.
         condition: of growing.
         step: K, nodes per move.
         least: smallest size.
         most: largest size that can be had now.
     """
-    if size not in known:
+    if size not in points:
         return size
-    known = {n: point for n, point in known.items() if n >= least}  # bounds may have changed
-    above = _above(size, known, step, most)
-    below = _below(size, known, step)
+    points = {n: point for n, point in points.items() if n >= least}  # bounds may have changed
+    above = _above(size, points, step, most)
+    below = _below(size, points, step)
     if above is not None:
-        is_better = _is_better(above, size, known, condition, step)
+        is_better = _is_better(above, size, points, condition, step)
         if is_better is not False:
             return above if is_better else size
     further = min(size + step, most) if above is None else size
     if below is None:
         # The first move is out; where that has failed or is impossible, in.
         return further if further > size else max(size - step, least)
-    earned = condition.holds(known[below], known[size])
+    earned = condition.holds(points[below], points[size])
     if earned is not False:
         return further if earned else size
-    if below <= least or _below(below, known, step) is not None:
+    if below <= least or _below(below, points, step) is not None:
         return below
     return max(below - step, least)
 
 
 def neighbours(
-    size: int, known: Mapping[int, MeasuredSize], *, step: int, least: int, most: int
+    size: int, points: Mapping[int, MeasuredSize], *, step: int, least: int, most: int
 ) -> list[MeasuredSize]:
     """Return the points of a size and of those that ``next_size`` compares it with."""
-    known = {n: point for n, point in known.items() if n >= least}
-    sizes = (_below(size, known, step), size, _above(size, known, step, most))
-    return [known[n] for n in sizes if n is not None and n in known]
+    points = {n: point for n, point in points.items() if n >= least}
+    sizes = (_below(size, points, step), size, _above(size, points, step, most))
+    return [points[n] for n in sizes if n is not None and n in points]
 
 
 def _above(size: int, known: Mapping[int, MeasuredSize], step: int, most: int) -> int | None:

@@ -28,11 +28,11 @@ def _allocate(problem: Problem, context: Context, /) -> Decided:
     handing = Handing(problem, admits=True)
 
     def key(j: int) -> tuple[bool, float, int]:
-        left = context.trainers[handing.trainers[j].trainer_id].left_samples
-        if left is None:
+        left_samples = context.trainers[handing.trainers[j].trainer_id].left_samples
+        if left_samples is None:
             return True, 0.0, 0
         request = handing.largest(j)
-        return False, seconds(left, handing.rate(j, request)), request
+        return False, seconds(left_samples, handing.rate(j, request)), request
 
     def why(j: int) -> tuple[Term, ...]:
         is_endless, left_s, _ = key(j)

@@ -26,8 +26,8 @@ LONGEST_S = 1e9  # of a trainer whose rate is 0
 
 def alignment(demands: npt.ArrayLike, free: Sequence[float], total: Sequence[float]) -> FloatArray:
     """Return, by row of demands, its product with what is free, both as shares of the total."""
-    most = np.maximum(total, 1.0)
-    products = (np.asarray(demands, dtype=np.float64) / most) * (free / most)
+    capacity = np.maximum(total, 1.0)
+    products = (np.asarray(demands, dtype=np.float64) / capacity) * (free / capacity)
     aligned = np.zeros(len(products))
     for column in products.T:  # in this order, on every processor
         aligned += column
@@ -80,7 +80,9 @@ def _allocate(problem: Problem, context: Context, /) -> Decided:
     waiting = [j for j in range(len(requests)) if j not in served]
     scores = alignment(demands, handing.free, handing.counts) - worth * work
     for j in waiting:
-        note(j, max([scores[row] for row, one in enumerate(rows) if one[0] == j], default=0.0))
+        note(
+            j, max([scores[row] for row, choice in enumerate(rows) if choice[0] == j], default=0.0)
+        )
     return handing.answer(POLICY.name, terms.__getitem__, [*served, *waiting])
 
 
@@ -88,9 +90,9 @@ def _work_left(handing: Handing, context: Context, requests: Sequence[int]) -> F
     """Node-seconds left at the requested size; without a goal as for the one with most."""
     work = np.full(len(requests), -1.0)
     for j, size in enumerate(requests):
-        left = context.trainers[handing.trainers[j].trainer_id].left_samples
-        if left is not None:
-            work[j] = size * min(seconds(left, handing.rate(j, size)), LONGEST_S)
+        left_samples = context.trainers[handing.trainers[j].trainer_id].left_samples
+        if left_samples is not None:
+            work[j] = size * min(seconds(left_samples, handing.rate(j, size)), LONGEST_S)
     work[work < 0.0] = max(0.0, work.max(initial=0.0))
     return work
 
@@ -104,8 +106,8 @@ def _demand(handing: Handing, size: int, j: int, k: int) -> list[float]:
     """Return its demand by class; a trainer that mixes classes takes of each in proportion."""
     counts, accepts = handing.counts, handing.pool.accepts[j]
     if not handing.pool.mixes[j]:
-        return [float(size * (k == other)) for other in range(len(counts))]
-    offered = [count * taken for count, taken in zip(counts, accepts, strict=True)]
+        return [float(size * (k == home)) for home in range(len(counts))]
+    offered = [count * is_accepted for count, is_accepted in zip(counts, accepts, strict=True)]
     return [size * count / sum(offered) for count in offered]
 
 

@@ -50,14 +50,14 @@ class UtilityOptions:
         """Return the trainers' payoffs; None where a completion time cannot be told."""
         return [
             None
-            if one.left_samples is None or not one.has_rates
+            if standing.left_samples is None or not standing.has_rates
             else Payoff(
                 utility=self.utility,
                 price=self.price_per_node_h / 3600.0,
-                past_s=max(0.0, context.now_s - one.submitted_s),
-                left_samples=one.left_samples,
+                past_s=max(0.0, context.now_s - standing.submitted_s),
+                left_samples=standing.left_samples,
             )
-            for one in (context.trainers[trainer.trainer_id] for trainer in trainers)
+            for standing in (context.trainers[trainer.trainer_id] for trainer in trainers)
         ]
 
     def fallback(self) -> Climber:

@@ -35,13 +35,13 @@ def _allocate(problem: Problem, context: Context, /) -> Decided:
     payoffs = options.payoffs(handing.trainers, context)
     sizes, tables = dict[int, int](), dict[int, Values]()
     for k, count in enumerate(handing.counts):
-        own = {
+        of_class = {
             j: values_of(handing, j, payoff)
             for j, payoff in enumerate(payoffs)
             if payoff is not None and handing.home[j] == k
         }
-        sizes |= zip(own, best_sizes(list(own.values()), count), strict=True)
-        tables |= own
+        sizes |= zip(of_class, best_sizes(list(of_class.values()), count), strict=True)
+        tables |= of_class
     climbers = [options.fallback() if payoff is None else None for payoff in payoffs]
     climb = Climb(handing, context, climbers, step=options.step, sizes=sizes)
     climb.run()
@@ -78,23 +78,23 @@ def best_sizes(tables: Sequence[Values], count: int) -> list[int]:
         count: of nodes.
     """
     best = np.zeros(count + 1)  # [n]: value of the trainers so far on at most n nodes
-    chosen: list[NDArray[np.int64]] = []
+    choices: list[NDArray[np.int64]] = []
     for table in tables:
-        found, size_of = best + table[0], np.zeros(count + 1, dtype=np.int64)
+        best_with, size_of = best + table[0], np.zeros(count + 1, dtype=np.int64)
         for size in range(1, min(len(table), count + 1)):
             if table[size] == -math.inf:
                 continue
             with_it = best[: count + 1 - size] + table[size]
-            is_better = with_it > found[size:]
-            found[size:][is_better] = with_it[is_better]
+            is_better = with_it > best_with[size:]
+            best_with[size:][is_better] = with_it[is_better]
             size_of[size:][is_better] = size
-        best = found
-        chosen.append(size_of)
+        best = best_with
+        choices.append(size_of)
     sizes: list[int] = []
-    left = count
-    for size_of in reversed(chosen):
-        sizes.append(int(size_of[left]))
-        left -= sizes[-1]
+    nodes_left = count
+    for size_of in reversed(choices):
+        sizes.append(int(size_of[nodes_left]))
+        nodes_left -= sizes[-1]
     return sizes[::-1]
 
 

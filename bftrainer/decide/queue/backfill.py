@@ -40,9 +40,9 @@ class BackfillPlan:
         self._sets, self._now_s, self._slot_s = sets, now_s, snapshot.plan_resolution_s
         self._until_s = math.inf if window_s is None else now_s + window_s
         self._reserved: list[Span] = [
-            (one.start_s, one.end_s, sets.named(one.nodes))
-            for one in snapshot.reservations or ()
-            if one.end_s > now_s
+            (reservation.start_s, reservation.end_s, sets.named(reservation.nodes))
+            for reservation in snapshot.reservations or ()
+            if reservation.end_s > now_s
         ]
         ends = [(end_s, nodes) for _, end_s, nodes in self._reserved]
         ends += [
@@ -78,8 +78,8 @@ class BackfillPlan:
         """
         if limit_s is None:
             return 0
-        known, off = self._off.get(limit_s, (0, 0))
-        for begin_s, _, nodes in self._planned[known:]:
+        n_plans, off = self._off.get(limit_s, (0, 0))
+        for begin_s, _, nodes in self._planned[n_plans:]:
             if begin_s < self._now_s + limit_s:
                 off |= nodes
         self._off[limit_s] = len(self._planned), off
@@ -98,16 +98,16 @@ class BackfillPlan:
 
         ``request`` None: it waits for more than nodes.
         """
-        found: tuple[float, NodeSet] | None = None
+        earliest_start: tuple[float, NodeSet] | None = None
         limit_s = job.time_limit_s if request is None else request.limit_s
         if request is not None and not self.is_full and not job.reservations:
             ways = [self._earliest(way, limit_s) for way in request.ways]
-            found = min([way for way in ways if way], default=None)
-        if found is None and job.start_s is not None and job.start_s > self._now_s:
-            found = job.start_s, self._sets.named(job.planned_nodes)
-        if found is None:
+            earliest_start = min([way for way in ways if way], default=None)
+        if earliest_start is None and job.start_s is not None and job.start_s > self._now_s:
+            earliest_start = job.start_s, self._sets.named(job.planned_nodes)
+        if earliest_start is None:
             return
-        start_s, nodes = found
+        start_s, nodes = earliest_start
         slot_s = slot_begin_s(start_s, self._slot_s)
         end_s = start_s + (math.inf if limit_s is None else limit_s)
         self._occupy(self._planned, (slot_s, end_s, nodes))
@@ -182,33 +182,33 @@ def _last(
     ends: Iterable[tuple[float, NodeSet]], usable: NodeSet
 ) -> Iterator[tuple[float, NodeSet]]:
     """Yield which nodes come free when the last job or reservation on them has ended."""
-    known = usable
+    covered = usable
     for end_s, nodes in sorted(ends, reverse=True):
-        if nodes & ~known and end_s < math.inf:
-            yield end_s, nodes & ~known
-        known |= nodes
+        if nodes & ~covered and end_s < math.inf:
+            yield end_s, nodes & ~covered
+        covered |= nodes
 
 
 def _chosen(way: Sequence[NodeDemand], room: NodeSet) -> NodeSet:
     """Choose the nodes of a job; 0: too few for some demand."""
     if len(way) == 1:
         return neighbours(room, way[0].count)
-    found = Matching(room)
-    return room & ~found.unused if found.try_add(way) else 0
+    matching = Matching(room)
+    return room & ~matching.unused if matching.try_add(way) else 0
 
 
-def neighbours(some: NodeSet, count: int) -> NodeSet:
+def neighbours(nodes: NodeSet, count: int) -> NodeSet:
     """Choose as Slurm does: the shortest sufficient run of adjacent nodes, else longest first."""
     rows: list[tuple[int, NodeSet]] = []
-    while some:
-        row = some & ~(some + (some & -some))
+    while nodes:
+        row = nodes & ~(nodes + (nodes & -nodes))
         rows.append((row.bit_count(), row))
-        some ^= row
+        nodes ^= row
     rows.sort()
-    chosen = 0
+    selection = 0
     while count > 0 and rows:
         longest = bisect_right(rows, (rows[-1][0], -1))  # the first of the longest runs
         length, row = rows.pop(min(bisect_right(rows, (count, -1)), longest))
-        chosen |= first(row, count)
+        selection |= first(row, count)
         count -= length
-    return chosen
+    return selection

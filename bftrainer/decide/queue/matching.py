@@ -39,43 +39,47 @@ class Matching:
     def add_up_to(self, among: NodeSet, count: int) -> int:
         """Match up to ``count`` nodes of the set; return how many were found."""
         self.has.setdefault(among, 0)
-        got = 0
-        while got < count:
-            taken = self._take(among, count - got)
-            if not taken:
+        matched = 0
+        while matched < count:
+            newly_matched = self._take(among, count - matched)
+            if not newly_matched:
                 break
-            got += taken
-        return got
+            matched += newly_matched
+        return matched
 
     def reachable(self, askers: Iterable[NodeSet]) -> NodeSet:
         """Return the nodes that would help one of these demands, directly or by moving others."""
         asking = list(askers)
-        asked = set(asking)
-        others = [(other, nodes) for other, nodes in self.has.items() if other not in asked]
-        found = 0
+        asking_sets = set(asking)
+        unvisited = [
+            (demand, nodes) for demand, nodes in self.has.items() if demand not in asking_sets
+        ]
+        nodes_reached = 0
         for asker in asking:
-            found |= asker
-            asking += [other for other, nodes in others if asker & nodes]
-            others = [(other, nodes) for other, nodes in others if not asker & nodes]
-        return found
+            nodes_reached |= asker
+            asking += [demand for demand, nodes in unvisited if asker & nodes]
+            unvisited = [(demand, nodes) for demand, nodes in unvisited if not asker & nodes]
+        return nodes_reached
 
-    def _take(self, among: NodeSet, most: int) -> int:
+    def _take(self, among: NodeSet, max_nodes: int) -> int:
         """Take unused nodes, or nodes of others that can move to unused ones: a shortest path."""
         if not self.unused:
             return 0
         before: dict[NodeSet, NodeSet | None] = {among: None}  # demand -> the asking demand
         asking = [among]
-        others: list[tuple[NodeSet, NodeSet]] | None = None  # demand, nodes
+        unvisited: list[tuple[NodeSet, NodeSet]] | None = None  # demand, nodes
         for asker in asking:
             if reachable := asker & self.unused:
-                return self._shift(asker, before, first(reachable, most))
-            if others is None:
-                others = [(other, nodes) for other, nodes in self.has.items() if other != among]
-            for other, nodes in others:
+                return self._shift(asker, before, first(reachable, max_nodes))
+            if unvisited is None:
+                unvisited = [
+                    (demand, nodes) for demand, nodes in self.has.items() if demand != among
+                ]
+            for demand, nodes in unvisited:
                 if asker & nodes:
-                    before[other] = asker
-                    asking.append(other)
-            others = [(other, nodes) for other, nodes in others if other not in before]
+                    before[demand] = asker
+                    asking.append(demand)
+            unvisited = [(demand, nodes) for demand, nodes in unvisited if demand not in before]
         return 0
 
     def _shift(self, last: NodeSet, before: dict[NodeSet, NodeSet | None], gained: NodeSet) -> int:
@@ -88,10 +92,10 @@ class Matching:
             amount = min(amount, (self.has[giver] & asker).bit_count())
         gained = first(gained, amount)
         self.unused &= ~gained
-        for position, who in enumerate(chain):
-            given = 0
+        for position, member in enumerate(chain):
+            passed_on = 0
             if position + 1 < len(chain):
-                given = first(self.has[who] & chain[position + 1], amount)
-            self.has[who] = (self.has[who] & ~given) | gained
-            gained = given
+                passed_on = first(self.has[member] & chain[position + 1], amount)
+            self.has[member] = (self.has[member] & ~passed_on) | gained
+            gained = passed_on
         return amount

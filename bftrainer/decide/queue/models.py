@@ -58,8 +58,8 @@ class PrintedQueue:
     def _ordered(self) -> list[Job]:
         jobs, ranks = list(self._census.pending_jobs), dict[tuple[str, ...], int]()
         tiers = {partition.name: partition.tier for partition in self._snapshot.partitions}
-        for said in {job.partitions for job in jobs}:
-            ranks[said] = -max([tiers.get(name, 0) for name in said], default=0)
+        for partitions in {job.partitions for job in jobs}:
+            ranks[partitions] = -max([tiers.get(name, 0) for name in partitions], default=0)
         jobs.sort(key=lambda j: (ranks[j.partitions], -j.priority, j.submit_s or 0.0, _number(j)))
         jobs.sort(key=lambda j: j.priority < BEFORE_ALL)  # stable
         return jobs
@@ -68,9 +68,9 @@ class PrintedQueue:
     def gap_ends(self) -> dict[str, GapEnd]:
         """The earliest plan or reservation of each node."""
         bounds = [
-            (_end_of(one), one.nodes)
-            for one in self._snapshot.reservations or ()
-            if one.end_s > self.now_s
+            (_end_of(reservation), reservation.nodes)
+            for reservation in self._snapshot.reservations or ()
+            if reservation.end_s > self.now_s
         ]
         for job in self._census.pending_jobs:
             start_s = job.start_s
@@ -96,10 +96,12 @@ def _number(job: Job) -> float:
     return float(number) if number.isdecimal() else math.inf
 
 
-def _end_of(one: Reservation) -> GapEnd:
+def _end_of(reservation: Reservation) -> GapEnd:
     """A reservation holds from its exact start, not from a slot."""
-    then = Then.MAINTENANCE if one.is_maintenance else Then.RESERVATION
-    return GapEnd(at_s=one.start_s, last_end_s=one.start_s, then=then, by=one.name)
+    then = Then.MAINTENANCE if reservation.is_maintenance else Then.RESERVATION
+    return GapEnd(
+        at_s=reservation.start_s, last_end_s=reservation.start_s, then=then, by=reservation.name
+    )
 
 
 class ReservedStarts(BackfillPlan):

@@ -36,9 +36,9 @@ class Requests:
         self._sets, self._now_s = sets, now_s
         self._partitions = {partition.name: partition for partition in snapshot.partitions}
         self._reservations = [
-            (one.name, one.start_s, sets.named(one.nodes))
-            for one in snapshot.reservations or ()
-            if one.end_s > now_s
+            (reservation.name, reservation.start_s, sets.named(reservation.nodes))
+            for reservation in snapshot.reservations or ()
+            if reservation.end_s > now_s
         ]
         self._together: dict[str, list[Job]] = {}
         for job in census_of(snapshot).pending_jobs:
@@ -57,37 +57,39 @@ class Requests:
         return self._known[alike]
 
     def _of(self, job: Job) -> JobNeeds:
-        refused = [self._why_refused(job, name) for name in job.partitions]
-        all_refused = refused[0] if all(refused) and refused else ""
+        refusals = [self._why_refused(job, name) for name in job.partitions]
+        all_refused = refusals[0] if all(refusals) and refusals else ""
         if why := why_it_waits(job, self._now_s) or all_refused:
             return JobNeeds(why_not=why)
-        names = [name for name, why in zip(job.partitions, refused, strict=True) if not why]
+        names = [name for name, why in zip(job.partitions, refusals, strict=True) if not why]
         partitions = [self._partitions[name] for name in job.partitions if name in self._partitions]
-        longest_s = [one.time_limit_s for one in partitions if one.time_limit_s is not None]
+        longest_s = [
+            partition.time_limit_s for partition in partitions if partition.time_limit_s is not None
+        ]
         are_known = partitions and len(longest_s) == len(job.partitions)
-        said_s = job.time_limit_s if job.time_limit_min_s is None else job.time_limit_min_s
-        limit_s = min(longest_s) if said_s is None and are_known else said_s
-        allowed = self._allowed(job, limit_s)
-        shares = job.can_share and not any(one.is_exclusive for one in partitions)
+        asked_limit_s = job.time_limit_s if job.time_limit_min_s is None else job.time_limit_min_s
+        limit_s = min(longest_s) if asked_limit_s is None and are_known else asked_limit_s
+        allowed_nodes = self._allowed(job, limit_s)
+        shares = job.can_share and not any(partition.is_exclusive for partition in partitions)
         described = self._sets.where(lambda node: bool(node.features)) if job.prefers else 0
-        preferred, others = [
+        preferred_ways, other_ways = [
             [
                 way
-                for name, wanted in itertools.islice(
+                for name, want in itertools.islice(
                     itertools.product(names or [""], wants), MOST_WAYS
                 )
-                for way in self._ways(job, among, name, wanted, shares=shares)
+                for way in self._ways(job, among, name, want, shares=shares)
             ]
             for wants, among in (
-                (job.prefers, allowed & described),
-                (job.wants or (ANY,), allowed),
+                (job.prefers, allowed_nodes & described),
+                (job.wants or (ANY,), allowed_nodes),
             )
         ]
-        if not (preferred or others):
+        if not (preferred_ways or other_ways):
             return JobNeeds(why_not="No node of this cluster meets its request.")
         return JobNeeds(
-            ways=tuple(dict.fromkeys((*preferred, *others))),
-            n_preferred=len(dict.fromkeys(preferred)),
+            ways=tuple(dict.fromkeys((*preferred_ways, *other_ways))),
+            n_preferred=len(dict.fromkeys(preferred_ways)),
             limit_s=limit_s,
         )
 
@@ -112,13 +114,13 @@ class Requests:
 
         Jobs without a reservation are kept off reservations by the plan (``backfill``).
         """
-        allowed = self._sets.where(lambda _: True) & ~self._sets.named(job.excluded_nodes)
+        nodes_allowed = self._sets.where(lambda _: True) & ~self._sets.named(job.excluded_nodes)
         for name, start_s, nodes in self._reservations if job.reservations else ():
             if name in job.reservations:
-                allowed &= nodes
+                nodes_allowed &= nodes
             elif limit_s is not None and self._now_s + limit_s > start_s:
-                allowed &= ~nodes
-        return allowed
+                nodes_allowed &= ~nodes
+        return nodes_allowed
 
     def _ways(
         self, job: Job, allowed: NodeSet, partition: str, wanted: Way, *, shares: bool
@@ -127,26 +129,27 @@ class Requests:
         sets, required = self._sets, self._sets.named(job.required_nodes)
         if required.bit_count() < len(set(job.required_nodes)) or required & ~allowed:
             return
-        counted = () if required else wanted.counted  # not both, lest a startable job be refused
+        # Not both, lest a startable job be refused.
+        counted_rules = () if required else wanted.counted
         kinds = [
             (node, members & allowed)
             for node, members in sets.kinds
             if members & allowed and _is_one(node, partition, wanted)
         ]
-        n_required, n_counted = required.bit_count(), sum(count for _, count in counted)
+        n_required, n_counted = required.bit_count(), sum(count for _, count in counted_rules)
         for size in _sizes(job, [node for node, _ in kinds]):
             n_nodes = max(size, n_required, n_counted)
             share = _share(job, n_nodes)
             enough = [(node, members) for node, members in kinds if _has_room(node, share)]
             among = [(required, n_required)]
-            among += [(_all(enough, rule) & ~required, count) for rule, count in counted]
+            among += [(_all(enough, rule) & ~required, count) for rule, count in counted_rules]
             among += [(_all(enough, ()) & ~required, n_nodes - n_required - n_counted)]
-            among = [(some, count) for some, count in among if count > 0]
-            if all(some.bit_count() >= count for some, count in among):
+            among = [(nodes, count) for nodes, count in among if count > 0]
+            if all(nodes.bit_count() >= count for nodes, count in among):
                 part, n_more = share if shares else None, max(0, (job.n_nodes_max or 0) - n_nodes)
-                *others, last = among
+                *first_parts, last = among
                 yield (
-                    *(NodeDemand(*one, 0, part) for one in others),
+                    *(NodeDemand(*nodes_and_count, 0, part) for nodes_and_count in first_parts),
                     NodeDemand(*last, n_more, part),
                 )
 
@@ -155,8 +158,8 @@ def _joint(requests: list[JobNeeds]) -> JobNeeds:
     """Combine the requests of jobs that start together; the limit is the longest."""
     if len(requests) == 1:
         return requests[0]
-    if refused := next((request for request in requests if request.why_not), None):
-        return refused
+    if refused_request := next((request for request in requests if request.why_not), None):
+        return refused_request
     ways = itertools.islice(itertools.product(*(r.ways for r in requests)), MOST_WAYS)
     limits_s = [request.limit_s for request in requests if request.limit_s is not None]
     return JobNeeds(
@@ -181,12 +184,12 @@ def _has_room(node: Node, share: NodeLeft) -> bool:
     return share.cpus <= node.cpus and share.gpus <= node.gpus and has_memory
 
 
-def _all(kinds: Iterable[tuple[Node, NodeSet]], wanted: Rule) -> NodeSet:
-    found = 0
+def _all(kinds: Iterable[tuple[Node, NodeSet]], rule: Rule) -> NodeSet:
+    nodes = 0
     for node, members in kinds:
-        if meets(node.features, wanted):
-            found |= members
-    return found
+        if meets(node.features, rule):
+            nodes |= members
+    return nodes
 
 
 def _sizes(job: Job, kinds: Iterable[Node]) -> list[int]:

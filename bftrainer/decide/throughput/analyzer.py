@@ -70,8 +70,8 @@ class StepTimes:
             return interpolated(batch, self.batches, self.seconds)
         i = 0 if batch < self.batches[0] else len(self.batches) - 2
         (b0, b1), (t0, t1) = self.batches[i : i + 2], self.seconds[i : i + 2]
-        least = 0.5 * min(self.seconds)
-        return max(least, t0 + (t1 - t0) * (batch - b0) / (b1 - b0))
+        shortest_s = 0.5 * min(self.seconds)
+        return max(shortest_s, t0 + (t1 - t0) * (batch - b0) / (b1 - b0))
 
 
 def predict(steps: StepTimes, table: AllreduceTable, sizes: Sequence[int]) -> Curve:

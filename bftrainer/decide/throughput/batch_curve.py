@@ -116,8 +116,8 @@ class Model(NamedTuple):
 
         Too few workers take the least batch in several passes; of too many some have no samples.
         """
-        if found := candidates(self.bounds, workers):
-            return found[int(np.argmax(self.worths(workers, found)))]
+        if batches := candidates(self.bounds, workers):
+            return batches[int(np.argmax(self.worths(workers, batches)))]
         return self.bounds.least if workers <= self.bounds.most else self.bounds.most
 
 
@@ -135,26 +135,26 @@ def batches_of(record: TrainerRecord, most_nodes: int) -> tuple[int, ...]:
     """
     if record.spec.batch is None or most_nodes < 1:
         return ()
-    model, each = _model_of(record), record.spec.workers_per_node
-    found = [_best(model, each * n) for n in range(1, most_nodes + 1)]
+    model, per_node = _model_of(record), record.spec.workers_per_node
+    best_batches = [_best(model, per_node * n) for n in range(1, most_nodes + 1)]
     size, batch = record.progress.size, record.progress.batch
     if 0 < size <= most_nodes and record.spec.batch.least <= batch <= record.spec.batch.most:
-        workers = each * size
-        if model.worth(workers, found[size - 1]) < WORTH_IT * model.worth(workers, batch):
-            found[size - 1] = batch
-    return tuple(found)
+        workers = per_node * size
+        if model.worth(workers, best_batches[size - 1]) < WORTH_IT * model.worth(workers, batch):
+            best_batches[size - 1] = batch
+    return tuple(best_batches)
 
 
 def _model_of(record: TrainerRecord) -> Model:
-    bounds, costs, each = record.spec.batch, record.costs, record.spec.workers_per_node
+    bounds, costs, per_node = record.spec.batch, record.costs, record.spec.workers_per_node
     if bounds is None:
         raise ValueError(f"{record.trainer_id} admits one batch")
-    errors = {(one.size, one.batch): one.told_error for one in costs.throughput}
-    measured = tuple(
-        BatchThroughput(each * size, batch, rate, min(1.0, errors.get((size, batch), 0.05)))
+    errors = {(entry.size, entry.batch): entry.told_error for entry in costs.throughput}
+    points = tuple(
+        BatchThroughput(per_node * size, batch, rate, min(1.0, errors.get((size, batch), 0.05)))
         for size, batch, rate in costs.samples_per_s_by_batch
     )
-    return Model(bounds, _parts(bounds.per_worker, measured), costs.noise_scale)
+    return Model(bounds, _parts(bounds.per_worker, points), costs.noise_scale)
 
 
 @lru_cache(maxsize=1024)
@@ -165,7 +165,10 @@ def _parts(per_worker: int, measured: tuple[BatchThroughput, ...]) -> tuple[floa
     for workers, batch, *_ in measured:
         columns = _basis(workers, np.array([float(batch)]), per_worker)
         rows.append([float(column[0]) / batch for column in columns])
-    values, errors = [one.samples_per_s for one in measured], [one.error for one in measured]
+    values, errors = (
+        [point.samples_per_s for point in measured],
+        [point.error for point in measured],
+    )
     return tuple(fitted_parts(rows, values, errors, _GUESS, _SPREAD))
 
 

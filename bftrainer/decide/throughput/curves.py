@@ -35,16 +35,18 @@ def fitted(record: TrainerRecord, *, explores: bool) -> Fitted:
         record: the trainer.
         explores: whether decisions may prefer sizes that improve the curve.
     """
-    points, n_max, own = points_of(record.costs), record.spec.n_max, record.spec.curve
+    points, n_max, users_curve = points_of(record.costs), record.spec.n_max, record.spec.curve
     guess = USUAL if explores else CAUTIOUS
-    if record.spec.batch is not None and own is None:
-        found = fitted_with_batches(record, points)
+    if record.spec.batch is not None and users_curve is None:
+        fitted_curve = fitted_with_batches(record, points)
+    elif users_curve is None:
+        fitted_curve = fit(points, n_max, guess)
     else:
-        found = fit(points, n_max, guess) if own is None else correct(own, points, n_max, guess)
-    if found.curve == own or max(found.curve.samples_per_s) <= FASTEST:
-        return found
-    rates = tuple(min(rate, FASTEST) for rate in found.curve.samples_per_s)
-    return found._replace(curve=Curve(sizes=found.curve.sizes, samples_per_s=rates))
+        fitted_curve = correct(users_curve, points, n_max, guess)
+    if fitted_curve.curve == users_curve or max(fitted_curve.curve.samples_per_s) <= FASTEST:
+        return fitted_curve
+    rates = tuple(min(rate, FASTEST) for rate in fitted_curve.curve.samples_per_s)
+    return fitted_curve._replace(curve=Curve(sizes=fitted_curve.curve.sizes, samples_per_s=rates))
 
 
 def points_of(costs: MeasuredCosts) -> tuple[MeasuredSize, ...]:
@@ -52,12 +54,16 @@ def points_of(costs: MeasuredCosts) -> tuple[MeasuredSize, ...]:
 
     Per node no size counts as more than ``LEAP`` times as fast as the smallest.
     """
-    errors = {one.size: one.told_error for one in costs.throughput}
-    told = [one for one in costs.samples_per_s_by_size if is_plausible(*one)]
-    most = LEAP * told[0][1] / told[0][0] if told else 0.0
+    errors = {entry.size: entry.told_error for entry in costs.throughput}
+    rates = [
+        size_and_rate
+        for size_and_rate in costs.samples_per_s_by_size
+        if is_plausible(*size_and_rate)
+    ]
+    max_per_node = LEAP * rates[0][1] / rates[0][0] if rates else 0.0
     return tuple(
-        MeasuredSize(size, min(rate, most * size), min(1.0, errors.get(size, OLD_ERROR)))
-        for size, rate in told
+        MeasuredSize(size, min(rate, max_per_node * size), min(1.0, errors.get(size, OLD_ERROR)))
+        for size, rate in rates
     )
 
 
@@ -67,15 +73,15 @@ def put_to_scale(problem: Problem, records: Iterable[TrainerRecord], *, is_bold:
     On one node it is the geometric mean of the others'; with ``is_bold`` the maximum, so that
     they get nodes, and are measured, soon.
     """
-    unknown = {r.trainer_id for r in records if not is_known(r)}
-    known = [curve_at(t.curve, 1) for t in problem.trainers if t.trainer_id not in unknown]
-    known = [rate for rate in known if rate > 0.0]
-    if not unknown or not known:
+    unmeasured = {r.trainer_id for r in records if not is_known(r)}
+    rates = [curve_at(t.curve, 1) for t in problem.trainers if t.trainer_id not in unmeasured]
+    rates = [rate for rate in rates if rate > 0.0]
+    if not unmeasured or not rates:
         return problem
-    scale = max(known) if is_bold else geometric_mean(known)
+    scale = max(rates) if is_bold else geometric_mean(rates)
     trainers = [
         replace(t, curve=_times(t.curve, scale / curve_at(t.curve, 1)))
-        if t.trainer_id in unknown
+        if t.trainer_id in unmeasured
         else t
         for t in problem.trainers
     ]
@@ -142,13 +148,13 @@ def add_sample(
     span_s = now_s - watch.at_s
     if samples - watch.samples > FASTEST * span_s:
         return watch, None
-    here = replace(watch, step=step, samples=samples, at_s=now_s, is_settled=True)
+    restart = replace(watch, step=step, samples=samples, at_s=now_s, is_settled=True)
     if not watch.is_settled:
         is_settled = span_s >= SETTLE_S and step - watch.step >= SETTLE_STEPS
-        return (here if is_settled else watch), None
+        return (restart if is_settled else watch), None
     if span_s < OBSERVE_S:
         return watch, None
-    return here, (samples - watch.samples) / span_s
+    return restart, (samples - watch.samples) / span_s
 
 
 def add(
@@ -159,7 +165,7 @@ def add(
     batch: int = 0,
 ) -> tuple[SizeThroughput, ...]:
     """Fold one observation into the statistics of its size and batch, which stay sorted."""
-    by_size = {(one.size, one.batch): one for one in known}
+    by_size = {(entry.size, entry.batch): entry for entry in known}
     before = by_size.get((size, batch))
     if before is None:
         while len(by_size) >= MAX_SIZES:

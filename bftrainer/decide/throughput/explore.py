@@ -57,24 +57,24 @@ def explore(
     offered = _with_bonus(problem, movers, sizes, before, budget)
     if all(a is b for a, b in zip(offered.trainers, problem.trainers, strict=True)):
         return best
-    other = allocate(offered)
-    found = other.sizes()
+    alternative = allocate(offered)
+    other_sizes = alternative.sizes()
     stays = all(
-        found.get(t.trainer_id, 0) == sizes.get(t.trainer_id, 0)
+        other_sizes.get(t.trainer_id, 0) == sizes.get(t.trainer_id, 0)
         for t in problem.trainers
         if t.trainer_id not in movers
     )
-    if not stays or _teaches(found, movers) <= _teaches(sizes, movers):
+    if not stays or _teaches(other_sizes, movers) <= _teaches(sizes, movers):
         return best
-    value = allocation_value(problem, other.assignment)
+    value = allocation_value(problem, alternative.assignment)
     if value < (1.0 - budget) * best.objective:
         return best
     return replace(
         best,
-        assignment=other.assignment,
+        assignment=alternative.assignment,
         objective=value,
         gap=best.gap + max(0.0, best.objective - value),
-        marginals=_unmoved(best.marginals, sizes, found),
+        marginals=_unmoved(best.marginals, sizes, other_sizes),
     )
 
 
@@ -93,15 +93,15 @@ class Explores:
 
         def allocate_again(offered: Problem) -> Allocation:
             nonlocal terms
-            other = ask(offered)
-            terms = other.terms
-            return other.allocation
+            alternative = ask(offered)
+            terms = alternative.terms
+            return alternative.allocation
 
         errors = {r.trainer_id: fitted(r, explores=True).error_at for r in self.records}
-        chosen = explore(problem, best.allocation, allocate_again, errors, self.budget)
-        if chosen is best.allocation:
+        allocation = explore(problem, best.allocation, allocate_again, errors, self.budget)
+        if allocation is best.allocation:
             return best
-        return replace(best, allocation=chosen, terms=terms)
+        return replace(best, allocation=allocation, terms=terms)
 
 
 def teaches(error: float) -> float:
@@ -154,18 +154,18 @@ def _with_more(curve: Curve, error_at: ErrorAt, last: int, budget: float) -> Cur
     bonus = [budget * teaches(error_at(n)) if n > 1 else 0.0 for n in sizes]
     if not any(bonus):
         return curve
-    rates = [(1.0 + more) * curve_at(curve, n) for n, more in zip(sizes, bonus, strict=True)]
+    rates = [(1.0 + extra) * curve_at(curve, n) for n, extra in zip(sizes, bonus, strict=True)]
     return Curve(sizes=tuple(sizes), samples_per_s=tuple(rates))
 
 
 def _grid(curve: Curve, last: int) -> list[int]:
     """Every size up to ``last``, or about ``MOST_SIZES`` of them, and the sizes of the curve."""
     if last <= MOST_SIZES:
-        chosen = set(range(1, last + 1))
+        grid = set(range(1, last + 1))
     else:
         step = log2(last) / MOST_SIZES
-        chosen = {min(last, round(exp2(step * k))) for k in range(MOST_SIZES + 1)}
-    return sorted(chosen | {n for n in curve.sizes if n <= last} | {1, last})
+        grid = {min(last, round(exp2(step * k))) for k in range(MOST_SIZES + 1)}
+    return sorted(grid | {n for n in curve.sizes if n <= last} | {1, last})
 
 
 def _unmoved(

@@ -171,21 +171,21 @@ def fit(points: tuple[MeasuredSize, ...], n_max: int, guess: Guess = CAUTIOUS) -
     values, errors = [p.samples_per_s for p in points], [p.error for p in points]
     parts = fitted_parts([_basis(p.size) for p in points], values, errors, guess.parts, _SPREAD)
     model = [sum_of_products(_basis(size), parts) for size in sizes]  # seconds per sample
-    measured = [sizes.index(p.size) for p in points]
+    positions = [sizes.index(p.size) for p in points]
     left_over = [  # log(measured / model), as far as it is more than noise
         log(value * model[i]) * (LEFT_OVER * LEFT_OVER / (LEFT_OVER * LEFT_OVER + error * error))
-        for i, value, error in zip(measured, values, errors, strict=True)
+        for i, value, error in zip(positions, values, errors, strict=True)
     ]
-    known = [log2(p.size) for p in points]
-    factors = [exp(_spread(known, left_over, log2(size))) for size in sizes]
+    at = [log2(p.size) for p in points]
+    factors = [exp(_spread(at, left_over, log2(size))) for size in sizes]
     curve = [factor / seconds for factor, seconds in zip(factors, model, strict=True)]
-    curve = concave(sizes, _bounded(sizes, curve, measured), measured, errors)
+    curve = concave(sizes, _bounded(sizes, curve, positions), positions, errors)
     return Fitted(Curve(sizes=tuple(sizes), samples_per_s=tuple(curve)), points)
 
 
 @lru_cache(maxsize=1024)
 def correct(
-    own: Curve, points: tuple[MeasuredSize, ...], n_max: int, guess: Guess = CAUTIOUS
+    users_curve: Curve, points: tuple[MeasuredSize, ...], n_max: int, guess: Guess = CAUTIOUS
 ) -> Fitted:
     """Return a user's curve, corrected where measurements contradict it.
 
@@ -194,17 +194,19 @@ def correct(
     the ratio of measured to claimed is interpolated over log2(size), constant beyond. Otherwise
     the curve is fitted as if nothing had been claimed.
     """
-    known = [(p, rate_at(own, p.size)) for p in points if rate_at(own, p.size) > 0.0]
-    off = [log(p.samples_per_s / claimed) for p, claimed in known]
-    errors = [p.error for p, _ in known]
-    if not any(_differs(one, error) for one, error in zip(off, errors, strict=True)):
-        return Fitted(own, points, ERROR_OF_USERS)
+    claims = [
+        (p, rate_at(users_curve, p.size)) for p in points if rate_at(users_curve, p.size) > 0.0
+    ]
+    off = [log(p.samples_per_s / claimed) for p, claimed in claims]
+    errors = [p.error for p, _ in claims]
+    if not any(_differs(log_ratio, error) for log_ratio, error in zip(off, errors, strict=True)):
+        return Fitted(users_curve, points, ERROR_OF_USERS)
     pairs = combinations(zip(off, errors, strict=True), 2)
     if any(_differs(a - b, hypot(of_a, of_b)) for (a, of_a), (b, of_b) in pairs):
         return fit(points, n_max, guess)
-    sizes = sorted({*own.sizes, *(p.size for p, _ in known)})
-    at = [log2(p.size) for p, _ in known]
-    rates = tuple(rate_at(own, n) * exp(interpolated(log2(n), at, off)) for n in sizes)
+    sizes = sorted({*users_curve.sizes, *(p.size for p, _ in claims)})
+    at = [log2(p.size) for p, _ in claims]
+    rates = tuple(rate_at(users_curve, n) * exp(interpolated(log2(n), at, off)) for n in sizes)
     return Fitted(Curve(sizes=tuple(sizes), samples_per_s=rates), points, ERROR_UNKNOWN)
 
 
@@ -249,23 +251,24 @@ def fitted_parts(
     """
     weights = [1.0 / hypot(error, MODEL_ERROR) for error in errors]
     rows = [  # of (model / measured - 1) / error
-        [one * value * weight for one in row]
+        [part_s * value * weight for part_s in row]
         for row, value, weight in zip(basis, values, weights, strict=True)
     ]
     columns = list(zip(*rows, strict=True))
-    normal = [[sum_of_products(one, other) for other in columns] for one in columns]
+    normal = [[sum_of_products(row, column) for column in columns] for row in columns]
     right = [sum_of_products(column, weights) for column in columns]
     off = [value * sum_of_products(row, guess) for value, row in zip(values, basis, strict=True)]
     scale = 1.0 / geometric_mean(off)
-    parts = [one * scale for one in guess]
+    parts = [part * scale for part in guess]
     for _ in range(_ROUNDS):
-        pull = [1.0 / (one * scale * one * scale) for one in spread]
+        pull = [1.0 / (deviation * scale * deviation * scale) for deviation in spread]
         pull[0] *= 1e-6  # the speed of one node is not known beforehand
         pulled = [row.copy() for row in normal]
         for i, force in enumerate(pull):
             pulled[i][i] += force
         towards = [
-            one + force * part * scale for one, force, part in zip(right, pull, guess, strict=True)
+            slope + force * part * scale
+            for slope, force, part in zip(right, pull, guess, strict=True)
         ]
         parts = _least_squares(pulled, towards)
         scale = max(parts[0], 1e-3 * scale)
@@ -291,15 +294,15 @@ def _least_squares(normal: list[Floats], right: Floats) -> Floats:
             break
         free.add(enters)
         while True:
-            wanted = _solved(normal, right, sorted(free))
-            falls = [i for i in free if wanted[i] <= 0.0]
+            solution = _solved(normal, right, sorted(free))
+            falls = [i for i in free if solution[i] <= 0.0]
             if not falls:
                 break
-            step = min([x[i] / (x[i] - wanted[i]) for i in falls])
-            x = [x[i] + step * (wanted[i] - x[i]) for i in every]
+            step = min([x[i] / (x[i] - solution[i]) for i in falls])
+            x = [x[i] + step * (solution[i] - x[i]) for i in every]
             free = {i for i in free if x[i] > 1e-15}
             x = [x[i] if i in free else 0.0 for i in every]
-        x = wanted
+        x = solution
     return [x[i] / unit[i] for i in every]
 
 
@@ -312,13 +315,13 @@ def _solved(normal: list[Floats], right: Floats, free: Sequence[int]) -> Floats:
         scaled: Floats = []  # this row of L·D
         for before, j in zip(lower, free[:at], strict=True):
             scaled.append(normal[i][j] - sum_of_products(scaled, before))
-        lower.append([one / pivot for one, pivot in zip(scaled, pivots, strict=True)])
+        lower.append([value / pivot for value, pivot in zip(scaled, pivots, strict=True)])
         pivots.append(normal[i][i] - sum_of_products(scaled, lower[at]))
         x[i] = right[i] - sum_of_products(lower[at], [x[j] for j in free[:at]])
     for at in range(len(free) - 1, -1, -1):
         column = [row[at] for row in lower[at + 1 :]]
-        others = sum_of_products(column, [x[j] for j in free[at + 1 :]])
-        x[free[at]] = x[free[at]] / pivots[at] - others
+        coupled = sum_of_products(column, [x[j] for j in free[at + 1 :]])
+        x[free[at]] = x[free[at]] / pivots[at] - coupled
     return x
 
 
@@ -341,9 +344,9 @@ def _bounded(sizes: Sequence[int], curve: Floats, measured: Sequence[int]) -> Fl
             continue
         else:
             k = bisect_left(measured, i)
-            left, right = measured[k - 1], measured[k]
-            low = min(curve[left], curve[right])
-            high = max(curve[right], curve[left] * size / sizes[left])
+            before, after = measured[k - 1], measured[k]
+            low = min(curve[before], curve[after])
+            high = max(curve[after], curve[before] * size / sizes[before])
         bounded[i] = min(max(curve[i], low), high)
     return bounded
 

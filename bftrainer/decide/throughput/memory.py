@@ -30,15 +30,17 @@ class MemoryUse:
 
         Infinite where it is more than the only one that is known.
         """
-        wanted = self.passes[min(nodes, len(self.passes)) - 1]
-        known = self.samples
-        if len(known) == 1 and wanted > known[0]:
+        samples = self.passes[min(nodes, len(self.passes)) - 1]
+        first, last = self.samples[0], self.samples[-1]
+        if len(self.samples) == 1 and samples > first:
             return math.inf
-        if len(known) == 1 or known[0] <= wanted <= known[-1]:
-            return interpolated(wanted, known, self.peak_bytes)
-        i = 0 if wanted < known[0] else len(known) - 2
-        (a, b), (low, high) = known[i : i + 2], self.peak_bytes[i : i + 2]
-        return max(0.0, low + (high - low) * (wanted - a) / (b - a))
+        if len(self.samples) == 1 or first <= samples <= last:
+            return interpolated(samples, self.samples, self.peak_bytes)
+        i = 0
+        if samples > last:
+            i = len(self.samples) - 2
+        (a, b), (low, high) = self.samples[i : i + 2], self.peak_bytes[i : i + 2]
+        return max(0.0, low + (high - low) * (samples - a) / (b - a))
 
     def fits_from(self, limit_bytes: float = 0.0) -> int | None:
         """Return the smallest number of nodes on which a worker fits; None: it never does.
@@ -55,13 +57,13 @@ def memory_use(
     measured: Sequence[tuple[int, int]], passes: Sequence[int], failed: int = 0
 ) -> MemoryUse:
     """Return the use of (samples, bytes), at least one pair; fewer samples never need more."""
-    known: dict[int, int] = {}
+    peak_of: dict[int, int] = {}
     for samples, peak in measured:
-        known[samples] = max(peak, known.get(samples, 0))
-    rising = sorted(known)
+        peak_of[samples] = max(peak, peak_of.get(samples, 0))
+    rising = sorted(peak_of)
     return MemoryUse(
         samples=tuple(rising),
-        peak_bytes=tuple(accumulate((known[s] for s in rising), max)),
+        peak_bytes=tuple(accumulate((peak_of[s] for s in rising), max)),
         passes=tuple(passes),
         failed=failed,
     )

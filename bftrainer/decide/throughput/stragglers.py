@@ -80,32 +80,32 @@ def _doubt(threshold: float) -> float:
 
 def entered(known: Field, generation: int, nodes: Collection[str]) -> Field:
     """Begin a generation: members keep their standing, steps are timed anew."""
-    kept = {n: s for n, s in known.standings.items() if n in nodes}
-    return Field(generation=generation, standings=kept)
+    standings = {n: s for n, s in known.standings.items() if n in nodes}
+    return Field(generation=generation, standings=standings)
 
 
 def record_report(
-    known: Field, node: str, *, generation: int, own_s: float, share: int, threshold: float
+    workers: Field, node: str, *, generation: int, own_s: float, share: int, threshold: float
 ) -> Field:
     """Process a report of the worker on ``node``; its second one ends a round of comparison.
 
     Args:
-        known: state so far.
+        workers: state so far.
         node: of the worker.
         generation: of the report; others than the current one are ignored.
         own_s: its own part of a step, s; 0: not measured.
         share: its samples in that step.
         threshold: fraction below which it is slow, in (0, 1).
     """
-    if generation != known.generation:
-        return known
+    if generation != workers.generation:
+        return workers
     if not (1.0 / LONGEST_S <= own_s <= LONGEST_S and 1 <= share <= MOST_SAMPLES):
-        return known
-    if node in known.heard:
-        known = _compared(known, threshold)
-    before = known.latest.get(node)
-    own = Own(own_s=own_s, share=share, reports=1 if before is None else before.reports + 1)
-    return replace(known, latest={**known.latest, node: own}, heard=known.heard | {node})
+        return workers
+    if node in workers.heard:
+        workers = _compared(workers, threshold)
+    before = workers.latest.get(node)
+    report = Own(own_s=own_s, share=share, reports=1 if before is None else before.reports + 1)
+    return replace(workers, latest={**workers.latest, node: report}, heard=workers.heard | {node})
 
 
 def _compared(known: Field, threshold: float) -> Field:
@@ -121,37 +121,37 @@ def fractions_of(latest: Mapping[str, Own]) -> dict[str, float]:
     """Each worker's throughput relative to the median of the others; empty for a single one."""
     if len(latest) < 2:
         return {}
-    by_step = sorted(1.0 / one.own_s for one in latest.values())
-    by_sample = sorted(one.share / one.own_s for one in latest.values())
+    by_step = sorted(1.0 / report.own_s for report in latest.values())
+    by_sample = sorted(report.share / report.own_s for report in latest.values())
     return {
         node: max(
-            1.0 / one.own_s / _median_without(by_step, 1.0 / one.own_s),
-            one.share / one.own_s / _median_without(by_sample, one.share / one.own_s),
+            1.0 / report.own_s / _median_without(by_step, 1.0 / report.own_s),
+            report.share / report.own_s / _median_without(by_sample, report.share / report.own_s),
         )
-        for node, one in latest.items()
+        for node, report in latest.items()
     }
 
 
 def _median_without(ordered: list[float], value: float) -> float:
     """The median of the other values; at least two, ``value`` among them."""
-    at, rest = bisect_left(ordered, value), len(ordered) - 1
+    at, n_others = bisect_left(ordered, value), len(ordered) - 1
 
     def other(i: int) -> float:
         return ordered[i + 1] if i >= at else ordered[i]
 
-    return 0.5 * (other((rest - 1) // 2) + other(rest // 2))
+    return 0.5 * (other((n_others - 1) // 2) + other(n_others // 2))
 
 
 def _judged(standing: NodeSlowness, now: float, threshold: float) -> NodeSlowness:
     # Being faster than the others is capped: no credit against being slow later.
-    counted = min(now, 1.0 / threshold)
-    average = ALPHA * counted + (1.0 - ALPHA) * standing.fraction
+    capped = min(now, 1.0 / threshold)
+    average = ALPHA * capped + (1.0 - ALPHA) * standing.fraction
     reports = standing.reports + 1
     limit = threshold + CLEAR_ABOVE if standing.is_slow else threshold
     is_slow = average < limit and reports >= FEWEST_REPORTS
-    told = standing.told
+    published = standing.told
     if not is_slow:
-        told = 1.0
-    elif not standing.is_slow or abs(average - told) > TOLD_STEP:
-        told = min(round(average, 2), threshold)
-    return NodeSlowness(fraction=average, reports=reports, is_slow=is_slow, told=told)
+        published = 1.0
+    elif not standing.is_slow or abs(average - published) > TOLD_STEP:
+        published = min(round(average, 2), threshold)
+    return NodeSlowness(fraction=average, reports=reports, is_slow=is_slow, told=published)
