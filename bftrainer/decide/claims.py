@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 from bftrainer.decide import eligible
 from bftrainer.decide.constraints import swaps
@@ -26,6 +27,11 @@ from bftrainer.model.decision import (
     PoolNode,
     Release,
 )
+
+LEAST_S, MOST_S = 60.0, 900.0  # bounds of the agents' time limit; imports are slow
+TIMES: Final = 3.0  # a wait lasts at most so many times what it usually takes
+DID_NOT_CONNECT: Final = "Its agent did not connect in time"
+A_BIT_S: Final = 5.0  # from the request until polls show the pilot
 
 
 def claim_nodes(draft: Draft) -> Draft:
@@ -106,12 +112,6 @@ def _due(draft: Draft) -> Iterator[Release]:
 
 def _release(node: PoolNode, reason: str) -> Release:
     return Release(pilot_id=node.pilot_id, node=node.name, reason=reason)
-
-
-LEAST_S, MOST_S = 60.0, 900.0  # bounds of the agents' time limit; imports are slow
-TIMES = 3.0  # a wait lasts at most so many times what it usually takes
-DID_NOT_CONNECT = "Its agent did not connect in time"
-A_BIT_S = 5.0  # from the request until polls show the pilot
 
 
 def observe(memory: Memory, given: DecisionInput) -> Memory:

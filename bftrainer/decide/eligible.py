@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Final
 
 from bftrainer.model.assignments import nodes_by_trainer
 from bftrainer.model.census import census_of
@@ -25,7 +26,8 @@ from bftrainer.model.decision import DecisionInput
 from bftrainer.model.node_request import NOTHING, NodeRequest, asked
 from milp.problem import Problem, ProblemNode, ProblemTrainer
 
-HOLD_S = 120.0  # an unused one keeps its pilot, so that it is back soon after a short cut
+HOLD_S: Final = 120.0  # an unused one keeps its pilot, so that it is back soon after a short cut
+ANYTHING: Final = NodeRequest()
 
 
 def parted(given: DecisionInput) -> DecisionInput:
@@ -57,9 +59,6 @@ def why_unused(given: DecisionInput, node: str) -> str:
 
 def _allowed(nodes: Mapping[str, str], given: DecisionInput) -> dict[str, str]:
     return {n: t for n, t in nodes.items() if n not in given.apart.get(t, ())}
-
-
-ANYTHING = NodeRequest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import MISSING, fields, replace
-from typing import TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from bftrainer.model.canonical import CanonicalError, encoder, to_plain
 from bftrainer.model.cluster import Job
@@ -17,6 +17,10 @@ from bftrainer.model.decision import DecisionInput, Kind, Known, LeftOut
 from milp.plain import field_hints
 
 T = TypeVar("T")
+WHAT_TO_DO: Final = (
+    "It gets no nodes, and the others are decided without it. It is tried again every minute;"
+    " cancel it and submit it with other sizes, weight or curve."
+)
 
 
 def without(given: DecisionInput, known: Known) -> DecisionInput:
@@ -148,12 +152,6 @@ def _why_not(part: object) -> str:
     except CanonicalError as problem:
         return problem.cause
     return ""
-
-
-WHAT_TO_DO = (
-    "It gets no nodes, and the others are decided without it. It is tried again every minute;"
-    " cancel it and submit it with other sizes, weight or curve."
-)
 
 
 def sentences(known: Known) -> tuple[str, ...]:

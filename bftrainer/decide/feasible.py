@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 from bftrainer.decide.queue.matching import Matching
 from bftrainer.decide.queue.models import QueueModel
@@ -21,6 +22,10 @@ from bftrainer.model.census import why_it_waits
 from bftrainer.model.cluster import Job, NodeLeft, NodeState
 from bftrainer.model.node_sets import NodeSet, NodeSets
 from bftrainer.model.queue import JobNeeds, NodeDemand
+
+TOO_FEW: Final = "Too few nodes for it are free or ours."
+# A job that can start, and its demand, including nodes beyond its minimum.
+Placed = tuple[Job, NodeDemand]
 
 
 class Rooms:
@@ -72,13 +77,6 @@ class Rooms:
     def _add(self, among: NodeSet, left: NodeLeft) -> None:
         if left.cpus > 0:
             self._rooms.append((among, left))
-
-
-TOO_FEW = "Too few nodes for it are free or ours."
-
-
-# A job that can start, and its demand, including nodes beyond its minimum.
-Placed = tuple[Job, NodeDemand]
 
 
 class Feasibility:

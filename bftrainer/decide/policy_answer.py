@@ -13,6 +13,7 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
+from typing import Final
 
 from bftrainer.decide.constraints.admission import Admission
 from bftrainer.decide.constraints.caps import WithinCaps
@@ -38,6 +39,10 @@ from bftrainer.model.errors import BftError
 from bftrainer.model.trainer import TrainerRecord
 from milp.check import find_violations
 from milp.problem import Objective, Problem
+
+_MOST_KNOWN: Final = 4096
+# The last one of each trainer: those that wait do not change between decisions.
+_KNOWN: dict[str, tuple[TrainerRecord, Standing]] = {}
 
 
 def decided(
@@ -141,11 +146,6 @@ def _standing(record: TrainerRecord) -> Standing:
         _KNOWN.clear()
     _KNOWN[record.trainer_id] = record, standing
     return standing
-
-
-_MOST_KNOWN = 4096
-# The last one of each trainer: those that wait do not change between decisions.
-_KNOWN: dict[str, tuple[TrainerRecord, Standing]] = {}
 
 
 def _make_standing(record: TrainerRecord) -> Standing:

@@ -17,12 +17,20 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Final
 
 from bftrainer.decide.queue.models import QueueModel
 from bftrainer.model.census import FREE_STATES, LOST_STATES, census_of, once_per_look
 from bftrainer.model.cluster import JobState, Node, NodeState, Snapshot
 from bftrainer.model.decision import DecisionInput, Memory, PilotView, Pool, PoolNode, Settings
 from bftrainer.model.queue import GapEnd, Then
+
+# Usually two passes of the main scheduler: a job for which a node was released has started by
+# then, or waits for the next backfill cycle.
+PASS_S: Final = 3.0
+ENOUGH_GAP_S: Final = 3600.0  # an interactive job of an hour fits
+SHORTEST_S: Final = 60.0  # the shortest time limit we request
+KEPT_FREE: Final = "It is kept free for small and immediate jobs (reserve_nodes_per_type)."
 
 
 def gap_end(given: DecisionInput) -> GapEnd | None:
@@ -55,14 +63,6 @@ def wake_at_s(given: DecisionInput) -> float | None:
     leaves_s = blackout.begin_s - given.settings.gap_margin_s
     later = [at_s for at_s in (leaves_s, blackout.end_s) if at_s > given.now_s]
     return min(later, default=None)
-
-
-# Usually two passes of the main scheduler: a job for which a node was released has started by
-# then, or waits for the next backfill cycle.
-PASS_S = 3.0
-ENOUGH_GAP_S = 3600.0  # an interactive job of an hour fits
-SHORTEST_S = 60.0  # the shortest time limit we request
-KEPT_FREE = "It is kept free for small and immediate jobs (reserve_nodes_per_type)."
 
 
 def build_pool(

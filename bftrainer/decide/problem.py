@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import lru_cache
+from typing import Final
 
 from bftrainer.decide import losses
 from bftrainer.decide.constraints.caps import of_groups
@@ -28,6 +29,11 @@ from bftrainer.model.decision import DecisionInput, Memory, Pool, PoolNode, Sett
 from bftrainer.model.trainer import MeasuredCosts, TrainerRecord, TrainerSpec
 from milp.problem import Problem, ProblemNode, ProblemTrainer
 from milp.worth import rate
+
+_MOST_STATED: Final = 1 << 13  # more trainers than a daemon has, studies of thousands among them
+# By trainer_id the last result and what it was made of: most do not change between decisions.
+# Compared by identity, because to hash or compare a whole record costs more than to make it.
+_STATED: dict[str, tuple[TrainerSpec, MeasuredCosts, Settings, ProblemTrainer]] = {}
 
 
 @lru_cache(maxsize=1 << 14)  # mostly the same nodes in every decision
@@ -55,12 +61,6 @@ def problem_trainer(
         _STATED.clear()
     _STATED[record.trainer_id] = record.spec, record.costs, settings, trainer
     return trainer
-
-
-_MOST_STATED = 1 << 13  # more trainers than a daemon has, studies of thousands among them
-# By trainer_id the last result and what it was made of: most do not change between decisions.
-# Compared by identity, because to hash or compare a whole record costs more than to make it.
-_STATED: dict[str, tuple[TrainerSpec, MeasuredCosts, Settings, ProblemTrainer]] = {}
 
 
 def make_problem_trainer(

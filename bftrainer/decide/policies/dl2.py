@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -38,14 +38,18 @@ from bftrainer.model.decision import Term
 from bftrainer.model.plugins import content_of
 from milp.problem import Problem
 
-FEATURES = 16
-HOUR_S = 3600.0
-FAR = 3.0  # logarithms are cut off here
-TINY = 1e-12
+FEATURES: Final = 16
+HOUR_S: Final = 3600.0
+FAR: Final = 3.0  # logarithms are cut off here
+TINY: Final = 1e-12
 
 # Columns that change with the size of a trainer.
 SIZE, SHARE, RETURNS, EFFICIENCY, MARGINAL, GAIN = range(6)
-TIME_LEFT = 6  # relative to the mean, as GAIN
+TIME_LEFT: Final = 6  # relative to the mean, as GAIN
+WINDOW: Final = 40  # trainers seen: those with nodes, then by submission
+DIGITS: Final = 6  # of a score: equal ones are equal on every processor
+SHIPPED: Final = content_of(files("bftrainer.decide.policies").joinpath("dl2.npz").read_bytes())
+Choose = Callable[[Array, Mask], int]  # rows and what fits -> an action; the last one is void
 
 
 class Rows:
@@ -135,13 +139,6 @@ class Rows:
         rate_now = rates[min(now, len(rates) - 1)]
         samples = handing.problem.t_fwd_s * rates[size] - cost_s * rate_now
         return samples / max(self._ahead[j], TINY)
-
-
-WINDOW = 40  # trainers seen: those with nodes, then by submission
-DIGITS = 6  # of a score: equal ones are equal on every processor
-SHIPPED = content_of(files("bftrainer.decide.policies").joinpath("dl2.npz").read_bytes())
-
-Choose = Callable[[Array, Mask], int]  # rows and what fits -> an action; the last one is void
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ import io
 import zipfile
 from dataclasses import dataclass, fields
 from functools import lru_cache
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,8 @@ from bftrainer.model.plugins import CONTENT
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
+MOST_BYTES: Final = 100_000
+WINDOW: Final = "window"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -109,10 +112,6 @@ def probabilities(scores: Array, mask: Mask) -> Array:
     powers = np.exp(exponents - exponents.max(axis=-1, keepdims=True))
     shares: Array = powers / powers.sum(axis=-1, keepdims=True)
     return shares
-
-
-MOST_BYTES = 100_000
-WINDOW = "window"
 
 
 class ModelError(ValueError):

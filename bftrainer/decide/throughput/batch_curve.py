@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,15 @@ from bftrainer.decide.throughput.fit import Fitted, MeasuredSize, fitted_parts
 from bftrainer.model.trainer import ADASCALE, BatchRange, TrainerRecord
 from milp.portable import log2
 from milp.problem import Curve
+
+Rates = npt.NDArray[np.float64]
+Batches = TypeVar("Batches", float, Rates)
+# Seconds of the parts in units of t_sample per_worker, before anything was measured, and how far
+# they may be off.
+_GUESS: Final = (1.0, 0.25, 0.04, 0.01)
+_SPREAD: Final = (1.0, 0.5, 0.15, 0.05)
+WORTH_IT: Final = 1.05  # a batch is changed at an unchanged size for at least this factor
+SIZES_UP_TO: Final = 8  # each size is a breakpoint of the curve; beyond, powers of two
 
 
 def best_batch(bounds: BatchRange, workers: int, rate: Callable[[int], float]) -> int | None:
@@ -62,21 +71,9 @@ def candidates(bounds: BatchRange, workers: int) -> list[int]:
     return [min(share * workers, bounds.most) for share in range(first, last + 1)]
 
 
-Rates = npt.NDArray[np.float64]
-Batches = TypeVar("Batches", float, Rates)
-
-
 def efficiency(batch: Batches, least_batch: float, noise_scale: float) -> Batches:
     """Return what a sample of a global batch is worth, that of the least one being 1."""
     return (noise_scale + least_batch) / (noise_scale + batch)
-
-
-# Seconds of the parts in units of t_sample per_worker, before anything was measured, and how far
-# they may be off.
-_GUESS = (1.0, 0.25, 0.04, 0.01)
-_SPREAD = (1.0, 0.5, 0.15, 0.05)
-WORTH_IT = 1.05  # a batch is changed at an unchanged size for at least this factor
-SIZES_UP_TO = 8  # each size is a breakpoint of the curve; beyond, powers of two
 
 
 class BatchThroughput(NamedTuple):

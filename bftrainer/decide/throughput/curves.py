@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from bftrainer.decide.constraints.chain import Ask
 from bftrainer.decide.policies.base import Decided
@@ -25,7 +26,15 @@ from milp.portable import geometric_mean
 from milp.problem import Curve, Problem
 from milp.worth import curve_at
 
-OLD_ERROR = 0.05  # relative, for throughputs without statistics
+OLD_ERROR: Final = 0.05  # relative, for throughputs without statistics
+SETTLE_S, SETTLE_STEPS = 1.0, 3  # of a new generation, to warm caches and buffers
+OBSERVE_S: Final = 2.0  # one observation; a report comes every half second
+WINDOW: Final = 30.0  # observations this long ago weigh 1/e: a minute of training
+MAX_SIZES: Final = 24  # per trainer; the one measured longest ago is dropped
+USUAL_NOISE: Final = 0.05  # prior relative standard deviation
+USUAL_NOISE_WEIGHT: Final = 2.0  # of the prior, in observations
+CLIP_SD: Final = 4.0  # observations further off (stalls) are clipped
+LEAST_ERROR: Final = 0.003  # lower bound of the error of a mean
 
 
 def fitted(record: TrainerRecord, *, explores: bool) -> Fitted:
@@ -108,16 +117,6 @@ def is_known(record: TrainerRecord) -> bool:
 
 def _times(curve: Curve, factor: float) -> Curve:
     return replace(curve, samples_per_s=tuple(factor * rate for rate in curve.samples_per_s))
-
-
-SETTLE_S, SETTLE_STEPS = 1.0, 3  # of a new generation, to warm caches and buffers
-OBSERVE_S = 2.0  # one observation; a report comes every half second
-WINDOW = 30.0  # observations this long ago weigh 1/e: a minute of training
-MAX_SIZES = 24  # per trainer; the one measured longest ago is dropped
-USUAL_NOISE = 0.05  # prior relative standard deviation
-USUAL_NOISE_WEIGHT = 2.0  # of the prior, in observations
-CLIP_SD = 4.0  # observations further off (stalls) are clipped
-LEAST_ERROR = 0.003  # lower bound of the error of a mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import combinations, pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from milp.portable import (
     exp,
@@ -37,7 +37,17 @@ from milp.problem import Curve
 from milp.tables import rate_at
 
 Floats = list[float]
-TOLERANCE = 2.0  # standard errors of a value and of its neighbours
+TOLERANCE: Final = 2.0  # standard errors of a value and of its neighbours
+# Deviation of each part from the guess that costs as much as one standard error.
+_SPREAD: Final = (1.0, 0.15, 0.02)
+_ROUNDS: Final = 3  # the guess is relative to t_compute, which is being fitted
+MODEL_ERROR: Final = 0.03  # relative: the assumed error of the model
+LEFT_OVER: Final = 0.05  # relative: the prior deviation of residuals
+# Relative error of the curve per doubling of the distance to the nearest measured size.
+ERROR_BETWEEN, ERROR_BEYOND, ERROR_UNKNOWN = 0.05, 0.15, 0.5
+# A user's curve is wrong where it is off by more than this (in logarithms) and by more than this
+# number of standard errors; until then it is assumed to have this error where not measured.
+CONTRADICTS, CONTRADICTS_ERRORS, ERROR_OF_USERS = 0.05, 3.0, 0.05
 
 
 def concave(
@@ -122,19 +132,6 @@ CAUTIOUS = Guess(0.807, (1.0, 0.136, 0.0066))
 # 1.92 times, typical of the networks of Table 2. A trainer assumed to be worse than the measured
 # ones would never be measured, so for exploring the guess must not be too low.
 USUAL = Guess(0.941, (1.0, 0.04, 0.0007))
-
-# Deviation of each part from the guess that costs as much as one standard error.
-_SPREAD = (1.0, 0.15, 0.02)
-_ROUNDS = 3  # the guess is relative to t_compute, which is being fitted
-
-MODEL_ERROR = 0.03  # relative: the assumed error of the model
-LEFT_OVER = 0.05  # relative: the prior deviation of residuals
-# Relative error of the curve per doubling of the distance to the nearest measured size.
-ERROR_BETWEEN, ERROR_BEYOND, ERROR_UNKNOWN = 0.05, 0.15, 0.5
-
-# A user's curve is wrong where it is off by more than this (in logarithms) and by more than this
-# number of standard errors; until then it is assumed to have this error where not measured.
-CONTRADICTS, CONTRADICTS_ERRORS, ERROR_OF_USERS = 0.05, 3.0, 0.05
 
 
 class MeasuredSize(NamedTuple):
