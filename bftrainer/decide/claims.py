@@ -98,7 +98,8 @@ def _unwanted(draft: Draft) -> Iterator[Release]:
         if is_over or not node.is_held:
             cools = given.cooling.get(node.name)
             why = eligible.why_unused(given, node.name) or "No trainer wants it."
-            why = why if cools is None else cools.sentence(given.now_s)
+            if cools is not None:
+                why = cools.sentence(given.now_s)
             yield _release(node, why)
 
 
@@ -130,7 +131,9 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
     if took_s:
         limit_s = min(max(LEAST_S, TIMES * max(took_s)), MOST_S)
     agents = AgentPatience(limit_s=limit_s, started_s=started_s)
-    return memory if agents == patience else replace(memory, agents=agents)
+    if agents == patience:
+        return memory
+    return replace(memory, agents=agents)
 
 
 def release_overdue(draft: Draft) -> Draft:

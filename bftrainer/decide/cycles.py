@@ -57,4 +57,6 @@ def _began_s(snapshot: Snapshot) -> float | None:
     cycle = snapshot.cycle
     if cycle is None or cycle.ended_s is None:
         return None
-    return cycle.ended_s - PASS_S if cycle.began_s is None else cycle.began_s
+    if cycle.began_s is None:
+        return cycle.ended_s - PASS_S
+    return cycle.began_s

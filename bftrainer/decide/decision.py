@@ -14,7 +14,7 @@ from bftrainer.decide.draft import Draft
 from bftrainer.decide.observation import observe
 from bftrainer.decide.policies.base import AllocationPolicy
 from bftrainer.decide.queue.models import queue_of
-from bftrainer.decide.victims import CheapestForTrainers, first_by_name
+from bftrainer.decide.victims import CheapestForTrainers, Pick, first_by_name
 from bftrainer.model.decision import DecisionInput, Plan, Terms
 
 NO_ANSWER = "The batch system did not answer; nothing is taken or released until it does."
@@ -52,7 +52,9 @@ def decide(given: DecisionInput, policy: AllocationPolicy | None) -> Plan:
     for stage in STAGES:
         draft = stage(draft)
     decided = draft.decided
-    asked_s = decided.wake_at_s if decided else None
+    wakes_s = [pool.wake_at_s(given)]
+    if decided:
+        wakes_s.append(decided.wake_at_s)
     return Plan(
         assignment=draft.assignment,
         claims=draft.claims,
@@ -62,10 +64,7 @@ def decide(given: DecisionInput, policy: AllocationPolicy | None) -> Plan:
         reserve=draft.pool.reserve,
         allocation=decided.allocation if decided else None,
         memory=end_cost.asked(draft.memory, draft.releases, given),
-        wake_at_s=min(
-            [at_s for at_s in (asked_s, pool.wake_at_s(given)) if at_s is not None],
-            default=None,
-        ),
+        wake_at_s=min([at_s for at_s in wakes_s if at_s is not None], default=None),
         order=decided.order if decided else (),
         dropped=decided.dropped if decided else {},
         swaps=draft.swaps,
@@ -77,7 +76,9 @@ def terms_of(given: DecisionInput, policy: AllocationPolicy) -> Terms:
     draft = _begun(given, policy)
     for stage in STAGES[: 1 + STAGES.index(allocation.stage)]:
         draft = stage(draft)
-    return draft.decided.terms if draft.decided else {}
+    if draft.decided:
+        return draft.decided.terms
+    return {}
 
 
 def _begun(given: DecisionInput, policy: AllocationPolicy | None) -> Draft:
@@ -85,7 +86,9 @@ def _begun(given: DecisionInput, policy: AllocationPolicy | None) -> Draft:
     given = eligible.parted(given)
     memory = observe(given)
     given = replace(given, settings=end_cost.applied(given.settings, memory))
-    pick = first_by_name if policy is None else CheapestForTrainers(given, memory)
+    pick: Pick = first_by_name
+    if policy is not None:
+        pick = CheapestForTrainers(given, memory)
     queue = queue_of(given.snapshot, given.now_s, given.settings.cycle_s)
     return Draft(given=given, queue=queue, memory=memory, pick=pick, policy=policy)
 

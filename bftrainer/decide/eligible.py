@@ -54,7 +54,9 @@ def is_awaited(given: DecisionInput, node: str) -> bool:
 def why_unused(given: DecisionInput, node: str) -> str:
     """Say which trainers cannot use the node; "": none."""
     names = sorted(t for t, barred in given.apart.items() if node in barred)
-    return f"Other nodes of {', '.join(names)} cannot reach it (BFT-1340)." if names else ""
+    if names:
+        return f"Other nodes of {', '.join(names)} cannot reach it (BFT-1340)."
+    return ""
 
 
 def _allowed(nodes: Mapping[str, str], given: DecisionInput) -> dict[str, str]:
@@ -206,11 +208,9 @@ def _known(
     """The nodes with their switches and, if there are several, their classes."""
     if classes.is_one and not any(node_by_name[node.name].switch for node in nodes):
         return nodes
-    titles = (
-        {}
-        if classes.is_one
-        else {node_class: node_class.name for node_class in set(classes.class_of.values())}
-    )
+    titles: dict[NodeClass, str] = {}
+    if not classes.is_one:
+        titles = {node_class: node_class.name for node_class in set(classes.class_of.values())}
     return tuple(
         [
             _with(

@@ -11,6 +11,7 @@ reasons. Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import lru_cache
 from statistics import median
@@ -27,6 +28,7 @@ from bftrainer.model.decision import (
     Settings,
     Slept,
 )
+from bftrainer.model.node_sets import NodeSet
 from bftrainer.model.site import Measured
 
 REMEMBERED = 15  # ends, and starts
@@ -39,7 +41,9 @@ _BACK = (NodeState.IDLE, NodeState.PLANNED, NodeState.ALLOCATED)
 def end_cost_s(memory: Memory) -> float:
     """Return the typical time until a node is usable again in seconds; 0: none or unknown."""
     cost_s = median(memory.ends.took_s or (0.0,))
-    return cost_s if cost_s >= LEAST_S else 0.0
+    if cost_s >= LEAST_S:
+        return cost_s
+    return 0.0
 
 
 def measured(memory: Memory, settings: Settings) -> Measured:
@@ -76,7 +80,9 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
         joining=joining,
         joined_s=(*before.joined_s, *joined_s)[-REMEMBERED:],
     )
-    return memory if ends == before else replace(memory, ends=ends)
+    if ends == before:
+        return memory
+    return replace(memory, ends=ends)
 
 
 def _ending(
@@ -116,7 +122,8 @@ def _joining(
         ):
             continue
         came_s = known.joining.get(pilot.pilot_id)
-        came_s = given.now_s if came_s is None and pilot.is_held else came_s
+        if came_s is None and pilot.is_held:
+            came_s = given.now_s
         job = ours.get(pilot.pilot_id)
         start_s = job.start_s if job is not None and job.state is JobState.RUNNING else None
         if came_s is None or start_s is None:
@@ -137,13 +144,17 @@ def asked(memory: Memory, releases: Sequence[Release], given: DecisionInput) -> 
         if release.pilot_id in begun
     }
     ends = replace(memory.ends, ending={**memory.ends.ending, **new_endings})
-    return replace(memory, ends=ends) if new_endings else memory
+    if new_endings:
+        return replace(memory, ends=ends)
+    return memory
 
 
 def applied(settings: Settings, memory: Memory) -> Settings:
     """Return the settings of a decision with the lead that pilot ends need."""
     cost_s = end_cost_s(memory)
-    return _with_lead(settings, cost_s) if cost_s else settings
+    if cost_s:
+        return _with_lead(settings, cost_s)
+    return settings
 
 
 @lru_cache(maxsize=16)  # the same object while nothing changes: other caches go by identity
@@ -168,7 +179,9 @@ def leave_to_jobs(pool: Pool, queue: QueueModel, given: DecisionInput, memory: M
         if job.start_s is not None and job.start_s > given.now_s:
             continue
         ways = queue.requests.of(job).ways
-        among = {demand.among for way in ways for demand in way} if ways not in judged_ways else ()
+        among: AbstractSet[NodeSet] = frozenset()
+        if ways not in judged_ways:
+            among = {demand.among for way in ways for demand in way}
         judged_ways.add(ways)
         for name in {
             node.name for node_set in among for node in queue.sets.members(node_set)

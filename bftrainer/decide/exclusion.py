@@ -142,7 +142,9 @@ def _kept(record: T, **otherwise: object) -> T:
                 defaults[field.name] = field.default
             else:
                 raise
-    return replace(record, **defaults) if defaults else record  # type: ignore[type-var]  # likewise
+    if not defaults:
+        return record
+    return replace(record, **defaults)  # type: ignore[type-var]  # likewise
 
 
 def _why_not(part: object) -> str:
@@ -162,7 +164,9 @@ def sentences(known: Known) -> tuple[str, ...]:
 def why_left_out(trainer_id: str, known: Known) -> tuple[str, ...]:
     """Say why a trainer gets no nodes and what to do; (): it is not left out."""
     item = known.get(f"{Kind.TRAINER} {trainer_id}")
-    return () if item is None else (sentence(item), WHAT_TO_DO)
+    if item is None:
+        return ()
+    return (sentence(item), WHAT_TO_DO)
 
 
 def sentence(item: LeftOut) -> str:

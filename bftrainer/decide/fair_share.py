@@ -34,7 +34,9 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
     """Count what was used since the last decision, by the nodes that train now, and note waits."""
     half_life_s, usage = given.settings.fair_share_half_life_s, memory.usage
     if half_life_s is None:
-        return memory if usage.at_s is None else replace(memory, usage=Usage())
+        if usage.at_s is None:
+            return memory
+        return replace(memory, usage=Usage())
     owner_of = {record.trainer_id: _whose(record.spec) for record in given.trainers}
     trains = Counter(
         [owner_of[trainer_id] for trainer_id in given.training.values() if trainer_id in owner_of]
@@ -45,14 +47,18 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
 
 
 def _counted(usage: Usage, trains: Mapping[Who, int], half_life_s: float, now_s: float) -> Usage:
-    elapsed_s = max(0.0, now_s - usage.at_s) if usage.at_s is not None else 0.0
+    elapsed_s = 0.0
+    if usage.at_s is not None:
+        elapsed_s = max(0.0, now_s - usage.at_s)
     if not (trains and elapsed_s):
         return usage
     # The integral of the decay over the time since.
     earned_s = half_life_s / LN2 * (1.0 - exp2(-elapsed_s / half_life_s))
 
     def grown(before_use: Used | None, count: int) -> Used:
-        before_node_s = before_use.now(now_s, half_life_s) if before_use is not None else 0.0
+        before_node_s = 0.0
+        if before_use is not None:
+            before_node_s = before_use.now(now_s, half_life_s)
         return Used(amount=before_node_s + count * earned_s, at_s=now_s)
 
     node_s = {
@@ -82,7 +88,8 @@ def _waits(
         in_turn = wait is not None and wait.turn_ends_s is not None and now_s < wait.turn_ends_s
         if (account, user) not in trains:
             is_new = wait is None or (wait.turn_ends_s is not None and not in_turn)
-            wait = Wait(since_s=now_s) if is_new else wait
+            if is_new:
+                wait = Wait(since_s=now_s)
         elif wait is not None and is_overdue(wait, len(users), half_life_s, now_s):
             wait = replace(wait, turn_ends_s=now_s + TURN * half_life_s)
         elif not in_turn:
@@ -151,7 +158,9 @@ class Line:
         amounts = used_now(usage, half_life_s, now_s)
         busy_s = usage.busy_s.now(now_s, half_life_s)
         total = math.fsum([amount for by_user in amounts.values() for amount in by_user.values()])
-        nodes = total / busy_s if busy_s >= LEAST else 0.0  # that trained, on average
+        nodes = 0.0  # that trained, on average
+        if busy_s >= LEAST:
+            nodes = total / busy_s
         self._usual = nodes / max(1, slots) * self._whole_s
         # By account, and by account and user.
         self._parties = defaultdict[tuple[str, ...], _Party](lambda: _Party(used=0.0))
@@ -210,7 +219,9 @@ class Line:
 
     def _place(self, party: _Party, trainer: ProblemTrainer) -> tuple[float, int]:
         """Return the place of a party with its next trainer; the least is first."""
-        ahead = SLACK * self._charge(trainer.n_min) if trainer.current else 0.0
+        ahead = 0.0
+        if trainer.current:
+            ahead = SLACK * self._charge(trainer.n_min)
         return party.used - ahead, party.count
 
     def _charge(self, n_min: int) -> float:

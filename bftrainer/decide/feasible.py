@@ -163,7 +163,9 @@ class Feasibility:
         for demand in whole:
             n_more = self._matching.add_up_to(demand.among, demand.n_more)
             self._now_free.add_up_to(demand.among, demand.count + n_more)
-            whole_demand = replace(demand, count=demand.count + n_more) if n_more else demand
+            whole_demand = demand
+            if n_more:
+                whole_demand = replace(demand, count=demand.count + n_more)
             if demand.share is not None:
                 self._rooms.begin(whole_demand, demand.share)
             self.placed.append((job, whole_demand))

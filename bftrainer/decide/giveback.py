@@ -41,7 +41,9 @@ def stage(draft: Draft) -> Draft:
     )
     is_held = {name: pilot.is_held for name, pilot in ours.items()}
     offer = VictimPool.of(sets, to_have, is_held, foreign_nodes, memory.assignment)
-    shares = give(judged.placed, sets, offer, draft.pick) if judged.placed else []
+    shares = []
+    if judged.placed:
+        shares = give(judged.placed, sets, offer, draft.pick)
     served = _served(judged.starts, shares, sets, sets.named(free))
     shares = _believed(shares, offer)
     # Nodes free or coming back on which a job is about to start: held off like released ones.
@@ -50,7 +52,9 @@ def stage(draft: Draft) -> Draft:
     memory = replace(
         memory, held_off=held_off, vain=skipped_jobs.serve(memory.vain, served, given.now_s)
     )
-    releases = list(_releases(sets, shares, offer, ours)) if given.settings.gives_back else []
+    releases = []
+    if given.settings.gives_back:
+        releases = list(_releases(sets, shares, offer, ours))
     for_jobs = free_for_jobs | {release.node for release in releases}
     draft = replace(draft, memory=memory, for_jobs=for_jobs, refused=judged.refused)
     draft = replace(draft, next_plan=judged.plan)

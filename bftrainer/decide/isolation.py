@@ -159,8 +159,9 @@ def _reason_of(failure: Exception) -> str:
 
 
 def _left_out(given: DecisionInput, kind: Kind, name: str, why: Exception | str) -> LeftOut:
-    reason = why if isinstance(why, str) else _reason_of(why)
-    return LeftOut(kind=kind, name=name, reason=reason, since_s=given.now_s)
+    if isinstance(why, Exception):
+        why = _reason_of(why)
+    return LeftOut(kind=kind, name=name, reason=why, since_s=given.now_s)
 
 
 def _still(given: DecisionInput) -> tuple[Known, LeftOut | None]:

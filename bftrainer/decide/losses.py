@@ -109,7 +109,9 @@ def expected(
         _pause_s(record, settings) / life_node_s,
         REDONE_S / life_node_s,
     )
-    return trainer if curve is trainer.curve else replace(trainer, curve=curve)
+    if curve is trainer.curve:
+        return trainer
+    return replace(trainer, curve=curve)
 
 
 def _pause_s(record: TrainerRecord, settings: Settings) -> float:

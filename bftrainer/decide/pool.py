@@ -95,7 +95,9 @@ def build_pool(
     sooner = {**printed, **{n: e for n, e in planned.items() if e.is_before(printed.get(n))}}
     # While jobs are pending, the scheduler reaches a pilot only in its next cycle, so the time
     # limit must fit what is left of the gap then.
-    waits_s = settings.cycle_s if sooner and census.has_startable_jobs else 0.0
+    waits_s = 0.0
+    if sooner and census.has_startable_jobs:
+        waits_s = settings.cycle_s
     sorter = _Sorter(snapshot, memory, settings, now_s, now_s + waits_s)
     usable, due = list[PoolNode](), dict[str, str]()
     not_used = {**_not_free(snapshot.nodes or ())}
@@ -105,7 +107,8 @@ def build_pool(
             until_s, why = sorter.until_s(end), sorter.why_not_take(node, end)
             pilot_facts = "", False, ""
         else:
-            end = printed.get(node.name) if pilot.is_held or pilot.end_s is not None else end
+            if pilot.is_held or pilot.end_s is not None:
+                end = printed.get(node.name)
             until_s, pilot_facts = (
                 sorter.keep_until_s(pilot, end),
                 (pilot.pilot_id, pilot.is_held, pilot.user),
@@ -137,7 +140,9 @@ def in_reserve(free: Sequence[PoolNode], settings: Settings, now_s: float) -> tu
         if until_s is None:
             return 1, 0.0, node.name
         is_enough = until_s - now_s >= ENOUGH_GAP_S
-        return (2, -until_s, node.name) if is_enough else (0, until_s, node.name)
+        if is_enough:
+            return (2, -until_s, node.name)
+        return (0, until_s, node.name)
 
     reserve, count = list[str](), settings.reserve_nodes_per_type + settings.reserve_extra_nodes
     for node_type in sorted({node.node_type for node in free} if count else ()):
@@ -182,7 +187,9 @@ class _Sorter:
 
     def until_s(self, end: GapEnd | None) -> float | None:
         """Return by when the time limit of a pilot requested now must end."""
-        return None if end is None else end.last_end_s - self._settings.gap_margin_s
+        if end is None:
+            return None
+        return end.last_end_s - self._settings.gap_margin_s
 
     def keep_until_s(self, pilot: PilotView, end: GapEnd | None) -> float | None:
         """Return when a pilot must leave its node; for a pending pilot, when it would have to."""
@@ -214,7 +221,9 @@ class _Sorter:
         settings, now_s = self._settings, self._now_s
         if pilot.is_leaving:
             return f"Pilot {pilot.pilot_id} is leaving it.", False
-        left_s = math.inf if pilot.end_s is None else pilot.end_s - now_s
+        left_s = math.inf
+        if pilot.end_s is not None:
+            left_s = pilot.end_s - now_s
         is_taken = node.name in self._taken and not pilot.is_held
         must_go = is_taken or left_s <= settings.end_margin_s / 2
         # Of a node that is down the batch system ends the pilot. While its agent is connected, only
@@ -254,5 +263,7 @@ def _not_heard(pilot: PilotView) -> str:
 
 
 def _state_of(node: Node) -> str:
-    because = f" ({node.reason})" if node.reason else ""
+    because = ""
+    if node.reason:
+        because = f" ({node.reason})"
     return f"It is {node.state.value}{because}."

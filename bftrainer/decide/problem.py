@@ -91,7 +91,9 @@ def make_problem_trainer(
         return trainer
     # The problem charges the rate of all that is current; only what trains pauses.
     rate_held = rate(trainer, len(current), settings.objective)
-    share = rate(trainer, len(settled), settings.objective) / rate_held if rate_held else 1.0
+    share = 1.0
+    if rate_held:
+        share = rate(trainer, len(settled), settings.objective) / rate_held
     return replace(
         trainer,
         rescale_up_s=trainer.rescale_up_s * share,

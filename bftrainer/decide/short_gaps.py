@@ -126,8 +126,12 @@ def sentences(found: ShortGaps, measured: Measured | None) -> Iterator[str]:
         yield f"Of gaps that have ended, lower values would lend less than {little} more."
         return
     for trial in useful:
-        share = trial.more_node_h / found.idle_node_h if found.idle_node_h else 0.0
-        per_day = trial.more_pilots / found.hours * DAY_H if found.hours else 0.0
+        share = 0.0
+        if found.idle_node_h:
+            share = trial.more_node_h / found.idle_node_h
+        per_day = 0.0
+        if found.hours:
+            per_day = trial.more_pilots / found.hours * DAY_H
         yield (
             f"min_gap_s {trial.min_gap_s:g} with gap_margin_s {trial.gap_margin_s:g} would lend at"
             f" most {share:.1%} of the idle time more, with {quantity(per_day)} more pilots a day."
@@ -141,7 +145,9 @@ def _risk(found: ShortGaps, measured: Measured | None) -> str:
         return_text = (
             f"is usable {measured.end_s:.1f} s after its pilot is asked to leave (measured)"
         )
-    cycle = "" if found.cycle_s is None else f" ({found.cycle_s:g} s)"
+    cycle = ""
+    if found.cycle_s is not None:
+        cycle = f" ({found.cycle_s:g} s)"
     return (
         f"The risk: each of these pilots is a node more to give back, and it {return_text}."
         f" A job to which it comes back too late starts one cycle of the scheduler{cycle} later."

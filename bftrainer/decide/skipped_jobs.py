@@ -37,11 +37,9 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
     asked_s = {p.node: p.requested_s for p in given.pilots if _has_started(p)}
     vain: dict[str, VainReleases] = {}
     for base, before in memory.vain.items():
-        record = (
-            before
-            if taken_nodes.isdisjoint(before.nodes)
-            else replace(before, served_s=None, nodes=())
-        )
+        record = before
+        if not taken_nodes.isdisjoint(before.nodes):
+            record = replace(before, served_s=None, nodes=())
         if record.job_id not in pending:
             continue
         if record.refused_s is not None:
@@ -83,7 +81,9 @@ def serve(known: Known, served: Iterable[Served], now_s: float) -> Known:
             continue
         record = known.get(base, VainReleases(job_id=job_id))
         is_same = record.job_id == job_id and record.served_s is not None
-        since_s = record.served_s if is_same else now_s
+        since_s: float | None = now_s
+        if is_same:
+            since_s = record.served_s
         after[base] = VainReleases(
             job_id=job_id,
             times=record.times,

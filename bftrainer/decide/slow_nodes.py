@@ -48,7 +48,9 @@ def forgotten_above(settings: Settings) -> float:
     A node may be replaced as soon as its smoothed fraction has reached the threshold.
     """
     threshold = settings.straggler_threshold
-    return threshold + CLEAR_ABOVE if threshold else 0.0
+    if threshold:
+        return threshold + CLEAR_ABOVE
+    return 0.0
 
 
 def fraction_now(slow_node: SlowNode, settings: Settings, now_s: float) -> float:

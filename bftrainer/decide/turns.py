@@ -33,7 +33,9 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
         if wait.turn_ends_s is None and now_s - wait.since_s >= (most_s or 0.0):
             wait = replace(wait, turn_ends_s=now_s + (most_s or 0.0))
         waits[record.trainer_id] = wait
-    return memory if waits == memory.waits else replace(memory, waits=waits)
+    if waits == memory.waits:
+        return memory
+    return replace(memory, waits=waits)
 
 
 def in_turn(memory: Memory, given: DecisionInput) -> list[str]:

@@ -25,7 +25,9 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
             average_s += max(NEWEST, 1.0 / count) * (took_s - average_s)
     since_s = {node: joining.since_s.get(node, given.now_s) for node in sorted(waits)}
     joins = Joining(since_s=since_s, warm_up_s=average_s, count=count)
-    return memory if joins == joining else replace(memory, joining=joins)
+    if joins == joining:
+        return memory
+    return replace(memory, joining=joins)
 
 
 def warm_up_s(joining: Joining, t_fwd_s: float, now_s: float) -> float:

@@ -53,7 +53,9 @@ class Admission:
         """Return the problem with the trainers that take part first."""
         half_life_s = self.settings.fair_share_half_life_s
         if half_life_s is None:
-            return _first_to_fit(problem) if problem.caps else problem
+            if problem.caps:
+                return _first_to_fit(problem)
+            return problem
         line = Line(
             problem.trainers,
             self.records,

@@ -49,7 +49,9 @@ def of_groups(
 
 def limits_on(spec: TrainerSpec, limits: Limits) -> list[tuple[str, int, str]]:
     """Return whose limits a trainer shares: a name, the nodes, the policy's key."""
-    account = f"account {spec.account}" if spec.account else "the default account"
+    account = "the default account"
+    if spec.account:
+        account = f"account {spec.account}"
     shared_limits = []
     for name, max_nodes, key in (
         (f"user {spec.user}", limit_of(limits.by_user, spec.user), "max_nodes_by_user"),
@@ -116,9 +118,10 @@ def _offered(problem: Problem, bounds: Mapping[str, int]) -> Problem:
     never = len(problem.nodes) + 1  # a size that nobody can have
 
     def bound(trainer: ProblemTrainer, rank: int) -> ProblemTrainer:
-        max_size = bounds.get(trainer.trainer_id, trainer.n_max) if rank < problem.p_jmax else 0
-        low, high = (trainer.n_min, min(max_size, trainer.n_max)) if max_size else (never, never)
-        return replace(trainer, n_min=low, n_max=high, must_run=False)
+        max_size = bounds.get(trainer.trainer_id, trainer.n_max)
+        if rank >= problem.p_jmax or not max_size:
+            return replace(trainer, n_min=never, n_max=never, must_run=False)
+        return replace(trainer, n_max=min(max_size, trainer.n_max), must_run=False)
 
     trainers = tuple([bound(trainer, rank) for rank, trainer in enumerate(problem.trainers)])
     return replace(problem, trainers=trainers, caps=())

@@ -104,4 +104,6 @@ def _lasts_s(
 def _remaining_s(node: ProblemNode, problem: Problem) -> float:
     """Return how long a node lasts; beyond the forward-looking time it makes no difference."""
     remaining_s = node.expected_remaining_s
-    return problem.t_fwd_s if remaining_s is None else min(remaining_s, problem.t_fwd_s)
+    if remaining_s is None:
+        return problem.t_fwd_s
+    return min(remaining_s, problem.t_fwd_s)

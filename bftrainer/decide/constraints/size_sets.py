@@ -63,7 +63,8 @@ def _without_sets(problem: Problem, bounds: Mapping[str, int]) -> Problem:
         max_size = bounds.get(trainer.trainer_id)
         if max_size is None:
             return trainer
-        low = trainer.n_min if max_size else never
-        return replace(trainer, n_min=low, n_max=max(low, max_size), sizes=())
+        if not max_size:
+            return replace(trainer, n_min=never, n_max=never, sizes=())
+        return replace(trainer, n_max=max(trainer.n_min, max_size), sizes=())
 
     return replace(problem, trainers=tuple(map(bound, problem.trainers)))

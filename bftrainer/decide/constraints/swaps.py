@@ -63,7 +63,9 @@ class Owners:
 def owners_of(pool: Pool, given: DecisionInput) -> Owners:
     """Return the owners; no pilots: one user runs all of them."""
     pilots = {node.name: node.user for node in pool.nodes if node.user}
-    trainers = {r.trainer_id: r.spec.user for r in given.trainers} if pilots else {}
+    trainers = {}
+    if pilots:
+        trainers = {r.trainer_id: r.spec.user for r in given.trainers}
     return Owners(pilots=pilots, trainers=trainers)
 
 
@@ -89,7 +91,9 @@ class PricedSwaps:
             for decided in (best, careful)
         ]
         gap = max(0.0, best.allocation.objective + best.allocation.gap - max(worths))
-        better = best if worths[0] >= worths[1] else careful
+        better = careful
+        if worths[0] >= worths[1]:
+            better = best
         return replace(better, allocation=replace(better.allocation, gap=gap))
 
 
@@ -104,7 +108,9 @@ def _worth(allocation: Allocation, problem: Problem, owners: Owners, cost_s: flo
             without = max(before, trainer.largest_of(size - late))
             missed_s = min(cost_s, max(0.0, problem.t_fwd_s - trainer.warm_up_s))
             rates = [rate(trainer, n, problem.objective) for n in (without, size)]
-            again = rates[0] * trainer.rescale_up_s if without > before else 0.0
+            again = 0.0
+            if without > before:
+                again = rates[0] * trainer.rescale_up_s
             # Where more nodes are slower, a swap that delays them is no gain: they need not come.
             prices.append(max(0.0, (rates[1] - rates[0]) * missed_s + again))
     return allocation.objective - math.fsum(prices)

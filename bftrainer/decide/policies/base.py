@@ -206,7 +206,9 @@ def options_of(policy: AllocationPolicy, given: Mapping[str, Any]) -> Any:
     """
     cls = policy.traits.options
     names = [option.name for option in fields(cls)]
-    listed = f"Its options: {', '.join(names)}." if names else "It has no options."
+    listed = "It has no options."
+    if names:
+        listed = f"Its options: {', '.join(names)}."
     problems = [
         OptionProblem(
             path=(name,),
@@ -222,7 +224,9 @@ def options_of(policy: AllocationPolicy, given: Mapping[str, Any]) -> Any:
             return from_plain({"type": cls.__name__, **given}, cls)
         except CanonicalError as error:
             path = tuple(name for name in names if f".{name}" in error.where)[-1:]
-            option = f"Option {path[0]!r}" if path else "An option"
+            option = "An option"
+            if path:
+                option = f"Option {path[0]!r}"
             problems = [
                 OptionProblem(
                     path=path,

@@ -90,7 +90,9 @@ class Climb:
 
     def _request(self, j: int) -> tuple[int, float, int, int, int] | None:
         goal, size = self._goal(j), self._handing.size(j)
-        return (*self._urgency(j, goal), size, j, goal) if goal > size else None
+        if goal > size:
+            return (*self._urgency(j, goal), size, j, goal)
+        return None
 
     def _goal(self, j: int) -> int:
         size, climber = self._handing.size(j), self._climbers[j]

@@ -40,7 +40,9 @@ class Handing:
         """
         validate(problem)
         self.problem = problem
-        self._seen = replace(problem, p_jmax=len(problem.trainers)) if admits else problem
+        self._seen = problem
+        if admits:
+            self._seen = replace(problem, p_jmax=len(problem.trainers))
         self.pool = view_pool(self._seen)
         self.trainers = self.pool.trainers
         self.counts = self.pool.counts()
@@ -50,7 +52,9 @@ class Handing:
             [k for k, accepts in enumerate(row) if accepts] for row in self.pool.accepts
         ]
         self._rates: dict[tuple[int, float], float] = {}  # by identity of the curve, and size
-        self._largest = self.pool.largest_of_one if is_spread else self.pool.largest
+        self._largest = self.pool.largest
+        if is_spread:
+            self._largest = self.pool.largest_of_one
         self._mixes = [mixes and not is_spread for mixes in self.pool.mixes]
         self.home: list[int | None] = []  # None: not chosen
         for j in range(len(self.trainers)):
@@ -61,11 +65,9 @@ class Handing:
         accepted, held_by_class = self.accepted(j), self.pool.held[j]
         if self._mixes[j] and accepted:
             return accepted[0]
-        return (
-            max(accepted, key=held_by_class.__getitem__)
-            if self.pool.present[j] and accepted
-            else None
-        )
+        if self.pool.present[j] and accepted:
+            return max(accepted, key=held_by_class.__getitem__)
+        return None
 
     def _spread(self, j: int) -> int:
         """The class it has most nodes of, else that with most nodes per trainer at home there."""
@@ -227,4 +229,6 @@ def seconds(samples: float, rate: float) -> float:
     """Return how long samples take; 0 for none, infinite at rate 0."""
     if samples <= 0.0:
         return 0.0
-    return samples / rate if rate > 0.0 else math.inf
+    if rate > 0.0:
+        return samples / rate
+    return math.inf

@@ -97,7 +97,9 @@ class Rows:
     def _one(self, j: int) -> float:
         """Samples per second and node at n_min."""
         rates, n_min = self._rates[j], self._handing.trainers[j].n_min
-        return rates[n_min] / n_min if n_min < len(rates) else 0.0
+        if n_min < len(rates):
+            return rates[n_min] / n_min
+        return 0.0
 
     def largest(self, j: int) -> int:
         """Return the largest size of a trainer, were it alone."""
@@ -106,14 +108,18 @@ class Rows:
     def next_size(self, j: int) -> int:
         """Return the size that one action more gives."""
         size = self._handing.size(j)
-        return size + 1 if size else self._handing.trainers[j].n_min
+        if size:
+            return size + 1
+        return self._handing.trainers[j].n_min
 
     def update(self, j: int) -> None:
         """Fill in what changes with a trainer's size."""
         handing, row, rates = self._handing, self._rows[self._place[j]], self._rates[j]
         size, after, rate_per_node = handing.size(j), self.next_size(j), max(self._one(j), TINY)
         is_over = after >= len(rates)
-        gain_per_node = 0.0 if is_over else max(0.0, rates[after] - rates[size]) / (after - size)
+        gain_per_node = 0.0
+        if not is_over:
+            gain_per_node = max(0.0, rates[after] - rates[size]) / (after - size)
         row[SIZE] = size / max(1, self.largest(j))
         row[SHARE] = size / self._total
         row[RETURNS] = float(size < len(handing.pool.present[j]))
@@ -135,7 +141,9 @@ class Rows:
         trainer, size, now = handing.trainers[j], handing.size(j), len(handing.pool.present[j])
         cost_s = 0.0
         if size != now:
-            cost_s = trainer.rescale_up_s if size > now else trainer.rescale_down_s
+            cost_s = trainer.rescale_down_s
+            if size > now:
+                cost_s = trainer.rescale_up_s
         rate_now = rates[min(now, len(rates) - 1)]
         samples = handing.problem.t_fwd_s * rates[size] - cost_s * rate_now
         return samples / max(self._ahead[j], TINY)

@@ -21,7 +21,9 @@ from milp.problem import Problem
 def dominant_share(used: Sequence[float], capacity: Sequence[float], weight: float = 1.0) -> float:
     """Return the largest share of any resource, by weight; that of weight 0 is infinite."""
     share = max([n / total for n, total in zip(used, capacity, strict=True) if total], default=0.0)
-    return share / weight if weight > 0.0 else math.inf
+    if weight > 0.0:
+        return share / weight
+    return math.inf
 
 
 def _allocate(problem: Problem, context: Context, /) -> Decided:  # noqa: ARG001

@@ -104,7 +104,9 @@ def _allocate(problem: Problem, context: Context, /) -> Decided:  # noqa: ARG001
 
     def next_step(j: int, size: int) -> Step | None:
         higher = next_rise(levels[j], size)
-        return None if higher is None else Step(-levels[j][size], higher)
+        if higher is None:
+            return None
+        return Step(-levels[j][size], higher)
 
     def why(j: int) -> tuple[Term, ...]:
         return (

@@ -123,16 +123,16 @@ def samples_ahead(handing: Handing, context: Context, j: int) -> float:
     """
     trainer = handing.trainers[j]
     left_samples = context.trainers[trainer.trainer_id].left_samples
-    return (
-        handing.problem.t_fwd_s * handing.rate(j, trainer.n_min)
-        if left_samples is None
-        else left_samples
-    )
+    if left_samples is None:
+        return handing.problem.t_fwd_s * handing.rate(j, trainer.n_min)
+    return left_samples
 
 
 def saved(before: float, after: float) -> float:
     """Return a difference in which two infinite ones are alike."""
-    return 0.0 if before == after else before - after
+    if before == after:
+        return 0.0
+    return before - after
 
 
 def next_rise(levels: Sequence[float], size: int) -> int | None:

@@ -68,7 +68,9 @@ def _allocate(problem: Problem, context: Context, /) -> Decided:
     entries = _enter(handing.pool, len(entering), len(entering), shrinks=is_round)
     worths = _worths(handing.pool, entries)
     _hand_out(handing, entries, worths)
-    round_s = context.now_s if is_round else state["round_s"]
+    round_s = context.now_s
+    if not is_round:
+        round_s = state["round_s"]
     return replace(
         handing.answer(POLICY.name, _terms(handing, entries, worths).__getitem__),
         state={"entered": list(members), "round_s": round_s},
@@ -114,7 +116,9 @@ def _home(pool: PoolView, j: int) -> tuple[int, int]:
         n if is_mine else -1 for n, is_mine in zip(pool.held[j], pool.accepts[j], strict=True)
     ]
     max_held = max(nodes_held, default=-1)
-    return (nodes_held.index(max_held), max_held) if max_held >= 0 else (0, 0)
+    if max_held >= 0:
+        return (nodes_held.index(max_held), max_held)
+    return (0, 0)
 
 
 def _enter(pool: PoolView, first: int, most: int, *, shrinks: bool) -> list[_Entered]:
@@ -131,7 +135,9 @@ def _enter(pool: PoolView, first: int, most: int, *, shrinks: bool) -> list[_Ent
         if not n_held:  # any class that it accepts: the one with most nodes left
             k = max(range(len(free)), key=lambda k: (pool.accepts[j][k], free[k]))
         n_min, largest = pool.trainers[j].n_min, pool.largest_of_one(j, k)
-        size = n_min if shrinks else max(n_min, min(n_held, largest))
+        size = n_min
+        if not shrinks:
+            size = max(n_min, min(n_held, largest))
         if size <= min(largest, free[k]):
             entries.append(_Entered(j=j, k=k, least=size))
             free[k] -= size

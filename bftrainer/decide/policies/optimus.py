@@ -27,7 +27,9 @@ def _allocate(problem: Problem, context: Context, /) -> Decided:
             return None
         times = [seconds(ahead[j], rate) for rate in rates[j][size : size + 2]]
         gain_s = saved(*times)
-        return Step(gain_s, size + 1) if gain_s > 0.0 else None
+        if gain_s > 0.0:
+            return Step(gain_s, size + 1)
+        return None
 
     def why(j: int) -> tuple[Term, ...]:
         size = handing.size(j)

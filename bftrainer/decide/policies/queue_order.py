@@ -50,7 +50,9 @@ def serve(
         )
         if running == handing.problem.p_jmax or not any(handing.free):
             continue
-        need = n_min if is_elastic else max(n_min, request)
+        need = n_min
+        if not is_elastic:
+            need = max(n_min, request)
         if handing.settle(j, need) and handing.take(j, min(request, handing.room(j))):
             running += 1
     return handing.answer(name, terms.__getitem__, order)
@@ -84,5 +86,7 @@ class Lease:
         """Return the answer with the lease; its end matters when somebody waits."""
         sizes = decided.allocation.sizes()
         is_waited_for = any(trainer_id not in sizes for trainer_id in decided.order)
-        wake_at_s = self._until_s if is_waited_for else None
-        return replace(decided, state=self._until_s, wake_at_s=wake_at_s)
+        decided = replace(decided, state=self._until_s, wake_at_s=None)
+        if is_waited_for:
+            decided = replace(decided, wake_at_s=self._until_s)
+        return decided

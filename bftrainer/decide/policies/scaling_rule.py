@@ -56,7 +56,9 @@ class Throughput:
         ratio = high.samples_per_s / low.samples_per_s
         error = low.size / (high.size - low.size) * ratio * hypot(low.error, high.error)
         beyond = efficiency(low, high) - self.threshold
-        return None if abs(beyond) < self.standard_errors * error else beyond > 0.0
+        if abs(beyond) < self.standard_errors * error:
+            return None
+        return beyond > 0.0
 
     def worth(self, low: MeasuredSize, high: MeasuredSize) -> float:
         """Return s."""
@@ -134,7 +136,9 @@ def next_size(
         is_better = _is_better(above, size, points, condition, step)
         if is_better is not False:
             return above if is_better else size
-    further = min(size + step, most) if above is None else size
+    further = size
+    if above is None:
+        further = min(size + step, most)
     if below is None:
         # The first move is out; where that has failed or is impossible, in.
         return further if further > size else max(size - step, least)

@@ -36,7 +36,9 @@ def _allocate(problem: Problem, context: Context, /) -> Decided:
 
     def why(j: int) -> tuple[Term, ...]:
         is_endless, left_s, _ = key(j)
-        return () if is_endless else (Term("remaining at the size requested", left_s, "s"),)
+        if is_endless:
+            return ()
+        return (Term("remaining at the size requested", left_s, "s"),)
 
     order = by_key(handing, key)
     return serve(handing, order, POLICY.name, why, is_elastic=context.options.elastic)

@@ -37,7 +37,9 @@ def alignment(demands: npt.ArrayLike, free: Sequence[float], total: Sequence[flo
 def exchange_rate(aligned: FloatArray, work_left: FloatArray) -> float:
     """Return epsilon: how much alignment a unit of work left is worth."""
     whole = math.fsum(work_left.tolist())
-    return math.fsum(aligned.tolist()) / whole if whole > 0.0 else 0.0
+    if whole > 0.0:
+        return math.fsum(aligned.tolist()) / whole
+    return 0.0
 
 
 def _allocate(problem: Problem, context: Context, /) -> Decided:
@@ -99,7 +101,9 @@ def _work_left(handing: Handing, context: Context, requests: Sequence[int]) -> F
 
 def _choices(handing: Handing, j: int) -> list[int]:
     home = handing.home[j]
-    return handing.accepted(j) if home is None else [home]
+    if home is None:
+        return handing.accepted(j)
+    return [home]
 
 
 def _demand(handing: Handing, size: int, j: int, k: int) -> list[float]:

@@ -94,7 +94,9 @@ def _ratio(handing: Handing, context: Context, j: int, rate: float, fair: float)
         alone_s = seconds(standing.done_samples + standing.left_samples, fair)
     if alone_s == math.inf:  # no share would do
         return 0.0
-    return shared_s / alone_s if alone_s > 0.0 else math.inf
+    if alone_s > 0.0:
+        return shared_s / alone_s
+    return math.inf
 
 
 POLICY = Policy(

@@ -65,7 +65,9 @@ def values_of(handing: Handing, j: int, payoff: Payoff) -> Values:
     for n, point in by_curve(trainer, range(trainer.n_min, largest + 1)).items():
         pause_s = 0.0
         if present and n != present:
-            pause_s = trainer.rescale_up_s if n > present else trainer.rescale_down_s
+            pause_s = trainer.rescale_down_s
+            if n > present:
+                pause_s = trainer.rescale_up_s
         values[n] = payoff.of(point, pause_s=pause_s)
     return values
 

@@ -38,7 +38,9 @@ class BackfillPlan:
         """Begin with a complete snapshot; ``usable``: nodes that jobs may have now."""
         window_s = snapshot.plan_window_s
         self._sets, self._now_s, self._slot_s = sets, now_s, snapshot.plan_resolution_s
-        self._until_s = math.inf if window_s is None else now_s + window_s
+        self._until_s = math.inf
+        if window_s is not None:
+            self._until_s = now_s + window_s
         self._reserved: list[Span] = [
             (reservation.start_s, reservation.end_s, sets.named(reservation.nodes))
             for reservation in snapshot.reservations or ()
@@ -99,7 +101,9 @@ class BackfillPlan:
         ``request`` None: it waits for more than nodes.
         """
         earliest_start: tuple[float, NodeSet] | None = None
-        limit_s = job.time_limit_s if request is None else request.limit_s
+        limit_s = job.time_limit_s
+        if request is not None:
+            limit_s = request.limit_s
         if request is not None and not self.is_full and not job.reservations:
             ways = [self._earliest(way, limit_s) for way in request.ways]
             earliest_start = min([way for way in ways if way], default=None)
@@ -157,7 +161,9 @@ def _must_end_s(job: Job, now_s: float) -> float:
     """Return when a running job ends at the latest by its limit; inf: unknown."""
     if job.state is JobState.COMPLETING:
         return now_s
-    return job.start_s + job.time_limit_s if job.start_s and job.time_limit_s else math.inf
+    if job.start_s and job.time_limit_s:
+        return job.start_s + job.time_limit_s
+    return math.inf
 
 
 def _coming_free(
@@ -194,7 +200,9 @@ def _chosen(way: Sequence[NodeDemand], room: NodeSet) -> NodeSet:
     if len(way) == 1:
         return neighbours(room, way[0].count)
     matching = Matching(room)
-    return room & ~matching.unused if matching.try_add(way) else 0
+    if matching.try_add(way):
+        return room & ~matching.unused
+    return 0
 
 
 def neighbours(nodes: NodeSet, count: int) -> NodeSet:

@@ -93,12 +93,16 @@ class PrintedQueue:
 def _number(job: Job) -> float:
     """Order of jobs submitted within the same second: by job number."""
     number = job.counts_as
-    return float(number) if number.isdecimal() else math.inf
+    if number.isdecimal():
+        return float(number)
+    return math.inf
 
 
 def _end_of(reservation: Reservation) -> GapEnd:
     """A reservation holds from its exact start, not from a slot."""
-    then = Then.MAINTENANCE if reservation.is_maintenance else Then.RESERVATION
+    then = Then.RESERVATION
+    if reservation.is_maintenance:
+        then = Then.MAINTENANCE
     return GapEnd(
         at_s=reservation.start_s, last_end_s=reservation.start_s, then=then, by=reservation.name
     )

@@ -58,8 +58,10 @@ class Requests:
 
     def _of(self, job: Job) -> JobNeeds:
         refusals = [self._why_refused(job, name) for name in job.partitions]
-        all_refused = refusals[0] if all(refusals) and refusals else ""
-        if why := why_it_waits(job, self._now_s) or all_refused:
+        why = why_it_waits(job, self._now_s)
+        if not why and refusals and all(refusals):
+            why = refusals[0]
+        if why:
             return JobNeeds(why_not=why)
         names = [name for name, why in zip(job.partitions, refusals, strict=True) if not why]
         partitions = [self._partitions[name] for name in job.partitions if name in self._partitions]
@@ -67,11 +69,16 @@ class Requests:
             partition.time_limit_s for partition in partitions if partition.time_limit_s is not None
         ]
         are_known = partitions and len(longest_s) == len(job.partitions)
-        asked_limit_s = job.time_limit_s if job.time_limit_min_s is None else job.time_limit_min_s
-        limit_s = min(longest_s) if asked_limit_s is None and are_known else asked_limit_s
+        limit_s = job.time_limit_min_s
+        if limit_s is None:
+            limit_s = job.time_limit_s
+        if limit_s is None and are_known:
+            limit_s = min(longest_s)
         allowed_nodes = self._allowed(job, limit_s)
         shares = job.can_share and not any(partition.is_exclusive for partition in partitions)
-        described = self._sets.where(lambda node: bool(node.features)) if job.prefers else 0
+        described = 0
+        if job.prefers:
+            described = self._sets.where(lambda node: bool(node.features))
         preferred_ways, other_ways = [
             [
                 way
@@ -130,7 +137,9 @@ class Requests:
         if required.bit_count() < len(set(job.required_nodes)) or required & ~allowed:
             return
         # Not both, lest a startable job be refused.
-        counted_rules = () if required else wanted.counted
+        counted_rules = wanted.counted
+        if required:
+            counted_rules = ()
         kinds = [
             (node, members & allowed)
             for node, members in sets.kinds

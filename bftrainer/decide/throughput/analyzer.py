@@ -60,7 +60,9 @@ class StepTimes:
 
     def batch_at(self, nodes: int) -> int:
         """Return the samples per update."""
-        return self.global_batch * nodes if self.is_per_worker else self.global_batch
+        if self.is_per_worker:
+            return self.global_batch * nodes
+        return self.global_batch
 
     def time_s(self, batch: int) -> float:
         """t_proc, interpolated; beyond the measured sizes, along the nearest two."""

@@ -115,7 +115,9 @@ class Model(NamedTuple):
         """
         if batches := candidates(self.bounds, workers):
             return batches[int(np.argmax(self.worths(workers, batches)))]
-        return self.bounds.least if workers <= self.bounds.most else self.bounds.most
+        if workers <= self.bounds.most:
+            return self.bounds.least
+        return self.bounds.most
 
 
 def fitted_with_batches(record: TrainerRecord, points: tuple[MeasuredSize, ...]) -> Fitted:

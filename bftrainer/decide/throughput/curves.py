@@ -45,7 +45,9 @@ def fitted(record: TrainerRecord, *, explores: bool) -> Fitted:
         explores: whether decisions may prefer sizes that improve the curve.
     """
     points, n_max, users_curve = points_of(record.costs), record.spec.n_max, record.spec.curve
-    guess = USUAL if explores else CAUTIOUS
+    guess = CAUTIOUS
+    if explores:
+        guess = USUAL
     if record.spec.batch is not None and users_curve is None:
         fitted_curve = fitted_with_batches(record, points)
     elif users_curve is None:
@@ -69,7 +71,9 @@ def points_of(costs: MeasuredCosts) -> tuple[MeasuredSize, ...]:
         for size_and_rate in costs.samples_per_s_by_size
         if is_plausible(*size_and_rate)
     ]
-    max_per_node = LEAP * rates[0][1] / rates[0][0] if rates else 0.0
+    max_per_node = 0.0
+    if rates:
+        max_per_node = LEAP * rates[0][1] / rates[0][0]
     return tuple(
         MeasuredSize(size, min(rate, max_per_node * size), min(1.0, errors.get(size, OLD_ERROR)))
         for size, rate in rates
@@ -176,7 +180,9 @@ def add(
 
 def _fold(before: SizeThroughput, samples_per_s: float, now_s: float) -> SizeThroughput:
     """Welford's update, after fading the known observations to fit the window."""
-    fade = min(1.0, (WINDOW - 1.0) / before.count) if before.count > 0.0 else 1.0
+    fade = 1.0
+    if before.count > 0.0:
+        fade = min(1.0, (WINDOW - 1.0) / before.count)
     count, m2 = fade * before.count + 1.0, fade * before.m2
     if before.count >= USUAL_NOISE_WEIGHT + 1.0:
         reach = CLIP_SD * deviation(before)

@@ -145,7 +145,9 @@ def _earning_more(
 ) -> ProblemTrainer:
     """Add the bonus, except at one node, because the objective may be relative to it."""
     curve = _with_more(trainer.curve, error_at, max(1, min(trainer.n_max, n_nodes)), budget)
-    return trainer if curve is trainer.curve else replace(trainer, curve=curve)
+    if curve is trainer.curve:
+        return trainer
+    return replace(trainer, curve=curve)
 
 
 @lru_cache(maxsize=1024)  # curves and what is known of them change seldom

@@ -81,7 +81,9 @@ def _raised(xs: Sequence[int], values: Floats, errors: Sequence[float]) -> Float
         raised - value <= TOLERANCE * hypot(error, beside) * value + 1e-9 * value
         for raised, value, error, beside in zip(hull, values, errors, around, strict=True)
     ]
-    return hull if all(is_noise) else None
+    if all(is_noise):
+        return hull
+    return None
 
 
 def _ceiling(
@@ -219,7 +221,9 @@ def error_at(points: Sequence[MeasuredSize], size: int, unmeasured: float = ERRO
     if i < len(points) and points[i].size == size:
         return points[i].error
     near = [p for p in (points[i - 1] if i else None, *points[i : i + 1]) if p is not None]
-    per_doubling = ERROR_BETWEEN if len(near) == 2 else ERROR_BEYOND
+    per_doubling = ERROR_BEYOND
+    if len(near) == 2:
+        per_doubling = ERROR_BETWEEN
     reach = min((abs(log2(size / p.size)), p.error) for p in near)
     return min(unmeasured, hypot(reach[1], per_doubling * reach[0]))
 

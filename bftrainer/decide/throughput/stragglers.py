@@ -137,7 +137,9 @@ def _median_without(ordered: list[float], value: float) -> float:
     at, n_others = bisect_left(ordered, value), len(ordered) - 1
 
     def other(i: int) -> float:
-        return ordered[i + 1] if i >= at else ordered[i]
+        if i >= at:
+            return ordered[i + 1]
+        return ordered[i]
 
     return 0.5 * (other((n_others - 1) // 2) + other(n_others // 2))
 
@@ -147,7 +149,9 @@ def _judged(standing: NodeSlowness, now: float, threshold: float) -> NodeSlownes
     capped = min(now, 1.0 / threshold)
     average = ALPHA * capped + (1.0 - ALPHA) * standing.fraction
     reports = standing.reports + 1
-    limit = threshold + CLEAR_ABOVE if standing.is_slow else threshold
+    limit = threshold
+    if standing.is_slow:
+        limit = threshold + CLEAR_ABOVE
     is_slow = average < limit and reports >= FEWEST_REPORTS
     published = standing.told
     if not is_slow:
