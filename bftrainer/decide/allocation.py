@@ -65,14 +65,14 @@ def _kept(draft: Draft, names: set[str]) -> dict[str, str]:
     for cap in of_groups(given.trainers, given.settings.limits, {}):
         if sum([sizes.get(trainer_id, 0) for trainer_id in cap.trainers]) > cap.most:
             over.update(cap.trainers)
-    return {
-        node: record.trainer_id
-        for record in given.trainers
-        if given.now_s < given.settled_until_s.get(record.trainer_id, 0.0)
-        and record.spec.has_size(len(held_nodes.get(record.trainer_id, ())))
-        and record.trainer_id not in over
-        for node in held_nodes[record.trainer_id]
-    }
+    kept_nodes: dict[str, str] = {}
+    for record in given.trainers:
+        trainer_id = record.trainer_id
+        nodes = held_nodes.get(trainer_id, ())
+        is_settled = given.now_s < given.settled_until_s.get(trainer_id, 0.0)
+        if is_settled and record.spec.has_size(len(nodes)) and trainer_id not in over:
+            kept_nodes.update(dict.fromkeys(nodes, trainer_id))
+    return kept_nodes
 
 
 def _turns(draft: Draft, names: set[str], kept_nodes: Mapping[str, str]) -> dict[str, str]:

@@ -40,8 +40,11 @@ def parted(given: DecisionInput) -> DecisionInput:
 
 def barred_from(given: DecisionInput) -> dict[str, frozenset[str]]:
     """Return the trainers that must not get a node, by node."""
-    nodes = sorted({node for barred in given.apart.values() for node in barred})
-    return {n: frozenset(t for t, barred in given.apart.items() if n in barred) for n in nodes}
+    trainers: dict[str, set[str]] = {}
+    for trainer_id, nodes in given.apart.items():
+        for node in nodes:
+            trainers.setdefault(node, set()).add(trainer_id)
+    return {node: frozenset(trainer_ids) for node, trainer_ids in sorted(trainers.items())}
 
 
 def is_awaited(given: DecisionInput, node: str) -> bool:
@@ -190,7 +193,8 @@ def suited(problem: Problem, given: DecisionInput, warm_up_s: float = 0.0) -> Pr
                 choices[wants] = choice
         if choice.most < trainer.n_min and given.settings.skip_unstartable:
             continue
-        trainer = replace(trainer, warm_up_s=warm_up_s) if warm_up_s else trainer  # noqa: PLW2901
+        if warm_up_s:
+            trainer = replace(trainer, warm_up_s=warm_up_s)  # noqa: PLW2901
         if not (classes.is_one and choice.classes):
             names = tuple([node_class.name for node_class in choice.classes])
             trainer = replace(trainer, eligible=names or NOTHING, mixes_classes=choice.mixes)  # noqa: PLW2901

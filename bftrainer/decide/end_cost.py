@@ -10,10 +10,10 @@ reasons. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 from statistics import median
 
 from bftrainer.decide.queue.models import QueueModel
@@ -28,7 +28,8 @@ from bftrainer.model.decision import (
     Settings,
     Slept,
 )
-from bftrainer.model.node_sets import NodeSet
+from bftrainer.model.node_sets import NodeSets
+from bftrainer.model.queue import NodeDemand
 from bftrainer.model.site import Measured
 
 REMEMBERED = 15  # ends, and starts
@@ -179,15 +180,19 @@ def leave_to_jobs(pool: Pool, queue: QueueModel, given: DecisionInput, memory: M
         if job.start_s is not None and job.start_s > given.now_s:
             continue
         ways = queue.requests.of(job).ways
-        among: AbstractSet[NodeSet] = frozenset()
-        if ways not in judged_ways:
-            among = {demand.among for way in ways for demand in way}
+        if ways in judged_ways:
+            continue
         judged_ways.add(ways)
-        for name in {
-            node.name for node_set in among for node in queue.sets.members(node_set)
-        } & names:
+        for name in _named(ways, queue.sets) & names:
             why[name] = (
                 f"Job {job.job_id} may start on it, and a node comes back only {cost_s:.0f} s after"
                 " its pilot (docs/howto/slurm-site.md)."
             )
     return pool.without(why)
+
+
+def _named(ways: Iterable[Iterable[NodeDemand]], sets: NodeSets) -> set[str]:
+    """Return the names of the nodes that any way asks for."""
+    among = {demand.among for demand in chain.from_iterable(ways)}
+    nodes = chain.from_iterable(map(sets.members, among))
+    return {node.name for node in nodes}

@@ -63,9 +63,8 @@ def without_the_gone(given: DecisionInput) -> DecisionInput:
     left_out, snapshot = given.memory.left_out, given.snapshot
     if not left_out or snapshot.nodes is None or snapshot.jobs is None:  # nobody knows who is there
         return given
-    names_by_kind = {
-        kind: set(names_of(given, kind)) for kind in {item.kind for item in left_out.values()}
-    }
+    kinds = {item.kind for item in left_out.values()}
+    names_by_kind = {kind: set(names_of(given, kind)) for kind in kinds}
     still_out = {
         key: item for key, item in left_out.items() if item.name in names_by_kind[item.kind]
     }
@@ -103,15 +102,15 @@ def writable(given: DecisionInput) -> DecisionInput:
         (Kind.REQUEST, [(job.job_id, job) for job in snapshot.jobs or () if job.is_ordinary]),
         (Kind.TRAINER, [(record.trainer_id, record) for record in given.trainers]),
     )
-    out = [
-        LeftOut(kind=kind, name=name, reason=why, since_s=now_s)
-        for kind, everybody in kinds
-        for name, part in everybody
-        if (why := _why_not(part))
-    ]
+    out: dict[str, LeftOut] = {}
+    for kind, parts in kinds:
+        for name, part in parts:
+            if why := _why_not(part):
+                item = LeftOut(kind=kind, name=name, reason=why, since_s=now_s)
+                out[item.key] = item
     memory = _kept(given.memory)
     given = replace(given, memory=memory)
-    given = without(given, {**memory.left_out, **{item.key: item for item in out}})
+    given = without(given, {**memory.left_out, **out})
     jobs = given.snapshot.jobs and tuple(map(_kept_job, given.snapshot.jobs))
     unread = {"nodes": None, "jobs": None, "reservations": None}
     pilots = tuple(_kept(pilot, requested_s=now_s) for pilot in given.pilots)

@@ -15,6 +15,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TypeAlias
 
 from bftrainer.model.decision import DecisionInput, Memory
@@ -61,12 +62,10 @@ def _counted(usage: Usage, trains: Mapping[Who, int], half_life_s: float, now_s:
             before_node_s = before_use.now(now_s, half_life_s)
         return Used(amount=before_node_s + count * earned_s, at_s=now_s)
 
-    node_s = {
-        account: {
-            user: use for user, use in by_user.items() if use.now(now_s, half_life_s) >= LEAST
-        }
-        for account, by_user in usage.node_s.items()
-    }
+    def remembered(by_user: Mapping[str, Used]) -> dict[str, Used]:
+        return {u: use for u, use in by_user.items() if use.now(now_s, half_life_s) >= LEAST}
+
+    node_s = {account: remembered(by_user) for account, by_user in usage.node_s.items()}
     for (account, user), count in trains.items():
         by_user = node_s.setdefault(account, {})
         by_user[user] = grown(by_user.get(user), count)
@@ -112,10 +111,11 @@ def patience_s(n_users: int, half_life_s: float) -> float:
 
 def used_now(usage: Usage, half_life_s: float, now_s: float) -> dict[str, dict[str, float]]:
     """Return the decayed node-seconds by account and user."""
-    return {
-        account: {user: use.now(now_s, half_life_s) for user, use in by_user.items()}
-        for account, by_user in usage.node_s.items()
-    }
+
+    def amounts(by_user: Mapping[str, Used]) -> dict[str, float]:
+        return {user: use.now(now_s, half_life_s) for user, use in by_user.items()}
+
+    return {account: amounts(by_user) for account, by_user in usage.node_s.items()}
 
 
 def _whose(spec: TrainerSpec) -> Who:
@@ -157,7 +157,7 @@ class Line:
         self._whole_s = half_life_s / LN2  # what a node for ever adds up to
         amounts = used_now(usage, half_life_s, now_s)
         busy_s = usage.busy_s.now(now_s, half_life_s)
-        total = math.fsum([amount for by_user in amounts.values() for amount in by_user.values()])
+        total = math.fsum(chain.from_iterable([by_user.values() for by_user in amounts.values()]))
         nodes = 0.0  # that trained, on average
         if busy_s >= LEAST:
             nodes = total / busy_s
@@ -230,16 +230,10 @@ class Line:
 
 def _overdue(usage: Usage, n_users: int, half_life_s: float, now_s: float) -> list[Who]:
     """Return the users that come first: those whose turn lasts, then those that waited too long."""
-    waits = {
-        (account, user): wait
-        for account, by_user in usage.waits.items()
-        for user, wait in by_user.items()
-    }
-    return sorted(
-        [
-            owner
-            for owner, wait in waits.items()
-            if wait.turn_ends_s is not None or is_overdue(wait, n_users, half_life_s, now_s)
-        ],
-        key=lambda owner: (waits[owner].turn_ends_s is None, waits[owner].since_s, owner),
-    )
+    places: list[tuple[bool, float, Who]] = []
+    for account, by_user in usage.waits.items():
+        for user, wait in by_user.items():
+            is_in_turn = wait.turn_ends_s is not None
+            if is_in_turn or is_overdue(wait, n_users, half_life_s, now_s):
+                places.append((not is_in_turn, wait.since_s, (account, user)))
+    return [owner for _, _, owner in sorted(places)]

@@ -12,7 +12,7 @@ can start with which demands, and why the others cannot. Called by ``giveback``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -127,10 +127,7 @@ class Feasibility:
         Of its preferred ways, and then of the others, that comes first which uses most free nodes.
         """
         off = self.plan.kept_off(request.limit_s, is_in_reservation=bool(job.reservations))
-        ways = [
-            [replace(demand, among=demand.among & ~off) for demand in way] if off else list(way)
-            for way in request.ways
-        ]
+        ways = [_kept_off(way, off) for way in request.ways]
         if len(ways) > 1:
             n_first = request.n_preferred
             ways = sorted(ways[:n_first], key=self._lacks) + sorted(ways[n_first:], key=self._lacks)
@@ -171,3 +168,10 @@ class Feasibility:
             self.placed.append((job, whole_demand))
         self.starts.append(job)
         return True
+
+
+def _kept_off(way: Iterable[NodeDemand], nodes: NodeSet) -> list[NodeDemand]:
+    """Return the demands of a way without these nodes."""
+    if not nodes:
+        return list(way)
+    return [replace(demand, among=demand.among & ~nodes) for demand in way]

@@ -47,7 +47,9 @@ def stage(draft: Draft) -> Draft:
     served = _served(judged.starts, shares, sets, sets.named(free))
     shares = _believed(shares, offer)
     # Nodes free or coming back on which a job is about to start: held off like released ones.
-    free_for_jobs = {node.name for _, share in shares for node in sets.members(share & offer.free)}
+    free_for_jobs = set[str]()
+    for _, share in shares:
+        free_for_jobs.update([node.name for node in sets.members(share & offer.free)])
     held_off = dict.fromkeys(free_for_jobs, given.now_s) | dict(memory.held_off)
     memory = replace(
         memory, held_off=held_off, vain=skipped_jobs.serve(memory.vain, served, given.now_s)
@@ -82,12 +84,13 @@ def _believed(
     The other nodes follow after the poll that shows it, a moment later.
     """
     tiers = (offer.free, *offer.at_no_cost, offer.of_trainers)
-    return [
-        (job, next((first(share & t, 1) for t in tiers if share & t), 0))
-        if job.is_announced
-        else (job, share)
-        for job, share in shares
-    ]
+    believed: list[tuple[Job, NodeSet]] = []
+    for job, share in shares:
+        nodes = share
+        if job.is_announced:
+            nodes = next((first(share & tier, 1) for tier in tiers if share & tier), 0)
+        believed.append((job, nodes))
+    return believed
 
 
 def _releases(

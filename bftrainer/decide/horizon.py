@@ -21,8 +21,10 @@ def longest_rescale_s(trainers: Iterable[TrainerRecord]) -> float | None:
 
     Those that were measured, or that a program's start and stop add up to.
     """
-    costs = [trainer.costs for trainer in trainers if not trainer.state.is_final]
-    pauses_s = [s for learnt in costs for s in (learnt.rescale_up_s, learnt.rescale_down_s)]
+    pauses_s: list[float | None] = []
+    for trainer in trainers:
+        if not trainer.state.is_final:
+            pauses_s += [trainer.costs.rescale_up_s, trainer.costs.rescale_down_s]
     return max([s for s in pauses_s if s is not None], default=None)
 
 

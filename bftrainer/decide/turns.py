@@ -61,7 +61,10 @@ def given_to(trainer_id: str, problem: Problem, taken: Iterable[str]) -> Mapping
         return {}
     alone = replace(trainer, n_max=trainer.n_min, must_run=True)
     out = set(taken)
-    owner = {n: t.trainer_id for t in problem.trainers for n in t.current if t is not trainer}
+    owner: dict[str, str] = {}
+    for other in problem.trainers:
+        if other is not trainer:
+            owner.update(dict.fromkeys(other.current, other.trainer_id))
     sizes = Counter(owner.values())
     nodes = [node for node in problem.nodes if node.name not in out | owner.keys()]
     for loser in ("", *sorted(sizes, key=lambda other: (-sizes[other], other))):

@@ -10,6 +10,7 @@ is chosen again: still the fewest nodes, and the cheapest of each round.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -152,7 +153,7 @@ def cheapest(
     by_name = {node.name: node for node in nodes}
     is_held = {node.name: node.is_held for node in nodes}
     *at_no_cost, of_trainers = tiers_of(is_held, assignment)
-    victims = [name for tier in at_no_cost for name in tier][:count]
+    victims = list(itertools.chain.from_iterable(at_no_cost))[:count]
     if missing := min(count - len(victims), len(of_trainers)):
         victims += sorted(pick(missing, of_trainers, gone))
     return [by_name[name] for name in victims]

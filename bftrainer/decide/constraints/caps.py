@@ -33,18 +33,12 @@ def of_groups(
     for record in records:
         for name, max_nodes, _ in limits_on(record.spec, limits):
             members.setdefault((name, max_nodes), []).append(record.trainer_id)
-    return tuple(
-        [
-            Cap(
-                name=name,
-                trainers=tuple(trainer_ids),
-                most=max(
-                    0, max_nodes - sum([kept.get(trainer_id, 0) for trainer_id in trainer_ids])
-                ),
-            )
-            for (name, max_nodes), trainer_ids in members.items()
-        ]
-    )
+    caps: list[Cap] = []
+    for (name, max_nodes), trainer_ids in members.items():
+        n_kept = sum([kept.get(trainer_id, 0) for trainer_id in trainer_ids])
+        most = max(0, max_nodes - n_kept)
+        caps.append(Cap(name=name, trainers=tuple(trainer_ids), most=most))
+    return tuple(caps)
 
 
 def limits_on(spec: TrainerSpec, limits: Limits) -> list[tuple[str, int, str]]:

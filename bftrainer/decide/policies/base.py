@@ -209,16 +209,15 @@ def options_of(policy: AllocationPolicy, given: Mapping[str, Any]) -> Any:
     listed = "It has no options."
     if names:
         listed = f"Its options: {', '.join(names)}."
-    problems = [
-        OptionProblem(
-            path=(name,),
-            cause=f"The policy {policy.name} has no option {name!r}.",
-            next_step=f"Did you mean {close[0]}?" if close else listed,
-        )
-        for name in given
-        if name not in names
-        for close in (difflib.get_close_matches(name, names, n=1),)
-    ]
+    problems: list[OptionProblem] = []
+    for name in given:
+        if name in names:
+            continue
+        next_step = listed
+        if close := difflib.get_close_matches(name, names, n=1):
+            next_step = f"Did you mean {close[0]}?"
+        cause = f"The policy {policy.name} has no option {name!r}."
+        problems.append(OptionProblem(path=(name,), cause=cause, next_step=next_step))
     if not problems:
         try:
             return from_plain({"type": cls.__name__, **given}, cls)

@@ -7,7 +7,7 @@ says which trainer gets how many next: ``room`` is what the rules of the problem
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from bftrainer.decide.policies.base import Decided
@@ -48,9 +48,7 @@ class Handing:
         self.counts = self.pool.counts()
         self.free = list(self.counts)
         self._split = [[0] * len(self.counts) for _ in self.trainers]
-        self._accepted = [
-            [k for k, accepts in enumerate(row) if accepts] for row in self.pool.accepts
-        ]
+        self._accepted = list(map(_classes_of, self.pool.accepts))
         self._rates: dict[tuple[int, float], float] = {}  # by identity of the curve, and size
         self._largest = self.pool.largest
         if is_spread:
@@ -223,6 +221,10 @@ class Handing:
             order=tuple([ids[j] for j in in_line]),
             terms={trainer_id: terms(j) for j, trainer_id in enumerate(ids)},
         )
+
+
+def _classes_of(accepts: Iterable[bool]) -> list[int]:
+    return [k for k, is_accepted in enumerate(accepts) if is_accepted]
 
 
 def seconds(samples: float, rate: float) -> float:

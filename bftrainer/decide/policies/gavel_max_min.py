@@ -124,12 +124,11 @@ def _classes(handing: Handing, sizes: list[float]) -> dict[int, int]:
     if len(handing.counts) == 1 or not chooses:
         return {}
     takes_part = [j for j in range(len(sizes)) if handing.accepted(j)]
-    rates = [[float(accepts) for accepts in handing.pool.accepts[j]] for j in takes_part]
+    rates = [list(map(float, handing.pool.accepts[j])) for j in takes_part]
     time_shares = max_min_time_shares(rates, [sizes[j] for j in takes_part], handing.counts)
-    shares = {
-        j: [round(share, DIGITS) for share in row]
-        for j, row in zip(takes_part, time_shares, strict=True)
-    }
+    shares: dict[int, list[float]] = {}
+    for j, row in zip(takes_part, time_shares, strict=True):
+        shares[j] = [round(share, DIGITS) for share in row]
     return {j: max(handing.accepted(j), key=shares[j].__getitem__) for j in chooses}
 
 

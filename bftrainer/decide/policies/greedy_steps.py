@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import add
 from typing import NamedTuple
 
 from bftrainer.decide.policies.base import Context
@@ -107,7 +108,9 @@ def fair_sizes(handing: Handing, among: Sequence[int]) -> list[float]:
     Each class is shared by those among ``among`` that accept it; bounded by what sizes a trainer
     takes. No whole numbers.
     """
-    accept = [sum(handing.pool.accepts[j][k] for j in among) for k in range(len(handing.counts))]
+    accept = [0] * len(handing.counts)
+    for j in among:
+        accept = list(map(add, accept, handing.pool.accepts[j]))
     sizes: list[float] = []
     for j, trainer in enumerate(handing.trainers):
         share = math.fsum([handing.counts[k] / max(1, accept[k]) for k in handing.accepted(j)])

@@ -48,7 +48,10 @@ def _allocate(problem: Problem, context: Context, /) -> Decided:
     requests = [handing.largest(j) for j in range(len(handing.trainers))]
     work_left = _work_left(handing, context, requests)
     # A row for each class that a trainer could choose.
-    rows = [(j, k) for j, size in enumerate(requests) if size for k in _choices(handing, j)]
+    rows: list[tuple[int, int]] = []
+    for j, size in enumerate(requests):
+        if size:
+            rows += [(j, k) for k in _choices(handing, j)]
     demands = np.array([_demand(handing, requests[j], j, k) for j, k in rows])
     work = work_left[[j for j, _ in rows]]
     demands = demands.reshape(len(rows), len(handing.counts))

@@ -51,10 +51,9 @@ def _allocate(problem: Problem, context: Context, /) -> Decided:
     order = lease.order(handing, lambda j: -before[j])
     admitted = admit(handing, order)
     fair |= _fair_rates(handing, sorted(admitted))
-    levels = {
-        j: [-_ratio(handing, context, j, rate, fair[j]) for rate in handing.rates(j)]
-        for j in admitted
-    }
+    levels: dict[int, list[float]] = {}
+    for j in admitted:
+        levels[j] = [-_ratio(handing, context, j, rate, fair[j]) for rate in handing.rates(j)]
 
     def next_step(j: int, size: int) -> Step | None:
         higher = next_rise(levels[j], size)
@@ -85,10 +84,8 @@ def _ratio(handing: Handing, context: Context, j: int, rate: float, fair: float)
     elapsed_s = max(0.0, context.now_s - standing.submitted_s)
     if standing.left_samples is None:
         t_fwd_s = handing.problem.t_fwd_s
-        shared_s, alone_s = (
-            elapsed_s + t_fwd_s,
-            seconds(standing.done_samples + rate * t_fwd_s, fair),
-        )
+        shared_s = elapsed_s + t_fwd_s
+        alone_s = seconds(standing.done_samples + rate * t_fwd_s, fair)
     else:
         shared_s = elapsed_s + seconds(standing.left_samples, rate)
         alone_s = seconds(standing.done_samples + standing.left_samples, fair)

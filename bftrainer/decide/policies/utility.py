@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
-from bftrainer.decide.policies.base import About, Context, Decided, Policy, Traits
+from bftrainer.decide.policies.base import About, Context, Decided, Policy, Standing, Traits
 from bftrainer.decide.policies.competition import Climb, Climber
 from bftrainer.decide.policies.distribution import Handing
 from bftrainer.decide.policies.scaling_rule import Payoff, Points, Throughput
@@ -40,7 +41,7 @@ class UtilityOptions:
             raise ValueError(f"price_per_node_h is {self.price_per_node_h:g}, but must not be < 0")
         if not self.utility:
             raise ValueError("utility needs at least one pair of seconds and dollars")
-        if not all(abs(number) <= LARGEST for pair in self.utility for number in pair):
+        if not all(abs(number) <= LARGEST for number in chain.from_iterable(self.utility)):
             raise ValueError("utility needs pairs of finite seconds and dollars")
         pairs = list(zip(self.utility, self.utility[1:], strict=False))
         if any(late[0] <= early[0] or late[1] > early[1] for early, late in pairs):
@@ -48,17 +49,18 @@ class UtilityOptions:
 
     def payoffs(self, trainers: Iterable[ProblemTrainer], context: Context) -> list[Payoff | None]:
         """Return the trainers' payoffs; None where a completion time cannot be told."""
-        return [
-            None
-            if standing.left_samples is None or not standing.has_rates
-            else Payoff(
-                utility=self.utility,
-                price=self.price_per_node_h / 3600.0,
-                past_s=max(0.0, context.now_s - standing.submitted_s),
-                left_samples=standing.left_samples,
-            )
-            for standing in (context.trainers[trainer.trainer_id] for trainer in trainers)
-        ]
+        standings = [context.trainers[trainer.trainer_id] for trainer in trainers]
+        return [self._payoff(standing, context.now_s) for standing in standings]
+
+    def _payoff(self, standing: Standing, now_s: float) -> Payoff | None:
+        if standing.left_samples is None or not standing.has_rates:
+            return None
+        return Payoff(
+            utility=self.utility,
+            price=self.price_per_node_h / 3600.0,
+            past_s=max(0.0, now_s - standing.submitted_s),
+            left_samples=standing.left_samples,
+        )
 
     def fallback(self) -> Climber:
         """Return a trainer without a payoff."""
@@ -70,10 +72,12 @@ def _allocate(problem: Problem, context: Context, /) -> Decided:
     """Requests compete by dollars gained per node."""
     options: UtilityOptions = context.options
     handing = Handing(problem, is_spread=True)
-    climbers = [
-        options.fallback() if payoff is None else Climber(condition=payoff)
-        for payoff in options.payoffs(handing.trainers, context)
-    ]
+    climbers: list[Climber] = []
+    for payoff in options.payoffs(handing.trainers, context):
+        climber = options.fallback()
+        if payoff is not None:
+            climber = Climber(condition=payoff)
+        climbers.append(climber)
     climb = Climb(handing, context, climbers, step=options.step)
     climb.run()
     return climb.answer(POLICY.name, options.measure_s)

@@ -79,19 +79,16 @@ class Requests:
         described = 0
         if job.prefers:
             described = self._sets.where(lambda node: bool(node.features))
-        preferred_ways, other_ways = [
-            [
-                way
-                for name, want in itertools.islice(
-                    itertools.product(names or [""], wants), MOST_WAYS
-                )
-                for way in self._ways(job, among, name, want, shares=shares)
-            ]
-            for wants, among in (
-                (job.prefers, allowed_nodes & described),
-                (job.wants or (ANY,), allowed_nodes),
-            )
-        ]
+
+        def ways_of(wants: Iterable[Way], among: NodeSet) -> list[tuple[NodeDemand, ...]]:
+            ways: list[tuple[NodeDemand, ...]] = []
+            choices = itertools.product(names or [""], wants)
+            for name, want in itertools.islice(choices, MOST_WAYS):
+                ways += self._ways(job, among, name, want, shares=shares)
+            return ways
+
+        preferred_ways = ways_of(job.prefers, allowed_nodes & described)
+        other_ways = ways_of(job.wants or (ANY,), allowed_nodes)
         if not (preferred_ways or other_ways):
             return JobNeeds(why_not="No node of this cluster meets its request.")
         return JobNeeds(

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 from bftrainer.model.errors import UsageError
@@ -106,7 +106,7 @@ def table_from(data: Any, where: str) -> AllreduceTable:
         raise _no_table(where, "one row per number of workers, one value per number of weights")
     if table.workers[0] < 2 or any(not _rises(axis) for axis in (table.weights, table.workers)):
         raise _no_table(where, "weights and workers rise, workers from 2 on")
-    if not all(0.0 <= t < math.inf for row in table.seconds for t in row):
+    if not all(0.0 <= t < math.inf for t in chain.from_iterable(table.seconds)):
         raise _no_table(where, "times are numbers of seconds")
     return table
 

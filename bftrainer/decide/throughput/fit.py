@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import combinations, pairwise
 from typing import Final, NamedTuple
@@ -62,10 +62,10 @@ def concave(
     if anchors is None:
         return curve
     lines = _ceiling(xs, anchors, _end_slope(sizes, curve, last))
-    bent = [
-        min(value, *[y + slope * (size - x) for x, y, slope in lines])
-        for size, value in zip(sizes, curve, strict=True)
-    ]
+    bent: Floats = []
+    for size, value in zip(sizes, curve, strict=True):
+        bounds = [y + slope * (size - x) for x, y, slope in lines]
+        bent.append(min(value, *bounds))
     for i, value in zip(measured, anchors, strict=True):
         bent[i] = value
     bent = _hull(sizes, bent)
@@ -251,12 +251,11 @@ def fitted_parts(
             in units of the first part, which is free.
     """
     weights = [1.0 / hypot(error, MODEL_ERROR) for error in errors]
-    rows = [  # of (model / measured - 1) / error
-        [part_s * value * weight for part_s in row]
-        for row, value, weight in zip(basis, values, weights, strict=True)
-    ]
+    rows: list[Floats] = []  # of (model / measured - 1) / error
+    for row, value, weight in zip(basis, values, weights, strict=True):
+        rows.append([part_s * value * weight for part_s in row])
     columns = list(zip(*rows, strict=True))
-    normal = [[sum_of_products(row, column) for column in columns] for row in columns]
+    normal = [_products(column, columns) for column in columns]
     right = [sum_of_products(column, weights) for column in columns]
     off = [value * sum_of_products(row, guess) for value, row in zip(values, basis, strict=True)]
     scale = 1.0 / geometric_mean(off)
@@ -277,6 +276,14 @@ def fitted_parts(
     return parts
 
 
+def _products(vector: Sequence[float], others: Iterable[Sequence[float]]) -> Floats:
+    return [sum_of_products(vector, other) for other in others]
+
+
+def _in_units(row: Floats, unit: Floats, own_unit: float) -> Floats:
+    return [value / (own_unit * other) for value, other in zip(row, unit, strict=True)]
+
+
 def _least_squares(normal: list[Floats], right: Floats) -> Floats:
     """Minimise x·normal·x/2 - right·x over x >= 0 (``normal`` is positive definite).
 
@@ -284,7 +291,7 @@ def _least_squares(normal: list[Floats], right: Floats) -> Floats:
     """
     every = range(len(right))
     unit = [math.sqrt(normal[i][i]) for i in every]  # the parts differ by orders of magnitude
-    normal = [[normal[i][j] / (unit[i] * unit[j]) for j in every] for i in every]
+    normal = [_in_units(normal[i], unit, unit[i]) for i in every]
     right = [right[i] / unit[i] for i in every]
     x, free = [0.0 for _ in every], set[int]()
     least_slope = 1e-9 * max(map(abs, right))
