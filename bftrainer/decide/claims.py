@@ -37,11 +37,11 @@ A_BIT_S: Final = 5.0  # from the request until polls show the pilot
 def claim_nodes(draft: Draft) -> Draft:
     """Claim the nodes assigned to trainers, and release those without a trainer."""
     given = draft.given
-    unused = {
-        n.name: draft.memory.unused_since.get(n.name, given.now_s)
-        for n in draft.pool.nodes
-        if n.pilot_id and n.name not in draft.assignment and n.name not in draft.memory.replacing
-    }
+    unused: dict[str, float] = {}
+    for node in draft.pool.nodes:
+        is_used = node.name in draft.assignment or node.name in draft.memory.replacing
+        if node.pilot_id and not is_used:
+            unused[node.name] = draft.memory.unused_since.get(node.name, given.now_s)
     given_away = list(_swapped(draft))
     begun = {release.node: draft.swaps[release.node] for release in given_away}
     memory = replace(
@@ -126,7 +126,9 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
         if not (pilot.is_held or pilot.is_leaving or pilot.is_silent):
             since_s = patience.started_s.get(pilot.pilot_id)
             has_begun = since_s is None and pilot.end_s is not None
-            started_s[pilot.pilot_id] = given.now_s if has_begun else since_s
+            if has_begun:
+                since_s = given.now_s
+            started_s[pilot.pilot_id] = since_s
     limit_s = patience.limit_s
     if took_s:
         limit_s = min(max(LEAST_S, TIMES * max(took_s)), MOST_S)

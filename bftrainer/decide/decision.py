@@ -55,19 +55,22 @@ def decide(given: DecisionInput, policy: AllocationPolicy | None) -> Plan:
     wakes_s = [pool.wake_at_s(given)]
     if decided:
         wakes_s.append(decided.wake_at_s)
-    return Plan(
+    plan = Plan(
         assignment=draft.assignment,
         claims=draft.claims,
         releases=draft.releases,
         pool=draft.pool.nodes,
         not_used=draft.pool.not_used,
         reserve=draft.pool.reserve,
-        allocation=decided.allocation if decided else None,
+        allocation=None,
         memory=end_cost.asked(draft.memory, draft.releases, given),
         wake_at_s=min([at_s for at_s in wakes_s if at_s is not None], default=None),
-        order=decided.order if decided else (),
-        dropped=decided.dropped if decided else {},
         swaps=draft.swaps,
+    )
+    if decided is None:
+        return plan
+    return replace(
+        plan, allocation=decided.allocation, order=decided.order, dropped=decided.dropped
     )
 
 

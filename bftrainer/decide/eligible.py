@@ -78,13 +78,8 @@ class NodeClass:
     def name(self) -> str:
         """Its name in the allocation problem."""
         request_texts = sorted(str(request) for request in self.meets - {ANYTHING})
-        return " ".join(
-            [
-                self.node_type,
-                *request_texts,
-                *(f"not:{trainer_id}" for trainer_id in sorted(self.bars)),
-            ]
-        )
+        bar_texts = [f"not:{trainer_id}" for trainer_id in sorted(self.bars)]
+        return " ".join([self.node_type, *request_texts, *bar_texts])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,24 +132,17 @@ class Classes:
         If it may use several types and needs more nodes than any one class has, but not more than
         a type has, it gets the largest type.
         """
-        classes = [
-            node_class
-            for node_class in self._counts
-            if request in node_class.meets and trainer_id not in node_class.bars
-        ]
-        of_type = Counter[str]()
-        for node_class in classes:
-            of_type[node_class.node_type] += self._counts[node_class]
+        classes, of_type = list[NodeClass](), Counter[str]()
+        for node_class, count in self._counts.items():
+            if request in node_class.meets and trainer_id not in node_class.bars:
+                classes.append(node_class)
+                of_type[node_class.node_type] += count
         held_of_type = Counter(self.class_of[name].node_type for name in held)
-        best_type = max(
-            held_of_type or of_type, key=(held_of_type or of_type).__getitem__, default=""
-        )
+        of_choice = held_of_type or of_type
+        best_type = max(of_choice, key=of_choice.__getitem__, default="")
         max_nodes = of_type[best_type]
-        is_split = (
-            max_nodes
-            >= n_min
-            > max([self._counts[node_class] for node_class in classes], default=0)
-        )
+        largest = max([self._counts[node_class] for node_class in classes], default=0)
+        is_split = max_nodes >= n_min > largest
         if held_of_type or is_split or len(of_type) == 1:
             classes = [node_class for node_class in classes if node_class.node_type == best_type]
             return AllowedNodes(classes=tuple(classes), mixes=len(classes) > 1, most=max_nodes)
@@ -186,11 +174,12 @@ def suited(problem: Problem, given: DecisionInput, warm_up_s: float = 0.0) -> Pr
         held_nodes = [name for name in has if name in classes.class_of]
         wants = request, trainer.n_min
         is_usual = not held_nodes and trainer.trainer_id not in given.apart
-        choice = choices.get(wants) if is_usual else None
-        if choice is None:
+        if not is_usual:
             choice = classes.choice(*wants, held_nodes, trainer.trainer_id)
-            if is_usual:
-                choices[wants] = choice
+        elif wants in choices:
+            choice = choices[wants]
+        else:
+            choice = choices[wants] = classes.choice(*wants)
         if choice.most < trainer.n_min and given.settings.skip_unstartable:
             continue
         if warm_up_s:
@@ -215,16 +204,11 @@ def _known(
     titles: dict[NodeClass, str] = {}
     if not classes.is_one:
         titles = {node_class: node_class.name for node_class in set(classes.class_of.values())}
-    return tuple(
-        [
-            _with(
-                node,
-                titles.get(classes.class_of[node.name], node.eligibility),
-                node_by_name[node.name].switch,
-            )
-            for node in nodes
-        ]
-    )
+    described: list[ProblemNode] = []
+    for node in nodes:
+        title = titles.get(classes.class_of[node.name], node.eligibility)
+        described.append(_with(node, title, node_by_name[node.name].switch))
+    return tuple(described)
 
 
 def _with(node: ProblemNode, eligibility: str, switch: str) -> ProblemNode:

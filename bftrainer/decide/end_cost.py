@@ -23,6 +23,7 @@ from bftrainer.model.decision import (
     Ending,
     Ends,
     Memory,
+    PilotView,
     Pool,
     Release,
     Settings,
@@ -66,11 +67,11 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
     # Some are ended by the batch system itself; count from now. What takes a node that cannot be
     # reached says nothing of the others.
     silent = {p.pilot_id for p in given.pilots if p.is_silent}
-    ending = {
-        p.node: Ending(pilot_id=p.pilot_id, asked_s=given.now_s)
-        for p in given.pilots
-        if p.is_leaving and p.end_s is not None
-    } | dict(before.ending)
+    ending: dict[str, Ending] = {}
+    for pilot in given.pilots:
+        if pilot.is_leaving and pilot.end_s is not None:
+            ending[pilot.node] = Ending(pilot_id=pilot.pilot_id, asked_s=given.now_s)
+    ending |= before.ending
     ending = {node: end for node, end in ending.items() if end.pilot_id not in silent}
     took_s = list[float]()
     if given.is_new_snapshot and snapshot.jobs is not None and snapshot.nodes is not None:
@@ -134,16 +135,18 @@ def _joining(
     return joining, joined_s
 
 
+def _has_begun(pilot: PilotView) -> bool:
+    return (pilot.is_held or pilot.end_s is not None) and not pilot.is_silent
+
+
 def asked(memory: Memory, releases: Sequence[Release], given: DecisionInput) -> Memory:
     """Record which started pilots are asked to leave now."""
-    begun = {
-        p.pilot_id for p in given.pilots if (p.is_held or p.end_s is not None) and not p.is_silent
-    }
-    new_endings = {
-        release.node: Ending(pilot_id=release.pilot_id, asked_s=given.now_s)
-        for release in releases
-        if release.pilot_id in begun
-    }
+    begun = {p.pilot_id for p in given.pilots if _has_begun(p)}
+    new_endings: dict[str, Ending] = {}
+    for release in releases:
+        if release.pilot_id in begun:
+            ending = Ending(pilot_id=release.pilot_id, asked_s=given.now_s)
+            new_endings[release.node] = ending
     ends = replace(memory.ends, ending={**memory.ends.ending, **new_endings})
     if new_endings:
         return replace(memory, ends=ends)

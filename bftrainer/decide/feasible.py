@@ -34,13 +34,12 @@ class Rooms:
     def __init__(self, sets: NodeSets, usable: NodeSet) -> None:
         """Begin with partly used nodes; nodes of pilots count as whole."""
         self._sets = sets
-        self._rooms: list[tuple[NodeSet, NodeLeft] | None] = [  # None: replaced by a smaller one
-            (sets.bit_of[node.name], node.left)
-            for node in sets.nodes
-            if node.left is not None
-            and node.state is NodeState.ALLOCATED
-            and not sets.bit_of[node.name] & usable
-        ]
+        self._rooms: list[tuple[NodeSet, NodeLeft] | None] = []  # None: replaced by a smaller one
+        for node in sets.nodes:
+            if node.left is not None and node.state is NodeState.ALLOCATED:
+                bit = sets.bit_of[node.name]
+                if not bit & usable:
+                    self._rooms.append((bit, node.left))
         self._searched: dict[tuple[NodeSet, NodeLeft], int] = {}
 
     def find(self, demand: NodeDemand, share: NodeLeft) -> list[int]:

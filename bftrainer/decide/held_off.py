@@ -26,14 +26,13 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
         return replace(memory, held_off={})  # no job to keep them free for
     more_s = (settings.hold_off_cycles - 1.0) * settings.cycle_s  # while backing off
     leaving = {pilot.node for pilot in given.pilots if pilot.is_leaving} | census.completing
-    since_s = {
-        node: given.now_s if node in leaving else at_s
-        for node, at_s in memory.held_off.items()
-        if node not in census.taken
-    }
-    held_off = {
-        node: at_s
-        for node, at_s in since_s.items()
-        if not have_passed(1, at_s + more_s, memory, snapshot, settings)
-    }
+    held_off: dict[str, float] = {}
+    for node, at_s in memory.held_off.items():
+        if node in census.taken:
+            continue
+        since_s = at_s
+        if node in leaving:
+            since_s = given.now_s
+        if not have_passed(1, since_s + more_s, memory, snapshot, settings):
+            held_off[node] = since_s
     return replace(memory, held_off=held_off)

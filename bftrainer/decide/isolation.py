@@ -166,10 +166,13 @@ def _left_out(given: DecisionInput, kind: Kind, name: str, why: Exception | str)
 
 def _still(given: DecisionInput) -> tuple[Known, LeftOut | None]:
     """Return what was recently found to be at fault, and the policy if it was."""
-    recent = {
-        key: item
-        for key, item in given.memory.left_out.items()
-        if 0.0 <= given.now_s - item.since_s < RETRY_S
-    }
-    searched = {key: item for key, item in recent.items() if item.kind in SEARCHED}
-    return searched, recent.get(f"{Kind.POLICY} {given.settings.policy}")
+    searched: dict[str, LeftOut] = {}
+    at_fault: LeftOut | None = None
+    for key, item in given.memory.left_out.items():
+        if not 0.0 <= given.now_s - item.since_s < RETRY_S:
+            continue
+        if item.kind in SEARCHED:
+            searched[key] = item
+        elif key == f"{Kind.POLICY} {given.settings.policy}":
+            at_fault = item
+    return searched, at_fault

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
@@ -18,8 +18,9 @@ from bftrainer.decide.end_cost import leave_to_jobs
 from bftrainer.decide.pool import build_pool, gap_end
 from bftrainer.decide.victims import cheapest
 from bftrainer.model.census import census_of
-from bftrainer.model.decision import Release, Settings
+from bftrainer.model.decision import PilotView, Release, Settings
 from bftrainer.model.fairness import limit_of
+from bftrainer.model.queue import GapEnd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,13 +178,17 @@ def _with_pool(draft: Draft) -> Draft:
     """Build the pool, counting the released pilots as leaving."""
     given, queue, plan = draft.given, draft.queue, draft.next_plan
     released_ids = {release.pilot_id for release in draft.releases}
-    pilots = tuple(
-        [replace(p, is_leaving=True) if p.pilot_id in released_ids else p for p in given.pilots]
-    )
+    pilots: list[PilotView] = []
+    for pilot in given.pilots:
+        is_released = pilot.pilot_id in released_ids
+        pilots.append(replace(pilot, is_leaving=True) if is_released else pilot)
+    planned: Mapping[str, GapEnd] = {}
+    if plan is not None:
+        planned = plan.ends
     pool = build_pool(
         given.snapshot,
         queue,
-        {} if plan is None else plan.ends,
+        planned,
         pilots,
         draft.memory,
         given.settings,
@@ -191,9 +196,8 @@ def _with_pool(draft: Draft) -> Draft:
         gap_end(given),
     )
     pool = leave_to_jobs(pool, queue, given, draft.memory)
-    cools = {  # without a pilot; ``allocation`` skips those with one
-        node.name: given.cooling[node.name].sentence(given.now_s)
-        for node in pool.nodes
-        if node.name in given.cooling and not node.pilot_id
-    }
+    cools: dict[str, str] = {}  # without a pilot; ``allocation`` skips those with one
+    for node in pool.nodes:
+        if node.name in given.cooling and not node.pilot_id:
+            cools[node.name] = given.cooling[node.name].sentence(given.now_s)
     return replace(draft, pool=pool.without(cools))

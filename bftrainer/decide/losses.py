@@ -117,10 +117,11 @@ def expected(
 def _pause_s(record: TrainerRecord, settings: Settings) -> float:
     """Return the pause of a loss: one without notice is no shorter than a longer rescale."""
     up_s, down_s = record.costs.rescale_up_s, record.costs.rescale_down_s
-    return max(
-        settings.rescale_up_guess_s if up_s is None else up_s,
-        settings.rescale_down_guess_s if down_s is None else down_s,
-    )
+    if up_s is None:
+        up_s = settings.rescale_up_guess_s
+    if down_s is None:
+        down_s = settings.rescale_down_guess_s
+    return max(up_s, down_s)
 
 
 def sentence(record: TrainerRecord, settings: Settings, losses: Losses, size: int) -> str:

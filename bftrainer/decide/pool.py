@@ -174,11 +174,10 @@ class _Sorter:
     ) -> None:
         self._memory, self._settings, self._taken = memory, settings, census_of(seen).taken
         self._now_s, self._starts_s, self._held_off = now_s, starts_s, memory.held_off
-        self._limits_s = {
-            job.pilot_id: job.time_limit_s
-            for job in seen.jobs or ()
-            if job.pilot_id and job.time_limit_s and job.state is JobState.PENDING
-        }
+        self._limits_s: dict[str, float] = {}
+        for job in seen.jobs or ():
+            if job.pilot_id and job.time_limit_s and job.state is JobState.PENDING:
+                self._limits_s[job.pilot_id] = job.time_limit_s
         if seen.pilots_come_last and settings.hold_off_cycles <= 1.0:
             # Once a snapshot shows that the main scheduler passed over the node, a pilot may be
             # queued: it ranks below every ordinary job. Not while the daemon backs off.

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 
 from bftrainer.decide import losses
@@ -72,16 +72,22 @@ def make_problem_trainer(
     """Return the same, and remember nothing: for questions that no decision asks."""
     spec, costs = record.spec, record.costs
     limit = settings.max_nodes_per_trainer
-    up, down = costs.rescale_up_s, costs.rescale_down_s
+    up_s, down_s = costs.rescale_up_s, costs.rescale_down_s
+    if up_s is None:
+        up_s = settings.rescale_up_guess_s
+    if down_s is None:
+        down_s = settings.rescale_down_guess_s
+    n_max = spec.n_max
+    if limit is not None:  # never below n_min: submissions are checked, a policy may have changed
+        n_max = max(spec.n_min, min(n_max, limit))
     trainer = ProblemTrainer(
         trainer_id=record.trainer_id,
         n_min=spec.n_min,
-        # Never below n_min: submissions are checked, a policy may have changed since.
-        n_max=spec.n_max if limit is None else max(spec.n_min, min(spec.n_max, limit)),
+        n_max=n_max,
         sizes=spec.sizes,
         curve=fitted(record, explores=settings.explore_budget > 0.0).curve,
-        rescale_up_s=settings.rescale_up_guess_s if up is None else up,
-        rescale_down_s=settings.rescale_down_guess_s if down is None else down,
+        rescale_up_s=up_s,
+        rescale_down_s=down_s,
         current=current,
         settled=settled,
         weight=spec.weight,
@@ -207,16 +213,11 @@ def _with_losses(
     if math.isinf(life_node_s):
         return problem
     records = {record.trainer_id: record for record in given.trainers}
-    trainers = tuple(
-        [
-            losses.expected(
-                trainer,
-                records[trainer.trainer_id],
-                given.settings,
-                life_node_s=life_node_s,
-                n_nodes=len(problem.nodes),
-            )
-            for trainer in problem.trainers
-        ]
+    expected = partial(
+        losses.expected,
+        settings=given.settings,
+        life_node_s=life_node_s,
+        n_nodes=len(problem.nodes),
     )
-    return replace(problem, trainers=trainers)
+    trainers = [expected(trainer, records[trainer.trainer_id]) for trainer in problem.trainers]
+    return replace(problem, trainers=tuple(trainers))

@@ -34,11 +34,11 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
     for node, fraction in given.speeds.items():
         trainer_id = given.training.get(node, "")
         observed[node] = SlowNode(fraction=fraction, seen_s=given.now_s, trainer_id=trainer_id)
-    slow_nodes = {
-        node: slow_node
-        for node, slow_node in observed.items()
-        if fraction_now(slow_node, settings, given.now_s) <= forgotten_above(settings)
-    }
+    slow_nodes: dict[str, SlowNode] = {}
+    for node, slow_node in observed.items():
+        fraction = fraction_now(slow_node, settings, given.now_s)
+        if fraction <= forgotten_above(settings):
+            slow_nodes[node] = slow_node
     return replace(memory, slow_nodes=slow_nodes)
 
 

@@ -24,8 +24,10 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
     most_s, now_s = given.settings.max_wait_s, given.now_s
     waits = dict[str, Wait]()
     for record in given.trainers if most_s is not None else ():
-        new_wait = Wait(since_s=record.submitted_s if record.started_s is None else now_s)
-        wait = memory.waits.get(record.trainer_id, new_wait)
+        since_s = now_s
+        if record.started_s is None:
+            since_s = record.submitted_s
+        wait = memory.waits.get(record.trainer_id, Wait(since_s=since_s))
         if wait.turn_ends_s is not None and now_s >= wait.turn_ends_s:
             wait = Wait(since_s=now_s)  # its turn is over
         if wait.turn_ends_s is None and record.trainer_id in given.training.values():
@@ -42,7 +44,7 @@ def in_turn(memory: Memory, given: DecisionInput) -> list[str]:
     """Return the trainers whose turn it is, the longest wait first."""
     ours = {record.trainer_id for record in given.trainers}
     turns = [i for i, wait in memory.waits.items() if wait.turn_ends_s is not None and i in ours]
-    turns.sort(key=lambda one: (memory.waits[one].since_s, one))
+    turns.sort(key=lambda trainer_id: (memory.waits[trainer_id].since_s, trainer_id))
     return turns[: (given.settings.p_jmax + 1) // 2]
 
 
@@ -62,12 +64,12 @@ def given_to(trainer_id: str, problem: Problem, taken: Iterable[str]) -> Mapping
     alone = replace(trainer, n_max=trainer.n_min, must_run=True)
     out = set(taken)
     owner: dict[str, str] = {}
-    for other in problem.trainers:
-        if other is not trainer:
-            owner.update(dict.fromkeys(other.current, other.trainer_id))
+    for holder in problem.trainers:
+        if holder is not trainer:
+            owner.update(dict.fromkeys(holder.current, holder.trainer_id))
     sizes = Counter(owner.values())
     nodes = [node for node in problem.nodes if node.name not in out | owner.keys()]
-    for loser in ("", *sorted(sizes, key=lambda other: (-sizes[other], other))):
+    for loser in ("", *sorted(sizes, key=lambda owner_id: (-sizes[owner_id], owner_id))):
         nodes += [n for n in problem.nodes if owner.get(n.name) == loser and n.name not in out]
         if len(nodes) < trainer.n_min:
             continue

@@ -125,10 +125,12 @@ def _fairly(problem: Problem, line: Line) -> Problem:
 def _with(problem: Problem, admitted: list[str], must_run: frozenset[str] = frozenset()) -> Problem:
     """Return the problem with those admitted first, in order of submission."""
     admitted_ids = frozenset(admitted)
-    first = [
-        replace(t, must_run=True) if t.trainer_id in must_run else t
-        for t in problem.trainers
-        if t.trainer_id in admitted_ids
-    ]
-    left_out = [t for t in problem.trainers if t.trainer_id not in admitted_ids]
+    first, left_out = list[ProblemTrainer](), list[ProblemTrainer]()
+    for trainer in problem.trainers:
+        if trainer.trainer_id in must_run:
+            first.append(replace(trainer, must_run=True))
+        elif trainer.trainer_id in admitted_ids:
+            first.append(trainer)
+        else:
+            left_out.append(trainer)
     return replace(problem, trainers=(*first, *left_out), p_jmax=len(first))

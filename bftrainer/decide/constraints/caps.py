@@ -102,8 +102,10 @@ def _cut(problem: Problem, cap: Cap, sizes: Mapping[str, int], order: list[str])
     for trainer_id in order:
         if trainer_id in cap.trainers:
             size = min(sizes.get(trainer_id, 0), nodes_left)
-            bounds[trainer_id] = size if size >= n_min[trainer_id] else 0
-            nodes_left -= bounds[trainer_id]
+            if size < n_min[trainer_id]:
+                size = 0
+            bounds[trainer_id] = size
+            nodes_left -= size
     return bounds
 
 

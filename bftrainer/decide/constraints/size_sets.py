@@ -34,15 +34,12 @@ class InSizes:
         for _ in range(ROUNDS):
             decided = ask(_without_sets(problem, bounds))
             sizes = decided.allocation.sizes()
-            fitting = {
-                trainer_id: trainers[trainer_id].largest_of(sizes.get(trainer_id, 0))
-                for trainer_id in bounds
-            }
-            lower = {
-                trainer_id: size
-                for trainer_id, size in fitting.items()
-                if size < sizes.get(trainer_id, 0)
-            }
+            lower: dict[str, int] = {}
+            for trainer_id in bounds:
+                size = sizes.get(trainer_id, 0)
+                fitting = trainers[trainer_id].largest_of(size)
+                if fitting < size:
+                    lower[trainer_id] = fitting
             if not lower:
                 break
             bounds |= lower

@@ -86,14 +86,12 @@ class PricedSwaps:
         careful = ask(replace(problem, trainers=dearer))
         worth = allocation_value(problem, careful.allocation.assignment)
         careful = replace(careful, allocation=replace(careful.allocation, objective=worth))
-        worths = [
-            _worth(decided.allocation, problem, self.owners, self.swap_s)
-            for decided in (best, careful)
-        ]
-        gap = max(0.0, best.allocation.objective + best.allocation.gap - max(worths))
-        better = careful
-        if worths[0] >= worths[1]:
-            better = best
+        best_worth = _worth(best.allocation, problem, self.owners, self.swap_s)
+        careful_worth = _worth(careful.allocation, problem, self.owners, self.swap_s)
+        better, worth = careful, careful_worth
+        if best_worth >= careful_worth:
+            better, worth = best, best_worth
+        gap = max(0.0, best.allocation.objective + best.allocation.gap - worth)
         return replace(better, allocation=replace(better.allocation, gap=gap))
 
 
@@ -107,12 +105,13 @@ def _worth(allocation: Allocation, problem: Problem, owners: Owners, cost_s: flo
             before, size = len(in_pool.intersection(trainer.current)), sizes[trainer.trainer_id]
             without = max(before, trainer.largest_of(size - late))
             missed_s = min(cost_s, max(0.0, problem.t_fwd_s - trainer.warm_up_s))
-            rates = [rate(trainer, n, problem.objective) for n in (without, size)]
+            rate_before = rate(trainer, without, problem.objective)
+            rate_after = rate(trainer, size, problem.objective)
             again = 0.0
             if without > before:
-                again = rates[0] * trainer.rescale_up_s
+                again = rate_before * trainer.rescale_up_s
             # Where more nodes are slower, a swap that delays them is no gain: they need not come.
-            prices.append(max(0.0, (rates[1] - rates[0]) * missed_s + again))
+            prices.append(max(0.0, (rate_after - rate_before) * missed_s + again))
     return allocation.objective - math.fsum(prices)
 
 

@@ -81,11 +81,10 @@ class Climb:
         self, name: str, measure_s: float, terms: Callable[[int], tuple[Term, ...]] | None = None
     ) -> Decided:
         """Build the policy's answer; while sizes are measured, ask again after ``measure_s``."""
-        measures = any(
-            self._handing.size(j) and (standing.points or not standing.has_rates)
-            for j, standing in enumerate(self._standings)
-        )
-        wake_at_s = self._now_s + measure_s if measures else None
+        wake_at_s: float | None = None
+        for j, standing in enumerate(self._standings):
+            if self._handing.size(j) and (standing.points or not standing.has_rates):
+                wake_at_s = self._now_s + measure_s
         return self._handing.answer(name, terms or self.terms, wake_at_s=wake_at_s)
 
     def _request(self, j: int) -> tuple[int, float, int, int, int] | None:

@@ -55,8 +55,11 @@ class Handing:
             self._largest = self.pool.largest_of_one
         self._mixes = [mixes and not is_spread for mixes in self.pool.mixes]
         self.home: list[int | None] = []  # None: not chosen
+        home_of = self._home_of
+        if is_spread:
+            home_of = self._spread
         for j in range(len(self.trainers)):
-            self.home.append(self._spread(j) if is_spread else self._home_of(j))
+            self.home.append(home_of(j))
 
     def _home_of(self, j: int) -> int | None:
         """The class it has most nodes of; one that mixes classes has its first as a stand-in."""

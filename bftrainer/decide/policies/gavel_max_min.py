@@ -100,7 +100,9 @@ def _allocate(problem: Problem, context: Context, /) -> Decided:  # noqa: ARG001
     levels: dict[int, list[float]] = {}
     for j in admitted:
         fair = handing.rate(j, sizes[j])
-        levels[j] = [rate / fair if fair > 0.0 else rate for rate in handing.rates(j)]
+        levels[j] = handing.rates(j)
+        if fair > 0.0:
+            levels[j] = [rate / fair for rate in levels[j]]
 
     def next_step(j: int, size: int) -> Step | None:
         higher = next_rise(levels[j], size)

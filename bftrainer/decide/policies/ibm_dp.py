@@ -205,12 +205,14 @@ def _single(curve: Curve) -> float:
 
 
 def _dropped(problem: Problem, known: Container[str]) -> dict[str, str]:
-    return {
-        trainer.trainer_id: f"The policy ibm-dp found no {trainer.n_min} nodes for it"
-        " beside the trainers that entered before it."
-        for trainer in problem.trainers
-        if trainer.trainer_id not in known and not trainer.current
-    }
+    dropped: dict[str, str] = {}
+    for trainer in problem.trainers:
+        if trainer.trainer_id not in known and not trainer.current:
+            dropped[trainer.trainer_id] = (
+                f"The policy ibm-dp found no {trainer.n_min} nodes for it"
+                " beside the trainers that entered before it."
+            )
+    return dropped
 
 
 POLICY = Policy(

@@ -66,13 +66,10 @@ class Throughput:
 
     def terms(self, points: Sequence[MeasuredSize]) -> tuple[Term, ...]:
         """Return s between each two, and S."""
-        return (
-            *[
-                Term(f"s from {low.size} to {high.size}", efficiency(low, high))
-                for low, high in pairwise(points)
-            ],
-            Term("threshold S", self.threshold),
-        )
+        terms: list[Term] = []
+        for low, high in pairwise(points):
+            terms.append(Term(f"s from {low.size} to {high.size}", efficiency(low, high)))
+        return *terms, Term("threshold S", self.threshold)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,17 +41,17 @@ class BackfillPlan:
         self._until_s = math.inf
         if window_s is not None:
             self._until_s = now_s + window_s
-        self._reserved: list[Span] = [
-            (reservation.start_s, reservation.end_s, sets.named(reservation.nodes))
-            for reservation in snapshot.reservations or ()
-            if reservation.end_s > now_s
-        ]
-        ends = [(end_s, nodes) for _, end_s, nodes in self._reserved]
-        ends += [
-            (_must_end_s(job, now_s), sets.named(job.nodes))
-            for job in snapshot.jobs or ()
-            if job.nodes and job.is_ordinary
-        ]
+        self._reserved: list[Span] = []
+        ends: list[tuple[float, NodeSet]] = []
+        for reservation in snapshot.reservations or ():
+            if reservation.end_s > now_s:
+                nodes = sets.named(reservation.nodes)
+                self._reserved.append((reservation.start_s, reservation.end_s, nodes))
+                ends.append((reservation.end_s, nodes))
+        for job in snapshot.jobs or ():
+            if job.nodes and job.is_ordinary:
+                end_s = _must_end_s(job, now_s)
+                ends.append((end_s, sets.named(job.nodes)))
         self._free = dict(_coming_free(now_s, usable, _last(ends, usable)))
         self._free_s = list(self._free)
         self._started: list[Span] = []
@@ -92,8 +92,7 @@ class BackfillPlan:
 
     def start(self, limit_s: float | None, nodes: NodeSet) -> None:
         """Record that a job starts there now, until its limit."""
-        end_s = self._now_s + (math.inf if limit_s is None else limit_s)
-        self._occupy(self._started, (self._now_s, end_s, nodes))
+        self._occupy(self._started, (self._now_s, _end_s(self._now_s, limit_s), nodes))
 
     def wait(self, job: Job, request: JobNeeds | None) -> None:
         """Plan a job that cannot start now: at its earliest start; if that is unknown, as printed.
@@ -113,8 +112,7 @@ class BackfillPlan:
             return
         start_s, nodes = earliest_start
         slot_s = slot_begin_s(start_s, self._slot_s)
-        end_s = start_s + (math.inf if limit_s is None else limit_s)
-        self._occupy(self._planned, (slot_s, end_s, nodes))
+        self._occupy(self._planned, (slot_s, _end_s(start_s, limit_s), nodes))
         end = GapEnd(at_s=start_s, last_end_s=slot_s, then=Then.JOB, by=job.job_id)
         self.planned_starts.append((end, nodes))
 
@@ -155,6 +153,12 @@ class BackfillPlan:
             if room.bit_count() >= count and (nodes := _chosen(way, room)):
                 return at_s, nodes
         return None
+
+
+def _end_s(start_s: float, limit_s: float | None) -> float:
+    if limit_s is None:
+        return math.inf
+    return start_s + limit_s
 
 
 def _must_end_s(job: Job, now_s: float) -> float:

@@ -35,11 +35,11 @@ class Requests:
         """Index partitions, reservations and jobs that start together."""
         self._sets, self._now_s = sets, now_s
         self._partitions = {partition.name: partition for partition in snapshot.partitions}
-        self._reservations = [
-            (reservation.name, reservation.start_s, sets.named(reservation.nodes))
-            for reservation in snapshot.reservations or ()
-            if reservation.end_s > now_s
-        ]
+        self._reservations: list[tuple[str, float, NodeSet]] = []
+        for reservation in snapshot.reservations or ():
+            if reservation.end_s > now_s:
+                nodes = sets.named(reservation.nodes)
+                self._reservations.append((reservation.name, reservation.start_s, nodes))
         self._together: dict[str, list[Job]] = {}
         for job in census_of(snapshot).pending_jobs:
             if job.together:
@@ -137,11 +137,10 @@ class Requests:
         counted_rules = wanted.counted
         if required:
             counted_rules = ()
-        kinds = [
-            (node, members & allowed)
-            for node, members in sets.kinds
-            if members & allowed and _is_one(node, partition, wanted)
-        ]
+        kinds: list[tuple[Node, NodeSet]] = []
+        for node, members in sets.kinds:
+            if members & allowed and _is_one(node, partition, wanted):
+                kinds.append((node, members & allowed))
         n_required, n_counted = required.bit_count(), sum(count for _, count in counted_rules)
         for size in _sizes(job, [node for node, _ in kinds]):
             n_nodes = max(size, n_required, n_counted)
@@ -149,15 +148,14 @@ class Requests:
             enough = [(node, members) for node, members in kinds if _has_room(node, share)]
             among = [(required, n_required)]
             among += [(_all(enough, rule) & ~required, count) for rule, count in counted_rules]
-            among += [(_all(enough, ()) & ~required, n_nodes - n_required - n_counted)]
+            among.append((_all(enough, ()) & ~required, n_nodes - n_required - n_counted))
             among = [(nodes, count) for nodes, count in among if count > 0]
             if all(nodes.bit_count() >= count for nodes, count in among):
-                part, n_more = share if shares else None, max(0, (job.n_nodes_max or 0) - n_nodes)
-                *first_parts, last = among
-                yield (
-                    *(NodeDemand(*nodes_and_count, 0, part) for nodes_and_count in first_parts),
-                    NodeDemand(*last, n_more, part),
-                )
+                part = share if shares else None
+                demands = [NodeDemand(nodes, count, 0, part) for nodes, count in among]
+                n_more = max(0, (job.n_nodes_max or 0) - n_nodes)
+                demands[-1] = NodeDemand(*among[-1], n_more, part)
+                yield tuple(demands)
 
 
 def _joint(requests: list[JobNeeds]) -> JobNeeds:

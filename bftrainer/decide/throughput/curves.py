@@ -23,7 +23,7 @@ from bftrainer.decide.throughput.fit import CAUTIOUS, USUAL, Fitted, MeasuredSiz
 from bftrainer.decide.throughput.plausibility import FASTEST, LEAP, is_plausible
 from bftrainer.model.trainer import MeasuredCosts, SizeThroughput, TrainerRecord
 from milp.portable import geometric_mean
-from milp.problem import Curve, Problem
+from milp.problem import Curve, Problem, ProblemTrainer
 from milp.worth import curve_at
 
 OLD_ERROR: Final = 0.05  # relative, for throughputs without statistics
@@ -92,13 +92,14 @@ def put_to_scale(problem: Problem, records: Iterable[TrainerRecord], *, is_bold:
     if not unmeasured or not rates:
         return problem
     scale = max(rates) if is_bold else geometric_mean(rates)
-    trainers = [
-        replace(t, curve=_times(t.curve, scale / curve_at(t.curve, 1)))
-        if t.trainer_id in unmeasured
-        else t
-        for t in problem.trainers
-    ]
-    return replace(problem, trainers=tuple(trainers))
+
+    def scaled(trainer: ProblemTrainer) -> ProblemTrainer:
+        if trainer.trainer_id not in unmeasured:
+            return trainer
+        factor = scale / curve_at(trainer.curve, 1)
+        return replace(trainer, curve=_times(trainer.curve, factor))
+
+    return replace(problem, trainers=tuple(map(scaled, problem.trainers)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,11 +47,12 @@ def explore(
     if budget <= 0.0 or best.objective <= 0.0 or problem.objective is Objective.UTILITY:
         return best
     sizes, before = best.sizes(), _present(problem)
-    movers = {
-        t.trainer_id: errors[t.trainer_id]
-        for t in problem.trainers
-        if t.trainer_id in errors and sizes.get(t.trainer_id, 0) not in (0, before[t.trainer_id])
-    }
+    movers: dict[str, ErrorAt] = {}
+    for trainer in problem.trainers:
+        trainer_id = trainer.trainer_id
+        moves = sizes.get(trainer_id, 0) not in (0, before[trainer_id])
+        if moves and trainer_id in errors:
+            movers[trainer_id] = errors[trainer_id]
     if not movers:
         return best
     offered = _with_bonus(problem, movers, sizes, before, budget)
@@ -59,12 +60,9 @@ def explore(
         return best
     alternative = allocate(offered)
     other_sizes = alternative.sizes()
-    stays = all(
-        other_sizes.get(t.trainer_id, 0) == sizes.get(t.trainer_id, 0)
-        for t in problem.trainers
-        if t.trainer_id not in movers
-    )
-    if not stays or _teaches(other_sizes, movers) <= _teaches(sizes, movers):
+    stayers = [t.trainer_id for t in problem.trainers if t.trainer_id not in movers]
+    stay = all(other_sizes.get(trainer_id, 0) == sizes.get(trainer_id, 0) for trainer_id in stayers)
+    if not stay or _teaches(other_sizes, movers) <= _teaches(sizes, movers):
         return best
     value = allocation_value(problem, alternative.assignment)
     if value < (1.0 - budget) * best.objective:

@@ -77,13 +77,11 @@ def _raised(xs: Sequence[int], values: Floats, errors: Sequence[float]) -> Float
     """Measured values raised to their hull; None if one is too far below it."""
     hull = _hull(xs, values)
     around = [max(pair) for pair in zip([*errors[1:], 0.0], [0.0, *errors[:-1]], strict=True)]
-    is_noise = [
-        raised - value <= TOLERANCE * hypot(error, beside) * value + 1e-9 * value
-        for raised, value, error, beside in zip(hull, values, errors, around, strict=True)
-    ]
-    if all(is_noise):
-        return hull
-    return None
+    for raised, value, error, beside in zip(hull, values, errors, around, strict=True):
+        noise = TOLERANCE * hypot(error, beside) * value + 1e-9 * value
+        if not raised - value <= noise:
+            return None
+    return hull
 
 
 def _ceiling(
@@ -171,10 +169,10 @@ def fit(points: tuple[MeasuredSize, ...], n_max: int, guess: Guess = CAUTIOUS) -
     parts = fitted_parts([_basis(p.size) for p in points], values, errors, guess.parts, _SPREAD)
     model = [sum_of_products(_basis(size), parts) for size in sizes]  # seconds per sample
     positions = [sizes.index(p.size) for p in points]
-    left_over = [  # log(measured / model), as far as it is more than noise
-        log(value * model[i]) * (LEFT_OVER * LEFT_OVER / (LEFT_OVER * LEFT_OVER + error * error))
-        for i, value, error in zip(positions, values, errors, strict=True)
-    ]
+    left_over: Floats = []  # log(measured / model), as far as it is more than noise
+    for i, value, error in zip(positions, values, errors, strict=True):
+        trust = LEFT_OVER * LEFT_OVER / (LEFT_OVER * LEFT_OVER + error * error)
+        left_over.append(log(value * model[i]) * trust)
     at = [log2(p.size) for p in points]
     factors = [exp(_spread(at, left_over, log2(size))) for size in sizes]
     curve = [factor / seconds for factor, seconds in zip(factors, model, strict=True)]

@@ -123,13 +123,14 @@ def fractions_of(latest: Mapping[str, Own]) -> dict[str, float]:
         return {}
     by_step = sorted(1.0 / report.own_s for report in latest.values())
     by_sample = sorted(report.share / report.own_s for report in latest.values())
-    return {
-        node: max(
-            1.0 / report.own_s / _median_without(by_step, 1.0 / report.own_s),
-            report.share / report.own_s / _median_without(by_sample, report.share / report.own_s),
+    fractions: dict[str, float] = {}
+    for node, report in latest.items():
+        steps_per_s, samples_per_s = 1.0 / report.own_s, report.share / report.own_s
+        fractions[node] = max(
+            steps_per_s / _median_without(by_step, steps_per_s),
+            samples_per_s / _median_without(by_sample, samples_per_s),
         )
-        for node, report in latest.items()
-    }
+    return fractions
 
 
 def _median_without(ordered: list[float], value: float) -> float:
