@@ -88,7 +88,7 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
 
 
 def _ending(
-    known: Mapping[str, Ending], snapshot: Snapshot, ours: Mapping[str, Job], slept: Slept
+    endings: Mapping[str, Ending], snapshot: Snapshot, ours: Mapping[str, Job], slept: Slept
 ) -> tuple[dict[str, Ending], list[float]]:
     """Return which nodes are not usable yet, and what the others took, in seconds.
 
@@ -96,8 +96,8 @@ def _ending(
     nodes are read before jobs.
     """
     ending, took_s, looked_s = dict[str, Ending](), list[float](), snapshot.taken_at_s
-    states = {n.name: n.state for n in snapshot.nodes or () if n.name in known}
-    for node, end in sorted(known.items()):  # independent of read order
+    states = {n.name: n.state for n in snapshot.nodes or () if n.name in endings}
+    for node, end in sorted(endings.items()):  # independent of read order
         state, job = states.get(node), ours.get(end.pilot_id)
         if looked_s <= end.asked_s:
             ending[node] = end
@@ -112,7 +112,7 @@ def _ending(
 
 
 def _joining(
-    known: Ends, given: DecisionInput, ours: Mapping[str, Job]
+    before: Ends, given: DecisionInput, ours: Mapping[str, Job]
 ) -> tuple[dict[str, float | None], list[float]]:
     """Return which pilots have no agent or no start yet, and what the others took, in seconds."""
     joining, joined_s = dict[str, float | None](), list[float]()
@@ -120,10 +120,10 @@ def _joining(
         if (
             pilot.is_leaving
             or pilot.is_silent
-            or (pilot.is_held and pilot.pilot_id not in known.joining)
+            or (pilot.is_held and pilot.pilot_id not in before.joining)
         ):
             continue
-        came_s = known.joining.get(pilot.pilot_id)
+        came_s = before.joining.get(pilot.pilot_id)
         if came_s is None and pilot.is_held:
             came_s = given.now_s
         job = ours.get(pilot.pilot_id)

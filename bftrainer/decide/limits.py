@@ -182,13 +182,13 @@ def _with_pool(draft: Draft) -> Draft:
     for pilot in given.pilots:
         is_released = pilot.pilot_id in released_ids
         pilots.append(replace(pilot, is_leaving=True) if is_released else pilot)
-    planned: Mapping[str, GapEnd] = {}
+    plan_ends: Mapping[str, GapEnd] = {}
     if plan is not None:
-        planned = plan.ends
+        plan_ends = plan.ends
     pool = build_pool(
         given.snapshot,
         queue,
-        planned,
+        plan_ends,
         pilots,
         draft.memory,
         given.settings,

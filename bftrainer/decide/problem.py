@@ -213,11 +213,11 @@ def _with_losses(
     if math.isinf(life_node_s):
         return problem
     records = {record.trainer_id: record for record in given.trainers}
-    expected = partial(
+    with_losses = partial(
         losses.expected,
         settings=given.settings,
         life_node_s=life_node_s,
         n_nodes=len(problem.nodes),
     )
-    trainers = [expected(trainer, records[trainer.trainer_id]) for trainer in problem.trainers]
+    trainers = [with_losses(trainer, records[trainer.trainer_id]) for trainer in problem.trainers]
     return replace(problem, trainers=tuple(trainers))

@@ -36,8 +36,8 @@ def of_groups(
     caps: list[Cap] = []
     for (name, max_nodes), trainer_ids in members.items():
         n_kept = sum([kept.get(trainer_id, 0) for trainer_id in trainer_ids])
-        most = max(0, max_nodes - n_kept)
-        caps.append(Cap(name=name, trainers=tuple(trainer_ids), most=most))
+        n_left = max(0, max_nodes - n_kept)
+        caps.append(Cap(name=name, trainers=tuple(trainer_ids), most=n_left))
     return tuple(caps)
 
 

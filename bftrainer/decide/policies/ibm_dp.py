@@ -204,15 +204,15 @@ def _single(curve: Curve) -> float:
     return next((rate / size for size, rate in points if rate > 0.0), 1.0)
 
 
-def _dropped(problem: Problem, known: Container[str]) -> dict[str, str]:
-    dropped: dict[str, str] = {}
+def _dropped(problem: Problem, members: Container[str]) -> dict[str, str]:
+    reasons: dict[str, str] = {}
     for trainer in problem.trainers:
-        if trainer.trainer_id not in known and not trainer.current:
-            dropped[trainer.trainer_id] = (
+        if trainer.trainer_id not in members and not trainer.current:
+            reasons[trainer.trainer_id] = (
                 f"The policy ibm-dp found no {trainer.n_min} nodes for it"
                 " beside the trainers that entered before it."
             )
-    return dropped
+    return reasons
 
 
 POLICY = Policy(

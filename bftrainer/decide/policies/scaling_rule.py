@@ -156,19 +156,19 @@ def neighbours(
     return [points[n] for n in sizes if n is not None and n in points]
 
 
-def _above(size: int, known: Mapping[int, MeasuredSize], step: int, most: int) -> int | None:
-    return max([n for n in known if size < n <= min(size + step, most)], default=None)
+def _above(size: int, points: Mapping[int, MeasuredSize], step: int, most: int) -> int | None:
+    return max([n for n in points if size < n <= min(size + step, most)], default=None)
 
 
-def _below(size: int, known: Mapping[int, MeasuredSize], step: int) -> int | None:
-    return min([n for n in known if size - step <= n < size], default=None)
+def _below(size: int, points: Mapping[int, MeasuredSize], step: int) -> int | None:
+    return min([n for n in points if size - step <= n < size], default=None)
 
 
 def _is_better(
-    above: int, size: int, known: Mapping[int, MeasuredSize], condition: Condition, step: int
+    above: int, size: int, points: Mapping[int, MeasuredSize], condition: Condition, step: int
 ) -> bool | None:
     """Return whether to grow to a known size; not if that would be left again at once."""
-    below = _below(above, known, step)
-    if below not in (None, size) and condition.holds(known[below], known[above]) is False:
+    below = _below(above, points, step)
+    if below not in (None, size) and condition.holds(points[below], points[above]) is False:
         return False
-    return condition.holds(known[size], known[above])
+    return condition.holds(points[size], points[above])

@@ -274,12 +274,12 @@ def fitted_parts(
     return parts
 
 
-def _products(vector: Sequence[float], others: Iterable[Sequence[float]]) -> Floats:
-    return [sum_of_products(vector, other) for other in others]
+def _products(vector: Sequence[float], columns: Iterable[Sequence[float]]) -> Floats:
+    return [sum_of_products(vector, column) for column in columns]
 
 
 def _in_units(row: Floats, unit: Floats, own_unit: float) -> Floats:
-    return [value / (own_unit * other) for value, other in zip(row, unit, strict=True)]
+    return [value / (own_unit * of_value) for value, of_value in zip(row, unit, strict=True)]
 
 
 def _least_squares(normal: list[Floats], right: Floats) -> Floats:
@@ -331,10 +331,10 @@ def _solved(normal: list[Floats], right: Floats, free: Sequence[int]) -> Floats:
     return x
 
 
-def _spread(known: Floats, left_over: Floats, at: float) -> float:
+def _spread(positions: Floats, left_over: Floats, at: float) -> float:
     """Interpolate the residuals linearly; halve them per doubling beyond."""
-    beyond = max(0.0, known[0] - at, at - known[-1])
-    return interpolated(at, known, left_over) * exp2(-beyond)
+    beyond = max(0.0, positions[0] - at, at - positions[-1])
+    return interpolated(at, positions, left_over) * exp2(-beyond)
 
 
 def _bounded(sizes: Sequence[int], curve: Floats, measured: Sequence[int]) -> Floats:

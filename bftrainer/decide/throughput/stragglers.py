@@ -78,9 +78,9 @@ def _doubt(threshold: float) -> float:
     return 0.5 * (1.0 + threshold)
 
 
-def entered(known: Field, generation: int, nodes: Collection[str]) -> Field:
+def entered(workers: Field, generation: int, nodes: Collection[str]) -> Field:
     """Begin a generation: members keep their standing, steps are timed anew."""
-    standings = {n: s for n, s in known.standings.items() if n in nodes}
+    standings = {n: s for n, s in workers.standings.items() if n in nodes}
     return Field(generation=generation, standings=standings)
 
 
@@ -108,13 +108,13 @@ def record_report(
     return replace(workers, latest={**workers.latest, node: report}, heard=workers.heard | {node})
 
 
-def _compared(known: Field, threshold: float) -> Field:
+def _compared(workers: Field, threshold: float) -> Field:
     """Judge all nodes that reported in this round."""
-    now = fractions_of({n: o for n, o in known.latest.items() if o.reports > SETTLE_REPORTS})
-    standings = dict(known.standings)
-    for node in known.heard & now.keys():
+    now = fractions_of({n: o for n, o in workers.latest.items() if o.reports > SETTLE_REPORTS})
+    standings = dict(workers.standings)
+    for node in workers.heard & now.keys():
         standings[node] = _judged(standings.get(node, NodeSlowness()), now[node], threshold)
-    return replace(known, heard=frozenset(), standings=standings)
+    return replace(workers, heard=frozenset(), standings=standings)
 
 
 def fractions_of(latest: Mapping[str, Own]) -> dict[str, float]:
