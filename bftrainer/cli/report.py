@@ -226,7 +226,7 @@ def _rate(per_hour: float | None) -> str:
     return f"{quantity(per_hour, 2)} an hour"
 
 
-_HEADERS = (">HARVESTED", ">LOST", ">REDONE", ">WARM-UP", ">IDLE", ">GIVEN BACK", ">PILOTS")
+_HEADERS = (">HARVESTED", ">LOST", ">REDONE", ">WARM-UP", ">IDLE", ">UNUSED LIMIT", ">PILOTS")
 _FIGURES = (
     "harvested_h", "lost_h", "redone_h", "warm_up_h", "idle_h", "given_back_h",
     "pilots", "pilots_given_back", "pilots_preempted", "energy_kwh",

@@ -225,7 +225,7 @@ def try_out(
             if as_json:
                 print_json(document("try", report))
                 return
-            _print_next(ctx.params["script"])
+            _print_next(ctx.params["script"], has_finite_loss=not report.warning)
         finally:
             if not no_wait:
                 page.wait()  # what has failed is worth a look, too
@@ -240,7 +240,10 @@ def _page_file(out: Path | None, *, is_watched: bool) -> Path | None:
     return (out or Path("try-out")) / FILE_NAME
 
 
-def _print_next(script: str) -> None:
+def _print_next(script: str, *, has_finite_loss: bool) -> None:
+    if not has_finite_loss:
+        print_next(("bftrainer help BFT-1435", "correct the loss before you submit the script"))
+        return
     print_next(
         ("bftrainer up", "your own daemon, on a cluster with a preemptable partition"),
         (f"bftrainer submit {script}", "hand the script to a daemon"),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import bftrainer
+from bftrainer.cli.tryout import _print_next
 from bftrainer.lab.try_records import EpochUse, SpeedBySize
 from bftrainer.lab.tryout import TryReport, WorkerKill, as_text, evidence, wrong
 
@@ -118,3 +119,14 @@ def test_of_what_a_script_printed_only_its_own_is_shown() -> None:
         evidence(lines, "BFT-1410: The script raised KeyError: 'x'. Raised at own.py:8.") == shown
     )
     assert evidence(lines, "BFT-1310: It was killed.") == [*shown, lines[-1]]
+
+
+def test_a_script_whose_loss_is_no_number_is_not_to_be_submitted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _print_next("train.py", has_finite_loss=False)
+    said = capsys.readouterr().err
+    assert "bftrainer help BFT-1435" in said
+    assert "submit train.py" not in said
+    _print_next("train.py", has_finite_loss=True)
+    assert "bftrainer submit train.py" in capsys.readouterr().err

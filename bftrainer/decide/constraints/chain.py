@@ -24,7 +24,7 @@ class Constraint(Protocol):
 
     @property
     def name(self) -> str:
-        """One word, for users."""
+        """Its name in the list of constraints."""
 
     def answer(self, problem: Problem, ask: Ask) -> Decided:
         """Answer the problem by asking the next constraint, or the policy, once or more often.
