@@ -16,7 +16,7 @@ import pydantic
 
 from bftrainer.batch.announcer import Announcer
 from bftrainer.batch.batch_system import PilotObservation, PilotRequest
-from bftrainer.batch.commands import DEFAULT_TIMEOUT_S, LaunchingSystem
+from bftrainer.batch.commands import DEFAULT_TIMEOUT_S, LaunchingSystem, UnreadError
 from bftrainer.batch.options import Value, Variable, checked
 from bftrainer.batch.service_files import ACCOUNT
 from bftrainer.batch.site_inspector import own_program
@@ -142,7 +142,7 @@ class SlurmBatchSystem(LaunchingSystem):
     name = "slurm"
     # One snapshot is enough: on a node idle between two jobs, the pilot ranks below the second.
     idle_confirmations = 1
-    to_reread = "when the controller answers"
+    to_reread = "on a host where sinfo answers"
     unread = staticmethod(doctor.unknown)
 
     def __init__(self, options: SlurmOptions) -> None:
@@ -260,7 +260,7 @@ class SlurmBatchSystem(LaunchingSystem):
         partitions = self.commands.query(doctor.PARTITION_ARGV)
         for done in (config, partitions):
             if not done.is_ok:
-                raise ParseError(why_failed(done))
+                raise UnreadError(why_failed(done))
         snapshot, name = self._reader.read(wants_cycle=False), self._pilot_partition
         if snapshot.jobs is None:
             raise ParseError(" ".join(snapshot.failures))

@@ -114,6 +114,9 @@ _FULL = (
     "BFT-1553 Slurm takes no job for now, as when its queue is full (MaxJobCount). Wait, or lower "
     "MinJobAge or raise MaxJobCount."
 )
+_NO_CLUSTER = (
+    "This host is of no cluster of Slurm: it has no slurm.conf, and DNS names no controller."
+)
 # In this order: what munge says itself comes first.
 _MEANINGS = (
     ("Munge encode failed", _MUNGE_HERE),
@@ -122,6 +125,7 @@ _MEANINGS = (
     ("authentication credential", _MUNGE_THERE),
     ("Zero Bytes were transmitted", _MUNGE_THERE),
     ("temporarily unable to accept job", _FULL),
+    ("Could not establish a configuration source", _NO_CLUSTER),
 )
 _AWAY = ("contact slurm controller", *(sign for sign, _ in _MEANINGS[:5]))
 

@@ -31,7 +31,7 @@ RECONFIGURE = "scontrol reconfigure"  # what takes most settings into use, see s
 _COMMANDS = {
     "BFT-1270": "sacctmgr show qos format=name,flags,priority",
     "BFT-1271": "bftrainer help slurm-site",
-    "BFT-1272": "scontrol ping",
+    "BFT-1272": "sinfo",
     "BFT-1274": "bftrainer report harm",
     "BFT-1275": "bftrainer report harm",
     "BFT-1554": "chronyc tracking",
@@ -167,7 +167,7 @@ Slurm (CVE-2026-25506); its package does not name that cure.
 BFT-1272 unknown unread
 Slurm's settings
 They were not found out, as they could not be read: {why}
--> Run the doctor again when the controller answers.
+-> Run the doctor again on a host where sinfo answers.
 """,
     command=RECONFIGURE,
     commands=_COMMANDS,

@@ -291,15 +291,18 @@ class Client:
     def _unreachable(self, problem: OSError) -> BftError:
         why = problem.strerror or str(problem) or type(problem).__name__
         next_step = (
-            "Start your own with 'bftrainer up' on a cluster with a preemptable partition; "
-            "elsewhere 'bftrainer try SCRIPT' needs none. One that runs is named with --socket, "
-            "BFTRAINER_SOCKET or BFTRAINER_STATE_DIR."
+            "If you have none: start your own with 'bftrainer up' on a cluster with a preemptable "
+            "partition; elsewhere 'bftrainer try SCRIPT' needs none. One that runs is named with "
+            "--socket, BFTRAINER_SOCKET or BFTRAINER_STATE_DIR."
         )
         is_closed, is_of_site = isinstance(problem, PermissionError), self._is_of_site
         if is_closed:
-            next_step = "Ask its administrator: it serves all users with 'run_as: submitter'."
+            next_step = (
+                "If its socket is closed to you: ask its administrator, as it serves all users "
+                "with 'run_as: submitter'."
+            )
         elif is_of_site:
-            next_step = "It is the site's: tell its administrator, who finds why in its log."
+            next_step = "If it is the site's: tell its administrator, who finds why in its log."
         error = (BftError if is_closed else NoDaemonError)(
             "BFT-1101",
             f"No daemon can be reached at {self.socket_path} ({why}).",

@@ -23,7 +23,7 @@ from bftrainer.batch import process
 from bftrainer.batch.batch_system import BatchSystem, PilotObservation, PilotRequest
 from bftrainer.batch.pilot_job import token_of, token_of_place
 from bftrainer.model.cluster import Presence
-from bftrainer.model.errors import BatchSystemError, UnansweredError
+from bftrainer.model.errors import BatchSystemError, ExitCode, UnansweredError
 from bftrainer.model.hostlist import ParseError
 from bftrainer.model.preamble import under
 from bftrainer.model.site import NOTHING, Finding, Measured, SiteFile
@@ -421,13 +421,20 @@ class LaunchingSystem(ByCommands, ABC):
         """Return what an administrator installs here.
 
         Raises:
-            BatchSystemError: BFT-1247, the settings cannot be read.
+            BatchSystemError: BFT-1247, the settings cannot be read; the exit status is 6 where
+                the batch system did not answer.
         """
         try:
             return self._site_files()
         except ParseError as problem:
             why = f"{self.launcher.system}'s settings cannot be read: {problem}"
-            raise BatchSystemError("BFT-1247", why, f"Repeat it {self.to_reread}.") from problem
+            is_away = isinstance(problem, UnreadError)
+            raise BatchSystemError(
+                "BFT-1247",
+                why,
+                f"Repeat it {self.to_reread}.",
+                exit_code=ExitCode.DAEMON_UNREACHABLE if is_away else ExitCode.INTERNAL,
+            ) from problem
 
     @abstractmethod
     def _findings(self, measured: Measured) -> tuple[Finding, ...]:

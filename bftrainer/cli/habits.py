@@ -10,11 +10,13 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 
 # verb of ours -> the words of others that mean it
 _WORDS = {
     "status": "squeue qstat bjobs queue list ls ps jobs show info trainers stat condor_q sstat",
     "nodes": "sinfo bhosts pbsnodes lshosts hosts node",
+    "resume": "undrain reopen",
     "submit": "sbatch srun salloc qsub bsub run start launch train mpirun torchrun exec begin",
     "cancel": "scancel qdel bkill kill stop delete del rm remove abort terminate end",
     "hold": "suspend pause bstop qhold freeze",
@@ -42,6 +44,23 @@ _OF_DAEMONS = {
     **dict.fromkeys(("suspend", "pause", "freeze"), ("drain --all", "Give all nodes back.")),
     **dict.fromkeys(("unpause", "unsuspend", "continue"), ("resume", "Take nodes again.")),
 }
+_ON_STOP = "bftrainer drain --all, then systemctl stop bftrainer"
+_ON_START = "systemctl start bftrainer"
+# Words without a trainer's name may mean the service of a site: word -> what to type as root.
+_OF_SERVICES = {
+    **dict.fromkeys(("stop", "end", "kill", "terminate", "shutdown", "quit", "exit"), _ON_STOP),
+    **dict.fromkeys(("start", "begin", "launch"), _ON_START),
+    "restart": "systemctl restart bftrainer",
+}
+# Words of what no verb does -> the page that says how it is done.
+_PAGES = {
+    **dict.fromkeys(
+        ("remove", "uninstall", "purge", "removal", "switch-off", "disable", "turn-off"),
+        "for-the-one-who-decides",
+    ),
+    **dict.fromkeys(("install", "installation", "setup", "deploy", "enable"), "slurm-site"),
+}
+_OF_TRAINERS = frozenset({"remove"})  # with a trainer's name they are a verb's words
 NEAR = 0.65  # of 1: how alike a mistyped word is
 _PREFIXES = frozenset({"scontrol"})  # the next word says what is wanted
 _AFTER_PREFIX = {"resume": "release"}  # ours is of all nodes
@@ -79,6 +98,63 @@ _OPTIONS_MEANT = {
 OPTION_MEANT = {
     option: instead for options, instead in _OPTIONS_MEANT.items() for option in options
 }
+_BY_NAMES = (
+    "It takes trainers by their ids or names, no users and no partitions.",
+    "bftrainer {} ID...; 'bftrainer status' lists ids.",
+)
+_PARTITION = (
+    "A daemon has one partition, and all of it is shown.",
+    "bftrainer {}; {} of the batch system.",
+)
+_WHATIF = (
+    "It says what a machine's idle time is worth; bftrainer policy test says what a setting of the "
+    "policy changes."
+)
+_POLICY_STEP = (
+    "Edit it (the service's is /etc/bftrainer/policy.yaml), check it by bftrainer policy check "
+    "FILE, then bftrainer policy reload."
+)
+_JOBS_OF_PARTITION = "'squeue -p PARTITION' lists jobs"
+_NODES_OF_PARTITION = "'sinfo -p PARTITION' lists nodes"
+# Options of one verb of ours that it does not take: what is said, and what to type.
+_OF_VERBS = {
+    **{
+        (verb, option): (_BY_NAMES[0], _BY_NAMES[1].format(verb))
+        for verb in ("cancel", "hold", "release", "requeue", "update")
+        for option in ("-u", "--user", "--me", "-p", "--partition")
+    },
+    **{
+        (verb, option): (_PARTITION[0], _PARTITION[1].format(verb, other))
+        for verb, other in (("status", _JOBS_OF_PARTITION), ("nodes", _NODES_OF_PARTITION))
+        for option in ("-p", "--partition")
+    },
+    ("whatif", "--max-nodes"): (
+        _WHATIF,
+        "bftrainer policy test OLD NEW --trace FILE, where NEW is a policy file with max_nodes.",
+    ),
+}
+# Verbs with verbs of their own: word that none of these is -> what is said, and what to type.
+_OF_GROUPS = {
+    ("policy", word): (
+        "A policy is a file.",
+        _POLICY_STEP,
+    )
+    for word in ("set", "edit", "change", "update", "modify")
+}
+# Verbs with verbs of their own -> that which takes a file, and what follows the file.
+_FILE_VERBS = {
+    "trace": ("info", ""),
+    "policy": ("check", ""),
+    "journal": ("verify", ""),
+    "study": ("run", " SCRIPT"),
+}
+_IS_FILE = re.compile(r"[^-].*(?:/.*|\.[A-Za-z0-9]{1,8})")
+_SOURCES = {".swf": "--swf", ".txt": "--sacct", ".sacct": "--sacct"}  # of whatif, by suffix
+_OTHER_SOURCE = "--trace"
+JOURNALS = (
+    "The journal of the site's service is /var/lib/bftrainer/journal.db; of a daemon of your own "
+    "it is journal.db in its state directory, below ~/.bftrainer."
+)
 # Verb -> what it is of, and what to type with the words that it does not take ("{}").
 _SUPERFLUOUS = {
     "up": ("It takes no script.", "bftrainer up, then bftrainer submit {}"),
@@ -95,6 +171,7 @@ _SUPERFLUOUS = {
     "account": ("It takes no names.", "bftrainer account --by user,trainer"),
     "explain": ("It is of one trainer.", "bftrainer explain ID, for each of them"),
     "logs": ("It is of one trainer.", "bftrainer logs ID, for each of them"),
+    "whatif": ("The file is named by an option.", "bftrainer whatif {source} {}"),
 }
 _EXTRA = re.compile(r"Got unexpected extra arguments? \((.*)\)")
 # Verbs that begin training, where options of sbatch are tried.
@@ -123,6 +200,17 @@ def daemon_verb_meant(word: str) -> tuple[str, str]:
     return _OF_DAEMONS.get(word.lower(), ("", ""))
 
 
+def service_meant(word: str) -> str:
+    """Return what root types if a word means the service of a site; "": it does not."""
+    return _OF_SERVICES.get(word.lower(), "")
+
+
+def page_meant(word: str, rest: Sequence[str] = ()) -> str:
+    """Return the page on what no verb does, though its name is typed as one; "": none."""
+    is_verb = rest and word.lower() in _OF_TRAINERS
+    return "" if is_verb else _PAGES.get(word.lower(), "")
+
+
 def corrected(path: str, verb: str, rest: Sequence[str]) -> str:
     """Return the command line that was meant; its help where options of another program follow."""
     if any(word.startswith("-") for word in rest):
@@ -136,9 +224,37 @@ def superfluous(message: str, verb: str) -> tuple[str, str]:
     if extra is None or verb not in _SUPERFLUOUS:
         return "", ""
     hint, step = _SUPERFLUOUS[verb]
-    return hint, step.format(extra[1][:MOST_SHOWN])
+    source = _SOURCES.get(Path(extra[1]).suffix.lower(), _OTHER_SOURCE)
+    return hint, step.format(extra[1][:MOST_SHOWN], source=source)
 
 
-def option_meant(option: str, verb: str) -> str:
-    """Return a sentence on what takes the place of an option; "": none does."""
-    return OPTION_MEANT.get(option, "") if verb in BEGIN else ""
+def option_meant(option: str, verb: str) -> tuple[str, str]:
+    """Return a sentence on what takes the place of an option ("": none), and what to type."""
+    if verb in BEGIN:
+        return OPTION_MEANT.get(option, ""), ""
+    return _OF_VERBS.get((verb, option), ("", ""))
+
+
+def in_group(group: str, word: str) -> tuple[str, str]:
+    """Return what is said of a word that is no verb of a group, and what to type; "": nothing.
+
+    The word may be a file that one of the group's verbs takes.
+    """
+    if group in _FILE_VERBS and _IS_FILE.fullmatch(word):
+        verb, rest = _FILE_VERBS[group]
+        line = f"bftrainer {group} {verb}"
+        step = f"{line} {shlex.quote(word)}"[:MOST_SHOWN]
+        return f"Did you mean '{line}'?", f"{step}{rest}"
+    return _OF_GROUPS.get((group, word.lower()), ("", ""))
+
+
+def program_meant(rest: Sequence[str]) -> tuple[str, str]:
+    """Return the Python script in the words after a verb that begins training, and a reason.
+
+    They may be a command line of another program, as ``srun hostname``, which ``submit`` does not
+    take as a script. "", "": they are not.
+    """
+    if not rest or rest[0].startswith("-") or _IS_FILE.fullmatch(rest[0]):
+        return "", ""
+    script = next((word for word in rest if word.endswith(".py")), "")
+    return script, "It takes a training's Python script, not any command line."

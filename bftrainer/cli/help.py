@@ -15,7 +15,7 @@ from bftrainer.cli.habits import verb_meant
 from bftrainer.cli.main import VERBS
 from bftrainer.cli.options import argument, option, verb
 from bftrainer.cli.output import is_terminal, print_as_it_is, print_lines, terminal_width
-from bftrainer.cli.pages import name_of, names_meant, pages
+from bftrainer.cli.pages import command_of, name_of, names_meant, pages
 from bftrainer.elastic.regular_file import read_file
 from bftrainer.model.errors import ExitCode, UsageError
 
@@ -77,7 +77,7 @@ def _shows_page(word: str) -> bool:
         raise UsageError(
             "BFT-1454",
             f"{len(names) or 'No'} pages of the documentation are called {name[:60]!r}.",
-            f"Name one of: {', '.join(near) or 'those that bftrainer help --pages lists'}.",
+            f"{', or '.join(map(command_of, near)) or 'bftrainer help --pages'}",
             exit_code=ExitCode.NOT_FOUND,
         )
     for name in names:

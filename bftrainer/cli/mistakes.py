@@ -12,6 +12,8 @@ import click
 from bftrainer.cli import habits
 from bftrainer.model.errors import UsageError
 
+MOST_CHOICES = 4  # of an option, which a next step names
+
 
 class Meant(click.UsageError):
     """A mistake of which it is known what was meant."""
@@ -38,21 +40,31 @@ def unknown_verb(
         verbs: verb -> (where it is, what it does).
     """
     cause = f"No such command {word[:40]!r}."
+    asking = click.get_current_context(silent=True)
+    is_of_help = asking is not None and asking.info_name == "help"  # about a verb, not for it
+    if page := habits.page_meant(word, () if is_of_help else rest):
+        step = f"bftrainer help {page}"
+        return Meant(f"{cause} '{step}' is about that.", ctx, step)
     meant, further = habits.without_prefix(word, rest)
     verb, path = habits.verb_meant(meant, verbs), ctx.command_path
     if not verb:
         return click.UsageError(cause, ctx)
-    asking = click.get_current_context(silent=True)
-    if asking is not None and asking.info_name == "help":  # about a verb, not for it
+    if is_of_help:
         cause += f" Did you mean '{path} help {verb}'?"
         return Meant(cause, ctx, f"{path} help {verb}")
     cause += f" Did you mean '{path} {verb}'? {verbs[verb][1]}"
+    script, why = habits.program_meant(further) if verb == "submit" else ("", "")
+    if why:
+        step = f"{path} submit {script or 'SCRIPT'}; 'bftrainer help train-command' is of others."
+        return Meant(f"{cause} {why}", ctx, step)
     further = further or _placeholders(group.get_command(ctx, verb))
     steps = [habits.corrected(path, verb, further)]
     other, what = ("", "") if rest else habits.daemon_verb_meant(word)
     if other:
         cause += f" Or '{path} {other}'? {what}"
         steps.append(f"{path} {other}")
+    if service := "" if rest else habits.service_meant(word):
+        steps.append(f"for the site: {service}")
     return Meant(cause, ctx, ", or ".join(steps))
 
 
@@ -60,6 +72,11 @@ def _placeholders(command: click.Command | None) -> list[str]:
     """Return words for what a command needs."""
     if isinstance(command, click.Group):
         return ["-h"]
+    return _needed(command)
+
+
+def _needed(command: click.Command | None) -> list[str]:
+    """Return words for the arguments that a command needs, in their order."""
     params = [] if command is None else command.params
     needed = [one for one in params if isinstance(one, click.Argument) and one.required]
     return [_metavar(one) for one in needed]
@@ -75,7 +92,7 @@ def usage_error(problem: click.ClickException) -> UsageError:
     path = context.command_path if context is not None else "bftrainer"
     cause = problem.format_message()
     cause = cause if cause.endswith((".", "?", "!", ".)", "?)")) else f"{cause}."
-    for judge in (_told, _sbatch_option, _near_option, _verb_of_group, _missing, _superfluous):
+    for judge in _JUDGES:
         for hint, step in judge(problem, path):
             cause = f"{problem.message} {hint}" if hint else cause
             return UsageError("BFT-1000", cause, step or f"See '{path} -h'.")
@@ -99,8 +116,9 @@ def _near_option(problem: click.ClickException, path: str) -> _Found:
 
 def _sbatch_option(problem: click.ClickException, path: str) -> _Found:
     name = problem.option_name if isinstance(problem, click.NoSuchOption) else ""
-    if hint := habits.option_meant(name, path.rpartition(" ")[2]):
-        yield hint, ""
+    hint, step = habits.option_meant(name, path.rpartition(" ")[2])
+    if hint:
+        yield hint, step
 
 
 def _verb_of_group(problem: click.ClickException, path: str) -> _Found:
@@ -108,15 +126,21 @@ def _verb_of_group(problem: click.ClickException, path: str) -> _Found:
     word = getattr(problem, "command_name", "")  # of NoSuchCommand, which older clicks lack
     if not word or context is None or not isinstance(context.command, click.Group):
         return
-    if verb := habits.verb_meant(word, context.command.list_commands(context)):
+    hint, step = habits.in_group(path.rpartition(" ")[2], word)
+    if hint:
+        yield hint, step
+    elif verb := habits.verb_meant(word, context.command.list_commands(context)):
         step = f"{path} {verb} ...; '{path} {verb} -h' says what it takes."
         yield f"Did you mean '{path} {verb}'?", step
 
 
 def _missing(problem: click.ClickException, path: str) -> _Found:
-    missing = problem.param if isinstance(problem, click.MissingParameter) else None
+    if not isinstance(problem, click.MissingParameter):
+        return
+    missing = problem.param
     if isinstance(missing, click.Argument):
-        word = _metavar(missing)
+        needed = _needed(problem.ctx.command if problem.ctx else None)
+        word = " ".join(needed) or _metavar(missing)
         listed = " 'bftrainer status' lists ids;" if word.startswith("ID") else ""
         yield "", f"{path} {word};{listed} '{path} -h' says more."
     elif isinstance(missing, click.Option) and missing.is_flag:
@@ -127,3 +151,42 @@ def _superfluous(problem: click.ClickException, path: str) -> _Found:
     hint, step = habits.superfluous(problem.message, path.rpartition(" ")[2])
     if hint:
         yield hint, step
+
+
+def _choice(problem: click.ClickException, path: str) -> _Found:
+    wrong = _param_of(problem)
+    if not isinstance(wrong, click.Option) or not isinstance(wrong.type, click.Choice):
+        return
+    choices = [str(getattr(one, "name", one)) for one in wrong.type.choices]
+    words = [f"{wrong.opts[-1]} {one}" for one in choices]
+    if len(words) <= MOST_CHOICES:
+        yield "", f"{path} {' or '.join(words)}"
+
+
+def _no_file(problem: click.ClickException, path: str) -> _Found:
+    wrong = _param_of(problem)
+    if wrong is None:
+        return
+    if "journal" in f"{wrong.name} {wrong.metavar}".lower():
+        yield "", f"Name a journal that you may read. {habits.JOURNALS}"
+    elif isinstance(wrong.type, click.Path) and wrong.type.exists:
+        yield "", f"Name a file that exists and that you may read; '{path} -h' says what it is."
+
+
+def _param_of(problem: click.ClickException) -> click.Parameter | None:
+    """Return the parameter whose value cannot be taken; None: the mistake is another."""
+    if isinstance(problem, click.MissingParameter) or not isinstance(problem, click.BadParameter):
+        return None
+    return problem.param
+
+
+_JUDGES: tuple[_Judge, ...] = (
+    _told,
+    _sbatch_option,
+    _near_option,
+    _verb_of_group,
+    _missing,
+    _superfluous,
+    _choice,
+    _no_file,
+)

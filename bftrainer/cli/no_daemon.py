@@ -18,10 +18,10 @@ _START = "systemctl start bftrainer (one of your own: bftrainer up)"
 _JOURNAL = "--journal /var/lib/bftrainer/journal.db (of one of your own: in its state directory)"
 # Verb of administrators, or of who ends a daemon -> what does it without one.
 WITHOUT: dict[str, str] = {
-    "drain": "Without a daemon no further node is taken. What its pilots hold comes back with "
-    "'scancel -p PARTITION -u USER' (USER runs the daemon; on LSF 'bkill -u USER -q QUEUE 0'); "
-    "'scontrol update PartitionName=PARTITION State=DOWN' keeps a daemon that starts again from "
-    f"nodes. {_NAMED}",
+    "drain": "The daemon may run on another host: drain it there. Without one, in this order: "
+    "'scontrol update PartitionName=PARTITION State=DOWN' keeps new pilots from starting, then "
+    "'scancel -p PARTITION -u USER' ends those that run (USER runs the daemon; on LSF 'badmin "
+    f"qclose QUEUE', then 'bkill -u USER -q QUEUE 0'). {_NAMED}",
     "resume": "Nodes are taken by a daemon that runs, unless it was drained before it ended: "
     f"{_START}, then bftrainer resume. {_NAMED}",
     "policy": "A daemon reads its policy when it starts: bftrainer policy check FILE, then "

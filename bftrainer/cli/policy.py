@@ -59,6 +59,8 @@ NEXT = (
     "next: 'bftrainer help NAME' opens a policy's page, 'bftrainer help policies' says which one "
     "to choose."
 )
+_NO_QUANTITY = "nothing"  # About.optimises, alone or with ": " and the order
+_ORDER_ONLY = "It serves the trainers in an order."
 _SAID = ("code", "line", "column", "cause", "next_step")  # of a problem
 
 
@@ -104,12 +106,20 @@ def _sentences(row: Mapping[str, object]) -> Iterator[str]:
     else:
         yield f"{row['name']}{default}: {row['does'] or 'its package does not say what it does'}"
     parts = (
-        f"It optimises {row['optimises']}." if row["optimises"] else "",
+        _aim(str(row["optimises"])),
         f"Source: {row['source']}." if row["source"] else "",
         f"A plug-in of the package {row['package'] or 'not known'}." if row["is_plugin"] else "",
     )
     if rest := " ".join(filter(None, parts)):
         yield f"    {rest}"
+
+
+def _aim(optimises: str) -> str:
+    """Return what a policy is after, as a sentence: a quantity, or an order of the trainers."""
+    kind, _, order = optimises.partition(": ")
+    if kind != _NO_QUANTITY:
+        return f"It optimises {optimises}." if optimises else ""
+    return f"{order[:1].upper()}{order[1:]}." if order else _ORDER_ONLY
 
 
 def _installed() -> dict[str, str]:

@@ -458,8 +458,11 @@ def whatif(
     **options: Any,
 ) -> None:
     """Say what a machine's idle time is worth, and with which settings."""
+    from bftrainer.decide.policies.base import load_policy  # noqa: PLC0415 - numpy takes 0.1 s
     from bftrainer.lab.whatif import as_document, report_of, study  # noqa: PLC0415
 
+    for name in options["policies"]:
+        load_policy(name)  # before files are read
     chosen = [f for f in (sacct_file, swf_file, trace_file) if f is not None]
     if len(chosen) != 1:
         raise click.UsageError("Give exactly one of --sacct, --swf and --trace.")

@@ -213,6 +213,25 @@ def test_nothing_is_said_of_an_unknown_lsf() -> None:
         lsf_files(ibm(lsid="Openlava project 3.3\nMy cluster name is x\n"))
 
 
+@pytest.mark.parametrize(
+    ("create", "where"),
+    [
+        (create_lsf, "where lsid, bqueues -l and bparams -l answer"),
+        (create_slurm, "on a host where sinfo answers"),
+    ],
+    ids=["lsf", "slurm"],
+)
+def test_a_host_without_the_batch_system_is_told_with_the_exit_status_of_the_unreachable(
+    create: Callable[[dict[str, object]], BatchSystem], where: str, tmp_path: Path
+) -> None:
+    """As ``up`` has it; 6 is "daemon or batch system unreachable" of ``bftrainer -h``."""
+    system = create({"environment": {"PATH": str(tmp_path)}})
+    with pytest.raises(BatchSystemError) as refused:
+        system.site_files()
+    assert refused.value.exit_code == 6
+    assert refused.value.next_step == f"Repeat it {where}."
+
+
 @pytest.mark.parametrize("create", [create_lsf, create_slurm], ids=["lsf", "slurm"])
 def test_settings_that_cannot_be_read_are_an_error(
     create: Callable[[dict[str, object]], BatchSystem], tmp_path: Path

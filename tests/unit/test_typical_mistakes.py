@@ -13,7 +13,7 @@ from bftrainer.batch.process import Completed
 from bftrainer.cli import no_daemon
 from bftrainer.cli.main import main
 from bftrainer.model.errors import NoDaemonError
-from slurm_plugins.commands import SlurmCommands
+from slurm_plugins.commands import SlurmCommands, why_failed
 from slurm_plugins.own_site import SlurmSites
 
 Output = pytest.CaptureFixture[str]
@@ -133,3 +133,73 @@ def test_without_a_daemon_the_site_decides_what_is_next(
     err = capsys.readouterr().err
     assert f"next: {step}" in err or step in err
     assert "bftrainer daemon" not in err
+
+
+@pytest.mark.parametrize("name", ["bad.yaml", "writable.yaml", "gone.yaml"])
+def test_of_a_directory_the_file_with_the_mistake_is_named(
+    name: str, home: Path, capsys: Output
+) -> None:
+    (home / "conf").mkdir()
+    (home / "conf" / "a.yaml").write_text("max_nodes: 3\n")
+    if name == "bad.yaml":
+        (home / "conf" / name).write_bytes(b"max_nodes: 2\n# \xff\n")
+    elif name == "writable.yaml":
+        (home / "conf" / name).write_text("max_nodes: 2\n")
+        (home / "conf" / name).chmod(0o666)
+    else:
+        (home / "conf" / name).symlink_to("nowhere.yaml")
+    place = {"bad.yaml": ":2:3: BFT-2105", "writable.yaml": ": BFT-2103", "gone.yaml": ": BFT-2102"}
+    assert main(["policy", "check", "conf"]) == 8
+    assert capsys.readouterr().err.startswith(f"conf/{name}{place[name]}: ")
+    assert main(["policy", "check", "conf", "--json"]) == 8
+    assert f'"file": "conf/{name}"' in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("home")
+def test_of_an_empty_directory_another_one_is_asked_for(capsys: Output) -> None:
+    Path("milp").mkdir()
+    Path("conf").mkdir()
+    assert main(["policy", "show", "conf"]) == 8
+    assert "next: Name a file, or another directory." in capsys.readouterr().err
+    assert main(["policy", "show", "milp"]) == 8
+    assert "bftrainer help milp" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("home")
+def test_the_doctor_without_slurm_names_where_to_run_it(capsys: Output) -> None:
+    assert main(["doctor"]) == 8
+    words = " ".join(capsys.readouterr().out.split())
+    assert "change: Run the doctor again on a host where sinfo answers. next: sinfo" in words
+
+
+def test_a_host_of_no_cluster_is_told_in_words_instead_of_scontrols_lines() -> None:
+    """Slurm 22.05.8's lines on a host without slurm.conf."""
+    lines = (
+        "scontrol: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host\n"
+        "scontrol: error: fetch_config: DNS SRV lookup failed\n"
+        "scontrol: error: _establish_config_source: failed to fetch config\n"
+        "scontrol: fatal: Could not establish a configuration source\n"
+    )
+    done = Completed(argv=("scontrol",), returncode=1, stdout="", stderr=lines, wall_s=0.0)
+    why = why_failed(done)
+    assert why.startswith("This host is of no cluster of Slurm: it has no slurm.conf")
+    assert "res_nsearch" not in why
+
+
+def test_the_help_of_no_daemon_says_for_whom_each_step_is(capsys: Output) -> None:
+    assert main(["help", "1101"]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    first = words.partition("next: ")[2].partition(" Your daemon (")[0]
+    steps = first.split(" Or: ")
+    assert len(steps) == 3
+    assert [step.partition(":")[0] for step in steps] == [
+        "If you have none",
+        "If its socket is closed to you",
+        "If it is the site's",
+    ]
+
+
+def test_who_drains_without_a_daemon_closes_the_partition_first() -> None:
+    step = no_daemon.WITHOUT["drain"]
+    assert step.index("another host") < step.index("State=DOWN") < step.index("scancel")
+    assert "no further node" not in step

@@ -17,11 +17,12 @@ from bftrainer.batch.batch_system import OptionError, OptionProblem
 from bftrainer.decide.throughput.fit import MeasuredSize
 from bftrainer.model.canonical import CanonicalError, from_plain
 from bftrainer.model.decision import Terms
-from bftrainer.model.errors import UsageError
+from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.model.plugins import load_plugin, plugin_names
 from milp.problem import Allocation, Problem
 
 ENTRY_POINT_GROUP = "bftrainer.policies"
+_OF_FILES = (".yaml", ".yml")  # a name that ends so is that of a policy file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +35,7 @@ class About:
     """What ``bftrainer policy list`` says of a policy; "": nothing is said."""
 
     does: str = ""  # in a few words, as the title of its page
-    optimises: str = ""  # the quantity; "nothing" if it has an order only
+    optimises: str = ""  # the quantity; "nothing: ORDER" if it has an order only
     source: str = ""  # authors, title and year
 
 
@@ -167,6 +168,14 @@ def load_policy(name: str) -> AllocationPolicy:
         UsageError: BFT-3050, no installed package declares that name; BFT-3051, the declared
             object is not a policy; BFT-3052, it has the interface of an earlier release.
     """
+    if name.lower().endswith(_OF_FILES):
+        raise UsageError(
+            "BFT-3050",
+            f"{name[:80]!r} is a file, but the name of a policy is wanted here, such as milp.",
+            "To replay policy files: bftrainer policy test OLD NEW --trace FILE. 'bftrainer policy"
+            " list' has the names.",
+            exit_code=ExitCode.VALIDATION_FAILED,
+        )
     policy = load_plugin(
         ENTRY_POINT_GROUP, name, what="policy", code="BFT-3050", listed_by="bftrainer policy list"
     )

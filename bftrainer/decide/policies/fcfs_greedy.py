@@ -29,6 +29,13 @@ def _allocate(problem: Problem, context: Context, /) -> Decided:  # noqa: ARG001
 
 POLICY = Policy(
     "fcfs-greedy",
-    Traits(about=About(does="each takes all it can", optimises="nothing"), follows_curves=False),
+    Traits(
+        about=About(
+            does="each takes all it can",
+            optimises="nothing: in the order of submission, each trainer takes as many nodes as it "
+            "can use of those that are left",
+        ),
+        follows_curves=False,
+    ),
     _allocate,
 )

@@ -20,7 +20,11 @@ def _allocate(problem: Problem, context: Context, /) -> Decided:  # noqa: ARG001
 POLICY = Policy(
     "fifo",
     Traits(
-        about=About(does="first in, first out", optimises="nothing"),
+        about=About(
+            does="first in, first out",
+            optimises="nothing: in the order of submission, each trainer gets all nodes that it "
+            "requests, or none",
+        ),
         is_rigid=True,
         follows_curves=False,
         admits=True,

@@ -61,7 +61,10 @@ POLICY = Policy(
     "no-rescale",
     Traits(
         about=About(
-            does="a preemptable queue", optimises="nothing", source="Liu et al., BFTrainer, 2021"
+            does="a preemptable queue",
+            optimises="nothing: in the order of submission, each trainer starts on the nodes that "
+            "are left, and keeps all of them or none",
+            source="Liu et al., BFTrainer, 2021",
         ),
         rescales=False,
         is_rigid=True,

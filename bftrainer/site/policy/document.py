@@ -17,7 +17,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -66,7 +66,8 @@ class PolicyErrors(BftError):  # noqa: N818 - it carries several
     CHECK: ClassVar = "bftrainer policy check {path}"  # looks at the file again
 
     def __init__(self, path: Path, problems: Sequence[PolicyProblem]) -> None:
-        ordered = sorted(problems, key=lambda each: (str(each.path or ""), each.line, each.column))
+        placed = [replace(each, path=each.path or path) for each in problems]
+        ordered = sorted(placed, key=lambda each: (str(each.path or ""), each.line, each.column))
         self.path = path
         self.problems = tuple(ordered[:MAX_PROBLEMS])
         first = self.problems[0]

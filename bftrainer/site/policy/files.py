@@ -16,6 +16,12 @@ from bftrainer.model.plugins import CONTENT, content_of
 from bftrainer.site.policy.document import MAX_BYTES, MAX_PROBLEMS, PolicyErrors, PolicyProblem
 
 SUFFIXES = (".yaml", ".yml")
+_STEP_UNREADABLE = "Give the path of a readable file."
+_STEP_EMPTY = "Name a file, or another directory."
+_STEP_NAME = (
+    "{0} is the name of a policy, and a file is wanted, with the line 'policy: {0}'; its page: "
+    "bftrainer help {0}"
+)
 
 
 def policy_files(paths: Sequence[Path]) -> list[Path]:
@@ -45,14 +51,23 @@ def policy_files(paths: Sequence[Path]) -> list[Path]:
             paths[0],
             "BFT-2102",
             "This directory has no .yaml file.",
-            "Name a file, or another one.",
+            _STEP_NAME.format(paths[0]) if _is_policy_name(paths[0]) else _STEP_EMPTY,
         )
     return found
 
 
 def _unreadable(path: Path, problem: OSError) -> PolicyErrors:
-    cause = f"The policy cannot be read: {problem.strerror}."
-    return _refuse(path, "BFT-2101", cause, "Give the path of a readable file.")
+    cause, next_step = f"The policy cannot be read: {problem.strerror}.", _STEP_UNREADABLE
+    if isinstance(problem, FileNotFoundError) and _is_policy_name(path):
+        next_step = _STEP_NAME.format(path)
+    return _refuse(path, "BFT-2101", cause, next_step)
+
+
+def _is_policy_name(path: Path) -> bool:
+    """Return whether the name of a policy was given where a file is wanted."""
+    from bftrainer.decide.policies.base import policy_names  # noqa: PLC0415 - of a mistake only
+
+    return str(path) in policy_names()
 
 
 def _refuse(path: Path, code: str, cause: str, next_step: str) -> PolicyErrors:
