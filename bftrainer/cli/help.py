@@ -74,10 +74,11 @@ def _shows_page(word: str) -> bool:
     lasts = {one.rpartition("/")[2]: one for one in installed}
     near = names or [lasts[last] for last in get_close_matches(name.rpartition("/")[2], lasts)]
     if len(names) > 1 or (not names and (word != name or (near and not verb_meant(word, VERBS)))):
+        steps = ", or ".join(map(command_of, near)) or "bftrainer help --pages lists all."
         raise UsageError(
             "BFT-1454",
             f"{len(names) or 'No'} pages of the documentation are called {name[:60]!r}.",
-            f"{', or '.join(map(command_of, near)) or 'bftrainer help --pages'}",
+            steps,
             exit_code=ExitCode.NOT_FOUND,
         )
     for name in names:

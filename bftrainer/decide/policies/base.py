@@ -17,11 +17,12 @@ from bftrainer.batch.batch_system import OptionError, OptionProblem
 from bftrainer.decide.throughput.fit import MeasuredSize
 from bftrainer.model.canonical import CanonicalError, from_plain
 from bftrainer.model.decision import Terms
-from bftrainer.model.errors import ExitCode, UsageError
+from bftrainer.model.errors import UsageError
 from bftrainer.model.plugins import load_plugin, plugin_names
 from milp.problem import Allocation, Problem
 
 ENTRY_POINT_GROUP = "bftrainer.policies"
+_LISTED_BY = "bftrainer policy list"
 _OF_FILES = (".yaml", ".yml")  # a name that ends so is that of a policy file
 
 
@@ -168,17 +169,20 @@ def load_policy(name: str) -> AllocationPolicy:
         UsageError: BFT-3050, no installed package declares that name; BFT-3051, the declared
             object is not a policy; BFT-3052, it has the interface of an earlier release.
     """
-    if name.lower().endswith(_OF_FILES):
-        raise UsageError(
-            "BFT-3050",
-            f"{name[:80]!r} is a file, but the name of a policy is wanted here, such as milp.",
-            "To replay policy files: bftrainer policy test OLD NEW --trace FILE. 'bftrainer policy"
-            " list' has the names.",
-            exit_code=ExitCode.VALIDATION_FAILED,
+    try:
+        policy = load_plugin(
+            ENTRY_POINT_GROUP, name, what="policy", code="BFT-3050", listed_by=_LISTED_BY
         )
-    policy = load_plugin(
-        ENTRY_POINT_GROUP, name, what="policy", code="BFT-3050", listed_by="bftrainer policy list"
-    )
+    except UsageError as error:
+        if not name.lower().endswith(_OF_FILES):
+            raise
+        raise UsageError(
+            error.code,
+            f"{name[:80]!r} is a file, but the name of a policy is wanted here, such as milp.",
+            "To replay policy files: bftrainer policy test OLD NEW --trace FILE. "
+            f"{_LISTED_BY!r} has the names.",
+            exit_code=error.exit_code,
+        ) from error
     allocate = getattr(policy, "allocate", None)
     if callable(allocate) and not _takes_two(allocate):
         raise UsageError(
