@@ -45,6 +45,9 @@ def unknown_verb(
     if page := habits.page_meant(word, () if is_of_help else rest):
         step = f"bftrainer help {page}"
         return Meant(f"{cause} '{step}' is about that.", ctx, step)
+    hint, step = habits.in_group(ctx.info_name or "", word)
+    if hint:
+        return Meant(f"{cause} {hint}", ctx, step)
     meant, further = habits.without_prefix(word, rest)
     verb, path = habits.verb_meant(meant, verbs), ctx.command_path
     if not verb:

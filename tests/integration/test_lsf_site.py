@@ -174,7 +174,7 @@ def test_a_cluster_that_does_not_answer(
         assert doctor(bare, capsys, **soon) == expected
         more = ["--write", "--directory", str(tmp_path / "site")]
         status = main(["site", "init", *arguments(bare, **soon), *more])
-        assert status == ExitCode.INTERNAL
+        assert status == ExitCode.DAEMON_UNREACHABLE
         assert capsys.readouterr().err.startswith("error BFT-1247: LSF's settings cannot be read")
         assert not (tmp_path / "site").exists()
     finally:

@@ -203,3 +203,13 @@ def test_who_drains_without_a_daemon_closes_the_partition_first() -> None:
     step = no_daemon.WITHOUT["drain"]
     assert step.index("another host") < step.index("State=DOWN") < step.index("scancel")
     assert "no further node" not in step
+
+
+@pytest.mark.parametrize(
+    "line", [line for line, *_ in MISTAKES if line in ("uninstall", "install")]
+)
+def test_the_page_that_a_mistake_leads_to_is_installed(line: str, capsys: Output) -> None:
+    assert main([line]) == 2
+    command = capsys.readouterr().err.rpartition("next: ")[2].split()
+    assert main(command[1:]) == 0
+    assert len(capsys.readouterr().out.splitlines()) > 20
