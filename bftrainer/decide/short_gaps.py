@@ -10,12 +10,13 @@ as planned, and all figures are upper bounds. ``doctor`` and ``whatif`` print th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Final
 
 from bftrainer.decide.pool import SHORTEST_S
-from bftrainer.model.quantities import quantity
 from bftrainer.model.site import Finding, GapTrial, Measured, ShortGaps, Weight
 
 CODE: Final = "BFT-2125"
@@ -24,6 +25,7 @@ TELLING_SHARE: Final = 0.05  # of the idle time: with less there is nothing to c
 LEAST_SHARE: Final = 0.001  # of the idle time: less is not told
 HOUR_S: Final = 3600.0
 DAY_H: Final = 24.0
+HALF: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,9 +136,31 @@ def sentences(found: ShortGaps, measured: Measured | None) -> Iterator[str]:
             per_day = trial.more_pilots / found.hours * DAY_H
         yield (
             f"min_gap_s {trial.min_gap_s:g} with gap_margin_s {trial.gap_margin_s:g} would lend at"
-            f" most {share:.1%} of the idle time more, with {quantity(per_day)} more pilots a day."
+            f" most {share:.1%} of the idle time more, with {_pilots(per_day)} a day."
         )
+    yield from _alike(useful)
     yield _risk(found, measured)
+
+
+def _pilots(per_day: float) -> str:
+    """Return a mean number of pilots, rounded to whole ones."""
+    if 0.0 < per_day < HALF:
+        return "less than one more pilot"
+    count = math.floor(per_day + HALF)
+    about = "about " if count else ""
+    return f"{about}{count:,} more pilot{'' if count == 1 else 's'}"
+
+
+def _alike(useful: list[GapTrial]) -> Iterator[str]:
+    """Say why two pairs of settings bring as many pilots: what counts is their sum."""
+    for first, second in combinations(useful, 2):
+        sum_s = first.min_gap_s + first.gap_margin_s
+        is_same_sum = sum_s == second.min_gap_s + second.gap_margin_s
+        if is_same_sum and first.more_pilots == second.more_pilots:
+            yield (
+                f"Pairs with the same sum ({sum_s:g} s) take the same gaps, hence the same number"
+                " of pilots; with the smaller margin each pilot stays longer."
+            )
 
 
 def _risk(found: ShortGaps, measured: Measured | None) -> str:

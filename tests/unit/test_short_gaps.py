@@ -74,9 +74,26 @@ def test_a_trace_s_short_gaps_are_told_with_what_other_settings_lend() -> None:
     assert text[0].startswith("6.5% of the idle node-time lies in gaps shorter than 180 s")
     # 90 of 3850 s; one pilot in two hours
     assert (
-        "60 with gap_margin_s 60 would lend at most 2.3% of the idle time more, with 12" in text[1]
+        "60 with gap_margin_s 60 would lend at most 2.3% of the idle time more, with about 12"
+        in text[1]
     )
     assert "too late starts one cycle of the scheduler later" in text[-1]
+
+
+def test_pilots_are_whole_and_equal_numbers_of_them_are_explained() -> None:
+    # Both 60 + 60 and 120 + 0 lend gaps of 120 s and more: 150 s, once in 31 h, is 0.774 a day.
+    # 60 + 0 lends the gap of 100 s, too: 1.55 a day.
+    found = of_lengths([100.0, 150.0, 3600.0], 31.0, min_gap_s=120.0, gap_margin_s=60.0)
+    text = list(sentences(found, None))
+    assert text[1].endswith("more, with about 1 more pilot a day.")
+    assert text[2].endswith("more, with about 1 more pilot a day.")
+    assert text[3].endswith("more, with about 2 more pilots a day.")
+    assert text[4] == (
+        "Pairs with the same sum (120 s) take the same gaps, hence the same number of pilots; with"
+        " the smaller margin each pilot stays longer."
+    )
+    rare = of_lengths([100.0, 150.0, 3600.0], 24.0 * 30, min_gap_s=120.0, gap_margin_s=60.0)
+    assert "with less than one more pilot a day" in list(sentences(rare, None))[1]
 
 
 def test_whatif_tells_of_the_site_at_hand() -> None:
