@@ -20,7 +20,7 @@ import click
 from click.core import ParameterSource
 
 from bftrainer.cli.options import JSON, PATH, PROCESSES, option, verb
-from bftrainer.cli.output import print_json
+from bftrainer.cli.output import print_json, print_lines
 from bftrainer.cli.report_text import print_report
 from bftrainer.cli.trace import (
     READING,
@@ -31,6 +31,7 @@ from bftrainer.cli.trace import (
     load,
     workload_of,
 )
+from bftrainer.model.columns import counted
 from bftrainer.model.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from bftrainer.lab.simulator.physical import Injection
     from bftrainer.lab.simulator.session import Choices, ReplayRun
     from bftrainer.lab.whatif import Assumptions
+    from bftrainer.lab.whatif.advice import Effort
     from bftrainer.lab.workloads import TrainerWorkload
     from bftrainer.model.decision import DecisionInput, Plan
 
@@ -218,13 +220,18 @@ def _replay(trace: Fragments, workload: TrainerWorkload, chosen: list[Choices]) 
     return runs
 
 
+def _is_watched() -> bool:
+    """Return whether somebody at a terminal sees standard error."""
+    return sys.stderr.isatty()
+
+
 class _Bar(LateProgress):
     """A late progress bar, on terminals only."""
 
     @property
     def is_shown(self) -> bool:
         """Return whether standard error is a terminal."""
-        return sys.stderr.isatty()
+        return _is_watched()
 
     def report(self, share: float) -> None:
         """Show that ``share`` (0 to 1) is done."""
@@ -301,7 +308,10 @@ def compare(
         seeds = min(seeds, QUICK_SEEDS)
         options["hours"] = min(options["hours"], QUICK_HOURS)
     if report_file is not None:
+        from bftrainer.lab.report import check_place  # noqa: PLC0415
+
         table.check_pictures()
+        check_place(report_file)
     arenas = _arenas(**options)
     numbers = range(1, seeds + 1)
     with LateProgress(f"playing {len(names)} policies") as progress:
@@ -471,10 +481,20 @@ def whatif(
         "sacct" if sacct_file else "swf" if swf_file else options["format_name"]
     )
     options["ignored"] = options["ignored"] or (PILOT_PARTITION,)
+    if report is not None:
+        from bftrainer.lab.report import check_place  # noqa: PLC0415
+
+        check_place(report)
     taken = options.keys() & {*SELECTION_NAMES, *READING_NAMES}
     trace = load(file, **{name: options.pop(name) for name in taken})
-    with LateProgress("replaying") as progress:
-        found = study(trace, _assumptions(**options), progress.report, processes=processes)
+
+    def tell(effort: Effort) -> None:
+        if _is_watched():
+            print_lines(_begun(file.name, effort, processes), err=True)
+
+    with _Bar("replaying") as bar:
+        given = _assumptions(**options)
+        found = study(trace, given, bar.report, on_start=tell, processes=processes)
     if report is not None:
         from bftrainer.lab.whatif.page import write_page  # noqa: PLC0415
 
@@ -483,6 +503,15 @@ def whatif(
         print_json(as_document(found, str(file)))
     else:
         print_report(report_of(found, file.name))
+
+
+def _begun(name: str, effort: Effort, processes: int) -> str:
+    """Return what is done now and about how long it takes."""
+    seconds = max(1, round(effort.processor_s))
+    return (
+        f"Replaying {name} {effort.replays} times, with other settings each time: about "
+        f"{seconds} s of processor time ({counted(processes, 'process', 'processes')})."
+    )
 
 
 def _assumptions(

@@ -66,8 +66,18 @@ def _template() -> Template:
     environment = Environment(
         loader=PackageLoader("bftrainer.lab", "assets"), autoescape=True, undefined=StrictUndefined
     )
+    environment.filters["interval_apart"] = _interval_apart
     environment.filters["trim_mark"] = lambda header: header.removeprefix(">")
     return environment.get_template("report.html")
+
+
+def _interval_apart(cell: str) -> str:
+    """Return a cell; where the table lacks width, an interval goes below its figure."""
+    figure, bracket, ends = cell.partition(" [")
+    if not (bracket and ends.endswith("]")):
+        return cell
+    parts = '<span class="figure"><span>{}</span> <span>[{}</span></span>'
+    return Markup(parts).format(figure, ends)  # noqa: S704 - format escapes
 
 
 @cache

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import errno
 import io
+import os
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -135,13 +137,30 @@ def document(run: ReplayRun, setup: ReportSetup, selection: Mapping[str, Any]) -
 
 
 def check_place(path: Path) -> None:
-    """Check before a replay that the file can be written after it.
+    """Check before a replay that the file can be written after it; leave all as it was.
 
     Raises:
-        TraceError: BFT-4002, there is no such directory.
+        TraceError: BFT-4002, no file can be written there.
     """
-    if not path.parent.is_dir():
+    target = Path(os.path.realpath(path))  # a link may lead to a file that is not there yet
+    if not target.parent.is_dir():
         raise unreadable(path, FileNotFoundError(2, "There is no such directory"))
+    try:
+        _probe(target)
+    except OSError as problem:
+        raise unreadable(path, problem) from problem
+
+
+def _probe(target: Path) -> None:
+    """Make and remove the file, or ask whether the one that is there may be written."""
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "Is a directory")
+    if target.exists():
+        if not os.access(target, os.W_OK):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return
+    os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    target.unlink()
 
 
 def write_csv(path: Path, documents: Sequence[Mapping[str, Any]]) -> None:

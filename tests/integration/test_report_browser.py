@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,12 @@ import pytest
 
 from bftrainer.lab import html, report
 from bftrainer.lab.report_page import Picture, ReportPage, Section
+from bftrainer.lab.whatif import Assumptions, study
+from bftrainer.lab.whatif import page as whatif_page
+from bftrainer.lab.whatif.replays import Estimate
 from bftrainer.model.columns import TextTable
 from bftrainer.study.plots import new_canvas
+from tests.simulate.test_whatif import blinking
 from tests.support.browser import chromium, complaints, resize
 
 HOSTILE = '<img src=x onerror="document.title=1">"\'&\u202e</td><script>alert(1)</script>'
@@ -79,3 +84,50 @@ def test_a_report_fits_a_phone_and_takes_the_dark(page: Path) -> None:
         first = "return document.querySelector('main').firstElementChild.className"
         assert driver.execute_script(first) == "answer"
         assert complaints(driver) == []
+
+
+# Elements that stand out of the page and are in no box that scrolls.
+OUTSIDE = """
+return [...document.querySelectorAll('body *')].filter(element =>
+  !element.closest('.wide table') && element.getBoundingClientRect().right > innerWidth + 0.5
+).map(element => element.tagName)
+"""
+# Boxes with more than they show, by what is in them.
+SCROLLING = """
+return [...document.querySelectorAll('.wide')].filter(box => box.scrollWidth > box.clientWidth)
+  .map(box => [box.firstElementChild.tagName.toLowerCase(),
+               getComputedStyle(box).backgroundImage != 'none'])
+"""
+
+
+@pytest.fixture
+def week(tmp_path: Path) -> Path:
+    """Return a page of ``whatif`` with figures as long as those of a large machine."""
+    assumed = Assumptions(t_fwd_s=(60.0, 120.0), p_jmax=(1, 2), hold_down_s=(0.0,))
+    case = study(blinking(4, n_nodes=2), assumed)
+    (milp,) = case.expected
+    figure = Estimate(value=8940.3, low=8761.2, high=9012.7)
+    share = Estimate(value=0.9691, low=0.9534, high=0.9815)
+    milp = dataclasses.replace(
+        milp, utilization=share, harvested_share=share, node_hours_per_day=figure,
+        reference_node_h_per_day=figure, samples_per_day=Estimate(value=2.3e10, low=2.2e10,
+        high=2.4e10), completed=1234,
+    )  # fmt: skip
+    other = dataclasses.replace(milp, policy="equal-share", work_against=share)
+    path = tmp_path / "week.html"
+    found = dataclasses.replace(case, expected=(milp, other))
+    whatif_page.write_page(path, found, "idle.npz", "bftrainer whatif")
+    return path
+
+
+def test_nothing_of_a_week_is_cut(week: Path) -> None:
+    with chromium() as driver:
+        driver.get(week.as_uri())
+        resize(driver, 1280, 900)
+        assert driver.execute_script(OUTSIDE) == []
+        assert driver.execute_script(SCROLLING) == []  # all tables and pictures fit
+        resize(driver, 400, 900)
+        assert driver.execute_script(OUTSIDE) == []
+        scrolling = driver.execute_script(SCROLLING)
+        assert scrolling  # the widest table
+        assert all(content == "table" and is_shown for content, is_shown in scrolling)

@@ -34,6 +34,7 @@ from bftrainer.lab.whatif.replays import (
     Estimate,
     Replays,
     ReplaySetting,
+    Stretch,
     Sums,
     Values,
     estimate,
@@ -54,6 +55,7 @@ from milp.portable import log
 
 P_JMAX_WORTH = 0.01  # a larger P_jmax slows every trainer: it must do this share more work
 AS_GOOD = 0.002  # of U: smaller differences do not matter
+LOSES_NO_U = f"loses no more than {AS_GOOD:g} of U to any other value tried"
 USUAL_T_FWD_S, USUAL_P_JMAX = Settings().t_fwd_s, Settings().p_jmax
 LARGEST_P_JMAX = 1000  # the policy's bound
 NO_DIFFERENCE = "No difference that chance alone does not make"
@@ -68,6 +70,10 @@ class SweepPoint:
     utilization: float
     low: float | None = None  # 95% interval of U; None: too few stretches
     high: float | None = None
+    # What decides: how much better than the chosen value, in U or as a share of the work done.
+    gain: float = 0.0
+    gain_low: float | None = None  # 95% interval of the gain; None: too few stretches
+    gain_high: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +88,7 @@ class Sweep:
     # Whether some value tried is better or worse than the chosen one, by more than chance makes.
     is_beyond_chance: bool = True
     usual: float | None = None  # what the policy has unless it is set; None: sites differ
+    is_by_work: bool = False  # whether the work done decides, and not U
 
 
 class TriedSetting(Protocol):
@@ -119,10 +126,12 @@ class Preference:
     unit: str
     order: Callable[[float], Any]  # sorts values
     worth: float  # a gain for which another value is taken
-    words: tuple[str, str]  # around the rule
+    first: str  # the value that is preferred, in words
+    loss: str  # what it may lose to another one, in words
+    reason: str  # why it is preferred
     usual: float | None  # what the policy has unless it is set; None: nothing that suits all sites
     # U is held against P_jmax equal trainers: values of P_jmax are compared by work done.
-    measure: str = "U"
+    is_by_work: bool = False
 
 
 P_JMAX = Preference(
@@ -130,16 +139,20 @@ P_JMAX = Preference(
     unit="trainers",
     order=lambda count: count,
     worth=P_JMAX_WORTH,
-    words=("The fewest", ": each trainer is then fastest."),
+    first="The fewest",
+    loss=f"lose no more than {P_JMAX_WORTH:.0%} of the work done to any other number tried",
+    reason="; each trainer is then fastest",
     usual=USUAL_P_JMAX,
-    measure="the work done",
+    is_by_work=True,
 )
 T_FWD = Preference(
     name="t_fwd_s",
     unit="s",
     order=lambda s: (abs(log(max(s, 0.1) / USUAL_T_FWD_S)), s),
     worth=AS_GOOD,
-    words=(f"The nearest to {USUAL_T_FWD_S:g} s", "."),
+    first=f"The nearest to {USUAL_T_FWD_S:g} s",
+    loss=LOSES_NO_U,
+    reason="",
     usual=USUAL_T_FWD_S,
 )
 HOLD_DOWN = Preference(
@@ -147,7 +160,9 @@ HOLD_DOWN = Preference(
     unit="s",
     order=lambda s: -s,
     worth=AS_GOOD,
-    words=("The longest", ": the fewest pilots come for nothing."),
+    first="The longest",
+    loss=LOSES_NO_U,
+    reason="; fewest pilots come for nothing",
     usual=0.0,
 )
 
@@ -158,10 +173,6 @@ def sweep(setting: Preference, values: Sequence[float], tried: TriedSetting) -> 
     Only differences count that chance alone does not make: whose 95% interval lacks 0. Where there
     is none, nothing speaks for a change, and the usual value stays, or else the preferred one.
     """
-    points = []
-    for value in values:
-        used = tried.used(value)
-        points.append(SweepPoint(value=value, utilization=used.value, low=used.low, high=used.high))
 
     def is_surpassed(value: float) -> bool:
         gains = [tried.gain(other, value) for other in values if other != value]
@@ -170,24 +181,37 @@ def sweep(setting: Preference, values: Sequence[float], tried: TriedSetting) -> 
     chosen = next(v for v in sorted(values, key=setting.order) if not is_surpassed(v))
     others = (value for value in values if value != chosen)
     is_beyond_chance = any(tried.gain(chosen, other).is_beyond_chance for other in others)
-    first, last = setting.words
-    why = (
-        f"{first} to which none is better by more than {setting.worth:g} of {setting.measure}{last}"
-    )
+    first = setting.first
+    why = f"{first} that {setting.loss}{setting.reason}."
     if not is_beyond_chance:
         is_usual = setting.usual in values
         chosen = setting.usual if setting.usual is not None and is_usual else chosen
         stays = "what the policy has anyway" if is_usual else f"{first.lower()} of those tried"
-        nothing = TOO_SHORT if points[0].low is None else NO_DIFFERENCE
+        nothing = TOO_SHORT if tried.used(values[0]).low is None else NO_DIFFERENCE
         why = f"{nothing} between the values tried: {stays}."
     return Sweep(
         name=setting.name,
         unit=setting.unit,
-        points=tuple(points),
+        points=tuple(_point(tried, value, chosen) for value in values),
         chosen=chosen,
         why=why,
         is_beyond_chance=is_beyond_chance,
         usual=setting.usual,
+        is_by_work=setting.is_by_work,
+    )
+
+
+def _point(tried: TriedSetting, value: float, chosen: float) -> SweepPoint:
+    used = tried.used(value)
+    gain = Estimate(value=0.0) if value == chosen else tried.gain(value, chosen)
+    return SweepPoint(
+        value=value,
+        utilization=used.value,
+        low=used.low,
+        high=used.high,
+        gain=gain.value,
+        gain_low=gain.low,
+        gain_high=gain.high,
     )
 
 
@@ -199,6 +223,7 @@ def idle_confirmations(hold_down_s: float, poll_interval_s: float) -> int:
 # Events to replay per value and for the expected harvest: half a minute of processor time.
 COARSE_EVENTS, COARSE_EACH = 400.0, 80.0
 FINE_EVENTS, FINE_EACH = 1500.0, 190.0
+CHANGE_S = 0.009  # of a processor for a replayed change of the pool: 87 s of 9,766, measured
 LARGE_POOL = "p99"  # of the pool's size over time
 CLAIM_STEP_S, PAUSE_STEP_S = 5.0, 2.0  # of the finite differences
 
@@ -264,11 +289,25 @@ class BusinessCase:
     left_out: tuple[str, ...] = ()  # which time of the source is not in the trace, and why
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """What is going to be replayed."""
+
+    replays: int  # settings and policies, each over some stretches of the trace
+    changes: int  # of the pool, in all replays
+
+    @property
+    def processor_s(self) -> float:
+        """Return about how many seconds of processor time this takes."""
+        return self.changes * CHANGE_S
+
+
 def study(
     trace: Fragments,
     given: Assumptions,
     progress: Callable[[float], None] = lambda _: None,
     *,
+    on_start: Callable[[Effort], None] = lambda _: None,
     processes: int = 1,
 ) -> BusinessCase:
     """Return the business case.
@@ -277,6 +316,7 @@ def study(
         trace: of a machine's idle time.
         given: what is assumed and tried.
         progress: told which share is done, 0 to 1.
+        on_start: told what is to be replayed.
         processes: replay so many stretches side by side.
 
     Raises:
@@ -286,11 +326,12 @@ def study(
     _check(trace, given)
     idle = describe(trace, given.n_nodes)
     part, share = some_nodes(uninterrupted(trace), given.seed)
-    coarse = stretches(part, events_each=COARSE_EACH, events=COARSE_EVENTS, seed=given.seed)
-    fine = stretches(part, events_each=FINE_EACH, events=FINE_EVENTS, seed=given.seed)
+    coarse, fine = _samples(part, given.seed)
     tried = p_jmax_values(given, idle.eq_nodes, statistics(trace).pool_nodes[LARGE_POOL])
     policies = len(given.policies) + 2  # the last two are of a second more
-    n_coarse = len(coarse) * (len(tried) + len(given.t_fwd_s) + len(given.hold_down_s))
+    values = len(tried) + len(given.t_fwd_s) + len(given.hold_down_s)
+    n_coarse = len(coarse) * values
+    on_start(_effort(part, (coarse, values), (fine, policies)))
     done, total = itertools.count(1), n_coarse + len(fine) * policies
     quick = Replays(part, coarse, given, lambda: progress(next(done) / total), processes=processes)
     sweeps, best = _settings(quick, given, tried, share)
@@ -321,6 +362,20 @@ def study(
         over_time=idle_over_time(trace),
         left_out=trace.left_out,
     )
+
+
+def _samples(part: Fragments, seed: int) -> tuple[list[Stretch], list[Stretch]]:
+    """Return the stretches for each value tried, and for what is expected."""
+    coarse = stretches(part, events_each=COARSE_EACH, events=COARSE_EVENTS, seed=seed)
+    return coarse, stretches(part, events_each=FINE_EACH, events=FINE_EVENTS, seed=seed)
+
+
+def _effort(part: Fragments, *plans: tuple[Sequence[Stretch], int]) -> Effort:
+    """Return what is replayed: stretches, and with how many settings each of them."""
+    changes = [sum(len(stretch.of(part).pool_changes()) for stretch in group) for group, _ in plans]
+    times_each = [count for _, count in plans]
+    of_all = sum(n * count for n, count in zip(changes, times_each, strict=True))
+    return Effort(replays=sum(times_each), changes=of_all)
 
 
 def _short_gaps(trace: Fragments, given: Assumptions) -> ShortGaps:
@@ -401,7 +456,7 @@ def _settings(
     ):
         over = partial(_with, best, share, setting.name)
         replays.play(map(over, values))
-        tried = _Compared(replays, given, over, is_by_work=setting is P_JMAX)
+        tried = _Compared(replays, given, over, is_by_work=setting.is_by_work)
         sweeps.append(sweep(setting, values, tried))
         best = over(sweeps[-1].chosen)
     return tuple(sweeps), best

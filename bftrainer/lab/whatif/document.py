@@ -7,22 +7,28 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from itertools import islice, pairwise
-from statistics import mean
+from itertools import islice
 from typing import Any
 
 from bftrainer.batch.traces.fragments import HOUR_S
 from bftrainer.decide import short_gaps
 from bftrainer.lab.report_page import Picture, ReportPage, Section
 from bftrainer.lab.simulator.metrics import WHICH_FIGURE
-from bftrainer.lab.whatif.advice import NO_DIFFERENCE, BusinessCase, Sweep, idle_confirmations
-from bftrainer.lab.whatif.kept import KindOfNodes
+from bftrainer.lab.whatif.advice import (
+    NO_DIFFERENCE,
+    BusinessCase,
+    Sweep,
+    SweepPoint,
+    idle_confirmations,
+)
+from bftrainer.lab.whatif.kept import IdleOverTime, KindOfNodes
 from bftrainer.lab.whatif.replays import Estimate, times
 from bftrainer.model.columns import TextTable, counted, level_line
 from bftrainer.model.quantities import quantity, time_span
 
+MINUTE_S, DAY_H = 60.0, 24.0
 SCHEMA = "bftrainer/whatif/1"
-LINE_WIDTH = 56  # characters of the line of bars: eight a day for a week
+LINE_WIDTH = 48  # bars of a line: two days of a week
 Row = tuple[str, str]
 
 
@@ -82,7 +88,10 @@ def report_of(
     return ReportPage(
         title=f"What idle nodes are worth: {source}",
         answers=(answer(found),),
-        more=tuple(f"Of the log, {sentence}." for sentence in found.left_out),
+        more=(
+            *(f"Of the log, {sentence}." for sentence in found.left_out),
+            which_figure(found),
+        ),
         warnings=found.warnings,
         sections=(
             Section(
@@ -92,21 +101,19 @@ def report_of(
                 drawn=week_drawn(found),
                 tables=(_table(*kind_rows(found)),),
             ),
-            Section(title="What the policy keeps back", text=kept_sentences(found)),
+            Section(title=_after_kept(found), text=kept_sentences(found)),
             Section(
                 title="Recommended settings",
                 text=(advice_sentence(found),),
                 pictures=sweeps,
                 is_small=True,
-                tables=(_table(("SETTING", ">RECOMMENDED", "WHY"), advice_rows(found)),),
+                tables=(
+                    _table(("SETTING", ">RECOMMENDED", "WHY"), advice_rows(found)),
+                    *_by_work(found),
+                ),
                 code="\n".join(policy_lines(found)),
             ),
-            Section(
-                title="Expected with these settings, nothing kept back",
-                text=tuple(expected_sentences(found)),
-                tables=(_table(EXPECTED_HEADERS, expected_rows(found)),),
-                items=(WHICH_FIGURE,),
-            ),
+            _before_kept(found),
             Section(
                 title="What a second costs",
                 tables=(_table(SECOND_HEADERS, second_rows(found)),),
@@ -115,6 +122,15 @@ def report_of(
             Section(title="Assumptions", items=tuple(_assumptions(found))),
         ),
         command=command,
+    )
+
+
+def _before_kept(found: BusinessCase) -> Section:
+    return Section(
+        title="Before the policy keeps anything back: replays with these settings",
+        text=(TRAINED_AND_DONE, *expected_sentences(found)),
+        tables=(_table(EXPECTED_HEADERS, expected_rows(found)),),
+        items=(WHICH_FIGURE,),
     )
 
 
@@ -130,17 +146,34 @@ def _table(headers: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> TextTab
     return TextTable(headers=headers, rows=tuple(rows))
 
 
+def idle_means(over: IdleOverTime) -> list[float]:
+    """Return the mean number of idle nodes of all kinds in each window."""
+    return [sum(of_kinds) for of_kinds in zip(*over.nodes.values(), strict=True)]
+
+
+def averaged(over: IdleOverTime) -> str:
+    """Return over how long the idle nodes are averaged, and the most of them."""
+    window_min = (over.edges_s[1] - over.edges_s[0]) / MINUTE_S
+    highest = quantity(max(idle_means(over)))
+    momentary = f"at one moment {over.most_nodes:,}"
+    return f"the mean of {quantity(window_min)} min, up to {highest} ({momentary})"
+
+
 def week_drawn(found: BusinessCase) -> tuple[str, ...]:
-    """Return the idle nodes over time in one line of bars."""
-    by_kind = list(found.over_time.nodes.values())
-    nodes = [sum(of_kinds) for of_kinds in zip(*by_kind, strict=True)]
-    count = min(LINE_WIDTH, len(nodes))
-    edges = [len(nodes) * place // count for place in range(count + 1)]
-    means = [mean(nodes[low:high]) for low, high in pairwise(edges)]
-    most = max(means)
-    line = level_line([one / most if most else 0.0 for one in means])
+    """Return the idle nodes over time in lines of bars, one for each mean of the page's picture."""
+    over = found.over_time
+    nodes = idle_means(over)
+    most = max(nodes)
+    bars = level_line([count / most if most else 0.0 for count in nodes])
+    from_h = [f"{(edge_s - over.edges_s[0]) / HOUR_S:g}" for edge_s in over.edges_s[::LINE_WIDTH]]
+    begins = range(0, len(bars), LINE_WIDTH)
+    width = max(map(len, from_h))
+    lines = (
+        f"{hour:>{width}} h {bars[begin : begin + LINE_WIDTH]}"
+        for hour, begin in zip(from_h, begins, strict=False)
+    )
     hours = time_span(found.idle.hours * HOUR_S)
-    return (f"idle nodes over {hours}, up to {quantity(most)}:", line)
+    return (f"idle nodes over {hours}, each bar {averaged(over)}:", *lines)
 
 
 def with_policy(found: BusinessCase) -> tuple[float, float]:
@@ -156,11 +189,34 @@ def answer(found: BusinessCase) -> str:
     """Return what the site would gain, in one sentence."""
     idle = found.idle.node_hours_per_day
     least, most = with_policy(found)
-    hours, nodes = (_range(*map(quantity, (least / unit, most / unit))) for unit in (1.0, 24.0))
+    nodes = _range(quantity(least / DAY_H), quantity(most / DAY_H))
     shares = _range(f"{least / idle:.0%}", f"{most / idle:.0%}")
     return (
-        f"Trainers could have {hours} node-hours a day of the {quantity(idle)} that are idle: "
-        f"{shares}, like {nodes} nodes that train all day."
+        f"Trainers could have {_left(found)} node-hours a day of the {quantity(idle)} that are "
+        f"idle: {shares}, like {nodes} nodes that train all day."
+    )
+
+
+def _left(found: BusinessCase) -> str:
+    """Return the node-hours per day that the policy leaves."""
+    return _range(*map(quantity, with_policy(found)))
+
+
+def _after_kept(found: BusinessCase) -> str:
+    return f"After what the policy keeps back: {_left(found)} node-hours a day"
+
+
+def which_figure(found: BusinessCase) -> str:
+    """Return which of the report's figures is for whom."""
+    best = found.expected[0]
+    trained, done = (
+        quantity(figure.value)
+        for figure in (best.node_hours_per_day, best.reference_node_h_per_day)
+    )
+    return (
+        f"Show {_left(found)} to those who decide: it is what the policy leaves. The {trained} "
+        f"node-hours trained and {done} of work done further below are of replays that keep "
+        "nothing back; they serve to compare settings and policies."
     )
 
 
@@ -267,6 +323,26 @@ def _value(sweep: Sweep, value: str) -> str:
     return NO_CHANGE if is_alike else value
 
 
+def _by_work(found: BusinessCase) -> Iterator[TextTable]:
+    """Yield the figures that decide where these are not U."""
+    for sweep in found.sweeps:
+        if sweep.is_by_work and len(sweep.points) > 1:
+            headers = (f">{sweep.name.upper()}", f">WORK DONE AGAINST {sweep.chosen:g}", ">U")
+            yield _table(headers, [_point_row(sweep, point) for point in sweep.points])
+
+
+def _point_row(sweep: Sweep, point: SweepPoint) -> tuple[str, ...]:
+    against = Estimate(value=point.gain, low=point.gain_low, high=point.gain_high)
+    used = Estimate(value=point.utilization, low=point.low, high=point.high)
+    is_recommended = point.value == sweep.chosen and sweep.is_beyond_chance
+    chosen = "recommended" if is_recommended else NO_CHANGE
+    return (
+        f"{point.value:g}",
+        chosen if point.value == sweep.chosen else shown(against, "+.1%"),
+        shown(used, ".3f"),
+    )
+
+
 def advice_sentence(found: BusinessCase) -> str:
     """Return which settings are worth a change, and which are not."""
     tried = [(name, sweep) for name, sweep in _by_key(found) if len(sweep.points) > 1]
@@ -309,9 +385,13 @@ def _why(sweep: Sweep) -> str:
 
 # Of ``expected_rows``; ">": to the right.
 EXPECTED_HEADERS = (
-    "POLICY", ">WORK DONE PER DAY", ">AGAINST THE FIRST", ">SAMPLES PER DAY, 1e6", ">COMPLETED",
-    ">U", ">NODE-HOURS PER DAY", ">OF THE IDLE TIME",
+    "POLICY", ">WORK DONE PER DAY, NODE-HOURS", ">AGAINST THE FIRST", ">SAMPLES PER DAY, 1e6",
+    ">COMPLETED", ">U", ">NODE-HOURS TRAINED PER DAY", ">OF THE IDLE TIME",
 )  # fmt: skip
+TRAINED_AND_DONE = (
+    "A node-hour trained is an hour in which a trainer trains on a node. A node-hour of work done "
+    "is what a trainer does in an hour alone on one node: on several nodes it does less on each."
+)
 
 
 def expected_rows(found: BusinessCase) -> list[tuple[str, ...]]:
@@ -391,7 +471,8 @@ def swept_sentence(sweep: Sweep) -> str:
         f"{p.value:g}: {shown(Estimate(value=p.utilization, low=p.low, high=p.high), '.3f')}"
         for p in sweep.points
     ]
-    return f"U over {sweep.name}: {', '.join(tried)}"
+    aside = " (the work done decides, above)" if sweep.is_by_work else ""
+    return f"U over {sweep.name}{aside}: {', '.join(tried)}"
 
 
 def above_one(found: BusinessCase) -> tuple[str, ...]:

@@ -56,6 +56,7 @@ class IdleOverTime:
 
     edges_s: tuple[float, ...]  # of the windows, in seconds as in the trace
     nodes: dict[str, tuple[float, ...]]  # by kind, the one with most idle time first
+    most_nodes: int = 0  # of all kinds, at one moment: more than any mean of a window
 
 
 def kinds_of(trace: Fragments) -> tuple[tuple[str, ...], NDArray[np.int64]]:
@@ -155,4 +156,8 @@ def idle_over_time(trace: Fragments) -> IdleOverTime:
     edges = edges_of(trace, window_h(trace, FINE_WINDOWS))
     parts = (trace.where(kind_of_node[trace.node] == number) for number in range(len(names)))
     offered = [tuple(nodes_offered(part, edges).tolist()) for part in parts]
-    return IdleOverTime(edges_s=tuple(edges.tolist()), nodes=dict(zip(names, offered, strict=True)))
+    return IdleOverTime(
+        edges_s=tuple(edges.tolist()),
+        nodes=dict(zip(names, offered, strict=True)),
+        most_nodes=int(trace.pool_changes().pool_sizes().max(initial=0)),
+    )

@@ -14,14 +14,15 @@ from bftrainer.lab import html
 from bftrainer.lab.report import COLOURS
 from bftrainer.lab.report_page import Picture
 from bftrainer.lab.whatif import document
-from bftrainer.lab.whatif.advice import BusinessCase, Sweep
+from bftrainer.lab.whatif.advice import BusinessCase, Sweep, SweepPoint
 from bftrainer.lab.whatif.kept import OTHERS, IdleOverTime
+from bftrainer.lab.whatif.replays import Estimate, times
 from bftrainer.study.plots import new_canvas
 
 WEEK, SMALL = (10.0, 3.6), (4.2, 3.0)  # inches
 MOST_LAYERS = 7  # of the picture, as many as there are colours
 YEAR_2000_S = 946_684_800.0  # times before it are counted from a trace's begin
-DAY_H = 24.0
+DAY_H, PER_CENT = 24.0, 100.0
 BEST, TRIED = "#D55E00", "#0072B2"
 TITLES = {
     "p_jmax": "Trainers at once (P_jmax)",
@@ -76,11 +77,10 @@ def _week(found: BusinessCase) -> Picture:
     if len(over.nodes) > 1:
         place = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0)}
         axes.legend(ncols=4, frameon=False, fontsize=9, **place)
-    window_min = (over.edges_s[1] - over.edges_s[0]) / 60.0
     return Picture(
         drawing=html.picture(canvas, "Idle nodes over time", "week"),
         title="Idle nodes over time",
-        caption=f"Means over {window_min:g} minutes, of {found.idle.n_nodes:,} nodes.",
+        caption=f"Each step {document.averaged(over)}, of {found.idle.n_nodes:,} nodes.",
         key="week",
     )
 
@@ -92,7 +92,7 @@ def _few(over: IdleOverTime) -> IdleOverTime:
     named = list(over.nodes.items())
     rest = np.sum([nodes for _, nodes in named[MOST_LAYERS - 1 :]], axis=0)
     shown = dict(named[: MOST_LAYERS - 1]) | {OTHERS: tuple(rest.tolist())}
-    return IdleOverTime(edges_s=over.edges_s, nodes=shown)
+    return IdleOverTime(edges_s=over.edges_s, nodes=shown, most_nodes=over.most_nodes)
 
 
 def _label_time(axes: Any, begin_s: float, hours: float) -> None:
@@ -109,26 +109,35 @@ def _label_time(axes: Any, begin_s: float, hours: float) -> None:
 
 
 def _swept(sweep: Sweep) -> Picture:
-    """Draw U over the values, evenly spaced because they span orders of magnitude."""
+    """Draw what decides over the values, evenly spaced: they span orders of magnitude."""
     canvas = new_canvas(SMALL, html.OTHERWISE)
     axes = canvas.add_subplot()
-    used = [point.utilization for point in sweep.points]
-    for place, point in enumerate(sweep.points):
-        if point.low is not None and point.high is not None:
-            axes.vlines(place, point.low, point.high, color=TRIED, linewidth=1.2)
+    figures = [_decides(sweep, point) for point in sweep.points]
+    used = [figure.value for figure in figures]
+    for place, figure in enumerate(figures):
+        if figure.low is not None and figure.high is not None:
+            axes.vlines(place, figure.low, figure.high, color=TRIED, linewidth=1.2)
     axes.plot(range(len(used)), used, color=TRIED, marker="o", markersize=4, linewidth=1.2)
     if sweep.is_beyond_chance:
         chosen = [point.value for point in sweep.points].index(sweep.chosen)
         axes.plot([chosen], [used[chosen]], color=BEST, marker="o", markersize=8, linestyle="none")
     axes.set_xticks(range(len(used)), [f"{point.value:g}" for point in sweep.points])
-    axes.set(xlabel=TITLES[sweep.name], ylabel="U")
+    label = f"work done against {sweep.chosen:g} (%)" if sweep.is_by_work else "U"
+    axes.set(xlabel=TITLES[sweep.name], ylabel=label)
     axes.margins(x=0.08)
     axes.grid(axis="y", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     recommended = f"; orange: {sweep.chosen:g}" if sweep.is_beyond_chance else ""
     return Picture(
-        drawing=html.picture(canvas, f"U over {TITLES[sweep.name]}", sweep.name),
+        drawing=html.picture(canvas, f"{label} over {TITLES[sweep.name]}", sweep.name),
         title=TITLES[sweep.name],
         caption=f"Lines: 95% intervals{recommended}. {sweep.why}",
         key=sweep.name,
     )
+
+
+def _decides(sweep: Sweep, point: SweepPoint) -> Estimate:
+    """Return U, or the work done in per cent more than with the chosen value."""
+    if not sweep.is_by_work:
+        return Estimate(value=point.utilization, low=point.low, high=point.high)
+    return times(Estimate(value=point.gain, low=point.gain_low, high=point.gain_high), PER_CENT)
