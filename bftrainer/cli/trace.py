@@ -310,5 +310,5 @@ def _rows(numbers: TraceStatistics) -> list[tuple[str, str]]:
         ("pool shrinks, per hour (DEC/h)", quantity(numbers.decreases_per_hour)),
         ("fragment length", spread(numbers.length_s, time_span)),
         ("time between events", spread(numbers.event_gap_s, time_span)),
-        ("pool size", spread(numbers.pool_nodes, quantity)),
+        ("pool size at one moment", spread(numbers.pool_nodes, quantity)),
     ]
