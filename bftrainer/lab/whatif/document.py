@@ -390,7 +390,7 @@ EXPECTED_HEADERS = (
 )  # fmt: skip
 TRAINED_AND_DONE = (
     "A node-hour trained is an hour in which a trainer trains on a node. A node-hour of work done "
-    "is what a trainer does in an hour alone on one node: on several nodes it does less on each."
+    "is what a trainer does in an hour alone on one node: on several it mostly does less on each."
 )
 
 
