@@ -364,7 +364,7 @@ def study(
     )
 
 
-def _samples(part: Fragments, seed: int) -> tuple[list[Stretch], list[Stretch]]:
+def _samples(part: Fragments, seed: int) -> tuple[tuple[Stretch, ...], tuple[Stretch, ...]]:
     """Return the stretches for each value tried, and for what is expected."""
     coarse = stretches(part, events_each=COARSE_EACH, events=COARSE_EVENTS, seed=seed)
     return coarse, stretches(part, events_each=FINE_EACH, events=FINE_EVENTS, seed=seed)
