@@ -57,10 +57,16 @@ def test_a_stranger_on_the_node_costs_a_start_and_is_no_failure(
     tmp_path: Path, template: TemplateProcess
 ) -> None:
     script = tmp_path / "alone.py"
+    # Neither goes before the other is there, too: alone it would wait for one that is gone.
     script.write_text(
+        "import os, pathlib, time\n"
         "from bftrainer import elastic\n"
         "from bftrainer.elastic import shards\n"
+        f"here = pathlib.Path({str(tmp_path)!r})\n"
         "def found(*_):\n"
+        "    (here / f'met-{os.getpid()}').touch()\n"
+        "    while len(list(here.glob('met-*'))) < 2:\n"
+        "        time.sleep(0.01)\n"
         "    raise RuntimeError('BFT-1344: a stranger connected to the port of rank 1')\n"
         "shards.prove_pairs = found\n"
         "elastic.node_mesh()\n"
