@@ -24,7 +24,7 @@ from tests.support.machine import ROOT
 
 Output = pytest.CaptureFixture[str]
 WIDTHS = (
-    40,
+    pytest.param(40, marks=pytest.mark.long),
     80,
     pytest.param(60, marks=pytest.mark.long),
     pytest.param(200, marks=pytest.mark.long),
