@@ -102,4 +102,6 @@ def test_loss_and_gpus_of_a_training_are_told_and_replayed(
     assert (4.0, 25.0) in zip(again.losses, again.gpu_uses, strict=True)
     assert again.points[-1][2] == 0, "it has ended"
     ended = JournalSource(journal).status().trainers[0].record.progress
-    assert (ended.loss, ended.gpu_use) == (4.0, None)
+    # Where shares have changed, the members' last means may be of other updates.
+    assert ended.loss == pytest.approx(4.0, abs=0.2)
+    assert ended.gpu_use is None

@@ -88,6 +88,23 @@ def test_of_each_member_the_last_report_counts_until_it_leaves(
     assert progress().loss == 0.5, "the one that left does not count"
 
 
+def test_the_last_mean_of_a_training_is_that_of_all_who_came_to_its_end(
+    tmp_path: Path, journal: Journal
+) -> None:
+    """They end one after the other, and the last may be a generation of its own by then."""
+    site = Site(tmp_path, journal)
+    site.target("n1", "n2")
+    site.enter()
+    first, second = site.machine.members
+    site.say(first, said(2.0, 5.0))
+    site.say(second, said(6.5, 4.0))
+    site.say(second, protocol.Finished(generation=1, step=21, epoch=1, samples=21))
+    site.book.on_exit(site.machine.workers[second].pilot_id, second, 0, "")
+    site.machine.members = (first,)
+    site.say(first, said(2.0, 5.0))
+    assert site.book.records[site.trainer_id].progress.loss == 4.0  # (5 * 2 + 4 * 6.5) / 9
+
+
 def test_workers_of_a_node_are_told_as_one_by_their_weights() -> None:
     node = Two()
     assert node.said(1, said(5.0, 1.0)) is None

@@ -361,6 +361,11 @@ class GenerationMachine:
         late = now_s - (self.ended_s or now_s) > END_PATIENCE_S
         return [kill(w, "ended", now_s) for w in self._live() if late or not self._may_go_on(w)]
 
+    @property
+    def finished_workers(self) -> list[str]:
+        """Workers that have come to the end of the training, whether they still live or not."""
+        return [w.worker_id for w in self.workers.values() if w.is_finished]
+
     def _may_go_on(self, worker: Worker) -> bool:
         """Return whether a worker may end by itself after rank 0 has."""
         return worker.is_finished

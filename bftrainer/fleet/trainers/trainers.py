@@ -454,8 +454,10 @@ class TrainerBook:
         if isinstance(message, protocol.Progress):
             self._on_progress(trainer, message, trainer.machine.workers[worker_id].node)
         elif isinstance(message, protocol.TrainingLoss | protocol.GpusInUse):
-            record, roster = trainer.record, trainer.machine.members
-            self._set(trainer, self.figures.heard(record, worker_id, message, roster))
+            counted = list(trainer.machine.members)
+            if isinstance(message, protocol.TrainingLoss):  # members end one after the other
+                counted += trainer.machine.finished_workers
+            self._set(trainer, self.figures.heard(trainer.record, worker_id, message, counted))
             return
         elif isinstance(message, protocol.Reported):
             self._on_reported(trainer, message)
