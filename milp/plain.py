@@ -449,7 +449,7 @@ class _Record:
 
     @functools.cached_property
     def _later(self) -> Later | None:
-        return getattr(self._cls, "LATER", None) if self._form.omits_added else None
+        return getattr(self._cls, "LATER", None) if self._form.has_tags else None
 
     @functools.cached_property
     def _known(self) -> frozenset[str]:
@@ -511,7 +511,9 @@ def _set_apart(plain: dict[str, Any], later: Later) -> dict[str, Any]:
 
 def _put_back(plain: dict[str, Any], later: Later) -> dict[str, Any]:
     """Return it as ``_set_apart`` had it; what the name held in earlier releases is left there."""
-    fields = plain.get(later.within)
-    if not (isinstance(fields, dict) and later.fields.issuperset(fields)):
+    within = plain.get(later.within)
+    if not isinstance(within, dict):
         return plain
-    return {name: part for name, part in plain.items() if name != later.within} | fields
+    fields = {name: within[name] for name in later.fields if name in within}
+    others = {name: part for name, part in plain.items() if name != later.within}
+    return {**others, **fields} if fields else plain

@@ -81,8 +81,8 @@ def _placeholders(command: click.Command | None) -> list[str]:
 def _needed(command: click.Command | None) -> list[str]:
     """Return words for the arguments that a command needs, in their order."""
     params = [] if command is None else command.params
-    needed = [one for one in params if isinstance(one, click.Argument) and one.required]
-    return [_metavar(one) for one in needed]
+    arguments = [param for param in params if isinstance(param, click.Argument)]
+    return [_metavar(argument) for argument in arguments if argument.required]
 
 
 def _metavar(argument: click.Argument) -> str:
@@ -103,28 +103,28 @@ def usage_error(problem: click.ClickException) -> UsageError:
 
 
 # What a judge finds: a hint for the cause ("": none) and what to type ("": see the help).
-_Found = Iterator[tuple[str, str]]
-_Judge = Callable[[click.ClickException, str], _Found]
+_Advice = Iterator[tuple[str, str]]
+_Judge = Callable[[click.ClickException, str], _Advice]
 
 
-def _told(problem: click.ClickException, _: str) -> _Found:
+def _next_step(problem: click.ClickException, _: str) -> _Advice:
     if isinstance(problem, Meant):
         yield "", problem.next_step
 
 
-def _near_option(problem: click.ClickException, path: str) -> _Found:
+def _near_option(problem: click.ClickException, path: str) -> _Advice:
     if isinstance(problem, click.NoSuchOption) and problem.possibilities:
         yield "", f"{path} {problem.possibilities[0]} ...; '{path} -h' has all options."
 
 
-def _sbatch_option(problem: click.ClickException, path: str) -> _Found:
+def _sbatch_option(problem: click.ClickException, path: str) -> _Advice:
     name = problem.option_name if isinstance(problem, click.NoSuchOption) else ""
     hint, step = habits.option_meant(name, path.rpartition(" ")[2])
     if hint:
         yield hint, step
 
 
-def _verb_of_group(problem: click.ClickException, path: str) -> _Found:
+def _verb_of_group(problem: click.ClickException, path: str) -> _Advice:
     context = getattr(problem, "ctx", None)
     word = getattr(problem, "command_name", "")  # of NoSuchCommand, which older clicks lack
     if not word or context is None or not isinstance(context.command, click.Group):
@@ -137,7 +137,7 @@ def _verb_of_group(problem: click.ClickException, path: str) -> _Found:
         yield f"Did you mean '{path} {verb}'?", step
 
 
-def _missing(problem: click.ClickException, path: str) -> _Found:
+def _missing(problem: click.ClickException, path: str) -> _Advice:
     if not isinstance(problem, click.MissingParameter):
         return
     missing = problem.param
@@ -150,23 +150,23 @@ def _missing(problem: click.ClickException, path: str) -> _Found:
         yield "", f"{path} {missing.opts[-1]}"
 
 
-def _superfluous(problem: click.ClickException, path: str) -> _Found:
+def _superfluous(problem: click.ClickException, path: str) -> _Advice:
     hint, step = habits.superfluous(problem.message, path.rpartition(" ")[2])
     if hint:
         yield hint, step
 
 
-def _choice(problem: click.ClickException, path: str) -> _Found:
+def _choice(problem: click.ClickException, path: str) -> _Advice:
     wrong = _param_of(problem)
     if not isinstance(wrong, click.Option) or not isinstance(wrong.type, click.Choice):
         return
-    choices = [str(getattr(one, "name", one)) for one in wrong.type.choices]
-    words = [f"{wrong.opts[-1]} {one}" for one in choices]
+    names = [str(getattr(choice, "name", choice)) for choice in wrong.type.choices]
+    words = [f"{wrong.opts[-1]} {name}" for name in names]
     if len(words) <= MOST_CHOICES:
         yield "", f"{path} {' or '.join(words)}"
 
 
-def _no_file(problem: click.ClickException, path: str) -> _Found:
+def _no_file(problem: click.ClickException, path: str) -> _Advice:
     wrong = _param_of(problem)
     if wrong is None:
         return
@@ -184,7 +184,7 @@ def _param_of(problem: click.ClickException) -> click.Parameter | None:
 
 
 _JUDGES: tuple[_Judge, ...] = (
-    _told,
+    _next_step,
     _sbatch_option,
     _near_option,
     _verb_of_group,

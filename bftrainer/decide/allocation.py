@@ -32,11 +32,11 @@ def stage(draft: Draft) -> Draft:
     if draft.policy is not None:
         kept_nodes |= _turns(draft, names, kept_nodes)
     policy, decided, assignment = draft.policy, None, dict[str, str]()
+    owners = swaps.owners_of(pool, given)
     if policy is None:
         in_pool = {n.name for n in pool.nodes}
         assignment = {n: t for n, t in memory.assignment.items() if n in in_pool}
     elif problem := _problem(draft, names - kept_nodes.keys(), kept_nodes):
-        owners = swaps.owners_of(pool, given)
         kept_ids = set(kept_nodes.values())
         decided = policy_answer.decided(problem, policy, given, draft.memory, owners, kept_ids)
         assignment = dict(decided.allocation.assignment)
@@ -45,7 +45,6 @@ def stage(draft: Draft) -> Draft:
     if memory.slow_nodes or memory.replacing:
         memory = replace(memory, replacing=slow_nodes.replaced(memory, assignment, given))
     coming = swaps.under_way(memory, pool, given.now_s).values()
-    owners = swaps.owners_of(pool, given)
     assignment, swapped = swaps.split(assignment, owners, memory.assignment, coming)
     return replace(draft, memory=memory, decided=decided, assignment=assignment, swaps=swapped)
 

@@ -26,10 +26,9 @@ from bftrainer.decide import (
     turns,
     warm_up,
 )
-from bftrainer.model.cluster import JobState, NodeState, Snapshot
+from bftrainer.model.census import FREE_STATES
+from bftrainer.model.cluster import JobState, Snapshot
 from bftrainer.model.decision import DecisionInput, Event, Memory, Situation
-
-_IDLE = (NodeState.IDLE, NodeState.PLANNED)
 
 
 def observe_idle(seen: Mapping[str, int], snapshot: Snapshot, enough: int) -> dict[str, int]:
@@ -39,7 +38,7 @@ def observe_idle(seen: Mapping[str, int], snapshot: Snapshot, enough: int) -> di
     """
     if snapshot.nodes is None:
         return dict(seen)
-    idle = (n.name for n in snapshot.nodes if n.state in _IDLE)
+    idle = (n.name for n in snapshot.nodes if n.state in FREE_STATES)
     return {name: min(seen.get(name, 0) + 1, enough) for name in idle}
 
 
@@ -85,7 +84,7 @@ def situation_of(
         trainers: those that are not final.
         held: pilots with a connected agent.
     """
-    free = {n.name for n in snapshot.nodes or () if n.state in _IDLE}
+    free = {n.name for n in snapshot.nodes or () if n.state in FREE_STATES}
     jobs = (j for j in snapshot.jobs or () if j.is_ordinary and j.state is JobState.PENDING)
     return Situation(
         usable=frozenset(free.union(ours)),

@@ -40,9 +40,9 @@ from bftrainer.model.trainer import TrainerRecord
 from milp.check import find_violations
 from milp.problem import Objective, Problem
 
-_MOST_KNOWN: Final = 4096
+_MOST_STANDINGS: Final = 4096
 # The last one of each trainer: those that wait do not change between decisions.
-_KNOWN: dict[str, tuple[TrainerRecord, Standing]] = {}
+_STANDINGS: dict[str, tuple[TrainerRecord, Standing]] = {}
 
 
 def decided(
@@ -138,13 +138,13 @@ def context_of(given: DecisionInput, policy: AllocationPolicy) -> Context:
 
 
 def _standing(record: TrainerRecord) -> Standing:
-    entry = _KNOWN.get(record.trainer_id)
+    entry = _STANDINGS.get(record.trainer_id)
     if entry is not None and entry[0] is record:
         return entry[1]
     standing = _make_standing(record)
-    if len(_KNOWN) >= _MOST_KNOWN:
-        _KNOWN.clear()
-    _KNOWN[record.trainer_id] = record, standing
+    if len(_STANDINGS) >= _MOST_STANDINGS:
+        _STANDINGS.clear()
+    _STANDINGS[record.trainer_id] = record, standing
     return standing
 
 

@@ -18,7 +18,7 @@ from typing import Final, Self
 
 from bftrainer.journal.differences import Shortened
 from bftrainer.journal.errors import JournalError
-from bftrainer.journal.projection import CAUGHT_UP, PilotRecord, plain_of
+from bftrainer.journal.projection import CAUGHT_UP, PilotRecord
 from bftrainer.model.canonical import parse, text_of, to_plain
 from bftrainer.model.trainer import TrainerRecord
 
@@ -48,7 +48,7 @@ class EntryDraft:
         return cls(
             kind,
             text_of(to_plain(payload)),
-            tuple([text_of(plain_of(one)) for one in trainers]),
+            tuple([text_of(to_plain(record)) for record in trainers]),
             tuple([text_of(to_plain(one)) for one in pilots]),
         )
 

@@ -117,34 +117,12 @@ def trainer_ordinal(trainer_id: str) -> int:
     return int(trainer_id[1:])
 
 
-# The release before refuses a record with a field that it lacks, but skips this one, which an
-# earlier release had. Nothing that a daemon cannot do without belongs here.
-_SKIPPED: Final = "copy_holders"
-_NOT_BEFORE: Final = ("diverged", "saved_step", "remarks")  # of trainers, written within it
-
-
-def plain_of(record: TrainerRecord) -> dict[str, Any]:
-    """Return a trainer as the release before can read it, too."""
-    plain: dict[str, Any] = to_plain(record)
-    later = {name: plain.pop(name) for name in _NOT_BEFORE if name in plain}
-    return {**plain, _SKIPPED: later} if later else plain
-
-
-def _with_later(plain: Any) -> Any:
-    """Return it with what ``plain_of`` has set apart; of an earlier release that is a list."""
-    if not (isinstance(plain, dict) and isinstance(plain.get(_SKIPPED), dict)):
-        return plain
-    later = {name: plain[_SKIPPED][name] for name in _NOT_BEFORE if name in plain[_SKIPPED]}
-    return {name: value for name, value in plain.items() if name != _SKIPPED} | later
-
-
 def trainer_of(plain: Any) -> TrainerRecord:
     """Return the trainer; if unreadable, a failed one with its id, owner and the reason.
 
     Raises:
         CanonicalError: even its id is missing.
     """
-    plain = _with_later(plain)
     try:
         return from_plain(plain, TrainerRecord)
     except CanonicalError as problem:

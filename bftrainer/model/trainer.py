@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from bftrainer.model.study import Report, TrialTag
+from milp.plain import Later
 from milp.problem import Curve, largest_size
 
 ADASCALE = "adascale"
@@ -357,6 +358,8 @@ class TrainerRecord:
     ADDED: ClassVar = frozenset(
         {"reports", "rung_s", "lives", "shrunk_s", "diverged", "saved_step", "remarks"}
     )
+    # A daemon can do without them: the release before drops them when it writes the record again.
+    LATER: ClassVar = Later("copy_holders", frozenset({"diverged", "saved_step", "remarks"}))
 
     @property
     def remark_sentences(self) -> tuple[str, ...]:

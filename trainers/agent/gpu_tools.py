@@ -43,9 +43,8 @@ class GpuTool:
 
     program: str
     arguments: tuple[str, ...]
-    read: Callable[
-        [str], tuple[SeenGpu, ...]
-    ]  # of what it prints; ValueError: it is something else
+    # Of what it prints; raises ValueError if that is something else.
+    read: Callable[[str], tuple[SeenGpu, ...]]
     variable: str  # in which batch systems list a job's devices
 
 
@@ -103,14 +102,14 @@ def read_nvidia(text: str) -> tuple[SeenGpu, ...]:
 
 def read_rocm(text: str) -> tuple[SeenGpu, ...]:
     """Read an object with a card each."""
-    told = json.loads(text)
-    if not isinstance(told, dict):
+    document = json.loads(text)
+    if not isinstance(document, dict):
         raise ValueError("not an object")  # noqa: TRY004  # as for any other output
-    return tuple(_cards(told))[:MAX_GPUS]
+    return tuple(_cards(document))[:MAX_GPUS]
 
 
-def _cards(told: dict[str, Any]) -> Iterator[SeenGpu]:
-    for name, card in told.items():
+def _cards(document: dict[str, Any]) -> Iterator[SeenGpu]:
+    for name, card in document.items():
         number = name.removeprefix(_CARD)
         if not (number.isdecimal() and isinstance(card, dict)):  # what it says of the system
             continue
@@ -134,9 +133,10 @@ def _mib(value: object) -> float | None:
 
 def read_amd(text: str) -> tuple[SeenGpu, ...]:
     """Read a list of GPUs, or an object that has it."""
-    told = json.loads(text)
-    listed = told.get("gpu_data") if isinstance(told, dict) else told
-    if not isinstance(listed, list):
+    gpus = json.loads(text)
+    if isinstance(gpus, dict):
+        gpus = gpus.get("gpu_data")
+    if not isinstance(gpus, list):
         raise ValueError("not a list")  # noqa: TRY004  # as for any other output
     return tuple(
         SeenGpu(
@@ -147,7 +147,7 @@ def read_amd(text: str) -> tuple[SeenGpu, ...]:
                 memory_total_mib=_valued(gpu, "mem_usage", "total_vram"),
             ),
         )
-        for gpu in listed[:MAX_GPUS]
+        for gpu in gpus[:MAX_GPUS]
         if isinstance(gpu, dict) and type(gpu.get("gpu")) is int
     )
 

@@ -8,6 +8,7 @@ daemon has heard that nothing is told any more. Owned by ``trainers.agent.main``
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import shutil
@@ -43,15 +44,15 @@ def devices_of(
         gpus: of the pilot, as the batch system counts them. If it neither counts nor lists any,
             those of the node may be another job's.
     """
-    seen = [{**environ, **dict(config.environment)} for config in configs]
-    listed = {
-        tool.variable: tuple(
-            device for one in seen for device in listed_devices(one[tool.variable])
-        )
-        for tool in TOOLS
-        if seen and all(tool.variable in one for one in seen)
-    }
-    return listed if listed or gpus else {tool.variable: () for tool in TOOLS}
+    environments = [{**environ, **dict(config.environment)} for config in configs]
+    devices: dict[str, tuple[str, ...]] = {}
+    for variable in {tool.variable for tool in TOOLS}:
+        if environments and all(variable in variables for variables in environments):
+            values = [variables[variable] for variables in environments]
+            devices[variable] = tuple(itertools.chain(*map(listed_devices, values)))
+    if devices or gpus:
+        return devices
+    return {tool.variable: () for tool in TOOLS}
 
 
 def is_told(config: WorkerConfig) -> bool:
@@ -101,18 +102,18 @@ class GpuWatch:
         """Ask for all GPUs of the node and tell each team its own; return whether there are any."""
         try:
             # Not even SIGKILL ends a process that waits for a broken device.
-            seen = await asyncio.wait_for(asyncio.to_thread(answer_of, tool), ANSWER_S + GONE_S)
+            all_gpus = await asyncio.wait_for(asyncio.to_thread(answer_of, tool), ANSWER_S + GONE_S)
         except TimeoutError:
             return False
         for team in self._listeners():
-            gpus = own(seen, team.devices.get(tool.variable))
+            gpus = own(all_gpus, team.devices.get(tool.variable))
             if gpus:
                 self._tell(team, gpus)
-        return bool(seen)
+        return bool(all_gpus)
 
     def _tell(self, team: Team, gpus: Collection[SeenGpu]) -> None:
-        said = GpusInUse(gpus=tuple(gpu.figures for gpu in gpus))
-        self._report(WorkerSaid(worker_id=team.worker_id, body=protocol.to_body(said)))
+        report = GpusInUse(gpus=tuple(gpu.figures for gpu in gpus))
+        self._report(WorkerSaid(worker_id=team.worker_id, body=protocol.to_body(report)))
 
 
 def answer_of(tool: GpuTool) -> tuple[SeenGpu, ...]:
@@ -120,15 +121,15 @@ def answer_of(tool: GpuTool) -> tuple[SeenGpu, ...]:
     program = shutil.which(tool.program)
     if program is None:
         return ()
-    done = process.run(
+    answer = process.run(
         (program, *tool.arguments),
         timeout_s=ANSWER_S,
         env={**os.environ, "LC_ALL": "C"},
         output_cap_bytes=MOST_BYTES,
     )
-    if not done.is_ok:
+    if not answer.is_ok:
         return ()
     try:
-        return tool.read(done.stdout)
+        return tool.read(answer.stdout)
     except (ValueError, RecursionError):
         return ()

@@ -198,8 +198,17 @@ def explain_trainer(
         return circumstances.settled
     if plan is None:
         return ("No decision has been taken yet; the daemon has just started.",)
-    args = (record, plan, settings, queue, nodes, planned, observed_size)
-    return _of_plan(*args, now_s, is_heard=circumstances.is_heard)
+    return _of_plan(
+        record,
+        plan,
+        settings,
+        queue,
+        nodes,
+        planned,
+        observed_size,
+        now_s,
+        is_heard=circumstances.is_heard,
+    )
 
 
 def _of_plan(

@@ -63,7 +63,7 @@ class Traits:
     # unknown are given one comparable with the others', whatever the objective.
     reads_rates: bool = False
     # True: it keeps the caps of a problem, and lets run who must. Others are asked again where they
-    # exceed one (``decide.caps``).
+    # exceed one (``constraints.caps``).
     keeps_caps: bool = False
     # True: it maximises what curves promise; where nodes are lost often, it gets curves that count
     # what losses cost (``decide.losses``).

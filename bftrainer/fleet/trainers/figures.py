@@ -38,7 +38,8 @@ class FigureBook:
             record: the trainer's; of one that has ended, or another generation, it stays as it is.
             worker_id: who reports.
             told: the report.
-            members: workers of the present generation.
+            members: workers whose figures count: those of the present generation, and of losses
+                those that have come to the end of the training.
         """
         if record.state.is_final or worker_id not in members:
             return record
