@@ -159,13 +159,23 @@ def test_pending_pilots_say_why_they_wait(
             lines = [n.reason for n in sidecar.client.nodes() if n.use == "requested"]
             return [line for line in lines if said in line]
 
+        # Two cycles pass over a pilot within seconds here: it is given up and requested again.
         wait_for(lambda: len(queued(reason)) == 2, what="nodes says it")
-        assert f"2 of its pilots wait in the queue: {reason}." in explained(sidecar, trainer)
-        partition(cluster, "DOWN")
+        of_limit = f"2 of its pilots wait in the queue: {reason}."
+        wait_for(lambda: of_limit in explained(sidecar, trainer), what="explain says it")
         closed = (
             "is queued: its partition is closed until an administrator opens it (PartitionDown)"
         )
-        wait_for(lambda: len(queued(closed)) == 2, what="nodes says that, too")
+
+        def closing_is_seen() -> bool:
+            """Close the partition while two pilots wait; False: they were given up before."""
+            partition(cluster, "UP")
+            wait_for(lambda: len(queued(reason)) == 2, what="two pilots wait")
+            partition(cluster, "DOWN")
+            wait_for(lambda: len(queued(closed)) == len(queued("")), what="nodes says that, too")
+            return len(queued(closed)) == 2
+
+        wait_for(closing_is_seen, what="the partition is closed while two pilots wait")
         assert len(sidecar.client.trainer(trainer).observed_nodes) == 2  # they go on
     finally:
         partition(cluster, "UP")
