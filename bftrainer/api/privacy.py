@@ -149,16 +149,22 @@ class Sight:
         ]
 
     def timeline(self, found: TimelineView) -> TimelineView:
-        """Return the uses of nodes, without the names of trainers that are not shown."""
-        if not self.others:
+        """Return the uses of nodes; of the trainers of others what ``for_peer`` tells of them."""
+        if not self.foreign:
             return found
 
         def seen(trainer_id: str) -> str:
             return "" if trainer_id in self.others else trainer_id
 
+        curves = []
+        for curve in found.curves:
+            if curve.trainer_id in self.others:
+                continue
+            is_foreign = curve.trainer_id in self.foreign
+            curves.append(replace(curve, losses=()) if is_foreign else curve)
         return replace(
             found,
-            curves=tuple(one for one in found.curves if one.trainer_id not in self.others),
+            curves=tuple(curves),
             base=tuple((use, seen(who)) for use, who in found.base),
             changes=tuple((at_s, node, use, seen(who)) for at_s, node, use, who in found.changes),
             planned=tuple(

@@ -52,6 +52,7 @@ from bftrainer.api.privacy import Sight, check_own, check_submitter, for_peer, i
 from bftrainer.api.service import Peer, Service, user_name
 from bftrainer.fleet.background import in_thread, ready_threads
 from bftrainer.model.errors import BftError, ExitCode
+from bftrainer.model.timeline import TimelineView
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec
 from bftrainer.model.views import TrainerView
 from bftrainer.site.policy.keys import Visibility
@@ -181,10 +182,14 @@ class Routes:
         peer, seen = await self._peer(request), read_seen(request.query_params)
         if seen is not None:  # without its turn, as ``_study``
             await self._service.news(seen, read_wait(request.query_params, NEWS_LIMIT_S))
-        sight = self._sight(peer, self._service.trainers() if self._is_own() else ())
-        view = partial(self._service.timeline, seen)
+
+        def look() -> tuple[Sight, TimelineView]:
+            view = self._service.timeline(seen)
+            is_private = self._is_own() or any(curve.losses for curve in view.curves)
+            return self._sight(peer, self._service.trainers() if is_private else ()), view
+
         return await self._answer(
-            request, view, lambda found: document("timeline", sight.timeline(found))
+            request, look, lambda looked: document("timeline", Sight.timeline(*looked))
         )
 
     async def _trainers(self, request: Request) -> Response:

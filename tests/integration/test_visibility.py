@@ -5,10 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bftrainer.model.trainer import FailureRow, TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.model.study import Report
+from bftrainer.model.trainer import (
+    FailureRow,
+    TrainerProgress,
+    TrainerRecord,
+    TrainerSpec,
+    TrainerState,
+)
 from bftrainer.site.policy.keys import Visibility
 from tests.integration.cli_fixtures import home, service
 from tests.support.memory_service import MemoryService
@@ -17,8 +25,9 @@ from tests.support.other_users import NEIGHBOUR, STRANGER, ask_as, needs_root, s
 __all__ = ["home", "service"]
 
 pytestmark = needs_root
-SECRETS = ("hunter2", "/home/ada", "lr=0.1", "Traceback")
-LOOKS = ("/v1/status", "/v1/nodes", "/v1/trainers", "/v1/harm", "/metrics")
+SECRETS = ("hunter2", "/home/ada", "lr=0.1", "Traceback", "0.7531", "0.0864")
+LOOKS = ("/v1/status", "/v1/nodes", "/v1/trainers", "/v1/timeline", "/v1/harm", "/metrics")
+NOW_S = 1_000_000.0
 OF_ONE = ("GET /v1/trainers/t1/logs", "GET /v1/trainers/t1/explain")
 CHANGES = (
     *("DELETE /v1/trainers/t1", "DELETE /v1/trainers/t1?now=1", "POST /v1/trainers/t1/requeue"),
@@ -50,7 +59,17 @@ def trained(service: MemoryService) -> MemoryService:
             submitted_s=0.0,
             reason="Traceback: hunter2" if given is spec else "",
             failing=failing if given is spec else FailureRow(),
+            reports=(Report(step=3, value=0.0864),) if given is spec else (),
+            progress=TrainerProgress(
+                step=3,
+                samples=96,
+                size=2,
+                samples_per_s=32.0,
+                loss=0.7531 if given is spec else 0.25,
+                reported_s=NOW_S,
+            ),
         )
+    service.wake_with_records(NOW_S)
     service.slow_nodes = ("n2 is slow for t1.",)
     service.add_log("t1", "worker", "hunter2")
     return service
@@ -96,6 +115,25 @@ def test_what_is_not_ones_own_is_refused_or_not_there(door: tuple[Path, str]) ->
     one = ask_as(STRANGER, path, "GET /v1/trainers/t1")
     assert ("BFT-1004" in one) == (visibility == Visibility.OWN)
     assert "200 OK" in ask_as(STRANGER, path, "GET /v1/trainers/t2/explain")
+
+
+def test_the_loss_is_told_to_its_owner_and_the_speed_to_all_who_see_the_trainer(
+    door: tuple[Path, str],
+) -> None:
+    path, visibility = door
+    for uid in (0, NEIGHBOUR):
+        assert _curves(uid, path, "losses") == {"t1": [0.7531]}
+    of_stranger = _curves(STRANGER, path, "losses")
+    if visibility == Visibility.OWN:
+        assert of_stranger == {}
+        return
+    assert of_stranger == {"t1": []}
+    assert [point[1] for point in _curves(STRANGER, path, "points")["t1"]] == [32.0]
+
+
+def _curves(uid: int, path: Path, name: str) -> dict[str, list[Any]]:
+    timeline = json.loads(ask_as(uid, path, "GET /v1/timeline").partition("\r\n\r\n")[2])
+    return {curve["trainer_id"]: curve[name] for curve in timeline["curves"]}
 
 
 def test_owner_and_root_see_everything(door: tuple[Path, str]) -> None:
