@@ -18,9 +18,9 @@ from bftrainer.cli.common import connect
 from bftrainer.cli.main import print_error
 from bftrainer.cli.mistakes import Meant
 from bftrainer.cli.next_commands import print_next_of_trainers
+from bftrainer.cli.option_values import parse_sizes
 from bftrainer.cli.options import JSON, SOCKET, is_trainer_id, option, trainer_ids, verb
 from bftrainer.cli.output import duration, print_json, print_lines
-from bftrainer.cli.spec import parse_sizes
 from bftrainer.model.columns import counted, shown
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.model.trainer import TrainerChange, TrainerState

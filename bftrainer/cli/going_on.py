@@ -12,8 +12,9 @@ from pathlib import Path
 
 import click
 
+from bftrainer.cli.environment import ALL, NONE
 from bftrainer.cli.options import option
-from bftrainer.cli.spec import ALL, COMMAND, NONE
+from bftrainer.cli.spec import COMMAND
 from bftrainer.elastic import files
 from bftrainer.elastic.origin import ARRAY_INDEX, EXPORTED, Difference, RunOrigin, compare
 from bftrainer.elastic.origin_check import (

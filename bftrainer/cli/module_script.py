@@ -6,16 +6,11 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from bftrainer.cli.environment import ALL, NONE
 from bftrainer.cli.options import option
-from bftrainer.cli.spec import (
-    ALL,
-    NONE,
-    defaults,
-    interpreter_of,
-    read_preamble,
-    run_under,
-    working_directory,
-)
+from bftrainer.cli.preamble import read_preamble, run_under
+from bftrainer.cli.spec import interpreter_of, working_directory
+from bftrainer.cli.submit_options import option_defaults
 from bftrainer.elastic.main_module import MODULE, module_of
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import TrainerSpec
@@ -67,7 +62,7 @@ def file_of(module: str, values: Mapping[str, Any], environ: Mapping[str, str]) 
     Raises:
         UsageError: BFT-1078, there is none.
     """
-    values = {**defaults(), **values}
+    values = {**option_defaults(), **values}
     preamble, cwd = read_preamble(values["preamble"]), working_directory(values)
     pairs = [pair for pair in values["environment"] if pair[0] not in (ALL, NONE)]
     if (ALL, "") in values["environment"] and PATHS in environ:

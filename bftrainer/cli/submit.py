@@ -33,20 +33,12 @@ from bftrainer.cli.common import AWAY, connect
 from bftrainer.cli.going_on import CONTINUE_OPTION, ContinuingCommand, marked, said_of_start
 from bftrainer.cli.module_script import AS_MODULE, check_module, file_of
 from bftrainer.cli.next_commands import print_next_of_trainers
+from bftrainer.cli.option_values import ArrayOption
 from bftrainer.cli.options import ANY_OWNER_OPTION, JSON, SOCKET, option, verb
 from bftrainer.cli.output import print_json, print_lines, print_pairs
-from bftrainer.cli.spec import (
-    COMMAND,
-    SCRIPT,
-    SPEC_OPTIONS,
-    TIMEOUT_S,
-    ArrayOption,
-    build_spec,
-    chosen,
-    find_command,
-    given,
-    run_under,
-)
+from bftrainer.cli.preamble import TIMEOUT_S, run_under
+from bftrainer.cli.spec import COMMAND, build_spec, find_command
+from bftrainer.cli.submit_options import SCRIPT, SPEC_OPTIONS, chosen, given
 from bftrainer.elastic import files
 from bftrainer.elastic.regular_file import open_stream
 from bftrainer.model.columns import counted, shown

@@ -17,8 +17,15 @@ from bftrainer.cli.next_commands import print_next
 from bftrainer.cli.options import JSON, option, verb
 from bftrainer.cli.output import is_terminal, print_json, print_lines
 from bftrainer.cli.report_text import print_report
-from bftrainer.cli.spec import SCRIPT, SPEC_OPTIONS, build_spec, chosen, given
+from bftrainer.cli.spec import build_spec
 from bftrainer.cli.submit import check_here, check_script, warn_of_late_options
+from bftrainer.cli.submit_options import (
+    SCRIPT,
+    SPEC_OPTIONS,
+    chosen,
+    given,
+    parameters_of_tries,
+)
 from bftrainer.model.errors import UsageError
 
 if TYPE_CHECKING:
@@ -152,10 +159,7 @@ class _MachineNodes(click.IntRange):
 
 TORCH = "torch"
 # Options of submit that say how the script runs, not where and with which priority.
-TAKEN = (
-    *("cwd", "interpreter", "venv", "environment", "preamble"),
-    *("epochs", "samples", "steps", "seed", "workers_per_node", "allow_nan"),
-)
+TAKEN = parameters_of_tries()
 
 
 @verb(

@@ -153,7 +153,7 @@ def _checked_preamble(path: str | None) -> str:
     Raises:
         UsageError: BFT-1060, -1061; BFT-1006, this Python does not start under it.
     """
-    from bftrainer.cli.spec import read_preamble, run_under  # noqa: PLC0415
+    from bftrainer.cli.preamble import read_preamble, run_under  # noqa: PLC0415
 
     text = read_preamble(path)
     if text:

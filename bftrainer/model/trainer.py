@@ -7,30 +7,54 @@ agents. Trainers that are ``withheld`` are left out of decisions; the daemon tel
 from __future__ import annotations
 
 import enum
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from bftrainer.model.study import Report, TrialTag
+from bftrainer.model.declaration import declarations, defaults
+from bftrainer.model.study import Report
+from bftrainer.model.trainer_spec import (
+    ADASCALE,
+    LR_RULES,
+    BatchRange,
+    CheckpointContract,
+    Launch,
+    TrainerSpec,
+)
 from milp.plain import Later
-from milp.problem import Curve, largest_size
 
-ADASCALE = "adascale"
-LR_RULES = (ADASCALE, "linear", "sqrt", "none")
+# What a user asks for has its own module; it is imported with the rest of a trainer's data.
+__all__ = [
+    "ADASCALE",
+    "LR_RULES",
+    "BatchRange",
+    "CheckpointContract",
+    "Divergence",
+    "FailureRow",
+    "GpuLoad",
+    "Launch",
+    "Lives",
+    "Mark",
+    "MeasuredCosts",
+    "Remark",
+    "RestartCosts",
+    "SizeThroughput",
+    "TrainerChange",
+    "TrainerProgress",
+    "TrainerRecord",
+    "TrainerSpec",
+    "TrainerState",
+    "as_decided",
+    "happens_anywhere",
+    "is_of_full_disk",
+    "reason",
+    "with_place",
+    "withheld",
+]
+
 _MIB_PER_GIB = 1024.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchRange:
-    """The global batches that a trainer admits."""
-
-    least: int  # samples per update, of all workers together
-    most: int
-    per_worker: int  # samples that one worker can process at once
-    lr_rule: str = ADASCALE  # one of LR_RULES; of torch trainers
-
-
 _FULL = ("No space left on device", "Disk quota exceeded")  # ENOSPC and EDQUOT, as libc says
 # What a script does wrong wherever it runs (bftrainer.elastic.errors).
 _ANYWHERE = frozenset(
@@ -59,92 +83,12 @@ class TrainerState(enum.StrEnum):
         """Return whether the trainer has ended."""
         return self in (TrainerState.FINISHED, TrainerState.FAILED, TrainerState.CANCELLED)
 
-
-class Launch(enum.StrEnum):
-    """On which nodes a program of runtime ``command`` is started."""
-
-    EVERY = "every"  # once on every node of the trainer
-    FIRST = "first"  # on the first only; it starts its own processes on the others
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointContract:
-    """The way in which a restarted program is asked to save (docs/howto/train-command.md)."""
-
-    launch: Launch = Launch.EVERY
-    stop_signal: str = "USR1"  # write a checkpoint and end; "none": only the control file
-    save_signal: str = "none"  # write a checkpoint and go on
-    saved_status: int = 85  # exit status: the checkpoint is written, restart the program
-    grace_s: float = 60.0  # from the request to the end; then SIGKILL
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerSpec:
-    """The user's request; a ``TrainerChange`` replaces some of it."""
-
-    name: str
-    user: str
-    script: str  # absolute path
-    args: tuple[str, ...] = ()
-    cwd: str = "/"
-    interpreter: str = ""  # absolute path of the user's python
-    n_min: int = 1
-    n_max: int = 1
-    workers_per_node: int = 1  # sizes and decisions count nodes
-    gres: str = ""  # required on every node, as sbatch --gres; "": nothing
-    constraint: str = ""  # features of every node, as sbatch --constraint
-    epochs: int | None = None  # one of epochs, samples and steps; all None: the script's own
-    samples: int | None = None
-    checkpoint_dir: str = ""  # absolute, on a file system all nodes see
-    checkpoint_interval_s: float = 60.0
-    curve: Curve | None = None  # None: auto (concave guess until measured)
-    runtime: str = "torch"
-    weight: float = 1.0
-    utility: Curve | None = None  # what the objective "utility" maximises; the simulator's
-    environment: tuple[tuple[str, str], ...] = ()
-    max_failures: int | None = None  # in total; None: only consecutive ones count
-    contract: CheckpointContract | None = None  # of programs that are resized by restart
-    backend: str = "auto"  # of the gradient average: auto, gloo or nccl
-    after: tuple[str, ...] = ()  # trainers that must have finished before it starts
-    after_any: tuple[str, ...] = ()  # trainers that must have ended, in whatever way
-    begin_s: float | None = None  # it does not start before this time
-    hold: bool = False  # submitted held
-    array_id: str = ""  # shared by the trainers of one ``--array``
-    array_limit: int | None = None  # so many of them have nodes at once
-    preamble: str = ""  # shell file that runs before anything of the trainer on a node
-    notify: str = ""  # run when it has ended (``bftrainer.api.admission``)
-    batch: BatchRange | None = None  # None: the script declares its batch
-    account: str = ""  # of the batch system, charged for its pilots; "": the user's default
-    trial: TrialTag | None = None  # it is a trial of a study
-    sizes: tuple[int, ...] = ()  # the only ones of n_min to n_max that it may have; (): all
-    rescale_rest_s: float = 0.0  # after a shrink it does not grow for so long
-    seed: int = 0  # of the random streams of all its workers, before the script's first line
-    steps: int | None = None  # updates
-    # Not written while unused; CONTRIBUTING.md.
-    ADDED: ClassVar = frozenset({"account", "trial", "sizes", "rescale_rest_s", "seed", "steps"})
-
     @property
-    def budget(self) -> int | None:
-        """The epochs or samples to train; None: the script says."""
-        return self.samples if self.epochs is None else self.epochs
-
-    @property
-    def has_several_lengths(self) -> bool:
-        """Return whether more than one of epochs, samples and steps is given."""
-        return sum(n is not None for n in (self.epochs, self.samples, self.steps)) > 1
-
-    @property
-    def nodes(self) -> str:
-        """The sizes it may have, as ``--nodes`` takes them."""
-        return ",".join(map(str, self.sizes)) or f"{self.n_min}:{self.n_max}"
-
-    def has_size(self, size: int) -> bool:
-        """Return whether it may run on so many nodes.
-
-        More than n_max count: a policy or change may have lowered it.
-        """
-        most = max(size, self.n_max)
-        return 0 < size == largest_size(size, self.n_min, most, self.sizes)
+    def ending(self) -> str:
+        """Return what a trainer in this final state has done: "finished"."""
+        if self is TrainerState.CANCELLED:
+            return "been cancelled"
+        return self.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +107,7 @@ class TrainerChange:
     def applied(self, spec: TrainerSpec) -> TrainerSpec:
         """Return the changed request; the same object if nothing in it changes."""
         unit = "samples" if spec.epochs is None else "epochs"
-        given = {
+        changes: dict[str, Any] = {
             "n_min": self.n_min,
             "n_max": self.n_max,
             "sizes": self.sizes,
@@ -171,8 +115,12 @@ class TrainerChange:
             "name": self.name,
             unit: self.budget,
         }
-        changes = {k: v for k, v in given.items() if v is not None and v != getattr(spec, k)}
-        return replace(spec, **changes) if changes else spec  # type: ignore[arg-type]  # of given
+        for name, value in tuple(changes.items()):
+            if value is None or value == getattr(spec, name):
+                del changes[name]
+        if not changes:
+            return spec
+        return replace(spec, **changes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,11 +134,16 @@ class GpuLoad:
 
     def __str__(self) -> str:
         """Return it as text, memory in GiB."""
-        parts = [] if self.use_percent is None else [f"GPU use {self.use_percent:.0f}%"]
+        parts = []
+        if self.use_percent is not None:
+            parts.append(f"GPU use {self.use_percent:.0f}%")
         used, total = self.memory_used_mib, self.memory_total_mib
         if used is not None and total is not None:
             parts.append(f"memory {used / _MIB_PER_GIB:.0f} of {total / _MIB_PER_GIB:.0f} GiB")
-        return ", ".join(parts) + (f" on {self.gpus} GPUs" if parts and self.gpus > 1 else "")
+        text = ", ".join(parts)
+        if parts and self.gpus > 1:
+            text += f" on {self.gpus} GPUs"
+        return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -364,13 +317,21 @@ class TrainerRecord:
     @property
     def remark_sentences(self) -> tuple[str, ...]:
         """What its workers remark on the training, and on the generation while it lasts."""
-        least = math.inf if self.state.is_final else self.progress.generation
-        return tuple(r.cause for r in self.remarks if not r.generation or r.generation >= least)
+        generation: float = self.progress.generation
+        if self.state.is_final:
+            generation = math.inf  # none is going on
+        return tuple(
+            remark.cause
+            for remark in self.remarks
+            if not remark.generation or remark.generation >= generation
+        )
 
     @property
     def rests_until_s(self) -> float:
         """Until when it does not grow after a shrink (``rescale_rest_s``); 0: it may."""
-        return 0.0 if self.shrunk_s is None else self.shrunk_s + self.spec.rescale_rest_s
+        if self.shrunk_s is None:
+            return 0.0
+        return self.shrunk_s + self.spec.rescale_rest_s
 
 
 def happens_anywhere(cause: str) -> bool:
@@ -380,7 +341,9 @@ def happens_anywhere(cause: str) -> bool:
 
 def with_place(cause: str, place: str) -> str:
     """Return what a failure says, and where the script did it ("file:line"; "": not known)."""
-    return f"{cause} Raised at {place}." if place else cause
+    if not place:
+        return cause
+    return f"{cause} Raised at {place}."
 
 
 def is_of_full_disk(cause: str) -> bool:
@@ -388,27 +351,21 @@ def is_of_full_disk(cause: str) -> bool:
     return any(what in cause for what in _FULL)
 
 
+@functools.cache
+def _undecided() -> Mapping[str, Any]:
+    """Return the fields of a spec that decisions do not read, with what stands for them there."""
+    unused = dict(defaults(TrainerSpec))
+    for name, declaration in declarations(TrainerSpec).items():
+        if declaration.is_decided_with:
+            unused.pop(name, None)
+    return unused
+
+
 def as_decided(record: TrainerRecord) -> TrainerRecord:
     """Return it without the fields that only workers need; decisions are stored with it."""
-    spec = replace(
-        record.spec,
-        args=(),
-        environment=(),
-        preamble="",
-        notify="",
-        after=(),
-        after_any=(),
-        begin_s=None,
-        array_id="",
-        array_limit=None,
-        trial=None,
-        seed=0,
-    )
+    spec = replace(record.spec, **_undecided())
     bare = replace(record, spec=spec, reports=(), lives=Lives())
     return replace(bare, diverged=None, saved_step=None, remarks=())
-
-
-_ORDER = (TrainerState.RUNNING, TrainerState.PARKED, TrainerState.QUEUED)  # within an array
 
 
 def withheld(records: Mapping[str, TrainerRecord], now_s: float) -> dict[str, str]:
@@ -418,29 +375,34 @@ def withheld(records: Mapping[str, TrainerRecord], now_s: float) -> dict[str, st
         records: all trainers by id, in order of submission.
         now_s: the present time.
     """
-    open_ones = [r for r in records.values() if not r.state.is_final]
-    found = {r.trainer_id: why for r in open_ones if (why := reason(r, records, now_s))}
+    reasons: dict[str, str] = {}
     arrays: dict[tuple[str, str], list[TrainerRecord]] = {}
-    for record in open_ones:
-        if record.spec.array_limit is not None and record.trainer_id not in found:
+    for record in records.values():
+        if record.state.is_final:
+            continue
+        if sentence := reason(record, records, now_s):
+            reasons[record.trainer_id] = sentence
+        elif record.spec.array_limit is not None:
             arrays.setdefault((record.spec.user, record.spec.array_id), []).append(record)
     for members in arrays.values():
-        found |= dict(_beyond_limit(members))
-    return found
+        reasons |= dict(_beyond_limit(members))
+    return reasons
 
 
 def reason(record: TrainerRecord, others: Mapping[str, TrainerRecord], now_s: float) -> str:
     """Say why this trainer gets no nodes now, whatever its array does; "": it may."""
     if record.cancelled_s is not None:  # it is ending by itself
         return ""
-    if why := _by_its_user(record):
-        return why
+    if sentence := _by_its_user(record):
+        return sentence
     if record.waits_for:
         if broken := list(_broken(record, others)):
             return f"It never starts (DependencyNeverSatisfied): {', '.join(broken)}. Cancel it."
         return f"It starts after {', '.join(record.waits_for)} (Dependency)."
     left_s = (record.spec.begin_s or now_s) - now_s
-    return f"It begins in {left_s:.0f} s at the earliest (BeginTime)." if left_s > 0 else ""
+    if left_s > 0:
+        return f"It begins in {left_s:.0f} s at the earliest (BeginTime)."
+    return ""
 
 
 def _by_its_user(record: TrainerRecord) -> str:
@@ -461,19 +423,13 @@ def _broken(record: TrainerRecord, others: Mapping[str, TrainerRecord]) -> Itera
         if other is None:
             yield f"{trainer_id} is no longer known"
         elif other.state.is_final:  # those that ended well are removed when they end
-            yield f"{trainer_id} has {_ENDED[other.state]}"
-
-
-_ENDED = {
-    TrainerState.FINISHED: "finished",
-    TrainerState.FAILED: "failed",
-    TrainerState.CANCELLED: "been cancelled",
-}
+            yield f"{trainer_id} has {other.state.ending}"
 
 
 def _beyond_limit(members: list[TrainerRecord]) -> Iterator[tuple[str, str]]:
     """Yield the members of an array that have to wait; those with nodes keep them."""
-    in_order = sorted(members, key=lambda record: _ORDER.index(record.state))
+    first_states = (TrainerState.RUNNING, TrainerState.PARKED, TrainerState.QUEUED)
+    in_order = sorted(members, key=lambda record: first_states.index(record.state))
     for number, record in enumerate(in_order):
         limit = record.spec.array_limit
         if limit is not None and number >= limit:

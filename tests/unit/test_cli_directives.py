@@ -8,13 +8,10 @@ from typing import Any
 import pytest
 
 from bftrainer.api.admission import check_spec
-from bftrainer.cli.spec import (
-    build_spec,
-    merge,
-    parse_sizes,
-    parse_variable,
-    read_directives,
-)
+from bftrainer.cli.environment import parse_variable
+from bftrainer.cli.option_values import parse_sizes
+from bftrainer.cli.spec import build_spec
+from bftrainer.cli.submit_options import merge, read_directives
 from bftrainer.model.errors import UsageError
 
 

@@ -13,7 +13,7 @@ from bftrainer.batch import process
 from bftrainer.cli import main as main_module
 from bftrainer.cli.main import VERBS, main
 from bftrainer.cli.output import duration
-from bftrainer.cli.spec import SPEC_OPTIONS
+from bftrainer.cli.submit_options import SPEC_OPTIONS
 from bftrainer.model.columns import columns, shown
 from bftrainer.model.errors import BftError, ExitCode
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from bftrainer.cli.curve_file import read_curve, read_curve_file
-from bftrainer.cli.spec import build_spec, parse_sizes
+from bftrainer.cli.option_values import parse_sizes
+from bftrainer.cli.spec import build_spec
 from bftrainer.model.errors import UsageError
 from milp.problem import Curve
 

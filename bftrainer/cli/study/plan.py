@@ -262,7 +262,7 @@ def stages_of(study: StudyDocument) -> tuple[RungStage, ...]:
 def scaling_of_study(study: StudyDocument, options: Mapping[str, Any]) -> ScalingProfile:
     """Return the profile: that of the options, else the study's own."""
     from bftrainer.cli.curve_file import read_curve  # noqa: PLC0415 - slow to import
-    from bftrainer.cli.spec import parse_sizes  # noqa: PLC0415
+    from bftrainer.cli.option_values import parse_sizes  # noqa: PLC0415
     from bftrainer.study.plan.problem import Draw, ScalingProfile, scaling_of  # noqa: PLC0415
 
     n_min, n_max, allowed = parse_sizes(str(study.nodes))

@@ -26,18 +26,10 @@ from bftrainer.batch import process
 from bftrainer.cli.common import AWAY, FollowingClient, connect
 from bftrainer.cli.module_script import AS_MODULE, file_of
 from bftrainer.cli.next_commands import print_next
+from bftrainer.cli.option_values import parse_sizes
 from bftrainer.cli.options import ANY_OWNER_OPTION, JSON, PATH, SOCKET, argument, option, verb
 from bftrainer.cli.output import duration, is_terminal, print_json, print_lines, print_pairs
-from bftrainer.cli.spec import (
-    COMMAND,
-    SPEC_OPTIONS,
-    build_spec,
-    find_command,
-    given,
-    merge,
-    parse_sizes,
-    read_directives,
-)
+from bftrainer.cli.spec import COMMAND, build_spec, find_command
 from bftrainer.cli.study.lookup import (
     await_verb,
     best_line,
@@ -50,6 +42,13 @@ from bftrainer.cli.study.lookup import (
 )
 from bftrainer.cli.study.plan import keep_plan, plan_for
 from bftrainer.cli.submit import check_here, check_script
+from bftrainer.cli.submit_options import (
+    SPEC_OPTIONS,
+    given,
+    merge,
+    parameters_of_no_study,
+    read_directives,
+)
 from bftrainer.elastic.regular_file import open_stream, read_file
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode, UsageError
@@ -82,7 +81,7 @@ ANSWER_S = 5.0  # of one try
 TRY_AGAIN_S = 0.5
 REFRESH_S = 1.0  # of the line below the events
 # What the study decides for each trial.
-_NOT_OURS = ("sizes", "epochs", "samples", "steps", "name", "checkpoint_dir", "hold", "array")
+_NOT_OURS = parameters_of_no_study()
 _OPTION = re.compile(r"--([a-z][a-z-]*)")
 _KEYS = {"--checkpoint-dir": "--dir", "--samples": "'unit: samples'"}
 _FAILED = {"worst": "it counts as the worst", "ignore": "another one takes its place"}
@@ -247,7 +246,7 @@ def _section(document: StudyDocument) -> dict[str, Any]:
             values = given(ctx)
     except click.UsageError as problem:
         raise _refusal(problem.format_message()) from problem
-    if wrong := sorted(values.keys() & set(_NOT_OURS)):
+    if wrong := sorted(values.keys() & _NOT_OURS):
         raise _refusal(f"{wrong[0]} is decided by the study")
     return values
 

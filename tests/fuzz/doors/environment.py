@@ -5,11 +5,11 @@ from __future__ import annotations
 import tempfile
 
 from bftrainer.api import admission
-from bftrainer.api.admission import MAX_STRING_BYTES
-from bftrainer.cli.spec import read_preamble
+from bftrainer.cli.preamble import read_preamble
 from bftrainer.model.errors import UsageError
 from bftrainer.model.preamble import MAX_BYTES, why_not_started
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.model.trainer_spec import MAX_STRING_BYTES
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import bytestrings, texts
 

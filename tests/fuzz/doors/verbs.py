@@ -7,7 +7,7 @@ import contextlib
 from bftrainer.api.admission import check_spec
 from bftrainer.api.documents import CodecError, schema
 from bftrainer.api.http_messages import read_change
-from bftrainer.cli.spec import parse_array, parse_begin, parse_ids
+from bftrainer.cli.option_values import parse_array, parse_begin, parse_ids
 from bftrainer.cli.status import parse_columns
 from bftrainer.model.errors import BftError, UsageError
 from bftrainer.model.trainer import TrainerSpec

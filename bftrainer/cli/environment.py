@@ -1,0 +1,107 @@
+"""The variables that a trainer gets from the environment of its submission (``--export``)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import click
+
+from bftrainer.api.admission import MAX_VARIABLES, check_string, is_variable
+from bftrainer.cli.output import print_lines
+from bftrainer.model.columns import shown
+from bftrainer.model.errors import UsageError
+from bftrainer.model.trainer_spec import MAX_STRING_BYTES
+from trainers.agent.surroundings import is_of_pilot
+
+ALL, NONE = "*ALL", "*NONE"  # in place of a name, which they cannot be
+# Of the submitting environment: half of what a submission may have.
+MOST_BYTES: Final = 64 * 1024
+# What describes the login session, its host or another job: wrong on a node.
+_PREFIXES = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "PMI", "BFT", "SSH_", "XDG_", "TMUX", "DBUS_")
+_NAMES = frozenset(
+    {
+        "_", "CUDA_VISIBLE_DEVICES", "DISPLAY", "GPU_DEVICE_ORDINAL", "HOSTNAME", "OLDPWD", "PWD",
+        "PYTHONHASHSEED", "ROCR_VISIBLE_DEVICES", "SHLVL", "STY", "TMPDIR", "WAYLAND_DISPLAY",
+        "XAUTHORITY", "ZE_AFFINITY_MASK",
+    }
+)  # fmt: skip
+
+
+def parse_variable(text: str) -> tuple[str, str]:
+    """Return name and value of ``KEY=VALUE``, or of ``KEY`` from our environment."""
+    key, has_value, value = text.partition("=")
+    if has_value and not key.startswith(("ALL,", "NONE,")):
+        return key, value
+    if text in ("ALL", "NONE"):
+        return f"*{text}", ""
+    if "," in key:
+        raise click.BadParameter(
+            f"{text[:60]!r} lists several; repeat it: --export ALL --export KEY=VALUE."
+        )
+    if key not in os.environ:
+        raise click.BadParameter(f"{key[:60]!r} is not set here; write {key[:60]}=VALUE.")
+    return key, os.environ[key]
+
+
+def exported(
+    options: Sequence[tuple[str, str]], environ: Mapping[str, str]
+) -> tuple[tuple[str, str], ...]:
+    """Return the variables; a name given explicitly wins, ``NONE`` forgets what came before it."""
+    explicit: dict[str, str] = {}
+    has_all = False
+    for name, value in options:
+        if name == ALL:
+            has_all = True
+        elif name == NONE:
+            has_all = False
+            explicit = {}
+        else:
+            explicit[name] = value
+    if not has_all:
+        return tuple(explicit.items())
+    inherited, omissions = _submitting(environ, MAX_VARIABLES - len(explicit))
+    for name in explicit:
+        omissions.pop(name, None)
+    if omissions:
+        warning = ", ".join(omissions.values())
+        print_lines(f"warning: --export ALL leaves out {warning}", err=True)
+    return tuple({**inherited, **explicit}.items())
+
+
+def _submitting(
+    environ: Mapping[str, str], max_variables: int
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return what is inherited of the environment; of what else would be, why it is not."""
+    inherited: dict[str, str] = {}
+    omissions: dict[str, str] = {}
+    room = MOST_BYTES
+    for name, value in sorted(environ.items(), key=lambda pair: (len(pair[1]), pair[0])):
+        if not _is_of_user(name):
+            continue
+        length = len(os.fsencode(value))
+        try:
+            check_string(name, value, limit_bytes=MAX_STRING_BYTES)
+        except UsageError:
+            fault = "not one line of UTF-8"
+            if length > MAX_STRING_BYTES:
+                fault = f"{length} bytes"
+            omissions[name] = f"{shown(name)} ({fault})"
+            continue
+        room -= len(name) + length
+        if room >= 0 and len(inherited) < max_variables:
+            inherited[name] = value
+        else:
+            omissions[name] = f"{shown(name)} ({length} bytes, too many in all)"
+    return dict(sorted(inherited.items())), omissions
+
+
+def _is_of_user(name: str) -> bool:
+    """Return whether a variable describes neither a login session, nor its host, nor a job."""
+    return (
+        is_variable(name)
+        and name not in _NAMES
+        and not name.startswith(_PREFIXES)
+        and not is_of_pilot(name)
+    )

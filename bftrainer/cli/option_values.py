@@ -1,0 +1,168 @@
+"""The values of options of ``submit`` that are neither numbers nor plain text.
+
+``converter`` finds them by the names that declarations of fields use (``SubmitOption.takes``).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from bftrainer.api.admission import check_after, check_sizes, read_request
+from bftrainer.cli.environment import parse_variable
+from bftrainer.model.errors import UsageError
+from bftrainer.model.trainer_spec import LATEST_BEGIN_S
+
+NEXT_BATCH: Final = (
+    "Write --batch MIN:MAX --batch-per-worker N, as in --batch 128:1024 --batch-per-worker 64."
+)
+MAX_ARRAY = 1000  # trainers of one array
+MAX_SET_CHARS = 512
+_RANGE = re.compile(r"(\d{1,9}):(\d{1,9})\Z", re.ASCII)
+_UNITS_S = {"": 1, "s": 1, "second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
+_FROM_NOW = re.compile(r"now(?:\+(\d{1,9})([a-z]*))?\Z", re.ASCII)
+_FORMS = ("%H:%M", "%H:%M:%S", "%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S")
+_PART = re.compile(r"(\d{1,6})(?:-(\d{1,6})(?::(\d{1,6}))?)?\Z", re.ASCII)
+_SIZES = re.compile(r"(\d{1,9})(?:(?:[:-]|\.\.)(\d{1,9}))?\Z", re.ASCII)
+_SET = re.compile(r"\d{1,9}(?:,\d{1,9})+\Z", re.ASCII)
+
+
+def parse_range(text: str) -> tuple[int, int]:
+    """Return the least and the greatest batch of ``128:1024``; raise BFT-1067."""
+    match = _RANGE.match(text)
+    if match is None:
+        raise UsageError("BFT-1067", f"{text[:60]!r} is not a range of batches.", NEXT_BATCH)
+    return int(match[1]), int(match[2])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayOption:
+    """Value of ``--array``."""
+
+    indices: tuple[int, ...]  # in the order of submission
+    limit: int | None = None  # so many have nodes at once
+
+
+def parse_ids(text: str) -> tuple[str, ...]:
+    """Return the trainers of ``t1,t2``; raise BFT-1044 if one of them is no id."""
+    ids = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    check_after(ids)
+    return ids
+
+
+def parse_begin(text: str, now_s: float | None = None) -> float:
+    """Return the time of ``now+1hour``, ``HH:MM`` or ``YYYY-MM-DDTHH:MM``, as for sbatch.
+
+    Raises:
+        UsageError: BFT-1045 if this is none of them.
+    """
+    if now_s is None:
+        now_s = time.time()
+    if match := _FROM_NOW.match(text):
+        unit = (match[2] or "").removesuffix("s") or (match[2] or "")
+        if unit in _UNITS_S:
+            return now_s + int(match[1] or 0) * _UNITS_S[unit]
+    for form in _FORMS:
+        try:
+            at = datetime.strptime(text, form)  # noqa: DTZ007 - local time, as for sbatch
+            if form.startswith("%H"):
+                now = datetime.fromtimestamp(now_s)  # noqa: DTZ006 - likewise
+                at = datetime.combine(now.date(), at.time())
+                if at <= now:
+                    at += timedelta(days=1)  # the next time it is so late
+            if 0 <= (begin_s := at.timestamp()) <= LATEST_BEGIN_S:
+                return begin_s
+        except (ValueError, OverflowError, OSError):
+            continue
+    raise UsageError(
+        "BFT-1045",
+        f"{text[:60]!r} is not a time.",
+        "Write --begin now+2hours (seconds, minutes, hours, days, weeks), 22:30 or"
+        " 2031-12-24T22:30.",
+    )
+
+
+def parse_array(text: str) -> ArrayOption:
+    """Return the indices of ``0-9``, ``1,4-8:2`` or ``0-99%10``, as for sbatch.
+
+    Raises:
+        UsageError: BFT-1046 if it is malformed or has too many.
+    """
+    listed, has_limit, limit = text.partition("%")
+    indices: dict[int, None] = {}
+    for part in listed.split(","):
+        match = _PART.match(part)
+        if match is None:
+            raise _no_array(f"{text[:60]!r} is not a list of indices.")
+        first, last = int(match[1]), int(match[2] or match[1])
+        step = int(match[3] or 1)
+        if last < first or not step:
+            raise _no_array(f"{part!r} is not a range of indices.")
+        if (last - first) // step >= MAX_ARRAY:
+            raise _no_array(f"{part!r} has more than {MAX_ARRAY} indices.")
+        indices |= dict.fromkeys(range(first, last + 1, step))
+    if len(indices) > MAX_ARRAY:
+        raise _no_array(f"It has {len(indices)} indices; the limit is {MAX_ARRAY}.")
+    if has_limit and not re.fullmatch(r"[1-9]\d{0,5}", limit, re.ASCII):
+        raise _no_array(f"{limit[:20]!r} is not a number of trainers at once.")
+    at_once = None
+    if limit:
+        at_once = int(limit)
+    return ArrayOption(indices=tuple(sorted(indices)), limit=at_once)
+
+
+def _no_array(cause: str) -> UsageError:
+    return UsageError("BFT-1046", cause, "Write --array 0-9, 1,3,5-7 or 0-99%10 (10 at once).")
+
+
+def parse_sizes(text: str) -> tuple[int, int, tuple[int, ...]]:
+    """Return n_min, n_max and the set of ``4``, ``1:8`` (``1-8`` as in sbatch) or ``1,2,4``.
+
+    Raises:
+        UsageError: BFT-1002 when this is not a range.
+    """
+    sizes: tuple[int, ...] = ()
+    if len(text) <= MAX_SET_CHARS and _SET.match(text):
+        sizes = tuple(sorted(set(map(int, text.split(",")))))
+        n_min, n_max = sizes[0], sizes[-1]
+    elif match := _SIZES.match(text):
+        n_min, n_max = int(match[1]), int(match[2] or match[1])
+    else:
+        raise UsageError(
+            "BFT-1002",
+            f"{text[:60]!r} is not a number of nodes.",
+            "Write --nodes N, --nodes MIN:MAX or a set of sizes, --nodes 1,2,4.",
+        )
+    check_sizes(n_min, n_max, sizes)
+    return n_min, n_max, sizes
+
+
+def parse_gres(text: str) -> str:
+    """Return the GPU request; raise BFT-1040 if it is invalid."""
+    read_request(text, "")
+    return text
+
+
+def parse_constraint(text: str) -> str:
+    """Return the constraint; raise BFT-1040 if it is invalid."""
+    read_request("", text)
+    return text
+
+
+def converter(name: str) -> Callable[[str], Any]:
+    """Return the converter that a declaration names."""
+    converters: Mapping[str, Callable[[str], Any]] = {
+        "array": parse_array,
+        "begin": parse_begin,
+        "constraint": parse_constraint,
+        "gres": parse_gres,
+        "ids": parse_ids,
+        "nodes": parse_sizes,
+        "range": parse_range,
+        "variable": parse_variable,
+    }
+    return converters[name]
