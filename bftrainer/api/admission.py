@@ -18,14 +18,16 @@ import math
 import re
 import shlex
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from bftrainer.decide.throughput.plausibility import FASTEST, LEAP, SLOWEST
+from bftrainer.model.declaration import Declaration, declarations
 from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.model.node_request import NodeRequest, request_of
 from bftrainer.model.preamble import fault_of
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec
+from bftrainer.model.trainer_spec import MAX_STRING_BYTES
 from milp.problem import Curve
 
 MAIL = "mail:"
@@ -33,6 +35,23 @@ MAIL = "mail:"
 MAILERS = ("/usr/sbin/sendmail", "/usr/lib/sendmail", "/usr/bin/mail", "/usr/bin/mailx")
 _ADDRESS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*(@[A-Za-z0-9][A-Za-z0-9.-]*)?\Z")
 _MOST_REASON = 1000  # characters
+MAX_NODES = 1_000_000
+MAX_TOTAL_BYTES = 128 * 1024  # of all strings together
+MAX_ARGUMENTS = 2048
+MAX_VARIABLES = 1024
+MAX_POINTS = 1000  # of a curve; every decision reads it
+MAX_SIZES = 64  # of a set of sizes; likewise
+MAX_AFTER = 1000  # trainers that one waits for
+MOST_TRIALS = 10**6
+MOST_BUDGET = 10**15  # of a trial, in its unit
+WAITING_TIMES = 10  # with those at their rungs, so many times the limit
+GROUP = 50  # trials in one request that cost about as much as a submission
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # categories Cc and Cs of Unicode
+_TRAINER_ID = re.compile(r"t[0-9]{1,18}\Z", re.ASCII)
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_STUDY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")
+_ACCOUNT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+:-]{0,63}\Z")
+_MINUTE_S = 60.0
 
 
 def notification_fault(notify: str) -> str:
@@ -41,12 +60,16 @@ def notification_fault(notify: str) -> str:
         return ""
     if notify.startswith(MAIL):
         address = notify.removeprefix(MAIL)
-        return "" if _ADDRESS.match(address) else f"has the address {address[:60]!r}"
+        if _ADDRESS.match(address):
+            return ""
+        return f"has the address {address[:60]!r}"
     try:
         words = shlex.split(notify)
     except ValueError as problem:
         return f"cannot be split into words: {problem}"
-    return "" if words and words[0].startswith("/") else "does not begin with an absolute path"
+    if words and words[0].startswith("/"):
+        return ""
+    return "does not begin with an absolute path"
 
 
 def variables(record: TrainerRecord) -> dict[str, str]:
@@ -72,38 +95,6 @@ def command_of(record: TrainerRecord, mailer: str) -> tuple[tuple[str, ...], str
     return (mailer, "-s", subject, address), f"{record.reason}\n"
 
 
-MAX_NAME_BYTES = 255
-MAX_STRING_BYTES = 4096  # longest path that Linux opens; also used for arguments
-MAX_NODES = 1_000_000
-_SHORT = ("the name", "the user", "the account", "the id of its array")
-MAX_TOTAL_BYTES = 128 * 1024  # of all strings together
-MAX_ARGUMENTS = 2048
-MAX_VARIABLES = 1024
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # categories Cc and Cs of Unicode
-MAX_POINTS = 1000  # of a curve; every decision reads it
-MAX_SIZES = 64  # of a set of sizes; likewise
-# Beyond any real value; what is computed within them stays finite and exact.
-RANGES: Final[dict[str, tuple[float, float]]] = {
-    "--epochs": (1, 10**9),
-    "--samples": (1, 10**15),
-    "--steps": (1, 10**12),
-    "--workers-per-node": (1, 1024),
-    "--weight": (1e-6, 1e6),
-    "--checkpoint-interval": (1e-3, 1e7),
-    "--max-failures": (1, 10**6),
-    "--begin": (0, 10**11),
-    "--array %": (1, 10**6),
-    "--rescale-rest": (0, 10**6),
-    "--seed": (0, 2**32 - 1),  # what numpy takes
-}
-MAX_AFTER = 1000  # trainers that one waits for
-_TRAINER_ID = re.compile(r"t[0-9]{1,18}\Z", re.ASCII)
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-MOST_TRIALS = 10**6
-_STUDY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")
-_ACCOUNT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+:-]{0,63}\Z")
-
-
 def check_spec(spec: TrainerSpec) -> None:
     """Refuse a spec that no daemon could run.
 
@@ -118,6 +109,7 @@ def check_spec(spec: TrainerSpec) -> None:
     if spec.utility is not None:
         _check_points(spec.utility)
     _check_numbers(spec)
+    _check_paths(spec)
     _check_gpus(spec)
     check_account(spec.account)
     check_preamble(spec.preamble)
@@ -145,7 +137,7 @@ def check_trial(spec: TrainerSpec) -> None:
         cause = f"{tag.study[:64]!r} cannot be the id of a study"
     elif not (0 <= tag.number <= MOST_TRIALS and 0 <= tag.attempt <= MOST_TRIALS):
         cause = f"Trial and attempt must be numbers from 0 to {MOST_TRIALS}"
-    elif tag.most is not None and (budget is None or not budget <= tag.most <= 10**15):
+    elif tag.most is not None and (budget is None or not budget <= tag.most <= MOST_BUDGET):
         cause = "A trial whose budget may grow has a budget not above its full one"
     elif not _is_object(tag.parameters):
         cause = f"Its parameters are not a JSON object of at most {MAX_STRING_BYTES} bytes"
@@ -273,18 +265,25 @@ def _no_curve(cause: str) -> UsageError:
 def check_strings(spec: TrainerSpec) -> None:
     """Refuse strings that cannot be passed on safely (BFT-1007)."""
     total_bytes = 0
-    for what, text in _strings(spec):
-        limit = MAX_NAME_BYTES if what in _SHORT else MAX_STRING_BYTES
-        total_bytes += check_string(what, text, limit_bytes=limit)
+    for name, declaration in declarations(TrainerSpec).items():
+        if declaration.longest_bytes is not None:
+            total_bytes += check_string(
+                declaration.label, getattr(spec, name), limit_bytes=declaration.longest_bytes
+            )
+    for index, argument in enumerate(spec.args, start=1):
+        total_bytes += check_string(f"argument {index} of the script", argument)
+    for key, value in spec.environment:
+        total_bytes += check_string("the name of an environment variable", key)
+        total_bytes += check_string(f"the environment variable {key[:40]}", value)
     if total_bytes > MAX_TOTAL_BYTES:
         raise UsageError(
             "BFT-1007",
             f"Arguments and environment have {total_bytes} bytes; the limit is {MAX_TOTAL_BYTES}.",
             "Put long values into a file that the script reads.",
         )
-    for what, text in (("the name", spec.name), ("the script", spec.script)):
+    for words, text in (("The name", spec.name), ("The script", spec.script)):
         if not text:
-            raise UsageError("BFT-1007", f"{what.capitalize()} is empty.", "Give it a value.")
+            raise UsageError("BFT-1007", f"{words} is empty.", "Give it a value.")
     for key, _ in spec.environment:
         if not is_variable(key):
             raise UsageError(
@@ -319,14 +318,14 @@ def check_string(what: str, text: str, *, limit_bytes: int = MAX_STRING_BYTES) -
 
 
 def _check_counts(spec: TrainerSpec) -> None:
-    for what, count, most in (
+    for items, count, limit in (
         ("arguments", len(spec.args), MAX_ARGUMENTS),
         ("variables in its environment", len(spec.environment), MAX_VARIABLES),
     ):
-        if count > most:
+        if count > limit:
             raise UsageError(
                 "BFT-1032",
-                f"The trainer has {count} {what}; the limit is {most}.",
+                f"The trainer has {count} {items}; the limit is {limit}.",
                 "Put long lists into a file that the script reads.",
             )
     check_after((*spec.after, *spec.after_any))
@@ -352,68 +351,50 @@ def _check_numbers(spec: TrainerSpec) -> None:
             "Several of epochs, samples and steps are given.",
             "Give one of --epochs, --samples and --steps.",
         )
-    numbers = (
-        ("--epochs", spec.epochs),
-        ("--samples", spec.samples),
-        ("--steps", spec.steps),
-        ("--workers-per-node", spec.workers_per_node),
-        ("--weight", spec.weight),
-        ("--checkpoint-interval", spec.checkpoint_interval_s),
-        ("--max-failures", spec.max_failures),
-        ("--begin", spec.begin_s),
-        ("--array %", spec.array_limit),
-        ("--rescale-rest", spec.rescale_rest_s),
-        ("--seed", spec.seed),
-    )
-    for option, number in numbers:
-        least, most = RANGES[option]
-        if number is not None and not least <= number <= most:
+    for name, declaration in declarations(TrainerSpec).items():
+        number = getattr(spec, name)
+        if number is not None and not _is_in_range(number, declaration):
             raise UsageError(
                 "BFT-1016",
-                f"{option} is {_shown(number)}.",
-                f"It must be a number from {least:g} to {most:g}.",
+                f"{declaration.label} is {_shown(number)}.",
+                f"It must be a number {_range_in_words(declaration)}.",
             )
-    for what, path in (
-        ("script", spec.script),
-        ("working directory", spec.cwd),
-        ("interpreter", spec.interpreter),
-        ("checkpoint directory", spec.checkpoint_dir),
-    ):
-        if path and not path.startswith("/"):
+
+
+def _check_paths(spec: TrainerSpec) -> None:
+    for name, declaration in declarations(TrainerSpec).items():
+        path = getattr(spec, name)
+        if declaration.is_path and path and not path.startswith("/"):
             raise UsageError(
-                "BFT-1016", f"The {what} {path!r} is not absolute.", "Give its absolute path."
+                "BFT-1016",
+                f"{declaration.label.capitalize()} {path!r} is not absolute.",
+                "Give its absolute path.",
             )
+
+
+def _is_in_range(value: Any, declaration: Declaration) -> bool:
+    """Return whether a value is not outside what is declared; one that is no number is outside."""
+    lower, upper = declaration.minimum, declaration.maximum
+    if lower is not None and not lower <= value:
+        return False
+    return upper is None or value <= upper
+
+
+def _range_in_words(declaration: Declaration) -> str:
+    lower, upper = declaration.minimum, declaration.maximum
+    if upper is None:
+        return f"of at least {lower:g}"
+    if lower is None:
+        return f"of at most {upper:g}"
+    return f"from {lower:g} to {upper:g}"
 
 
 def _shown(number: float) -> str:
     """Write a number out, unless it has hundreds of digits."""
     text = str(number)
-    return text if len(text) <= 40 else f"{text[:20]}... ({len(text)} digits)"
-
-
-def _strings(spec: TrainerSpec) -> Iterator[tuple[str, str]]:
-    yield "the name", spec.name
-    yield "the user", spec.user
-    yield "the account", spec.account
-    yield "the script", spec.script
-    yield "the working directory", spec.cwd
-    yield "the interpreter", spec.interpreter
-    yield "the checkpoint directory", spec.checkpoint_dir
-    yield "the runtime", spec.runtime
-    yield "--gres", spec.gres
-    yield "--constraint", spec.constraint
-    yield "the id of its array", spec.array_id
-    yield "--notify", spec.notify
-    for index, argument in enumerate(spec.args, start=1):
-        yield f"argument {index} of the script", argument
-    for key, value in spec.environment:
-        yield "the name of an environment variable", key
-        yield f"the environment variable {key[:40]}", value
-
-
-_MINUTE_S = 60.0
-WAITING_TIMES = 10  # with those at their rungs, so many times the limit
-GROUP = 50  # trials in one request that cost about as much as a submission
+    if len(text) > 40:
+        return f"{text[:20]}... ({len(text)} digits)"
+    return text
 
 
 class Allowance:
@@ -423,21 +404,21 @@ class Allowance:
         """Limit trainers at once and per minute; the limits may change."""
         self._limits = limits
         self._clock = clock
-        self._taken_s: defaultdict[str, deque[float]] = defaultdict(deque)
+        self._submissions_s: defaultdict[str, deque[float]] = defaultdict(deque)
 
     def check(self, user: str, unfinished: Iterable[TrainerRecord], more: int = 1) -> None:
         """Refuse a submission by a user who has reached a limit."""
         self.check_count(user, unfinished, more)
-        _, most_per_minute = self._limits()
-        taken_s, now_s = self._taken_s[user], self._clock()
-        while taken_s and taken_s[0] <= now_s - _MINUTE_S:
-            taken_s.popleft()
-        if len(taken_s) >= most_per_minute:
+        _, limit_per_minute = self._limits()
+        times_s, now_s = self._submissions_s[user], self._clock()
+        while times_s and times_s[0] <= now_s - _MINUTE_S:
+            times_s.popleft()
+        if len(times_s) >= limit_per_minute:
             raise UsageError(
                 "BFT-1031",
-                f"{user} has submitted {len(taken_s)} trainers within a minute, the policy's "
+                f"{user} has submitted {len(times_s)} trainers within a minute, the policy's "
                 "limit (submissions_per_minute_per_user).",
-                f"Try again in {max(1.0, taken_s[0] + _MINUTE_S - now_s):.0f} s.",
+                f"Try again in {max(1.0, times_s[0] + _MINUTE_S - now_s):.0f} s.",
                 exit_code=ExitCode.REFUSED_BY_POLICY,
             )
 
@@ -446,10 +427,16 @@ class Allowance:
 
         Those cost a decision nothing, but memory and a daemon's start.
         """
-        most, _ = self._limits()
-        own = [record for record in unfinished if record.spec.user == user]
-        count = sum(1 for record in own if record.rung_s is None)
-        if count + more > most or len(own) + more > WAITING_TIMES * most:
+        limit, _ = self._limits()
+        count = waiting = 0
+        for record in unfinished:
+            if record.spec.user != user:
+                continue
+            if record.rung_s is None:
+                count += 1
+            else:
+                waiting += 1
+        if count + more > limit or count + waiting + more > WAITING_TIMES * limit:
             raise UsageError(
                 "BFT-1030",
                 f"{user} has {count} unfinished trainers, the policy's limit "
@@ -460,4 +447,4 @@ class Allowance:
 
     def took(self, user: str, count: int = 1) -> None:
         """Count an accepted submission, of a group one for each ``GROUP`` trials."""
-        self._taken_s[user].extend([self._clock()] * math.ceil(count / GROUP))
+        self._submissions_s[user].extend([self._clock()] * math.ceil(count / GROUP))
