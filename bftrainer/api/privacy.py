@@ -11,11 +11,13 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from bftrainer.api.service import Peer
+from bftrainer.model.declaration import Disclosure, declarations, defaults
 from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.model.timeline import TimelineView
-from bftrainer.model.trainer import TrainerRecord
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec
 from bftrainer.model.views import Explanation, NodeView, StatusView, TrainerView
 
 HIDDEN = "(hidden)"
@@ -34,24 +36,32 @@ def for_peer(view: TrainerView, peer: Peer) -> TrainerView:
     spec = view.record.spec
     if is_trusted(peer, spec.user):
         return view
-    spec = replace(
-        spec,
-        script=HIDDEN,
-        args=(HIDDEN,) if spec.args else (),
-        cwd=HIDDEN,
-        interpreter=HIDDEN,
-        checkpoint_dir=HIDDEN,
-        environment=tuple((name, HIDDEN) for name, _ in spec.environment),
-        preamble=spec.preamble and HIDDEN,
-        notify=spec.notify and HIDDEN,
-        trial=None,
-    )
+    spec = replace(spec, **_disclosed(spec))
     failing = replace(view.record.failing, cause="", place="", log_path="")
     progress = replace(view.record.progress, loss=None, has_finite_loss=True)
     record = replace(
         view.record, spec=spec, reason="", failing=failing, reports=(), progress=progress
     )
     return replace(view, record=record, trouble="")
+
+
+def _disclosed(spec: TrainerSpec) -> dict[str, Any]:
+    """Return the fields of which others see less than there is, as they see them."""
+    fields: dict[str, Any] = {}
+    for name, declaration in declarations(TrainerSpec).items():
+        value = getattr(spec, name)
+        match declaration.disclosure:
+            case Disclosure.NAMES:
+                fields[name] = tuple((key, HIDDEN) for key, _ in value)
+            case Disclosure.PRESENCE if isinstance(value, tuple) and value:
+                fields[name] = (HIDDEN,)
+            case Disclosure.PRESENCE if value:
+                fields[name] = HIDDEN
+            case Disclosure.NOTHING:
+                fields[name] = HIDDEN
+            case Disclosure.UNUSED:
+                fields[name] = defaults(TrainerSpec)[name]
+    return fields
 
 
 def check_submitter(user: str, peer: Peer) -> None:
@@ -104,7 +114,7 @@ class Sight:
 
     peer: Peer
     is_own: bool  # only of their own trainers
-    others: frozenset[str] = frozenset()  # trainers that are not shown
+    hidden: frozenset[str] = frozenset()  # trainers that are not shown
     foreign: frozenset[str] = frozenset()  # trainers whose failures are not
 
     @classmethod
@@ -113,82 +123,100 @@ class Sight:
         foreign = frozenset(
             view.record.trainer_id for view in views if not is_trusted(peer, view.record.spec.user)
         )
-        others = foreign if is_own else frozenset[str]()
-        return cls(peer=peer, is_own=is_own, others=others, foreign=foreign)
+        hidden = frozenset[str]()
+        if is_own:
+            hidden = foreign
+        return cls(peer=peer, is_own=is_own, hidden=hidden, foreign=foreign)
 
     def trainers(self, views: Iterable[TrainerView]) -> list[TrainerView]:
         """Return the trainers that are shown."""
-        shown = (view for view in views if view.record.trainer_id not in self.others)
-        return [for_peer(replace(v, waits=self.text(v.waits)), self.peer) for v in shown]
+        visible = [view for view in views if view.record.trainer_id not in self.hidden]
+        return [for_peer(replace(v, waits=self.text(v.waits)), self.peer) for v in visible]
 
     def status(self, view: StatusView) -> StatusView:
         """Return the daemon's state."""
+        policy_notes = view.policy_notes
+        if not is_trusted(self.peer, ""):
+            policy_notes = ()  # values of a file that may be the administrator's alone
         return replace(
             view,
             trainers=tuple(self.trainers(view.trainers)),
-            other_trainers=len(self.others),
+            other_trainers=len(self.hidden),
             slow_nodes=self._texts(view.slow_nodes),
             cooling_nodes=self._texts(view.cooling_nodes),
             cuts=self._texts(view.cuts),
             late_agents=self._texts(view.late_agents),
             left_out=self._texts(view.left_out),
             failures=self._texts(view.failures),
-            # Values of a file that may be the administrator's alone.
-            policy_notes=view.policy_notes if is_trusted(self.peer, "") else (),
+            policy_notes=policy_notes,
         )
 
     def nodes(self, views: Iterable[NodeView]) -> list[NodeView]:
         """Return the nodes, without the trainers that are not shown."""
-        return [
-            replace(
-                view,
-                reason=self.text(view.reason),
-                trainer_id="" if view.trainer_id in self.others else view.trainer_id,
-            )
-            for view in views
-        ]
+        nodes = []
+        for view in views:
+            trainer_id, reason = self._name(view.trainer_id), self.text(view.reason)
+            nodes.append(replace(view, reason=reason, trainer_id=trainer_id))
+        return nodes
 
-    def timeline(self, found: TimelineView) -> TimelineView:
+    def timeline(self, view: TimelineView) -> TimelineView:
         """Return the uses of nodes; of the trainers of others what ``for_peer`` tells of them."""
         if not self.foreign:
-            return found
-
-        def seen(trainer_id: str) -> str:
-            return "" if trainer_id in self.others else trainer_id
-
+            return view
         curves = []
-        for curve in found.curves:
-            if curve.trainer_id in self.others:
+        for curve in view.curves:
+            if curve.trainer_id in self.hidden:
                 continue
-            is_foreign = curve.trainer_id in self.foreign
-            curves.append(replace(curve, losses=()) if is_foreign else curve)
+            if curve.trainer_id in self.foreign:
+                curves.append(replace(curve, losses=()))
+            else:
+                curves.append(curve)
+        base = [(use, self._name(trainer_id)) for use, trainer_id in view.base]
+        changes = []
+        for at_s, node, use, trainer_id in view.changes:
+            changes.append((at_s, node, use, self._name(trainer_id)))
+        bars = []
+        for bar in view.planned:
+            if bar.trainer_id in self.hidden:
+                bars.append(replace(bar, trainer_id=HIDDEN))
+            else:
+                bars.append(bar)
         return replace(
-            found,
+            view,
             curves=tuple(curves),
-            base=tuple((use, seen(who)) for use, who in found.base),
-            changes=tuple((at_s, node, use, seen(who)) for at_s, node, use, who in found.changes),
-            planned=tuple(
-                replace(one, trainer_id=HIDDEN) if one.trainer_id in self.others else one
-                for one in found.planned
-            ),
+            base=tuple(base),
+            changes=tuple(changes),
+            planned=tuple(bars),
         )
 
-    def explanation(self, told: Explanation) -> Explanation:
+    def _name(self, trainer_id: str) -> str:
+        """Return the trainer that is shown on a node; "": it is not."""
+        if trainer_id in self.hidden:
+            return ""
+        return trainer_id
+
+    def explanation(self, view: Explanation) -> Explanation:
         """Return an explanation of a trainer of this user's."""
-        return replace(told, sentences=self._texts(told.sentences))
+        return replace(view, sentences=self._texts(view.sentences))
 
     def text(self, sentence: str) -> str:
         """Return a sentence without what another's script said, or trainers that are not shown."""
         if self.foreign:
-            sentence = _LAST_FAILURE.sub(
-                lambda found: found[1] if found[2] in self.foreign else found[0], sentence
-            )
-        if not self.others:
+            sentence = _LAST_FAILURE.sub(self._failure, sentence)
+        if not self.hidden:
             return sentence
-        return _TRAINER_ID.sub(
-            lambda found: "another user's trainer" if found[0] in self.others else found[0],
-            sentence,
-        )
+        return _TRAINER_ID.sub(self._mention, sentence)
+
+    def _failure(self, match: re.Match[str]) -> str:
+        """Return the mention of a last failure, without its cause if it is of a foreign script."""
+        if match[2] in self.foreign:
+            return match[1]
+        return match[0]
+
+    def _mention(self, match: re.Match[str]) -> str:
+        if match[0] in self.hidden:
+            return "another user's trainer"
+        return match[0]
 
     def _texts(self, sentences: Iterable[str]) -> tuple[str, ...]:
         return tuple(map(self.text, sentences))
