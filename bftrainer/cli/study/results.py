@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -28,6 +27,7 @@ from bftrainer.cli.output import (
 from bftrainer.cli.report_text import print_report
 from bftrainer.cli.study.lookup import STUDY, find_path, find_study, summary_of
 from bftrainer.lab.study_report import report_of
+from bftrainer.model.declaration import InStudy, declarations, defaults
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.model.quantities import quantity
 from bftrainer.model.study import PARAMETERS
@@ -36,7 +36,13 @@ from bftrainer.study import trial_table
 from bftrainer.study.directory import StudyDirectory, read_directory, unreadable
 from bftrainer.study.trial_table import SUMMARY_SCHEMA, StudySummary, TrialRow
 
-MOST_SHOWN = 20  # of the trials that are over
+MAX_ENDED = 20  # trials that are shown of those that are over
+ENDINGS = (".html", ".png", ".svg", ".pdf")
+KINDS = ("history", "parallel", "importance", "rungs")
+_COLUMNS = (
+    *("number", "stage", "value", "units", "budget", "node_s", "bracket", "parent", "attempt"),
+    *("began_s", "ended_s", "reason"),
+)
 
 
 @verb(
@@ -53,37 +59,19 @@ def status(study_name: str, socket_name: str | None, *, show_all: bool, as_json:
 
 
 def _print(summary: StudySummary, *, show_all: bool) -> None:
-    over = sorted(
-        (row for row in summary.trials if row.ended_s is not None),
-        key=lambda row: row.ended_s or 0.0,
-    )
-    # Those that were over early, but not the best.
-    hidden = {row.number for row in over[:-MOST_SHOWN]} - {summary.best}
     rows = trial_table.best_first(summary)
-    print_report(report_of(summary, [row for row in rows if show_all or row.number not in hidden]))
+    if not show_all:
+        hidden = _ended_early(summary)
+        rows = [row for row in rows if row.number not in hidden]
+    print_report(report_of(summary, rows))
 
 
-# Options of trainers by their fields; what is the default is left out.
-_OPTIONS = {
-    "interpreter": "--interpreter",
-    "gres": "--gres",
-    "constraint": "--constraint",
-    "account": "--account",
-    "checkpoint_interval_s": "--checkpoint-interval",
-    "rescale_rest_s": "--rescale-rest",
-    "seed": "--seed",
-    "weight": "--weight",
-    "max_failures": "--max-failures",
-    "notify": "--notify",
-    "backend": "--backend",
-}
-_CONTRACT = {
-    "launch": "--launch",
-    "stop_signal": "--checkpoint-signal",
-    "save_signal": "--save-signal",
-    "saved_status": "--checkpoint-status",
-    "grace_s": "--checkpoint-grace",
-}
+def _ended_early(summary: StudySummary) -> frozenset[int]:
+    """Return the trials that were over before the last ``MAX_ENDED``, but not the best."""
+    ended = [row for row in summary.trials if row.ended_s is not None]
+    ended.sort(key=lambda row: row.ended_s or 0.0)
+    numbers = [row.number for row in ended[:-MAX_ENDED]]
+    return frozenset(numbers) - {summary.best}
 
 
 def command_of(study: StudyDirectory, row: TrialRow) -> str:
@@ -95,26 +83,32 @@ def command_of(study: StudyDirectory, row: TrialRow) -> str:
     words += ["--nodes", base.nodes, f"--{unit}", str(document.rule_with().most)]
     words += ["--runtime", base.runtime, "--workers-per-node", str(base.workers_per_node)]
     words += ["--chdir", base.cwd]
-    # Trainers have what those files said.
-    for name in ("curve", "preamble"):
-        words += [f"--{name}", str(document.submit[name])] if document.submit.get(name) else []
-    words += _given(_OPTIONS, base, TrainerSpec(name="", user="", script=""))
+    for name in ("curve", "preamble"):  # trainers have what those files say
+        if document.submit.get(name):
+            words += [f"--{name}", str(document.submit[name])]
+    words += _repeated(base)
     if base.batch is not None:
         words += ["--batch", f"{base.batch.least}:{base.batch.most}"]
         words += ["--batch-per-worker", str(base.batch.per_worker), "--lr-rule", base.batch.lr_rule]
-    words += _given(_CONTRACT, base.contract or CheckpointContract(), CheckpointContract())
+    words += _repeated(base.contract or CheckpointContract())
     for name, value in (*base.environment, (PARAMETERS, json.dumps(dict(row.parameters)))):
         words += ["--export", f"{name}={value}"]
     return shlex.join([*words, base.script, *filled(base.args, row.parameters)])
 
 
-def _given(options: Mapping[str, str], record: object, usual: object) -> list[str]:
-    """Return the options whose fields are not as usual, with their values."""
+def _repeated(record: TrainerSpec | CheckpointContract) -> list[str]:
+    """Return the options that the best trial's trainer has, too, unless they are as by default."""
+    cls: type = type(record)
     words: list[str] = []
-    for name, flag in options.items():
+    for name, declaration in declarations(cls).items():
+        if declaration.in_study is not InStudy.REPEATED or not declaration.options:
+            continue
         value = getattr(record, name)
-        if value != getattr(usual, name) and value not in (None, ""):
-            words += [flag, str(value)]
+        if value in (None, "", defaults(cls).get(name)):
+            continue
+        words.append(declaration.options[0].flag)
+        if value is not True:
+            words.append(str(value))
     return words
 
 
@@ -141,7 +135,9 @@ def best(study_name: str, socket_name: str | None, *, as_script: bool, as_json: 
     elif as_json:
         print_json(document("trial", row))
     else:
-        value = "-" if row.value is None else quantity(row.value, 10)
+        value = "-"
+        if row.value is not None:
+            value = quantity(row.value, 10)
         lines = [
             ("trial", f"{row.number}, {row.stage}"),
             (summary.metric, f"{value} at {row.units} {summary.unit}"),
@@ -151,12 +147,6 @@ def best(study_name: str, socket_name: str | None, *, as_script: bool, as_json: 
         print_pairs(lines, 14)
 
 
-_COLUMNS = (
-    *("number", "stage", "value", "units", "budget", "node_s", "bracket", "parent", "attempt"),
-    *("began_s", "ended_s", "reason"),
-)
-
-
 @verb(*STUDY, JSON, SOCKET, example="bftrainer study export digits")
 def export(study_name: str, socket_name: str | None, *, as_json: bool) -> None:
     """Print every trial of STUDY with its parameters; --json has all its values, too."""
@@ -164,16 +154,14 @@ def export(study_name: str, socket_name: str | None, *, as_json: bool) -> None:
     if as_json:
         print_json(document(SUMMARY_SCHEMA, summary))
         return
-    names = list(summary.trials[0].parameters) if summary.trials else []
-    rows = (
-        [*(getattr(row, name) for name in _COLUMNS), *(row.parameters.get(n) for n in names)]
-        for row in summary.trials
-    )
+    names: list[str] = []
+    if summary.trials:
+        names = list(summary.trials[0].parameters)
+    rows = []
+    for row in summary.trials:
+        cells = [getattr(row, column) for column in _COLUMNS]
+        rows.append(cells + [row.parameters.get(name) for name in names])
     print_csv([*_COLUMNS, *names], rows)
-
-
-ENDINGS = (".html", ".png", ".svg", ".pdf")
-KINDS = ("history", "parallel", "importance", "rungs")
 
 
 @verb(
@@ -201,21 +189,23 @@ def plot(
         )
     study = find_study(study_name, socket_name)
     summary = summary_of(study.path, socket_name)
-    file = out or Path(f"{summary.name}{f'-{kind}' if kind else ''}.png")
+    file = out or Path(f"{'-'.join(filter(None, (summary.name, kind)))}.png")
     events = read_events(study.events)
     try:
-        found = material(summary, study.document.parameters, events)
+        contents = material(summary, study.document.parameters, events)
     except (LookupError, TypeError, ValueError) as problem:
         next_step = "Remove it; only pictures need it."
         raise unreadable(str(study.events), problem, next_step) from problem
     if file.suffix.lower() == ".html":
         from bftrainer.lab.study_page import write_page  # noqa: PLC0415 - for pages alone
 
-        write_page(file, found, summary, kind, shlex.join(["bftrainer", *sys.argv[1:]]))
+        write_page(file, contents, summary, kind, shlex.join(["bftrainer", *sys.argv[1:]]))
     else:
-        draw(found, kind, file)
+        draw(contents, kind, file)
     if as_json:
-        kinds = [kind] if kind else list(KINDS)
+        kinds = list(KINDS)
+        if kind:
+            kinds = [kind]
         print_json({"schema": schema("plot"), "file": str(file.absolute()), "kinds": kinds})
     else:
         print_lines(f"wrote {file}")
