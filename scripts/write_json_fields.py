@@ -2,7 +2,7 @@
 
 They are read in the dataclasses that the documents are made of: a field's name, its type, and the
 comment beside or above it. Of fields that need no comment in the source ``json_meanings.ini`` has
-the meaning.
+the meaning, or it is the help of the option that the field declares.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from bftrainer.lab.demo.watch import Summary
 from bftrainer.lab.tryout import TryReport
 from bftrainer.lab.whatif.advice import Expected, Replayed, SecondMore, Sweep
 from bftrainer.lab.whatif.kept import IdleOverTime, KeptBack, KindOfNodes
+from bftrainer.model.declaration import declarations
 from bftrainer.model.reports import AccountReport, HarmReport
 from bftrainer.model.site import ShortGaps
 from bftrainer.model.study import StudyView
@@ -213,8 +214,18 @@ def fields(cls: type) -> Iterator[tuple[str, str, str]]:
         yield (
             node.target.id,
             annotation,
-            comment or meanings().get(cls.__name__, {}).get(node.target.id, ""),
+            comment
+            or meanings().get(cls.__name__, {}).get(node.target.id, "")
+            or _help_of(cls, node.target.id),
         )
+
+
+def _help_of(cls: type, name: str) -> str:
+    """Return what the help says of the option that a field declares; "": it declares none."""
+    declaration = declarations(cls).get(name)
+    if declaration is None or not declaration.options:
+        return ""
+    return declaration.options[0].help
 
 
 @cache

@@ -18,7 +18,9 @@ the node of rank r has rank r * L + l. L is fixed for a trainer and so not part 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+import typing
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias, cast
 
@@ -49,6 +51,27 @@ MAX_LINE_BYTES = 4 * 1024 * 1024
 MAX_MEMBERS = 8192
 MAX_REPORTS = 32  # of a training that are repeated
 MAX_GPUS = 64  # of a node
+# Fields added later: omitted at their defaults, because older agents and daemons refuse unknown
+# fields.
+_LATER = {
+    "WorkerConfig": (
+        *("member", "local_rank", "local_size", "backend", "gpus", "preamble"),
+        *("batch_per_worker", "lr_rule", "steps"),
+    ),
+    "Commit": ("batch", "sizes"),
+    "Progress": ("total", "noise_scale"),
+    "Failed": ("place",),
+}
+# In a worker's environment: the daemon knows ``Progress.total``, ``Failed.place``, ``TrainingLoss``
+# and ``GpusInUse``, and so does the agent.
+RUN_ID = "BFT_RUN_ID"  # one for all workers a trainer ever has, and for no other trainer
+SEED = "BFT_SEED"  # the trainer's, for programs that we cannot seed
+TELLS_TOTAL, TELLS_PLACE = "BFT_TELLS_TOTAL", "BFT_TELLS_PLACE"
+TELLS_LOSS, TELLS_GPUS = "BFT_TELLS_LOSS", "BFT_TELLS_GPUS"
+NAN_UPDATES = "BFT_NAN_UPDATES"  # updates in a row after which ``Diverged`` is sent; 0: never
+LEAST_NODES = "BFT_LEAST_NODES"  # of a generation of the trainer, if that is more than one
+TELLS = (TELLS_TOTAL, TELLS_PLACE, TELLS_LOSS, TELLS_GPUS)
+BY_DAEMON, BY_AGENT = "daemon", "agent"
 
 
 class ProtocolError(Exception):
@@ -120,36 +143,6 @@ class WorkerConfig:
     def member_id(self) -> str:
         """Id in rosters of this node's workers together."""
         return self.member or self.worker_id
-
-
-# Fields added later: omitted at these values, because older agents and daemons refuse unknown
-# fields.
-_LATER: dict[str, dict[str, Any]] = {
-    "WorkerConfig": {
-        "member": "",
-        "local_rank": 0,
-        "local_size": 1,
-        "backend": "auto",
-        "gpus": 0,
-        "preamble": "",
-        "batch_per_worker": 0,
-        "lr_rule": "",
-        "steps": None,
-    },
-    "Commit": {"batch": 0, "sizes": ()},
-    "Progress": {"total": 0, "noise_scale": 0.0},
-    "Failed": {"place": ""},
-}
-# In a worker's environment: the daemon knows ``Progress.total``, ``Failed.place``, ``TrainingLoss``
-# and ``GpusInUse``, and so does the agent.
-RUN_ID = "BFT_RUN_ID"  # one for all workers a trainer ever has, and for no other trainer
-SEED = "BFT_SEED"  # the trainer's, for programs that we cannot seed
-TELLS_TOTAL, TELLS_PLACE = "BFT_TELLS_TOTAL", "BFT_TELLS_PLACE"
-TELLS_LOSS, TELLS_GPUS = "BFT_TELLS_LOSS", "BFT_TELLS_GPUS"
-NAN_UPDATES = "BFT_NAN_UPDATES"  # updates in a row after which ``Diverged`` is sent; 0: never
-LEAST_NODES = "BFT_LEAST_NODES"  # of a generation of the trainer, if that is more than one
-TELLS = (TELLS_TOTAL, TELLS_PLACE, TELLS_LOSS, TELLS_GPUS)
-BY_DAEMON, BY_AGENT = "daemon", "agent"
 
 
 # ---- to the worker -------------------------------------------------------------
@@ -415,21 +408,31 @@ FromWorker: TypeAlias = (
 )
 Message: TypeAlias = ToWorker | FromWorker | WorkerConfig | Unreachable | GpusInUse
 
-_TYPES: dict[str, type[Any]] = {
-    cls.__name__: cls
-    for cls in (
-        Prepare, Commit, Stop, Warm, Ready, Entered, Progress, Reported, Alive, Interrupted, Saved,
-        Left, Finished, Failed, WorkerConfig, Unreachable, Unsaved, Diverged,
-        PassedOver, Remarked, TrainingLoss, GpusInUse,
-    )
-}  # fmt: skip
+
+@functools.cache
+def _types() -> dict[str, type[Any]]:
+    """Return the messages by the names that they have on the wire."""
+    return {cls.__name__: cls for cls in typing.get_args(Message)}
+
+
+@functools.cache
+def _omitted(name: str) -> dict[str, Any]:
+    """Return the defaults at which fields of a message are omitted."""
+    later = _LATER.get(name, ())
+    return {
+        field.name: field.default
+        for field in dataclasses.fields(_types()[name])
+        if field.name in later
+    }
 
 
 def to_body(message: Message) -> dict[str, Any]:
     """Return the message as a JSON-able dict with its type name."""
-    body = {"type": type(message).__name__, **dataclasses.asdict(message)}
-    if later := _LATER.get(body["type"]):
-        body = {k: v for k, v in body.items() if k not in later or v != later[k]}
+    name = type(message).__name__
+    body = {"type": name, **dataclasses.asdict(message)}
+    for field, default in _omitted(name).items():
+        if body[field] == default:
+            del body[field]
     return body
 
 
@@ -438,7 +441,9 @@ def from_body(body: Any) -> Message:
     if not isinstance(body, dict):
         raise ProtocolError("a message is a JSON object")
     kind = body.get("type")
-    cls = _TYPES.get(kind) if isinstance(kind, str) else None
+    cls = None
+    if isinstance(kind, str):
+        cls = _types().get(kind)
     if cls is None:
         raise UnknownTypeError(f"unknown message type {shown(kind)}")
     try:

@@ -98,7 +98,7 @@ def test_what_a_field_may_not_hold_is_refused(body: dict[Any, Any]) -> None:
 
 def test_every_field_of_every_message_is_checked() -> None:
     cls: Any
-    for cls in protocol._TYPES.values():
+    for cls in protocol._types().values():
         assert checks_of(cls).keys() == {f.name for f in dataclasses.fields(cls)}
 
 

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import enum
 import functools
-from typing import Protocol
+from typing import Any, Protocol
 
 from bftrainer.elastic.checkpoint_gap import LIVES
-from bftrainer.elastic.protocol import BY_DAEMON, LEAST_NODES, RUN_ID, SEED, TELLS, WorkerConfig
+from bftrainer.elastic.protocol import BY_DAEMON, LEAST_NODES, RUN_ID, TELLS, WorkerConfig
 from bftrainer.fleet.wire.messages import StartWorker
+from bftrainer.model.declaration import declarations
 from bftrainer.model.errors import UsageError
 from bftrainer.model.node_request import asked
 from bftrainer.model.plugins import load_plugin
@@ -79,7 +80,9 @@ def template_of(spec: TrainerSpec) -> str:
 
     Under a preamble the template is another one, which agents start with the first worker.
     """
-    return spec.interpreter if not spec.preamble and _forks(spec.runtime) else ""
+    if spec.preamble or not _forks(spec.runtime):
+        return ""
+    return spec.interpreter
 
 
 def inherits(name: str) -> bool:
@@ -114,43 +117,54 @@ def worker_config(
     trainer's: what scripts draw first (splits, weights, orders) must be the same on all workers.
     """
     spec = record.spec
-    trial = spec.trial.environment if spec.trial is not None else ()
-    lasted = " ".join(f"{life_s:.1f}" for life_s in record.lives.lasted_s)
-    lives = ((LIVES, lasted),) if lasted else ()
-    least = ((LEAST_NODES, str(spec.n_min)),) if spec.n_min > 1 else ()
     # Numbers of trainers begin at 1 with every daemon; trackers are shared.
     run_id = f"{record.trainer_id}-{int(record.submitted_s * 1000):x}"
+    environment = [
+        (RUN_ID, run_id),
+        ("WANDB_RUN_ID", run_id),
+        *WANDB,
+        *_declared_variables(spec),
+        *spec.environment,
+    ]
+    if spec.trial is not None:
+        environment += spec.trial.environment
+    environment += [(name, BY_DAEMON) for name in TELLS]
+    if record.lives.lasted_s:
+        environment.append((LIVES, " ".join(f"{life_s:.1f}" for life_s in record.lives.lasted_s)))
+    if spec.n_min > 1:
+        environment.append((LEAST_NODES, str(spec.n_min)))
     return WorkerConfig(
+        **_declared_fields(spec),
         trainer_id=record.trainer_id,
         worker_id=worker_id,
         node=node,
-        script=spec.script,
-        args=spec.args,
-        cwd=spec.cwd,
-        environment=(
-            (RUN_ID, run_id),
-            ("WANDB_RUN_ID", run_id),
-            *WANDB,
-            (SEED, str(spec.seed)),
-            *spec.environment,
-            *trial,
-            *((name, BY_DAEMON) for name in TELLS),
-            *lives,
-            *least,
-        ),
+        environment=tuple(environment),
         log_path=log_path,
-        checkpoint_dir=spec.checkpoint_dir,
-        checkpoint_interval_s=spec.checkpoint_interval_s,
-        epochs=spec.epochs,
-        samples=spec.samples,
-        steps=spec.steps,
         address=address,
         incarnation=incarnation,
-        seed=spec.seed,
-        backend=spec.backend,
-        local_size=spec.workers_per_node,
         gpus=asked(spec).n_gpus // spec.workers_per_node,
-        preamble=spec.preamble,
-        batch_per_worker=0 if spec.batch is None else spec.batch.per_worker,
-        lr_rule="" if spec.batch is None else spec.batch.lr_rule,
     )
+
+
+def _declared_fields(spec: TrainerSpec) -> dict[str, Any]:
+    """Return the fields of a worker's configuration that trainers' fields declare to be theirs."""
+    fields = {}
+    parts: list[object] = [spec]
+    if spec.batch is not None:
+        parts.append(spec.batch)
+    for part in parts:
+        cls: type = type(part)
+        for name, declaration in declarations(cls).items():
+            if declaration.worker:
+                fields[declaration.worker] = getattr(part, name)
+    return fields
+
+
+def _declared_variables(spec: TrainerSpec) -> list[tuple[str, str]]:
+    """Return the variables of a worker that trainers' fields declare."""
+    variables = []
+    for name, declaration in declarations(TrainerSpec).items():
+        value = getattr(spec, name)
+        if declaration.variable and value is not None:
+            variables.append((declaration.variable, str(value)))
+    return variables
