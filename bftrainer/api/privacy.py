@@ -130,8 +130,10 @@ class Sight:
 
     def trainers(self, views: Iterable[TrainerView]) -> list[TrainerView]:
         """Return the trainers that are shown."""
-        visible = [view for view in views if view.record.trainer_id not in self.hidden]
-        return [for_peer(replace(v, waits=self.text(v.waits)), self.peer) for v in visible]
+        return [self._trainer(view) for view in views if view.record.trainer_id not in self.hidden]
+
+    def _trainer(self, view: TrainerView) -> TrainerView:
+        return for_peer(replace(view, waits=self.text(view.waits)), self.peer)
 
     def status(self, view: StatusView) -> StatusView:
         """Return the daemon's state."""
