@@ -18,6 +18,8 @@ import pytest
 
 import bftrainer
 from bftrainer.api.admission import check_spec
+from bftrainer.api.privacy import HIDDEN, for_peer
+from bftrainer.api.service import Peer
 from bftrainer.batch import process
 from bftrainer.cli.option_values import converter
 from bftrainer.cli.submit_options import (
@@ -28,12 +30,15 @@ from bftrainer.cli.submit_options import (
 from bftrainer.elastic.protocol import WorkerConfig, to_body
 from bftrainer.model.declaration import declarations
 from bftrainer.model.errors import UsageError
+from bftrainer.model.study import TrialTag
+from bftrainer.model.trainer import TrainerRecord, TrainerState, as_decided
 from bftrainer.model.trainer_spec import (
     IN_HELP,
     BatchRange,
     CheckpointContract,
     TrainerSpec,
 )
+from bftrainer.model.views import TrainerView
 
 ROOT = Path(__file__).parents[2]
 MODULE = Path(bftrainer.__file__).parent / "model" / "trainer_spec.py"
@@ -208,3 +213,24 @@ def test_errors_name_fields_as_they_are_declared(changes: dict[str, Any], cause:
     with pytest.raises(UsageError) as caught:
         check_spec(spec)
     assert caught.value.cause == cause
+
+
+def test_strangers_and_decisions_see_nothing_that_is_the_users_alone() -> None:
+    spec = TrainerSpec(
+        name="n", user="u", script="/s1.py", args=("s2",), cwd="/s3", interpreter="/s4",
+        checkpoint_dir="/s5", environment=(("TOKEN", "s6"),), preamble="s7", notify="/s8",
+        trial=TrialTag(study="s9", number=1), after=("t71",), after_any=("t72",), begin_s=73.0,
+        array_id="a74", array_limit=75, seed=76,
+    )  # fmt: skip
+    record = TrainerRecord(trainer_id="t1", spec=spec, state=TrainerState.QUEUED, submitted_s=0.0)
+    view = TrainerView(record=record, planned_nodes=(), requested_nodes=(), observed_nodes=())
+    stranger = for_peer(view, Peer(uid=4711, user="stranger", pid=1)).record.spec
+    assert stranger == TrainerSpec(
+        name="n", user="u", script=HIDDEN, args=(HIDDEN,), cwd=HIDDEN, interpreter=HIDDEN,
+        checkpoint_dir=HIDDEN, environment=(("TOKEN", HIDDEN),), preamble=HIDDEN, notify=HIDDEN,
+        after=("t71",), after_any=("t72",), begin_s=73.0,
+        array_id="a74", array_limit=75, seed=76,
+    )  # fmt: skip
+    assert as_decided(record).spec == TrainerSpec(
+        name="n", user="u", script="/s1.py", cwd="/s3", interpreter="/s4", checkpoint_dir="/s5"
+    )
