@@ -18,7 +18,8 @@ from bftrainer.cli.options import JSON, option, verb
 from bftrainer.cli.output import is_terminal, print_json, print_lines
 from bftrainer.cli.report_text import print_report
 from bftrainer.cli.spec import build_spec
-from bftrainer.cli.submit import check_here, check_script, warn_of_late_options
+from bftrainer.cli.submit import warn_of_late_options
+from bftrainer.cli.submit_checks import check_here, check_script
 from bftrainer.cli.submit_options import (
     SCRIPT,
     SPEC_OPTIONS,

@@ -1,10 +1,10 @@
 """Declarations of a trainer's fields: all that verbs, checks, studies and workers need of a field.
 
-A field is declared where it stands (``model.trainer_spec``), by ``declared(…)``. ``cli.spec`` makes
-options of submit of the declarations, ``api.admission`` checks ranges and texts,
-``api.privacy`` hides, ``cli.study`` repeats what the best trial had, ``fleet.runtimes.base`` hands
-to workers, and ``scripts/write_json_fields.py`` writes what the field means. Name, type and default
-of an option are the field's. Pure.
+A field is declared where it stands (``model.trainer_spec``), by ``declared(…)``. Name, type and
+default of its option are the field's. ``cli.declared_options`` makes options of submit of the
+declarations, ``api.admission`` checks ranges and texts, ``api.privacy`` hides, ``cli.study`` gives
+the best trial what it had, ``fleet.runtimes.base`` hands to workers, and
+``scripts/write_json_fields.py`` writes what the field means. Pure.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class SubmitOption:
     usage: str  # its names, then the metavar of its value: "-d, --delay SECONDS"
     help: str
     parameter: str = ""  # of the command; "": the name of the field
-    # A converter of ``cli.spec`` by its name; "": the field's type is taken.
+    # A converter of ``cli.option_values`` by its name; "": the field's type is taken.
     takes: str = ""
     choices: tuple[str, ...] = ()
     unset: Any = None  # what stands for an option that is not given, if the field is made of it

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer.cli.main import main
-from bftrainer.cli.submit import placed
+from bftrainer.cli.submission import placed
 
 
 @pytest.mark.parametrize(

@@ -239,7 +239,7 @@ def test_one_function_names_a_python_of_ours() -> None:
 
     ``submit`` asks the user's interpreter, which may not know -P yet: in /, or with "" taken out.
     """
-    asks = ("bftrainer/cli/submit.py", "bftrainer/cli/module_script.py")
+    asks = ("bftrainer/cli/submit_checks.py", "bftrainer/cli/module_script.py")
     may = ("bftrainer/batch/process.py", *asks, "bftrainer/elastic/")
     found = [
         f"{_name(path)}:{where}"

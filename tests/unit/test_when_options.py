@@ -9,7 +9,7 @@ import pytest
 
 from bftrainer.api.admission import check_spec
 from bftrainer.cli.option_values import ArrayOption, parse_array, parse_begin, parse_ids
-from bftrainer.cli.submit import specs_of
+from bftrainer.cli.submission import specs_of
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import TrainerSpec
 

@@ -41,7 +41,7 @@ from bftrainer.cli.study.lookup import (
     read_summary,
 )
 from bftrainer.cli.study.plan import keep_plan, plan_for
-from bftrainer.cli.submit import check_here, check_script
+from bftrainer.cli.submit_checks import check_here, check_script
 from bftrainer.cli.submit_options import (
     SPEC_OPTIONS,
     given,

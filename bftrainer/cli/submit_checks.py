@@ -1,0 +1,191 @@
+"""The checks of a trainer on the machine where it is submitted."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from pathlib import Path
+
+import bftrainer
+from bftrainer.batch import process
+from bftrainer.cli.module_script import check_module
+from bftrainer.cli.preamble import TIMEOUT_S, run_under
+from bftrainer.cli.spec import COMMAND
+from bftrainer.elastic.regular_file import open_stream
+from bftrainer.model.errors import UsageError
+from bftrainer.model.trainer import TrainerSpec
+from bftrainer.study import checkpoint_files
+
+# The package that a runtime's workers import, and a program that prints its version.
+_PROBES = {
+    "torch": ("torch", "import torch; print(torch.__version__)"),
+    "horovod": ("Horovod", "import horovod, horovod.torch; print(horovod.__version__)"),
+}
+_NOTHING = ("/bin/sh", "-c", ":")
+# ``-c`` looks for modules in the working directory, a template does not.
+_NOT_HERE = "import sys; sys.path[:] = [p for p in sys.path if p]; "
+# What runs in the interpreter on a node; a container may lack it.
+TEMPLATE = Path(bftrainer.__file__).resolve().parent / "elastic" / "template.py"
+_SEES_US = f"open({str(TEMPLATE)!r}).close(); "
+# Compiles without running or writing anything; the message names the line.
+_COMPILE = """\
+import sys
+path = sys.argv[1]
+try:
+    with open(path, "rb") as script:
+        compile(script.read(), path, "exec", dont_inherit=True)
+except SyntaxError as problem:
+    sys.exit(f"{type(problem).__name__} in line {problem.lineno}: {problem.msg}")
+except (ValueError, RecursionError, MemoryError, OverflowError) as problem:
+    sys.exit(f"{type(problem).__name__}: {problem}")
+"""
+MOST_OF_SCRIPT = 1 << 14  # bytes of it that are looked at
+_SHELL, _BATCH = re.compile(rb"#!.*\b(ba|da|k|z|c|tc)?sh\b"), re.compile(rb"#(SBATCH|BSUB)\b")
+_OF_SHELLS = (
+    "Submit the Python script that it runs. Lines that prepare it (module load, source) go into"
+    " --preamble, partition and time limit into 'bftrainer up'; 'bftrainer submit -h' has the rest."
+)
+
+
+def check_script(script: str) -> str:
+    """Refuse a script that is missing, unreadable or not a regular file (BFT-1001)."""
+    try:
+        open_stream(script, is_typed=True).close()
+    except OSError as problem:
+        raise _script_refusal(script, f"cannot be read ({problem.strerror})") from problem
+    except ValueError as problem:  # a NUL in the path
+        raise _script_refusal(script, f"cannot be read ({problem})") from problem
+    return f"script {script} is readable"
+
+
+def _script_refusal(script: str, reason: str) -> UsageError:
+    return UsageError(
+        "BFT-1001", f"The script {script} {reason}.", "Give the path of a Python script."
+    )
+
+
+def check_here(spec: TrainerSpec) -> tuple[str, ...]:
+    """Check everything that a spec refers to on this machine; change nothing.
+
+    Returns:
+        A sentence for each check.
+
+    Raises:
+        UsageError: the first that failed.
+    """
+    from bftrainer.fleet.runtimes.base import load_runtime  # noqa: PLC0415 - heavy; -h needs none of it
+
+    script = check_script(spec.script) if spec.interpreter else _check_program(spec.script)
+    if not os.path.isdir(spec.cwd) or not os.access(spec.cwd, os.X_OK):  # noqa: PTH112
+        raise UsageError(
+            "BFT-1013",
+            f"The working directory {spec.cwd} does not exist or may not be entered.",
+            "Name another one with --chdir.",
+        )
+    load_runtime(spec.runtime).check(spec)
+    return (
+        script,
+        *check_module(spec),
+        f"working directory {spec.cwd} exists",
+        f"runtime {spec.runtime} accepts it",
+        _check_interpreter(spec),
+        *_check_syntax(spec),
+        _check_checkpoint_dir(Path(spec.checkpoint_dir)),
+    )
+
+
+def _check_program(program: str) -> str:
+    check_script(program)
+    if not os.access(program, os.X_OK):
+        raise UsageError(
+            "BFT-1001",
+            f"The program {program} may not be executed.",
+            "Make it executable, or name its interpreter with --interpreter.",
+        )
+    return f"program {program} can be run"
+
+
+def _check_interpreter(spec: TrainerSpec) -> str:
+    advice = "Name the Python that has your packages with --interpreter or --venv."
+    if spec.preamble and spec.runtime not in _PROBES:
+        run_under(spec.preamble, _NOTHING, environment=spec.environment, cwd=spec.cwd)
+    if not spec.interpreter:
+        return "no interpreter is needed"
+    path = Path(spec.interpreter)
+    # Under a preamble it may be in a container.
+    is_there = os.path.isfile(path) and os.access(path, os.X_OK)  # noqa: PTH113
+    if not spec.preamble and not is_there:
+        cause = f"The interpreter {path} does not exist or cannot be run."
+        raise UsageError("BFT-1006", cause, advice)
+    if spec.runtime not in _PROBES:
+        return f"interpreter {path} can be run"
+    package, probe = _PROBES[spec.runtime]
+    under = ""
+    if spec.preamble:
+        probe = _NOT_HERE + _SEES_US + probe
+        under = " under the preamble"
+    argv = (str(path), "-c", probe)
+    completed = run_under(spec.preamble, argv, environment=spec.environment, cwd=spec.cwd)
+    if completed.timed_out:
+        cause = f"{path} did not import {package}{under} within {TIMEOUT_S:g} s."
+        raise UsageError("BFT-1006", cause, advice)
+    if not completed.is_ok:
+        last = _last_words(completed)
+        if str(TEMPLATE) in last:
+            advice = f"Mount {TEMPLATE.parents[1]} into the container, at the same place."
+        raise UsageError("BFT-1006", f"{path} cannot import {package}{under}: {last[:300]}", advice)
+    version = (completed.stdout.split() or ["of unknown version"])[-1]
+    return f"interpreter {path} imports {package} {version[:60]}{under}"
+
+
+def _check_syntax(spec: TrainerSpec) -> tuple[str, ...]:
+    """Compile the script with the interpreter that will run it.
+
+    Not for runtime ``command``, whose program may be in any language.
+    """
+    if not spec.interpreter or spec.runtime == COMMAND:
+        return ()
+    argv = (spec.interpreter, "-I", "-S", "-c", _COMPILE, spec.script)
+    completed = run_under(spec.preamble, argv, environment=spec.environment, cwd=spec.cwd)
+    if not completed.is_ok:
+        if _is_shell_script(Path(spec.script)):
+            raise UsageError("BFT-1035", f"{spec.script} is a script of a shell.", _OF_SHELLS)
+        last = _last_words(completed)
+        raise UsageError(
+            "BFT-1035",
+            f"{spec.interpreter} cannot compile the script {spec.script}: {last[:300]}",
+            "Correct the script, or name the Python it is written for with --interpreter.",
+        )
+    return (f"script {spec.script} compiles",)
+
+
+def _last_words(completed: process.Completed) -> str:
+    """Return the last line that a program has printed of its failure."""
+    lines = completed.stderr.strip().splitlines()
+    if not lines:
+        return f"exit status {completed.returncode}"
+    return lines[-1]
+
+
+def _is_shell_script(path: Path) -> bool:
+    """Return whether the first line names a shell, or one is for sbatch or bsub."""
+    with contextlib.suppress(OSError), open_stream(path, is_typed=True) as stream:
+        lines = stream.read(MOST_OF_SCRIPT).splitlines() or [b""]
+        return bool(_SHELL.match(lines[0])) or any(_BATCH.match(line) for line in lines)
+    return False
+
+
+def _check_checkpoint_dir(path: Path) -> str:
+    existing = path
+    while not os.path.lexists(existing):
+        existing = existing.parent
+    if not os.path.isdir(existing):  # noqa: PTH112
+        raise checkpoint_files.refusal(path, f"{existing} is not a directory")
+    answer = "can be created"
+    if existing == path:
+        checkpoint_files.check_owner(path)
+        answer = "is writable"
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise checkpoint_files.refusal(path, f"{existing} is not writable")
+    return f"checkpoint directory {path} {answer}"
