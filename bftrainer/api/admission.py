@@ -19,10 +19,9 @@ import re
 import shlex
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from bftrainer.decide.throughput.plausibility import FASTEST, LEAP, SLOWEST
-from bftrainer.model.declaration import Declaration, declarations
+from bftrainer.model.declaration import declarations
 from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.model.node_request import NodeRequest, request_of
 from bftrainer.model.preamble import fault_of
@@ -281,9 +280,9 @@ def check_strings(spec: TrainerSpec) -> None:
             f"Arguments and environment have {total_bytes} bytes; the limit is {MAX_TOTAL_BYTES}.",
             "Put long values into a file that the script reads.",
         )
-    for words, text in (("The name", spec.name), ("The script", spec.script)):
+    for field, text in (("name", spec.name), ("script", spec.script)):
         if not text:
-            raise UsageError("BFT-1007", f"{words} is empty.", "Give it a value.")
+            raise UsageError("BFT-1007", f"The {field} is empty.", "Give it a value.")
     for key, _ in spec.environment:
         if not is_variable(key):
             raise UsageError(
@@ -352,41 +351,28 @@ def _check_numbers(spec: TrainerSpec) -> None:
             "Give one of --epochs, --samples and --steps.",
         )
     for name, declaration in declarations(TrainerSpec).items():
+        smallest, largest = declaration.minimum, declaration.maximum
         number = getattr(spec, name)
-        if number is not None and not _is_in_range(number, declaration):
+        if smallest is None or largest is None or number is None:
+            continue
+        if not smallest <= number <= largest:
+            option = declaration.label
             raise UsageError(
                 "BFT-1016",
-                f"{declaration.label} is {_shown(number)}.",
-                f"It must be a number {_range_in_words(declaration)}.",
+                f"{option} is {_shown(number)}.",
+                f"It must be a number from {smallest:g} to {largest:g}.",
             )
 
 
 def _check_paths(spec: TrainerSpec) -> None:
     for name, declaration in declarations(TrainerSpec).items():
-        path = getattr(spec, name)
-        if declaration.is_path and path and not path.startswith("/"):
+        if not declaration.is_path:
+            continue
+        path, place = getattr(spec, name), declaration.label.removeprefix("the ")
+        if path and not path.startswith("/"):
             raise UsageError(
-                "BFT-1016",
-                f"{declaration.label.capitalize()} {path!r} is not absolute.",
-                "Give its absolute path.",
+                "BFT-1016", f"The {place} {path!r} is not absolute.", "Give its absolute path."
             )
-
-
-def _is_in_range(value: Any, declaration: Declaration) -> bool:
-    """Return whether a value is not outside what is declared; one that is no number is outside."""
-    lower, upper = declaration.minimum, declaration.maximum
-    if lower is not None and not lower <= value:
-        return False
-    return upper is None or value <= upper
-
-
-def _range_in_words(declaration: Declaration) -> str:
-    lower, upper = declaration.minimum, declaration.maximum
-    if upper is None:
-        return f"of at least {lower:g}"
-    if lower is None:
-        return f"of at most {upper:g}"
-    return f"from {lower:g} to {upper:g}"
 
 
 def _shown(number: float) -> str:

@@ -65,7 +65,8 @@ class Declaration:
 
     options: tuple[SubmitOption, ...] = ()
     words: str = ""  # what errors call it; "": its first option
-    minimum: float | None = None  # of a number, in the field's unit; outside it is BFT-1016
+    # Of a number, both or none, in the field's unit; outside them is BFT-1016.
+    minimum: float | None = None
     maximum: float | None = None
     longest_bytes: int | None = None  # of a text; longer, or with control characters: BFT-1007
     is_path: bool = False  # it must be absolute (BFT-1016)
