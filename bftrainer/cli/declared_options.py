@@ -46,12 +46,12 @@ def _option(field: str, part: SubmitOption, hint: Any, usual: Any) -> click.Opti
         kind = converter(part.takes)
     elif kind not in (int, float):
         kind = None  # text
-    more: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     if part.unset is not None:
-        more["show_default"] = False  # its text says what it is
+        settings["show_default"] = False  # its text says what it is
     if part.repeats:
-        more["multiple"] = True
-    return option(part.usage, part.help, kind, usual, name=name, **more)
+        settings["multiple"] = True
+    return option(part.usage, part.help, kind, usual, name=name, **settings)
 
 
 def _value_type(hint: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import click
@@ -17,7 +17,7 @@ from click.core import ParameterSource
 from bftrainer.cli.declared_options import declared_options
 from bftrainer.cli.options import argument
 from bftrainer.elastic.regular_file import open_stream
-from bftrainer.model.declaration import InStudy, declarations
+from bftrainer.model.declaration import Declaration, InStudy, declarations
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer_spec import TrainerSpec
 
@@ -37,18 +37,18 @@ def option_defaults() -> dict[str, Any]:
 
 def parameters_of_tries() -> frozenset[str]:
     """Return the options that say how a script runs, not where and with which priority."""
-    names: set[str] = set()
-    for name, declaration in declarations(TrainerSpec).items():
-        if declaration.is_tried:
-            names.update(part.parameter or name for part in declaration.options)
-    return frozenset(names)
+    return _parameters(lambda declaration: declaration.is_tried)
 
 
 def parameters_of_no_study() -> frozenset[str]:
     """Return the options that a study decides about."""
+    return _parameters(lambda declaration: declaration.in_study is InStudy.DECIDED)
+
+
+def _parameters(is_meant: Callable[[Declaration], bool]) -> frozenset[str]:
     names: set[str] = set()
     for name, declaration in declarations(TrainerSpec).items():
-        if declaration.in_study is InStudy.DECIDED:
+        if is_meant(declaration):
             names.update(part.parameter or name for part in declaration.options)
     return frozenset(names)
 

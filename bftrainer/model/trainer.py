@@ -137,9 +137,10 @@ class GpuLoad:
         parts = []
         if self.use_percent is not None:
             parts.append(f"GPU use {self.use_percent:.0f}%")
-        used, total = self.memory_used_mib, self.memory_total_mib
-        if used is not None and total is not None:
-            parts.append(f"memory {used / _MIB_PER_GIB:.0f} of {total / _MIB_PER_GIB:.0f} GiB")
+        memory_mib, total_mib = self.memory_used_mib, self.memory_total_mib
+        if memory_mib is not None and total_mib is not None:
+            memory_gib, total_gib = memory_mib / _MIB_PER_GIB, total_mib / _MIB_PER_GIB
+            parts.append(f"memory {memory_gib:.0f} of {total_gib:.0f} GiB")
         text = ", ".join(parts)
         if parts and self.gpus > 1:
             text += f" on {self.gpus} GPUs"
@@ -348,7 +349,7 @@ def with_place(cause: str, place: str) -> str:
 
 def is_of_full_disk(cause: str) -> bool:
     """True if a failure names a full disk or quota; a small /dev/shm is said to be full, too."""
-    return any(what in cause for what in _FULL)
+    return any(words in cause for words in _FULL)
 
 
 @functools.cache
@@ -419,11 +420,11 @@ def _by_its_user(record: TrainerRecord) -> str:
 def _broken(record: TrainerRecord, others: Mapping[str, TrainerRecord]) -> Iterator[str]:
     """Yield the conditions that can no longer be met."""
     for trainer_id in record.waits_for:
-        other = others.get(trainer_id)
-        if other is None:
+        dependency = others.get(trainer_id)
+        if dependency is None:
             yield f"{trainer_id} is no longer known"
-        elif other.state.is_final:  # those that ended well are removed when they end
-            yield f"{trainer_id} has {other.state.ending}"
+        elif dependency.state.is_final:  # those that ended well are removed when they end
+            yield f"{trainer_id} has {dependency.state.ending}"
 
 
 def _beyond_limit(members: list[TrainerRecord]) -> Iterator[tuple[str, str]]:

@@ -138,10 +138,10 @@ def best(study_name: str, socket_name: str | None, *, as_script: bool, as_json: 
         value = "-"
         if row.value is not None:
             value = quantity(row.value, 10)
-        lines = [
+        lines: list[tuple[str, object]] = [
             ("trial", f"{row.number}, {row.stage}"),
             (summary.metric, f"{value} at {row.units} {summary.unit}"),
-            *((name, str(value)) for name, value in row.parameters.items()),
+            *row.parameters.items(),
             ("checkpoint", row.checkpoint_dir),
         ]
         print_pairs(lines, 14)
