@@ -8,7 +8,7 @@ a policy does to its input.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -16,12 +16,15 @@ from types import MappingProxyType
 from typing import Final
 
 from bftrainer.decide.constraints.admission import Admission
+from bftrainer.decide.constraints.arrivals import AwaitedReplacements, AwaitedSwaps
 from bftrainer.decide.constraints.caps import WithinCaps
-from bftrainer.decide.constraints.chain import Constraint, chained
+from bftrainer.decide.constraints.chain import OnProblem, chained
+from bftrainer.decide.constraints.holds import CoolingNodes, RescaleBudgets, Turns
+from bftrainer.decide.constraints.offer import Offer, OnPool, Settlement
 from bftrainer.decide.constraints.planned import AsPlanned
 from bftrainer.decide.constraints.rests import Rests
 from bftrainer.decide.constraints.size_sets import InSizes
-from bftrainer.decide.constraints.swaps import Owners, PricedSwaps, swap_s
+from bftrainer.decide.constraints.swaps import PricedSwaps, owners_of, swap_s
 from bftrainer.decide.policies.base import (
     AllocationPolicy,
     Context,
@@ -34,63 +37,66 @@ from bftrainer.decide.slow_nodes import WithSlowNodes
 from bftrainer.decide.throughput.curves import ComparableRates, is_known, points_of
 from bftrainer.decide.throughput.explore import Explores
 from bftrainer.model.canonical import to_plain
-from bftrainer.model.decision import DecisionInput, Memory
+from bftrainer.model.decision import DecisionInput
 from bftrainer.model.errors import BftError
 from bftrainer.model.trainer import TrainerRecord
 from milp.check import find_violations
-from milp.problem import Objective, Problem
+from milp.problem import Objective, Problem, ProblemTrainer
 
 _MOST_STANDINGS: Final = 4096
 # The last one of each trainer: those that wait do not change between decisions.
 _STANDINGS: dict[str, tuple[TrainerRecord, Standing]] = {}
 
 
-def decided(
-    problem: Problem,
-    policy: AllocationPolicy,
-    given: DecisionInput,
-    memory: Memory,
-    owners: Owners,
-    kept: Iterable[str],
-) -> Decided:
-    """Return the answer to the problem of a decision, through all constraints.
+def allocated(offer: Offer, without: AbstractSet[str] = frozenset()) -> Settlement:
+    """Return what becomes of a decision's pool, through all constraints.
 
     Args:
-        problem: of this decision.
-        policy: that is asked.
-        given: what the problem was made of.
-        memory: with what this decision has observed.
-        owners: users of pilots and trainers.
-        kept: trainers with nodes that the problem lacks.
+        offer: the pool, and what the decision depends on.
+        without: names of constraints that are left out, to tell what they do.
 
     Raises:
         milp.problem.ProblemError: the problem is malformed.
         BftError: BFT-3054, an answer is not valid; BFT-3053, the policy lacks an option.
     """
-    context = context_of(given, policy)
-    constraints = constraints_of(problem, policy, given, memory, owners, kept)
-    return chained(constraints, partial(_answer, policy, context))(problem)
+    return chained(on_pool(offer), partial(_allocated, without=without), without)(offer)
 
 
 def ask(policy: AllocationPolicy, problem: Problem, context: Context) -> Decided:
     """Return the policy's answer, within caps and sets of sizes; see ``_answer``."""
-    return chained(_of_policy(policy), partial(_answer, policy, context))(problem)
+    return chained(_on_any(policy, problem), partial(_answer, policy, context))(problem)
 
 
-def constraints_of(
-    problem: Problem,
-    policy: AllocationPolicy,
-    given: DecisionInput,
-    memory: Memory,
-    owners: Owners,
-    kept: Iterable[str],
-) -> list[Constraint]:
-    """Return the constraints between a decision's problem and a policy, the first one outermost.
+def on_pool(offer: Offer) -> list[OnPool]:
+    """Return the constraints that see the pool, the first one outermost.
 
-    Arguments as of ``decided``.
+    Those that bind nothing in this decision are not among them.
     """
-    settings, budget, traits = given.settings, given.settings.explore_budget, policy.traits
-    constraints: list[Constraint] = [Rests(given=given)]
+    given, memory, owners = offer.given, offer.memory, owners_of(offer.pool, offer.given)
+    constraints: list[OnPool] = []
+    if owners.pilots:
+        constraints.append(AwaitedSwaps(owners=owners))
+    if memory.slow_nodes or memory.replacing:
+        constraints.append(AwaitedReplacements())
+    if offer.policy is None:
+        return constraints
+    if given.cooling:
+        constraints.append(CoolingNodes())
+    if given.settled_until_s:
+        constraints.append(RescaleBudgets())
+    if memory.waits:
+        constraints.append(Turns())
+    return constraints
+
+
+def on_problem(offer: Offer, problem: Problem, policy: AllocationPolicy) -> list[OnProblem]:
+    """Return the constraints between the problem of an offer and the policy, outermost first.
+
+    Those that bind nothing in this decision are not among them.
+    """
+    given, memory = offer.given, offer.memory
+    settings, traits, owners = given.settings, policy.traits, owners_of(offer.pool, given)
+    constraints: list[OnProblem] = [Rests(given=given)]
     if owners.pilots:
         constraints.append(PricedSwaps(owners=owners, swap_s=swap_s(memory.ends)))
     constraints.append(AsPlanned(given=given, memory=memory))
@@ -102,24 +108,49 @@ def constraints_of(
             now_s=given.now_s,
             records={record.trainer_id: record for record in given.trainers},
             usage=memory.usage,
-            kept=tuple(sorted(kept)),
+            kept=tuple(sorted(set(offer.kept.values()))),
         )
     )
     if problem.objective is Objective.THROUGHPUT or traits.reads_rates:
-        constraints.append(ComparableRates(records=given.trainers, is_bold=budget > 0.0))
-    if budget > 0.0 and traits.follows_curves:
-        constraints.append(Explores(records=given.trainers, budget=budget))
-    return [*constraints, *_of_policy(policy)]
+        is_bold = settings.explore_budget > 0.0
+        constraints.append(ComparableRates(records=given.trainers, is_bold=is_bold))
+    if settings.explore_budget > 0.0 and traits.follows_curves:
+        constraints.append(Explores(records=given.trainers, budget=settings.explore_budget))
+    return [*constraints, *_on_any(policy, problem)]
 
 
-def _of_policy(policy: AllocationPolicy) -> list[Constraint]:
-    """Return the constraints that the policy does not keep by itself."""
-    constraints: list[Constraint] = []
-    if not policy.traits.keeps_caps:
-        constraints.append(WithinCaps())
-    if not policy.traits.keeps_sizes:
-        constraints.append(InSizes())
+def _on_any(policy: AllocationPolicy, problem: Problem) -> list[OnProblem]:
+    """Return the constraints that a problem states itself; a policy may keep them by itself."""
+    traits = policy.traits
+    constraints: list[OnProblem] = []
+    if problem.caps or not traits.keeps_caps:
+        constraints.append(WithinCaps(is_kept_by_policy=traits.keeps_caps))
+    if not traits.keeps_sizes or any(map(_sizes_of, problem.trainers)):
+        constraints.append(InSizes(is_kept_by_policy=traits.keeps_sizes))
     return constraints
+
+
+def _sizes_of(trainer: ProblemTrainer) -> tuple[int, ...]:
+    return trainer.sizes
+
+
+def _allocated(offer: Offer, without: AbstractSet[str]) -> Settlement:
+    """Return what the policy makes of what is offered, with what trainers keep."""
+    memory, policy = offer.memory, offer.policy
+    if policy is None:
+        in_pool = {node.name for node in offer.pool.nodes}
+        held_nodes = {node: owner for node, owner in memory.assignment.items() if node in in_pool}
+        return Settlement(assignment=held_nodes, memory=memory)
+    problem = offer.problem()
+    if problem is None:
+        return Settlement(assignment=offer.kept, memory=memory)
+    asked = partial(_answer, policy, context_of(offer.given, policy))
+    decided = chained(on_problem(offer, problem, policy), asked, without)(problem)
+    return Settlement(
+        assignment={**decided.allocation.assignment, **offer.kept},
+        memory=replace(memory, policy_state=decided.state),
+        decided=decided,
+    )
 
 
 def context_of(given: DecisionInput, policy: AllocationPolicy) -> Context:

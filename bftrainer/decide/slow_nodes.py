@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from bftrainer.decide.constraints.chain import Ask
+from bftrainer.decide.constraints.chain import Ask, Constraint
 from bftrainer.decide.policies.base import Decided
 from bftrainer.decide.throughput.stragglers import CLEAR_ABOVE
 from bftrainer.model.decision import DecisionInput, Memory, Replacing, Settings, SlowNode
@@ -82,12 +83,13 @@ def settle(memory: Memory, in_pool: AbstractSet[str], given: DecisionInput) -> M
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WithSlowNodes:
-    """``Constraint``: what slow nodes are worth, for a policy that rescales."""
+class WithSlowNodes(Constraint[Problem, Decided]):
+    """What slow nodes are worth, for a policy that rescales."""
 
     memory: Memory
     given: DecisionInput
-    name: str = "slow nodes"
+    name: ClassVar[str] = "slow-nodes"
+    in_words: ClassVar[str] = "slow nodes (bftrainer nodes)"
 
     def answer(self, problem: Problem, ask: Ask) -> Decided:
         """Return the answer that is worth most given the slow nodes; ties: the earlier."""

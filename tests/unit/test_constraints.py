@@ -6,14 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from bftrainer.decide.constraints.caps import WithinCaps
-from bftrainer.decide.constraints.chain import Ask, chained
+from bftrainer.decide.constraints.chain import Ask, Constraint, chained
+from bftrainer.decide.constraints.offer import Offer
 from bftrainer.decide.constraints.planned import AsPlanned
 from bftrainer.decide.constraints.rests import Rests
 from bftrainer.decide.constraints.size_sets import InSizes
-from bftrainer.decide.constraints.swaps import Owners
 from bftrainer.decide.policies.base import Decided, load_policy
-from bftrainer.decide.policy_answer import constraints_of
-from bftrainer.model.decision import DecisionInput, Memory, Settings
+from bftrainer.decide.policy_answer import on_pool, on_problem
+from bftrainer.model.decision import (
+    Cooling,
+    DecisionInput,
+    Memory,
+    Pool,
+    PoolNode,
+    Settings,
+    SlowNode,
+)
+from bftrainer.model.fairness import Wait
 from bftrainer.model.trainer import TrainerRecord
 from milp.problem import Allocation, Cap, Curve, Problem, ProblemNode, ProblemTrainer
 from tests.support.snapshots import T0, idle_nodes, record, snapshot
@@ -80,8 +89,9 @@ def test_the_first_constraint_is_the_outermost() -> None:
     passed: list[str] = []
 
     @dataclass(frozen=True)
-    class Noting:
-        name: str
+    class Noting(Constraint[Problem, Decided]):
+        name: str  # type: ignore[misc]
+        in_words: str = "notes"
 
         def answer(self, problem: Problem, ask: Ask) -> Decided:
             passed.append(f"{self.name} in")
@@ -144,17 +154,52 @@ def test_a_node_on_which_a_trainer_starts_stays_with_it() -> None:
     assert decided.allocation.assignment == {"n1": "t2", "n2": "t1"}
 
 
-def test_the_order_is_written_down_once() -> None:
-    """ADR 45 lists all; a policy that keeps caps and sizes by itself is spared these."""
-    owners = Owners(pilots={"n1": "ann"}, trainers={"t1": "bob"})
-    given = replace(given_of(record("t1")), settings=Settings(explore_budget=0.05))
-    problem = problem_of(2, trainer("t1", 1, 2))
+def offer_of(given: DecisionInput, memory: Memory, policy: str, *, user: str = "") -> Offer:
+    """Offer one node, under a pilot of that user."""
+    node = PoolNode(name="n1", node_type="cpu", gpus=0, usable_until_s=None, user=user)
+    return Offer(
+        given=given,
+        memory=memory,
+        pool=Pool(nodes=(node,)),
+        policy=load_policy(policy),
+        names={"n1"},
+    )
 
-    def names(policy: str) -> list[str]:
-        constraints = constraints_of(problem, load_policy(policy), given, Memory(), owners, ())
+
+def test_the_order_is_written_down_once() -> None:
+    """ADR 45 lists all; those that bind nothing in a decision are not asked in it."""
+    plain = record("t1")
+    given = replace(given_of(plain), settings=Settings(explore_budget=0.05))
+    problem = problem_of(2, trainer("t1", 1, 2))
+    first = ["rest-after-shrink", "priced-swaps", "planned-nodes", "slow-nodes", "admission"]
+    of_every_policy = [*first, "unknown-rates"]
+
+    def names(policy: str, problem: Problem = problem) -> list[str]:
+        offer = offer_of(given, Memory(), policy, user="ann")
+        constraints = on_problem(offer, problem, load_policy(policy))
         return [constraint.name for constraint in constraints]
 
-    of_every_policy = ["rest", "swaps", "plans", "slow nodes", "admission", "unknown rates"]
     assert names("milp") == [*of_every_policy, "exploration"]
-    assert names("srtf") == [*of_every_policy, "caps", "sizes"]
-    assert names("no-rescale") == [one for one in names("srtf") if one != "slow nodes"]
+    assert names("srtf") == [*of_every_policy, "caps", "size-sets"]
+    assert names("no-rescale") == [name for name in names("srtf") if name != "slow-nodes"]
+    cap = Cap(name="user ann", trainers=("t1",), most=1)
+    bound = problem_of(2, trainer("t1", 1, 2, sizes=(1, 2)), caps=(cap,))
+    assert names("milp", bound) == [*of_every_policy, "exploration", "caps", "size-sets"]
+
+
+def test_the_order_of_those_that_see_the_pool_is_written_down_once() -> None:
+    cooling = Cooling(until_s=T0 + 9.0, failures=2, trainer_id="t1", cause="It exited.")
+    busy = replace(
+        given_of(record("t1")), cooling={"n1": cooling}, settled_until_s={"t1": T0 + 9.0}
+    )
+    slow_node = SlowNode(fraction=0.5, seen_s=T0, trainer_id="t1")
+    memory = Memory(slow_nodes={"n1": slow_node}, waits={"t1": Wait(since_s=T0)})
+    names = [bound.name for bound in on_pool(offer_of(busy, memory, "milp", user="ann"))]
+    assert names == [
+        "awaited-swaps",
+        "awaited-replacements",
+        "cooling-nodes",
+        "rescale-budget",
+        "turns",
+    ]
+    assert on_pool(offer_of(given_of(record("t1")), Memory(), "milp")) == []

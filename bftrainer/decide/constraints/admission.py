@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import ClassVar, Final
 
-from bftrainer.decide.constraints.chain import Ask
+from bftrainer.decide.constraints.chain import Ask, Constraint
 from bftrainer.decide.fair_share import Line
 from bftrainer.decide.policies.base import Decided
 from bftrainer.decide.policies.distribution import Handing
@@ -26,15 +26,22 @@ LOOKS: Final = 0.02  # of a half-life, between two looks at whose turn it is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admission:
-    """``Constraint``: who takes part."""
+class Admission(Constraint[Problem, Decided]):
+    """Who takes part."""
 
     settings: Settings
     now_s: float
     records: Mapping[str, TrainerRecord]  # all trainers
     usage: Usage
     kept: tuple[str, ...] = ()  # trainers with nodes that the problem lacks
-    name: str = "admission"
+    name: ClassVar[str] = "admission"
+
+    @property
+    def in_words(self) -> str:
+        """Fair share, or the limits alone."""
+        if self.settings.fair_share_half_life_s is None:
+            return "limits of users and accounts, by which others come first"
+        return "shares of users and accounts (fair_share_half_life_s)"
 
     def answer(self, problem: Problem, ask: Ask) -> Decided:
         """Ask for those that take part; where some are left out, the order has the others."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from bftrainer.decide.constraints.chain import Ask, stated
+from bftrainer.decide.constraints.chain import Ask, Constraint, stated
 from bftrainer.decide.policies.base import Decided, in_order
 from bftrainer.model.fairness import Limits, limit_of
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec
@@ -57,10 +58,14 @@ def limits_on(spec: TrainerSpec, limits: Limits) -> list[tuple[str, int, str]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WithinCaps:
-    """``Constraint``: caps, for a policy that knows nothing of them."""
+class WithinCaps(Constraint[Problem, Decided]):
+    """Caps, for a policy that knows nothing of them."""
 
-    name: str = "caps"
+    is_kept_by_policy: bool = False
+    name: ClassVar[str] = "caps"
+    in_words: ClassVar[str] = (
+        "limits of users and accounts (max_nodes_by_user, max_nodes_by_account)"
+    )
 
     def answer(self, problem: Problem, ask: Ask) -> Decided:
         """Return an answer within the caps.
@@ -69,7 +74,8 @@ class WithinCaps:
         less; what that leaves is offered to the others. So a cap is exceeded once, unless the
         policy lets no running trainer shrink: then whole trainers get nothing.
         """
-        if not (problem.caps or any(trainer.must_run for trainer in problem.trainers)):
+        has_to_run = any(trainer.must_run for trainer in problem.trainers)
+        if self.is_kept_by_policy or not (problem.caps or has_to_run):
             return ask(problem)
         bounds = dict[str, int]()
         for _ in range(len(problem.caps) + 1):
@@ -89,6 +95,10 @@ class WithinCaps:
                 if _held(cap, Counter(assignment.values())) > cap.most:
                     assignment = {n: t for n, t in assignment.items() if t != last}
         return stated(problem, decided, assignment)
+
+    def lifted(self, problem: Problem) -> Problem:
+        """Return the problem without caps."""
+        return replace(problem, caps=())
 
 
 def _held(cap: Cap, sizes: Mapping[str, int]) -> int:

@@ -1,44 +1,83 @@
-"""Constraints between a decision's problem and the policy, in order.
+"""Constraints on what any policy may answer, and the chain in which they are asked.
 
-A constraint may change the problem before the next one sees it, change the answer, or ask again
-with another problem. Each works for any policy and knows nothing of the others; their order is
-written down once, in ``decide.policy_answer``. Pure.
+There are two kinds. A constraint *on the pool* gets an ``offer.Offer``, the whole pool with all
+that the decision depends on, and may withhold nodes or leave them with a trainer. A constraint *on
+the problem* gets the allocation problem that is stated of what is offered. Both may change the
+question before the next one sees it, change the answer, or ask again. Each works for any policy
+and knows nothing of the others; their order is written down once, in ``decide.policy_answer``.
+
+Each has a name, which ``bftrainer explain --json`` gives to programs, and words for users.
+``decide.what_if`` asks a chain without some of its members. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias, TypeVar
 
 from bftrainer.decide.policies.base import Decided
 from milp.problem import Problem
 from milp.worth import allocation_value
 
-Ask: TypeAlias = Callable[[Problem], Decided]
+Question = TypeVar("Question")
+Answer = TypeVar("Answer")
 
 
-class Constraint(Protocol):
-    """One of them."""
+class Constraint(Protocol[Question, Answer]):
+    """What an answer has to meet, whatever the policy is."""
+
+    name: ClassVar[str]  # stable: programs read it
 
     @property
-    def name(self) -> str:
-        """Its name in the list of constraints."""
+    def in_words(self) -> str:
+        """What it is to a user, in the plural, with the option that sets it: "Without ... "."""
 
-    def answer(self, problem: Problem, ask: Ask) -> Decided:
-        """Answer the problem by asking the next constraint, or the policy, once or more often.
+    def answer(self, question: Question, /, ask: Callable[[Question], Answer]) -> Answer:
+        """Answer the question by asking the next constraint, or the policy, once or more often.
 
         Raises:
             milp.problem.ProblemError: the problem is malformed.
         """
 
+    def lifted(self, question: Question, /) -> Question:
+        """Return the question as it would be asked if this constraint did not exist."""
+        return question
 
-def chained(constraints: Sequence[Constraint], ask: Ask) -> Ask:
-    """Return the question that passes all constraints, the first one outermost."""
-    for constraint in reversed(constraints):
-        ask = partial(constraint.answer, ask=ask)
-    return ask
+
+Ask: TypeAlias = Callable[[Problem], Decided]
+OnProblem: TypeAlias = Constraint[Problem, Decided]
+
+
+def chained(
+    constraints: Iterable[Constraint[Question, Answer]],
+    ask: Callable[[Question], Answer],
+    without: AbstractSet[str] = frozenset(),
+) -> Callable[[Question], Answer]:
+    """Return the question that passes all constraints, the first one outermost.
+
+    Args:
+        constraints: in their order.
+        ask: the policy, or what asks it.
+        without: names of constraints that are left out, as if they did not exist.
+    """
+    left_out: list[Constraint[Question, Answer]] = []
+    for constraint in reversed(list(constraints)):
+        if constraint.name in without:
+            left_out.append(constraint)
+        else:
+            ask = partial(constraint.answer, ask=ask)
+    if not left_out:
+        return ask
+
+    def ask_lifted(question: Question) -> Answer:
+        for constraint in left_out:
+            question = constraint.lifted(question)
+        return ask(question)
+
+    return ask_lifted
 
 
 def stated(problem: Problem, decided: Decided, assignment: Mapping[str, str]) -> Decided:

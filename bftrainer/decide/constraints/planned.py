@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from bftrainer.decide.constraints.chain import Ask
+from bftrainer.decide.constraints.chain import Ask, Constraint
 from bftrainer.decide.policies.base import Decided
 from bftrainer.model.decision import DecisionInput, Memory
 from milp.check import find_violations
@@ -17,12 +18,13 @@ from milp.problem import Allocation, Problem, ProblemNode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AsPlanned:
-    """``Constraint``: what is under way goes on where that costs nothing."""
+class AsPlanned(Constraint[Problem, Decided]):
+    """What is under way goes on where that costs nothing."""
 
     given: DecisionInput
     memory: Memory
-    name: str = "plans"
+    name: ClassVar[str] = "planned-nodes"
+    in_words: ClassVar[str] = "nodes that stay where a trainer is about to start"
 
     def answer(self, problem: Problem, ask: Ask) -> Decided:
         """Exchange nodes of the answer; drop no trainer that trains.

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from bftrainer.decide.constraints.chain import Ask
+from bftrainer.decide.constraints.chain import Ask, Constraint
 from bftrainer.decide.policies.base import Decided
 from bftrainer.model.decision import DecisionInput
 from bftrainer.model.trainer import TrainerRecord
@@ -17,11 +18,12 @@ from milp.problem import Problem, ProblemTrainer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rests:
-    """``Constraint``: they do not grow, and the next decision is due when they may."""
+class Rests(Constraint[Problem, Decided]):
+    """They do not grow, and the next decision is due when they may."""
 
     given: DecisionInput
-    name: str = "rest"
+    name: ClassVar[str] = "rest-after-shrink"
+    in_words: ClassVar[str] = "rests after a shrink (--rescale-rest)"
 
     def answer(self, problem: Problem, ask: Ask) -> Decided:
         """Ask for the problem in which they do not grow."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import ClassVar, Final
 
-from bftrainer.decide.constraints.chain import Ask, stated
+from bftrainer.decide.constraints.chain import Ask, Constraint, stated
 from bftrainer.decide.policies.base import Decided
 from milp.problem import Problem, ProblemTrainer
 
@@ -14,10 +14,12 @@ ROUNDS: Final = 8  # in which a policy is asked again; then what is too much sta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InSizes:
-    """``Constraint``: sets of sizes, for a policy that knows nothing of them."""
+class InSizes(Constraint[Problem, Decided]):
+    """Sets of sizes, for a policy that knows nothing of them."""
 
-    name: str = "sizes"
+    is_kept_by_policy: bool = False
+    name: ClassVar[str] = "size-sets"
+    in_words: ClassVar[str] = "sets of sizes (--nodes)"
 
     def answer(self, problem: Problem, ask: Ask) -> Decided:
         """Return an answer in which every trainer has one of its sizes.
@@ -25,7 +27,7 @@ class InSizes:
         A trainer with a size between two of its set is bound to the smaller one, and all are asked
         for again: others may use what it leaves.
         """
-        if not any(trainer.sizes for trainer in problem.trainers):
+        if self.is_kept_by_policy or not any(trainer.sizes for trainer in problem.trainers):
             return ask(problem)
         trainers = {trainer.trainer_id: trainer for trainer in problem.trainers}
         bounds = {
@@ -50,6 +52,11 @@ class InSizes:
             for name in [n for n in dict.fromkeys([*first, *its_nodes]) if n in its_nodes][size:]:
                 del assignment[name]
         return stated(problem, decided, assignment)
+
+    def lifted(self, problem: Problem) -> Problem:
+        """Return the problem in which every trainer may have all sizes from n_min to n_max."""
+        trainers = [replace(trainer, sizes=()) for trainer in problem.trainers]
+        return replace(problem, trainers=tuple(trainers))
 
 
 def _without_sets(problem: Problem, bounds: Mapping[str, int]) -> Problem:

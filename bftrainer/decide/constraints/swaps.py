@@ -25,8 +25,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import ClassVar
 
-from bftrainer.decide.constraints.chain import Ask
+from bftrainer.decide.constraints.chain import Ask, Constraint
 from bftrainer.decide.policies.base import Decided
 from bftrainer.model.decision import DecisionInput, Ends, Memory, Pool, Swap
 from milp.problem import Allocation, Problem
@@ -70,12 +71,13 @@ def owners_of(pool: Pool, given: DecisionInput) -> Owners:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PricedSwaps:
-    """``Constraint``: an answer pays for the pilots that it has exchanged between users."""
+class PricedSwaps(Constraint[Problem, Decided]):
+    """An answer pays for the pilots that it has exchanged between users."""
 
     owners: Owners
     swap_s: float  # that an exchange takes
-    name: str = "swaps"
+    name: ClassVar[str] = "priced-swaps"
+    in_words: ClassVar[str] = "prices of nodes that go from one user to another (run_as)"
 
     def answer(self, problem: Problem, ask: Ask) -> Decided:
         """Return the better of the two answers."""

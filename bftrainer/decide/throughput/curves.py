@@ -14,9 +14,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import ClassVar, Final
 
-from bftrainer.decide.constraints.chain import Ask
+from bftrainer.decide.constraints.chain import Ask, Constraint
 from bftrainer.decide.policies.base import Decided
 from bftrainer.decide.throughput.batch_curve import fitted_with_batches
 from bftrainer.decide.throughput.fit import CAUTIOUS, USUAL, Fitted, MeasuredSize, correct, fit
@@ -103,12 +103,13 @@ def put_to_scale(problem: Problem, records: Iterable[TrainerRecord], *, is_bold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComparableRates:
-    """``Constraint``: trainers of unknown rate have one, for answers that compare rates."""
+class ComparableRates(Constraint[Problem, Decided]):
+    """Trainers of unknown rate have one, for answers that compare rates."""
 
     records: Sequence[TrainerRecord]
     is_bold: bool
-    name: str = "unknown rates"
+    name: ClassVar[str] = "unknown-rates"
+    in_words: ClassVar[str] = "rates that are assumed until they are measured"
 
     def answer(self, problem: Problem, ask: Ask) -> Decided:
         """Ask with comparable rates."""

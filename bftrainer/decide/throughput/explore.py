@@ -12,8 +12,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import ClassVar
 
-from bftrainer.decide.constraints.chain import Ask
+from bftrainer.decide.constraints.chain import Ask, Constraint
 from bftrainer.decide.policies.base import Decided
 from bftrainer.decide.throughput.curves import fitted
 from bftrainer.model.trainer import TrainerRecord
@@ -77,12 +78,13 @@ def explore(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explores:
-    """``Constraint``: sizes that improve curves are preferred, within a budget."""
+class Explores(Constraint[Problem, Decided]):
+    """Sizes that improve curves are preferred, within a budget."""
 
     records: Sequence[TrainerRecord]
     budget: float  # share of the objective, > 0
-    name: str = "exploration"
+    name: ClassVar[str] = "exploration"
+    in_words: ClassVar[str] = "sizes that are tried to measure them (explore_budget)"
 
     def answer(self, problem: Problem, ask: Ask) -> Decided:
         """Return the answer, or one that teaches more; the state is that of the first."""
