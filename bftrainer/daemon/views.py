@@ -10,6 +10,7 @@ from dataclasses import replace
 from bftrainer.api.privacy import no_trainer
 from bftrainer.batch.clock import STEADY, now_s
 from bftrainer.daemon.decider import DECISION
+from bftrainer.daemon.explain.constraints import constraint_sentences, effects_on, what_if
 from bftrainer.daemon.explain.lives import is_vain, loss_sentences, restart_sentences, vain_sentence
 from bftrainer.daemon.explain.nodes import (
     cut_off_sentence,
@@ -42,6 +43,7 @@ from bftrainer.decide import eligible, end_cost
 from bftrainer.decide.exclusion import sentences as left_out_sentences
 from bftrainer.decide.horizon import longest_rescale_s
 from bftrainer.decide.isolation import unfit
+from bftrainer.decide.what_if import WhatIf
 from bftrainer.fleet.pilots.refusals import waiting, waiting_sentences
 from bftrainer.fleet.trainers import unreachable
 from bftrainer.model.cluster import FREE, JobState, Node, NodeState
@@ -69,7 +71,8 @@ class DaemonViews:
 
     def __init__(self, state: DaemonState) -> None:
         self._state, self._agents, self._trainers = state, state.plane.agents, state.plane.trainers
-        self._told: tuple[Plan | None, Terms] = None, {}  # the last plan explained
+        # The last plan explained, what its policy went by, and the decision taken again.
+        self._repeated: tuple[Plan | None, Terms, WhatIf | None] = None, {}, None
         state.metrics.add(self._figures)
 
     def status(self) -> StatusView:
@@ -143,30 +146,51 @@ class DaemonViews:
 
     def explain(self, trainer_id: str) -> Callable[[], Explanation]:
         """Collect why the trainer has this size or does not run; the result says it, anywhere."""
-        state, given = self._state, self._state.seen.given
-        plan, view = state.seen.plan, self._explanation(self._record(trainer_id))
+        record = self._record(trainer_id)
+        given, plan = self._state.seen.given, self._state.seen.plan
+        policy, circumstances = self._state.in_force.allocate, self._circumstances(record)
+        view, further_sentences = self._explanation(record, circumstances)
 
         def say() -> Explanation:
-            if self._told[0] is not plan:
-                self._told = plan, told(given, plan, state.in_force.allocate)
-            return replace(view, terms=self._told[1].get(trainer_id, ()))
+            explained_plan, terms, decision = self._repeated
+            if explained_plan is not plan:
+                terms, decision = told(given, plan, policy), what_if(given, plan, policy)
+                self._repeated = plan, terms, decision
+            effects = effects_on(record, decision, circumstances)
+            sentences = *view.sentences, *constraint_sentences(effects), *further_sentences
+            its_terms = terms.get(trainer_id, ())
+            return replace(view, sentences=sentences, terms=its_terms, constraints=effects)
 
         return say
 
-    def _explanation(self, record: TrainerRecord) -> Explanation:
+    def _explanation(
+        self, record: TrainerRecord, circumstances: Circumstances
+    ) -> tuple[Explanation, tuple[str, ...]]:
+        """Return what is told without taking the decision again, and the sentences after that."""
         state, trainer_id = self._state, record.trainer_id
         plan = state.seen.plan
-        view = self._view(record)
+        its_view = self._view(record)
         allocation = plan.allocation if plan else None
         marginal = allocation.marginals.get(trainer_id) if allocation else None
-        settings, circumstances = state.in_force.settings, self._circumstances(record)
-        stragglers = straggler_sentences(record, plan, settings, view.observed_nodes)
+        settings = state.in_force.settings
+        stragglers = straggler_sentences(record, plan, settings, its_view.observed_nodes)
         is_decided = circumstances.is_decided and record.cancelled_s is None
-        return Explanation(
+        further_sentences = (
+            *(stragglers if is_decided else ()),
+            *backend_sentences(record),
+            *batch_sentences(record),
+            *self._fault_sentences(record),
+            *([why] if (why := vain_sentence(record, now_s())) else []),
+            *restart_sentences(record),
+            *loss_sentences(record),
+            *(() if record.state.is_final else (*self._stops(), *self._failures(record))),
+            *self._histories(trainer_id),
+        )
+        view = Explanation(
             trainer_id=trainer_id,
             state=record.state.value,
-            planned_size=len(view.planned_nodes),
-            observed_size=len(view.observed_nodes),
+            planned_size=len(its_view.planned_nodes),
+            observed_size=len(its_view.observed_nodes),
             sentences=(
                 *trouble_sentences(
                     record, state.in_force.policy.failure_budget, state.plane.steady()
@@ -176,17 +200,8 @@ class DaemonViews:
                 *self._not_saved(trainer_id),
                 *divergence_sentences(record),
                 *record.remark_sentences,
-                *(self._pilot_sentences(record, view.planned_nodes) if is_decided else ()),
-                *self._size_sentences(record, len(view.observed_nodes), circumstances),
-                *(stragglers if is_decided else ()),
-                *backend_sentences(record),
-                *batch_sentences(record),
-                *self._fault_sentences(record),
-                *([why] if (why := vain_sentence(record, now_s())) else []),
-                *restart_sentences(record),
-                *loss_sentences(record),
-                *(() if record.state.is_final else (*self._stops(), *self._failures(record))),
-                *self._histories(trainer_id),
+                *(self._pilot_sentences(record, its_view.planned_nodes) if is_decided else ()),
+                *self._size_sentences(record, len(its_view.observed_nodes), circumstances),
             ),
             decision_id=state.journal.last_seq(DECISION),
             node_price=allocation.node_price if allocation else 0.0,
@@ -195,10 +210,13 @@ class DaemonViews:
             policy=state.in_force.policy.policy,
             speeds=()
             if unfit(record, state.in_force.settings)  # nothing can be computed with its numbers
-            else near_speeds(record, state.in_force.settings, len(view.planned_nodes), marginal),
+            else near_speeds(
+                record, state.in_force.settings, len(its_view.planned_nodes), marginal
+            ),
             t_fwd_s=state.in_force.settings.t_fwd_s,
-            unheard_nodes=view.unheard_nodes,
+            unheard_nodes=its_view.unheard_nodes,
         )
+        return view, further_sentences
 
     def _histories(self, trainer_id: str) -> tuple[str, ...]:
         """Say how its first few workers, and their pilots, came to be what they are."""

@@ -76,12 +76,18 @@ def decide(given: DecisionInput, policy: AllocationPolicy | None) -> Plan:
 
 def terms_of(given: DecisionInput, policy: AllocationPolicy) -> Terms:
     """Return what the policy went by in a decision that allocated nodes, by taking it again."""
-    draft = _begun(given, policy)
-    for stage in STAGES[: 1 + STAGES.index(allocation.stage)]:
-        draft = stage(draft)
+    draft = allocation.stage(before_allocation(given, policy))
     if draft.decided:
         return draft.decided.terms
     return {}
+
+
+def before_allocation(given: DecisionInput, policy: AllocationPolicy) -> Draft:
+    """Return the decision as it stands when the pool is to be allocated."""
+    draft = _begun(given, policy)
+    for stage in STAGES[: STAGES.index(allocation.stage)]:
+        draft = stage(draft)
+    return draft
 
 
 def _begun(given: DecisionInput, policy: AllocationPolicy | None) -> Draft:

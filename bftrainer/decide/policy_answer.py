@@ -18,7 +18,7 @@ from typing import Final
 from bftrainer.decide.constraints.admission import Admission
 from bftrainer.decide.constraints.arrivals import AwaitedReplacements, AwaitedSwaps
 from bftrainer.decide.constraints.caps import WithinCaps
-from bftrainer.decide.constraints.chain import OnProblem, chained
+from bftrainer.decide.constraints.chain import Described, OnProblem, chained
 from bftrainer.decide.constraints.holds import CoolingNodes, RescaleBudgets, Turns
 from bftrainer.decide.constraints.offer import Offer, OnPool, Settlement
 from bftrainer.decide.constraints.planned import AsPlanned
@@ -48,18 +48,22 @@ _MOST_STANDINGS: Final = 4096
 _STANDINGS: dict[str, tuple[TrainerRecord, Standing]] = {}
 
 
-def allocated(offer: Offer, without: AbstractSet[str] = frozenset()) -> Settlement:
+def allocated(
+    offer: Offer, without: AbstractSet[str] = frozenset(), changed: list[Described] | None = None
+) -> Settlement:
     """Return what becomes of a decision's pool, through all constraints.
 
     Args:
         offer: the pool, and what the decision depends on.
         without: names of constraints that are left out, to tell what they do.
+        changed: gets those that change a question or an answer, the innermost first.
 
     Raises:
         milp.problem.ProblemError: the problem is malformed.
         BftError: BFT-3054, an answer is not valid; BFT-3053, the policy lacks an option.
     """
-    return chained(on_pool(offer), partial(_allocated, without=without), without)(offer)
+    of_policy = partial(_allocated, without=without, changed=changed)
+    return chained(on_pool(offer), of_policy, without, changed)(offer)
 
 
 def ask(policy: AllocationPolicy, problem: Problem, context: Context) -> Decided:
@@ -134,7 +138,9 @@ def _sizes_of(trainer: ProblemTrainer) -> tuple[int, ...]:
     return trainer.sizes
 
 
-def _allocated(offer: Offer, without: AbstractSet[str]) -> Settlement:
+def _allocated(
+    offer: Offer, without: AbstractSet[str], changed: list[Described] | None
+) -> Settlement:
     """Return what the policy makes of what is offered, with what trainers keep."""
     memory, policy = offer.memory, offer.policy
     if policy is None:
@@ -145,7 +151,7 @@ def _allocated(offer: Offer, without: AbstractSet[str]) -> Settlement:
     if problem is None:
         return Settlement(assignment=offer.kept, memory=memory)
     asked = partial(_answer, policy, context_of(offer.given, policy))
-    decided = chained(on_problem(offer, problem, policy), asked, without)(problem)
+    decided = chained(on_problem(offer, problem, policy), asked, without, changed)(problem)
     return Settlement(
         assignment={**decided.allocation.assignment, **offer.kept},
         memory=replace(memory, policy_state=decided.state),

@@ -89,7 +89,7 @@ class WithSlowNodes(Constraint[Problem, Decided]):
     memory: Memory
     given: DecisionInput
     name: ClassVar[str] = "slow-nodes"
-    in_words: ClassVar[str] = "slow nodes (bftrainer nodes)"
+    in_words: ClassVar[str] = "what was measured of slow nodes (bftrainer nodes)"
 
     def answer(self, problem: Problem, ask: Ask) -> Decided:
         """Return the answer that is worth most given the slow nodes; ties: the earlier."""

@@ -234,6 +234,17 @@ class SizeSpeed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConstraintEffect:
+    """What constraints on any policy's answer made of a trainer's nodes in the last decision."""
+
+    # The same in all releases (docs/design/constraints.md); several: one alone changes nothing.
+    names: tuple[str, ...]
+    meanings: tuple[str, ...]
+    nodes: tuple[str, ...]
+    nodes_without: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """The reasons for a trainer's size."""
 
@@ -251,6 +262,7 @@ class Explanation:
     speeds: tuple[SizeSpeed, ...] = ()  # near the planned size; (): its throughput is not measured
     t_fwd_s: float = 0.0
     unheard_nodes: tuple[str, ...] = ()  # as in ``TrainerView``
+    constraints: tuple[ConstraintEffect, ...] = ()  # those that shaped its nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

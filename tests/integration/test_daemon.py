@@ -278,6 +278,19 @@ def test_reserve_is_kept_free(site: DaemonSite) -> None:
     )
 
 
+def test_explain_names_the_constraint_that_shaped_the_answer(site: DaemonSite) -> None:
+    """Two nodes are in the pool, and it may have 1 or 4."""
+    trainer = site.submit("sized", SLOW, n_max=4, sizes=(1, 4))
+    site.observed(trainer, 1)
+    explanation = site.client.explain(trainer)
+    (effect,) = explanation.constraints
+    assert effect.names == ("size-sets",)
+    assert (len(effect.nodes), len(effect.nodes_without)) == (1, 2)
+    assert "Without sets of sizes (--nodes), the last decision would have given it 2 nodes" in (
+        " ".join(explanation.sentences)
+    )
+
+
 def test_submission_is_durable(site: DaemonSite) -> None:
     trainer = site.submit("slow", SLOW, n_min=4, n_max=4)
     site.sidecar.kill()

@@ -14,17 +14,21 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from bftrainer.daemon.explain.constraints import constraint_sentences, effects_on
 from bftrainer.daemon.explain.sizes import Circumstances, explain_trainer
+from bftrainer.decide.what_if import WhatIf
 from bftrainer.model.cluster import NodeState
 from bftrainer.model.decision import Plan, Settings
 from bftrainer.model.fairness import Limits
 from bftrainer.model.trainer import TrainerRecord, TrainerState
+from bftrainer.model.views import ConstraintEffect
 from tests.support.snapshots import T0, Fold, idle_nodes, node_names, record, snapshot, with_state
 
 N_NODES, N_MIN, N_MAX = 6, 2, 4
 SIZES = (0, 2, 3, 4)  # of a trainer with 2 to 4 nodes
 NOW_S = T0 + 600.0
 HELD = "It is held; 'bftrainer release t1' lets it go on."
+CANCELLED = "Cancelled by bob."
 BUDGET = "It was given other nodes 3 times: until 12:00 it keeps those it has and gets no others."
 
 
@@ -78,6 +82,15 @@ CLAIMS: dict[str, Claim] = {
     r"The trainers of user bob have (\d+) nodes?": lambda f, n: n[0] == f.gets,
     r"The pool has (\d+) nodes": lambda f, n: n[0] == f.pool,
     r"keeps its nodes": lambda f, _: f.has > 0,  # of "every trainer"
+    r"would have given it (\d+) nodes? instead of (\d+)\.": lambda f, n: (
+        f.gets == n[1] != n[0] and f.takes and not f.ends
+    ),
+    r"would have given it (\d+) nodes? instead of none": lambda f, n: (
+        f.gets == 0 < n[0] and f.takes and not f.ends
+    ),
+    r"would have given it no nodes instead of (\d+)": lambda f, n: (
+        f.gets == n[0] > 0 and f.takes and not f.ends
+    ),
     # These claim nothing of its own nodes.
     r"One more node would|With one node more|not proven": lambda _, __: True,
     r"not in the pool|The site bounds no waits|did not weigh it": lambda _, __: True,
@@ -121,6 +134,26 @@ def _planned(trainer: TrainerRecord, gets: int, *, n_idle: int = N_NODES) -> Pla
     plan = Fold().decide(seen, trainers=[replace(trainer, state=TrainerState.QUEUED)])
     assert len(plan.pool) == n_idle
     return replace(plan, assignment=dict.fromkeys(node_names(n_idle)[:gets], "t1"))
+
+
+class Repeated(WhatIf):
+    """A decision that would have given it so many nodes but for a rest."""
+
+    def __init__(self, plan: Plan, size_without: int) -> None:
+        self._nodes = tuple(sorted(plan.assignment))
+        self._nodes_without = tuple(node_names(size_without))
+
+    def effects(self, trainer_id: str) -> tuple[ConstraintEffect, ...]:
+        assert trainer_id == "t1"
+        if self._nodes == self._nodes_without:
+            return ()
+        effect = ConstraintEffect(
+            names=("rest-after-shrink",),
+            meanings=("rests after a shrink (--rescale-rest)",),
+            nodes=self._nodes,
+            nodes_without=self._nodes_without,
+        )
+        return (effect,)
 
 
 EVERY = list(itertools.product(TrainerState, SIZES, SIZES))
@@ -173,6 +206,29 @@ def test_nor_where_something_else_decides(state: TrainerState, has: int, gets: i
         silent = () if its_facts.is_heard else ("The agent on n1 is silent.",)
         args = (one, plan, settings, (trainer,), NODES, has, NOW_S)
         judge((*silent, *explain_trainer(*args, circumstances=circumstances)), its_facts)
+
+
+@pytest.mark.parametrize(("state", "has", "gets"), EVERY)
+def test_nor_where_a_constraint_shaped_the_answer(state: TrainerState, has: int, gets: int) -> None:
+    """It is told of each size that it would have had, in whatever circumstances."""
+    trainer, settings = _trainer(state), Settings(reserve_nodes_per_type=0)
+    plan = _planned(trainer, gets)
+    facts = Facts(state=state, has=has, gets=gets, pool=N_NODES)
+    stopped, ends = replace(facts, takes=False), replace(facts, ends=not state.is_final)
+    ending = trainer if state.is_final else replace(trainer, cancelled_s=T0, reason=CANCELLED)
+    for subject, its_facts, circumstances in (
+        (trainer, facts, Circumstances()),
+        (trainer, facts, Circumstances(settled=(BUDGET,))),
+        (trainer, stopped, Circumstances(is_draining=True)),
+        (trainer, stopped, Circumstances(withheld=HELD)),
+        (ending, ends, Circumstances()),
+    ):
+        for size_without in SIZES:
+            args = (subject, plan, settings, (trainer,), NODES, has, NOW_S)
+            decision = Repeated(plan, size_without)
+            shaped = constraint_sentences(effects_on(subject, decision, circumstances))
+            sentences = explain_trainer(*args, circumstances=circumstances)
+            judge((*sentences, *shaped), its_facts)
 
 
 @pytest.mark.parametrize("has", SIZES)

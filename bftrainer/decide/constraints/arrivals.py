@@ -33,7 +33,7 @@ class AwaitedReplacements(Constraint[Offer, Settlement]):
     """A straggler stays a member until the node that replaces it trains."""
 
     name: ClassVar[str] = "awaited-replacements"
-    in_words: ClassVar[str] = "slow nodes that stay until another one trains in their place"
+    in_words: ClassVar[str] = "the stay of slow nodes until others train in their place"
 
     def answer(self, offer: Offer, ask: AskOffer) -> Settlement:
         """Offer such stragglers to nobody, and note which nodes they wait for."""

@@ -26,14 +26,18 @@ Question = TypeVar("Question")
 Answer = TypeVar("Answer")
 
 
-class Constraint(Protocol[Question, Answer]):
-    """What an answer has to meet, whatever the policy is."""
+class Described(Protocol):
+    """A constraint, to those who tell of it."""
 
     name: ClassVar[str]  # stable: programs read it
 
     @property
     def in_words(self) -> str:
-        """What it is to a user, in the plural, with the option that sets it: "Without ... "."""
+        """Continue the sentence "Without ...", with the option or the verb to read on."""
+
+
+class Constraint(Described, Protocol[Question, Answer]):
+    """What an answer has to meet, whatever the policy is."""
 
     def answer(self, question: Question, /, ask: Callable[[Question], Answer]) -> Answer:
         """Answer the question by asking the next constraint, or the policy, once or more often.
@@ -55,6 +59,7 @@ def chained(
     constraints: Iterable[Constraint[Question, Answer]],
     ask: Callable[[Question], Answer],
     without: AbstractSet[str] = frozenset(),
+    changed: list[Described] | None = None,
 ) -> Callable[[Question], Answer]:
     """Return the question that passes all constraints, the first one outermost.
 
@@ -62,13 +67,16 @@ def chained(
         constraints: in their order.
         ask: the policy, or what asks it.
         without: names of constraints that are left out, as if they did not exist.
+        changed: gets those that change a question or an answer, the innermost first.
     """
     left_out: list[Constraint[Question, Answer]] = []
     for constraint in reversed(list(constraints)):
         if constraint.name in without:
             left_out.append(constraint)
-        else:
+        elif changed is None:
             ask = partial(constraint.answer, ask=ask)
+        else:
+            ask = partial(_watched, ask=ask, constraint=constraint, changed=changed)
     if not left_out:
         return ask
 
@@ -78,6 +86,26 @@ def chained(
         return ask(question)
 
     return ask_lifted
+
+
+def _watched(
+    question: Question,
+    ask: Callable[[Question], Answer],
+    constraint: Constraint[Question, Answer],
+    changed: list[Described],
+) -> Answer:
+    """Answer as the constraint does, and note it if it bends the question or the answer."""
+    asked: list[tuple[Question, Answer]] = []
+
+    def ask_and_note(next_question: Question) -> Answer:
+        next_answer = ask(next_question)
+        asked.append((next_question, next_answer))
+        return next_answer
+
+    answer = constraint.answer(question, ask_and_note)
+    if asked != [(question, answer)] or constraint.lifted(question) != question:
+        changed.append(constraint)
+    return answer
 
 
 def stated(problem: Problem, decided: Decided, assignment: Mapping[str, str]) -> Decided:

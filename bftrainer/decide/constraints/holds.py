@@ -21,7 +21,7 @@ class CoolingNodes(Constraint[Offer, Settlement]):
     """Nodes on which workers failed go to nobody for a while."""
 
     name: ClassVar[str] = "cooling-nodes"
-    in_words: ClassVar[str] = "nodes that cool down after failures (bftrainer nodes)"
+    in_words: ClassVar[str] = "the cooling of nodes after failures (bftrainer nodes)"
 
     def answer(self, offer: Offer, ask: AskOffer) -> Settlement:
         """Ask for the other nodes."""

@@ -24,7 +24,7 @@ class AsPlanned(Constraint[Problem, Decided]):
     given: DecisionInput
     memory: Memory
     name: ClassVar[str] = "planned-nodes"
-    in_words: ClassVar[str] = "nodes that stay where a trainer is about to start"
+    in_words: ClassVar[str] = "the rule that nodes stay where a trainer is about to start"
 
     def answer(self, problem: Problem, ask: Ask) -> Decided:
         """Exchange nodes of the answer; drop no trainer that trains.

@@ -84,7 +84,7 @@ class Explores(Constraint[Problem, Decided]):
     records: Sequence[TrainerRecord]
     budget: float  # share of the objective, > 0
     name: ClassVar[str] = "exploration"
-    in_words: ClassVar[str] = "sizes that are tried to measure them (explore_budget)"
+    in_words: ClassVar[str] = "trials of sizes that are to be measured (explore_budget)"
 
     def answer(self, problem: Problem, ask: Ask) -> Decided:
         """Return the answer, or one that teaches more; the state is that of the first."""
