@@ -1,4 +1,4 @@
-"""What constraints made of a decision: it is taken again without them. Pure.
+"""Takes a decision again without some constraints, to tell what they made of it. Pure.
 
 So what is told of a constraint needs no rule of its own, and holds for those that are yet to be
 written. A constraint that changed neither a question nor an answer made nothing of the decision,

@@ -235,7 +235,7 @@ class SizeSpeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstraintEffect:
-    """What constraints on any policy's answer made of a trainer's nodes in the last decision."""
+    """Constraints on any policy's answer, and the nodes that a trainer has for them."""
 
     # The same in all releases (docs/design/constraints.md); several: one alone changes nothing.
     names: tuple[str, ...]

@@ -37,7 +37,7 @@ class Described(Protocol):
 
 
 class Constraint(Described, Protocol[Question, Answer]):
-    """What an answer has to meet, whatever the policy is."""
+    """A condition that an answer meets, whatever the policy is."""
 
     def answer(self, question: Question, /, ask: Callable[[Question], Answer]) -> Answer:
         """Answer the question by asking the next constraint, or the policy, once or more often.

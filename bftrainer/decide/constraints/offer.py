@@ -1,4 +1,4 @@
-"""What constraints on the pool are asked, and what they answer. Plain data, and pure.
+"""The question to constraints on the pool, and their answer. Plain data, and pure.
 
 The pool itself and all that the decision depends on are in the question, so that such a constraint
 may go by anything that the decision knows.
@@ -37,7 +37,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
-    """What becomes of an offer."""
+    """The answer to an offer."""
 
     assignment: Mapping[str, str]  # node -> trainer
     memory: Memory
