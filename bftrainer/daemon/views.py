@@ -25,7 +25,7 @@ from bftrainer.daemon.explain.sizes import (
     gap_share,
     impossible,
     not_proven,
-    told,
+    policy_terms,
 )
 from bftrainer.daemon.explain.trainers import (
     backend_sentences,
@@ -47,7 +47,7 @@ from bftrainer.decide.what_if import WhatIf
 from bftrainer.fleet.pilots.refusals import waiting, waiting_sentences
 from bftrainer.fleet.trainers import unreachable
 from bftrainer.model.cluster import FREE, JobState, Node, NodeState
-from bftrainer.model.decision import Plan, Terms
+from bftrainer.model.decision import Plan
 from bftrainer.model.reports import AccountReport, Asked, HarmReport
 from bftrainer.model.study import Seen
 from bftrainer.model.timeline import TimelineView
@@ -71,8 +71,8 @@ class DaemonViews:
 
     def __init__(self, state: DaemonState) -> None:
         self._state, self._agents, self._trainers = state, state.plane.agents, state.plane.trainers
-        # The last plan explained, what its policy went by, and the decision taken again.
-        self._repeated: tuple[Plan | None, Terms, WhatIf | None] = None, {}, None
+        # The last plan explained, and its decision, taken again.
+        self._repeated: tuple[Plan | None, WhatIf | None] = None, None
         state.metrics.add(self._figures)
 
     def status(self) -> StatusView:
@@ -152,13 +152,13 @@ class DaemonViews:
         view, further_sentences = self._explanation(record, circumstances)
 
         def say() -> Explanation:
-            explained_plan, terms, decision = self._repeated
+            explained_plan, decision = self._repeated
             if explained_plan is not plan:
-                terms, decision = told(given, plan, policy), what_if(given, plan, policy)
-                self._repeated = plan, terms, decision
+                decision = what_if(given, plan, policy)
+                self._repeated = plan, decision
             effects = effects_on(record, decision, circumstances)
             sentences = *view.sentences, *constraint_sentences(effects), *further_sentences
-            its_terms = terms.get(trainer_id, ())
+            its_terms = policy_terms(decision).get(trainer_id, ())
             return replace(view, sentences=sentences, terms=its_terms, constraints=effects)
 
         return say

@@ -15,7 +15,7 @@ from bftrainer.decide.observation import observe
 from bftrainer.decide.policies.base import AllocationPolicy
 from bftrainer.decide.queue.models import queue_of
 from bftrainer.decide.victims import CheapestForTrainers, Pick, first_by_name
-from bftrainer.model.decision import DecisionInput, Plan, Terms
+from bftrainer.model.decision import DecisionInput, Plan
 
 NO_ANSWER = "The batch system did not answer; nothing is taken or released until it does."
 STAGES: tuple[Callable[[Draft], Draft], ...] = (
@@ -72,14 +72,6 @@ def decide(given: DecisionInput, policy: AllocationPolicy | None) -> Plan:
     return replace(
         plan, allocation=decided.allocation, order=decided.order, dropped=decided.dropped
     )
-
-
-def terms_of(given: DecisionInput, policy: AllocationPolicy) -> Terms:
-    """Return what the policy went by in a decision that allocated nodes, by taking it again."""
-    draft = allocation.stage(before_allocation(given, policy))
-    if draft.decided:
-        return draft.decided.terms
-    return {}
 
 
 def before_allocation(given: DecisionInput, policy: AllocationPolicy) -> Draft:

@@ -15,10 +15,11 @@ from collections.abc import Set as AbstractSet
 
 from bftrainer.decide.allocation import offered
 from bftrainer.decide.constraints.chain import Described
+from bftrainer.decide.constraints.offer import Settlement
 from bftrainer.decide.decision import before_allocation
 from bftrainer.decide.policies.base import AllocationPolicy
 from bftrainer.decide.policy_answer import allocated
-from bftrainer.model.decision import DecisionInput
+from bftrainer.model.decision import DecisionInput, Terms
 from bftrainer.model.views import ConstraintEffect
 
 
@@ -34,7 +35,11 @@ class WhatIf:
         """
         self._offer = offered(before_allocation(given, policy))
         self._words: dict[str, str] = {}  # of constraints that changed something, by name
-        self.assignment = self._allocated(frozenset())
+        settlement = self._allocated(frozenset())
+        self.assignment: Mapping[str, str] = settlement.assignment
+        self.terms: Terms = {}  # the numbers that the policy went by
+        if settlement.decided:
+            self.terms = settlement.decided.terms
         self._changed = tuple(self._words)  # in the decision itself
         # By the names of those left out; None: there is no valid answer without them.
         self._assignments: dict[AbstractSet[str], Mapping[str, str] | None] = {
@@ -92,17 +97,17 @@ class WhatIf:
         key = frozenset(names)
         if key not in self._assignments:
             try:
-                self._assignments[key] = self._allocated(key)
+                self._assignments[key] = self._allocated(key).assignment
             except Exception:  # noqa: BLE001 - a policy may fail on what it is never asked
                 self._assignments[key] = None
         return self._assignments[key]
 
-    def _allocated(self, without: AbstractSet[str]) -> Mapping[str, str]:
+    def _allocated(self, without: AbstractSet[str]) -> Settlement:
         changed: list[Described] = []
         settlement = allocated(self._offer, without, changed)
         for constraint in reversed(changed):  # the outermost first
             self._words.setdefault(constraint.name, constraint.in_words)
-        return settlement.assignment
+        return settlement
 
 
 def _nodes_of(trainer_id: str, assignment: Mapping[str, str]) -> set[str]:

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftrainer.daemon.explain.sizes import explain_trainer, told
+from bftrainer.daemon.explain.constraints import what_if
+from bftrainer.daemon.explain.sizes import explain_trainer, policy_terms
 from bftrainer.decide.isolation import decide_surely
 from bftrainer.decide.policies.base import (
     Context,
@@ -247,8 +248,8 @@ def test_they_are_told_from_the_journal_s_record_alone(name: str) -> None:
     plan = decide_surely(given, policy)
     kept = DecisionRecord(event=None, input=given, policy_hash="", plan=plan, took_ms=0.0)
     read = canonical.decode(canonical.encode(kept), DecisionRecord)
-    terms = told(read.input, read.plan, policy)
-    assert terms == told(given, plan, policy)
+    terms = policy_terms(what_if(read.input, read.plan, policy))
+    assert terms == policy_terms(what_if(given, plan, policy))
     assert terms.keys() == (set() if name == "milp" else {"t1", "t2", "t3"})
     said = " ".join(explain_trainer(queue[0], plan, site.settings, queue, idle_nodes(4), 0))
     assert name == "milp" or f"The policy {name} gives it" in said
@@ -262,6 +263,8 @@ def test_terms_that_are_not_finite_are_not_told() -> None:
     site = Site(policy=Scripted(answer=tells))
     given = site.given(record("t1"))
     plan = decide_surely(given, site.policy)
-    assert told(given, plan, site.policy) == {"t1": (Term("hunger", 3.0, "nodes"),)}
-    assert told(given, replace(plan, trouble="It fails."), site.policy) == {}
-    assert told(None, plan, site.policy) == {}
+    assert policy_terms(what_if(given, plan, site.policy)) == {
+        "t1": (Term("hunger", 3.0, "nodes"),)
+    }
+    assert policy_terms(what_if(given, replace(plan, trouble="It fails."), site.policy)) == {}
+    assert policy_terms(what_if(None, plan, site.policy)) == {}

@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 from bftrainer.daemon.explain.nodes import true_cause
 from bftrainer.decide import losses
 from bftrainer.decide.constraints.caps import limits_on
-from bftrainer.decide.decision import terms_of
 from bftrainer.decide.eligible import Classes
-from bftrainer.decide.exclusion import why_left_out, without
+from bftrainer.decide.exclusion import why_left_out
 from bftrainer.decide.fair_share import patience_s, used_now
-from bftrainer.decide.policies.base import AllocationPolicy, in_order
+from bftrainer.decide.policies.base import in_order
+from bftrainer.decide.what_if import WhatIf
 from bftrainer.model.assignments import nodes_by_trainer
 from bftrainer.model.cluster import Node
 from bftrainer.model.columns import counted
-from bftrainer.model.decision import DecisionInput, Plan, PoolNode, Settings, Term, Terms
+from bftrainer.model.decision import Plan, PoolNode, Settings, Term, Terms
 from bftrainer.model.node_request import asked
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from milp.problem import Allocation, Objective
@@ -440,21 +440,19 @@ def _of_each(reason: str, count: int) -> str:
     return reason
 
 
-def told(given: DecisionInput | None, plan: Plan | None, policy: AllocationPolicy) -> Terms:
-    """Return what the sizes of a plan follow from, by trainer; {}: the policy does not tell.
+def policy_terms(decision: WhatIf | None) -> Terms:
+    """Return the numbers that a decision's sizes follow from, by trainer.
 
     Args:
-        given: the plan's input; None: none yet.
-        plan: what came of it.
-        policy: that decided.
+        decision: taken again; None: it cannot be. Then, and where the policy tells none: {}.
     """
-    if given is None or plan is None or plan.allocation is None or plan.trouble:
+    if decision is None:
         return {}
-    terms = terms_of(without(given, plan.memory.left_out), policy)
-    return {
-        trainer_id: tuple([Term(t.name, float(t.value), t.unit) for t in some if _is_number(t)])
-        for trainer_id, some in terms.items()
-    }
+    terms: dict[str, tuple[Term, ...]] = {}
+    for trainer_id, its_terms in decision.terms.items():
+        numbers = [Term(t.name, float(t.value), t.unit) for t in its_terms if _is_number(t)]
+        terms[trainer_id] = tuple(numbers)
+    return terms
 
 
 def _is_number(term: Term) -> bool:
