@@ -76,7 +76,7 @@ def on_pool(offer: Offer) -> list[OnPool]:
 
     Those that bind nothing in this decision are not among them.
     """
-    given, memory, owners = offer.given, offer.memory, owners_of(offer.pool, offer.given)
+    memory, owners = offer.memory, owners_of(offer.pool, offer.given)
     constraints: list[OnPool] = []
     if owners.pilots:
         constraints.append(AwaitedSwaps(owners=owners))
@@ -84,9 +84,9 @@ def on_pool(offer: Offer) -> list[OnPool]:
         constraints.append(AwaitedReplacements())
     if offer.policy is None:
         return constraints
-    if given.cooling:
+    if offer.given.cooling:
         constraints.append(CoolingNodes())
-    if given.settled_until_s:
+    if offer.given.settled_until_s:
         constraints.append(RescaleBudgets())
     if memory.waits:
         constraints.append(Turns())
@@ -112,7 +112,7 @@ def on_problem(offer: Offer, problem: Problem, policy: AllocationPolicy) -> list
             now_s=given.now_s,
             records={record.trainer_id: record for record in given.trainers},
             usage=memory.usage,
-            kept=tuple(sorted(set(offer.kept.values()))),
+            kept_ids=tuple(sorted(set(offer.kept_nodes.values()))),
         )
     )
     if problem.objective is Objective.THROUGHPUT or traits.reads_rates:
@@ -144,16 +144,17 @@ def _allocated(
     """Return what the policy makes of what is offered, with what trainers keep."""
     memory, policy = offer.memory, offer.policy
     if policy is None:
-        in_pool = {node.name for node in offer.pool.nodes}
-        held_nodes = {node: owner for node, owner in memory.assignment.items() if node in in_pool}
-        return Settlement(assignment=held_nodes, memory=memory)
+        assignment = dict(memory.assignment)
+        for node in memory.assignment.keys() - {node.name for node in offer.pool.nodes}:
+            del assignment[node]
+        return Settlement(assignment=assignment, memory=memory)
     problem = offer.problem()
     if problem is None:
-        return Settlement(assignment=offer.kept, memory=memory)
-    asked = partial(_answer, policy, context_of(offer.given, policy))
-    decided = chained(on_problem(offer, problem, policy), asked, without, changed)(problem)
+        return Settlement(assignment=offer.kept_nodes, memory=memory)
+    ask_policy = partial(_answer, policy, context_of(offer.given, policy))
+    decided = chained(on_problem(offer, problem, policy), ask_policy, without, changed)(problem)
     return Settlement(
-        assignment={**decided.allocation.assignment, **offer.kept},
+        assignment={**decided.allocation.assignment, **offer.kept_nodes},
         memory=replace(memory, policy_state=decided.state),
         decided=decided,
     )
@@ -228,21 +229,20 @@ def _unusable(policy: AllocationPolicy, why: str) -> BftError:
 def _violations(problem: Problem, decided: Decided, now_s: float) -> list[str]:
     """Return which rules an answer breaks: the problem's, with trainers in the answer's order."""
     trainers = {trainer.trainer_id: trainer for trainer in problem.trainers}
-    order, dropped, wake_at_s = decided.order, decided.dropped, decided.wake_at_s
-    violations = [f"{name} is not a trainer" for name in (*order, *dropped) if name not in trainers]
+    order, wake_at_s = decided.order, decided.wake_at_s
+    names = (*order, *decided.dropped)
+    violations = [f"{name} is not a trainer" for name in names if name not in trainers]
     if len(set(order)) < len(order):
         violations.append("the order names a trainer twice")
     if violations:
         return violations
     if order:
-        entering = tuple([trainers[name] for name in in_order(trainers, order)])
-        problem = replace(problem, trainers=entering)
+        entering = map(trainers.__getitem__, in_order(trainers, order))
+        problem = replace(problem, trainers=tuple(entering))
     sizes = decided.allocation.sizes()
-    violations += [
-        f"trainer {name} is dropped, but has nodes"
-        for name in dropped
-        if trainers[name].current or name in sizes
-    ]
+    for name in decided.dropped:
+        if trainers[name].current or name in sizes:
+            violations += [f"trainer {name} is dropped, but has nodes"]
     if wake_at_s is not None and wake_at_s <= now_s:
         violations.append(f"wake_at_s {wake_at_s!r} is not later than now ({now_s!r})")
     return violations + find_violations(problem, decided.allocation)

@@ -33,7 +33,7 @@ class Admission(Constraint[Problem, Decided]):
     now_s: float
     records: Mapping[str, TrainerRecord]  # all trainers
     usage: Usage
-    kept: tuple[str, ...] = ()  # trainers with nodes that the problem lacks
+    kept_ids: tuple[str, ...] = ()  # trainers with nodes that the problem lacks
     name: ClassVar[str] = "admission"
 
     @property
@@ -48,8 +48,7 @@ class Admission(Constraint[Problem, Decided]):
         offered = self.admit(problem)
         decided = ask(offered)
         if offered is not problem and not decided.order:
-            admitted = offered.trainers[: offered.p_jmax]
-            order = tuple([trainer.trainer_id for trainer in admitted])
+            order = tuple(map(_id_of, offered.trainers[: offered.p_jmax]))
             decided = replace(decided, order=order)
         turn_s = self.wake_at_s(offered)
         if turn_s is None:
@@ -69,9 +68,9 @@ class Admission(Constraint[Problem, Decided]):
             self.usage,
             half_life_s=half_life_s,
             now_s=self.now_s,
-            slots=min(self.settings.p_jmax, len(problem.trainers) + len(self.kept)),
+            slots=min(self.settings.p_jmax, len(problem.trainers) + len(self.kept_ids)),
         )
-        for trainer_id in self.kept:
+        for trainer_id in self.kept_ids:
             line.charge(trainer_id, self.records[trainer_id].spec.n_min)
         return _fairly(problem, line)
 
@@ -83,20 +82,27 @@ class Admission(Constraint[Problem, Decided]):
         return self.now_s + LOOKS * half_life_s
 
 
+def _id_of(trainer: ProblemTrainer) -> str:
+    return trainer.trainer_id
+
+
 class _Room:
     """The room that caps leave."""
 
     def __init__(self, problem: Problem) -> None:
-        self._left = [cap.most for cap in problem.caps]
+        self._left: list[int] = []
         self._caps: dict[str, list[int]] = {}
         for number, cap in enumerate(problem.caps):
+            self._left.append(cap.most)
             for trainer_id in cap.trainers:
                 self._caps.setdefault(trainer_id, []).append(number)
 
     def has(self, trainer: ProblemTrainer) -> bool:
         """Return whether the trainer's caps leave room for its n_min."""
-        caps = self._caps.get(trainer.trainer_id, ())
-        return all(trainer.n_min <= self._left[number] for number in caps)
+        for number in self._caps.get(trainer.trainer_id, ()):
+            if trainer.n_min > self._left[number]:
+                return False
+        return True
 
     def take(self, trainer: ProblemTrainer) -> None:
         """Take n_min."""

@@ -23,8 +23,9 @@ class AwaitedSwaps(Constraint[Offer, Settlement]):
         """Take such nodes out of the assignment, and note them as swaps."""
         answer = ask(offer)
         coming = swaps.under_way(answer.memory, offer.pool, offer.given.now_s).values()
-        held = answer.memory.assignment
-        assignment, swapped = swaps.split(answer.assignment, self.owners, held, coming)
+        assignment, swapped = swaps.split(
+            answer.assignment, self.owners, answer.memory.assignment, coming
+        )
         return replace(answer, assignment=assignment, swaps=swapped)
 
 

@@ -36,8 +36,7 @@ def of_groups(
             members.setdefault((name, max_nodes), []).append(record.trainer_id)
     caps: list[Cap] = []
     for (name, max_nodes), trainer_ids in members.items():
-        n_kept = sum([kept.get(trainer_id, 0) for trainer_id in trainer_ids])
-        n_left = max(0, max_nodes - n_kept)
+        n_left = max(0, max_nodes - _total(trainer_ids, kept))
         caps.append(Cap(name=name, trainers=tuple(trainer_ids), most=n_left))
     return tuple(caps)
 
@@ -81,19 +80,22 @@ class WithinCaps(Constraint[Problem, Decided]):
         for _ in range(len(problem.caps) + 1):
             decided = ask(_offered(problem, bounds))
             sizes = decided.allocation.sizes()
-            order = in_order([t.trainer_id for t in problem.trainers], decided.order)
-            exceeded = [cap for cap in problem.caps if _held(cap, sizes) > cap.most]
-            if not exceeded:
+            n_min = _n_min_by_id(problem)
+            order = in_order(n_min, decided.order)
+            is_within = True
+            for cap in problem.caps:
+                if _total(cap.trainers, sizes) > cap.most:
+                    is_within = False
+                    bounds |= _cut(cap, {**sizes, **bounds}, order, n_min)
+            if is_within:
                 return stated(problem, decided, decided.allocation.assignment)
-            for cap in exceeded:
-                bounds |= _cut(problem, cap, {**sizes, **bounds}, order)
         assignment = dict(decided.allocation.assignment)
         for cap in problem.caps:
-            for last in reversed(
-                [trainer_id for trainer_id in order if trainer_id in cap.trainers]
-            ):
-                if _held(cap, Counter(assignment.values())) > cap.most:
-                    assignment = {n: t for n, t in assignment.items() if t != last}
+            for trainer_id in reversed(order):
+                if trainer_id not in cap.trainers:
+                    continue
+                if _total(cap.trainers, Counter(assignment.values())) > cap.most:
+                    _drop(trainer_id, assignment)
         return stated(problem, decided, assignment)
 
     def lifted(self, problem: Problem) -> Problem:
@@ -101,13 +103,28 @@ class WithinCaps(Constraint[Problem, Decided]):
         return replace(problem, caps=())
 
 
-def _held(cap: Cap, sizes: Mapping[str, int]) -> int:
-    return sum([sizes.get(trainer_id, 0) for trainer_id in cap.trainers])
+def _total(trainer_ids: Iterable[str], sizes: Mapping[str, int]) -> int:
+    total = 0
+    for trainer_id in trainer_ids:
+        total += sizes.get(trainer_id, 0)
+    return total
 
 
-def _cut(problem: Problem, cap: Cap, sizes: Mapping[str, int], order: list[str]) -> dict[str, int]:
+def _n_min_by_id(problem: Problem) -> dict[str, int]:
+    return {trainer.trainer_id: trainer.n_min for trainer in problem.trainers}
+
+
+def _drop(trainer_id: str, assignment: dict[str, str]) -> None:
+    """Take all its nodes from a trainer."""
+    for node, owner in list(assignment.items()):
+        if owner == trainer_id:
+            del assignment[node]
+
+
+def _cut(
+    cap: Cap, sizes: Mapping[str, int], order: Iterable[str], n_min: Mapping[str, int]
+) -> dict[str, int]:
     """Return the sizes of the members with the last admitted ones cut."""
-    n_min = {t.trainer_id: t.n_min for t in problem.trainers}
     nodes_left, bounds = cap.most, dict[str, int]()
     for trainer_id in order:
         if trainer_id in cap.trainers:
@@ -123,11 +140,11 @@ def _offered(problem: Problem, bounds: Mapping[str, int]) -> Problem:
     """Return the problem with nothing in it that policies need not know."""
     never = len(problem.nodes) + 1  # a size that nobody can have
 
-    def bound(trainer: ProblemTrainer, rank: int) -> ProblemTrainer:
-        max_size = bounds.get(trainer.trainer_id, trainer.n_max)
+    trainers: list[ProblemTrainer] = []
+    for rank, trainer in enumerate(problem.trainers):
+        max_size = min(bounds.get(trainer.trainer_id, trainer.n_max), trainer.n_max)
+        n_min = trainer.n_min
         if rank >= problem.p_jmax or not max_size:
-            return replace(trainer, n_min=never, n_max=never, must_run=False)
-        return replace(trainer, n_max=min(max_size, trainer.n_max), must_run=False)
-
-    trainers = tuple([bound(trainer, rank) for rank, trainer in enumerate(problem.trainers)])
-    return replace(problem, trainers=trainers, caps=())
+            n_min = max_size = never
+        trainers.append(replace(trainer, n_min=n_min, n_max=max_size, must_run=False))
+    return replace(problem, trainers=tuple(trainers), caps=())

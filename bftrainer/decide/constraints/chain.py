@@ -95,15 +95,15 @@ def _watched(
     changed: list[Described],
 ) -> Answer:
     """Answer as the constraint does, and note it if it bends the question or the answer."""
-    asked: list[tuple[Question, Answer]] = []
+    questions: list[tuple[Question, Answer]] = []
 
     def ask_and_note(next_question: Question) -> Answer:
         next_answer = ask(next_question)
-        asked.append((next_question, next_answer))
+        questions.append((next_question, next_answer))
         return next_answer
 
     answer = constraint.answer(question, ask_and_note)
-    if asked != [(question, answer)] or constraint.lifted(question) != question:
+    if questions != [(question, answer)] or constraint.lifted(question) != question:
         changed.append(constraint)
     return answer
 

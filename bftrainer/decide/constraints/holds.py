@@ -41,7 +41,7 @@ class RescaleBudgets(Constraint[Offer, Settlement]):
 
     def answer(self, offer: Offer, ask: AskOffer) -> Settlement:
         """Ask with its nodes kept."""
-        return ask(replace(offer, kept={**offer.kept, **self._settled(offer)}))
+        return ask(replace(offer, kept_nodes={**offer.kept_nodes, **self._settled(offer)}))
 
     def _settled(self, offer: Offer) -> dict[str, str]:
         given = offer.given
@@ -66,7 +66,7 @@ class Turns(Constraint[Offer, Settlement]):
 
     def answer(self, offer: Offer, ask: AskOffer) -> Settlement:
         """Ask with the nodes of their turns given away."""
-        return ask(replace(offer, kept={**offer.kept, **self._turn_nodes(offer)}))
+        return ask(replace(offer, kept_nodes={**offer.kept_nodes, **self._turn_nodes(offer)}))
 
     def _turn_nodes(self, offer: Offer) -> dict[str, str]:
         turn_nodes: dict[str, str] = {}
@@ -74,12 +74,12 @@ class Turns(Constraint[Offer, Settlement]):
         specs = {record.trainer_id: record.spec for record in offer.given.trainers}
         for trainer_id in turns.in_turn(offer.memory, offer.given):
             its_nodes = held_nodes.get(trainer_id, ())
-            assigned_nodes = {*offer.kept, *turn_nodes}
-            if trainer_id in offer.kept.values():
+            assigned_nodes = {*offer.kept_nodes, *turn_nodes}
+            if trainer_id in offer.kept_nodes.values():
                 continue
             if specs[trainer_id].has_size(len(its_nodes)) and assigned_nodes.isdisjoint(its_nodes):
                 turn_nodes.update(dict.fromkeys(its_nodes, trainer_id))
-            elif problem := replace(offer, kept={}).problem():
+            elif problem := replace(offer, kept_nodes={}).problem():
                 turn_nodes |= turns.given_to(trainer_id, problem, assigned_nodes)
         return turn_nodes
 

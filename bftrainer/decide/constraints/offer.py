@@ -27,12 +27,14 @@ class Offer:
     pool: Pool
     policy: AllocationPolicy | None  # None: every trainer keeps its nodes
     names: AbstractSet[str]  # the nodes of the pool that trainers may have
-    kept: Mapping[str, str] = field(default_factory=dict)  # of them: node -> trainer that keeps it
+    kept_nodes: Mapping[str, str] = field(
+        default_factory=dict
+    )  # of them: node -> trainer that keeps it
 
     def problem(self) -> Problem | None:
         """State the allocation problem of what nobody keeps; ``None``: nothing to allocate."""
-        names = self.names - self.kept.keys()
-        return of_pool(self.given, self.memory, self.pool, self.policy, names, self.kept)
+        names = self.names - self.kept_nodes.keys()
+        return of_pool(self.given, self.memory, self.pool, self.policy, names, self.kept_nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

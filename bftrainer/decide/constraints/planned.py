@@ -6,7 +6,7 @@ So no warm-up is wasted.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -32,10 +32,11 @@ class AsPlanned(Constraint[Problem, Decided]):
         One whose slow nodes were hidden from the policy may train after all.
         """
         decided = ask(problem)
-        trains = set(self.given.training.values())
-        without_work = {t: why for t, why in decided.dropped.items() if t not in trains}
+        dropped = dict(decided.dropped)
+        for trainer_id in self.given.training.values():
+            dropped.pop(trainer_id, None)
         allocation = _as_planned(decided.allocation, problem, self.given, self.memory)
-        return replace(decided, allocation=allocation, dropped=without_work)
+        return replace(decided, allocation=allocation, dropped=dropped)
 
 
 def _as_planned(
@@ -49,21 +50,31 @@ def _as_planned(
     """
     plan, training = memory.assignment, given.training
     go_on = dict(training.items() & allocation.assignment.items())
-    nodes = {node.name: node for node in problem.nodes if node.name not in go_on}
+    nodes: dict[str, ProblemNode] = {}
+    for node in problem.nodes:
+        if node.name not in go_on:
+            nodes[node.name] = node
     elsewhere = training.keys() | memory.slow_nodes.keys()
-    theirs = sorted(plan.keys() & nodes.keys() - elsewhere)
-    stays = {name: plan[name] for name in theirs}
+    stays: dict[str, str] = {}
+    for name in sorted(plan.keys() & nodes.keys() - elsewhere):
+        stays[name] = plan[name]
     if stays.items() <= allocation.assignment.items():
         return allocation
-    lasts_s = _lasts_s(given, memory, problem, [nodes[name] for name in theirs])
+    since_s = _since_s(given, memory)
     offered_s: dict[str, float] = {}  # the new node of a trainer that lasts longest
     for name, trainer_id in allocation.assignment.items():
         if name in nodes and plan.get(name) != trainer_id:
             remaining_s = _remaining_s(nodes[name], problem)
             offered_s[trainer_id] = max(remaining_s, offered_s.get(trainer_id, 0.0))
-    stays = {n: t for n, t in stays.items() if lasts_s[n] >= offered_s.get(t, 0.0)}
-    for is_any_type in (True, False):
-        kinds = {n: "" if is_any_type else node.eligibility for n, node in nodes.items()}
+    for name, trainer_id in list(stays.items()):
+        # Counted from when its trainer began to start there.
+        lasts_s = _remaining_s(nodes[name], problem) + given.now_s
+        lasts_s -= since_s.get(name, given.now_s)
+        if lasts_s < offered_s.get(trainer_id, 0.0):
+            del stays[name]
+    of_any_type = dict.fromkeys(nodes, "")
+    of_its_type = {name: node.eligibility for name, node in nodes.items()}
+    for kinds in (of_any_type, of_its_type):
         assignment = _exchanged(allocation.assignment, stays, kinds)
         exchanged = replace(allocation, assignment=assignment)
         if find_violations(problem, exchanged) == find_violations(problem, allocation):
@@ -75,9 +86,15 @@ def _exchanged(
     assignment: Mapping[str, str], stays: Mapping[str, str], kinds: Mapping[str, str]
 ) -> dict[str, str]:
     """Give each trainer as many nodes of a kind as it has, planned ones first."""
-    free = {name: trainer_id for name, trainer_id in assignment.items() if name in kinds}
-    wants = Counter((trainer_id, kinds[name]) for name, trainer_id in free.items())
-    exchanged = {name: trainer_id for name, trainer_id in assignment.items() if name not in kinds}
+    free: dict[str, str] = {}
+    exchanged: dict[str, str] = {}
+    wants = Counter[tuple[str, str]]()
+    for name, trainer_id in assignment.items():
+        if name in kinds:
+            free[name] = trainer_id
+            wants[trainer_id, kinds[name]] += 1
+        else:
+            exchanged[name] = trainer_id
     agreed = dict(stays.items() & free.items())
     for choice in (agreed, stays, free):  # in order of preference
         for name in sorted(choice.keys() - exchanged.keys()):
@@ -93,14 +110,11 @@ def _exchanged(
     return exchanged
 
 
-def _lasts_s(
-    given: DecisionInput, memory: Memory, problem: Problem, nodes: Iterable[ProblemNode]
-) -> dict[str, float]:
-    """Return how long each node lasts, counted from when its trainer began to start there."""
+def _since_s(given: DecisionInput, memory: Memory) -> dict[str, float]:
+    """Return since when a trainer starts on a node."""
     since_s = {pilot.node: pilot.requested_s for pilot in given.pilots}
     since_s.update(memory.joining.since_s)
-    now_s = given.now_s
-    return {n.name: _remaining_s(n, problem) + now_s - since_s.get(n.name, now_s) for n in nodes}
+    return since_s
 
 
 def _remaining_s(node: ProblemNode, problem: Problem) -> float:

@@ -31,28 +31,32 @@ class Rests(Constraint[Problem, Decided]):
         if not resting:
             return ask(problem)
         decided = ask(self._bounded(problem, resting))
-        wakes_s = [record.rests_until_s for record in resting]
-        if decided.wake_at_s is not None:
-            wakes_s.append(decided.wake_at_s)
-        return replace(decided, wake_at_s=min(wakes_s))
+        wake_at_s = decided.wake_at_s
+        for record in resting:
+            if wake_at_s is None or record.rests_until_s < wake_at_s:
+                wake_at_s = record.rests_until_s
+        return replace(decided, wake_at_s=wake_at_s)
 
     def _resting(self) -> list[TrainerRecord]:
         now_s = self.given.now_s
         return [record for record in self.given.trainers if now_s < record.rests_until_s]
 
     def _bounded(self, problem: Problem, resting: Sequence[TrainerRecord]) -> Problem:
-        in_problem = {node.name for node in problem.nodes}
-        sizes = Counter(
-            [owner for node, owner in self.given.training.items() if node in in_problem]
-        )
-        bounds = {r.trainer_id: sizes[r.trainer_id] for r in resting if sizes[r.trainer_id]}
+        sizes = Counter[str]()
+        for node in problem.nodes:
+            sizes[self.given.training.get(node.name, "")] += 1
+        bounds: dict[str, int] = {}
+        for record in resting:
+            if sizes[record.trainer_id]:
+                bounds[record.trainer_id] = sizes[record.trainer_id]
         if not bounds:
             return problem
-
-        def bound(trainer: ProblemTrainer) -> ProblemTrainer:
+        trainers: list[ProblemTrainer] = []
+        for trainer in problem.trainers:
             size = bounds.get(trainer.trainer_id)
             if size is None:
-                return trainer
-            return replace(trainer, n_max=max(trainer.n_min, min(trainer.n_max, size)))
-
-        return replace(problem, trainers=tuple(map(bound, problem.trainers)))
+                trainers.append(trainer)
+            else:
+                n_max = max(trainer.n_min, min(trainer.n_max, size))
+                trainers.append(replace(trainer, n_max=n_max))
+        return replace(problem, trainers=tuple(trainers))

@@ -8,6 +8,7 @@ from typing import ClassVar, Final
 
 from bftrainer.decide.constraints.chain import Ask, Constraint, stated
 from bftrainer.decide.policies.base import Decided
+from bftrainer.model.assignments import nodes_by_trainer
 from milp.problem import Problem, ProblemTrainer
 
 ROUNDS: Final = 8  # in which a policy is asked again; then what is too much stays unused
@@ -27,12 +28,14 @@ class InSizes(Constraint[Problem, Decided]):
         A trainer with a size between two of its set is bound to the smaller one, and all are asked
         for again: others may use what it leaves.
         """
-        if self.is_kept_by_policy or not any(trainer.sizes for trainer in problem.trainers):
+        trainers: dict[str, ProblemTrainer] = {}  # those with a set of sizes
+        bounds: dict[str, int] = {}
+        for trainer in problem.trainers:
+            if trainer.sizes:
+                trainers[trainer.trainer_id] = trainer
+                bounds[trainer.trainer_id] = trainer.largest_of(trainer.n_max)
+        if self.is_kept_by_policy or not bounds:
             return ask(problem)
-        trainers = {trainer.trainer_id: trainer for trainer in problem.trainers}
-        bounds = {
-            trainer_id: t.largest_of(t.n_max) for trainer_id, t in trainers.items() if t.sizes
-        }
         for _ in range(ROUNDS):
             decided = ask(_without_sets(problem, bounds))
             sizes = decided.allocation.sizes()
@@ -47,10 +50,14 @@ class InSizes(Constraint[Problem, Decided]):
             bounds |= lower
         assignment = dict(decided.allocation.assignment)
         for trainer_id, size in lower.items():
-            first = [*trainers[trainer_id].settled, *trainers[trainer_id].current]
-            its_nodes = sorted([name for name, owner in assignment.items() if owner == trainer_id])
-            for name in [n for n in dict.fromkeys([*first, *its_nodes]) if n in its_nodes][size:]:
-                del assignment[name]
+            nodes = nodes_by_trainer(assignment, assignment.keys())[trainer_id]
+            trainer = trainers[trainer_id]
+            n_left = size
+            for name in dict.fromkeys([*trainer.settled, *trainer.current, *nodes]):
+                if name in nodes and n_left:
+                    n_left -= 1
+                elif name in nodes:
+                    del assignment[name]
         return stated(problem, decided, assignment)
 
     def lifted(self, problem: Problem) -> Problem:
@@ -63,12 +70,14 @@ def _without_sets(problem: Problem, bounds: Mapping[str, int]) -> Problem:
     """Return the problem without sets of sizes; 0: a trainer may have no nodes."""
     never = len(problem.nodes) + 1  # a size that nobody can have
 
-    def bound(trainer: ProblemTrainer) -> ProblemTrainer:
+    trainers: list[ProblemTrainer] = []
+    for trainer in problem.trainers:
         max_size = bounds.get(trainer.trainer_id)
         if max_size is None:
-            return trainer
-        if not max_size:
-            return replace(trainer, n_min=never, n_max=never, sizes=())
-        return replace(trainer, n_max=max(trainer.n_min, max_size), sizes=())
-
-    return replace(problem, trainers=tuple(map(bound, problem.trainers)))
+            trainers.append(trainer)
+        elif max_size:
+            n_max = max(trainer.n_min, max_size)
+            trainers.append(replace(trainer, n_max=n_max, sizes=()))
+        else:
+            trainers.append(replace(trainer, n_min=never, n_max=never, sizes=()))
+    return replace(problem, trainers=tuple(trainers))

@@ -63,10 +63,14 @@ class Owners:
 
 def owners_of(pool: Pool, given: DecisionInput) -> Owners:
     """Return the owners; no pilots: one user runs all of them."""
-    pilots = {node.name: node.user for node in pool.nodes if node.user}
-    trainers = {}
+    pilots: dict[str, str] = {}
+    for node in pool.nodes:
+        if node.user:
+            pilots[node.name] = node.user
+    trainers: dict[str, str] = {}
     if pilots:
-        trainers = {r.trainer_id: r.spec.user for r in given.trainers}
+        for record in given.trainers:
+            trainers[record.trainer_id] = record.spec.user
     return Owners(pilots=pilots, trainers=trainers)
 
 
@@ -99,7 +103,7 @@ class PricedSwaps(Constraint[Problem, Decided]):
 
 def _worth(allocation: Allocation, problem: Problem, owners: Owners, cost_s: float) -> float:
     """Return the worth of an allocation less the price of its swaps."""
-    swaps = Counter([allocation.assignment[node] for node in owners.swaps(allocation.assignment)])
+    swaps = Counter(map(allocation.assignment.__getitem__, owners.swaps(allocation.assignment)))
     in_pool, sizes = {node.name for node in problem.nodes}, allocation.sizes()
     prices = []
     for trainer in problem.trainers:
@@ -119,15 +123,22 @@ def _worth(allocation: Allocation, problem: Problem, owners: Owners, cost_s: flo
 
 def under_way(memory: Memory, pool: Pool, now_s: float) -> dict[str, Swap]:
     """Return the swaps whose pilot has been released and whose node is not free yet."""
-    in_pool = {node.name for node in pool.nodes}
-    return {n: s for n, s in memory.swaps.items() if n not in in_pool and now_s < s.until_s}
+    swaps_under_way = dict(memory.swaps)
+    for node in pool.nodes:
+        swaps_under_way.pop(node.name, None)
+    for name, swap in memory.swaps.items():
+        if now_s >= swap.until_s:
+            swaps_under_way.pop(name, None)
+    return swaps_under_way
 
 
 def noted(memory: Memory, pool: Pool, begun: Mapping[str, str], now_s: float) -> dict[str, Swap]:
     """Return the swaps under way, and those that begin now (node -> trainer)."""
     until_s = now_s + TIMES * swap_s(memory.ends)  # later, the node has gone elsewhere
-    begun_swaps = {node: Swap(trainer_id=owner, until_s=until_s) for node, owner in begun.items()}
-    return {**under_way(memory, pool, now_s), **begun_swaps}
+    swaps = under_way(memory, pool, now_s)
+    for node, owner in begun.items():
+        swaps[node] = Swap(trainer_id=owner, until_s=until_s)
+    return swaps
 
 
 def split(
@@ -140,7 +151,9 @@ def split(
     """
     awaited = Counter(swap.trainer_id for swap in coming)
     staying, swapped = dict(assignment), dict[str, str]()
-    for node in owners.swaps(assignment) if owners.pilots else ():
+    if not owners.pilots:
+        return staying, swapped
+    for node in owners.swaps(assignment):
         trainer_id = staying.pop(node)
         if not awaited[trainer_id]:
             swapped[node] = trainer_id
