@@ -48,12 +48,15 @@ class WhatIf:
 
     def effects(self, trainer_id: str) -> tuple[ConstraintEffect, ...]:
         """Return which constraints gave a trainer other nodes than it would have without them."""
-        alone = [(name,) for name in self._changed if self._is_shaped(trainer_id, {name})]
-        if alone:
-            return tuple([self._effect(trainer_id, names) for names in alone])
-        together = self._together(trainer_id)
-        if together:
-            return (self._effect(trainer_id, together),)
+        effects: tuple[ConstraintEffect, ...] = ()
+        for name in self._changed:
+            if self._is_shaped(trainer_id, {name}):
+                effects += (self._effect(trainer_id, (name,)),)
+        if effects:
+            return effects
+        names = self._together(trainer_id)
+        if names:
+            return (self._effect(trainer_id, names),)
         return ()
 
     def _together(self, trainer_id: str) -> tuple[str, ...]:
@@ -82,13 +85,13 @@ class WhatIf:
         nodes_without = _nodes_of(trainer_id, assignment)
         if len(nodes) != len(nodes_without):
             return True
-        held = _nodes_of(trainer_id, self._offer.memory.assignment)
-        return bool(held & (nodes ^ nodes_without))
+        held_nodes = _nodes_of(trainer_id, self._offer.memory.assignment)
+        return bool(held_nodes & (nodes ^ nodes_without))
 
     def _effect(self, trainer_id: str, names: tuple[str, ...]) -> ConstraintEffect:
         return ConstraintEffect(
             names=names,
-            meanings=tuple([self._words[name] for name in names]),
+            meanings=tuple(map(self._words.__getitem__, names)),
             nodes=tuple(sorted(_nodes_of(trainer_id, self.assignment))),
             nodes_without=tuple(sorted(_nodes_of(trainer_id, self._without(set(names)) or {}))),
         )
@@ -103,9 +106,9 @@ class WhatIf:
         return self._assignments[key]
 
     def _allocated(self, without: AbstractSet[str]) -> Settlement:
-        changed: list[Described] = []
-        settlement = allocated(self._offer, without, changed)
-        for constraint in reversed(changed):  # the outermost first
+        constraints: list[Described] = []
+        settlement = allocated(self._offer, without, constraints)
+        for constraint in reversed(constraints):  # the outermost first
             self._words.setdefault(constraint.name, constraint.in_words)
         return settlement
 

@@ -18,7 +18,7 @@ IMPORTS = """\
 from collections import Counter
 
 from bftrainer.daemon.explain.constraints import constraint_sentences, effects_on, what_if
-from bftrainer.daemon.explain.sizes import ORDINARY
+from bftrainer.daemon.explain.sizes import Circumstances
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.model.decision import DecisionInput, Memory, Settings

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bftrainer.daemon.explain.constraints import constraint_sentences, effects_on, what_if
-from bftrainer.daemon.explain.sizes import ORDINARY, Circumstances
+from bftrainer.daemon.explain.sizes import Circumstances
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import Context, Decided, Policy, Traits, load_policy
 from bftrainer.model.decision import Cooling, DecisionInput, Joining, Memory, Settings, SlowNode
@@ -74,7 +74,7 @@ def effects_of(
     allocate = load_policy(settings.policy)
     (trainer,) = [one for one in given.trainers if one.trainer_id == trainer_id]
     plan = decide(given, allocate)
-    return effects_on(trainer, what_if(given, plan, allocate), ORDINARY)
+    return effects_on(trainer, what_if(given, plan, allocate), Circumstances())
 
 
 def test_the_whole_sentence() -> None:
@@ -223,7 +223,7 @@ def test_a_node_stays_where_a_trainer_starts() -> None:
     policy = Policy("fcfs-greedy", Traits(rescales=False), _crossed)
     plan = decide(given, policy)
     assert plan.assignment == {"n1": "t2", "n2": "t1"}
-    effects = effects_on(trainers[0], what_if(given, plan, policy), ORDINARY)
+    effects = effects_on(trainers[0], what_if(given, plan, policy), Circumstances())
     assert [effect.names for effect in effects] == [("planned-nodes",)]
     assert sentences_of(effects) == [
         "Without the rule that nodes stay where a trainer is about to start: n1 instead of n2.",
@@ -246,8 +246,8 @@ def test_a_node_of_another_users_pilot_comes_later() -> None:
     [
         (record("t1"), Circumstances(is_draining=True)),
         (record("t1"), Circumstances(withheld="It is held.")),
-        (replace(record("t1"), cancelled_s=T0), ORDINARY),
-        (record("t1", state=TrainerState.FINISHED), ORDINARY),
+        (replace(record("t1"), cancelled_s=T0), Circumstances()),
+        (record("t1", state=TrainerState.FINISHED), Circumstances()),
     ],
 )
 def test_nothing_is_told_where_the_decision_does_not_count(
@@ -256,7 +256,7 @@ def test_nothing_is_told_where_the_decision_does_not_count(
     given = given_of(record("t1"), cooling={"n3": COOLING})
     policy = load_policy("fcfs-greedy")
     decision = what_if(given, decide(given, policy), policy)
-    assert effects_on(record("t1"), decision, ORDINARY)
+    assert effects_on(record("t1"), decision, Circumstances())
     assert effects_on(trainer, decision, circumstances) == ()
 
 

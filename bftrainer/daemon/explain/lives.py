@@ -18,14 +18,16 @@ PATIENCE = 2.0  # intervals after which a life that got further is expected to h
 
 def kept(record: TrainerRecord) -> str:
     """Return which part of its work was kept; "": it has done none."""
-    reached, lost = record.lives.reached, record.lives.lost
-    for unit, has, gone in (
-        ("samples", reached.samples, lost.samples),
-        ("steps", reached.step, lost.step),
-        ("epochs", reached.epoch, lost.epoch),
+    lives = record.lives
+    for unit, n_reached, n_lost in (
+        ("samples", lives.reached.samples, lives.lost.samples),
+        ("steps", lives.reached.step, lives.lost.step),
+        ("epochs", lives.reached.epoch, lives.lost.epoch),
     ):
-        if has or gone:
-            return f"{quantity(100.0 * has / (has + gone))}% of {has + gone} {unit} that it trained"
+        n_trained = n_reached + n_lost
+        if n_trained:
+            share = quantity(100.0 * n_reached / n_trained)
+            return f"{share}% of {n_trained} {unit} that it trained"
     return ""
 
 
@@ -62,7 +64,9 @@ def _has_trained(lives: Lives) -> bool:
 def _place(mark: Mark) -> str:
     if mark.step:
         return f"step {mark.step}"
-    return counted(mark.samples, "sample") if mark.samples else f"epoch {mark.epoch}"
+    if mark.samples:
+        return counted(mark.samples, "sample")
+    return f"epoch {mark.epoch}"
 
 
 def _advice(record: TrainerRecord) -> str:
@@ -109,7 +113,9 @@ def restart_sentences(record: TrainerRecord) -> tuple[str, ...]:
         ),
     ]
     if restart is not None and restart.unsaved:
-        times = "once" if restart.unsaved == 1 else f"{restart.unsaved} times"
+        times = f"{restart.unsaved} times"
+        if restart.unsaved == 1:
+            times = "once"
         sentences.append(
             f"It was stopped {times} without writing a checkpoint, and lost what it had done"
             f" since the last one. {restart.unsaved_reason}"

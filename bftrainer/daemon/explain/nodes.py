@@ -28,7 +28,9 @@ def cut_off_sentence(nodes: Collection[str], n_agents: int, for_s: float) -> str
     """
     if not nodes:
         return ""
-    names = ", ".join(sorted(nodes)[:SHOWN]) + (", ..." if len(nodes) > SHOWN else "")
+    names = ", ".join(sorted(nodes)[:SHOWN])
+    if len(nodes) > SHOWN:
+        names += ", ..."
     return (
         f"BFT-1330: The daemon has not heard {len(nodes)} of its {n_agents} agents for"
         f" {for_s:.0f} s ({names}). Trainers there go on as far as is known, and no pilot is"
@@ -69,11 +71,15 @@ def true_cause(reason: str, plan: Plan, settings: Settings) -> str:
 
 def slow_sentences(memory: Memory, settings: Settings, now_s: float) -> dict[str, str]:
     """Say of each slow node how slow it is, and for how long that counts."""
-    return {
-        name: f"{name} was found slow: {_how_slow(one)} ({one.trainer_id or 'a trainer'},"
-        f" {_ago(now_s - one.seen_s)}); {_counts_on(one, settings, now_s)}."
-        for name, one in sorted(memory.slow_nodes.items())
-    }
+    sentences: dict[str, str] = {}
+    for name, slow_node in sorted(memory.slow_nodes.items()):
+        measured_in = slow_node.trainer_id or "a trainer"
+        ago = _ago(now_s - slow_node.seen_s)
+        counts_on = _counts_on(slow_node, settings, now_s)
+        sentences[name] = (
+            f"{name} was found slow: {_how_slow(slow_node)} ({measured_in}, {ago}); {counts_on}."
+        )
+    return sentences
 
 
 def straggler_sentences(
@@ -83,33 +89,36 @@ def straggler_sentences(
     if plan is None or record.state.is_final:
         return ()
     memory, sentences = plan.memory, []
-    for name, one in sorted(memory.slow_nodes.items()):
+    for name, slow_node in sorted(memory.slow_nodes.items()):
         pair = memory.replacing.get(name)
         if pair is not None and pair.trainer_id == record.trainer_id:
             sentences.append(
-                f"{name} is slow ({_how_slow(one)}) and stays until {pair.node} trains in its"
+                f"{name} is slow ({_how_slow(slow_node)}) and stays until {pair.node} trains in its"
                 " place."
             )
         elif name in observed and plan.assignment.get(name) == record.trainer_id:
             sentences.append(
-                f"{name} is slow ({_how_slow(one)}) and stays: no other node is worth more here,"
-                f" or a change would not pay back within {settings.t_fwd_s:.0f} s."
+                f"{name} is slow ({_how_slow(slow_node)}) and stays: no other node is worth more"
+                f" here, or a change would not pay back within {settings.t_fwd_s:.0f} s."
             )
-        elif one.trainer_id == record.trainer_id and name not in plan.assignment:
-            sentences.append(f"{name} is left out because it is slow ({_how_slow(one)}).")
+        elif slow_node.trainer_id == record.trainer_id and name not in plan.assignment:
+            sentences.append(f"{name} is left out because it is slow ({_how_slow(slow_node)}).")
     return tuple(sentences)
 
 
-def _how_slow(one: SlowNode) -> str:
-    return f"{one.fraction:.2f} of the others' throughput"
+def _how_slow(slow_node: SlowNode) -> str:
+    return f"{slow_node.fraction:.2f} of the others' throughput"
 
 
 def _ago(seconds: float) -> str:
-    return "now" if seconds < 2.0 else f"{seconds:.0f} s ago"
+    if seconds < 2.0:
+        return "now"
+    return f"{seconds:.0f} s ago"
 
 
-def _counts_on(one: SlowNode, settings: Settings, now_s: float) -> str:
+def _counts_on(slow_node: SlowNode, settings: Settings, now_s: float) -> str:
     """Say when its remembered fraction will have risen so far that it is forgotten."""
-    left = (1.0 - fraction_now(one, settings, now_s)) / (1.0 - forgotten_above(settings))
-    left_s = settings.straggler_memory_s * max(0.0, math.log2(left))
+    slowness = 1.0 - fraction_now(slow_node, settings, now_s)
+    halvings = math.log2(slowness / (1.0 - forgotten_above(settings)))
+    left_s = settings.straggler_memory_s * max(0.0, halvings)
     return f"that counts for {left_s / 60.0:.0f} min more"

@@ -46,32 +46,32 @@ class Circumstances:
         return not (self.withheld or self.is_draining)
 
 
-ORDINARY = Circumstances()
-
-
 def limit_sentences(
     record: TrainerRecord, plan: Plan, settings: Settings, queue: Sequence[TrainerRecord]
 ) -> list[str]:
     """Say which limits of its user or account keep it from having more nodes."""
-    limits, found = settings.limits, list[str]()
-    has = sum([one == record.trainer_id for one in plan.assignment.values()])
-    step = 1 if has else record.spec.n_min
-    for name, most, key in limits_on(record.spec, limits):
-        members = {
-            one.trainer_id for one in queue if (name, most, key) in limits_on(one.spec, limits)
-        }
-        used = sum([one in members for one in plan.assignment.values()])
-        if record.spec.n_min > most and not has:
-            found.append(
+    sentences = list[str]()
+    sizes = Counter(plan.assignment.values())
+    size, step = sizes[record.trainer_id], 1
+    if not size:
+        step = record.spec.n_min
+    for limit in limits_on(record.spec, settings.limits):
+        name, max_nodes, key = limit
+        n_used = 0
+        for member in queue:
+            if limit in limits_on(member.spec, settings.limits):
+                n_used += sizes[member.trainer_id]
+        if record.spec.n_min > max_nodes and not size:
+            sentences.append(
                 f"It cannot run: it needs {counted(record.spec.n_min, 'node')} (n_min) and the"
-                f" policy allows {name} {most} at once ({key})."
+                f" policy allows {name} {max_nodes} at once ({key})."
             )
-        elif used + step > most and has < record.spec.n_max:
-            found.append(
-                f"The trainers of {name} have {used} node{'s' if used != 1 else ''}, and the policy"
-                f" allows {most} at once ({key})."
+        elif n_used + step > max_nodes and size < record.spec.n_max:
+            sentences.append(
+                f"The trainers of {name} have {counted(n_used, 'node')}, and the policy"
+                f" allows {max_nodes} at once ({key})."
             )
-    return found
+    return sentences
 
 
 def fair_share_sentences(
@@ -81,28 +81,29 @@ def fair_share_sentences(
     usage, half_life_s = plan.memory.usage, settings.fair_share_half_life_s
     if half_life_s is None or usage.at_s is None or record.trainer_id in plan.order:
         return []
-    used = used_now(usage, half_life_s, usage.at_s)
-    spec, runs = record.spec, frozenset(plan.assignment.values())
+    used_node_s = used_now(usage, half_life_s, usage.at_s)
+    spec, running_ids = record.spec, frozenset(plan.assignment.values())
 
-    def of(spec: TrainerSpec) -> float:
-        return used.get(spec.account, {}).get(spec.user, 0.0) / NODE_H
+    def node_h(spec: TrainerSpec) -> float:
+        return used_node_s.get(spec.account, {}).get(spec.user, 0.0) / NODE_H
 
+    of_account = of_others = ""
+    if spec.account:
+        account_h = sum(used_node_s.get(spec.account, {}).values()) / NODE_H
+        of_account = f", account {spec.account} {account_h:.1f}"
     # Without names: users may not be allowed to see those of others (visibility).
-    others = [of(one.spec) for one in queue if one.trainer_id in runs]
-    account_h = sum(used.get(spec.account, {}).values()) / NODE_H
-    found = [
-        "It is the turn of others by fair share: user"
-        f" {spec.user} has used {of(spec):.1f} node-hours"
-        + (f", account {spec.account} {account_h:.1f}" if spec.account else "")
-        + (f", those who have nodes {min(others):.1f} to {max(others):.1f}" if others else "")
-        + f"; half is forgotten in {half_life_s / NODE_H:g} h."
-    ]
+    others_h = [node_h(other.spec) for other in queue if other.trainer_id in running_ids]
+    if others_h:
+        of_others = f", those who have nodes {min(others_h):.1f} to {max(others_h):.1f}"
+    has_used = f"user {spec.user} has used {node_h(spec):.1f} node-hours{of_account}{of_others}"
+    half = f"half is forgotten in {half_life_s / NODE_H:g} h"
+    sentences = [f"It is the turn of others by fair share: {has_used}; {half}."]
     wait = usage.waits.get(spec.account, {}).get(spec.user)
     if wait is not None and wait.turn_ends_s is None:
-        n_users = len({(one.spec.account, one.spec.user) for one in queue})
+        n_users = len({(waiting.spec.account, waiting.spec.user) for waiting in queue})
         left_s = max(0.0, wait.since_s + patience_s(n_users, half_life_s) - usage.at_s)
-        found.append(f"At the latest in {left_s / NODE_H:.1f} h {spec.user} comes first.")
-    return found
+        sentences.append(f"At the latest in {left_s / NODE_H:.1f} h {spec.user} comes first.")
+    return sentences
 
 
 def impossible(records: Sequence[TrainerRecord], seen: Sequence[Node]) -> dict[str, str]:
@@ -112,15 +113,16 @@ def impossible(records: Sequence[TrainerRecord], seen: Sequence[Node]) -> dict[s
         records: trainers that are not final.
         seen: all nodes of the last snapshot, in any state; empty: unknown.
     """
-    found: dict[str, str] = {}
-    for record, there in _too_few(records, [node.name for node in seen], seen, {}):
-        found[record.trainer_id] = (
-            f"It needs {counted(record.spec.n_min, 'node')} (n_min) of one type, and of those that"
-            f" it may use this cluster has {there}."
-            if there
-            else f"No node of this cluster meets its request ({asked(record.spec)})."
-        )
-    return found
+    reasons: dict[str, str] = {}
+    for record, n_suitable in _too_few(records, [node.name for node in seen], seen, {}):
+        reason = f"No node of this cluster meets its request ({asked(record.spec)})."
+        if n_suitable:
+            reason = (
+                f"It needs {counted(record.spec.n_min, 'node')} (n_min) of one type, and of those"
+                f" that it may use this cluster has {n_suitable}."
+            )
+        reasons[record.trainer_id] = reason
+    return reasons
 
 
 def cannot_start(
@@ -137,15 +139,17 @@ def cannot_start(
         seen: all nodes of the last snapshot.
         assignment: node -> trainer, of that decision.
     """
-    known = {node.name for node in seen}
-    names = [node.name for node in pool if node.name in known]
-    held = nodes_by_trainer(assignment, set(names))
-    found: dict[str, str] = {}
-    for record, there in _too_few(records, names, seen, held):
-        of_type = "" if there == len(names) else " of one type that it may use"
-        nodes = counted(record.spec.n_min, "node")
-        found[record.trainer_id] = f"It needs {nodes} (n_min) and the pool has {there}{of_type}."
-    return {**found, **impossible(records, seen)}
+    seen_names = {node.name for node in seen}
+    names = [node.name for node in pool if node.name in seen_names]
+    held_nodes = nodes_by_trainer(assignment, set(names))
+    reasons: dict[str, str] = {}
+    for record, n_suitable in _too_few(records, names, seen, held_nodes):
+        of_type = " of one type that it may use"
+        if n_suitable == len(names):
+            of_type = ""
+        needs = f"It needs {counted(record.spec.n_min, 'node')} (n_min)"
+        reasons[record.trainer_id] = f"{needs} and the pool has {n_suitable}{of_type}."
+    return {**reasons, **impossible(records, seen)}
 
 
 def _too_few(
@@ -155,12 +159,15 @@ def _too_few(
     held: Mapping[str, Sequence[str]],
 ) -> Iterator[tuple[TrainerRecord, int]]:
     """Yield the trainers that need more of these nodes than they could have, with that number."""
-    requests = [asked(record.spec) for record in records] if seen else []
+    if not seen:  # nothing is known of the cluster
+        return
+    requests = [asked(record.spec) for record in records]
     classes = Classes(names, {node.name: node for node in seen}, requests)
-    for record, request in zip(records, requests, strict=False):  # none: unknown
-        there = classes.choice(request, record.spec.n_min, held.get(record.trainer_id, ())).most
-        if there < record.spec.n_min:
-            yield record, there
+    for record, request in zip(records, requests, strict=True):
+        its_nodes = held.get(record.trainer_id, ())
+        n_suitable = classes.choice(request, record.spec.n_min, its_nodes).most
+        if n_suitable < record.spec.n_min:
+            yield record, n_suitable
 
 
 def explain_trainer(
@@ -172,7 +179,7 @@ def explain_trainer(
     observed_size: int,
     now_s: float = 0.0,
     *,
-    circumstances: Circumstances = ORDINARY,
+    circumstances: Circumstances = Circumstances(),
 ) -> tuple[str, ...]:
     """Return the reasons, most important first; none of them contradicts another.
 
@@ -187,14 +194,18 @@ def explain_trainer(
         circumstances: what counts more than the decision.
     """
     if record.state.is_final:
-        failures = f" Failures in all: {record.failures}." if record.failures else ""
+        failures = ""
+        if record.failures:
+            failures = f" Failures in all: {record.failures}."
         return (f"It is {record.state.value}: {record.reason}{failures}",)
-    planned = sum(1 for t in plan.assignment.values() if t == record.trainer_id) if plan else 0
+    planned_size = 0
+    if plan:
+        planned_size = Counter(plan.assignment.values())[record.trainer_id]
     if record.cancelled_s is not None:
         return (record.reason,)
     if not circumstances.is_decided:
         return tuple(_of_none(record, circumstances, observed_size))
-    if circumstances.settled and planned == observed_size > 0:
+    if circumstances.settled and planned_size == observed_size > 0:
         return circumstances.settled
     if plan is None:
         return ("No decision has been taken yet; the daemon has just started.",)
@@ -204,7 +215,7 @@ def explain_trainer(
         settings,
         queue,
         nodes,
-        planned,
+        planned_size,
         observed_size,
         now_s,
         is_heard=circumstances.is_heard,
@@ -243,7 +254,7 @@ def _of_plan(
         sentences += _wait(record, plan, settings, now_s)
     if planned != observed_size:
         sentences.append(_change(observed_size, planned))
-    if coming := sum(1 for t in plan.swaps.values() if t == record.trainer_id):
+    if coming := Counter(plan.swaps.values())[record.trainer_id]:
         sentences.append(
             f"{coming} more come from other users: their pilots leave, then its own start."
         )
@@ -255,25 +266,34 @@ def _of_none(record: TrainerRecord, circumstances: Circumstances, observed: int)
     why = circumstances.withheld
     if observed and record.requeued_s is None:  # else this is said already
         leaves = f"It leaves its {counted(observed, 'node')}"
-        return [why, f"{leaves}."] if why else [f"{leaves}, as all do."]
+        if why:
+            return [why, f"{leaves}."]
+        return [f"{leaves}, as all do."]
     if why:
         return [why]
-    parked = _parked(record, observed) if circumstances.is_heard else []
-    return [*parked, "It gets no nodes while all are given back."]
+    gets_none = "It gets no nodes while all are given back."
+    if not circumstances.is_heard:
+        return [gets_none]
+    return [*_parked(record, observed), gets_none]
 
 
 def _parked(record: TrainerRecord, observed: int) -> list[str]:
     """Say what a trainer without nodes that has run goes on from."""
-    return [record.reason] if record.state is TrainerState.PARKED and not observed else []
+    if record.state is TrainerState.PARKED and not observed:
+        return [record.reason]
+    return []
 
 
 def _change(observed: int, planned: int) -> str:
     """Say how a trainer comes from the size that it has to the one that it is to have."""
-    if planned > observed:
-        how = "it trains on and grows" if observed else "it trains"
-        how += " when agents and workers there have started"
+    if not planned:
+        how = "it gives all back"
+    elif planned < observed:
+        how = f"it gives {observed - planned} back"
+    elif observed:
+        how = "it trains on and grows when agents and workers there have started"
     else:
-        how = f"it gives {observed - planned if planned else 'all'} back"
+        how = "it trains when agents and workers there have started"
     return f"It is on its way from {observed} to {counted(planned, 'node')}: {how}."
 
 
@@ -283,9 +303,10 @@ def _wait(record: TrainerRecord, plan: Plan, settings: Settings, now_s: float) -
     sizes = Counter(plan.assignment.values())
     if not sizes or now_s - since_s < 60.0:
         return []
-    who = ", ".join(f"{one} ({count})" for one, count in sizes.most_common(3))
-    more = f" and {len(sizes) - 3} others" if len(sizes) > 3 else ""
-    waits = f"It has had no nodes for {(now_s - since_s) / 60.0:.0f} min; they go to {who}{more}."
+    owners = ", ".join([f"{trainer_id} ({size})" for trainer_id, size in sizes.most_common(3)])
+    if len(sizes) > 3:
+        owners += f" and {len(sizes) - 3} others"
+    waits = f"It has had no nodes for {(now_s - since_s) / 60.0:.0f} min; they go to {owners}."
     if settings.max_wait_s is None:
         return [waits, "The site bounds no waits (max_wait_s)."]
     bound = f"After {settings.max_wait_s / 60.0:.0f} min of waiting it gets its n_min (max_wait_s)."
@@ -303,18 +324,15 @@ def _size_sentences(
 ) -> list[str]:
     stuck = cannot_start(queue, plan.pool, nodes, plan.assignment)
     if not planned and record.trainer_id in stuck:
-        keeps = "It keeps its place; trainers behind it may run meanwhile."
-        skips = [keeps] if settings.skip_unstartable else []
-        why = _way_out(record, nodes) or _idle(plan, settings)
-        return [stuck[record.trainer_id], *skips, *why]
+        sentences = [stuck[record.trainer_id]]
+        if settings.skip_unstartable:
+            sentences.append("It keeps its place; trainers behind it may run meanwhile.")
+        return [*sentences, *(_way_out(record, nodes) or _idle(plan, settings))]
     limited = limit_sentences(record, plan, settings, queue)
     waits = limited or fair_share_sentences(record, plan, settings, queue)
     if waits and not planned:
         return waits
-    passed_over = stuck if settings.skip_unstartable else {}
-    in_line = [r.trainer_id for r in queue if r.trainer_id not in passed_over]
-    in_line = in_order(in_line, plan.order)
-    position = in_line.index(record.trainer_id) + 1 if record.trainer_id in in_line else 0
+    position = _position(record, plan, settings, queue, stuck)
     if position > settings.p_jmax and not planned:
         return [
             (
@@ -325,17 +343,36 @@ def _size_sentences(
     if plan.trouble:
         return [plan.trouble, "Until this is fixed, no trainer's nodes change."]
     if planned == record.spec.n_max:
-        has = "has" if observed == planned else "is to have"
+        has = "is to have"
+        if observed == planned:
+            has = "has"
         return [f"It {has} its maximum of {counted(planned, 'node')} (n_max)."]
     return _of_size(record, plan, settings, planned, limited)
+
+
+def _position(
+    record: TrainerRecord,
+    plan: Plan,
+    settings: Settings,
+    queue: Sequence[TrainerRecord],
+    stuck: Mapping[str, str],
+) -> int:
+    """Return its place in the line of those that could start, from 1; 0: it is not in it."""
+    if not settings.skip_unstartable:
+        stuck = {}
+    in_line = [waiting.trainer_id for waiting in queue if waiting.trainer_id not in stuck]
+    in_line = in_order(in_line, plan.order)
+    if record.trainer_id in in_line:
+        return in_line.index(record.trainer_id) + 1
+    return 0
 
 
 def _way_out(record: TrainerRecord, nodes: Sequence[Node]) -> list[str]:
     """Say what has a trainer run that this cluster cannot hold, whatever is idle; []: it can."""
     if not impossible([record], nodes):
         return []
-    one = replace(record, spec=replace(record.spec, n_min=1))
-    if record.spec.n_min > 1 and not impossible([one], nodes):
+    of_one_node = replace(record, spec=replace(record.spec, n_min=1))
+    if record.spec.n_min > 1 and not impossible([of_one_node], nodes):
         return [f"'bftrainer update {record.trainer_id} --nodes MIN:MAX' lets it run on fewer."]
     return ["Cancel it, and submit it with another --gres or --constraint."]
 
@@ -345,14 +382,15 @@ def _of_size(
 ) -> list[str]:
     """Say why it has this many nodes; ``limited``: by which limits."""
     pool = len(plan.pool)
-    only = [f"It may have {record.spec.nodes} nodes only (--nodes)."] if record.spec.sizes else []
+    sentences = list(limited)
+    if record.spec.sizes:
+        sentences.append(f"It may have {record.spec.nodes} nodes only (--nodes).")
     if plan.allocation is None and pool:
-        return [*limited, *only, "The last decision did not weigh it; the next one does."]
+        return [*sentences, "The last decision did not weigh it; the next one does."]
     if plan.allocation is None:
         return ["The pool is empty.", *_idle(plan, settings)]
     return [
-        *limited,
-        *only,
+        *sentences,
         *_worth(record, plan.allocation, settings, planned, pool),
         *_lost(record, plan, settings, planned),
         *_idle(plan, settings),
@@ -380,9 +418,13 @@ def _worth(
 
 
 def _best_here(planned: int, pool: int) -> str:
+    if pool == 1 and planned:
+        return "it is"
     if pool == 1:
-        return "it is" if planned else "it is not"
-    return f"{planned or 'none'} of them {'is' if planned < 2 else 'are'}"
+        return "it is not"
+    if planned < 2:
+        return f"{planned or 'none'} of them is"
+    return f"{planned} of them are"
 
 
 def _lost(record: TrainerRecord, plan: Plan, settings: Settings, planned: int) -> list[str]:
@@ -390,15 +432,16 @@ def _lost(record: TrainerRecord, plan: Plan, settings: Settings, planned: int) -
         return []
     if settings.objective is Objective.UTILITY:  # it reads no curve of throughput
         return []
-    found = losses.sentence(record, settings, plan.memory.losses, planned)
-    return [found] if found else []
+    return list(filter(None, [losses.sentence(record, settings, plan.memory.losses, planned)]))
 
 
 def gap_share(allocation: Allocation | None) -> float:
     """Return how much more a better answer may be worth, as a share of this; 0: it is the best."""
     if allocation is None or allocation.gap <= 0.0:
         return 0.0
-    return allocation.gap / allocation.objective if allocation.objective > 0.0 else math.inf
+    if allocation.objective <= 0.0:
+        return math.inf
+    return allocation.gap / allocation.objective
 
 
 def not_proven(allocation: Allocation | None) -> str:
@@ -406,8 +449,10 @@ def not_proven(allocation: Allocation | None) -> str:
     share = gap_share(allocation)
     if share < SHOWN_GAP:
         return ""
-    by = f"by at most {share:.1%}" if math.isfinite(share) else "by an unknown share"
-    return f"The last decision is not proven to be the best one: another may be better {by}."
+    margin = "by an unknown share"
+    if math.isfinite(share):
+        margin = f"by at most {share:.1%}"
+    return f"The last decision is not proven to be the best one: another may be better {margin}."
 
 
 def _of_one_more(gain: float, price: float) -> str:
@@ -422,13 +467,14 @@ def _of_one_more(gain: float, price: float) -> str:
 
 
 def _idle(plan: Plan, settings: Settings) -> list[str]:
-    reasons: dict[str, int] = {}
-    for reason in [true_cause(why, plan, settings) for why in plan.not_used.values()]:
-        reasons[reason] = reasons.get(reason, 0) + 1
-    return [
-        f"{counted(count, 'node is', 'nodes are')} not in the pool: {_of_each(reason, count)}"
-        for reason, count in sorted(reasons.items(), key=lambda kv: -kv[1])[:3]
-    ]
+    reasons = Counter[str]()
+    for why in plan.not_used.values():
+        reasons[true_cause(why, plan, settings)] += 1
+    sentences: list[str] = []
+    for reason, count in reasons.most_common(3):
+        number = counted(count, "node is", "nodes are")
+        sentences.append(f"{number} not in the pool: {_of_each(reason, count)}")
+    return sentences
 
 
 def _of_each(reason: str, count: int) -> str:
@@ -450,8 +496,10 @@ def policy_terms(decision: WhatIf | None) -> Terms:
         return {}
     terms: dict[str, tuple[Term, ...]] = {}
     for trainer_id, its_terms in decision.terms.items():
-        numbers = [Term(t.name, float(t.value), t.unit) for t in its_terms if _is_number(t)]
-        terms[trainer_id] = tuple(numbers)
+        finite_terms = filter(_is_number, its_terms)
+        terms[trainer_id] = tuple(
+            [Term(term.name, float(term.value), term.unit) for term in finite_terms]
+        )
     return terms
 
 

@@ -34,7 +34,9 @@ def trouble(record: TrainerRecord, budget: int, now_s: float) -> str:
     if is_running:
         begin = "Goes on"
     elif 0.0 < wait_s <= MAX_BACKOFF_S:  # more: the machine was rebooted since
-        begin = f"Waits {wait_s:.0f} s" if wait_s >= 1.0 else "Waits a moment"
+        begin = "Waits a moment"
+        if wait_s >= 1.0:
+            begin = f"Waits {wait_s:.0f} s"
     else:
         begin = "Is tried again"
     return (
@@ -45,13 +47,16 @@ def trouble(record: TrainerRecord, budget: int, now_s: float) -> str:
 
 def trouble_sentences(record: TrainerRecord, budget: int, now_s: float) -> tuple[str, ...]:
     """Say so in an explanation, unless it is being cancelled: then it is not tried again."""
-    sentence = trouble(record, budget, now_s) if record.cancelled_s is None else ""
-    return (sentence,) if sentence else ()
+    if record.cancelled_s is not None:
+        return ()
+    return tuple(filter(None, [trouble(record, budget, now_s)]))
 
 
 def divergence_sentences(record: TrainerRecord) -> tuple[str, ...]:
     """Say that its loss is no finite number any more."""
-    return () if record.diverged is None else (record.diverged.cause,)
+    if record.diverged is None:
+        return ()
+    return (record.diverged.cause,)
 
 
 def backend_sentences(record: TrainerRecord) -> tuple[str, ...]:
@@ -108,30 +113,36 @@ def near_speeds(
         return ()
     curve = fitted(record, explores=settings.explore_budget > 0.0).curve
     each = _samples_per_unit(curve, settings.objective, spec.weight)
-    larger = max(planned + 1, spec.n_min)
-    larger = next((size for size in spec.sizes if size > planned), larger)
-    more = marginal.gain_of_one_more if marginal and larger == planned + 1 else None
-    fewer = marginal.loss_of_one_fewer if marginal else None
-    smaller = max([size for size in spec.sizes if size < planned], default=planned - 1)
-    changes = {
-        smaller: None if fewer is None else -fewer * each,
-        planned: None,
-        larger: None if more is None else more * each,
-    }
-    left = (record.progress.total or spec.samples or 0) - record.progress.samples
-    found = []
+    smaller, larger = planned - 1, max(planned + 1, spec.n_min)
+    if spec.sizes:
+        smaller = max([size for size in spec.sizes if size < planned], default=smaller)
+        larger = min([size for size in spec.sizes if size > planned], default=larger)
+    changes: dict[int, float | None] = {smaller: None, planned: None, larger: None}
+    if marginal and marginal.loss_of_one_fewer is not None:
+        changes[smaller] = -marginal.loss_of_one_fewer * each
+    if marginal and marginal.gain_of_one_more is not None and larger == planned + 1:
+        changes[larger] = marginal.gain_of_one_more * each
+    left_samples = (record.progress.total or spec.samples or 0) - record.progress.samples
+    speeds: list[SizeSpeed] = []
     for size, change in changes.items():
-        rate = curve_at(curve, size) if size > 0 else 0.0
-        if rate > 0.0 and size <= spec.n_max and spec.has_size(size):
-            left_s = left / rate if left > 0 else None
-            found.append(
-                SizeSpeed(size=size, samples_per_s=rate, left_s=left_s, change_samples=change)
-            )
-    return tuple(found)
+        if not 0 < size <= spec.n_max or not spec.has_size(size):
+            continue
+        samples_per_s, left_s = curve_at(curve, size), None
+        if samples_per_s <= 0.0:
+            continue
+        if left_samples > 0:
+            left_s = left_samples / samples_per_s
+        speed = SizeSpeed(
+            size=size, samples_per_s=samples_per_s, left_s=left_s, change_samples=change
+        )
+        speeds.append(speed)
+    return tuple(speeds)
 
 
 def _samples_per_unit(curve: Curve, objective: Objective, weight: float) -> float:
     """Return how many samples one unit of the objective stands for (``milp.problem``)."""
     if objective is Objective.THROUGHPUT:
         return 1.0
-    return curve_at(curve, 1) / (weight if objective is Objective.WEIGHTED else 1.0)
+    if objective is Objective.WEIGHTED:
+        return curve_at(curve, 1) / weight
+    return curve_at(curve, 1)
