@@ -69,7 +69,7 @@ class Climb:
         for j in movers:
             if not size(j):
                 handing.take(j, self._trainers[j].n_min)
-        requests = [request for j in movers if (request := self._request(j))]
+        requests = list(filter(None, map(self._request, movers)))
         heapify(requests)
         while requests:
             *_, j, goal = heappop(requests)

@@ -32,13 +32,20 @@ def best_sizes(nodes: int, least: Sequence[int], worth: Sequence[Floats]) -> lis
     spare, sizes = nodes - sum(least), list(least)
     if spare < 0:
         return None
-    rows = [row[: spare + 1] for row in worth]
-    choosing = [j for j, row in enumerate(rows) if len(row) > 1]
+    choosing: list[int] = []
+    rows: list[Floats] = []
+    for j, its_worth in enumerate(worth):
+        row = its_worth[: spare + 1]
+        if len(row) > 1:
+            choosing.append(j)
+            rows.append(row)
     if not choosing:
         return sizes
-    tables = _tables([rows[j] for j in choosing[:-1]], spare)
-    for j, table in zip(reversed(choosing), reversed(tables), strict=True):
-        row = rows[j][: spare + 1]
+    tables = _tables(rows[:-1], spare)
+    for j, full_row, table in zip(
+        reversed(choosing), reversed(rows), reversed(tables), strict=True
+    ):
+        row = full_row[: spare + 1]
         extra = int((table[spare::-1][: len(row)] + row).argmax())
         sizes[j] += extra
         spare -= extra
@@ -47,7 +54,7 @@ def best_sizes(nodes: int, least: Sequence[int], worth: Sequence[Floats]) -> lis
 
 def _tables(rows: Sequence[Floats], spare: int) -> list[Floats]:
     """Return the greatest worth of the first 0, 1, 2, ... trainers by their nodes to spare."""
-    widest = max([len(row) for row in rows], default=1)
+    widest = max(map(len, rows), default=1)
     padded = np.full(widest + spare, -np.inf)
     table = padded[widest - 1 :]
     table[:] = 0.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from operator import sub
 
 from bftrainer.decide.policies.base import Decided
 from bftrainer.model.decision import Term
@@ -92,8 +93,9 @@ class Handing:
     def largest(self, j: int) -> int:
         """Most nodes it could have, were it alone."""
         home = self.home[j]
-        classes = self.accepted(j) if home is None else [home]
-        return max([self._largest(j, k) for k in classes], default=0)
+        if home is not None:
+            return self._largest(j, home)
+        return max([self._largest(j, k) for k in self.accepted(j)], default=0)
 
     def room(self, j: int) -> int:
         """Most nodes it can have while the others keep theirs; 0 without a home."""
@@ -134,12 +136,11 @@ class Handing:
         if size > self.room(j):
             return False
         home, available = self.home[j], self._left_for(j)
-        if home is None:
-            split = [0] * len(available)
-        elif not self._mixes[j]:
-            split = [size * (k == home) for k in range(len(available))]
-        else:
+        split = [0] * len(available)
+        if home is not None and self._mixes[j]:
             split = self._mixed(j, size, available)
+        elif home is not None:
+            split[home] = size
         for k, count in enumerate(split):
             self.free[k] += self._split[j][k] - count
         self._split[j] = split
@@ -153,23 +154,16 @@ class Handing:
     def _keeps_all(self, j: int, available: Sequence[int]) -> bool:
         """Return whether it can keep all the nodes it has, which one that grows must."""
         held_by_class = self.pool.held[j]
-        n_held = sum(
-            min(n, n_available) for n, n_available in zip(held_by_class, available, strict=True)
-        )
-        return n_held == len(self.pool.present[j])
+        return sum(map(min, held_by_class, available)) == len(self.pool.present[j])
 
     def _mixed(self, j: int, size: int, available: Sequence[int]) -> list[int]:
         """Nodes by class: those it has first, then of the classes with most left."""
         held_by_class, split, need = self.pool.held[j], [0] * len(available), size
         if self._keeps_all(j, available) and size >= len(self.pool.present[j]):
             split, need = list(held_by_class), size - sum(held_by_class)
-            spare = [
-                n_available - n for n_available, n in zip(available, held_by_class, strict=True)
-            ]
+            spare = list(map(sub, available, held_by_class))
         else:
-            spare = [
-                min(n_available, n) for n_available, n in zip(available, held_by_class, strict=True)
-            ]
+            spare = list(map(min, available, held_by_class))
         for k in sorted(range(len(available)), key=lambda k: -spare[k]):
             extra = min(need, spare[k])
             split[k] += extra
@@ -216,12 +210,13 @@ class Handing:
             node_price=0.0,
             solver=name,
         )
-        stopped = {ids[j]: NO_MARGINAL for j in in_line[self.problem.p_jmax :]}
+        ids_in_line = tuple(map(ids.__getitem__, in_line))
+        stopped = dict.fromkeys(ids_in_line[self.problem.p_jmax :], NO_MARGINAL)
         allocation = replace(allocation, marginals={**allocation.marginals, **stopped})
         return Decided(
             allocation=allocation,
             wake_at_s=wake_at_s,
-            order=tuple([ids[j] for j in in_line]),
+            order=ids_in_line,
             terms={trainer_id: terms(j) for j, trainer_id in enumerate(ids)},
         )
 

@@ -64,9 +64,13 @@ class Rows:
             seen: indices of the trainers, in the order of the rows.
         """
         self._handing, self.seen = handing, list(seen)
-        self._place = {j: place for place, j in enumerate(seen)}
-        self._rates = {j: handing.rates(j) for j in seen}
-        self._ahead = {j: samples_ahead(handing, context, j) for j in seen}
+        self._place: dict[int, int] = {}
+        self._rates: dict[int, list[float]] = {}
+        self._ahead: dict[int, float] = {}
+        for place, j in enumerate(seen):
+            self._place[j] = place
+            self._rates[j] = handing.rates(j)
+            self._ahead[j] = samples_ahead(handing, context, j)
         self._total = max(1, sum(handing.counts))
         self._rows = np.zeros((len(self.seen), FEATURES))
         for j in seen:
@@ -261,7 +265,7 @@ class Filling:
     def run(self, choose: Choose) -> None:
         """Take actions until void."""
         while self.seen:
-            fits = [self._fits(j) for j in self.seen]
+            fits = list(map(self._fits, self.seen))
             if not any(fits):
                 return
             action = choose(self._rows.rows(), np.array([*fits, True]))
@@ -286,7 +290,7 @@ class Filling:
 
     def worth(self) -> float:
         """Return the work that is done until the forward-looking time."""
-        return math.fsum([self._rows.worth(j) for j in self.seen])
+        return math.fsum(map(self._rows.worth, self.seen))
 
     def answer(self, name: str, context: Context, choose: Choose, until_s: float) -> Decided:
         """Return the allocation; the journal keeps the network's hash and the slot with it."""
@@ -294,7 +298,7 @@ class Filling:
         decided = self.handing.answer(name, self._terms(choose), everybody)
         model = getattr(context.options, "model", "") or SHIPPED
         sizes = dict(decided.allocation.sizes())
-        waits = any(trainer.trainer_id not in sizes for trainer in self.handing.trainers)
+        waits = len(sizes) < len(self.handing.trainers)
         state = {"model": short_hash(model), "until_s": until_s, "sizes": sizes}
         return replace(decided, state=state, wake_at_s=until_s if waits else None)
 

@@ -55,11 +55,11 @@ class Network:
 
     def arrays(self) -> dict[str, Array]:
         """The numbers by name."""
-        return {
-            parameter.name: getattr(self, parameter.name)
-            for parameter in fields(self)
-            if parameter.name != "window"
-        }
+        arrays: dict[str, Array] = {}
+        for parameter in fields(self):
+            if parameter.name != "window":
+                arrays[parameter.name] = getattr(self, parameter.name)
+        return arrays
 
     def scores(self, rows: Array) -> Array:
         """Score each action of each trainer, and void.
@@ -170,11 +170,10 @@ def _is_whole(network: Network) -> bool:
         "void": (features + 1,),
         "bias_void": (1,),
     }
-    arrays = network.arrays()
-    fits = all(arrays[name].shape == shape for name, shape in shapes.items())
-    return (
-        fits and network.window > 0 and all(np.isfinite(array).all() for array in arrays.values())
-    )
+    for name, array in network.arrays().items():
+        if array.shape != shapes[name] or not np.isfinite(array).all():
+            return False
+    return network.window > 0
 
 
 @lru_cache(maxsize=8)

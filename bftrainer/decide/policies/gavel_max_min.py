@@ -122,16 +122,21 @@ def _allocate(problem: Problem, context: Context, /) -> Decided:  # noqa: ARG001
 
 def _classes(handing: Handing, sizes: list[float]) -> dict[int, int]:
     """The class in which each trainer has its largest share of time."""
-    chooses = [j for j, home in enumerate(handing.home) if home is None and handing.accepted(j)]
+    takes_part = [j for j in range(len(sizes)) if handing.accepted(j)]
+    chooses = [j for j in takes_part if handing.home[j] is None]
     if len(handing.counts) == 1 or not chooses:
         return {}
-    takes_part = [j for j in range(len(sizes)) if handing.accepted(j)]
-    rates = [list(map(float, handing.pool.accepts[j])) for j in takes_part]
-    time_shares = max_min_time_shares(rates, [sizes[j] for j in takes_part], handing.counts)
-    shares: dict[int, list[float]] = {}
+    rates, its_sizes = list[list[float]](), list[float]()
+    for j in takes_part:
+        rates.append(list(map(float, handing.pool.accepts[j])))
+        its_sizes.append(sizes[j])
+    time_shares = max_min_time_shares(rates, its_sizes, handing.counts)
+    classes: dict[int, int] = {}
     for j, row in zip(takes_part, time_shares, strict=True):
-        shares[j] = [round(share, DIGITS) for share in row]
-    return {j: max(handing.accepted(j), key=shares[j].__getitem__) for j in chooses}
+        if handing.home[j] is None:
+            shares = [round(share, DIGITS) for share in row]
+            classes[j] = max(handing.accepted(j), key=shares.__getitem__)
+    return classes
 
 
 POLICY = Policy(

@@ -18,7 +18,7 @@ from bftrainer.decide.policies.distribution import Handing
 from bftrainer.model.decision import Term
 from milp.check import validate
 from milp.pool import PoolView, view_pool
-from milp.problem import Curve, Objective, Problem
+from milp.problem import Curve, Objective, Problem, ProblemTrainer
 from milp.tables import rate_curve, rates_up_to
 
 STAYS = 1e-9  # a size that does not change is worth so much more: fewest rescales of equal answers
@@ -56,15 +56,14 @@ def _allocate(problem: Problem, context: Context, /) -> Decided:
     validate(problem)
     options, state = context.options, context.state or {"entered": [], "round_s": None}
     # One that is no part of this problem, because its nodes are fixed for now, keeps its place.
-    before = [trainer_id for trainer_id in state["entered"] if trainer_id in context.trainers]
+    before = list(filter(context.trainers.__contains__, state["entered"]))
     line = _line(problem, before)
     pool = view_pool(replace(_ordered(problem, line), p_jmax=len(line)))
     is_round = _is_due(state["round_s"], options.period_s, context.now_s) or _stops(pool)
     entered = _enter(pool, len(line), problem.p_jmax, shrinks=is_round)
     entering = tuple([line[entry.j] for entry in entered])
     members = dict.fromkeys([*before, *entering])
-    submitted = [trainer.trainer_id for trainer in problem.trainers]
-    handing = Handing(_ordered(problem, in_order(submitted, entering)), is_spread=True)
+    handing = Handing(_ordered(problem, in_order(_by_id(problem), entering)), is_spread=True)
     entries = _enter(handing.pool, len(entering), len(entering), shrinks=is_round)
     worths = _worths(handing.pool, entries)
     _hand_out(handing, entries, worths)
@@ -82,20 +81,21 @@ def _allocate(problem: Problem, context: Context, /) -> Decided:
 
 def _line(problem: Problem, entered: Sequence[str]) -> list[str]:
     """Return trainers that have entered, in that order, then others with nodes, then all others."""
-    members = frozenset(entered)
-    trainers = {trainer.trainer_id: trainer for trainer in problem.trainers}
-    first = [trainer_id for trainer_id in entered if trainer_id in trainers]
-    first += [
-        trainer_id
-        for trainer_id, trainer in trainers.items()
-        if trainer.current and trainer_id not in members
-    ]
-    return in_order(trainers, tuple(first))
+    trainers = _by_id(problem)
+    line = dict.fromkeys(filter(trainers.__contains__, entered))
+    for trainer_id, trainer in trainers.items():
+        if trainer.current:
+            line.setdefault(trainer_id)
+    return in_order(trainers, tuple(line))
 
 
 def _ordered(problem: Problem, order: Sequence[str]) -> Problem:
-    trainers = {trainer.trainer_id: trainer for trainer in problem.trainers}
-    return replace(problem, trainers=tuple([trainers[trainer_id] for trainer_id in order]))
+    trainers = _by_id(problem)
+    return replace(problem, trainers=tuple(map(trainers.__getitem__, order)))
+
+
+def _by_id(problem: Problem) -> dict[str, ProblemTrainer]:
+    return {trainer.trainer_id: trainer for trainer in problem.trainers}
 
 
 def _is_due(round_s: float | None, period_s: float, now_s: float) -> bool:
@@ -104,21 +104,19 @@ def _is_due(round_s: float | None, period_s: float, now_s: float) -> bool:
 
 def _stops(pool: PoolView) -> bool:
     """Return whether a trainer has nodes, but fewer than n_min."""
-    return any(
-        len(names) and _home(pool, j)[1] < pool.trainers[j].n_min
-        for j, names in enumerate(pool.present)
-    )
+    for j, names in enumerate(pool.present):
+        if len(names) and _home(pool, j)[1] < pool.trainers[j].n_min:
+            return True
+    return False
 
 
 def _home(pool: PoolView, j: int) -> tuple[int, int]:
     """Return the class of which a trainer has most nodes that it accepts, and how many."""
-    nodes_held = [
-        n if is_mine else -1 for n, is_mine in zip(pool.held[j], pool.accepts[j], strict=True)
-    ]
-    max_held = max(nodes_held, default=-1)
-    if max_held >= 0:
-        return (nodes_held.index(max_held), max_held)
-    return (0, 0)
+    home, max_held = 0, -1
+    for k, n_held in enumerate(pool.held[j]):
+        if pool.accepts[j][k] and n_held > max_held:
+            home, max_held = k, n_held
+    return home, max(0, max_held)
 
 
 def _enter(pool: PoolView, first: int, most: int, *, shrinks: bool) -> list[_Entered]:
@@ -155,13 +153,13 @@ def _worths(pool: PoolView, entries: Sequence[_Entered]) -> list[Floats]:
 def _hand_out(handing: Handing, entries: Sequence[_Entered], worths: Sequence[Floats]) -> None:
     """Choose the sizes, class by class."""
     for k, count in enumerate(handing.counts):
-        of_class = [
-            (entry, worth) for entry, worth in zip(entries, worths, strict=True) if entry.k == k
-        ]
-        best = best_sizes(
-            count, [entry.least for entry, _ in of_class], [worth for _, worth in of_class]
-        )
-        for (entry, _), size in zip(of_class, best or (), strict=True):
+        of_class, its_worths = list[_Entered](), list[Floats]()
+        for entry, worth in zip(entries, worths, strict=True):
+            if entry.k == k:
+                of_class.append(entry)
+                its_worths.append(worth)
+        best = best_sizes(count, [entry.least for entry in of_class], its_worths)
+        for entry, size in zip(of_class, best or (), strict=True):
             handing.home[entry.j] = k
             handing.take(entry.j, size)
 

@@ -63,15 +63,14 @@ def _tiresias(problem: Problem, context: Context, /) -> Decided:
     """Two queues; the state lists the second one in order of entry."""
     handing = Handing(problem, admits=True)
     threshold_node_s = context.options.threshold_node_s
-    attained_node_s = {
-        t.trainer_id: context.trainers[t.trainer_id].attained_node_s for t in problem.trainers
-    }
-    second = [trainer_id for trainer_id in context.state or () if trainer_id in attained_node_s]
-    second += [
-        trainer_id
-        for trainer_id in attained_node_s
-        if attained_node_s[trainer_id] >= threshold_node_s and trainer_id not in second
-    ]
+    attained_node_s: dict[str, float] = {}
+    for trainer in problem.trainers:
+        standing = context.trainers[trainer.trainer_id]
+        attained_node_s[trainer.trainer_id] = standing.attained_node_s
+    second = list(filter(attained_node_s.__contains__, context.state or ()))
+    for trainer_id, node_s in attained_node_s.items():
+        if node_s >= threshold_node_s and trainer_id not in second:
+            second.append(trainer_id)
     rank = {trainer_id: 1 + i for i, trainer_id in enumerate(second)}
     order = by_key(handing, lambda j: rank.get(handing.trainers[j].trainer_id, 0))
 

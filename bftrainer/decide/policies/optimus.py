@@ -19,14 +19,17 @@ def _allocate(problem: Problem, context: Context, /) -> Decided:
     """Greedy, by the seconds that one node more saves."""
     handing = Handing(problem)
     admitted = admit(handing, range(len(handing.trainers)))
-    rates = {j: handing.rates(j) for j in admitted}
-    ahead = {j: samples_ahead(handing, context, j) for j in admitted}
+    rates: dict[int, list[float]] = {}
+    ahead: dict[int, float] = {}
+    for j in admitted:
+        rates[j] = handing.rates(j)
+        ahead[j] = samples_ahead(handing, context, j)
 
     def next_step(j: int, size: int) -> Step | None:
         if size + 1 >= len(rates[j]):
             return None
-        times = [seconds(ahead[j], rate) for rate in rates[j][size : size + 2]]
-        gain_s = saved(*times)
+        slow, quick = seconds(ahead[j], rates[j][size]), seconds(ahead[j], rates[j][size + 1])
+        gain_s = saved(slow, quick)
         if gain_s > 0.0:
             return Step(gain_s, size + 1)
         return None

@@ -31,14 +31,17 @@ def _allocate(problem: Problem, context: Context, /) -> Decided:  # noqa: ARG001
     handing = Handing(problem)
     sizes = fair_sizes(handing, range(len(handing.trainers)))
     admitted = admit(handing, range(len(handing.trainers)))
-    rates = {j: handing.rates(j) for j in admitted}
-    fair = {j: handing.rate(j, sizes[j]) for j in admitted}
+    rates: dict[int, list[float]] = {}
+    fair: dict[int, float] = {}
+    for j in admitted:
+        rates[j] = handing.rates(j)
+        fair[j] = handing.rate(j, sizes[j])
 
     def next_step(j: int, size: int) -> Step | None:
         higher = next_rise(rates[j], size)
         if higher is None:
             return None
-        slow, quick = (seconds(fair[j], rates[j][n]) for n in (size, higher))
+        slow, quick = seconds(fair[j], rates[j][size]), seconds(fair[j], rates[j][higher])
         return Step(saved(slow, quick) / (higher - size), higher)
 
     def why(j: int) -> tuple[Term, ...]:

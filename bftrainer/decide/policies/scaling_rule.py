@@ -126,7 +126,7 @@ def next_size(
     """
     if size not in points:
         return size
-    points = {n: point for n, point in points.items() if n >= least}  # bounds may have changed
+    points = _from(least, points)  # bounds may have changed
     above = _above(size, points, step, most)
     below = _below(size, points, step)
     if above is not None:
@@ -151,9 +151,13 @@ def neighbours(
     size: int, points: Mapping[int, MeasuredSize], *, step: int, least: int, most: int
 ) -> list[MeasuredSize]:
     """Return the points of a size and of those that ``next_size`` compares it with."""
-    points = {n: point for n, point in points.items() if n >= least}
+    points = _from(least, points)
     sizes = (_below(size, points, step), size, _above(size, points, step, most))
     return [points[n] for n in sizes if n is not None and n in points]
+
+
+def _from(least: int, points: Mapping[int, MeasuredSize]) -> dict[int, MeasuredSize]:
+    return {n: point for n, point in points.items() if n >= least}
 
 
 def _above(size: int, points: Mapping[int, MeasuredSize], step: int, most: int) -> int | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import mul
 
 import numpy as np
 import numpy.typing as npt
@@ -45,16 +46,21 @@ def exchange_rate(aligned: FloatArray, work_left: FloatArray) -> float:
 def _allocate(problem: Problem, context: Context, /) -> Decided:
     """The trainer of the best score among those that fit is next."""
     handing = Handing(problem, admits=True)
-    requests = [handing.largest(j) for j in range(len(handing.trainers))]
+    requests = list(map(handing.largest, range(len(handing.trainers))))
     work_left = _work_left(handing, context, requests)
     # A row for each class that a trainer could choose.
     rows: list[tuple[int, int]] = []
+    class_demands: list[list[float]] = []
+    row_trainers: list[int] = []
     for j, size in enumerate(requests):
-        if size:
-            rows += [(j, k) for k in _choices(handing, j)]
-    demands = np.array([_demand(handing, requests[j], j, k) for j, k in rows])
-    work = work_left[[j for j, _ in rows]]
-    demands = demands.reshape(len(rows), len(handing.counts))
+        if not size:
+            continue
+        for k in _choices(handing, j):
+            rows.append((j, k))
+            row_trainers.append(j)
+            class_demands.append(_demand(handing, size, j, k))
+    work = work_left[row_trainers]
+    demands = np.array(class_demands).reshape(len(rows), len(handing.counts))
     worth = exchange_rate(alignment(demands, handing.free, handing.counts), work)
     served: list[int] = []
     terms: dict[int, tuple[Term, ...]] = {}
@@ -85,9 +91,8 @@ def _allocate(problem: Problem, context: Context, /) -> Decided:
     waiting = [j for j in range(len(requests)) if j not in served]
     scores = alignment(demands, handing.free, handing.counts) - worth * work
     for j in waiting:
-        note(
-            j, max([scores[row] for row, choice in enumerate(rows) if choice[0] == j], default=0.0)
-        )
+        its_scores = [scores[row] for row, choice in enumerate(rows) if choice[0] == j]
+        note(j, max(its_scores, default=0.0))
     return handing.answer(POLICY.name, terms.__getitem__, [*served, *waiting])
 
 
@@ -113,8 +118,10 @@ def _demand(handing: Handing, size: int, j: int, k: int) -> list[float]:
     """Return its demand by class; a trainer that mixes classes takes of each in proportion."""
     counts, accepts = handing.counts, handing.pool.accepts[j]
     if not handing.pool.mixes[j]:
-        return [float(size * (k == home)) for home in range(len(counts))]
-    offered = [count * is_accepted for count, is_accepted in zip(counts, accepts, strict=True)]
+        demand = [0.0] * len(counts)
+        demand[k] = float(size)
+        return demand
+    offered = list(map(mul, counts, accepts))
     return [size * count / sum(offered) for count in offered]
 
 

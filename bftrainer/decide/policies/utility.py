@@ -49,8 +49,11 @@ class UtilityOptions:
 
     def payoffs(self, trainers: Iterable[ProblemTrainer], context: Context) -> list[Payoff | None]:
         """Return the trainers' payoffs; None where a completion time cannot be told."""
-        standings = [context.trainers[trainer.trainer_id] for trainer in trainers]
-        return [self._payoff(standing, context.now_s) for standing in standings]
+        payoffs: list[Payoff | None] = []
+        for trainer in trainers:
+            standing = context.trainers[trainer.trainer_id]
+            payoffs.append(self._payoff(standing, context.now_s))
+        return payoffs
 
     def _payoff(self, standing: Standing, now_s: float) -> Payoff | None:
         if standing.left_samples is None or not standing.has_rates:

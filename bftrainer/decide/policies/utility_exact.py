@@ -35,11 +35,10 @@ def _allocate(problem: Problem, context: Context, /) -> Decided:
     payoffs = options.payoffs(handing.trainers, context)
     sizes, tables = dict[int, int](), dict[int, Values]()
     for k, count in enumerate(handing.counts):
-        of_class = {
-            j: values_of(handing, j, payoff)
-            for j, payoff in enumerate(payoffs)
-            if payoff is not None and handing.home[j] == k
-        }
+        of_class: dict[int, Values] = {}
+        for j, payoff in enumerate(payoffs):
+            if payoff is not None and handing.home[j] == k:
+                of_class[j] = values_of(handing, j, payoff)
         sizes |= zip(of_class, best_sizes(list(of_class.values()), count), strict=True)
         tables |= of_class
     climbers = [options.fallback() if payoff is None else None for payoff in payoffs]
