@@ -23,7 +23,8 @@ from bftrainer.batch.batch_system import BatchSystem
 from bftrainer.batch.clock import CLOCK_NAME, STEADY
 from bftrainer.daemon.accounts import Accountant
 from bftrainer.daemon.awakenings import Awakenings
-from bftrainer.daemon.decider import Decider, DecisionFailures, Observed, input_of
+from bftrainer.daemon.decider import MS_PER_S, Observed, TakenDecision, input_of
+from bftrainer.daemon.decision_stage import DecisionKind, DecisionStage
 from bftrainer.daemon.harm.ledger import HarmRecords
 from bftrainer.daemon.harm.monitor import HarmMonitor
 from bftrainer.daemon.idle_watch import IdleWatch
@@ -62,7 +63,6 @@ from bftrainer.site.policy.calendar import next_blackout
 from bftrainer.site.policy.model import SitePolicy, settings_of
 
 LOG = logging.getLogger("bftrainer.daemon")
-HASTE_S = 0.025  # if decisions take longer, one that only gives back comes first
 TICK_S: Final = 0.1
 SAVE_LIMIT_S: Final = 60.0  # for the last checkpoints, when the daemon ends with its nodes
 LEAVE_LIMIT_S: Final = 10.0  # then for the agents
@@ -103,12 +103,10 @@ class Daemon:
         self.options, self.system, self._clock = options, system, clock
         self.in_force = InForce.of(policy, system)
         self.seen = Observed()
-        self.metrics, self.failures = MetricsRegistry(), DecisionFailures()
+        self.metrics = MetricsRegistry()
         self.manager = ServiceManager()
-        self.decider = Decider(self.in_force.allocate, self.in_force.policy_hash, self.failures)
+        self.deciding = DecisionStage(self.in_force)
         self._looking = ready_threads(1, "look")
-        self._deciding = ready_threads(1, "decide")
-        self._wanted = asyncio.Event()
         self._announced = UnseenAnnouncements()
         self.poller = Poller(
             system,
@@ -120,8 +118,6 @@ class Daemon:
         self._stopping = asyncio.Event()
         self.reloading = Reloading(self, reread)
         self._far: FarDaemon | None = None
-        self._is_new_snapshot = self._is_hasty = False
-        self._took_s = 0.0  # duration of the last full decision
         self._expected_agents: set[str] = set()
         self.background = Background()
         self.refusals, self._trouble = PilotRefusals(), SaidOnce()
@@ -190,7 +186,7 @@ class Daemon:
                 await api.stop()
                 await self.plane.stop()
                 self._looking.shutdown(wait=True, cancel_futures=True)
-                self._deciding.shutdown(wait=True, cancel_futures=True)
+                self.deciding.close()
                 self.ends.close()
                 self.claiming.close()
                 self.system.close()
@@ -300,7 +296,7 @@ class Daemon:
             draining=self.draining,
             poller=self.poller,
             metrics=self.metrics,
-            failures=self.failures,
+            failures=self.deciding.failures,
             policy_notes=self.reloading.notes,
             policy_files=self.options.policy_files,
             batch_pairs=self.options.batch_pairs,
@@ -371,8 +367,7 @@ class Daemon:
         if self._announced.hear(announcements) and known is not None:
             self.seen.snapshot = self._announced.add_to(known)
             if self.seen.snapshot is not known:  # the end of a pilot changes nothing
-                self._is_hasty = self._took_s > HASTE_S
-                self.decide_soon()
+                self.deciding.due.for_announced()
 
     async def poll_once(self, *, wants_cycle: bool) -> None:
         """Poll the batch system and process the snapshot."""
@@ -380,7 +375,7 @@ class Daemon:
         looked_s, began = AWAKE(), self._announced.look_begins()
         snapshot = await asyncio.get_running_loop().run_in_executor(
             self._looking,
-            lambda: self.decider.look_into(self._taken(wants_cycle=wants_cycle)),
+            lambda: self.deciding.decider.look_into(self._taken(wants_cycle=wants_cycle)),
         )
         if new := self._trouble.new(snapshot.failures):
             LOG.warning("batch system: %s", "; ".join(new))
@@ -421,39 +416,37 @@ class Daemon:
 
     def decide_soon(self, *, is_new_snapshot: bool = False) -> None:
         """Request a decision; requests in one turn of the event loop are merged."""
-        self._is_new_snapshot = self._is_new_snapshot or is_new_snapshot
-        self._wanted.set()
+        self.deciding.due.soon(is_new_snapshot=is_new_snapshot)
 
     async def _decide_loop(self) -> None:
         while True:
-            await self._wanted.wait()
-            self._wanted.clear()
+            await self.deciding.due.wait()
             self.reloading.put_in_force()
-            if self.plane.is_adopting and not self._finish_adopting():
+            if not self._can_decide():
                 self.manager.turned()
                 await asyncio.sleep(TICK_S)
-                self._wanted.set()
-                continue
-            if self.awakenings.is_dazed:
-                self.manager.turned()
-                await asyncio.sleep(TICK_S)
-                self._wanted.set()
+                self.decide_soon()
                 continue
             if self.seen.snapshot is not None:
-                number = self.awakenings.number()
-                given = self._given(self.seen.snapshot)
-                loop = asyncio.get_running_loop()
-                taken = await loop.run_in_executor(self._deciding, self.decider.take, given)
-                if number != self.awakenings.number():  # it is of before
-                    self._is_hasty |= given.gives_back_only
-                    self.decide_soon(is_new_snapshot=given.is_new_snapshot)
-                    continue
-                self._took_s = self._took_s if given.gives_back_only else taken[2]
-                if given.gives_back_only:
-                    self.decide_soon()  # the full decision follows
-                if taken[1].releases or not given.gives_back_only:
-                    self._carry_out(*taken)
+                await self._decide(self.seen.snapshot)
             self.manager.turned()
+
+    def _can_decide(self) -> bool:
+        """Return whether all agents are there that are waited for, and a poll has shown what is."""
+        if self.plane.is_adopting and not self._finish_adopting():
+            return False
+        return not self.awakenings.is_dazed
+
+    async def _decide(self, snapshot: Snapshot) -> None:
+        """Take the decision that is due, and carry it out unless the daemon slept meanwhile."""
+        sleeps, kind = self.awakenings.number(), self.deciding.due.next_kind()
+        decision = await self.deciding.take(self._situation(snapshot, kind))
+        if sleeps != self.awakenings.number():
+            self.deciding.due.put_off(kind)
+            return
+        self.deciding.due.taken(kind, decision.took_s)
+        if decision.plan.releases or not kind.gives_back_only:
+            self._carry_out(decision)
 
     def _finish_adopting(self) -> bool:
         """Wait for the agents of an earlier incarnation, with a time limit."""
@@ -467,11 +460,8 @@ class Daemon:
         self.seen.memory = remembered(self.journal, self.in_force.settings, observed)
         return True
 
-    def _given(self, snapshot: Snapshot) -> DecisionInput:
+    def _situation(self, snapshot: Snapshot, kind: DecisionKind) -> DecisionInput:
         """Collect the present state; changes from now on belong to the next decision."""
-        is_hasty, self._is_hasty = self._is_hasty, False
-        is_new = self._is_new_snapshot and not is_hasty
-        self._is_new_snapshot &= is_hasty
         force, policy = self.in_force, self.in_force.policy
         # The batch system knows its cycle length only after a first request.
         force.settings = self.harm.applied(settings_of(policy, self.system))
@@ -485,35 +475,36 @@ class Daemon:
             force.settings,
             self.seen.memory,
             now_s=now_s,
-            is_new_snapshot=is_new,
-            gives_back_only=is_hasty,
+            is_new_snapshot=kind.is_new_snapshot,
+            gives_back_only=kind.gives_back_only,
             may_claim=is_open,
             resting=self.harm.cooling(now_s),
             blackout=next_blackout(policy.blackouts, policy.time_zone, now_s, ahead_s),
             slept=self.awakenings.slept,
         )
 
-    def _carry_out(self, given: DecisionInput, plan: Plan, took_s: float) -> None:
+    def _carry_out(self, decision: TakenDecision) -> None:
         """Act on a plan; the state may have changed since its input was collected."""
-        self.failures.left_out(plan.memory.left_out)
+        situation, plan = decision.input, decision.plan
+        self.deciding.failures.left_out(plan.memory.left_out)
         done, before = plan, self.seen.plan
         if self.journal.trouble is not None:
-            done = plan.without_taking(given.memory)
+            done = plan.without_taking(situation.memory)
         self.seen.memory = done.memory
-        if not given.gives_back_only or before is None:
-            self.seen.plan, self.seen.given = done, given
+        if not situation.gives_back_only or before is None:
+            self.seen.plan, self.seen.given = done, situation
         self._actuate(done)  # first: jobs may be waiting for it
-        event = self._event(given)
+        event = self._event(situation)
         changed = before is None or plan.assignment != before.assignment
         if event or changed or plan.claims or plan.releases:
-            took_ms = 1000.0 * took_s
             self.seen.decisions += 1
-            self.seen.decision_ms, self.seen.decided_s = took_ms, given.now_s
-            self.decider.note(self.journal, given, plan, event=event, took_ms=took_ms)
-        self.metrics.decided(took_s)
-        self.harm.decided(given, done, took_s)
-        self.uses.saw(given, done, (self.pilots.give_backs, self.pilots.preemptions))
-        self.idle_watch.saw(given, done)
+            self.seen.decision_ms = MS_PER_S * decision.took_s
+            self.seen.decided_s = situation.now_s
+            self.deciding.decider.note(self.journal, decision, event=event)
+        self.metrics.decided(decision.took_s)
+        self.harm.decided(situation, done, decision.took_s)
+        self.uses.saw(situation, done, (self.pilots.give_backs, self.pilots.preemptions))
+        self.idle_watch.saw(situation, done)
 
     def _settled(self, found: HarmRecords) -> None:
         self.metrics.settled(found, self.harm.rule.limit_s)

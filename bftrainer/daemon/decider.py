@@ -29,6 +29,7 @@ from bftrainer.model.decision import (
     DecisionRecord,
     Event,
     Known,
+    LeftOut,
     Memory,
     PilotView,
     Plan,
@@ -39,7 +40,10 @@ from bftrainer.model.decision import (
 from bftrainer.model.fairness import Blackout
 
 LOG = logging.getLogger("bftrainer.decide")
-MOST_PLACES = 1000  # logged; the journal has all
+MOST_PLACES: Final = 1000  # logged; the journal has all
+DECISION: Final = "decision"  # kind of the journal's entries
+MS_PER_S: Final = 1000.0
+_AWAKE: Final = Slept()  # all the time
 
 
 class DecisionFailures:
@@ -59,17 +63,24 @@ class DecisionFailures:
             self._logged.add(place)
             LOG.error("a decision failed; it is repeated without the cause", exc_info=failure)
 
-    def left_out(self, known: Known) -> None:
+    def left_out(self, excluded: Known) -> None:
         """Log what is newly left out."""
-        if known or self._left_out:
-            fresh = {key: one for key, one in known.items() if key not in self._left_out}
-            for sentence in sentences(fresh):
-                LOG.error("%s", sentence)
-            self._left_out = known
+        fresh: dict[str, LeftOut] = {}
+        for key, cause in excluded.items():
+            if key not in self._left_out:
+                fresh[key] = cause
+        for sentence in sentences(fresh):
+            LOG.error("%s", sentence)
+        self._left_out = excluded
 
 
-DECISION: Final = "decision"  # kind of the journal's entries
-_AWAKE: Final = Slept()  # all the time
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenDecision:
+    """What was decided, on what, and how long it took."""
+
+    input: DecisionInput  # without what cannot be serialised
+    plan: Plan
+    took_s: float
 
 
 def input_of(
@@ -128,53 +139,51 @@ class Decider:
         """Decide by another policy from now on; not while a decision is being taken."""
         self._allocate, self._policy_hash = allocate, policy_hash
 
-    def look_into(self, seen: Snapshot) -> Snapshot:
+    def look_into(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot; check whether it can be serialised (one thread at a time).
 
         This is the slowest part of checking a decision's input, so the polling thread does it.
         """
         with suppress(CanonicalError):  # ``sound`` leaves out the offending part
-            difference(self._looked, seen, Snapshot | None)
-            self._looked = seen
-        return seen
+            difference(self._looked, snapshot, Snapshot | None)
+            self._looked = snapshot
+        return snapshot
 
-    def take(self, given: DecisionInput) -> tuple[DecisionInput, Plan, float]:
-        """Decide (any thread, one at a time).
+    def take(self, situation: DecisionInput) -> TakenDecision:
+        """Decide (any thread, one at a time)."""
+        sound = self.sound(without_the_gone(situation))
+        started_s = time.perf_counter()
+        plan = decide_surely(sound, self._allocate, self._failures.add)
+        return TakenDecision(input=sound, plan=plan, took_s=time.perf_counter() - started_s)
 
-        Returns:
-            The input without what cannot be serialised, the plan, and the duration in seconds.
-        """
-        given = self.sound(without_the_gone(given))
-        started = time.perf_counter()
-        plan = decide_surely(given, self._allocate, self._failures.add)
-        return given, plan, time.perf_counter() - started
-
-    def sound(self, given: DecisionInput) -> DecisionInput:
+    def sound(self, situation: DecisionInput) -> DecisionInput:
         """Return the input without parts that cannot be serialised."""
         try:
-            # Parts equal to known serialisable ones are not checked again, so this is cheap.
-            known = self._sound
-            if known is not None and self._looked is not None:
-                known = replace(known, snapshot=self._looked)
-            difference(known, given, DecisionInput | None)
+            # Parts equal to serialisable ones of before are not checked again, so this is cheap.
+            before = self._sound
+            if before is not None and self._looked is not None:
+                before = replace(before, snapshot=self._looked)
+            difference(before, situation, DecisionInput | None)
         except CanonicalError as problem:  # e.g. NaN
             self._failures.add(problem)
-            given = writable(given)
-        self._sound = given
-        return given
+            situation = writable(situation)
+        self._sound = situation
+        return situation
 
     def note(
         self,
         journal: Journal,
-        given: DecisionInput,
-        plan: Plan,
+        decision: TakenDecision,
         *,
         event: Event | None,
-        took_ms: float,
     ) -> None:
         """Journal a decision, after its requests have been sent."""
         record = DecisionRecord(
-            event=event, input=given, policy_hash=self._policy_hash, plan=plan, took_ms=took_ms
+            event=event,
+            input=decision.input,
+            policy_hash=self._policy_hash,
+            plan=decision.plan,
+            took_ms=MS_PER_S * decision.took_s,
         )
         journal.note_large(DECISION, record)
 

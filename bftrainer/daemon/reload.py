@@ -109,7 +109,7 @@ class Reloading:
         force.settings, force.allocate = following.settings, following.allocate
         changed = PolicyChanged(policy_hash=force.policy_hash, before=before, changes=found)
         daemon.journal.note(KIND, changed)
-        daemon.decider.adopt_policy(force.allocate, force.policy_hash)
+        daemon.deciding.adopt_policy(force)
         daemon.poller.adopt_policy(new)
         daemon.harm.adopt_policy(new)
         daemon.idle_watch.adopt_policy(new)

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 
 from _bench.site_stream import SiteStream
-from bftrainer.daemon.decider import Decider, DecisionFailures
+from bftrainer.daemon.decider import Decider, DecisionFailures, TakenDecision
 from bftrainer.daemon.harm.monitor import HarmMonitor
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
@@ -76,7 +76,8 @@ def written(path: Path, n_nodes: int, n_pending: int, steps: int) -> Written:
             looked_into = time.process_time()
             plan = decide(given, policy)
             decided = time.process_time()
-            decider.note(journal, given, plan, event=None, took_ms=1.0)
+            decision = TakenDecision(input=given, plan=plan, took_s=0.001)
+            decider.note(journal, decision, event=None)
             journal.flush()
             after.append(time.process_time() - decided)
             before.append(looked_into - began - looking[-1])

@@ -18,7 +18,8 @@ from bftrainer.batch.announcer import Announcement
 from bftrainer.batch.batch_system import PilotRequest
 from bftrainer.batch.local.adapter import LocalBatchSystem
 from bftrainer.batch.local.client import LocalClient, LocalServer
-from bftrainer.daemon.daemon import HASTE_S, Daemon, DaemonOptions
+from bftrainer.daemon.daemon import Daemon, DaemonOptions
+from bftrainer.daemon.decision_stage import HASTE_S
 from bftrainer.daemon.service import DaemonService
 from bftrainer.decide.isolation import decide_surely
 from bftrainer.model.cluster import STAND_IN, Job, JobState

@@ -41,7 +41,7 @@ def test_whoever_is_odd_is_left_out_each_time(
         given = odd if which == "o" else SOUND
         if is_looked_into:
             decider.look_into(given.snapshot)
-        taken, plan, _ = decider.take(given)
-        assert encode(taken)
-        assert set(plan.memory.left_out) == ({who} if which == "o" else set())
+        decision = decider.take(given)
+        assert encode(decision.input)
+        assert set(decision.plan.memory.left_out) == ({who} if which == "o" else set())
     assert failures.count == order.count("o")
