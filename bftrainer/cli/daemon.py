@@ -21,7 +21,8 @@ from bftrainer.fleet.background import ready_threads
 from bftrainer.model.errors import UsageError
 
 if TYPE_CHECKING:
-    from bftrainer.daemon.daemon import Daemon, DaemonOptions
+    from bftrainer.daemon.daemon import Daemon
+    from bftrainer.daemon.options import DaemonOptions
     from bftrainer.site.policy.model import SitePolicy
 
 OTHER_THREADS = 4  # for reloads and what users changed; each batch command has a pool of its own
@@ -115,7 +116,8 @@ def daemon(
     the next daemon with the same state directory takes them over.
     """
     from bftrainer.batch.batch_system import load_batch_system  # noqa: PLC0415 - all are slow
-    from bftrainer.daemon.daemon import Daemon, DaemonOptions  # noqa: PLC0415
+    from bftrainer.daemon.daemon import Daemon  # noqa: PLC0415
+    from bftrainer.daemon.options import DaemonOptions  # noqa: PLC0415
     from bftrainer.daemon.service import DaemonService  # noqa: PLC0415
     from bftrainer.fleet.logs import configure_logging  # noqa: PLC0415
     from bftrainer.fleet.wire.listener import choose_place  # noqa: PLC0415

@@ -16,6 +16,7 @@ from typing import Final
 
 from bftrainer.decide.exclusion import sentences, without_the_gone, writable
 from bftrainer.decide.isolation import decide_surely
+from bftrainer.decide.observation import event_between, situation_of
 from bftrainer.decide.policies.base import AllocationPolicy
 from bftrainer.fleet.pilots.refusals import PilotRefusals
 from bftrainer.fleet.trainers.trainers import TrainerBook
@@ -29,7 +30,6 @@ from bftrainer.model.decision import (
     DecisionRecord,
     Event,
     Known,
-    LeftOut,
     Memory,
     PilotView,
     Plan,
@@ -65,10 +65,7 @@ class DecisionFailures:
 
     def left_out(self, excluded: Known) -> None:
         """Log what is newly left out."""
-        fresh: dict[str, LeftOut] = {}
-        for key, cause in excluded.items():
-            if key not in self._left_out:
-                fresh[key] = cause
+        fresh = {key: item for key, item in excluded.items() if key not in self._left_out}
         for sentence in sentences(fresh):
             LOG.error("%s", sentence)
         self._left_out = excluded
@@ -201,7 +198,38 @@ class Observed:
     decision_ms: float = 0.0
     decided_s: float | None = None
 
+    def is_news(self, plan: Plan) -> bool:
+        """Return whether a plan asks for anything, or gives nodes to others than the last."""
+        if self.plan is None or plan.claims or plan.releases:
+            return True
+        return plan.assignment != self.plan.assignment
+
+    def follow(self, situation: DecisionInput, plan: Plan) -> None:
+        """Go by a plan; of one that only gives back, the full one before is still shown."""
+        self.memory = plan.memory
+        if self.plan is None or not situation.gives_back_only:
+            self.plan, self.given = plan, situation
+
+    def event_of(self, decided: DecisionInput) -> Event | None:
+        """Return what is other than at the decision before; None: nothing, or there was none."""
+        nodes = [pilot.node for pilot in decided.pilots if not pilot.is_leaving]
+        trainers = [record.trainer_id for record in decided.trainers]
+        pilots = [pilot.pilot_id for pilot in decided.pilots if pilot.is_held]
+        before, after = self.situation, situation_of(decided.snapshot, nodes, trainers, pilots)
+        self.situation = after
+        if before is None:
+            return None
+        return event_between(before, after, decided.now_s)
+
+    def count(self, decision: TakenDecision) -> None:
+        """Count a decision that the journal keeps."""
+        self.decisions += 1
+        self.decision_ms = MS_PER_S * decision.took_s
+        self.decided_s = decision.input.now_s
+
     def is_to_wake(self, now_s: float) -> bool:
         """Return whether the policy asked for a decision by now."""
-        wake_at_s = self.plan.wake_at_s if self.plan is not None else None
+        wake_at_s = None
+        if self.plan is not None:
+            wake_at_s = self.plan.wake_at_s
         return wake_at_s is not None and wake_at_s <= now_s

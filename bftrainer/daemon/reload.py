@@ -11,17 +11,18 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from bftrainer.batch.batch_system import BatchSystem
 from bftrainer.daemon.state import InForce
+from bftrainer.daemon.systemd import ServiceManager
 from bftrainer.decide.policies.base import load_policy as load_allocation_policy
+from bftrainer.fleet.background import Background
+from bftrainer.model.decision import Memory
 from bftrainer.model.errors import BftError, UsageError
 from bftrainer.model.views import ReloadView, SettingChange
 from bftrainer.site.policy.changes import changes, reloaded
 from bftrainer.site.policy.model import SitePolicy, policy_hash
-
-if TYPE_CHECKING:
-    from bftrainer.daemon.daemon import Daemon
 
 LOG = logging.getLogger("bftrainer.daemon")
 KIND: Final = "policy"  # of journal entries
@@ -39,27 +40,32 @@ class PolicyChanged:
 class Reloading:
     """The policy as it was last read, and what hinders it from being in force."""
 
-    def __init__(self, daemon: Daemon, read: Callable[[], SitePolicy] | None) -> None:
+    def __init__(
+        self,
+        in_force: InForce,
+        system: BatchSystem,
+        manager: ServiceManager,
+        read: Callable[[], SitePolicy] | None,
+    ) -> None:
         """Reload with ``read`` (blocking, any thread); None: there is no file."""
-        self._daemon, self._read = daemon, read
+        self._in_force, self._system, self._manager = in_force, system, manager
+        self._read = read
+        self.on_read: Callable[[], object] = lambda: None  # a policy is to be put in force
         self._next: SitePolicy | None = None
         self._one_by_one = asyncio.Lock()
+        self._background = Background()
         self._trouble = ""
         self._waiting: tuple[str, ...] = ()
 
     def notes(self) -> tuple[str, ...]:
         """Return what an administrator should know, a sentence each."""
-        waiting = ", ".join(self._waiting)
-        return tuple(
-            note
-            for note in (
-                self._trouble,
-                f"{waiting}: as before the last reload, until the daemon is restarted."
-                if waiting
-                else "",
-            )
-            if note
-        )
+        notes = []
+        if self._trouble:
+            notes.append(self._trouble)
+        if self._waiting:
+            settings = ", ".join(self._waiting)
+            notes.append(f"{settings}: as before the last reload, until the daemon is restarted.")
+        return tuple(notes)
 
     async def reload(self, by: str) -> ReloadView:
         """Read the policy; the next decision goes by it.
@@ -68,7 +74,7 @@ class Reloading:
             BftError: BFT-1546, there is none to read; BFT-21xx, it has mistakes. All stays.
         """
         async with self._one_by_one:
-            self._daemon.manager.reloading()
+            self._manager.reloading()
             try:
                 new = await asyncio.to_thread(self._read_whole)
             except BftError as error:
@@ -76,50 +82,40 @@ class Reloading:
                 LOG.error("%s asked to reload the policy: %s", by, error)  # noqa: TRY400 - its fault
                 raise
             finally:
-                self._daemon.manager.ready(self._daemon.in_force.policy)
-            found = changes(self._daemon.in_force.policy, new)
-            self._next = reloaded(self._daemon.in_force.policy, new)
+                self._manager.ready(self._in_force.policy)
+            policy = self._in_force.policy
+            differences = changes(policy, new)
+            self._next = reloaded(policy, new)
             self._trouble = ""
-            self._waiting = tuple(one.setting for one in found if one.restart)
-            LOG.info(
-                "%s reloads the policy: %s",
-                by,
-                ", ".join(one.setting for one in found) or "as it was",
-            )
-            self._daemon.decide_soon()
-            return ReloadView(policy_hash=policy_hash(self._next), changes=found)
+            self._waiting = tuple(change.setting for change in differences if change.restart)
+            settings = ", ".join(change.setting for change in differences)
+            LOG.info("%s reloads the policy: %s", by, settings or "as it was")
+            self.on_read()
+            return ReloadView(policy_hash=policy_hash(self._next), changes=differences)
 
     def on_signal(self) -> None:
         """Reload in the background; log and status say what was wrong."""
-        self._daemon.background.run(self._reload_quietly())
+        self._background.run(self._reload_quietly())
 
     async def _reload_quietly(self) -> None:
         with suppress(BftError):
             await self.reload("SIGHUP")
 
-    def put_in_force(self) -> None:
-        """Make the policy read last the daemon's; call it between two decisions."""
+    def put_in_force(self) -> PolicyChanged | None:
+        """Put the policy read last in force; call it between two decisions.
+
+        Returns:
+            What has changed, for those who keep values of the policy; None: nothing has.
+        """
         new, self._next = self._next, None
-        daemon, old = self._daemon, self._daemon.in_force.policy
+        in_force, old = self._in_force, self._in_force.policy
         if new is None or new == old:
-            return
-        force, following = daemon.in_force, InForce.of(new, daemon.system)
-        before, found = force.policy_hash, changes(old, new)
-        force.policy, force.policy_hash = new, following.policy_hash
-        force.settings, force.allocate = following.settings, following.allocate
-        changed = PolicyChanged(policy_hash=force.policy_hash, before=before, changes=found)
-        daemon.journal.note(KIND, changed)
-        daemon.deciding.adopt_policy(force)
-        daemon.poller.adopt_policy(new)
-        daemon.harm.adopt_policy(new)
-        daemon.idle_watch.adopt_policy(new)
-        daemon.plane.adopt_policy(new)
-        daemon.pilots.unreachable_s = new.unreachable_s
-        daemon.journal.keep(86_400.0 * new.journal_days)
-        daemon.manager.ready(new)  # polls may be further apart now
-        logging.getLogger("bftrainer").setLevel(new.log_level.upper())
-        _forget(daemon, {one.setting for one in found})
-        LOG.info("policy %s is in force", force.policy_hash[:12])
+            return None
+        hash_before = in_force.policy_hash
+        in_force.become(new, self._system)
+        return PolicyChanged(
+            policy_hash=in_force.policy_hash, before=hash_before, changes=changes(old, new)
+        )
 
     def _read_whole(self) -> SitePolicy:
         if self._read is None:
@@ -133,11 +129,11 @@ class Reloading:
         return new
 
 
-def _forget(daemon: Daemon, changed: set[str]) -> None:
-    """Drop what was learnt under settings that hold no more, as at a start."""
-    memory = daemon.seen.memory
-    if changed & {"policy", "policy_options"}:
+def memory_under(memory: Memory, policy: SitePolicy, changed: PolicyChanged) -> Memory:
+    """Return it without what was learnt under settings that hold no more, as at a start."""
+    settings = {change.setting for change in changed.changes}
+    if settings & {"policy", "policy_options"}:
         memory = replace(memory, policy_state=None)
-    if not daemon.in_force.policy.straggler_threshold:
+    if not policy.straggler_threshold:
         memory = replace(memory, slow_nodes={})
-    daemon.seen.memory = memory
+    return memory

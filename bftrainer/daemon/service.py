@@ -14,6 +14,7 @@ from bftrainer.api.service import Peer
 from bftrainer.batch.clock import now_s
 from bftrainer.daemon.daemon import Daemon
 from bftrainer.daemon.notifier import check_user
+from bftrainer.daemon.state import DaemonState
 from bftrainer.daemon.views import DaemonViews
 from bftrainer.decide.constraints.caps import limits_on
 from bftrainer.decide.isolation import unfit
@@ -38,17 +39,18 @@ class DaemonTrials:
 
     def __init__(
         self,
-        daemon: Daemon,
+        state: DaemonState,
         check_room: Callable[[Sequence[TrainerSpec], Peer], None],
         trainers: Callable[[], Sequence[TrainerView]],
     ) -> None:
         """Check a group's room as ``DaemonService`` checks that of a trainer."""
-        self._daemon, self._check_room, self._trainers = daemon, check_room, trainers
+        self._state, self._check_room, self._views = state, check_room, trainers
+        self._trainers = state.plane.trainers
 
     def studies(self, user: str) -> tuple[StudyCount, ...]:
         """Return the user's studies, in order of their first trial."""
         found: dict[str, list[TrialView]] = {}
-        for record in self._daemon.trainers.records.values():
+        for record in self._trainers.records.values():
             if record.spec.trial is not None and record.spec.user == user:
                 found.setdefault(record.spec.trial.study, []).append(self._view(record))
         return tuple(
@@ -63,26 +65,26 @@ class DaemonTrials:
 
     def study(self, user: str, study: str, seen: Seen | None = None) -> StudyView:
         """Return the trials of a study; only what is new to who has seen this daemon's."""
-        daemon, plan = self._daemon, self._daemon.seen.plan
+        state, plan = self._state, self._state.seen.plan
         records = self._records(user, study)
-        is_whole = seen is None or seen.incarnation != daemon.incarnation
+        is_whole = seen is None or seen.incarnation != state.incarnation
         if seen is not None and not is_whole:
-            new = daemon.trainers.news.since(user, study, seen.change)
+            new = self._trainers.news.since(user, study, seen.change)
             records = [r for r in records if r.spec.trial and r.spec.trial.number in new]
         return StudyView(
             study=study,
-            change=daemon.trainers.news.count(user, study),
-            incarnation=daemon.incarnation,
+            change=self._trainers.news.count(user, study),
+            incarnation=state.incarnation,
             pool_nodes=len(plan.pool) if plan else 0,
             trials=tuple(map(self._view, records)),
             is_whole=is_whole,
-            daemon=daemon.keys.public,
+            daemon=state.public_key,
         )
 
     async def news(self, user: str, study: str, seen: Seen, limit_s: float) -> None:
         """Wait until a study is another than it was seen, or the time is over."""
-        if seen.incarnation == self._daemon.incarnation:
-            await self._daemon.trainers.news.wait(user, study, seen.change, limit_s)
+        if seen.incarnation == self._state.incarnation:
+            await self._trainers.news.wait(user, study, seen.change, limit_s)
 
     def unknown(self, specs: Sequence[TrainerSpec]) -> tuple[TrainerSpec, ...]:
         """Return those that are not submitted yet."""
@@ -92,9 +94,9 @@ class DaemonTrials:
     def submit(self, specs: Sequence[TrainerSpec], peer: Peer) -> tuple[TrialView, ...]:
         """Accept trials of one study, all or none; those that are known stay as they are."""
         if new := self.unknown(specs):
-            check_places(new, self._trainers())
+            check_places(new, self._views())
             self._check_room(new, peer)
-            self._daemon.trainers.submit_all(new)
+            self._trainers.submit_all(new)
         wanted = {spec.trial.key for spec in specs if spec.trial}
         records = self._records(specs[0].user, _study(specs[0]))
         return tuple(self._view(record) for record in records if _key(record) in wanted)
@@ -102,7 +104,7 @@ class DaemonTrials:
     def _records(self, user: str, study: str) -> list[TrainerRecord]:
         return [
             record
-            for record in self._daemon.trainers.records.values()
+            for record in self._trainers.records.values()
             if record.spec.trial is not None
             and record.spec.trial.study == study
             and record.spec.user == user
@@ -112,7 +114,7 @@ class DaemonTrials:
         if record.spec.trial is None:
             raise TypeError(f"{record.trainer_id} is no trial")
         is_long_over = record.ended_s is not None and record.ended_s < now_s() - LONG_S
-        observed, _ = self._daemon.trainers.nodes_of(record.trainer_id)
+        observed, _ = self._trainers.nodes_of(record.trainer_id)
         return TrialView(
             trainer_id=record.trainer_id,
             tag=record.spec.trial,
@@ -180,11 +182,11 @@ class DaemonService(DaemonViews):
     def __init__(self, daemon: Daemon) -> None:
         super().__init__(daemon.state)
         self._daemon = daemon
-        self.trials = DaemonTrials(daemon, self._check_new, self.trainers)
+        self.trials = DaemonTrials(daemon.state, self._check_new, self.trainers)
         self._allowance = Allowance(
             lambda: (
-                daemon.in_force.policy.max_trainers_per_user,
-                daemon.in_force.policy.submissions_per_minute_per_user,
+                daemon.state.in_force.policy.max_trainers_per_user,
+                daemon.state.in_force.policy.submissions_per_minute_per_user,
             ),
             time.monotonic,
         )
@@ -192,7 +194,7 @@ class DaemonService(DaemonViews):
     def submit(self, spec: TrainerSpec, peer: Peer) -> TrainerView:
         """Accept a trainer; it is durable when this returns."""
         self._check_new([spec], peer)
-        return self._view(self._daemon.trainers.submit(spec))
+        return self._view(self._trainers.submit(spec))
 
     def _check_new(self, specs: Sequence[TrainerSpec], peer: Peer) -> None:
         """Refuse trainers that this user cannot submit now; else they count as a submission."""
@@ -205,8 +207,8 @@ class DaemonService(DaemonViews):
 
     def _check_room(self, specs: Sequence[TrainerSpec]) -> None:
         """Refuse so many trainers more, or one that the policy or the solver does not admit."""
-        policy = self._daemon.in_force.policy
-        active = self._daemon.trainers.waiting_and_running()
+        policy = self._state.in_force.policy
+        active = self._trainers.waiting_and_running()
         if policy.max_trainers and len(active) + len(specs) > policy.max_trainers:
             raise UsageError(
                 "BFT-1009",
@@ -219,8 +221,8 @@ class DaemonService(DaemonViews):
             self._check_sizes(spec)
 
     def _check_sizes(self, spec: TrainerSpec) -> None:
-        limits = limits_on(spec, self._daemon.in_force.settings.limits)
-        if of_each := self._daemon.in_force.policy.max_nodes_per_trainer:
+        limits = limits_on(spec, self._state.in_force.settings.limits)
+        if of_each := self._state.in_force.policy.max_nodes_per_trainer:
             limits.append(("each trainer", of_each, "max_nodes_per_trainer"))
         for name, most, key in limits:
             if spec.n_min > most:
@@ -232,12 +234,12 @@ class DaemonService(DaemonViews):
                 )
         load_runtime(spec.runtime).check(spec)
         check_user(spec)
-        check_fit(spec, self._daemon.in_force.settings)
+        check_fit(spec, self._state.in_force.settings)
 
     def cancel(self, trainer_id: str, peer: Peer, *, now: bool = False) -> TrainerView:
         """End a trainer; BFT-1005 if it belongs to another user."""
         self._owned(trainer_id, peer)
-        return self._view(self._daemon.trainers.cancel(trainer_id, now=now))
+        return self._view(self._trainers.cancel(trainer_id, now=now))
 
     def change(self, trainer_id: str, change: TrainerChange, peer: Peer) -> TrainerView:
         """Hold, release or update a trainer; BFT-1005, and BFT-1043 if it has ended."""
@@ -245,13 +247,13 @@ class DaemonService(DaemonViews):
         if record.state.is_final or record.cancelled_s is not None:
             raise has_ended(record)
         if check_growth(record, change):
-            others = self._daemon.trainers.waiting_and_running()
+            others = self._trainers.waiting_and_running()
             self._allowance.check_count(record.spec.user, others)
         spec = change.applied(record.spec)
         if spec is not record.spec:
             check_spec(spec)
             self._check_sizes(spec)
-        return self._view(self._daemon.trainers.change(trainer_id, change))
+        return self._view(self._trainers.change(trainer_id, change))
 
     def requeue(self, trainer_id: str, peer: Peer) -> TrainerView:
         """Start it again from its checkpoint; one that has ended becomes a new trainer."""
@@ -267,7 +269,7 @@ class DaemonService(DaemonViews):
                 raise error.of_requeue(trainer_id) from error
             self._check_room([record.spec])
             self._allowance.took(record.spec.user)
-        return self._view(self._daemon.trainers.requeue(trainer_id))
+        return self._view(self._trainers.requeue(trainer_id))
 
     def _owned(self, trainer_id: str, peer: Peer) -> TrainerRecord:
         """Return a trainer that this user may change."""
@@ -283,7 +285,7 @@ class DaemonService(DaemonViews):
 
     def flush(self) -> None:
         """Wait until accepted entries are on disk or have failed (blocking, any thread)."""
-        self._daemon.journal.flush()
+        self._state.journal.flush()
 
     def shutdown(self, peer: Peer, release: str = "") -> None:
         """Stop the daemon, with ``release`` ("saved", "now") after all its nodes."""
@@ -301,11 +303,11 @@ class DaemonService(DaemonViews):
     def drain(self, peer: Peer, limit_s: float) -> DrainView:
         """Give all nodes back within the limit, and take none until ``resume``."""
         _check_administers(peer, "give its nodes back")
-        self._daemon.draining.begin(peer.user, limit_s)
-        nodes = tuple(sorted(self._daemon.pilots.by_node()))
+        self._state.draining.begin(peer.user, limit_s)
+        nodes = tuple(sorted(self._state.pilots.by_node()))
         return DrainView(nodes=nodes, deadline_s=time.time() + limit_s)
 
     def resume(self, peer: Peer) -> None:
         """Take nodes again."""
         _check_administers(peer, "let it take nodes again")
-        self._daemon.draining.resume(peer.user)
+        self._state.draining.resume(peer.user)

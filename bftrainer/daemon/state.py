@@ -1,6 +1,6 @@
 """The daemon's state as views read it: no view can stop, decide or give back anything.
 
-``Daemon`` builds one ``DaemonState`` at its start; its books change as the daemon runs.
+``Incarnation`` builds one ``DaemonState`` at its start; its books change as the daemon runs.
 """
 
 from __future__ import annotations
@@ -49,6 +49,12 @@ class InForce:
             allocate=load_allocation_policy(policy.policy),
         )
 
+    def become(self, policy: SitePolicy, system: BatchSystem) -> None:
+        """Put another policy in force, all of it at once; BFT-3050, and nothing has changed."""
+        following = InForce.of(policy, system)
+        self.policy, self.policy_hash = following.policy, following.policy_hash
+        self.settings, self.allocate = following.settings, following.allocate
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonState:
@@ -57,6 +63,7 @@ class DaemonState:
     incarnation: int
     started_s: float
     batch_system: str
+    public_key: str
     in_force: InForce
     seen: Observed
     journal: Journal

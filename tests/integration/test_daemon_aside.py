@@ -18,8 +18,9 @@ from bftrainer.batch.announcer import Announcement
 from bftrainer.batch.batch_system import PilotRequest
 from bftrainer.batch.local.adapter import LocalBatchSystem
 from bftrainer.batch.local.client import LocalClient, LocalServer
-from bftrainer.daemon.daemon import Daemon, DaemonOptions
+from bftrainer.daemon.daemon import Daemon
 from bftrainer.daemon.decision_stage import HASTE_S
+from bftrainer.daemon.options import DaemonOptions
 from bftrainer.daemon.service import DaemonService
 from bftrainer.decide.isolation import decide_surely
 from bftrainer.model.cluster import STAND_IN, Job, JobState
@@ -121,7 +122,7 @@ def test_a_cancel_does_not_wait_behind_a_submission(site: Running) -> None:
     site.server.client.cancel([first])
     wait_for(lambda: len(site.system.asked) > asked, what="a submission hangs")
     [held] = [j for j in site.server.client.snapshot()["jobs"] if j["nodes"] == [agent.name]]
-    [hello] = site.daemon.agents.connected.values()
+    [hello] = site.daemon.state.plane.agents.connected.values()
     os.kill(hello.pid, signal.SIGSTOP)  # it is lost, and cancelled by force
     try:
         wait_for(lambda: held["job_id"] in site.system.cancelled, what="its cancel")
@@ -173,7 +174,7 @@ def test_a_job_that_is_announced_does_not_wait_for_a_long_decision(
         hasty.append(given.gives_back_only)
         if not given.gives_back_only:
             time.sleep(2 * HASTE_S)  # so that the next one is preceded
-            if site.daemon.pilots.give_backs:
+            if site.daemon.state.pilots.give_backs:
                 assert goes_on.wait(60)
         return decide_surely(given, *others)  # type: ignore[arg-type]  # those that it was called with
 
@@ -189,8 +190,8 @@ def test_a_job_that_is_announced_does_not_wait_for_a_long_decision(
             submit_s=time.time(),
         )
         said = Announcement(at_s=time.time(), partition="", job=job)
-        site.loop.call_soon_threadsafe(site.daemon.on_announced, (said,))
-        wait_for(lambda: site.daemon.pilots.give_backs, what="a pilot is given up")
+        site.loop.call_soon_threadsafe(site.daemon.incarnation.on_announced, (said,))
+        wait_for(lambda: site.daemon.state.pilots.give_backs, what="a pilot is given up")
         wait_for(lambda: hasty[-2:] == [True, False], what="the whole decision")
         assert not goes_on.is_set()
     finally:

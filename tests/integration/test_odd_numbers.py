@@ -10,7 +10,8 @@ from pathlib import Path
 
 from bftrainer.batch.local.adapter import LocalBatchSystem
 from bftrainer.batch.local.client import start_server
-from bftrainer.daemon.daemon import Daemon, DaemonOptions
+from bftrainer.daemon.daemon import Daemon
+from bftrainer.daemon.options import DaemonOptions
 from bftrainer.daemon.service import DaemonService
 from bftrainer.journal.journal import Journal
 from bftrainer.lab.simulator.journal_replay import KIND, take_again
@@ -69,14 +70,16 @@ async def _live(daemon: Daemon, base: Path) -> None:
                 await asyncio.sleep(0.02)
 
     await until(ready.is_set, "it starts")
-    book = daemon.trainers
+    book = daemon.state.plane.trainers
     for name in ("innocent", "odd"):
         book.submit(trainer_spec(base / name, SLOW))
     odd = book.trainers["t2"]
     odd.record = replace(odd.record, costs=MeasuredCosts(rescale_up_s=math.nan))
     book.records["t2"] = odd.record
-    await until(lambda: daemon.agents.connected, "a pilot comes")
+    await until(lambda: daemon.state.plane.agents.connected, "a pilot comes")
     await until(lambda: book.nodes_of("t1") != ((), ()), "t1 has a worker")
-    await until(lambda: any(p.start_s for p in daemon.pilots.pilots.values()), "a look shows it")
+    await until(
+        lambda: any(p.start_s for p in daemon.state.pilots.pilots.values()), "a look shows it"
+    )
     daemon.stop()
     await running

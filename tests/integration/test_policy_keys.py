@@ -17,7 +17,8 @@ from pydantic import BaseModel
 
 from bftrainer.batch.local.adapter import LocalBatchSystem
 from bftrainer.batch.local.client import LocalClient
-from bftrainer.daemon.daemon import Daemon, DaemonOptions
+from bftrainer.daemon.daemon import Daemon
+from bftrainer.daemon.options import DaemonOptions
 from bftrainer.daemon.service import DaemonService
 from bftrainer.model.views import ReloadView
 from bftrainer.site.policy.model import SitePolicy
@@ -87,9 +88,9 @@ async def started(base: Path, policy: SitePolicy, new: SitePolicy) -> AsyncItera
     )
     running = asyncio.create_task(daemon.run(on_ready=ready.set))
     await ready.wait()
-    daemon.trainers.submit(light_spec(base / "a"))
+    daemon.state.plane.trainers.submit(light_spec(base / "a"))
     async with asyncio.timeout(30):
-        while daemon.seen.given is None or not daemon.seen.given.trainers:  # noqa: ASYNC110
+        while daemon.state.seen.given is None or not daemon.state.seen.given.trainers:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     try:
         yield daemon
