@@ -9,9 +9,10 @@ all pilots are gone: shortly before it, the remaining ones are told to leave at 
 
 from __future__ import annotations
 
+import enum
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -27,6 +28,23 @@ KIND: Final = "drain"  # of journal entries
 SAID_AGAIN_S: Final = 86_400.0  # the journal drops old entries
 END_S: Final = 5.0  # before the deadline: agents are told, then cancelled, then with force
 END_SHARE: Final = 0.25  # of a time shorter than four times that
+
+
+class DrainPhase(enum.StrEnum):
+    """Phases of the kill switch."""
+
+    OFF = "off"  # nodes are taken
+    DRAINING = "draining"  # an administrator has all nodes given back, and none taken
+    ENDING = "ending"  # all nodes are given back because the daemon ends
+
+
+DRAIN_CHANGES: Final[Mapping[DrainPhase, frozenset[DrainPhase]]] = {
+    DrainPhase.OFF: frozenset({DrainPhase.DRAINING, DrainPhase.ENDING}),
+    # An administrator may give another limit.
+    DrainPhase.DRAINING: frozenset(DrainPhase),
+    # Nodes taken again would be lost when the daemon has ended. It may be told to end sooner.
+    DrainPhase.ENDING: frozenset({DrainPhase.ENDING}),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,43 +72,49 @@ class Draining:
     ) -> None:
         self._journal, self._pilots, self._plane, self._ends = journal, pilots, plane, ends
         self._decide_soon, self._clock = decide_soon, clock
-        self._reason = ""
+        self._phase = DrainPhase.OFF
+        self._reason = ""  # for agents, unless it is off
         self._end_s = 0.0  # when workers are no longer waited for (monotonic)
-        self._said_s = 0.0
-        self._drain: Drain | None = None
-        last = journal.latest(KIND)
-        found = last.payload_if(Drain) if last is not None else None
-        if found is not None and not found.is_over:
-            self._note(found)
-            self._start(found)
+        self._noted_s = 0.0
+        self._drain: Drain | None = None  # in the journal, and not called off
+        entry = journal.latest(KIND)
+        before = None
+        if entry is not None:
+            before = entry.payload_if(Drain)
+        if before is not None and not before.is_over:
+            self._note(before)
+            self._start(before)
             LOG.warning("%s", self.sentence())
 
     @property
     def is_on(self) -> bool:
         """Return whether nodes are given back and none are taken."""
-        return bool(self._reason)
+        return self._phase is not DrainPhase.OFF
 
     def begin(self, by: str, limit_s: float) -> None:
-        """Give all nodes back within the limit."""
+        """Give all nodes back within the limit; of a daemon that ends, the next one obeys."""
         now_s = self._clock()
         drain = Drain(by=by, since_s=now_s, deadline_s=now_s + limit_s)
-        self._pilots.keep_retired()  # the limit may be another one than before
         self._note(drain)
         self._start(drain)
         LOG.warning("%s", self.sentence())
 
     def resume(self, by: str) -> None:
-        """Take nodes again."""
+        """Take nodes again; of a daemon that ends, the next one does."""
         if self._drain is None:
             return
         self._note(replace(self._drain, is_over=True))
-        self._drain, self._reason = None, ""
+        self._drain = None
+        if not self._becomes(DrainPhase.OFF):
+            LOG.warning("%s resumes: the next daemon takes nodes again", by)
+            return
         self._pilots.keep_retired()
         self._decide_soon()
         LOG.warning("%s resumes: nodes are taken again", by)
 
     def end_daemon(self, reason: str, save_s: float) -> None:
         """Give all nodes back because the daemon ends; workers have ``save_s`` to save."""
+        self._becomes(DrainPhase.ENDING)
         self._reason, self._end_s = reason, time.monotonic() + save_s
         self._decide_soon()
         self.tick()
@@ -102,43 +126,54 @@ class Draining:
         left_s = self._end_s - time.monotonic()
         if self._pilots.retire(max(0.0, left_s)):
             self._decide_soon()  # retired nodes are no offers: their trainers park
-        busy = self._plane.trainers.busy_pilots() if left_s > 0.0 else frozenset()
-        self._ends.release(
-            [
-                Release(pilot_id=pilot_id, node=pilot.record.node, reason=self._reason)
-                for pilot_id, pilot in self._pilots.pilots.items()
-                if not pilot.was_asked and pilot_id not in busy
-            ]
-        )
-        if self._drain is not None and time.monotonic() - self._said_s > SAID_AGAIN_S:
+        busy: frozenset[str] = frozenset()
+        if left_s > 0.0:
+            busy = self._plane.trainers.busy_pilots()
+        releases = []
+        for pilot_id, pilot in self._pilots.pilots.items():
+            if not pilot.was_asked and pilot_id not in busy:
+                node = pilot.record.node
+                releases.append(Release(pilot_id=pilot_id, node=node, reason=self._reason))
+        self._ends.release(releases)
+        if self._drain is not None and time.monotonic() - self._noted_s > SAID_AGAIN_S:
             self._note(self._drain)
 
     def sentence(self) -> str:
         """Say who gave all nodes back, and how far that is; "": nobody."""
         if self._drain is None:
             return ""
-        since, deadline = (
-            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
-            for at_s in (self._drain.since_s, self._drain.deadline_s)
-        )
+        since, deadline = _local(self._drain.since_s), _local(self._drain.deadline_s)
         count = len(self._pilots.pilots)
-        rest = (
-            f"{counted(count, 'node is', 'nodes are')} still to be given back, until {deadline}"
-            if count
-            else "done"
-        )
+        rest = "done"
+        if count:
+            nodes = counted(count, "node is", "nodes are")
+            rest = f"{nodes} still to be given back, until {deadline}"
         return (
             f"All nodes are given back and none are taken since {since}, as {self._drain.by} "
             f"asked ({rest}); 'bftrainer resume' ends this."
         )
 
     def _start(self, drain: Drain) -> None:
+        self._drain = drain
+        if not self._becomes(DrainPhase.DRAINING):
+            return
+        self._pilots.keep_retired()  # the limit may be another one than before
         left_s = max(0.0, drain.deadline_s - self._clock())
-        end_s = left_s - min(END_S, END_SHARE * left_s)
-        self._drain, self._end_s = drain, time.monotonic() + end_s
+        self._end_s = time.monotonic() + left_s - min(END_S, END_SHARE * left_s)
         self._reason = f"{drain.by} gives all nodes back (bftrainer drain)."
         self._decide_soon()
 
+    def _becomes(self, phase: DrainPhase) -> bool:
+        """Change the phase if the table names the change; return whether it did."""
+        if phase not in DRAIN_CHANGES[self._phase]:
+            return False
+        self._phase = phase
+        return True
+
     def _note(self, drain: Drain) -> None:
         self._journal.note(KIND, drain)
-        self._said_s = time.monotonic()
+        self._noted_s = time.monotonic()
+
+
+def _local(at_s: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
