@@ -83,9 +83,9 @@ class Daemon:
             AWAKE.beat(TICK_S)
             loops = [
                 asyncio.create_task(incarnation.poller.run()),
-                asyncio.create_task(incarnation.decide()),
-                asyncio.create_task(incarnation.tick()),
-                asyncio.create_task(incarnation.live()),
+                asyncio.create_task(incarnation.decide_loop()),
+                asyncio.create_task(incarnation.tick_loop()),
+                asyncio.create_task(incarnation.life_loop()),
                 asyncio.create_task(entrance.watch()),
             ]
             self._background.run(incarnation.warn_of_settings())

@@ -153,7 +153,7 @@ class Incarnation:
         measured = end_cost.measured(self.seen.memory, self.ground.in_force.settings)
         await self.lookout.warn_of_settings(measured)
 
-    async def tick(self) -> None:
+    async def tick_loop(self) -> None:
         """Do what time asks for, until cancelled."""
         while True:
             await asyncio.sleep(TICK_S)
@@ -166,7 +166,7 @@ class Incarnation:
             if is_time and not plane.is_adopting:
                 self.deciding.due.soon()
 
-    async def live(self) -> None:
+    async def life_loop(self) -> None:
         """Give signs of life, and write down what has changed, until cancelled."""
         plane = self.actuator.plane
         while True:
@@ -230,7 +230,7 @@ class Incarnation:
 
     # ---- decide --------------------------------------------------------------------------
 
-    async def decide(self) -> None:
+    async def decide_loop(self) -> None:
         """Take the decisions that are due, until cancelled."""
         while True:
             await self.deciding.due.wait()
