@@ -291,7 +291,8 @@ def account(
     if journal is None:
         found = connect(socket_name).account(by=by, since=since, until=until)
     else:
-        from bftrainer.daemon.accounts import make_report, read  # noqa: PLC0415 - SQLAlchemy is slow
+        from bftrainer.daemon.account_report import make_report  # noqa: PLC0415 - SQLAlchemy is slow
+        from bftrainer.daemon.accounts import read  # noqa: PLC0415
 
         policy, asked = _policy(policy_file), Asked(by=by, since=since, until=until)
         with read_journal(journal) as opened:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from bftrainer.daemon.accounts import Accountant
+from bftrainer.daemon.accountant import Accountant
 from bftrainer.daemon.decider import Observed
 from bftrainer.daemon.idle_watch import IdleWatch
 from bftrainer.daemon.metrics import MetricsRegistry

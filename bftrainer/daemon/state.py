@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from bftrainer.batch.batch_system import BatchSystem
-from bftrainer.daemon.accounts import Accountant
+from bftrainer.daemon.accountant import Accountant
 from bftrainer.daemon.awakenings import Awakenings
 from bftrainer.daemon.decider import DecisionFailures, Observed
 from bftrainer.daemon.harm.monitor import HarmMonitor

@@ -17,7 +17,8 @@ from typing import Any
 
 from bftrainer.api.documents import document
 from bftrainer.api.page.source import Slow, log_document
-from bftrainer.daemon.accounts import make_report, read
+from bftrainer.daemon.account_report import make_report
+from bftrainer.daemon.accounts import read
 from bftrainer.daemon.decider import DECISION
 from bftrainer.daemon.explain.sizes import explain_trainer
 from bftrainer.daemon.explain.trainers import planned_speed

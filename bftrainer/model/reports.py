@@ -1,7 +1,7 @@
 """Plain data of ``bftrainer account`` and ``report harm``, and of their API documents.
 
-``bftrainer.daemon.accounts`` and ``bftrainer.daemon.harm.report`` make it, the API transfers it,
-the command line prints it. Imports nothing that would slow down a verb's start.
+``bftrainer.daemon.account_report`` and ``bftrainer.daemon.harm.report`` make it, the API transfers
+it, the command line prints it. Imports nothing that would slow down a verb's start.
 """
 
 from __future__ import annotations

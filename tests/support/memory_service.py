@@ -20,8 +20,8 @@ import pytest
 from bftrainer.api.admission import check_spec
 from bftrainer.api.server import ApiServer
 from bftrainer.api.service import Peer
+from bftrainer.daemon.account_report import make_report as account_report
 from bftrainer.daemon.accounts import Sums
-from bftrainer.daemon.accounts import make_report as account_report
 from bftrainer.daemon.harm.backoff import BackOff
 from bftrainer.daemon.harm.ledger import HarmRecords, Rule
 from bftrainer.daemon.harm.report import make_report

@@ -13,8 +13,10 @@ import pytest
 from bftrainer.batch.batch_system import PilotObservation
 from bftrainer.batch.local.adapter import create
 from bftrainer.cli.main import main
-from bftrainer.daemon import accounts
-from bftrainer.daemon.accounts import ADDED, Accountant, Sums, add, days, make_report, read
+from bftrainer.daemon import accountant
+from bftrainer.daemon.account_report import make_report
+from bftrainer.daemon.accountant import Accountant
+from bftrainer.daemon.accounts import ADDED, Sums, add, days, read
 from bftrainer.daemon.decider import Observed
 from bftrainer.fleet.pilots.pilots import SIGNAL, Pilot, PilotBook
 from bftrainer.fleet.trainers.occupancy import Occupancy
@@ -181,13 +183,13 @@ def test_the_next_daemon_counts_on_from_where_the_last_one_wrote(site: Site) -> 
 
 def test_a_daemon_that_is_killed_loses_nothing_of_pilots_that_go_on(site: Site) -> None:
     site.open("p000001")
-    site.passes(accounts.WRITTEN_EVERY_S + 1.0, trains=True)  # written
+    site.passes(accountant.WRITTEN_EVERY_S + 1.0, trains=True)  # written
     site.passes(100.0, trains=True)  # not written
     site.journal.close()
     site.start()
     site.pilots.pilots["p000001"].start_s = T0
     site.passes(1.0, trains=True)
-    assert site.total().trained_s == pytest.approx(accounts.WRITTEN_EVERY_S + 102.0)
+    assert site.total().trained_s == pytest.approx(accountant.WRITTEN_EVERY_S + 102.0)
 
 
 def test_a_pilot_that_ended_without_a_daemon_counts_until_its_end(site: Site) -> None:
@@ -213,7 +215,7 @@ def test_a_pilot_that_ended_without_a_daemon_counts_until_its_end(site: Site) ->
 def test_a_clock_that_jumps_counts_no_more_than_a_pilot_may_take(site: Site) -> None:
     site.open("p000001")
     site.passes(365 * DAY_S, trains=True)
-    assert site.total().harvested_s == 3600.0 + accounts.OVERTIME_S
+    assert site.total().harvested_s == 3600.0 + accountant.OVERTIME_S
 
 
 def test_days_are_the_sites_and_have_23_to_25_hours() -> None:
@@ -260,16 +262,16 @@ def replace_policy(policy: SitePolicy, **changes: object) -> SitePolicy:
 def test_all_sums_are_written_again_before_a_start_would_read_too_much(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accounts, "MOST_ENTRIES", 3)
+    monkeypatch.setattr(accountant, "MOST_ENTRIES", 3)
     site.open("p000001")
     for _ in range(9):
-        site.passes(accounts.WRITTEN_EVERY_S + 1.0, trains=True)
+        site.passes(accountant.WRITTEN_EVERY_S + 1.0, trains=True)
     kinds = [entry.kind for entry in site.journal.entries()]
     assert kinds.count(tables.ACCOUNT_SUMS) == 3  # the first, and after three entries each
     assert kinds.count(ADDED) == 6
     assert read(site.journal, site.now_s).entries <= 3
     assert sum((t.trained_s for t in read(site.journal, site.now_s).sums.values()), 0.0) == (
-        pytest.approx(9 * (accounts.WRITTEN_EVERY_S + 1.0))
+        pytest.approx(9 * (accountant.WRITTEN_EVERY_S + 1.0))
     )
 
 
