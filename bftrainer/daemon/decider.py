@@ -23,7 +23,7 @@ from bftrainer.fleet.trainers.trainers import TrainerBook
 from bftrainer.journal.differences import difference
 from bftrainer.journal.journal import Journal
 from bftrainer.model.canonical import CanonicalError
-from bftrainer.model.cluster import Snapshot
+from bftrainer.model.cluster import Job, Node, Snapshot
 from bftrainer.model.decision import (
     Cooling,
     DecisionInput,
@@ -38,6 +38,7 @@ from bftrainer.model.decision import (
     Slept,
 )
 from bftrainer.model.fairness import Blackout
+from milp.problem import Allocation
 
 LOG = logging.getLogger("bftrainer.decide")
 MOST_PLACES: Final = 1000  # logged; the journal has all
@@ -197,6 +198,34 @@ class Observed:
     decisions: int = 0
     decision_ms: float = 0.0
     decided_s: float | None = None
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes of the last snapshot; () if unknown."""
+        if self.snapshot is None:
+            return ()
+        return self.snapshot.nodes or ()
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """All jobs of the last snapshot; () if unknown."""
+        if self.snapshot is None:
+            return ()
+        return self.snapshot.jobs or ()
+
+    @property
+    def allocation(self) -> Allocation | None:
+        """What the policy answered last; None: nothing was to be allocated."""
+        if self.plan is None:
+            return None
+        return self.plan.allocation
+
+    @property
+    def pool_size(self) -> int:
+        """Number of nodes that the last plan could use."""
+        if self.plan is None:
+            return 0
+        return len(self.plan.pool)
 
     def is_news(self, plan: Plan) -> bool:
         """Return whether a plan asks for anything, or gives nodes to others than the last."""

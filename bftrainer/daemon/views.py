@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from bftrainer.api.privacy import no_trainer
 from bftrainer.batch.clock import STEADY, now_s
@@ -16,7 +16,6 @@ from bftrainer.daemon.explain.nodes import (
     cut_off_sentence,
     slow_sentences,
     straggler_sentences,
-    true_cause,
     unheard_sentence,
 )
 from bftrainer.daemon.explain.sizes import (
@@ -38,25 +37,27 @@ from bftrainer.daemon.explain.trainers import (
 )
 from bftrainer.daemon.harm.backoff import sentence
 from bftrainer.daemon.metrics import MetricSample, daemon_figures, use_figures, user_figures
+from bftrainer.daemon.node_views import NodeTable
 from bftrainer.daemon.state import DaemonState
-from bftrainer.decide import eligible, end_cost
+from bftrainer.decide import end_cost
 from bftrainer.decide.exclusion import sentences as left_out_sentences
 from bftrainer.decide.horizon import longest_rescale_s
 from bftrainer.decide.isolation import unfit
 from bftrainer.decide.what_if import WhatIf
-from bftrainer.fleet.pilots.refusals import waiting, waiting_sentences
+from bftrainer.fleet.pilots.refusals import waiting_sentences
 from bftrainer.fleet.trainers import unreachable
-from bftrainer.model.cluster import FREE, JobState, Node, NodeState
+from bftrainer.model.cluster import JobState, Node
 from bftrainer.model.decision import Plan
-from bftrainer.model.reports import AccountReport, Asked, HarmReport
+from bftrainer.model.reports import AccountReport, Asked, HarmReport, UserAccount
 from bftrainer.model.study import Seen
 from bftrainer.model.timeline import TimelineView
-from bftrainer.model.trainer import TrainerRecord, TrainerState
+from bftrainer.model.trainer import GpuLoad, TrainerRecord, TrainerState
 from bftrainer.model.views import (
     Explanation,
     LogFile,
     NodeGpus,
     NodeView,
+    SizeSpeed,
     StatusView,
     TrainerView,
     idle_nodes,
@@ -66,36 +67,48 @@ SHOWN_LATE = 3  # agents of one trainer
 SHOWN_WORKERS = 8  # of one trainer, with their histories
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Explained:
+    """The plan that was explained last."""
+
+    plan: Plan | None = None
+    decision: WhatIf | None = None  # it, taken again; None: it cannot be
+
+
 class DaemonViews:
     """The part of ``bftrainer.api.service.Service`` that only looks."""
 
     def __init__(self, state: DaemonState) -> None:
         self._state, self._agents, self._trainers = state, state.plane.agents, state.plane.trainers
-        # The last plan explained, and its decision, taken again.
-        self._repeated: tuple[Plan | None, WhatIf | None] = None, None
+        self._explained = _Explained()
         state.metrics.add(self._figures)
 
     def status(self) -> StatusView:
         """Return the daemon's state."""
-        state, seen, pilots = self._state, self._state.seen, self._state.pilots
-        snapshot, nodes, held = seen.snapshot, self._nodes(), len(self._agents.held)
-        by_node = pilots.by_node().items()
-        held_nodes = {n for n, pilot in by_node if pilot.record.pilot_id in self._agents.held}
+        state, observed, pilots = self._state, self._state.seen, self._state.pilots
+        snapshot, nodes, n_held = observed.snapshot, self._nodes(), len(self._agents.held)
+        held_nodes = set()
+        for node, pilot in pilots.by_node().items():
+            if pilot.record.pilot_id in self._agents.held:
+                held_nodes.add(node)
+        answers = "unknown"
+        if snapshot is not None and snapshot.is_complete:
+            answers = "present"
         return StatusView(
             incarnation=state.incarnation,
             pid=os.getpid(),
             started_s=state.started_s,
             batch_system=state.batch_system,
-            observed="present" if snapshot and snapshot.is_complete else "unknown",
+            observed=answers,
             failures=self._failures(),
             policy_hash=state.in_force.policy_hash,
             nodes_total=len(nodes),
             nodes_idle=idle_nodes(nodes, held_nodes),
-            nodes_held=held,
-            nodes_requested=len(pilots.pilots) - held,
-            decisions=seen.decisions,
-            last_decision_ms=seen.decision_ms,
-            last_decision_s=seen.decided_s,
+            nodes_held=n_held,
+            nodes_requested=len(pilots.pilots) - n_held,
+            decisions=observed.decisions,
+            last_decision_ms=observed.decision_ms,
+            last_decision_s=observed.decided_s,
             rescales=sum(r.rescales for r in self._trainers.records.values()),
             give_backs=pilots.give_backs,
             preemptions=pilots.preemptions,
@@ -105,9 +118,9 @@ class DaemonViews:
             slow_nodes=tuple(self._slow_nodes().values()),
             cooling_nodes=tuple(self._cooling_nodes().values()),
             cuts=tuple(f"{trainer_id}: {why}" for trainer_id, why in self._cuts().items()),
-            left_out=left_out_sentences(seen.memory.left_out),
+            left_out=left_out_sentences(observed.memory.left_out),
             measured=replace(
-                end_cost.measured(seen.memory, state.in_force.settings),
+                end_cost.measured(observed.memory, state.in_force.settings),
                 t_fwd_s=state.in_force.settings.t_fwd_s,
                 rescale_s=longest_rescale_s(self._trainers.records.values()),
                 short_gaps=state.idle_watch.short_gaps(state.in_force.settings),
@@ -118,15 +131,24 @@ class DaemonViews:
             batch_pairs=state.batch_pairs,
             late_agents=tuple(state.late.by_node().values()),
             slept=state.awakenings.sentence(),
-            not_proven=not_proven(seen.plan.allocation if seen.plan else None),
+            not_proven=not_proven(observed.allocation),
         )
 
     def nodes(self) -> tuple[NodeView, ...]:
         """Return every node of the last snapshot."""
-        waits, late = self._waiting_pilots(), self._state.late.by_node()
-        gpus = {told.node: told.use for i in self._trainers.trainers for told in self._gpus(i)}
-        views = (self._node(n, waits, late) for n in self._nodes())
-        return tuple(replace(view, gpu_use=gpus.get(view.name)) for view in views)
+        table = NodeTable(
+            self._state,
+            waits=self._waiting_pilots(),
+            cooling=self._cooling_nodes(),
+            slow=self._slow_nodes(),
+        )
+        gpus: dict[str, GpuLoad] = {}
+        for trainer_id in self._trainers.trainers:
+            for node_gpus in self._gpus(trainer_id):
+                gpus[node_gpus.node] = node_gpus.use
+        return tuple(
+            replace(table.view(node), gpu_use=gpus.get(node.name)) for node in self._nodes()
+        )
 
     def timeline(self, seen: Seen | None) -> TimelineView:
         """Return the uses of all nodes of late, or what is new to who has seen this daemon's."""
@@ -146,89 +168,111 @@ class DaemonViews:
 
     def explain(self, trainer_id: str) -> Callable[[], Explanation]:
         """Collect why the trainer has this size or does not run; the result says it, anywhere."""
+        seen, policy = self._state.seen, self._state.in_force.allocate
+        situation, plan = seen.given, seen.plan
         record = self._record(trainer_id)
-        given, plan = self._state.seen.given, self._state.seen.plan
-        policy, circumstances = self._state.in_force.allocate, self._circumstances(record)
-        view, further_sentences = self._explanation(record, circumstances)
+        circumstances = self._circumstances(record)
+        its_view = self._view(record)
+        view = self._explanation(record, its_view)
+        reasons = tuple(self._reasons(record, its_view, circumstances))
+        further_sentences = tuple(self._further_sentences(record, its_view, circumstances))
 
         def say() -> Explanation:
-            explained_plan, decision = self._repeated
-            if explained_plan is not plan:
-                decision = what_if(given, plan, policy)
-                self._repeated = plan, decision
+            if self._explained.plan is not plan:
+                decision = what_if(situation, plan, policy)
+                self._explained = _Explained(plan=plan, decision=decision)
+            decision = self._explained.decision
             effects = effects_on(record, decision, circumstances)
-            sentences = *view.sentences, *constraint_sentences(effects), *further_sentences
-            its_terms = policy_terms(decision).get(trainer_id, ())
-            return replace(view, sentences=sentences, terms=its_terms, constraints=effects)
+            return replace(
+                view,
+                sentences=(*reasons, *constraint_sentences(effects), *further_sentences),
+                terms=policy_terms(decision).get(trainer_id, ()),
+                constraints=effects,
+            )
 
         return say
 
-    def _explanation(
-        self, record: TrainerRecord, circumstances: Circumstances
-    ) -> tuple[Explanation, tuple[str, ...]]:
-        """Return what is told without taking the decision again, and the sentences after that."""
+    def _explanation(self, record: TrainerRecord, view: TrainerView) -> Explanation:
+        """Return the numbers, without sentences."""
         state, trainer_id = self._state, record.trainer_id
-        plan = state.seen.plan
-        its_view = self._view(record)
-        allocation = plan.allocation if plan else None
-        marginal = allocation.marginals.get(trainer_id) if allocation else None
         settings = state.in_force.settings
-        stragglers = straggler_sentences(record, plan, settings, its_view.observed_nodes)
-        is_decided = circumstances.is_decided and record.cancelled_s is None
-        further_sentences = (
-            *(stragglers if is_decided else ()),
-            *backend_sentences(record),
-            *batch_sentences(record),
-            *self._fault_sentences(record),
-            *([why] if (why := vain_sentence(record, now_s())) else []),
-            *restart_sentences(record),
-            *loss_sentences(record),
-            *(() if record.state.is_final else (*self._stops(), *self._failures(record))),
-            *self._histories(trainer_id),
-        )
-        view = Explanation(
+        allocation, marginal = state.seen.allocation, None
+        node_price, gain, loss = 0.0, None, None
+        if allocation is not None:
+            node_price = allocation.node_price
+            marginal = allocation.marginals.get(trainer_id)
+        if marginal is not None:
+            gain, loss = marginal.gain_of_one_more, marginal.loss_of_one_fewer
+        speeds: tuple[SizeSpeed, ...] = ()
+        if not unfit(record, settings):  # else nothing can be computed with its numbers
+            speeds = near_speeds(record, settings, len(view.planned_nodes), marginal)
+        return Explanation(
             trainer_id=trainer_id,
             state=record.state.value,
-            planned_size=len(its_view.planned_nodes),
-            observed_size=len(its_view.observed_nodes),
-            sentences=(
-                *trouble_sentences(
-                    record, state.in_force.policy.failure_budget, state.plane.steady()
-                ),
-                *self._unheard(record).values(),
-                *self._cuts(of=trainer_id).values(),
-                *self._not_saved(trainer_id),
-                *divergence_sentences(record),
-                *record.remark_sentences,
-                *(self._pilot_sentences(record, its_view.planned_nodes) if is_decided else ()),
-                *self._size_sentences(record, len(its_view.observed_nodes), circumstances),
-            ),
+            planned_size=len(view.planned_nodes),
+            observed_size=len(view.observed_nodes),
+            sentences=(),
             decision_id=state.journal.last_seq(DECISION),
-            node_price=allocation.node_price if allocation else 0.0,
-            gain_of_one_more=marginal.gain_of_one_more if marginal else None,
-            loss_of_one_fewer=marginal.loss_of_one_fewer if marginal else None,
+            node_price=node_price,
+            gain_of_one_more=gain,
+            loss_of_one_fewer=loss,
             policy=state.in_force.policy.policy,
-            speeds=()
-            if unfit(record, state.in_force.settings)  # nothing can be computed with its numbers
-            else near_speeds(
-                record, state.in_force.settings, len(its_view.planned_nodes), marginal
-            ),
-            t_fwd_s=state.in_force.settings.t_fwd_s,
-            unheard_nodes=its_view.unheard_nodes,
+            speeds=speeds,
+            t_fwd_s=settings.t_fwd_s,
+            unheard_nodes=view.unheard_nodes,
         )
-        return view, further_sentences
+
+    def _reasons(
+        self, record: TrainerRecord, view: TrainerView, circumstances: Circumstances
+    ) -> Iterator[str]:
+        """Say what troubles a trainer, and why it has its size."""
+        state, trainer_id = self._state, record.trainer_id
+        failure_budget = state.in_force.policy.failure_budget
+        yield from trouble_sentences(record, failure_budget, state.plane.steady())
+        yield from self._unheard(record).values()
+        yield from self._cuts(of=trainer_id).values()
+        yield from self._not_saved(trainer_id)
+        yield from divergence_sentences(record)
+        yield from record.remark_sentences
+        if circumstances.is_decided and record.cancelled_s is None:
+            yield from self._pilot_sentences(record, view.planned_nodes)
+        yield from self._size_sentences(record, len(view.observed_nodes), circumstances)
+
+    def _further_sentences(
+        self, record: TrainerRecord, view: TrainerView, circumstances: Circumstances
+    ) -> Iterator[str]:
+        """Say what a trainer went through."""
+        state = self._state
+        if circumstances.is_decided and record.cancelled_s is None:
+            settings = state.in_force.settings
+            yield from straggler_sentences(record, state.seen.plan, settings, view.observed_nodes)
+        yield from backend_sentences(record)
+        yield from batch_sentences(record)
+        yield from self._fault_sentences(record)
+        if why := vain_sentence(record, now_s()):
+            yield why
+        yield from restart_sentences(record)
+        yield from loss_sentences(record)
+        if not record.state.is_final:
+            yield from self._stops()
+            yield from self._failures(record)
+        yield from self._histories(record.trainer_id)
 
     def _histories(self, trainer_id: str) -> tuple[str, ...]:
         """Say how its first few workers, and their pilots, came to be what they are."""
         trainer, pilots = self._trainers.trainers.get(trainer_id), self._state.pilots.pilots
-        there = [w for w in trainer.machine.workers.values() if w.is_alive] if trainer else []
+        if trainer is None:
+            return ()
         ahead_s = now_s() - self._state.plane.steady()
-        found = [(w, pilots[w.pilot_id]) for w in there if w.pilot_id in pilots][:SHOWN_WORKERS]
-        return tuple(
-            f"{worker.node}: worker {worker.worker_id} {worker.in_words(ahead_s)}; pilot"
-            f" {worker.pilot_id} {pilot.in_words()}."
-            for worker, pilot in found
-        )
+        histories: list[str] = []
+        for worker in trainer.machine.workers.values():
+            pilot = pilots.get(worker.pilot_id)
+            if worker.is_alive and pilot is not None and len(histories) < SHOWN_WORKERS:
+                histories.append(
+                    f"{worker.node}: worker {worker.worker_id} {worker.in_words(ahead_s)}; pilot"
+                    f" {worker.pilot_id} {pilot.in_words()}."
+                )
+        return tuple(histories)
 
     def _pilot_sentences(
         self, record: TrainerRecord, planned_nodes: Sequence[str]
@@ -236,11 +280,12 @@ class DaemonViews:
         """Say why its pilots are refused, or wait, or that their agents do not come."""
         if record.state.is_final:
             return ()
-        state, waiting = self._state, self._waiting_pilots()
-        late = self._late(planned_nodes)
-        why = state.refusals.why_of(record)
+        waiting = self._waiting_pilots()
         reasons = [waiting[node] for node in planned_nodes if node in waiting]
-        return (*([why] if why else []), *waiting_sentences(reasons), *late)
+        sentences = [*waiting_sentences(reasons), *self._late(planned_nodes)]
+        if why := self._state.refusals.why_of(record):
+            sentences.insert(0, why)
+        return tuple(sentences)
 
     def _late(self, nodes: Collection[str]) -> list[str]:
         """Say of a few of these nodes that agents on them have not connected."""
@@ -249,19 +294,15 @@ class DaemonViews:
 
     def _waiting_pilots(self) -> dict[str, str]:
         """Return why pilots are pending, in the batch system's words, by node."""
-        state, snapshot = self._state, self._state.seen.snapshot
-        jobs = (snapshot.jobs if snapshot else None) or ()
-        reasons = {
-            job.pilot_id: job.reason
-            for job in jobs
-            if job.pilot_id is not None and job.state is JobState.PENDING
-        }
-        pilots = state.pilots.by_node().items()
-        return {
-            node: reasons[pilot.record.pilot_id]
-            for node, pilot in pilots
-            if pilot.record.pilot_id in reasons
-        }
+        reasons: dict[str, str] = {}
+        for job in self._state.seen.jobs:
+            if job.pilot_id is not None and job.state is JobState.PENDING:
+                reasons[job.pilot_id] = job.reason
+        waiting: dict[str, str] = {}
+        for node, pilot in self._state.pilots.by_node().items():
+            if pilot.record.pilot_id in reasons:
+                waiting[node] = reasons[pilot.record.pilot_id]
+        return waiting
 
     def _fault_sentences(self, record: TrainerRecord) -> tuple[str, ...]:
         """Say which nodes it failed on and does not use for a while."""
@@ -279,16 +320,17 @@ class DaemonViews:
     def _size_sentences(
         self, record: TrainerRecord, observed_size: int, circumstances: Circumstances
     ) -> tuple[str, ...]:
-        state = self._state
-        queue = self._trainers.waiting.eligible()
+        seen, decided_s = self._state.seen, 0.0
+        if seen.given is not None:
+            decided_s = seen.given.now_s
         return explain_trainer(
             record,
-            state.seen.plan,
-            state.in_force.settings,
-            queue,
+            seen.plan,
+            self._state.in_force.settings,
+            self._trainers.waiting.eligible(),
             self._nodes(),
             observed_size,
-            state.seen.given.now_s if state.seen.given else 0.0,
+            decided_s,
             circumstances=circumstances,
         )
 
@@ -299,8 +341,9 @@ class DaemonViews:
 
     def harm(self, since_s: float | None) -> HarmReport:
         """Summarise the effect on ordinary jobs since then; None: since the start."""
-        by_ours_s = None if since_s is None else since_s - STEADY.wall_ahead_s()
-        return self._state.harm.report(by_ours_s)
+        if since_s is not None:
+            since_s -= STEADY.wall_ahead_s()
+        return self._state.harm.report(since_s)
 
     def account(self, asked: Asked) -> Callable[[], AccountReport]:
         """Collect who used what; the result sums up, anywhere."""
@@ -312,11 +355,11 @@ class DaemonViews:
 
     def _figures(self) -> tuple[MetricSample, ...]:
         state, trainers = self._state, self._trainers
-        plan, memory, used_s = state.seen.plan, state.seen.memory, state.accountant.used_s
+        seen, memory, used_s = state.seen, state.seen.memory, state.accountant.used_s
         rule, training = state.harm.rule, trainers.occupancy().training
         gpus = {node.name: node.gpus for node in self._nodes()}
         values = {
-            "nodes_pool": len(plan.pool) if plan else 0,
+            "nodes_pool": seen.pool_size,
             "nodes_training": len(training),
             "gpus_held": sum(gpus.get(node, 0) for node in self._agents.held.values()),
             "gpus_training": sum(gpus.get(node, 0) for node in training),
@@ -337,7 +380,7 @@ class DaemonViews:
             "journal_writable": state.journal.trouble is None,
             "left_out": len(memory.left_out),
             "failed_decisions_total": state.failures.count,
-            "decision_gap_ratio": gap_share(plan.allocation if plan else None),
+            "decision_gap_ratio": gap_share(seen.allocation),
             "sleeps_total": state.awakenings.count,
             "slept_seconds_total": state.awakenings.slept_s,
             "unreachable_agents": len(self._agents.away) + state.pilots.n_silent,
@@ -349,10 +392,12 @@ class DaemonViews:
         figures += use_figures(used_s)
         if not state.in_force.policy.metrics_by_user:
             return figures
-        records = trainers.records
-        specs = [records[trainer_id].spec for trainer_id in training.values()]
-        by_user = Counter((spec.user, spec.account) for spec in specs)
-        return figures + user_figures(records.values(), by_user, used_s, trainers.steps_lost)
+        by_user: Counter[UserAccount] = Counter()
+        for trainer_id in training.values():
+            spec = trainers.records[trainer_id].spec
+            by_user[spec.user, spec.account] += 1
+        records = trainers.records.values()
+        return figures + user_figures(records, by_user, used_s, trainers.steps_lost)
 
     def _slow_nodes(self) -> dict[str, str]:
         state = self._state
@@ -360,31 +405,35 @@ class DaemonViews:
 
     def _cooling_nodes(self, of: str = "") -> dict[str, str]:
         at_s = now_s()
-        bad, left = self._trainers.quarantine.cooling(at_s), self._state.harm.cooling(at_s)
-        return {
-            name: f"{name}: {one.sentence(at_s)}"
-            for name, one in {**bad, **left}.items()
-            if of in ("", one.trainer_id)
-        }
+        cooling = {**self._trainers.quarantine.cooling(at_s), **self._state.harm.cooling(at_s)}
+        sentences: dict[str, str] = {}
+        for node, rest in cooling.items():
+            if of in ("", rest.trainer_id):
+                sentences[node] = f"{node}: {rest.sentence(at_s)}"
+        return sentences
 
     def _cuts(self, of: str = "") -> dict[str, str]:
         """Say of trainers which of their nodes cannot reach each other."""
-        trainers, now_s = self._trainers.trainers, self._state.plane.steady()
-        found = {i: unreachable.sentence(t, now_s) for i, t in trainers.items() if of in ("", i)}
-        return {trainer_id: why for trainer_id, why in found.items() if why}
+        steady_s, sentences = self._state.plane.steady(), dict[str, str]()
+        for trainer_id, trainer in self._trainers.trainers.items():
+            if of in ("", trainer_id) and (why := unreachable.sentence(trainer, steady_s)):
+                sentences[trainer_id] = why
+        return sentences
 
     def _unheard(self, record: TrainerRecord) -> dict[str, str]:
         """Say of a parked trainer's last nodes that their agents are silent, by node."""
         if record.state is not TrainerState.PARKED:
             return {}
-        state, now_s, found = self._state, self._state.plane.awake(), dict[str, str]()
+        state, awake_s, sentences = self._state, self._state.plane.awake(), dict[str, str]()
         for pilot_id in self._trainers.last_pilots(record.trainer_id):
             pilot = state.pilots.pilots.get(pilot_id)
             if pilot is not None and pilot.unheard_s is not None:
-                for_s, node = now_s - pilot.unheard_s, pilot.record.node
-                left_s = None if pilot.is_leaving else state.pilots.unreachable_s - for_s
-                found[node] = unheard_sentence(node, for_s, left_s)
-        return found
+                for_s, node = awake_s - pilot.unheard_s, pilot.record.node
+                left_s = None
+                if not pilot.is_leaving:
+                    left_s = state.pilots.unreachable_s - for_s
+                sentences[node] = unheard_sentence(node, for_s, left_s)
+        return sentences
 
     def _not_saved(self, trainer_id: str) -> tuple[str, ...]:
         trainer = self._trainers.trainers.get(trainer_id)
@@ -393,19 +442,19 @@ class DaemonViews:
         return tuple(filter(None, (trainer.machine.not_saved, trainer.machine.passed_over)))
 
     def _stops(self) -> tuple[str, ...]:
-        why = self._state.draining.sentence()
-        return (why,) if why else ()
+        return tuple(filter(None, (self._state.draining.sentence(),)))
 
     def _failures(self, record: TrainerRecord | None = None) -> tuple[str, ...]:
         """Say what fails; for a trainer without what was said of its pilots."""
         state, snapshot = self._state, self._state.seen.snapshot
-        found = snapshot.failures if snapshot else ("No snapshot has been taken yet.",)
+        failures: tuple[str, ...] = ("No snapshot has been taken yet.",)
+        if snapshot is not None:
+            failures = snapshot.failures
+        refusal = ""
+        if record is None:
+            refusal = state.refusals.why
         trouble = str(state.journal.trouble or "")
-        refused = "" if record is not None else state.refusals.why
-        return (
-            *found,
-            *(why for why in (self._cut_off(), STEADY.sentence(), refused, trouble) if why),
-        )
+        return (*failures, *filter(None, (self._cut_off(), STEADY.sentence(), refusal, trouble)))
 
     def _cut_off(self, trainer_id: str = "") -> str:
         """Say whether the daemon is cut off from agents; of a trainer, if they are its own."""
@@ -425,60 +474,74 @@ class DaemonViews:
 
     def _nodes(self) -> tuple[Node, ...]:
         """All nodes of the last snapshot; empty if unknown."""
-        snapshot = self._state.seen.snapshot
-        return (snapshot.nodes if snapshot else None) or ()
+        return self._state.seen.nodes
 
     def _view(self, record: TrainerRecord) -> TrainerView:
-        return self._views((record,))[0]
+        [view] = self._views((record,))
+        return view
 
     def _views(self, records: Iterable[TrainerRecord]) -> tuple[TrainerView, ...]:
-        state, plan = self._state, self._state.seen.plan
+        state, settings = self._state, self._state.in_force.settings
         records = tuple(records)
         hopeless = impossible([r for r in records if not r.state.is_final], self._nodes())
-        planned: dict[str, list[str]] = {}
-        takes_none = state.draining.is_on  # whatever was decided
-        for node, trainer_id in plan.assignment.items() if plan and not takes_none else ():
-            planned.setdefault(trainer_id, []).append(node)
-        held = set(self._agents.held.values())
-        waited_for = state.pilots.by_node().keys() - held
-        views, withheld, cut = [], self._trainers.waiting.withheld(), self._cuts()
+        planned = self._planned_nodes()
+        awaited = state.pilots.by_node().keys() - set(self._agents.held.values())
+        views, withheld, cuts = [], self._trainers.waiting.withheld(), self._cuts()
         for record in records:
-            nodes = planned.get(record.trainer_id, ())
-            observed, starting = self._trainers.nodes_of(record.trainer_id)
+            trainer_id, is_final = record.trainer_id, record.state.is_final
+            nodes = planned.get(trainer_id, [])
+            observed, starting = self._trainers.nodes_of(trainer_id)
             unheard = self._unheard(record)
+            planned_samples_per_s = 0.0
+            if nodes and not is_final and not unfit(record, settings):
+                planned_samples_per_s = planned_speed(record, settings, len(nodes))
+            late: list[str] = []
+            if not is_final:
+                late = self._late(nodes)[:1]
             view = TrainerView(
                 record=record,
                 planned_nodes=tuple(sorted(nodes)),
-                requested_nodes=tuple(sorted(waited_for.intersection(nodes).union(starting))),
+                requested_nodes=tuple(sorted(awaited.intersection(nodes).union(starting))),
                 observed_nodes=observed,
-                trouble=self._cut_off(record.trainer_id)
+                trouble=self._cut_off(trainer_id)
                 or " ".join(unheard.values())
                 or trouble(record, state.in_force.policy.failure_budget, state.plane.steady())
-                or cut.get(record.trainer_id)
-                or " ".join(self._not_saved(record.trainer_id))
+                or cuts.get(trainer_id)
+                or " ".join(self._not_saved(trainer_id))
                 or " ".join((*divergence_sentences(record), *record.remark_sentences))
-                or hopeless.get(record.trainer_id)
+                or hopeless.get(trainer_id)
                 or self._refused(record, observed)
                 or vain_sentence(record, now_s())
-                or " ".join(self._late(() if record.state.is_final else nodes)[:1]),
-                waits=withheld.get(record.trainer_id, ""),
+                or " ".join(late),
+                waits=withheld.get(trainer_id, ""),
                 unheard_nodes=tuple(unheard),
-                gpus=self._gpus(record.trainer_id),
-                planned_samples_per_s=0.0
-                if not nodes or record.state.is_final or unfit(record, state.in_force.settings)
-                else planned_speed(record, state.in_force.settings, len(nodes)),
+                gpus=self._gpus(trainer_id),
+                planned_samples_per_s=planned_samples_per_s,
             )
             views.append(view)
         return tuple(views)
+
+    def _planned_nodes(self) -> dict[str, list[str]]:
+        """Return the nodes of the last plan by trainer; none while all are given back."""
+        planned: dict[str, list[str]] = {}
+        plan = self._state.seen.plan
+        if plan is not None and not self._state.draining.is_on:
+            for node, trainer_id in plan.assignment.items():
+                planned.setdefault(trainer_id, []).append(node)
+        return planned
 
     def _gpus(self, trainer_id: str) -> tuple[NodeGpus, ...]:
         """Return what nodes of its members tell of their GPUs."""
         trainer, figures = self._trainers.trainers.get(trainer_id), self._trainers.figures
         if trainer is None or not trainer.record.progress.gpu_use:
             return ()
-        nodes = {i: w.node for i, w in trainer.machine.workers.items()}
-        told = ((i, figures.gpu_use_on(trainer_id, i)) for i in trainer.machine.members)
-        return tuple(NodeGpus(node=nodes[i], use=use) for i, use in told if use and i in nodes)
+        reports = []
+        for worker_id in trainer.machine.members:
+            worker = trainer.machine.workers.get(worker_id)
+            use = figures.gpu_use_on(trainer_id, worker_id)
+            if use and worker is not None:
+                reports.append(NodeGpus(node=worker.node, use=use))
+        return tuple(reports)
 
     def _refused(self, record: TrainerRecord, observed: Sequence[str]) -> str:
         """Say why pilots of this trainer alone are refused; of all, the status says it."""
@@ -486,42 +549,3 @@ class DaemonViews:
         if observed or record.state.is_final or refusals.why:
             return ""
         return refusals.why_of(record)
-
-    def _node(self, node: Node, waits: Mapping[str, str], late: Mapping[str, str]) -> NodeView:
-        state = self._state
-        plan = state.seen.plan
-        pilot = state.pilots.by_node().get(node.name)
-        pool = {n.name: n for n in plan.pool} if plan else {}
-        use, reason = "not ours", plan.not_used.get(node.name, "") if plan else ""
-        if pilot is not None:
-            use = "held" if pilot.record.pilot_id in self._agents.connected else "requested"
-            if pilot.record.pilot_id in self._agents.away or pilot.unheard_s is not None:
-                use = "unreachable"
-        elif plan and node.name in plan.reserve:
-            use, reason = "reserve", true_cause(reason, plan, state.in_force.settings)
-        elif node.name in state.seen.memory.held_off:
-            use = "held-off"
-        elif node.state in FREE:
-            use = "free"
-        elif node.state is NodeState.ALLOCATED:
-            use = "busy"
-        if node.name in waits and pilot is not None:
-            reason = f"Pilot {pilot.record.pilot_id} is queued: {waiting(waits[node.name])}."
-        reason = late.get(node.name, reason)
-        if not reason and node.name in (cooling := self._cooling_nodes()):
-            reason = cooling[node.name]
-        if not reason and state.seen.given is not None:
-            reason = eligible.why_unused(state.seen.given, node.name)
-        if not reason and node.name in state.seen.memory.slow_nodes:
-            reason = self._slow_nodes()[node.name]
-        return NodeView(
-            name=node.name,
-            state=node.state.value,
-            use=use,
-            reason=reason,
-            node_type=node.node_type,
-            gpus=node.gpus,
-            trainer_id=plan.assignment.get(node.name, "") if plan else "",
-            pilot_id=pilot.record.pilot_id if pilot else "",
-            usable_until_s=pool[node.name].usable_until_s if node.name in pool else None,
-        )

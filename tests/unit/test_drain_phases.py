@@ -36,6 +36,9 @@ class Site:
             clock=lambda: NOW_S,
         )
 
+    def takes_nodes(self) -> bool:
+        return not self.draining.is_on
+
     def latest(self, _kind: str) -> object:
         if not self.noted:
             return None
@@ -91,12 +94,12 @@ def test_a_drain_asked_for_while_the_daemon_ends_is_the_next_ones_and_no_repriev
 def test_a_drain_that_is_called_off_is_over_for_the_next_daemon_too() -> None:
     site = Site()
     site.draining.begin("root", 60.0)
-    assert site.draining.is_on
+    assert not site.takes_nodes()
     site.draining.resume("root")
-    assert not site.draining.is_on
+    assert site.takes_nodes()
     site.draining.tick()
     assert site.reasons == []
-    assert not Site(*site.noted).draining.is_on
+    assert Site(*site.noted).takes_nodes()
 
 
 def test_what_was_not_begun_is_not_called_off() -> None:
