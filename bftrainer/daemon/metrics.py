@@ -18,7 +18,7 @@ import collections
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import get_args
+from typing import Final, get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -38,6 +38,57 @@ from bftrainer.model.views import StatusView
 
 _DECISION_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0)
 _TOTAL = "_total"
+OF_PILOT, OF_JOB = "pilot", "job"  # whose a node was
+# Counted by ``RefusedMessages``; always exported, because alerts need existing series.
+REFUSALS: Final = (
+    "stranger", "handshake-failed", "malformed", "impostor", "before-hello", "superseded", "fenced",
+    "later", "not-its-worker", "not-its-copy", "not-believed", "unknown", "failed",
+)  # fmt: skip
+# Without "bftrainer_"; one number each.
+MEANINGS: Final = {
+    "nodes": "Nodes known to the batch system.",
+    "nodes_idle": "Nodes without any job.",
+    "nodes_pool": "Nodes that the last decision could use.",
+    "nodes_requested": "Nodes with a pilot that is not held.",
+    "nodes_held": "Nodes with a pilot whose agent answers.",
+    "nodes_training": "Nodes on which a worker of a trainer's generation runs.",
+    "gpus_held": "GPUs of the nodes that are held.",
+    "gpus_training": "GPUs of the nodes on which a worker of a trainer's generation runs.",
+    "decisions_total": "Decisions that changed something.",
+    "rescales_total": "Changes of trainers' sizes.",
+    "pauses_total": "Pauses of trainers at changes of size.",
+    "pause_seconds_total": "Time that trainers paused.",
+    "lives_lost_total": "Times that a trainer lost its last node and wrote no checkpoint then.",
+    "steps_lost_total": (
+        "Steps that trainers make again after that, since their last checkpoints; not the step in "
+        "flight that survivors of a smaller loss repeat."
+    ),
+    "give_backs_total": "Nodes released for ordinary jobs, taken or not.",
+    "back_off_level": "Level of back-off; 0: none.",
+    "harm_slo_seconds": "The promise: a node is free for a job this soon.",
+    "harm_slo_ratio": "The share of nodes for which the promise is to hold.",
+    "batch_system_known": "1 if the last poll was complete.",
+    "journal_writable": "0 while decisions cannot be journalled.",
+    "nodes_slow": "Nodes remembered as slow.",
+    "nodes_cooling": "Nodes not used because workers failed there, or pilots left them unusable.",
+    "cut_trainers": "Trainers with nodes apart (BFT-1340).",
+    "stragglers_found_total": "Workers found persistently slow.",
+    "stragglers_replaced_total": "Stragglers replaced by another node.",
+    "trainers_without_progress": "Trainers that start again and again and keep no progress.",
+    "mute_pilots": "Pilots in a row that ended before their agents spoke (BFT-1331).",
+    "vain_trainers": "Trainers that used up many pilots without a step (BFT-1311).",
+    "unreachable_agents": "Agents that are not heard and did not say that they leave.",
+    "left_out": "Trainers, jobs and nodes left out of decisions because they fail on them.",
+    "decision_gap_ratio": "A better decision may be worth so much more; 0: this is the best.",
+    "failed_decisions_total": "Failures of decisions, which were repeated without their cause.",
+    "sleeps_total": "Times that the daemon did not run for 2 s or longer (BFT-1318).",
+    "slept_seconds_total": "Time in which the daemon did not run then.",
+    "controller_requests_allowed_per_second": "Limit of requests for all polls together.",
+}
+_NODE_TIME: Final = (
+    "Time of nodes with a pilot, by its use: trained; redone, until a trainer was as far as it had "
+    "been; warm-up, from the start until a worker trained; idle, without a trainer."
+)
 
 # They would add a useless series per counter. (The library's function has no hints.)
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -106,9 +157,9 @@ class MetricsRegistry:
             "Of these, nodes that were drained, down or still completing soon after.",
             ["by"],
         )
-        for by in ("pilot", "job"):
-            self._left.labels(by)
-            self._unusable.labels(by)
+        for kind in (OF_PILOT, OF_JOB):
+            self._left.labels(kind)
+            self._unusable.labels(kind)
         for how in How:  # always exported, because alerts need existing series
             self._hand_over_seconds.labels(how.value)
         for why in Why:
@@ -153,27 +204,30 @@ class MetricsRegistry:
 
     def settled(self, records: HarmRecords, limit_s: float) -> None:
         """Count what the harm monitor has settled; ``limit_s``: of the promise."""
-        for done in records.hand_overs:
-            if done.how is How.PREEMPTED:
+        for hand_over in records.hand_overs:
+            if hand_over.how is How.PREEMPTED:
                 self._preemptions.inc()
-            if done.delay_s is None:
+            if hand_over.delay_s is None:
                 self._unmeasured.inc()
             else:
-                self._hand_over_seconds.labels(done.how.value).observe(done.delay_s)
-                self._late.inc(done.delay_s > limit_s)
-        for lost in lost_cycles(records.hand_overs):
+                self._hand_over_seconds.labels(hand_over.how.value).observe(hand_over.delay_s)
+                self._late.inc(hand_over.delay_s > limit_s)
+        for cycle in lost_cycles(records.hand_overs):
             self._cycles_lost.inc()
-            self._cycle_seconds_lost.inc(lost.lost_s)
+            self._cycle_seconds_lost.inc(cycle.lost_s)
         for vain in records.vain:
             self._vain.labels(vain.why.value).inc()
         self._taken.inc(len(records.taken))
-        for left in records.left:
-            if left.took_s is not None:
-                self._process_free_seconds.observe(left.took_s)
-        self._left.labels("pilot").inc(len(records.left))
-        self._left.labels("job").inc(records.ordinary_left)
+        for departure in records.left:
+            if departure.took_s is not None:
+                self._process_free_seconds.observe(departure.took_s)
+        self._left.labels(OF_PILOT).inc(len(records.left))
+        self._left.labels(OF_JOB).inc(records.ordinary_left)
         for event in records.unusable:
-            self._unusable.labels("pilot" if event.pilot_id else "job").inc()
+            kind = OF_JOB
+            if event.pilot_id:
+                kind = OF_PILOT
+            self._unusable.labels(kind).inc()
 
     def text(self) -> str:
         """Return all metrics in Prometheus' text format."""
@@ -195,62 +249,16 @@ class _Asked(Collector):
 
 
 def _family(figure: MetricSample) -> Metric:
-    is_counter = figure.name.endswith(_TOTAL)
-    kind = CounterMetricFamily if is_counter else GaugeMetricFamily
-    family = kind(figure.name, figure.meaning, labels=figure.labels)
-    for values, count in figure.by_labels if figure.labels else (((), figure.value),):
+    family: Metric
+    if figure.name.endswith(_TOTAL):
+        family = CounterMetricFamily(figure.name, figure.meaning, labels=figure.labels)
+    else:
+        family = GaugeMetricFamily(figure.name, figure.meaning, labels=figure.labels)
+    if not figure.labels:
+        family.add_metric((), figure.value)
+    for values, count in figure.by_labels:
         family.add_metric(values, count)
     return family
-
-
-# Counted by ``RefusedMessages``; always exported, because alerts need existing series.
-REFUSALS = (
-    "stranger", "handshake-failed", "malformed", "impostor", "before-hello", "superseded", "fenced",
-    "later", "not-its-worker", "not-its-copy", "not-believed", "unknown", "failed",
-)  # fmt: skip
-
-
-# Without "bftrainer_"; one number each.
-MEANINGS = {
-    "nodes": "Nodes known to the batch system.",
-    "nodes_idle": "Nodes without any job.",
-    "nodes_pool": "Nodes that the last decision could use.",
-    "nodes_requested": "Nodes with a pilot that is not held.",
-    "nodes_held": "Nodes with a pilot whose agent answers.",
-    "nodes_training": "Nodes on which a worker of a trainer's generation runs.",
-    "gpus_held": "GPUs of the nodes that are held.",
-    "gpus_training": "GPUs of the nodes on which a worker of a trainer's generation runs.",
-    "decisions_total": "Decisions that changed something.",
-    "rescales_total": "Changes of trainers' sizes.",
-    "pauses_total": "Pauses of trainers at changes of size.",
-    "pause_seconds_total": "Time that trainers paused.",
-    "lives_lost_total": "Times that a trainer lost its last node and wrote no checkpoint then.",
-    "steps_lost_total": (
-        "Steps that trainers make again after that, since their last checkpoints; not the step in "
-        "flight that survivors of a smaller loss repeat."
-    ),
-    "give_backs_total": "Nodes released for ordinary jobs, taken or not.",
-    "back_off_level": "Level of back-off; 0: none.",
-    "harm_slo_seconds": "The promise: a node is free for a job this soon.",
-    "harm_slo_ratio": "The share of nodes for which the promise is to hold.",
-    "batch_system_known": "1 if the last poll was complete.",
-    "journal_writable": "0 while decisions cannot be journalled.",
-    "nodes_slow": "Nodes remembered as slow.",
-    "nodes_cooling": "Nodes not used because workers failed there, or pilots left them unusable.",
-    "cut_trainers": "Trainers with nodes apart (BFT-1340).",
-    "stragglers_found_total": "Workers found persistently slow.",
-    "stragglers_replaced_total": "Stragglers replaced by another node.",
-    "trainers_without_progress": "Trainers that start again and again and keep no progress.",
-    "mute_pilots": "Pilots in a row that ended before their agents spoke (BFT-1331).",
-    "vain_trainers": "Trainers that used up many pilots without a step (BFT-1311).",
-    "unreachable_agents": "Agents that are not heard and did not say that they leave.",
-    "left_out": "Trainers, jobs and nodes left out of decisions because they fail on them.",
-    "decision_gap_ratio": "A better decision may be worth so much more; 0: this is the best.",
-    "failed_decisions_total": "Failures of decisions, which were repeated without their cause.",
-    "sleeps_total": "Times that the daemon did not run for 2 s or longer (BFT-1318).",
-    "slept_seconds_total": "Time in which the daemon did not run then.",
-    "controller_requests_allowed_per_second": "Limit of requests for all polls together.",
-}
 
 
 def daemon_figures(
@@ -275,44 +283,41 @@ def daemon_figures(
         "batch_system_known": status.observed == "present",
         **values,
     }
-    labelled = [
-        ("trainers", "Trainers.", "state", [(str(s), states[s]) for s in TrainerState]),
-        (
+    samples = [_sample(name, float(value)) for name, value in values.items()]
+    if polling is not None:
+        allowed_per_s = polling.total_per_minute / 60.0
+        samples.append(_sample("controller_requests_allowed_per_second", allowed_per_s))
+    trainers = {str(state): states[state] for state in TrainerState}
+    samples.append(_by_label("trainers", "Trainers.", "state", trainers))
+    samples.append(
+        _by_label(
             "refused_total",
             "Connections and messages to the agents' port that were refused.",
             "kind",
-            [(kind, refused.get(kind, 0)) for kind in REFUSALS],
-        ),
-    ]
-    if polling is not None:
-        values["controller_requests_allowed_per_second"] = polling.total_per_minute / 60.0
-        for name, meaning, counts in (
-            ("controller_requests", "Requests to the batch system's controller.", polling.requests),
-            ("hook_relays", "What relays of the hook told, and what was refused.", polling.told),
-        ):
-            by_kind = [(one.kind, one.total) for one in counts]
-            labelled.append((f"{name}_total", meaning, "kind", by_kind))
-    return (
-        *(
-            MetricSample(name=f"bftrainer_{name}", meaning=MEANINGS[name], value=float(value))
-            for name, value in values.items()
-        ),
-        *(
-            MetricSample(
-                name=f"bftrainer_{name}",
-                meaning=meaning,
-                labels=(label,),
-                by_labels=tuple(((value,), float(count)) for value, count in counts),
-            )
-            for name, meaning, label, counts in labelled
-        ),
+            {kind: refused.get(kind, 0) for kind in REFUSALS},
+        )
     )
+    if polling is not None:
+        requests = {count.kind: count.total for count in polling.requests}
+        meaning = "Requests to the batch system's controller."
+        samples.append(_by_label("controller_requests_total", meaning, "kind", requests))
+        relays = {count.kind: count.total for count in polling.told}
+        meaning = "What relays of the hook told, and what was refused."
+        samples.append(_by_label("hook_relays_total", meaning, "kind", relays))
+    return tuple(samples)
 
 
-_NODE_TIME = (
-    "Time of nodes with a pilot, by its use: trained; redone, until a trainer was as far as it had "
-    "been; warm-up, from the start until a worker trained; idle, without a trainer."
-)
+def _sample(name: str, value: float) -> MetricSample:
+    return MetricSample(name=f"bftrainer_{name}", meaning=MEANINGS[name], value=value)
+
+
+def _by_label(name: str, meaning: str, label: str, counts: Mapping[str, int]) -> MetricSample:
+    return MetricSample(
+        name=f"bftrainer_{name}",
+        meaning=meaning,
+        labels=(label,),
+        by_labels=tuple(((value,), float(count)) for value, count in counts.items()),
+    )
 
 
 def use_figures(used_s: Mapping[tuple[UserAccount, Use], float]) -> tuple[MetricSample, ...]:
@@ -339,25 +344,33 @@ def user_figures(
         used_s: node-seconds by their use.
         steps_lost: as in ``MEANINGS``.
     """
-    states = collections.Counter(
-        (one.spec.user, one.spec.account, str(one.state))
-        for one in records
-        if not one.state.is_final
+    states: collections.Counter[tuple[str, ...]] = collections.Counter()
+    for record in records:
+        if not record.state.is_final:
+            states[record.spec.user, record.spec.account, str(record.state)] += 1
+    uses_s: dict[tuple[str, ...], float] = {}
+    for (account, use), seconds in used_s.items():
+        uses_s[*account, _word(use)] = seconds
+    return (
+        _by_user("trainers", "Trainers that have not ended.", ("state",), states),
+        _by_user("nodes_training", MEANINGS["nodes_training"], (), training),
+        _by_user("node_seconds_total", _NODE_TIME, ("use",), uses_s),
+        _by_user("steps_lost_total", MEANINGS["steps_lost_total"], (), steps_lost),
     )
-    used = {(*whose, _word(use)): seconds for (whose, use), seconds in used_s.items()}
-    return tuple(
-        MetricSample(
-            name=f"bftrainer_user_{name}",
-            meaning=meaning,
-            labels=("username", "account", *label),
-            by_labels=tuple((whose, float(count)) for whose, count in counts.items()),
-        )
-        for name, meaning, label, counts in (
-            ("trainers", "Trainers that have not ended.", ("state",), states),
-            ("nodes_training", MEANINGS["nodes_training"], (), training),
-            ("node_seconds_total", _NODE_TIME, ("use",), used),
-            ("steps_lost_total", MEANINGS["steps_lost_total"], (), steps_lost),
-        )
+
+
+def _by_user(
+    name: str,
+    meaning: str,
+    labels: tuple[str, ...],
+    counts: Mapping[tuple[str, ...], float] | Mapping[UserAccount, float],
+) -> MetricSample:
+    """Return a metric whose keys are user, account and what ``labels`` names."""
+    return MetricSample(
+        name=f"bftrainer_user_{name}",
+        meaning=meaning,
+        labels=("username", "account", *labels),
+        by_labels=tuple((key, float(count)) for key, count in counts.items()),
     )
 
 

@@ -57,10 +57,10 @@ class FarDaemon:
 
     def successor(self) -> Address | None:
         """Return the daemon that has taken over, if one has."""
-        found = address.read(self._state_dir)
-        if found is None or self._own is None or found.nonce == self._own.nonce:
+        latest = address.read(self._state_dir)
+        if latest is None or self._own is None or latest.nonce == self._own.nonce:
             return None
-        return found
+        return latest
 
 
 def refuse_second(state_dir: Path) -> None:
@@ -68,12 +68,14 @@ def refuse_second(state_dir: Path) -> None:
 
     One that does not answer is taken to be dead. Should it come back, it sees its successor.
     """
-    found = address.read(state_dir)
-    if found is None or address.is_gone(found, os.environ):
+    other_daemon = address.read(state_dir)
+    if other_daemon is None or address.is_gone(other_daemon, os.environ):
         return
     try:
-        FarClient(state_dir, found, timeout_s=ANSWER_LIMIT_S).status()
+        FarClient(state_dir, other_daemon, timeout_s=ANSWER_LIMIT_S).status()
     except BftError as problem:
-        LOG.warning("taking over from %s, which does not answer: %s", found.where, problem.cause)
+        LOG.warning(
+            "taking over from %s, which does not answer: %s", other_daemon.where, problem.cause
+        )
         return
-    raise address.already_running(state_dir, found)
+    raise address.already_running(state_dir, other_daemon)

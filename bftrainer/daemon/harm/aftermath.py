@@ -38,6 +38,7 @@ from bftrainer.model.decision import Cooling, DecisionInput, Plan
 WINDOW_S = 60.0 + 30.0
 RESTS_PER_COOL_DOWN = 60.0  # the first rest, in times of the policy's ``quarantine_s``: 10 min
 MOST_S = 86_400.0  # of a rest
+MOST_DOUBLED = 16  # times
 QUIET_S = 4.0 * MOST_S  # without an event; then all is forgotten
 
 
@@ -54,7 +55,9 @@ class Departure:
     @property
     def took_s(self) -> float | None:
         """Time until its processes were gone, in seconds: an upper bound."""
-        return None if self.asked_s is None else max(0.0, self.gone_s - self.asked_s)
+        if self.asked_s is None:
+            return None
+        return max(0.0, self.gone_s - self.asked_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,19 +119,23 @@ def told(state: Aftermath, pilot_id: str, told_s: float) -> Aftermath:
 
 def fold(state: Aftermath, given: DecisionInput, plan: Plan) -> tuple[Aftermath, AftermathRecords]:
     """Process one decision: what its snapshot shows, and what it releases."""
-    seen = AftermathRecords()
+    records = AftermathRecords()
     if given.is_new_snapshot and _is_whole(given.snapshot):
-        state, seen = _look(state, given.snapshot, given.now_s)
+        state, records = _look(state, given.snapshot, given.now_s)
     if plan.releases or state.asked_s:
-        open_ = {w.job.pilot_id for w in state.watches.values()}
-        open_ |= {p.pilot_id for p in given.pilots} | {j.pilot_id for j in state.running.values()}
-        asked_s = {r.pilot_id: given.now_s for r in plan.releases} | dict(state.asked_s)
-        state = replace(
-            state,
-            asked_s={i: at_s for i, at_s in asked_s.items() if i in open_},
-            told=state.told & open_,
-        )
-    return state, seen
+        state = _with_releases(state, given, plan)
+    return state, records
+
+
+def _with_releases(state: Aftermath, given: DecisionInput, plan: Plan) -> Aftermath:
+    """Add when pilots were asked to leave, and forget those that are over."""
+    pilot_ids = {pilot.pilot_id for pilot in given.pilots}
+    pilot_ids.update(watch.job.pilot_id or "" for watch in state.watches.values())
+    pilot_ids.update(job.pilot_id or "" for job in state.running.values())
+    asked_s = {release.pilot_id: given.now_s for release in plan.releases} | dict(state.asked_s)
+    for pilot_id in asked_s.keys() - pilot_ids:
+        del asked_s[pilot_id]
+    return replace(state, asked_s=asked_s, told=state.told & pilot_ids)
 
 
 def _is_whole(snapshot: Snapshot) -> bool:
@@ -140,51 +147,81 @@ def _is_whole(snapshot: Snapshot) -> bool:
 
 def _look(state: Aftermath, snapshot: Snapshot, now_s: float) -> tuple[Aftermath, AftermathRecords]:
     at_s = snapshot.taken_at_s
-    pending, drained, down = JobState.PENDING, NodeState.DRAINED, NodeState.DOWN
-    running = {j.job_id: j for j in snapshot.jobs or () if j.nodes and j.state is not pending}
-    spoilt = {
-        n.name: n
-        for n in snapshot.nodes or ()
-        if n.state is drained or (n.state is down and n.reason != STILL_COMPLETING)
-    }
-    new = running.keys() - state.running.keys()
-    ours = state.ours.union(*(running[i].nodes for i in new if running[i].pilot_id is not None))
-    known = _with_ends(state, running, spoilt, ours, at_s)
-    completing = {
-        n.name
-        for n in (snapshot.nodes if known else None) or ()
-        if n.state is NodeState.COMPLETING or n.reason == STILL_COMPLETING
-    }
-    again = {n for j in (running.values() if known else ()) if j.pilot_id for n in j.nodes}
-    watches, left, unusable, ordinary = dict[Key, _Watch](), list[Departure](), list[Unusable](), 0
-    for key, watch in known.items():
-        job = running.get(key[1])
-        one = watch
-        if watch.gone_s is None and (job is None or watch.node not in job.nodes):
-            one = replace(watch, gone_s=now_s)
-            if watch.job.pilot_id is None:
-                ordinary += 1
+    running = _running(snapshot)
+    spoilt = _spoilt(snapshot)
+    ours = set(state.ours)
+    for job_id in running.keys() - state.running.keys():
+        if running[job_id].pilot_id is not None:
+            ours.update(running[job_id].nodes)
+    begun = _with_ends(state, running, spoilt, frozenset(ours), at_s)
+    completing: set[str] = set()
+    with_pilots: set[str] = set()
+    if begun:
+        completing, with_pilots = _completing(snapshot), _with_pilots(running.values())
+    watches: dict[Key, _Watch] = {}
+    departures: list[Departure] = []
+    unusable: list[Unusable] = []
+    ordinary_left = 0
+    for key, before in begun.items():
+        watch, job, node = before, running.get(before.job.job_id), before.node
+        if before.gone_s is None and (job is None or node not in job.nodes):
+            watch = replace(before, gone_s=now_s)
+            if before.job.pilot_id is None:
+                ordinary_left += 1
             else:
-                left.append(_left(one, watch.job.pilot_id, state, now_s))
-        is_well = watch.gone_s is not None and watch.node in again
-        if is_well or (watch.node in spoilt and spoilt[watch.node].reason == REBOOTS):
-            one = replace(one, is_settled=True)
-        elif event := _event(one, state, spoilt, completing, at_s):
+                departures.append(_departure(watch, before.job.pilot_id, state, now_s))
+        is_well = before.gone_s is not None and node in with_pilots
+        if is_well or (node in spoilt and spoilt[node].reason == REBOOTS):
+            watch = replace(watch, is_settled=True)
+        elif event := _event(watch, state, spoilt, completing, at_s):
             unusable.append(event)
-            one = replace(one, is_settled=True)
-        if one.gone_s is None or not (one.is_settled or at_s - one.gone_s > WINDOW_S):
-            watches[key] = one
+            watch = replace(watch, is_settled=True)
+        if watch.gone_s is None or not (watch.is_settled or at_s - watch.gone_s > WINDOW_S):
+            watches[key] = watch
     after = replace(
         state,
         running=running,
-        ours=ours,
+        ours=frozenset(ours),
         spoilt=frozenset(spoilt),
         looked_s=at_s,
         watches=watches,
     )
     return after, AftermathRecords(
-        left=tuple(left), unusable=tuple(unusable), ordinary_left=ordinary
+        left=tuple(departures), unusable=tuple(unusable), ordinary_left=ordinary_left
     )
+
+
+def _running(snapshot: Snapshot) -> dict[str, Job]:
+    running: dict[str, Job] = {}
+    for job in snapshot.jobs or ():
+        if job.nodes and job.state is not JobState.PENDING:
+            running[job.job_id] = job
+    return running
+
+
+def _spoilt(snapshot: Snapshot) -> dict[str, Node]:
+    spoilt: dict[str, Node] = {}
+    for node in snapshot.nodes or ():
+        is_down = node.state is NodeState.DOWN and node.reason != STILL_COMPLETING
+        if is_down or node.state is NodeState.DRAINED:
+            spoilt[node.name] = node
+    return spoilt
+
+
+def _completing(snapshot: Snapshot) -> set[str]:
+    completing: set[str] = set()
+    for node in snapshot.nodes or ():
+        if node.state is NodeState.COMPLETING or node.reason == STILL_COMPLETING:
+            completing.add(node.name)
+    return completing
+
+
+def _with_pilots(jobs: Iterable[Job]) -> set[str]:
+    nodes: set[str] = set()
+    for job in jobs:
+        if job.pilot_id:
+            nodes.update(job.nodes)
+    return nodes
 
 
 def _with_ends(
@@ -206,12 +243,12 @@ def _with_ends(
             begun[node, job.job_id] = _Watch(job=job, node=node, began_s=at_s)
     if not begun:
         return state.watches
-    again = {node for node, _ in begun}
-    earlier = {
-        key: replace(one, is_settled=one.is_settled or one.node in again)
-        for key, one in state.watches.items()
-    }
-    return {**earlier, **begun}
+    left_again = {watch.node for watch in begun.values()}
+    watches = dict(state.watches)
+    for key, watch in state.watches.items():
+        if watch.node in left_again:
+            watches[key] = replace(watch, is_settled=True)
+    return watches | begun
 
 
 def _ends(
@@ -231,11 +268,11 @@ def _ends(
                     yield job or before, node
 
 
-def _left(one: _Watch, pilot_id: str, state: Aftermath, now_s: float) -> Departure:
+def _departure(watch: _Watch, pilot_id: str, state: Aftermath, now_s: float) -> Departure:
     asked_s = state.asked_s.get(pilot_id)
     from_s = max(state.looked_s, asked_s or 0.0)
     return Departure(
-        node=one.node,
+        node=watch.node,
         pilot_id=pilot_id,
         asked_s=asked_s,
         gone_s=now_s,
@@ -244,28 +281,31 @@ def _left(one: _Watch, pilot_id: str, state: Aftermath, now_s: float) -> Departu
 
 
 def _event(
-    one: _Watch,
+    watch: _Watch,
     state: Aftermath,
     spoilt: Mapping[str, Node],
     completing: set[str],
     at_s: float,
 ) -> Unusable | None:
-    if one.is_settled:
+    if watch.is_settled:
         return None
-    node, pilot_id = spoilt.get(one.node), one.job.pilot_id or ""
+    node, pilot_id = spoilt.get(watch.node), watch.job.pilot_id or ""
+    node_state, reason = NodeState.COMPLETING, ""
     if node is not None:
-        is_it = one.gone_s is None or at_s - one.gone_s <= WINDOW_S
+        node_state, reason = node.state, node.reason
+        is_in_time = watch.gone_s is None or at_s - watch.gone_s <= WINDOW_S
     else:
-        is_it = one.gone_s is None and one.node in completing and at_s - one.began_s > WINDOW_S
-    if not is_it:
+        is_there = watch.gone_s is None and watch.node in completing
+        is_in_time = is_there and at_s - watch.began_s > WINDOW_S
+    if not is_in_time:
         return None
     return Unusable(
-        node=one.node,
-        state=NodeState.COMPLETING if node is None else node.state,
-        reason="" if node is None else node.reason,
+        node=watch.node,
+        state=node_state,
+        reason=reason,
         at_s=at_s,
-        after_s=max(0.0, at_s - state.asked_s.get(pilot_id, one.began_s)),
-        job_id=one.job.job_id,
+        after_s=max(0.0, at_s - state.asked_s.get(pilot_id, watch.began_s)),
+        job_id=watch.job.job_id,
         pilot_id=pilot_id,
     )
 
@@ -285,22 +325,25 @@ class Rest:
 Rests = Mapping[str, Rest]  # by node
 
 
-def with_events(rests: Rests, found: Iterable[Unusable]) -> Rests:
+def with_events(rests: Rests, unusable: Iterable[Unusable]) -> Rests:
     """Add events, in order; those of ordinary jobs are not held against a node."""
-    known = dict(rests)
-    for event in found:
+    rests_after = dict(rests)
+    for event in unusable:
         if event.pilot_id:
-            before = known.get(event.node)
-            is_first = before is None or event.at_s - before.spoilt_s > QUIET_S
-            events = 1 if before is None or is_first else before.events + 1
-            known[event.node] = Rest(events=events, last=event, spoilt_s=event.at_s)
-    return known
+            events, before = 1, rests_after.get(event.node)
+            if before is not None and event.at_s - before.spoilt_s <= QUIET_S:
+                events = before.events + 1
+            rests_after[event.node] = Rest(events=events, last=event, spoilt_s=event.at_s)
+    return rests_after
 
 
 def still_spoilt(rests: Rests, names: Iterable[str], at_s: float) -> Rests:
     """Let the rest of nodes that are unusable begin only when they are usable again."""
-    known = {n: replace(rests[n], spoilt_s=at_s) for n in names if n in rests}
-    return {**rests, **known} if known else rests
+    rests_after = dict(rests)
+    for name in names:
+        if name in rests:
+            rests_after[name] = replace(rests[name], spoilt_s=at_s)
+    return rests_after
 
 
 def cooling(rests: Rests, cool_down_s: float, now_s: float) -> Mapping[str, Cooling]:
@@ -311,22 +354,24 @@ def cooling(rests: Rests, cool_down_s: float, now_s: float) -> Mapping[str, Cool
         cool_down_s: the policy's ``quarantine_s``; 0: nodes never rest.
         now_s: seconds since the epoch.
     """
-    found = dict[str, Cooling]()
-    for name, one in sorted(rests.items()):
-        rest_s = RESTS_PER_COOL_DOWN * cool_down_s * 2.0 ** min(16, one.events - 1)
+    cooling_nodes: dict[str, Cooling] = {}
+    for name, rest in sorted(rests.items()):
+        rest_s = RESTS_PER_COOL_DOWN * cool_down_s * 2.0 ** min(MOST_DOUBLED, rest.events - 1)
         rest_s = min(MOST_S, rest_s)
-        left_s = one.spoilt_s + rest_s - now_s
+        left_s = rest.spoilt_s + rest_s - now_s
         if 0.0 < left_s <= rest_s:  # more: the clock was set back
-            found[name] = Cooling(
+            cooling_nodes[name] = Cooling(
                 until_s=now_s + left_s,
-                failures=one.events,
+                failures=rest.events,
                 trainer_id="",
-                cause=in_words(one.last.state, one.last.reason, one.last.after_s),
+                cause=in_words(rest.last.state, rest.last.reason, rest.last.after_s),
             )
-    return found
+    return cooling_nodes
 
 
 def in_words(state: str, reason: str, after_s: float) -> str:
     """Say in which state a node was, why, and how soon."""
-    because = f" ({reason})" if reason else ""
+    because = ""
+    if reason:
+        because = f" ({reason})"
     return f"{state}{because} {after_s:.0f} s after its release"

@@ -22,6 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from bftrainer.daemon.harm.ledger import HandOver, Rule, Vain, Why
+from bftrainer.model.columns import counted
 from bftrainer.model.decision import Settings
 
 KIND = "back-off"  # of the journal's entries
@@ -61,20 +62,19 @@ def record_hand_over(
         return state
     is_bad = isinstance(done, Vain) or _is_late(done, rule)
     window = (*state.window, is_bad)[-WINDOW:]
-    held = (*state.held, held_nodes)[-WINDOW:]
-    state = replace(
-        state,
-        window=window,
-        held=held,
-        late_s=now_s if is_bad else state.late_s,
-        good=0 if is_bad else state.good + 1,
-    )
+    nodes_held = (*state.held, held_nodes)[-WINDOW:]
+    late_s, good = state.late_s, state.good + 1
+    if is_bad:
+        late_s, good = now_s, 0
+    state = replace(state, window=window, held=nodes_held, late_s=late_s, good=good)
     if not is_violated(window, rule) or state.level >= MAX_LEVEL:
         return state
-    base = max(1, *held) if state.level == 0 else state.base_nodes
+    base_nodes = state.base_nodes
+    if state.level == 0:
+        base_nodes = max(1, *nodes_held)
     return BackOff(
         level=state.level + 1,
-        base_nodes=base,
+        base_nodes=base_nodes,
         changed_s=now_s,
         late_s=now_s,
         in_vain=state.in_vain,
@@ -114,19 +114,25 @@ def rested(state: BackOff, rule: Rule, *, now_s: float) -> BackOff:
     """Let time pass; return the state, possibly one level lower."""
     if state.level == 0:
         return state
-    patience = 1.0 if state.good else PATIENCE
+    patience = PATIENCE
+    if state.good:
+        patience = 1.0
     if now_s - state.late_s < patience * rule.quiet_s:
         return state
     level = state.level - 1
-    base = state.base_nodes if level else 0
+    base_nodes = 0
+    if level:
+        base_nodes = state.base_nodes
     return BackOff(
-        level=level, base_nodes=base, changed_s=now_s, late_s=now_s, in_vain=state.in_vain
+        level=level, base_nodes=base_nodes, changed_s=now_s, late_s=now_s, in_vain=state.in_vain
     )
 
 
 def max_held_nodes(state: BackOff) -> int | None:
     """Return how many nodes may be held; None: unlimited."""
-    return max(1, state.base_nodes >> state.level) if state.level else None
+    if state.level == 0:
+        return None
+    return max(1, state.base_nodes >> state.level)
 
 
 def applied(settings: Settings, state: BackOff) -> Settings:
@@ -143,12 +149,12 @@ def applied(settings: Settings, state: BackOff) -> Settings:
 
 def sentence(state: BackOff) -> str:
     """Describe the back-off; "" at level 0."""
-    most = max_held_nodes(state)
-    if most is None:
+    max_nodes = max_held_nodes(state)
+    if max_nodes is None:
         return ""
     return (
-        f"bftrainer backs off (level {state.level} of {MAX_LEVEL}): it holds {most} "
-        f"node{'s' if most > 1 else ''} at most, takes none before {1 + state.level} scheduler"
+        f"bftrainer backs off (level {state.level} of {MAX_LEVEL}): it holds "
+        f"{counted(max_nodes, 'node')} at most, takes none before {1 + state.level} scheduler"
         f" cycles have passed and keeps {state.level} more of each type free, because nodes were"
         " handed over too late or in vain."
     )

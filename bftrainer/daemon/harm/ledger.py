@@ -37,20 +37,22 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from bftrainer.batch.announcer import UNSEEN_S, is_same_job
 from bftrainer.daemon.harm import lost_cycle
 from bftrainer.daemon.harm.aftermath import Departure, Unusable
-from bftrainer.daemon.harm.lost_cycle import Preemption
+from bftrainer.daemon.harm.lost_cycle import WHOLE_S, Preemption
 from bftrainer.model.cluster import EndedBy, Job, JobState, node_of
 from bftrainer.model.decision import DecisionInput, PilotView, Plan, Slept
 from bftrainer.model.reports import DelayBucket, LostCycle
 
-KIND = "harm"  # of the journal's entries
-
-
-_AWAKE = Slept()
+KIND: Final = "harm"  # of the journal's entries
+BUCKETS_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # upper bounds
+LIMIT_MARGIN_S: Final = 10.0  # an end this close to the pilot's time limit has no other cause
+# Backfill preempts in one cycle and starts the job in the next.
+CYCLES_UNTIL_TAKEN: Final = 2.0
+_AWAKE: Final = Slept()
 
 
 class How(enum.StrEnum):
@@ -112,8 +114,12 @@ class HandOver:
     @property
     def delay_s(self) -> float | None:
         """The time the job waited for us: the figure of the SLO; None: unknown."""
-        until_free_s = None if self.asked_s is None else max(0.0, self.freed_s - self.asked_s)
-        return max(until_free_s or 0.0, self.cycle_lost_s) if self.cycle_lost_s else until_free_s
+        until_free_s = None
+        if self.asked_s is not None:
+            until_free_s = max(0.0, self.freed_s - self.asked_s)
+        if self.cycle_lost_s:
+            return max(until_free_s or 0.0, self.cycle_lost_s)
+        return until_free_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,9 +164,6 @@ class HarmRecords:
         return self == HarmRecords()
 
 
-BUCKETS_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # upper bounds
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """The promise, and when breaking it is forgotten."""
@@ -188,38 +191,43 @@ def histogram(delays: Iterable[float]) -> tuple[DelayBucket, ...]:
 
 def share_within(delays: Sequence[float], limit_s: float) -> float | None:
     """Return the share of delays within the limit; None if there are none."""
-    return sum(d <= limit_s for d in delays) / len(delays) if delays else None
+    if not delays:
+        return None
+    return sum(delay_s <= limit_s for delay_s in delays) / len(delays)
 
 
 def quantile(delays: Sequence[float], q: float) -> float | None:
     """Return the smallest delay that a share ``q`` of the delays does not exceed."""
     if not delays:
         return None
-    ordered = sorted(delays)
-    return ordered[max(0, math.ceil(q * len(ordered)) - 1)]
+    ascending = sorted(delays)
+    return ascending[max(0, math.ceil(q * len(ascending)) - 1)]
 
 
 def worst(hand_overs: Iterable[HandOver], count: int) -> tuple[HandOver, ...]:
     """Return the slowest, slowest first; unmeasured ones last."""
-    return tuple(
-        sorted(hand_overs, key=lambda h: -1.0 if h.delay_s is None else h.delay_s, reverse=True)[
-            :count
-        ]
-    )
+    return tuple(sorted(hand_overs, key=_slowness_s, reverse=True)[:count])
+
+
+def _slowness_s(hand_over: HandOver) -> float:
+    if hand_over.delay_s is None:
+        return -1.0
+    return hand_over.delay_s
 
 
 def lost_cycles(hand_overs: Iterable[HandOver]) -> tuple[LostCycle, ...]:
     """Return the jobs that lost a cycle of the scheduler, the longest first."""
-    by_job = dict[str, LostCycle]()
-    for done in hand_overs:
-        if done.cycle_lost_s:
-            before = by_job.get(done.job_id)
-            by_job[done.job_id] = LostCycle(
-                job_id=done.job_id,
-                lost_s=max(done.cycle_lost_s, before.lost_s if before else 0.0),
-                nodes=(*(before.nodes if before else ()), done.node),
-            )
-    return tuple(sorted(by_job.values(), key=lambda one: one.lost_s, reverse=True))
+    cycles: dict[str, LostCycle] = {}
+    for hand_over in hand_overs:
+        if hand_over.cycle_lost_s:
+            job_id, lost_s = hand_over.job_id, hand_over.cycle_lost_s
+            nodes: tuple[str, ...] = ()
+            if job_id in cycles:
+                lost_s = max(lost_s, cycles[job_id].lost_s)
+                nodes = cycles[job_id].nodes
+            nodes = (*nodes, hand_over.node)
+            cycles[job_id] = LostCycle(job_id=job_id, lost_s=lost_s, nodes=nodes)
+    return tuple(sorted(cycles.values(), key=lambda cycle: cycle.lost_s, reverse=True))
 
 
 def slow_part(done: HandOver) -> str:
@@ -235,7 +243,9 @@ def slow_part(done: HandOver) -> str:
         return "The batch system ended the pilot and its agent did not report."
     if done.cancel_s is None or done.agent_s is None or done.epilog_s is None:
         return f"The agent did not report: the node was free within {done.delay_s:.2f} s."
-    order = "the batch system's signal" if done.how is How.PREEMPTED else "our order"
+    order = "our order"
+    if done.how is How.PREEMPTED:
+        order = "the batch system's signal"
     parts = {
         f"our decision took {done.decision_s:.2f} s": done.decision_s,
         f"the agent received {order} after {done.cancel_s:.2f} s": done.cancel_s,
@@ -243,7 +253,7 @@ def slow_part(done: HandOver) -> str:
         f"the batch system's epilog took {done.epilog_s:.2f} s": done.epilog_s,
     }
     slowest = max(parts, key=parts.__getitem__)
-    return f"{slowest[0].upper()}{slowest[1:]}."
+    return f"{slowest[:1].upper()}{slowest[1:]}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,35 +277,51 @@ class End:
         """Time of the first request for the node."""
         if not self.is_preempted:
             return self.asked_s
-        return min([s for s in (self.told_s, self.asked_s) if s is not None], default=None)
+        if self.told_s is None:
+            return self.asked_s
+        if self.asked_s is None:
+            return self.told_s
+        return min(self.told_s, self.asked_s)
+
+    @property
+    def job_id(self) -> str:
+        """The job it was released for; "": none."""
+        if self.job is None:
+            return ""
+        return self.job.job_id
 
 
 def hand_over(end: End, taker: Job, now_s: float, slept: Slept = _AWAKE) -> HandOver:
     """Measure a hand-over to the job that is now on the node."""
     asked_s = end.began_s
     freed_s, precision_s = _freed(end, taker, now_s)
+    how, decision_s = How.GIVEN_BACK, end.decision_s
+    if end.is_preempted:
+        how, decision_s = How.PREEMPTED, 0.0
     cancel_s = agent_s = epilog_s = None
-    decision_s = 0.0 if end.is_preempted else end.decision_s
     if asked_s is not None and end.told_s is not None and end.left_s is not None:
         cancel_s = max(0.0, end.told_s - asked_s - decision_s)
         agent_s = max(0.0, end.left_s - max(end.told_s, asked_s))
         epilog_s = max(0.0, freed_s - end.left_s)
+    slept_s = 0.0
+    if asked_s is not None:
+        slept_s = _common_s(slept, asked_s, freed_s)
     return HandOver(
         job_id=taker.job_id,
         n_nodes=taker.n_nodes,
         node=end.node,
         pilot_id=end.pilot_id,
-        how=How.PREEMPTED if end.is_preempted else How.GIVEN_BACK,
+        how=how,
         asked_s=asked_s,
         freed_s=freed_s,
         precision_s=precision_s,
         start_s=taker.start_s,
-        asked_for=end.job.job_id if end.job else "",
+        asked_for=end.job_id,
         decision_s=decision_s,
         cancel_s=cancel_s,
         agent_s=agent_s,
         epilog_s=epilog_s,
-        slept_s=0.0 if asked_s is None else _common_s(slept, asked_s, freed_s),
+        slept_s=slept_s,
     )
 
 
@@ -304,18 +330,20 @@ def _common_s(slept: Slept, from_s: float, until_s: float) -> float:
 
 
 def _freed(end: End, taker: Job, now_s: float) -> tuple[float, float]:
-    lower = [s for s in (end.began_s, end.left_s, end.seen_s) if s is not None]
-    upper = [now_s if end.gone_s is None else end.gone_s]
+    """Return when the node was free, and the distance between the two bounds of that."""
+    to_s = now_s
+    if end.gone_s is not None:
+        to_s = end.gone_s
     if taker.start_s is not None:
-        upper.append(taker.start_s + 1.0)
-    to_s = min(upper)
-    from_s = max(lower, default=to_s)
+        to_s = min(to_s, taker.start_s + WHOLE_S)
+    lower_bounds_s = [
+        bound_s for bound_s in (end.began_s, end.left_s, end.seen_s) if bound_s is not None
+    ]
+    from_s = max(lower_bounds_s, default=to_s)
     precision_s = max(0.0, to_s - from_s)
-    return (from_s if end.left_s is not None else from_s + precision_s), precision_s
-
-
-LIMIT_MARGIN_S = 10.0  # an end this close to the pilot's time limit has no other cause
-CYCLES_UNTIL_TAKEN = 2.0  # backfill preempts in one cycle and starts the job in the next
+    if end.left_s is not None:
+        return from_s, precision_s
+    return from_s + precision_s, precision_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,9 +383,10 @@ class _Ordinary:
     def same_as(self, job: Job) -> list[Job]:
         """Return the job itself; for an announced one, all jobs that it may be."""
         if job.is_announced:
-            return [j for j in self._by_user.get(job.user, ()) if is_same_job(job, j)]
-        found = self._by_id.get(job.job_id)
-        return [] if found is None else [found]
+            return [other for other in self._by_user.get(job.user, ()) if is_same_job(job, other)]
+        if job.job_id not in self._by_id:
+            return []
+        return [self._by_id[job.job_id]]
 
 
 class _Verdict(enum.Enum):
@@ -405,10 +434,10 @@ def fold(
         plan: the decision.
         took_s: duration of the decision.
     """
-    views = {p.pilot_id: p for p in given.pilots}
-    known = ledger.ends.keys() | ledger.settled
+    views = {pilot.pilot_id: pilot for pilot in given.pilots}
+    ending = ledger.ends.keys() | ledger.settled
     ends = dict(ledger.ends)
-    for pilot_id in ledger.held.keys() - views.keys() - known:  # ended without a message
+    for pilot_id in ledger.held.keys() - views.keys() - ending:  # ended without a message
         view = ledger.held[pilot_id]
         if not _limit_struck(view, given.now_s):
             ends[pilot_id] = End(
@@ -421,29 +450,40 @@ def fold(
     records = HarmRecords()
     if ends and given.is_new_snapshot and given.snapshot.jobs is not None:
         open_ends, records = _look(ends, given, plan.memory.held_off.keys(), ledger.ended_by)
-        known |= ends.keys() - open_ends.keys()
+        ending |= ends.keys() - open_ends.keys()
         ends = open_ends
-    held = {i: p for i, p in views.items() if p.is_held or p.end_s is not None}
+    started: dict[str, PilotView] = {}
+    ran_s: dict[str, float] = {}
+    looked_s = given.snapshot.taken_at_s
+    for pilot_id, view in views.items():
+        if view.is_held or view.end_s is not None:
+            started[pilot_id] = view
+            ran_s[pilot_id] = looked_s
+            if view.is_leaving:
+                ran_s[pilot_id] = ledger.ran_s.get(pilot_id, looked_s)
     if plan.releases:
-        jobs = {j.job_id: j for j in given.snapshot.jobs or ()}
-        new = held.keys() - known
+        jobs = {job.job_id: job for job in given.snapshot.jobs or ()}
         for release in plan.releases:
-            if release.pilot_id in new:
-                ends.setdefault(
-                    release.pilot_id,
-                    End(
-                        pilot_id=release.pilot_id,
-                        node=release.node,
-                        asked_s=given.now_s,
-                        decision_s=took_s,
-                        job=jobs.get(release.for_job),
-                    ),
+            pilot_id = release.pilot_id
+            if pilot_id in started and pilot_id not in ending and pilot_id not in ends:
+                ends[pilot_id] = End(
+                    pilot_id=pilot_id,
+                    node=release.node,
+                    asked_s=given.now_s,
+                    decision_s=took_s,
+                    job=jobs.get(release.for_job),
                 )
-    settled = frozenset((known - ends.keys()) & views.keys())
-    ended_by = {i: by for i, by in ledger.ended_by.items() if i in ends or i in views}
-    at_s = given.snapshot.taken_at_s
-    ran_s = {i: ledger.ran_s.get(i, at_s) if p.is_leaving else at_s for i, p in held.items()}
-    after = Ledger(held=held, ends=ends, settled=settled, ended_by=ended_by, ran_s=ran_s)
+    listed = ends.keys() | views.keys()
+    ended_by = {
+        pilot_id: cause for pilot_id, cause in ledger.ended_by.items() if pilot_id in listed
+    }
+    after = Ledger(
+        held=started,
+        ends=ends,
+        settled=frozenset((ending - ends.keys()) & views.keys()),
+        ended_by=ended_by,
+        ran_s=ran_s,
+    )
     return after, records
 
 
@@ -459,37 +499,37 @@ def _look(
 ) -> tuple[dict[str, End], HarmRecords]:
     """Settle the ends that the snapshot settles."""
     jobs = given.snapshot.jobs or ()
-    ours = {j.pilot_id for j in jobs if j.pilot_id is not None}
-    on_node = _by_node(jobs, {e.node for e in ends.values()})
+    pilot_ids = {job.pilot_id for job in jobs}
+    on_node = _by_node(jobs, {end.node for end in ends.values()})
     ordinary = _Ordinary(jobs)
-    left: dict[str, End] = {}
+    open_ends: dict[str, End] = {}
     takers: list[tuple[End, Job]] = []
     nobodys: list[tuple[End, EndedBy]] = []  # no job is on the node
     vain: list[Vain] = []
-    taken: list[Taken] = []
+    of_others: list[Taken] = []
     for before in ends.values():
-        end = _observed(before, given, is_present=before.pilot_id in ours)
-        by = ended_by.get(end.pilot_id, EndedBy.UNKNOWN)
-        if by not in (EndedBy.PREEMPTED, EndedBy.UNKNOWN) and end.gone_s is not None:
-            taken.append(_taken(end, by, given.now_s))  # for no job, whoever comes next
+        end = _observed(before, given, is_present=before.pilot_id in pilot_ids)
+        cause = ended_by.get(end.pilot_id, EndedBy.UNKNOWN)
+        if cause not in (EndedBy.PREEMPTED, EndedBy.UNKNOWN) and end.gone_s is not None:
+            of_others.append(_taken(end, cause, given.now_s))  # for no job, whoever comes next
         elif taker := _taker(end, on_node.get(end.node, ())):
             takers.append((end, taker))
         else:
-            nobodys.append((end, by))
+            nobodys.append((end, cause))
     served = _served(ends.values(), takers, ordinary)
-    for end, by in nobodys:
+    for end, cause in nobodys:
         if loser := _loser(end, served):
             takers.append((end, loser))
             continue
         verdict = _verdict(end, ordinary, given, is_held_off=end.node in held_off)
         if verdict is _Verdict.OPEN:
-            left[end.pilot_id] = end
+            open_ends[end.pilot_id] = end
         elif verdict is _Verdict.TAKEN:
-            taken.append(_taken(end, by, given.now_s))
+            of_others.append(_taken(end, cause, given.now_s))
         elif isinstance(verdict, Why):
             vain.append(_vain(end, verdict, given.now_s))
-    return left, HarmRecords(
-        hand_overs=_hand_overs(takers, given), vain=tuple(vain), taken=tuple(taken)
+    return open_ends, HarmRecords(
+        hand_overs=_hand_overs(takers, given), vain=tuple(vain), taken=tuple(of_others)
     )
 
 
@@ -499,8 +539,10 @@ def _served(
     """Return the running jobs for which nodes were released, or that took released ones."""
     jobs = {job.job_id: job for end, job in takers if end.asked_s is not None}
     for end in ends:
-        same = ordinary.same_as(end.job) if end.job is not None else ()
-        jobs.update({job.job_id: job for job in same if job.state is not JobState.PENDING})
+        if end.job is not None:
+            for job in ordinary.same_as(end.job):
+                if job.state is not JobState.PENDING:
+                    jobs[job.job_id] = job
     return sorted(jobs.values(), key=lambda job: (-job.priority, job.job_id))
 
 
@@ -509,18 +551,16 @@ def _loser(end: End, served: Iterable[Job]) -> Job | None:
 
     It waited at that moment, and a node of ours was released for it: too late.
     """
-    preempted_s = end.gone_s if end.began_s is None else end.began_s
+    preempted_s = end.began_s
+    if preempted_s is None:
+        preempted_s = end.gone_s
     if not end.is_preempted or end.gone_s is None or preempted_s is None:
         return None
     least_s = preempted_s + lost_cycle.TICK_S
-    return next(
-        (
-            job
-            for job in served
-            if (job.submit_s or 0.0) <= preempted_s and (job.start_s or 0.0) > least_s
-        ),
-        None,
-    )
+    for job in served:
+        if (job.submit_s or 0.0) <= preempted_s and (job.start_s or 0.0) > least_s:
+            return job
+    return None
 
 
 def _hand_overs(takers: Iterable[tuple[End, Job]], given: DecisionInput) -> tuple[HandOver, ...]:
@@ -528,36 +568,40 @@ def _hand_overs(takers: Iterable[tuple[End, Job]], given: DecisionInput) -> tupl
     by_job = dict[str, list[tuple[End, Job]]]()
     for end, job in takers:
         by_job.setdefault(job.job_id, []).append((end, job))
-    measured: list[HandOver] = []
+    hand_overs: list[HandOver] = []
     for pairs in by_job.values():
-        nodes = [hand_over(end, job, given.now_s, given.slept) for end, job in pairs]
+        of_job = [hand_over(end, job, given.now_s, given.slept) for end, job in pairs]
         # Without a signal, "free" is not known either, and no later than the job's start.
-        free_s = [one.freed_s for one in nodes if one.asked_s is not None]
-        lost_s = _lost_s(pairs, max(free_s or [one.freed_s for one in nodes]), given)
-        measured += [
-            one
-            if one.how is How.GIVEN_BACK or one.cycle_lost_s == lost_s
-            else replace(one, lost_s=lost_s)
-            for one in nodes
-        ]
-    return tuple(measured)
+        free_s = [node.freed_s for node in of_job if node.asked_s is not None]
+        lost_s = _lost_s(pairs, max(free_s or [node.freed_s for node in of_job]), given)
+        for node in of_job:
+            if node.how is not How.GIVEN_BACK and node.cycle_lost_s != lost_s:
+                node = replace(node, lost_s=lost_s)  # noqa: PLW2901 - the same, with its loss
+            hand_overs.append(node)
+    return tuple(hand_overs)
 
 
 def _lost_s(pairs: Iterable[tuple[End, Job]], free_s: float, given: DecisionInput) -> float:
-    preempted = [(end, job) for end, job in pairs if end.is_preempted]
-    if not preempted:
+    signals_s: list[float] = []
+    looks_s: list[float] = []
+    preemptor: Job | None = None
+    for end, job in pairs:
+        if end.is_preempted:
+            preemptor = preemptor or job
+            if end.began_s is not None:
+                signals_s.append(end.began_s)
+            if end.ran_s is not None:
+                looks_s.append(end.ran_s)
+    if preemptor is None:
         return 0.0
-    job = preempted[0][1]
-    signals = [end.began_s for end, _ in preempted if end.began_s is not None]
-    looks = [end.ran_s for end, _ in preempted if end.ran_s is not None]
     return lost_cycle.lost_s(
         Preemption(
-            at_s=min(signals, default=None),
-            ran_s=min(looks, default=None),
+            at_s=min(signals_s, default=None),
+            ran_s=min(looks_s, default=None),
             free_s=free_s,
-            start_s=job.start_s,
+            start_s=preemptor.start_s,
             cycle_s=given.settings.cycle_s,
-            is_behind=lost_cycle.is_behind(job, given.snapshot.jobs or ()),
+            is_behind=lost_cycle.is_behind(preemptor, given.snapshot.jobs or ()),
         )
     )
 
@@ -576,7 +620,9 @@ def _by_node(jobs: Iterable[Job], nodes: AbstractSet[str]) -> dict[str, list[Job
 def _observed(end: End, given: DecisionInput, *, is_present: bool) -> End:
     if is_present:
         return replace(end, seen_s=given.snapshot.taken_at_s)
-    return end if end.gone_s is not None else replace(end, gone_s=given.now_s)
+    if end.gone_s is not None:
+        return end
+    return replace(end, gone_s=given.now_s)
 
 
 def _taker(end: End, on_node: Iterable[Job]) -> Job | None:
@@ -585,13 +631,17 @@ def _taker(end: End, on_node: Iterable[Job]) -> Job | None:
     A job submitted after the node was free did not wait for us.
     """
     began_s = end.began_s
-    after = [
-        j
-        for j in on_node
-        if (j.start_s is None or began_s is None or j.start_s >= began_s - 1.0)  # whole seconds
-        and (_is_for(end, j) or end.gone_s is None or (j.submit_s or 0.0) <= end.gone_s)
-    ]
-    return min(after, key=lambda j: (not _is_for(end, j), j.start_s or 0.0, j.job_id), default=None)
+    candidates: list[Job] = []
+    for job in on_node:
+        is_later = job.start_s is None or began_s is None or job.start_s >= began_s - WHOLE_S
+        has_waited = end.gone_s is None or (job.submit_s or 0.0) <= end.gone_s
+        if is_later and (has_waited or _is_for(end, job)):
+            candidates.append(job)
+    return min(
+        candidates,
+        key=lambda job: (not _is_for(end, job), job.start_s or 0.0, job.job_id),
+        default=None,
+    )
 
 
 def _is_for(end: End, job: Job) -> bool:
@@ -611,38 +661,60 @@ def _verdict(
     if end.gone_s is None:
         return _Verdict.OPEN
     if end.asked_s is None or end.is_preempted:
-        is_over = given.now_s > end.gone_s + CYCLES_UNTIL_TAKEN * cycle_s
-        return _Verdict.TAKEN if is_over else _Verdict.OPEN
+        if given.now_s > end.gone_s + CYCLES_UNTIL_TAKEN * cycle_s:
+            return _Verdict.TAKEN
+        return _Verdict.OPEN
     if end.job is None:
-        return _Verdict.DROPPED if given.now_s > end.gone_s + cycle_s else _Verdict.OPEN
-    wanted = ordinary.same_as(end.job)
-    if not wanted:
+        if given.now_s > end.gone_s + cycle_s:
+            return _Verdict.DROPPED
+        return _Verdict.OPEN
+    return _verdict_of_job(end.job, end.asked_s, ordinary, given, is_held_off=is_held_off)
+
+
+def _verdict_of_job(
+    job: Job, asked_s: float, ordinary: _Ordinary, given: DecisionInput, *, is_held_off: bool
+) -> _Verdict | Why:
+    """Return that of an end for a job."""
+    candidates = ordinary.same_as(job)
+    if not candidates:
         # The poll may have begun before the job was in the queue.
-        is_late = given.snapshot.taken_at_s > end.asked_s + 2.0 * UNSEEN_S
-        return Why.LEFT_THE_QUEUE if is_late else _Verdict.OPEN
-    if all(j.state is not JobState.PENDING for j in wanted):
+        if given.snapshot.taken_at_s > asked_s + 2.0 * UNSEEN_S:
+            return Why.LEFT_THE_QUEUE
+        return _Verdict.OPEN
+    if all(candidate.state is not JobState.PENDING for candidate in candidates):
         return Why.STARTED_ELSEWHERE
-    return _Verdict.OPEN if is_held_off else Why.DID_NOT_START
+    if is_held_off:
+        return _Verdict.OPEN
+    return Why.DID_NOT_START
 
 
 def _vain(end: End, why: Why, now_s: float) -> Vain:
+    family, asked_s = "", now_s
+    if end.job is not None:
+        family = end.job.family
+    if end.asked_s is not None:
+        asked_s = end.asked_s
     return Vain(
-        job_id=end.job.job_id if end.job else "",
-        family=end.job.family if end.job else "",
+        job_id=end.job_id,
+        family=family,
         node=end.node,
         pilot_id=end.pilot_id,
-        asked_s=now_s if end.asked_s is None else end.asked_s,
+        asked_s=asked_s,
         settled_s=now_s,
         why=why,
     )
 
 
-def _taken(end: End, by: EndedBy, now_s: float) -> Taken:
-    ended_s = end.left_s if end.left_s is not None else end.gone_s
+def _taken(end: End, cause: EndedBy, now_s: float) -> Taken:
+    ended_s = now_s
+    if end.gone_s is not None:
+        ended_s = end.gone_s
+    if end.left_s is not None:
+        ended_s = end.left_s
     return Taken(
         node=end.node,
         pilot_id=end.pilot_id,
-        ended_s=now_s if ended_s is None else ended_s,
+        ended_s=ended_s,
         settled_s=now_s,
-        by=by,
+        by=cause,
     )

@@ -50,9 +50,13 @@ def lost_s(seen: Preemption) -> float:
     is_late = seen.start_s - seen.free_s > TICK_S
     if seen.at_s is None:
         may_be = seen.ran_s is None or _spans_cycle(seen, seen.ran_s)
-        return seen.cycle_s if is_late or may_be else 0.0
+        if is_late or may_be:
+            return seen.cycle_s
+        return 0.0
     is_by_backfill = seen.is_behind and _spans_cycle(seen, seen.at_s)
-    return max(0.0, seen.start_s - seen.at_s) if is_late or is_by_backfill else 0.0
+    if is_late or is_by_backfill:
+        return max(0.0, seen.start_s - seen.at_s)
+    return 0.0
 
 
 def _spans_cycle(seen: Preemption, from_s: float) -> bool:
@@ -64,14 +68,12 @@ def is_behind(job: Job, queue: Iterable[Job]) -> bool:
 
     Slurm's main scheduler closes a partition to all later jobs at the first that lacks nodes.
     """
-    return any(
-        other.state is JobState.PENDING
-        and other.is_ordinary
-        and other.is_entitled
-        and _place(other) < _place(job)
-        and not {*other.partitions}.isdisjoint(job.partitions)
-        for other in queue
-    )
+    for rival in queue:
+        waits = rival.state is JobState.PENDING and rival.is_ordinary and rival.is_entitled
+        is_first = _place(rival) < _place(job)
+        if waits and is_first and not {*rival.partitions}.isdisjoint(job.partitions):
+            return True
+    return False
 
 
 def _place(job: Job) -> tuple[float, float]:

@@ -130,22 +130,22 @@ class HarmMonitor:
         self._journal.note(ledger.KIND, settled)
         self._records.append((given.now_s, settled))
         self._on_settled(settled)
-        held = sum(1 for p in given.pilots if p.is_held)
-        state = self.state
-        for done in settled.hand_overs:
-            if done.delay_s is not None and done.delay_s > self.rule.limit_s:
+        for hand_over in settled.hand_overs:
+            if hand_over.delay_s is not None and hand_over.delay_s > self.rule.limit_s:
                 LOG.warning(
                     "job %s got %s after %.2f s: %s",
-                    done.job_id,
-                    done.node,
-                    done.delay_s,
-                    slow_part(done),
+                    hand_over.job_id,
+                    hand_over.node,
+                    hand_over.delay_s,
+                    slow_part(hand_over),
                 )
-        held += len(settled.hand_overs)
-        heard: list[HandOver | Vain] = [*settled.hand_overs, *settled.vain]
-        for one in heard:
+        held_nodes = len(settled.hand_overs)
+        held_nodes += sum(1 for pilot in given.pilots if pilot.is_held)
+        state = self.state
+        outcomes: list[HandOver | Vain] = [*settled.hand_overs, *settled.vain]
+        for outcome in outcomes:
             state = backoff.record_hand_over(
-                state, one, self.rule, held_nodes=held, now_s=given.now_s
+                state, outcome, self.rule, held_nodes=held_nodes, now_s=given.now_s
             )
         self._change(state)
 
@@ -153,8 +153,8 @@ class HarmMonitor:
         self, settled: HarmRecords, given: DecisionInput, plan: Plan
     ) -> HarmRecords:
         """Add which nodes were left, and which are unusable since."""
-        self._aftermath, seen = aftermath.fold(self._aftermath, given, plan)
-        for event in seen.unusable:
+        self._aftermath, of_snapshot = aftermath.fold(self._aftermath, given, plan)
+        for event in of_snapshot.unusable:
             if event.pilot_id:
                 LOG.warning(
                     "BFT-1334 %s is %s: pilot %s had run there. It gets no pilot for a while.",
@@ -162,10 +162,10 @@ class HarmMonitor:
                     in_one_line(aftermath.in_words(event.state, event.reason, event.after_s)),
                     event.pilot_id,
                 )
-        self._rests = aftermath.with_events(self._rests, seen.unusable)
+        self._rests = aftermath.with_events(self._rests, of_snapshot.unusable)
         self._rests = aftermath.still_spoilt(self._rests, self._aftermath.spoilt, given.now_s)
-        self._ordinary_left += seen.ordinary_left
-        settled = replace(settled, left=seen.left, unusable=seen.unusable)
+        self._ordinary_left += of_snapshot.ordinary_left
+        settled = replace(settled, left=of_snapshot.left, unusable=of_snapshot.unusable)
         is_late = given.now_s - self._counted_s > COUNTED_AFTER_S
         if self._ordinary_left and (is_late or not settled.is_empty):
             settled = replace(settled, ordinary_left=self._ordinary_left)
@@ -201,9 +201,12 @@ def on_our_clock(said: LastWords, heard_s: float, waited_s: float = 0.0) -> tupl
         heard_s: when we read it, by our clock.
         waited_s: how long it may have waited for that, because we slept.
     """
-    left_s = heard_s if said.left_s is None else said.left_s
-    told_s = left_s if said.told_s is None else min(said.told_s, left_s)
-    told_s = max(told_s, left_s - MAX_LEAVING_S)
+    left_s = heard_s
+    if said.left_s is not None:
+        left_s = said.left_s
+    told_s = left_s
+    if said.told_s is not None:
+        told_s = max(min(said.told_s, left_s), left_s - MAX_LEAVING_S)
     if not 0.0 <= heard_s - left_s <= MAX_CLOCK_LAG_S + waited_s:
         told_s, left_s = told_s + heard_s - left_s, heard_s
     return told_s, left_s
@@ -223,10 +226,11 @@ def _readable(entries: Iterable[JournalEntry]) -> Iterable[tuple[float, HarmReco
     """Skip entries in another release's format, with one log line."""
     passed_over = 0
     for entry in entries:
-        if (found := entry.payload_if(HarmRecords)) is None:
+        records = entry.payload_if(HarmRecords)
+        if records is None:
             passed_over += 1
         else:
-            yield entry.at_s, found
+            yield entry.at_s, records
     if passed_over:
         LOG.warning("%d hand-over records of another release are not counted", passed_over)
 
@@ -234,18 +238,26 @@ def _readable(entries: Iterable[JournalEntry]) -> Iterable[tuple[float, HarmReco
 def read_state(journal: Journal) -> BackOff:
     """Read the last level of the back-off; level 0 if another release wrote it differently."""
     last = journal.latest(backoff.KIND)
-    return (last.payload_if(BackOff) if last is not None else None) or BackOff()
+    if last is None:
+        return BackOff()
+    return last.payload_if(BackOff) or BackOff()
 
 
 def report_of(
-    found: Iterable[tuple[float, HarmRecords]],
+    timed_records: Iterable[tuple[float, HarmRecords]],
     state: BackOff,
     rule: Rule,
     *,
     since_s: float | None,
     until_s: float,
 ) -> HarmReport:
-    """Summarise the records of a period."""
-    kept = [(at_s, r) for at_s, r in found if since_s is None or at_s >= since_s]
-    begin_s = since_s if since_s is not None else (kept[0][0] if kept else until_s)
-    return make_report((r for _, r in kept), state, rule, since_s=begin_s, until_s=until_s)
+    """Summarise the records of a period, oldest first; ``since_s``: None, all of them."""
+    begin_s, records = since_s, list[HarmRecords]()
+    for at_s, settled in timed_records:
+        if begin_s is None:
+            begin_s = at_s
+        if since_s is None or at_s >= since_s:
+            records.append(settled)
+    if begin_s is None:
+        begin_s = until_s
+    return make_report(records, state, rule, since_s=begin_s, until_s=until_s)

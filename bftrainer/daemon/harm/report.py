@@ -9,15 +9,17 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Final
 
 from bftrainer.daemon.harm import backoff
-from bftrainer.daemon.harm.aftermath import Unusable
+from bftrainer.daemon.harm.aftermath import Departure, Unusable
 from bftrainer.daemon.harm.backoff import BackOff
 from bftrainer.daemon.harm.ledger import (
     HandOver,
     HarmRecords,
     How,
     Rule,
+    Vain,
     Why,
     delays_s,
     histogram,
@@ -39,27 +41,51 @@ from bftrainer.model.reports import (
     WorstCase,
 )
 
-WORST_SHOWN = 10
-_Z = 1.959964  # of a two-sided 95% interval
+WORST_SHOWN: Final = 10
+HOUR_S: Final = 3600.0
+_Z: Final = 1.959964  # of a two-sided 95% interval
+
+
+class _Settled:
+    """All records of a period, of one kind each."""
+
+    def __init__(self, records: Iterable[HarmRecords]) -> None:
+        self.hand_overs: list[HandOver] = []
+        self.vain: list[Vain] = []
+        self.departures: list[Departure] = []
+        self.unusable: list[Unusable] = []
+        self.n_taken_by: Counter[EndedBy] = Counter()
+        self.ordinary_left = 0
+        for settled in records:
+            self.hand_overs += settled.hand_overs
+            self.vain += settled.vain
+            self.departures += settled.left
+            self.unusable += settled.unusable
+            self.n_taken_by.update(pilot.by for pilot in settled.taken)
+            self.ordinary_left += settled.ordinary_left
 
 
 def make_report(
-    found: Iterable[HarmRecords], state: BackOff, rule: Rule, *, since_s: float, until_s: float
+    records: Iterable[HarmRecords], state: BackOff, rule: Rule, *, since_s: float, until_s: float
 ) -> HarmReport:
     """Summarise what was settled in a period."""
-    records = list(found)
-    hand_overs = [h for r in records for h in r.hand_overs]
-    vain = [v for r in records for v in r.vain]
+    settled = _Settled(records)
+    hand_overs, vain = settled.hand_overs, settled.vain
     delays = delays_s(hand_overs)
     within = share_within(delays, rule.limit_s)
-    preempted = [h for h in hand_overs if h.how is How.PREEMPTED]
-    jobs = {h.job_id for h in hand_overs}
-    preempted_jobs = {h.job_id for h in preempted}
-    asked_for = sum(1 for h in hand_overs if h.how is How.GIVEN_BACK and h.asked_for)
-    why = Counter(v.why for v in vain)
-    taken = Counter(t.by for r in records for t in r.taken)
-    lost = lost_cycles(hand_overs)
-    hours = (until_s - since_s) / 3600.0
+    jobs: set[str] = set()
+    preempted_jobs: set[str] = set()
+    n_preempted = n_asked_for = 0
+    for hand_over in hand_overs:
+        jobs.add(hand_over.job_id)
+        if hand_over.how is How.PREEMPTED:
+            n_preempted += 1
+            preempted_jobs.add(hand_over.job_id)
+        elif hand_over.how is How.GIVEN_BACK and hand_over.asked_for:
+            n_asked_for += 1
+    why = Counter(node.why for node in vain)
+    cycles = lost_cycles(hand_overs)
+    hours = (until_s - since_s) / HOUR_S
     return HarmReport(
         since_s=since_s,
         until_s=until_s,
@@ -74,24 +100,32 @@ def make_report(
         p95_s=quantile(delays, 0.95),
         max_s=max(delays, default=None),
         histogram=histogram(delays),
-        given_back=len(hand_overs) - len(preempted),
-        preempted=len(preempted),
+        given_back=len(hand_overs) - n_preempted,
+        preempted=n_preempted,
         preempted_jobs=len(preempted_jobs),
         share_preempted=_share(len(preempted_jobs), len(jobs)),
         preempted_jobs_per_hour=_share(len(preempted_jobs), hours),
-        taken=taken.total(),
+        taken=settled.n_taken_by.total(),
         in_vain=len(vain),
-        share_in_vain=_share(len(vain), len(vain) + asked_for),
+        share_in_vain=_share(len(vain), len(vain) + n_asked_for),
         in_vain_per_hour=_share(len(vain), hours),
         vain=tuple(VainCount(why=w.value, nodes=why[w]) for w in Why),
         worst=tuple(_worst_case(h) for h in worst(hand_overs, WORST_SHOWN)),
         back_off_level=state.level,
         back_off=backoff.sentence(state),
-        taken_by=tuple(TakenCount(by=by.value, pilots=taken[by]) for by in EndedBy if taken[by]),
-        leavings=_leavings(records),
-        cycles_lost=len(lost),
-        cycles_lost_s=math.fsum(one.lost_s for one in lost),
-        lost_cycles=lost[:WORST_SHOWN],
+        taken_by=_taken_by(settled.n_taken_by),
+        leavings=_leavings(settled),
+        cycles_lost=len(cycles),
+        cycles_lost_s=math.fsum(cycle.lost_s for cycle in cycles),
+        lost_cycles=cycles[:WORST_SHOWN],
+    )
+
+
+def _taken_by(n_taken_by: Counter[EndedBy]) -> tuple[TakenCount, ...]:
+    return tuple(
+        TakenCount(by=taker.value, pilots=n_taken_by[taker])
+        for taker in EndedBy
+        if n_taken_by[taker]
     )
 
 
@@ -102,80 +136,88 @@ def wilson(events: int, trials: int) -> tuple[float, float] | None:
     share, part = events / trials, _Z * _Z / trials
     middle = share + part / 2.0
     half = _Z * math.sqrt(share * (1.0 - share) / trials + part / (4.0 * trials))
-    ends = (middle - half) / (1.0 + part), (middle + half) / (1.0 + part)
-    return min(share, max(0.0, ends[0])), max(share, min(1.0, ends[1]))
+    low, high = (middle - half) / (1.0 + part), (middle + half) / (1.0 + part)
+    return min(share, max(0.0, low)), max(share, min(1.0, high))
 
 
-def _leavings(records: list[HarmRecords]) -> Leavings:
+def _leavings(settled: _Settled) -> Leavings:
     """Compare what pilots and ordinary jobs left behind.
 
     The interval of the difference is Newcombe's (1998), made of Wilson's of the two shares.
     """
-    left = [one for r in records for one in r.left]
-    events = [one for r in records for one in r.unusable]
-    n_ours = sum(1 for one in events if one.pilot_id)
-    ours = _rate(n_ours, len(left))
-    theirs = _rate(len(events) - n_ours, sum(r.ordinary_left for r in records))
-    times = [(one.took_s, one.precision_s) for one in left if one.took_s is not None]
-    took = [took_s for took_s, _ in times]
-    found = Leavings(
+    events = settled.unusable
+    n_ours = sum(1 for event in events if event.pilot_id)
+    ours = _rate(n_ours, len(settled.departures))
+    theirs = _rate(len(events) - n_ours, settled.ordinary_left)
+    times_s: list[float] = []
+    precision_s: float | None = None
+    for departure in settled.departures:
+        if departure.took_s is not None:
+            times_s.append(departure.took_s)
+            precision_s = max(precision_s or 0.0, departure.precision_s)
+    leavings = Leavings(
         by_pilots=ours,
         by_jobs=theirs,
-        measured=len(took),
-        median_s=quantile(took, 0.5),
-        p95_s=quantile(took, 0.95),
-        max_s=max(took, default=None),
-        precision_s=max((by_s for _, by_s in times), default=None),
-        nodes=tuple(_unusable(one) for one in events[-WORST_SHOWN:]),
+        measured=len(times_s),
+        median_s=quantile(times_s, 0.5),
+        p95_s=quantile(times_s, 0.95),
+        max_s=max(times_s, default=None),
+        precision_s=precision_s,
+        nodes=tuple(_unusable(event) for event in events[-WORST_SHOWN:]),
     )
     p, q = ours, theirs
     if p.share is None or p.low is None or p.high is None:
-        return found
+        return leavings
     if q.share is None or q.low is None or q.high is None:
-        return found
+        return leavings
     excess = p.share - q.share
     return replace(
-        found,
+        leavings,
         excess=excess,
         excess_low=excess - math.hypot(p.share - p.low, q.high - q.share),
         excess_high=excess + math.hypot(p.high - p.share, q.share - q.low),
     )
 
 
-def _rate(events: int, left: int) -> LeavingRate:
-    left = max(left, events)  # a node whose job completes for ever is left later, or never
-    interval = wilson(events, left)
+def _rate(events: int, n_left: int) -> LeavingRate:
+    n_left = max(n_left, events)  # a node whose job completes for ever is left later, or never
+    interval = wilson(events, n_left)
     if interval is None:
         return LeavingRate()
     low, high = interval
-    return LeavingRate(left=left, unusable=events, share=events / left, low=low, high=high)
+    return LeavingRate(left=n_left, unusable=events, share=events / n_left, low=low, high=high)
 
 
-def _unusable(one: Unusable) -> UnusableNode:
+def _unusable(event: Unusable) -> UnusableNode:
     return UnusableNode(
-        node=one.node,
-        state=one.state.value,
-        reason=one.reason,
-        at_s=one.at_s,
-        after_s=one.after_s,
-        job_id=one.job_id,
-        pilot_id=one.pilot_id,
+        node=event.node,
+        state=event.state.value,
+        reason=event.reason,
+        at_s=event.at_s,
+        after_s=event.after_s,
+        job_id=event.job_id,
+        pilot_id=event.pilot_id,
     )
 
 
 def _share(part: float, whole: float) -> float | None:
-    return part / whole if whole > 0 else None
+    if whole <= 0:
+        return None
+    return part / whole
 
 
-def _worst_case(done: HandOver) -> WorstCase:
+def _worst_case(hand_over: HandOver) -> WorstCase:
+    precision_s = hand_over.precision_s
+    if hand_over.cycle_lost_s:
+        precision_s = max(precision_s, WHOLE_S)
     return WorstCase(
-        job_id=done.job_id,
-        n_nodes=done.n_nodes,
-        node=done.node,
-        pilot_id=done.pilot_id,
-        how=done.how.value,
-        asked_s=done.asked_s,
-        delay_s=done.delay_s,
-        precision_s=max(done.precision_s, WHOLE_S if done.cycle_lost_s else 0.0),
-        reason=slow_part(done),
+        job_id=hand_over.job_id,
+        n_nodes=hand_over.n_nodes,
+        node=hand_over.node,
+        pilot_id=hand_over.pilot_id,
+        how=hand_over.how.value,
+        asked_s=hand_over.asked_s,
+        delay_s=hand_over.delay_s,
+        precision_s=precision_s,
+        reason=slow_part(hand_over),
     )
