@@ -65,10 +65,10 @@ def make_report(
     until, watts = asked.until or day_of(until_s, policy.time_zone), policy.watts_per_node_type
     groups: dict[tuple[str, ...], _Group] = {}
     total, first_day = _Group(), until
-    for owner, used in rows:
+    for owner, node_time in rows:
         if asked.since <= owner.day <= until and asked.user in ("", owner.user):
-            groups.setdefault(_key(owner, asked.by), _Group()).add(owner, used)
-            total.add(owner, used)
+            groups.setdefault(_key(owner, asked.by), _Group()).add(owner, node_time)
+            total.add(owner, node_time)
             first_day = min(first_day, owner.day)
     return AccountReport(
         by=asked.by,

@@ -189,8 +189,7 @@ class Accountant:
         if self._summed_s is None or self._is_to_sum():
             self._write_sums()
         elif self._added:
-            added = Added.of(self._added, until_s=self.until_s)
-            self._journal.note(ADDED, added)
+            self._journal.note(ADDED, Added.of(self._added, until_s=self.until_s))
             self._entries += 1
         self._added, self._written_s = {}, self.until_s
         for trainer_id in tuple(self._furthest):

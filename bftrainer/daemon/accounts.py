@@ -44,19 +44,19 @@ def days(begin_s: float, end_s: float, zone: str | None = None) -> Iterator[tupl
 
 def add(sums: Sums, owner: Whose, used: NodeTime) -> None:
     """Add node time to the sum of whose it is."""
-    before = sums.get(owner)
-    if before is not None:
-        used = before + used
-    sums[owner] = used
+    if owner in sums:
+        sums[owner] += used
+    else:
+        sums[owner] = used
 
 
 def merged(rows: Iterable[tuple[Whose, NodeTime]], *, before: str) -> Sums:
     """Return sums in which the trainers of days before a day are not told apart any more."""
     result: Sums = {}
-    for owner, used in rows:
+    for owner, node_time in rows:
         if owner.day < before:
             owner = replace(owner, trainer_id="")  # noqa: PLW2901 - the same, less exactly
-        add(result, owner, used)
+        add(result, owner, node_time)
     return result
 
 
@@ -82,8 +82,8 @@ class Added:
 
 
 def _row(item: tuple[Whose, NodeTime]) -> Row:
-    owner, used = item
-    return (*astuple(owner), *(round(figure, DECIMALS) for figure in astuple(used)))
+    owner, node_time = item
+    return (*astuple(owner), *(round(figure, DECIMALS) for figure in astuple(node_time)))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -114,8 +114,8 @@ def read(journal: Journal, now_s: float) -> Kept:
         if addition is None:
             unreadable += 1
             continue
-        for owner, used in addition.sums():
-            add(accounts.sums, owner, used)
+        for owner, node_time in addition.sums():
+            add(accounts.sums, owner, node_time)
         accounts.until_s = max(accounts.until_s, addition.until_s)
     if unreadable:
         LOG.warning("%d entries of the accounting are of another release: not counted", unreadable)

@@ -79,8 +79,10 @@ class Awakenings:
             return ""
         at = time.strftime("%H:%M:%S", time.localtime(slept.until_s))
         for_s = slept.until_s - slept.from_s
-        more = f" That was {self.count} times since its start." if self.count > 1 else ""
+        times = ""
+        if self.count > 1:
+            times = f" That was {self.count} times since its start."
         return (
             f"BFT-1318: The daemon did not run for {for_s:.0f} s, until {at}."
-            f" Trainers went on, and nobody is taken for late because of it.{more}"
+            f" Trainers went on, and nobody is taken for late because of it.{times}"
         )

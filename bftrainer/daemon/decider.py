@@ -101,7 +101,7 @@ def input_of(
     trainers, memory = refusals.allowed(
         book.waiting.eligible(), memory, {pilot.node for pilot in pilots}
     )
-    who = book.occupancy({record.trainer_id for record in trainers})
+    occupancy = book.occupancy({record.trainer_id for record in trainers})
     return DecisionInput(
         now_s=now_s,
         snapshot=snapshot,
@@ -112,13 +112,13 @@ def input_of(
         settings=settings,
         memory=memory,
         may_claim=may_claim and refusals.may_claim(trainers),
-        training=who.training,
-        occupied=who.occupied,
+        training=occupancy.training,
+        occupied=occupancy.occupied,
         speeds=book.speeds.speeds(memory.slow_nodes),
         cooling={**book.quarantine.cooling(now_s), **resting},
-        settled_until_s=who.settled_until_s,
+        settled_until_s=occupancy.settled_until_s,
         blackout=blackout,
-        apart=who.apart,
+        apart=occupancy.apart,
         slept=slept,
     )
 

@@ -70,10 +70,11 @@ class IdleWatch:
         }
         for node in self._begun.keys() - near.keys():
             self._end(self._begun.pop(node), now_s)
-        new = near.keys() - self._begun.keys()
-        waits_s = settings.cycle_s if new and census.has_startable_jobs else 0.0
-        lead_s = end_cost_s(plan.memory)
-        for node in new:
+        begins = near.keys() - self._begun.keys()
+        waits_s, lead_s = 0.0, end_cost_s(plan.memory)
+        if begins and census.has_startable_jobs:
+            waits_s = settings.cycle_s
+        for node in begins:
             self._begun[node] = _Begun(
                 since_s=now_s,
                 left_s=near[node],
@@ -87,21 +88,25 @@ class IdleWatch:
         """Return the figures; None: no node was idle."""
         if not self._idle_s:
             return None
+        trials: list[GapTrial] = []
+        for pair, more_s in self._more_s.items():
+            min_gap_s, gap_margin_s = pair
+            trials.append(
+                GapTrial(
+                    min_gap_s=min_gap_s,
+                    gap_margin_s=gap_margin_s,
+                    more_node_h=more_s / HOUR_S,
+                    more_pilots=self._more_pilots[pair],
+                )
+            )
+        min_gap_s, gap_margin_s = self._in_force
         return ShortGaps(
             hours=self._seen_s / HOUR_S,
             idle_node_h=self._idle_s / HOUR_S,
             near_node_h=self._near_s / HOUR_S,
-            min_gap_s=self._in_force[0],
-            gap_margin_s=self._in_force[1],
-            trials=tuple(
-                GapTrial(
-                    min_gap_s=pair[0],
-                    gap_margin_s=pair[1],
-                    more_node_h=self._more_s[pair] / HOUR_S,
-                    more_pilots=self._more_pilots[pair],
-                )
-                for pair in self._more_s
-            ),
+            min_gap_s=min_gap_s,
+            gap_margin_s=gap_margin_s,
+            trials=tuple(trials),
             cycle_s=settings.cycle_s,
         )
 
@@ -114,7 +119,9 @@ class IdleWatch:
         self._more_pilots = dict.fromkeys(pairs, 0)
 
     def _count_until(self, now_s: float) -> None:
-        passed_s = 0.0 if self._last_s is None else max(0.0, now_s - self._last_s)
+        passed_s = 0.0
+        if self._last_s is not None:
+            passed_s = max(0.0, now_s - self._last_s)
         self._last_s = now_s
         if passed_s > MOST_BETWEEN_S:
             self._begun = {}

@@ -144,13 +144,13 @@ class Draining:
             return ""
         since, deadline = _local(self._drain.since_s), _local(self._drain.deadline_s)
         count = len(self._pilots.pilots)
-        rest = "done"
+        progress = "done"
         if count:
             nodes = counted(count, "node is", "nodes are")
-            rest = f"{nodes} still to be given back, until {deadline}"
+            progress = f"{nodes} still to be given back, until {deadline}"
         return (
             f"All nodes are given back and none are taken since {since}, as {self._drain.by} "
-            f"asked ({rest}); 'bftrainer resume' ends this."
+            f"asked ({progress}); 'bftrainer resume' ends this."
         )
 
     def _start(self, drain: Drain) -> None:

@@ -76,7 +76,7 @@ class Notifier:
             return
         argv, text = command_of(record, mailer())
         with self._turns:
-            done = process.run(
+            answer = process.run(
                 argv,
                 timeout_s=self._limit_s,
                 env={**os.environ, **variables(record)},
@@ -84,7 +84,9 @@ class Notifier:
                 stdin=text,
                 output_cap_bytes=_OUTPUT_CAP_BYTES,
             )
-        if not done.is_ok:
-            why = f"no end within {self._limit_s:g} s" if done.timed_out else done.returncode
-            last = (done.stderr.strip().splitlines() or [""])[-1]
+        if not answer.is_ok:
+            why = str(answer.returncode)
+            if answer.timed_out:
+                why = f"no end within {self._limit_s:g} s"
+            last = (answer.stderr.strip().splitlines() or [""])[-1]
             LOG.warning("%s: --notify %s: %s %.300s", record.trainer_id, argv[0], why, last)

@@ -28,6 +28,7 @@ LONGEST_RESTS: Final = {False: 5.0, True: 2.0}  # in intervals; by has_hook
 LONGEST_CALLED_RESTS: Final = {False: 5.0, True: 2.0}  # in intervals without the hook; by has_hook
 CHANGED_S: Final = 0.3  # until a change shows in a poll
 AGAIN_S: Final = (1.0, 2.0, 4.0)  # until a completing node is idle, or a job has its node
+AGAIN_AFTER_S: Final = AGAIN_S[0]  # an announced end
 RECHECK_S: Final = 5.0  # orders between polls delay the next one
 CYCLES_ASKED: Final = 10.0  # reads per scheduler cycle, while something waits for it
 
@@ -57,8 +58,11 @@ def rules_of(policy: SitePolicy, *, has_hook: bool) -> PaceRules:
 
 def longest_rest_s(policy: SitePolicy) -> float:
     """Return the longest time from one poll to the next, however the daemon is told of jobs."""
-    rules = [rules_of(policy, has_hook=has_hook) for has_hook in (False, True)]
-    return max(max(one.longest_rest_s, one.interval_s) for one in rules)
+    longest_s = 0.0
+    for has_hook in (False, True):
+        rules = rules_of(policy, has_hook=has_hook)
+        longest_s = max(longest_s, rules.longest_rest_s, rules.interval_s)
+    return longest_s
 
 
 class Poller:
@@ -136,7 +140,9 @@ class Poller:
         nodes = snapshot.nodes or ()
         completing = {n.name for n in nodes if n.state is NodeState.COMPLETING}
         self._completing = {n: self._completing.get(n, 0) + 1 for n in completing}
-        self._owing = self._owing + 1 if owes_node else 0
+        self._owing += 1
+        if not owes_node:
+            self._owing = 0
         for times in (min(self._completing.values(), default=0), self._owing):
             if 0 < times <= len(AGAIN_S):
                 self.call(AGAIN_S[times - 1])
@@ -144,8 +150,11 @@ class Poller:
     def figures(self) -> PollingView:
         """Return the cost of polling to the controller, and its limits."""
         rules, now_s = self.pace.rules, time.monotonic()
+        mode = "polling"
+        if self.has_hook:
+            mode = "hook"
         return PollingView(
-            mode="hook" if self.has_hook else "polling",
+            mode=mode,
             interval_s=rules.interval_s,
             requests_per_minute=rules.requests_per_minute,
             total_per_minute=rules.total_per_minute,
@@ -204,12 +213,12 @@ class Poller:
         if not announcements:
             return
         self._hear(announcements)
-        for said in announcements:
-            if said.job is not None:
+        for announcement in announcements:
+            if announcement.job is not None:
                 self.pace.soon.call(time.monotonic() + SHOWN_S)
                 self._called.set()
-            elif said.nodes:
-                self.call(AGAIN_S[0])
+            elif announcement.nodes:
+                self.call(AGAIN_AFTER_S)
             else:
                 self.changed()
 
@@ -225,13 +234,13 @@ class Poller:
             self._cycle_asked_s = began_s
         await self._look(wants_cycle=wants_cycle)
         ended_s = time.monotonic()
-        asked = self._since()
-        orders = sum(count for kind, count in asked.items() if kind in ORDER_KINDS)
+        requests = self._since()
+        orders = sum(requests[kind] for kind in ORDER_KINDS)
         self.pace.ordered(ended_s, orders)
         self.pace.looked(
             began_s,
             ended_s,
-            asked.total() - orders,
+            requests.total() - orders,
             is_called=is_called,
             was_answered=self._was_answered,
         )

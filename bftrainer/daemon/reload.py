@@ -76,7 +76,7 @@ class Reloading:
         async with self._one_by_one:
             self._manager.reloading()
             try:
-                new = await asyncio.to_thread(self._read_whole)
+                read_policy = await asyncio.to_thread(self._read_whole)
             except BftError as error:
                 self._trouble = f"The last reload was refused: {error}"
                 LOG.error("%s asked to reload the policy: %s", by, error)  # noqa: TRY400 - its fault
@@ -84,8 +84,8 @@ class Reloading:
             finally:
                 self._manager.ready(self._in_force.policy)
             policy = self._in_force.policy
-            differences = changes(policy, new)
-            self._next = reloaded(policy, new)
+            differences = changes(policy, read_policy)
+            self._next = reloaded(policy, read_policy)
             self._trouble = ""
             self._waiting = tuple(change.setting for change in differences if change.restart)
             settings = ", ".join(change.setting for change in differences)
@@ -107,14 +107,14 @@ class Reloading:
         Returns:
             What has changed, for those who keep values of the policy; None: nothing has.
         """
-        new, self._next = self._next, None
-        in_force, old = self._in_force, self._in_force.policy
-        if new is None or new == old:
+        following, self._next = self._next, None
+        in_force, before = self._in_force, self._in_force.policy
+        if following is None or following == before:
             return None
         hash_before = in_force.policy_hash
-        in_force.become(new, self._system)
+        in_force.become(following, self._system)
         return PolicyChanged(
-            policy_hash=in_force.policy_hash, before=hash_before, changes=changes(old, new)
+            policy_hash=in_force.policy_hash, before=hash_before, changes=changes(before, following)
         )
 
     def _read_whole(self) -> SitePolicy:
@@ -124,9 +124,9 @@ class Reloading:
                 "The daemon was started without a policy file.",
                 "Start it with --policy FILE.",
             )
-        new = self._read()
-        load_allocation_policy(new.policy)  # imports take time
-        return new
+        policy = self._read()
+        load_allocation_policy(policy.policy)  # imports take time
+        return policy
 
 
 def memory_under(memory: Memory, policy: SitePolicy, changed: PolicyChanged) -> Memory:

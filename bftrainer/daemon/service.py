@@ -49,33 +49,35 @@ class DaemonTrials:
 
     def studies(self, user: str) -> tuple[StudyCount, ...]:
         """Return the user's studies, in order of their first trial."""
-        found: dict[str, list[TrialView]] = {}
+        trials: dict[str, list[TrialView]] = {}
         for record in self._trainers.records.values():
             if record.spec.trial is not None and record.spec.user == user:
-                found.setdefault(record.spec.trial.study, []).append(self._view(record))
-        return tuple(
-            StudyCount(
-                study=study,
-                trials=len(views),
-                active=sum(1 for v in views if v.ended_s is None and not v.waits_at_rung),
-                nodes=sum(v.nodes for v in views),
+                trials.setdefault(record.spec.trial.study, []).append(self._view(record))
+        counts = []
+        for study, views in trials.items():
+            active = [view for view in views if view.ended_s is None and not view.waits_at_rung]
+            n_nodes = sum(view.nodes for view in views)
+            counts.append(
+                StudyCount(study=study, trials=len(views), active=len(active), nodes=n_nodes)
             )
-            for study, views in found.items()
-        )
+        return tuple(counts)
 
     def study(self, user: str, study: str, seen: Seen | None = None) -> StudyView:
         """Return the trials of a study; only what is new to who has seen this daemon's."""
-        state, plan = self._state, self._state.seen.plan
-        records = self._records(user, study)
+        state, records = self._state, self._records(user, study)
         is_whole = seen is None or seen.incarnation != state.incarnation
         if seen is not None and not is_whole:
-            new = self._trainers.news.since(user, study, seen.change)
-            records = [r for r in records if r.spec.trial and r.spec.trial.number in new]
+            numbers = self._trainers.news.since(user, study, seen.change)
+            records = [
+                record
+                for record in records
+                if record.spec.trial and record.spec.trial.number in numbers
+            ]
         return StudyView(
             study=study,
             change=self._trainers.news.count(user, study),
             incarnation=state.incarnation,
-            pool_nodes=len(plan.pool) if plan else 0,
+            pool_nodes=state.seen.pool_size,
             trials=tuple(map(self._view, records)),
             is_whole=is_whole,
             daemon=state.public_key,
@@ -88,18 +90,18 @@ class DaemonTrials:
 
     def unknown(self, specs: Sequence[TrainerSpec]) -> tuple[TrainerSpec, ...]:
         """Return those that are not submitted yet."""
-        known = set(map(_key, self._records(specs[0].user, _study(specs[0]))))
-        return tuple(spec for spec in specs if spec.trial and spec.trial.key not in known)
+        keys = set(map(_key, self._records(specs[0].user, _study(specs[0]))))
+        return tuple(spec for spec in specs if spec.trial and spec.trial.key not in keys)
 
     def submit(self, specs: Sequence[TrainerSpec], peer: Peer) -> tuple[TrialView, ...]:
         """Accept trials of one study, all or none; those that are known stay as they are."""
-        if new := self.unknown(specs):
-            check_places(new, self._views())
-            self._check_room(new, peer)
-            self._trainers.submit_all(new)
-        wanted = {spec.trial.key for spec in specs if spec.trial}
+        if unknown := self.unknown(specs):
+            check_places(unknown, self._views())
+            self._check_room(unknown, peer)
+            self._trainers.submit_all(unknown)
+        keys = {spec.trial.key for spec in specs if spec.trial}
         records = self._records(specs[0].user, _study(specs[0]))
-        return tuple(self._view(record) for record in records if _key(record) in wanted)
+        return tuple(self._view(record) for record in records if _key(record) in keys)
 
     def _records(self, user: str, study: str) -> list[TrainerRecord]:
         return [
@@ -113,7 +115,9 @@ class DaemonTrials:
     def _view(self, record: TrainerRecord) -> TrialView:
         if record.spec.trial is None:
             raise TypeError(f"{record.trainer_id} is no trial")
-        is_long_over = record.ended_s is not None and record.ended_s < now_s() - LONG_S
+        reports = record.reports
+        if record.ended_s is not None and record.ended_s < now_s() - LONG_S:
+            reports = reports[-FEW_REPORTS:]
         observed, _ = self._trainers.nodes_of(record.trainer_id)
         return TrialView(
             trainer_id=record.trainer_id,
@@ -126,7 +130,7 @@ class DaemonTrials:
             samples=record.progress.samples,
             epoch=record.progress.epoch,
             node_s=record.progress.node_s,
-            reports=record.reports[-FEW_REPORTS:] if is_long_over else record.reports,
+            reports=reports,
             checkpoint_dir=record.spec.checkpoint_dir,
             reason=record.reason,
             ended_s=record.ended_s,
@@ -134,11 +138,15 @@ class DaemonTrials:
 
 
 def _study(spec: TrainerSpec) -> str:
-    return spec.trial.study if spec.trial is not None else ""
+    if spec.trial is None:
+        return ""
+    return spec.trial.study
 
 
 def _key(record: TrainerRecord) -> tuple[str, int, int] | None:
-    return record.spec.trial.key if record.spec.trial is not None else None
+    if record.spec.trial is None:
+        return None
+    return record.spec.trial.key
 
 
 def check_fit(spec: TrainerSpec, settings: Settings) -> None:
@@ -200,8 +208,9 @@ class DaemonService(DaemonViews):
         """Refuse trainers that this user cannot submit now; else they count as a submission."""
         user = specs[0].user
         check_submitter(user, peer)
-        for trainer_id in {i for spec in specs for i in (*spec.after, *spec.after_any)}:
-            self._record(trainer_id)
+        for spec in specs:
+            for trainer_id in (*spec.after, *spec.after_any):
+                self._record(trainer_id)
         self._check_room(specs)
         self._allowance.took(user, len(specs))
 
@@ -224,11 +233,11 @@ class DaemonService(DaemonViews):
         limits = limits_on(spec, self._state.in_force.settings.limits)
         if of_each := self._state.in_force.policy.max_nodes_per_trainer:
             limits.append(("each trainer", of_each, "max_nodes_per_trainer"))
-        for name, most, key in limits:
-            if spec.n_min > most:
+        for name, max_nodes, key in limits:
+            if spec.n_min > max_nodes:
                 raise UsageError(
                     "BFT-1008",
-                    f"n_min is {spec.n_min}, the policy allows {name} {most} ({key}).",
+                    f"n_min is {spec.n_min}, the policy allows {name} {max_nodes} ({key}).",
                     "Ask for fewer nodes (--nodes MIN:MAX).",
                     exit_code=ExitCode.REFUSED_BY_POLICY,
                 )
@@ -247,8 +256,8 @@ class DaemonService(DaemonViews):
         if record.state.is_final or record.cancelled_s is not None:
             raise has_ended(record)
         if check_growth(record, change):
-            others = self._trainers.waiting_and_running()
-            self._allowance.check_count(record.spec.user, others)
+            active = self._trainers.waiting_and_running()
+            self._allowance.check_count(record.spec.user, active)
         spec = change.applied(record.spec)
         if spec is not record.spec:
             check_spec(spec)

@@ -61,7 +61,9 @@ class ServiceManager:
             failures: what the batch system did not answer.
         """
         self._is_polled = True
-        trouble = f"; incomplete poll: {'; '.join(failures)}" if failures else ""
+        trouble = ""
+        if failures:
+            trouble = f"; incomplete poll: {'; '.join(failures)}"
         status = f"STATUS=holds {counted(n_held, 'node')}{trouble}"[:LONGEST_STATUS].replace(
             "\n", " "
         )
@@ -94,4 +96,6 @@ def _watchdog_s(environ: MutableMapping[str, str]) -> float:
     """Return how long we may be silent; 0: as long as we like (sd_watchdog_enabled(3))."""
     usec, pid = environ.pop("WATCHDOG_USEC", ""), environ.pop("WATCHDOG_PID", "")
     is_ours = pid in {"", str(os.getpid())}
-    return int(usec) / 1e6 if is_ours and usec.isdecimal() else 0.0
+    if not is_ours or not usec.isdecimal():
+        return 0.0
+    return int(usec) / 1e6

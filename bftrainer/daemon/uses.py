@@ -47,9 +47,9 @@ class UsesOfNodes:
     def take_over(self, file: Path, now_s: float) -> None:
         """Go on where the last daemon ended, and remove its file; else begin anew."""
         try:
-            told = parse(read_file(file, _MOST_BYTES))
+            timeline = parse(read_file(file, _MOST_BYTES))
             file.unlink()
-            self._uses.resume(view_of(TimelineView, _KIND, told), now_s)
+            self._uses.resume(view_of(TimelineView, _KIND, timeline), now_s)
         except FileNotFoundError:
             pass
         except (OSError, CodecError, ValueError) as problem:
@@ -87,8 +87,9 @@ class UsesOfNodes:
 
     def timeline(self, seen: Seen | None) -> TimelineView:
         """Return all, or what is new to who has seen this daemon's."""
-        is_known = seen is not None and seen.incarnation == self.incarnation
-        return self._uses.timeline(self.incarnation, seen.change if seen and is_known else None)
+        if seen is not None and seen.incarnation == self.incarnation:
+            return self._uses.timeline(self.incarnation, seen.change)
+        return self._uses.timeline(self.incarnation, None)
 
     async def news(self, seen: Seen, limit_s: float) -> None:
         """Wait until there is something new, or the time is over."""

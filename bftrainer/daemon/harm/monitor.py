@@ -15,7 +15,7 @@ from typing import Protocol
 
 from bftrainer.batch.batch_system import PilotObservation
 from bftrainer.daemon.harm import aftermath, backoff, ledger
-from bftrainer.daemon.harm.aftermath import Aftermath
+from bftrainer.daemon.harm.aftermath import Aftermath, Unusable
 from bftrainer.daemon.harm.backoff import BackOff
 from bftrainer.daemon.harm.ledger import (
     Farewell,
@@ -77,7 +77,10 @@ class HarmMonitor:
         self._records: deque[tuple[float, HarmRecords]] = deque(
             _newest(journal), maxlen=KEPT_RECORDS
         )
-        self._rests = aftermath.with_events({}, (e for _, r in self._records for e in r.unusable))
+        events: list[Unusable] = []
+        for _, records in self._records:
+            events += records.unusable
+        self._rests = aftermath.with_events({}, events)
         self.state = read_state(journal)
         noted = journal.latest(backoff.KIND)
         self._noted_s = -math.inf if noted is None else noted.at_s
