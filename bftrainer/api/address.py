@@ -28,6 +28,9 @@ SITE_SOCKET = Path("/run/bftrainer") / SOCKET_NAME  # of a site's daemon, for al
 SYSTEM_UIDS = 1000  # accounts of services are below (login.defs(5): UID_MIN)
 MAX_SOCKET_PATH_BYTES = 107  # sun_path of Linux, without its final NUL
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+KEY_NAME = "client.key"
+MAX_BYTES = 4096
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def state_dir(environ: Mapping[str, str]) -> Path:
@@ -169,11 +172,6 @@ def _refusal(path: Path, reason: str) -> BftError:
         "named by --socket or BFTRAINER_STATE_DIR.",
         exit_code=ExitCode.NOT_PERMITTED,
     )
-
-
-KEY_NAME = "client.key"
-MAX_BYTES = 4096
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ CodecError = FormError
 parse = plain.parse
 _REQUEST: Final = Form(max_items=4096, omits_added=True)
 _ANSWER: Final = Form(ignores_unknown=True)
+VERSION: Final = 1
 
 
 def encode(value: Any) -> Any:
@@ -44,9 +45,6 @@ def decode(cls: type[T], value: Any, *, is_strict: bool = True, where: str = "")
         return cast("T", codec(cls, _REQUEST if is_strict else _ANSWER).decode(value))
     except FormError as problem:
         raise problem.under(where) from problem
-
-
-VERSION = 1
 
 
 def schema(name: str) -> str:

@@ -31,6 +31,19 @@ from bftrainer.model.trainer import TrainerChange, TrainerSpec
 MAX_BODY_BYTES = 768 * 1024  # size of the longest spec with every character escaped
 MOST_DRAIN_S = 86_400.0
 _TRAINER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+MOST_AT_ONCE = 1000
+MOST_BYTES = 8 * 1024 * 1024  # of all specs, written out
+_STATUS_OF_EXIT_CODE = {
+    ExitCode.USAGE: 400,
+    ExitCode.VALIDATION_FAILED: 400,
+    ExitCode.NOT_PERMITTED: 403,
+    ExitCode.NOT_FOUND: 404,
+    ExitCode.REFUSED_BY_POLICY: 409,
+    ExitCode.ALREADY_RUNNING: 409,
+    ExitCode.DAEMON_UNREACHABLE: 503,
+    ExitCode.TIMEOUT: 504,
+}
+_STATUS_OF_CODE = {"BFT-1031": 429}  # may succeed a little later
 
 
 def read_submission(body: bytes) -> TrainerSpec:
@@ -133,10 +146,6 @@ async def body_of(request: Request) -> bytes:
     return bytes(body)
 
 
-MOST_AT_ONCE = 1000
-MOST_BYTES = 8 * 1024 * 1024  # of all specs, written out
-
-
 def read_trials(body: bytes, study: str) -> tuple[TrainerSpec, ...]:
     """Return the specs in a body; all are trials of this study and of one user.
 
@@ -185,19 +194,6 @@ def read_wait(query: Mapping[str, str], limit_s: float) -> float:
 
 def _count(text: str) -> int | None:
     return int(text[:18]) if text.isascii() and text.isdigit() else None
-
-
-_STATUS_OF_EXIT_CODE = {
-    ExitCode.USAGE: 400,
-    ExitCode.VALIDATION_FAILED: 400,
-    ExitCode.NOT_PERMITTED: 403,
-    ExitCode.NOT_FOUND: 404,
-    ExitCode.REFUSED_BY_POLICY: 409,
-    ExitCode.ALREADY_RUNNING: 409,
-    ExitCode.DAEMON_UNREACHABLE: 503,
-    ExitCode.TIMEOUT: 504,
-}
-_STATUS_OF_CODE = {"BFT-1031": 429}  # may succeed a little later
 
 
 def as_json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

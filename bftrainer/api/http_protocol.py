@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -31,6 +32,18 @@ from bftrainer.api.documents import error_document
 from bftrainer.model.errors import BftError, ExitCode
 
 _UCRED = struct.Struct("3i")  # pid, uid, gid
+LOG = logging.getLogger("bftrainer.api")
+PLACES: Final = 256  # of all users together, except the owners
+PLACES_OF_USER: Final = 32
+PLACES_OF_OWNER: Final = 256  # root and the daemon's own user
+ACCEPTS_PER_TURN: Final = 64  # then the event loop does other work
+_LOG_EVERY_S: Final = 10.0
+_PAUSE_S: Final = 0.1  # while the process has no file descriptors left
+PEER_KEY = "bftrainer.peer"
+HEAD_LIMIT_S = 5.0  # from the connection until the last line of the header
+REQUEST_LIMIT_S = 15.0  # until the last byte of the body
+CONNECTION_LIMIT_S = 60.0  # until the answer has been read
+SHUTDOWN_LIMIT_S = 2
 
 
 class HasPeer(Protocol):
@@ -52,15 +65,6 @@ def credentials_of(connection: HasPeer) -> Credentials:
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     pid, uid, _ = _UCRED.unpack(raw)
     return Credentials(uid=uid, pid=pid)
-
-
-LOG = logging.getLogger("bftrainer.api")
-PLACES: Final = 256  # of all users together, except the owners
-PLACES_OF_USER: Final = 32
-PLACES_OF_OWNER: Final = 256  # root and the daemon's own user
-ACCEPTS_PER_TURN: Final = 64  # then the event loop does other work
-_LOG_EVERY_S: Final = 10.0
-_PAUSE_S: Final = 0.1  # while the process has no file descriptors left
 
 
 class Guest(Protocol):
@@ -151,7 +155,7 @@ class Doorman:
 
     def _refuse(self, connection: socket.socket, uid: int) -> None:
         with connection, contextlib.suppress(OSError):
-            connection.send(_FULL, socket.MSG_NOSIGNAL)
+            connection.send(_full(), socket.MSG_NOSIGNAL)
         self._refused += 1
         now_s = time.monotonic()
         if now_s - self._said_s >= _LOG_EVERY_S:  # a flood must not fill the disk
@@ -161,6 +165,7 @@ class Doorman:
             )
 
 
+@functools.cache
 def _full() -> bytes:
     error = BftError(
         "BFT-1107",
@@ -173,16 +178,6 @@ def _full() -> bytes:
         b"HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
         b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
     )
-
-
-_FULL: Final = _full()
-
-
-PEER_KEY = "bftrainer.peer"
-HEAD_LIMIT_S = 5.0  # from the connection until the last line of the header
-REQUEST_LIMIT_S = 15.0  # until the last byte of the body
-CONNECTION_LIMIT_S = 60.0  # until the answer has been read
-SHUTDOWN_LIMIT_S = 2
 
 
 class PeerProtocol(H11Protocol):

@@ -62,6 +62,9 @@ T = TypeVar("T")
 LIMIT_S = 2.0
 MOST_PER_USER = 4
 MOST = 64
+MOST_NAMES = 10_000
+NEWS_LIMIT_S = 10.0  # how long a request waits for news
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # Prometheus' text format
 
 
 class NoAnswerError(BftError):
@@ -111,11 +114,6 @@ class Aside:
         del self._running[key]
         if not answer.cancelled():
             answer.exception()  # mark it as retrieved: the caller may be gone
-
-
-MOST_NAMES = 10_000
-NEWS_LIMIT_S = 10.0  # how long a request waits for news
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # Prometheus' text format
 
 
 class Routes:

@@ -22,6 +22,18 @@ from bftrainer.journal.projection import CAUGHT_UP, PilotRecord
 from bftrainer.model.canonical import parse, text_of, to_plain
 from bftrainer.model.trainer import TrainerRecord
 
+LOG = logging.getLogger("bftrainer.journal")
+# Disk full, not writable, failing, locked; server away. Other errors do not pass by waiting.
+PASSING: Final = frozenset({"BFT-2201", "BFT-2206", "BFT-2207", "BFT-2208", "BFT-2211"})
+LONGEST_PAUSE_S: Final = 30.0
+KEPT_BYTES: Final = 4096  # of a payload; decisions are longer
+KEPT_ENTRIES: Final = 1000
+QUEUED: Final = 1000  # entries that wait for the disk
+LARGE_QUEUED: Final = 8  # large ones among them: each holds a whole snapshot
+BATCH: Final = 64  # entries in one transaction
+LONGEST_FLUSH_S: Final = 10.0
+PERIOD_S: Final = 1.0  # between two calls without entries
+
 
 @dataclass(frozen=True, slots=True)
 class EntryDraft:
@@ -59,14 +71,6 @@ class Large:
 
     kind: str
     value: object  # must not change any more
-
-
-LOG = logging.getLogger("bftrainer.journal")
-# Disk full, not writable, failing, locked; server away. Other errors do not pass by waiting.
-PASSING: Final = frozenset({"BFT-2201", "BFT-2206", "BFT-2207", "BFT-2208", "BFT-2211"})
-LONGEST_PAUSE_S: Final = 30.0
-KEPT_BYTES: Final = 4096  # of a payload; decisions are longer
-KEPT_ENTRIES: Final = 1000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -139,12 +143,6 @@ class Backlog:
             self.trainers, self.pilots, self._kinds = {}, {}, Counter()
             self.kept.clear()
 
-
-QUEUED: Final = 1000  # entries that wait for the disk
-LARGE_QUEUED: Final = 8  # large ones among them: each holds a whole snapshot
-BATCH: Final = 64  # entries in one transaction
-LONGEST_FLUSH_S: Final = 10.0
-PERIOD_S: Final = 1.0  # between two calls without entries
 
 Write = Callable[[list[EntryDraft | Large], Backlog | None], None]
 

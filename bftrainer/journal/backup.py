@@ -138,18 +138,26 @@ def _copy(journal: Path, draft: Path) -> None:
 def _checked(draft: Path, acknowledged: Mark | None) -> Copied:
     """Verify a copy from its last checkpoint on; nothing acknowledged may be missing."""
     with translated(str(draft)), closing(sqlite3.connect(draft)) as connection:
-        found = connection.execute("SELECT version_num FROM alembic_version").fetchone()
-        last = connection.execute("SELECT at_s FROM entries ORDER BY seq DESC LIMIT 1").fetchone()
-    if found is None or found[0] != HEAD_REVISION:
+        schema_row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+        last_row = connection.execute(
+            "SELECT at_s FROM entries ORDER BY seq DESC LIMIT 1"
+        ).fetchone()
+    schema = None
+    if schema_row is not None:
+        [schema] = schema_row
+    if schema != HEAD_REVISION:
         raise UsageError(
             "BFT-1582",
-            f"The journal is of schema {found and found[0]!r}; this release has {HEAD_REVISION!r}.",
+            f"The journal is of schema {schema!r}; this release has {HEAD_REVISION!r}.",
             "Back it up, and put it back, with the release that wrote it.",
             exit_code=ExitCode.VALIDATION_FAILED,
         )
     with Journal.open(draft, clock=time.time, acknowledged=acknowledged) as opened:
         mark = opened.head()
-    return Copied(mark=mark, at_s=float(last[0]) if last else 0.0)
+    at_s = 0.0
+    if last_row is not None:
+        [at_s] = last_row
+    return Copied(mark=mark, at_s=float(at_s))
 
 
 def _set_aside(journal: Path) -> Path | None:

@@ -38,6 +38,18 @@ from bftrainer.journal.projection import HEAD_REVISION, metadata
 
 BUSY_TIMEOUT_S = 5.0
 _SMALLEST_BYTES = 4096  # one page; a whole journal has more than ten
+# Schema of an earlier release -> the next one and the statements that lead there; all of them
+# remain. The release before reads a journal unless a table changes (docs/adr/0006-journal.md).
+UPGRADES: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
+    "0001": (
+        "0002",
+        (
+            # Otherwise the removal of an entry scans all trainers and pilots (foreign keys).
+            "CREATE INDEX ix_trainers_seq ON trainers (seq)",
+            "CREATE INDEX ix_pilots_seq ON pilots (seq)",
+        ),
+    )
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,20 +108,6 @@ def _bring_up_to_date(database: Database, *, is_created: bool) -> None:
     if version != HEAD_REVISION:
         with database.engine.begin() as connection:
             migrate(connection, database.where)
-
-
-# Schema of an earlier release -> the next one and the statements that lead there; all of them
-# remain. The release before reads a journal unless a table changes (docs/adr/0006-journal.md).
-UPGRADES: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
-    "0001": (
-        "0002",
-        (
-            # Otherwise the removal of an entry scans all trainers and pilots (foreign keys).
-            "CREATE INDEX ix_trainers_seq ON trainers (seq)",
-            "CREATE INDEX ix_pilots_seq ON pilots (seq)",
-        ),
-    )
-}
 
 
 def migrate(connection: Connection, where: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from bftrainer.journal.projection import JournalEntry
 from bftrainer.model.canonical import CanonicalError, from_plain
@@ -11,12 +11,19 @@ from bftrainer.model.decision import DecisionRecord, PilotView
 from bftrainer.model.trainer import TrainerRecord
 
 
+class _Decoded(NamedTuple):
+    """A record, and the plain data that it was read from: it lives on, so its identity holds."""
+
+    plain: Any
+    record: Any
+
+
 class DecisionReader:
     """Decodes decisions in their order: of a thousand nodes, usually a few differ."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, Any]] = {}  # by identity: plain, which lives on; decoded
-        self._read: dict[int, tuple[Any, Any]] = {}
+        self._earlier: dict[int, _Decoded] = {}  # of the entry before, by identity
+        self._latest: dict[int, _Decoded] = {}
 
     def read(self, entry: JournalEntry) -> DecisionRecord:
         """Return the decision of an entry.
@@ -25,13 +32,9 @@ class DecisionReader:
             CanonicalError: BFT-2220, another release wrote it in another form.
         """
         plain = entry.payload
-        given = plain.get("input") if isinstance(plain, dict) else None
-        snapshot = given.get("snapshot") if isinstance(given, dict) else None
-        if isinstance(given, dict) and isinstance(snapshot, dict):
-            seen = {**snapshot, **self._decoded(snapshot, nodes=Node, jobs=Job)}
-            ours = self._decoded(given, pilots=PilotView, trainers=TrainerRecord)
-            plain = {**plain, "input": {**given, **ours, "snapshot": seen}}
-        self._known, self._read = self._read, {}
+        if isinstance(plain, dict) and isinstance(plain.get("input"), dict):
+            plain = {**plain, "input": self._input(plain["input"])}
+        self._earlier, self._latest = self._latest, {}
         return from_plain(plain, DecisionRecord)
 
     def read_if(self, entry: JournalEntry) -> DecisionRecord | None:
@@ -48,7 +51,18 @@ class DecisionReader:
             if isinstance(plain.get(name), list)
         }
 
+    def _input(self, plain: dict[str, Any]) -> dict[str, Any]:
+        """Return a decision's input with its lists decoded, if it has a snapshot."""
+        snapshot = plain.get("snapshot")
+        if not isinstance(snapshot, dict):
+            return plain
+        snapshot = {**snapshot, **self._decoded(snapshot, nodes=Node, jobs=Job)}
+        ours = self._decoded(plain, pilots=PilotView, trainers=TrainerRecord)
+        return {**plain, **ours, "snapshot": snapshot}
+
     def _item(self, plain: Any, cls: type) -> Any:
-        known = self._known.get(id(plain)) or (plain, from_plain(plain, cls))
-        self._read[id(plain)] = known
-        return known[1]
+        decoded = self._earlier.get(id(plain))
+        if decoded is None:
+            decoded = _Decoded(plain, from_plain(plain, cls))
+        self._latest[id(plain)] = decoded
+        return decoded.record

@@ -32,6 +32,10 @@ from milp.plain import Later, added_fields, field_hints
 
 _Compare = Callable[[Any, Any], Any]
 _SCALARS = (str, float, int, bool, type(None), Path)
+PREFIX: Final = '{"a-difference-from":'
+DEFLATED: Final = '{"a-text-deflated":'
+DEFLATED_CHARS: Final = 1024  # shorter texts are written as they are
+LONGEST_CHAIN: Final = 128  # entries to be read to restore one, at most
 
 
 def difference(base: object, new: object, hint: Any = Any) -> Any:
@@ -243,12 +247,6 @@ def _is_exact(hint: Any) -> bool:
     if isinstance(origin, type) and issubclass(origin, (Mapping, Sequence, AbstractSet)):
         return all(_is_exact(a) for a in arguments if a is not ...)
     return hint in _SCALARS or isinstance(hint, enum.EnumType)
-
-
-PREFIX: Final = '{"a-difference-from":'
-DEFLATED: Final = '{"a-text-deflated":'
-DEFLATED_CHARS: Final = 1024  # shorter texts are written as they are
-LONGEST_CHAIN: Final = 128  # entries to be read to restore one, at most
 
 
 @dataclass(slots=True, kw_only=True)

@@ -268,7 +268,8 @@ class Journal:
         self, spec: TrainerSpec, at_s: float, waits_for: tuple[str, ...] = ()
     ) -> TrainerRecord:
         """Number a new trainer and queue it; durable before this returns."""
-        return self.submit_all([(spec, waits_for)], at_s)[0]
+        [record] = self.submit_all([(spec, waits_for)], at_s)
+        return record
 
     def submit_all(
         self, asked: Sequence[tuple[TrainerSpec, tuple[str, ...]]], at_s: float
@@ -390,22 +391,24 @@ class Journal:
     ) -> Iterator[JournalEntry]:
         """Yield entries in order, loading a few hundred at a time."""
         table = projection.entries
-        left = limit
+        remaining = math.inf
+        if limit is not None:
+            remaining = limit
         with self._transaction(is_reading=True) as connection:
             after_seq = max(after_seq, tables.first_to_follow(connection) - 1)
-        while left is None or left > 0:
-            size = _BATCH_ROWS if left is None else min(_BATCH_ROWS, left)
+        while remaining > 0:
+            size = int(min(_BATCH_ROWS, remaining))
             query = select(table).where(table.c.seq > after_seq).order_by(table.c.seq).limit(size)
             if kind is not None:
                 query = query.where(table.c.kind == kind)
             with self._transaction(is_reading=True) as connection:
                 rows = [dict(row) for row in connection.execute(query).mappings()]
             for row in rows:
+                after_seq = row["seq"]
                 yield self._entry(row)
             if len(rows) < size:
                 return
-            after_seq = rows[-1]["seq"]
-            left = None if left is None else left - len(rows)
+            remaining -= len(rows)
 
     def newest(self, kind: str, count: int) -> list[JournalEntry]:
         """Return the last entries of a kind, oldest first."""

@@ -24,6 +24,7 @@ LOCK_NAME = "daemon.lock"
 # As ``acquire`` writes it; anything else is ignored.
 _HOLDER = re.compile(rb'\{"pid": ([0-9]{1,18}), "host": "([!-~]{1,255}?)"\}\n')
 _MOUNTS = Path("/proc/self/mounts")
+MOUNT_FIELDS = 3  # needed: device, mount point, type
 # On some of these flock has no effect between hosts; SQLite's write-ahead log is unsafe on all.
 SHARED_FILESYSTEMS = frozenset(
     {
@@ -129,11 +130,12 @@ def filesystem_type(directory: Path, mounts: str | None = None) -> str:
     best, kind = -1, ""
     for line in mounts.splitlines():
         fields = line.split(" ")
-        if len(fields) < 3:
+        if len(fields) < MOUNT_FIELDS:
             continue
-        point = Path(_unescaped(fields[1]))
+        _, mount_point, filesystem, *_ = fields
+        point = Path(_unescaped(mount_point))
         if target.is_relative_to(point) and len(point.parts) >= best:
-            best, kind = len(point.parts), fields[2]  # of equals, the last hides the others
+            best, kind = len(point.parts), filesystem  # of equals, the last hides the others
     return kind
 
 
@@ -145,13 +147,14 @@ def _unescaped(field: str) -> str:
 
 def held(state_dir: Path, text: bytes) -> BftError:
     """Return BFT-1102, naming the holder if the lock file does."""
-    found = _HOLDER.fullmatch(text)
-    who = "a process that has not written its name yet"
-    if found is not None:
-        who = f"process {int(found[1])} on {found[2].decode('ascii')}"
+    line = _HOLDER.fullmatch(text)
+    holder = "a process that has not written its name yet"
+    if line is not None:
+        pid, host = line.groups()
+        holder = f"process {int(pid)} on {host.decode('ascii')}"
     return BftError(
         "BFT-1102",
-        f"A daemon already uses the state directory {state_dir}: {who}.",
+        f"A daemon already uses the state directory {state_dir}: {holder}.",
         "Use that daemon, or stop it first, or give this one another --state-dir.",
         exit_code=ExitCode.ALREADY_RUNNING,
     )

@@ -24,6 +24,7 @@ MARK_NAME, MARK_SUFFIX, JOURNAL_NAME = "journal.mark", ".mark", "journal.db"
 SLOT_BYTES: Final = 512  # disks write a sector atomically
 _MAGIC: Final = "bftrainer-journal-mark-1"
 _DIGITS: Final = 18  # of a number, at most
+_WORDS: Final = 7  # of a slot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,19 +55,24 @@ def decode(slot: bytes) -> Mark | None:
     """Return the mark in a slot; None if it is missing or damaged."""
     line, _, checksum = slot[:SLOT_BYTES].decode("ascii", "replace").rstrip().rpartition(" ")
     words = line.split(" ")
-    if checksum != _checksum(line) or len(words) != 7 or words[0] != _MAGIC:
+    if checksum != _checksum(line) or len(words) != _WORDS:
         return None
-    if not all(w.isascii() and w.isdecimal() and len(w) <= _DIGITS for w in words[1:6]):
+    magic, *numbers, sha256 = words
+    if magic != _MAGIC or not all(map(_is_number, numbers)):
         return None
-    writes, seq, incarnation, last_pilot, last_trainer = map(int, words[1:6])
+    writes, seq, incarnation, last_pilot, last_trainer = map(int, numbers)
     return Mark(
         writes=writes,
         seq=seq,
-        sha256=words[6],
+        sha256=sha256,
         incarnation=incarnation,
         last_pilot=last_pilot,
         last_trainer=last_trainer,
     )
+
+
+def _is_number(word: str) -> bool:
+    return word.isascii() and word.isdecimal() and len(word) <= _DIGITS
 
 
 class MarkFile:
@@ -87,19 +93,16 @@ class MarkFile:
         except FileNotFoundError:
             return
         except OSError as problem:
-            is_link = problem.errno == errno.ELOOP
-            why = "it is a symbolic link" if is_link else problem.strerror or str(problem)
+            why = problem.strerror or str(problem)
+            if problem.errno == errno.ELOOP:
+                why = "it is a symbolic link"
             raise _unreadable(path, why) from problem
-        found: list[Mark] = []
-        if is_file := stat.S_ISREG(os.fstat(handle).st_mode):
-            slots = [os.pread(handle, SLOT_BYTES, at) for at in (0, SLOT_BYTES)]
-            found = [mark for slot in slots if (mark := decode(slot)) is not None]
-        if not found:
+        marks, why = _marks_of(handle)
+        if not marks:
             os.close(handle)
-            why = "it holds no valid mark" if is_file else "it is not a regular file"
             raise _unreadable(path, why)
         self._handle = handle
-        self.mark = max(found, key=lambda mark: mark.writes)
+        self.mark = max(marks, key=lambda mark: mark.writes)
 
     def write(self, mark: Mark) -> None:
         """Overwrite the older slot; on disk when this returns.
@@ -127,6 +130,18 @@ class MarkFile:
             self._handle = None
 
 
+def _marks_of(handle: int) -> tuple[list[Mark], str]:
+    """Return the valid marks of an open file, or why it has none."""
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        return [], "it is not a regular file"
+    marks = []
+    for offset in (0, SLOT_BYTES):
+        mark = decode(os.pread(handle, SLOT_BYTES, offset))
+        if mark is not None:
+            marks.append(mark)
+    return marks, "it holds no valid mark"
+
+
 def beside(journal: Path) -> Mark | None:
     """Return the mark of a database file, in a state directory or a copy; None: there is none.
 
@@ -134,9 +149,10 @@ def beside(journal: Path) -> Mark | None:
         JournalError: as ``read``.
     """
     journal = journal.resolve()  # as SQLite finds its log
-    own = [MARK_NAME] if journal.name == JOURNAL_NAME else []
-    found = (read(journal.with_name(name)) for name in (f"{journal.name}{MARK_SUFFIX}", *own))
-    return next((one for one in found if one is not None), None)
+    mark = read(journal.with_name(f"{journal.name}{MARK_SUFFIX}"))
+    if mark is None and journal.name == JOURNAL_NAME:
+        mark = read(journal.with_name(MARK_NAME))
+    return mark
 
 
 def read(path: Path) -> Mark | None:

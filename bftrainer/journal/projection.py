@@ -40,6 +40,13 @@ T = TypeVar("T")
 UNREADABLE: Final = "?"  # no user has this name, so a pilot of such a user serves nobody
 _PILOT_ID = re.compile(r"p[0-9]{6,15}\Z")
 _TRAINER_ID = re.compile(r"t[1-9][0-9]{0,14}\Z")
+START: Final = "start"  # a daemon began an incarnation
+SUBMIT: Final = "submit"
+PILOT_ID: Final = "pilot-id"  # written by earlier releases: a pilot number was used
+CAUGHT_UP: Final = "caught-up"  # records of entries that could not be written in time
+CHECKPOINT: Final = "checkpoint"  # all trainers and pilots that are not over
+OWN_KINDS: Final = frozenset({START, SUBMIT, PILOT_ID, CAUGHT_UP, CHECKPOINT})
+HEAD_REVISION: Final = "0002"  # ``database.UPGRADES`` lead here
 
 
 class PilotState(enum.StrEnum):
@@ -180,12 +187,6 @@ def _word(plain: Any, name: str, otherwise: str) -> str:
     return value if isinstance(value, str) else otherwise
 
 
-START: Final = "start"  # a daemon began an incarnation
-SUBMIT: Final = "submit"
-PILOT_ID: Final = "pilot-id"  # written by earlier releases: a pilot number was used
-CAUGHT_UP: Final = "caught-up"  # records of entries that could not be written in time
-CHECKPOINT: Final = "checkpoint"  # all trainers and pilots that are not over
-OWN_KINDS: Final = frozenset({START, SUBMIT, PILOT_ID, CAUGHT_UP, CHECKPOINT})
 OVER: Final = frozenset(
     {*(str(state) for state in TrainerState if state.is_final), str(PilotState.ENDED)}
 )
@@ -255,7 +256,6 @@ version = Table(
     PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
 )
 STATES = (trainers, pilots)
-HEAD_REVISION: Final = "0002"  # ``database.UPGRADES`` lead here
 
 
 Row = dict[str, Any]

@@ -33,6 +33,16 @@ from bftrainer.journal.projection import (
 )
 from bftrainer.model.canonical import CanonicalError, parse, text_of
 
+ACCOUNT_SUMS: Final = "account-sums"  # entries of this kind hold what earlier ones added up to
+ENTRIES_BETWEEN: Final = 10_000  # between two checkpoints; bounds what a start reads
+REMOVED_AT_ONCE: Final = 200  # entries per transaction, so that other writers do not wait
+NO_HASH: Final = "0" * 64  # stands before the first entry
+_BATCH_ROWS: Final = 256
+_UNREADABLE = (
+    *(CanonicalError, ValueError, TypeError, KeyError, AttributeError),
+    *(OverflowError, RecursionError),
+)
+
 
 class Meta(NamedTuple):
     """The journal's own counters."""
@@ -138,11 +148,6 @@ def _replace(connection: Connection, table: Table, records: tuple[str, ...], seq
     return max([row["ordinal"] for row in rows], default=0)
 
 
-ACCOUNT_SUMS: Final = "account-sums"  # entries of this kind hold what earlier ones added up to
-ENTRIES_BETWEEN: Final = 10_000  # between two checkpoints; bounds what a start reads
-REMOVED_AT_ONCE: Final = 200  # entries per transaction, so that other writers do not wait
-
-
 def last_checkpoint(connection: Connection, until_s: float | None = None) -> int:
     """Return the number of the last checkpoint; 0: none.
 
@@ -203,14 +208,6 @@ def remove_before(connection: Connection, checkpoint: int) -> int:
     return max(0, below - first)
 
 
-NO_HASH: Final = "0" * 64  # stands before the first entry
-_BATCH_ROWS: Final = 256
-_UNREADABLE = (
-    *(CanonicalError, ValueError, TypeError, KeyError, AttributeError),
-    *(OverflowError, RecursionError),
-)
-
-
 def entry_hash(previous: str, row: Row) -> str:
     """Return the hash of an entry; it covers every column and the hash before.
 
@@ -233,9 +230,10 @@ def verify(connection: Connection, where: str, *, begin: int = 0) -> int:
         JournalError: BFT-2202 (structure) or BFT-2205 (content).
     """
     if begin == 0 and connection.dialect.name == "sqlite":  # a server checks its own pages
-        found = connection.execute(text("PRAGMA integrity_check(1)")).scalars().all()
-        if found != ["ok"]:
-            raise JournalError.of("BFT-2202", where, str(found[0]).replace("\n", " "))
+        findings = connection.execute(text("PRAGMA integrity_check(1)")).scalars().all()
+        if findings != ["ok"]:
+            finding, *_ = findings
+            raise JournalError.of("BFT-2202", where, str(finding).replace("\n", " "))
     try:
         count, mismatch = _read_again(connection, begin or first_to_follow(connection))
     except _UNREADABLE as problem:  # columns of a type or form that we never write
