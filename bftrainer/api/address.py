@@ -42,8 +42,8 @@ def state_dir(environ: Mapping[str, str]) -> Path:
     Raises:
         BftError: BFT-1108, there are several.
     """
-    if named := environ.get("BFTRAINER_STATE_DIR"):
-        return Path(named)
+    if directory := environ.get("BFTRAINER_STATE_DIR"):
+        return Path(directory)
     home = Path(environ.get("HOME") or Path.home()) / ".bftrainer"
     if _has_daemon(home):
         return home
@@ -67,15 +67,15 @@ def _has_daemon(directory: Path) -> bool:
 
 def own_state_dir(environ: Mapping[str, str], cluster: str) -> Path:
     """Return the state directory of this user's own daemon on a cluster (``bftrainer up``)."""
-    if named := environ.get("BFTRAINER_STATE_DIR"):
-        return Path(named).absolute()
+    if directory := environ.get("BFTRAINER_STATE_DIR"):
+        return Path(directory).absolute()
     return (Path(environ.get("HOME") or Path.home()) / ".bftrainer" / cluster).absolute()
 
 
 def socket_path(option: str | None, environ: Mapping[str, str]) -> Path:
     """Return the socket to use: option, BFTRAINER_SOCKET, state directory, or the site's."""
-    if named := option or environ.get("BFTRAINER_SOCKET"):
-        return Path(named).absolute()
+    if path := option or environ.get("BFTRAINER_SOCKET"):
+        return Path(path).absolute()
     directory = state_dir(environ)
     is_named = bool(environ.get("BFTRAINER_STATE_DIR"))
     if not is_named and not _has_daemon(directory) and os.path.lexists(SITE_SOCKET):
@@ -244,13 +244,13 @@ def read(state_dir: Path) -> Address | None:
     path = state_dir / ADDRESS_NAME
     try:
         # Root may ask for the daemon of any user.
-        given = json.loads(read_file(path, MAX_BYTES, is_typed=os.geteuid() == 0))
-        named = {name: given[name] for name in _NAMES}
-        further = tuple(given.get("further", ()))  # not of releases before
-        address = Address(**named, further=further)
+        document = json.loads(read_file(path, MAX_BYTES, is_typed=os.geteuid() == 0))
+        values = {name: document[name] for name in _NAMES}
+        further = tuple(document.get("further", ()))  # not of releases before
+        address = Address(**values, further=further)
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
-    words = (*further, *(word for name, word in named.items() if name != "pid"))
+    words = (*further, *(word for name, word in values.items() if name != "pid"))
     is_whole = isinstance(address.pid, int) and all(isinstance(word, str) for word in words)
     return address if is_whole else None
 

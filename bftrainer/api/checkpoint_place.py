@@ -39,10 +39,11 @@ def check_place(spec: TrainerSpec, trainers: Sequence[TrainerView]) -> dict[str,
         raise _unusable(spec, f"a name in it is above {_MAX_COMPONENT_BYTES} bytes")
     if components[0] in _NOT_FOR_FILES:
         raise _unusable(spec, f"/{components[0]} cannot hold files")
-    for trainer_id, other in (own := _own(spec.user, trainers)).items():
-        if normal(other) == path:
+    directories = _own(spec.user, trainers)
+    for trainer_id, directory in directories.items():
+        if normal(directory) == path:
             raise TakenError(spec, trainer_id)
-    return own
+    return directories
 
 
 def check_places(specs: Sequence[TrainerSpec], trainers: Sequence[TrainerView]) -> dict[str, str]:

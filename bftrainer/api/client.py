@@ -127,8 +127,8 @@ class Client:
         """Say who used what on these days; "": from the first, until today."""
         from bftrainer.model.reports import AccountReport  # noqa: PLC0415 - likewise
 
-        asked = {"by": ",".join(by), "since": since, "until": until}
-        query = urllib.parse.urlencode({name: text for name, text in asked.items() if text})
+        parameters = {"by": ",".join(by), "since": since, "until": until}
+        query = urllib.parse.urlencode({name: text for name, text in parameters.items() if text})
         return self._view(AccountReport, "account", f"/v1/account?{query}")
 
     def metrics(self) -> str:
@@ -150,8 +150,8 @@ class Client:
 
     def change(self, trainer_id: str, change: TrainerChange) -> TrainerView:
         """Hold, release or update a trainer; BFT-1043 if it has ended."""
-        given = {name: value for name, value in encode(change).items() if value is not None}
-        body = {"schema": schema("change"), "change": given}
+        values = {name: value for name, value in encode(change).items() if value is not None}
+        body = {"schema": schema("change"), "change": values}
         return self._view(TrainerView, "trainer", _path(trainer_id), method="PATCH", body=body)
 
     def studies(self) -> tuple[StudyCount, ...]:
@@ -268,7 +268,7 @@ class Client:
     def _read(self, response: http.client.HTTPResponse) -> bytes:
         # The time limit is for the whole answer, not for each piece.
         deadline = time.monotonic() + self._timeout_s
-        answer, expected = bytearray(), response.length
+        answer, length = bytearray(), response.length
         while chunk := response.read1(_CHUNK_BYTES):
             answer += chunk
             if len(answer) > MAX_ANSWER_BYTES:
@@ -276,7 +276,7 @@ class Client:
             if time.monotonic() > deadline:
                 raise self._too_slow()
         # ``read1`` does not say that the daemon died in the middle of an answer.
-        if expected is not None and len(answer) < expected:
+        if length is not None and len(answer) < length:
             raise self._unreachable(ConnectionResetError(errno.ECONNRESET, "it ended meanwhile"))
         return bytes(answer)
 

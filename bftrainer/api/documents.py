@@ -65,8 +65,8 @@ def listing(name: str, items: Sequence[Any], **more: Any) -> dict[str, Any]:
 def trials_document(specs: Sequence[Any]) -> dict[str, Any]:
     """Return what submits these specs, at least one: what they share, then what each has alone."""
     common, *_ = plain = [encode(spec) for spec in specs]
-    own = [{k: v for k, v in one.items() if common[k] != v} for one in plain]
-    return {"schema": schema("trials"), "spec": common, "trials": own}
+    differing = [{k: v for k, v in record.items() if common[k] != v} for record in plain]
+    return {"schema": schema("trials"), "spec": common, "trials": differing}
 
 
 def check_schema(name: str, value: Any, *, formerly: Sequence[str] = ()) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def check_schema(name: str, value: Any, *, formerly: Sequence[str] = ()) -> dict
     """
     if not isinstance(value, dict):
         raise CodecError("", "must be an object")
-    if value.get("schema") not in [schema(one) for one in (name, *formerly)]:
+    if value.get("schema") not in [schema(kind) for kind in (name, *formerly)]:
         raise CodecError("schema", f"must be {schema(name)!r}")
     return value
 
@@ -125,11 +125,11 @@ def error_of(value: Any) -> BftError | None:
     exit_code = error.get("exit_code")
     if not all(isinstance(text, str) for text in texts) or not isinstance(exit_code, int):
         return None
-    known = {int(code) for code in ExitCode}
+    codes = {int(code) for code in ExitCode}
     code, cause, next_step = (str(text) for text in texts)
     return BftError(
         code,
         cause,
         next_step,
-        exit_code=ExitCode(exit_code) if exit_code in known else ExitCode.INTERNAL,
+        exit_code=ExitCode(exit_code) if exit_code in codes else ExitCode.INTERNAL,
     )

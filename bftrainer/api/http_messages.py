@@ -53,10 +53,10 @@ def read_submission(body: bytes) -> TrainerSpec:
         CodecError: there is none.
         UsageError: of ``check_spec``.
     """
-    given = check_schema("submit", parse(body))
-    if unknown := sorted(set(given) - {"schema", "spec"}):
+    document = check_schema("submit", parse(body))
+    if unknown := sorted(set(document) - {"schema", "spec"}):
         raise CodecError(unknown[0][:80], "is not a known field")
-    spec = decode(TrainerSpec, given.get("spec"), where="spec")
+    spec = decode(TrainerSpec, document.get("spec"), where="spec")
     check_spec(spec)
     return spec
 
@@ -67,10 +67,10 @@ def read_change(body: bytes) -> TrainerChange:
     Raises:
         CodecError: there is none.
     """
-    given = check_schema("change", parse(body))
-    if unknown := sorted(set(given) - {"schema", "change"}):
+    document = check_schema("change", parse(body))
+    if unknown := sorted(set(document) - {"schema", "change"}):
         raise CodecError(unknown[0][:80], "is not a known field")
-    return decode(TrainerChange, given.get("change"), where="change")
+    return decode(TrainerChange, document.get("change"), where="change")
 
 
 def read_limit(body: bytes) -> float:
@@ -79,25 +79,25 @@ def read_limit(body: bytes) -> float:
     Raises:
         CodecError: there are none.
     """
-    given = check_schema("drain", parse(body)).get("limit_s")
-    if isinstance(given, bool) or not isinstance(given, int | float):
+    limit_s = check_schema("drain", parse(body)).get("limit_s")
+    if isinstance(limit_s, bool) or not isinstance(limit_s, int | float):
         raise CodecError("limit_s", "must be a number")
-    if not 0.0 <= given <= MOST_DRAIN_S:
+    if not 0.0 <= limit_s <= MOST_DRAIN_S:
         raise CodecError("limit_s", f"must be from 0 to {MOST_DRAIN_S:g}")
-    return float(given)
+    return float(limit_s)
 
 
 def trainer_id_of(request: Request) -> str:
     """Return the trainer in the path; UsageError BFT-1004: that is no id."""
-    given = str(request.path_params["trainer_id"])
-    if not _TRAINER_ID.fullmatch(given):
+    trainer_id = str(request.path_params["trainer_id"])
+    if not _TRAINER_ID.fullmatch(trainer_id):
         raise UsageError(
             "BFT-1004",
-            f"{given[:40]!r} is not the id of a trainer.",
+            f"{trainer_id[:40]!r} is not the id of a trainer.",
             "List them with: bftrainer status",
             exit_code=ExitCode.NOT_FOUND,
         )
-    return given
+    return trainer_id
 
 
 def since_s_of(request: Request) -> float | None:
@@ -116,24 +116,24 @@ def since_s_of(request: Request) -> float | None:
 
 def asked_of(request: Request, *, user: str) -> Asked:
     """Return what of the account is asked for."""
-    given = request.query_params
-    by = tuple(given.get("by", COLUMNS[0]).split(","))
-    if not set(by) <= set(COLUMNS) or len(set(by)) < len(by):
+    query = request.query_params
+    columns = tuple(query.get("by", COLUMNS[0]).split(","))
+    if not set(columns) <= set(COLUMNS) or len(set(columns)) < len(columns):
         raise CodecError("by", f"must be some of {', '.join(COLUMNS)}, each once")
     for name in ("since", "until"):
         try:
-            date.fromisoformat(given.get(name, "2000-01-01"))
+            date.fromisoformat(query.get(name, "2000-01-01"))
         except ValueError as problem:
             raise CodecError(name, "must be a day such as 2026-11-24") from problem
-    return Asked(by=by, since=given.get("since", ""), until=given.get("until", ""), user=user)
+    return Asked(by=columns, since=query.get("since", ""), until=query.get("until", ""), user=user)
 
 
 def credentials_of(request: Request) -> Credentials:
     """Return who is at the other end of the connection."""
-    who = request.scope[PEER_KEY]
-    if not isinstance(who, Credentials):
+    credentials = request.scope[PEER_KEY]
+    if not isinstance(credentials, Credentials):
         raise TypeError("the connection carries no credentials")
-    return who
+    return credentials
 
 
 async def body_of(request: Request) -> bytes:
@@ -153,22 +153,22 @@ def read_trials(body: bytes, study: str) -> tuple[TrainerSpec, ...]:
         CodecError: there are none.
         UsageError: of ``check_spec``.
     """
-    given = check_schema("trials", parse(body))
-    if unknown := sorted(set(given) - {"schema", "spec", "trials"}):
+    document = check_schema("trials", parse(body))
+    if unknown := sorted(set(document) - {"schema", "spec", "trials"}):
         raise CodecError(unknown[0][:80], "is not a known field")
-    common, own = given.get("spec"), given.get("trials")
+    common, trials = document.get("spec"), document.get("trials")
     if not isinstance(common, dict):
         raise CodecError("spec", "must be an object")
-    if not isinstance(own, list) or not 1 <= len(own) <= MOST_AT_ONCE:
+    if not isinstance(trials, list) or not 1 <= len(trials) <= MOST_AT_ONCE:
         raise CodecError("trials", f"must be a list of 1 to {MOST_AT_ONCE} objects")
-    if len(json.dumps(common)) * len(own) > MOST_BYTES:
+    if len(json.dumps(common)) * len(trials) > MOST_BYTES:
         raise CodecError("trials", f"must not come to more than {MOST_BYTES} bytes together")
     specs: list[TrainerSpec] = []
-    for index, one in enumerate(own):
+    for index, trial in enumerate(trials):
         where = f"trials[{index}]"
-        if not isinstance(one, dict):
+        if not isinstance(trial, dict):
             raise CodecError(where, "must be an object")
-        spec = decode(TrainerSpec, common | one, where=where)
+        spec = decode(TrainerSpec, common | trial, where=where)
         check_spec(spec)
         if spec.trial is None or spec.trial.study != study:
             raise CodecError(f"{where}.trial", f"must be a trial of {study}")

@@ -88,13 +88,13 @@ class Places:
             return n_own < PLACES_OF_OWNER
         if n_own >= PLACES_OF_USER:
             return False
-        others = {uid: own for uid, own in self._of.items() if uid not in self._owners}
-        if sum(map(len, others.values())) < PLACES:
+        of_others = {uid: guests for uid, guests in self._of.items() if uid not in self._owners}
+        if sum(map(len, of_others.values())) < PLACES:
             return True
-        greediest = max(others, key=lambda uid: len(others[uid]))
-        if len(others[greediest]) <= n_own + 1:
+        greediest = max(of_others, key=lambda uid: len(of_others[uid]))
+        if len(of_others[greediest]) <= n_own + 1:
             return False
-        oldest = next(iter(others[greediest]))
+        oldest = next(iter(of_others[greediest]))
         self.leave(greediest, oldest)
         oldest.send_away()
         return True
@@ -105,9 +105,9 @@ class Places:
 
     def leave(self, uid: int, guest: Guest) -> None:
         """Free the place; harmless if it is free."""
-        own = self._of.get(uid, {})
-        own.pop(guest, None)
-        if not own:
+        guests = self._of.get(uid, {})
+        guests.pop(guest, None)
+        if not guests:
             self._of.pop(uid, None)
 
 
@@ -147,11 +147,11 @@ class Doorman:
                 self._pause = self._loop.call_later(_PAUSE_S, self.open)
                 return
             connection.settimeout(0)
-            who = credentials_of(connection)
-            if self._places.make_room(who.uid):
-                self._receive(connection, who)
+            credentials = credentials_of(connection)
+            if self._places.make_room(credentials.uid):
+                self._receive(connection, credentials)
             else:
-                self._refuse(connection, who.uid)
+                self._refuse(connection, credentials.uid)
 
     def _refuse(self, connection: socket.socket, uid: int) -> None:
         with connection, contextlib.suppress(OSError):
@@ -277,7 +277,9 @@ class EmbeddedServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start listening, then set ``is_ready``."""
         await super().startup(sockets=[])
-        self._doormen = [Doorman(each, self._places, self._receive) for each in sockets or ()]
+        self._doormen = [
+            Doorman(listener, self._places, self._receive) for listener in sockets or ()
+        ]
         for doorman in self._doormen:
             doorman.open()
         self.is_ready.set()

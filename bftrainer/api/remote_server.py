@@ -89,8 +89,8 @@ def request_of(frame: bytes) -> tuple[str, str, bytes]:
         ValueError: it is no request; or LookupError, TypeError, RecursionError.
     """
     head, _, body = frame.partition(b"\n")
-    given = json.loads(head)
-    method, path = given["method"], given["path"]
+    header = json.loads(head)
+    method, path = header["method"], header["path"]
     if method not in ("GET", "POST", "DELETE", "PATCH") or not isinstance(path, str):
         raise ValueError("not a request")
     return method, path, body

@@ -97,17 +97,17 @@ class Aside:
         key = (user, what)
         while key in self._running:
             await self._outcome(what, self._running[key])
-        own = sum(1 for owner, _ in self._running if owner == user)
-        if own >= MOST_PER_USER or len(self._running) >= MOST:
-            raise NoAnswerError(what, f"{own} earlier calls for {user} have not returned")
+        n_running = sum(1 for owner, _ in self._running if owner == user)
+        if n_running >= MOST_PER_USER or len(self._running) >= MOST:
+            raise NoAnswerError(what, f"{n_running} earlier calls for {user} have not returned")
         self._running[key] = answer = in_thread(work, "aside")
         answer.add_done_callback(partial(self._came_back, key))
         await self._outcome(what, answer)
         return answer.result()
 
     async def _outcome(self, what: str, answer: asyncio.Future[Any]) -> None:
-        done, _ = await asyncio.wait({answer}, timeout=self._limit_s)
-        if not done:
+        answered, _ = await asyncio.wait({answer}, timeout=self._limit_s)
+        if not answered:
             raise NoAnswerError(what, f"there was no answer within {self._limit_s:g} s")
 
     def _came_back(self, key: tuple[str, str], answer: asyncio.Future[Any]) -> None:
@@ -134,19 +134,19 @@ class Routes:
 
     def app(self) -> Starlette:
         """Return the application with all routes."""
-        one = "/v1/trainers/{trainer_id}"
+        trainer = "/v1/trainers/{trainer_id}"
         routes = [
             Route("/v1/status", self._status, methods=["GET"]),
             Route("/v1/nodes", self._nodes, methods=["GET"]),
             Route("/v1/timeline", self._timeline, methods=["GET"]),
             Route("/v1/trainers", self._trainers, methods=["GET"]),
             Route("/v1/trainers", self._submit, methods=["POST"]),
-            Route(one, self._trainer, methods=["GET"]),
-            Route(one, self._cancel, methods=["DELETE"]),
-            Route(one, self._change, methods=["PATCH"]),
-            Route(f"{one}/requeue", self._requeue, methods=["POST"]),
-            Route(f"{one}/explain", self._explain, methods=["GET"]),
-            Route(f"{one}/logs", self._logs, methods=["GET"]),
+            Route(trainer, self._trainer, methods=["GET"]),
+            Route(trainer, self._cancel, methods=["DELETE"]),
+            Route(trainer, self._change, methods=["PATCH"]),
+            Route(f"{trainer}/requeue", self._requeue, methods=["POST"]),
+            Route(f"{trainer}/explain", self._explain, methods=["GET"]),
+            Route(f"{trainer}/logs", self._logs, methods=["GET"]),
             Route("/v1/studies", self._studies, methods=["GET"]),
             Route("/v1/studies/{study}", self._study, methods=["GET"]),
             Route("/v1/studies/{study}/trials", self._submit_trials, methods=["POST"]),
@@ -177,12 +177,12 @@ class Routes:
         )
 
     async def _timeline(self, request: Request) -> Response:
-        peer, seen = await self._peer(request), read_seen(request.query_params)
-        if seen is not None:  # without its turn, as ``_study``
-            await self._service.news(seen, read_wait(request.query_params, NEWS_LIMIT_S))
+        peer, since = await self._peer(request), read_seen(request.query_params)
+        if since is not None:  # without its turn, as ``_study``
+            await self._service.news(since, read_wait(request.query_params, NEWS_LIMIT_S))
 
         def look() -> tuple[Sight, TimelineView]:
-            view = self._service.timeline(seen)
+            view = self._service.timeline(since)
             is_private = self._is_own() or any(curve.losses for curve in view.curves)
             return self._sight(peer, self._service.trainers() if is_private else ()), view
 
@@ -223,9 +223,9 @@ class Routes:
         spec = self._check_own(trainer_id, await self._peer(request)).spec
         # Counts for the owner, whose files are read, not for the requester.
         find = partial(self._service.logs, trainer_id)
-        found = await self._aside.call(spec.user, spec.checkpoint_dir, find)
+        files = await self._aside.call(spec.user, spec.checkpoint_dir, find)
         return await self._answer(
-            request, lambda: found, partial(listing, "logs", trainer_id=trainer_id)
+            request, lambda: files, partial(listing, "logs", trainer_id=trainer_id)
         )
 
     async def _harm(self, request: Request) -> Response:
@@ -235,8 +235,8 @@ class Routes:
     async def _account(self, request: Request) -> Response:
         peer = await self._peer(request)
         is_own = self._is_own() and not is_trusted(peer, "")
-        asked = asked_of(request, user=peer.user if is_own else "")
-        account = partial(self._service.account, asked)
+        selection = asked_of(request, user=peer.user if is_own else "")
+        account = partial(self._service.account, selection)
         return await self._answer(request, account, lambda told: document("account", told()))
 
     async def _metrics(self, request: Request) -> Response:
@@ -289,11 +289,11 @@ class Routes:
 
     async def _study(self, request: Request) -> Response:
         peer, study = await self._peer(request), str(request.path_params["study"])
-        if (seen := read_seen(request.query_params)) is not None:
+        if (since := read_seen(request.query_params)) is not None:
             limit_s = read_wait(request.query_params, NEWS_LIMIT_S)
             # Without its turn: the user's other requests must not wait for this one.
-            await self._service.trials.news(peer.user, study, seen, limit_s)
-        view = partial(self._service.trials.study, peer.user, study, seen)
+            await self._service.trials.news(peer.user, study, since, limit_s)
+        view = partial(self._service.trials.study, peer.user, study, since)
         return await self._answer(request, view, partial(document, "study"))
 
     async def _submit_trials(self, request: Request) -> Response:
@@ -302,8 +302,8 @@ class Routes:
         async with self._turn(request):
             specs = await self._beside(partial(read_trials, body, study))
         check_submitter(specs[0].user, peer)
-        if new := trials.unknown(specs):
-            await self._check_directories(new, peer)
+        if unknown := trials.unknown(specs):
+            await self._check_directories(unknown, peer)
         submit = partial(trials.submit, specs, peer)
         return await self._answer(request, submit, partial(listing, "trials"), 201)
 
@@ -365,14 +365,14 @@ class Routes:
         return self._turns.setdefault(credentials_of(request).uid, asyncio.Lock())
 
     async def _peer(self, request: Request) -> Peer:
-        who = credentials_of(request)
-        name = self._names.get(who.uid)
+        credentials = credentials_of(request)
+        name = self._names.get(credentials.uid)
         if name is None:  # a directory service may take long
-            find = partial(user_name, who.uid)
-            name = await self._aside.call(f"uid {who.uid}", "The list of accounts", find)
+            find = partial(user_name, credentials.uid)
+            name = await self._aside.call(f"uid {credentials.uid}", "The list of accounts", find)
             if len(self._names) < MOST_NAMES:
-                self._names[who.uid] = name
-        return Peer(uid=who.uid, user=name, pid=who.pid)
+                self._names[credentials.uid] = name
+        return Peer(uid=credentials.uid, user=name, pid=credentials.pid)
 
     def _is_own(self) -> bool:
         return self._visibility() == Visibility.OWN
@@ -387,27 +387,27 @@ class Routes:
         return record
 
     async def _check_directory(self, spec: TrainerSpec, peer: Peer) -> None:
-        others = check_place(spec, self._service.trainers())
+        rivals = check_place(spec, self._service.trainers())
         if not spec.checkpoint_dir:
             return
         real = await self._aside.call(
             peer.user, spec.checkpoint_dir, partial(resolve_directory, spec)
         )
-        if others:
+        if rivals:
             # One that hangs must not block the user's other directories.
             with contextlib.suppress(NoAnswerError):
-                check = partial(check_real, spec, real, others)
+                check = partial(check_real, spec, real, rivals)
                 await self._aside.call(peer.user, "other directories", check)
 
     async def _check_directories(self, specs: Sequence[TrainerSpec], peer: Peer) -> None:
-        others = check_places(specs, self._service.trainers())
+        rivals = check_places(specs, self._service.trainers())
         first = specs[0]
         real = await self._aside.call(
             peer.user, first.checkpoint_dir, partial(resolve_directory, first)
         )
-        if others:
+        if rivals:
             with contextlib.suppress(NoAnswerError):
-                check = partial(check_reals, specs, real, others)
+                check = partial(check_reals, specs, real, rivals)
                 await self._aside.call(peer.user, "other directories", check)
 
 

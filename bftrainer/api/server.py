@@ -52,10 +52,10 @@ class ApiServer:
         self._inode = (info.st_dev, info.st_ino)
         self._server = EmbeddedServer(self.app)
         self._task = asyncio.create_task(self._server.serve(sockets=[listener]))
-        ready = asyncio.create_task(self._server.is_ready.wait())
-        await asyncio.wait({self._task, ready}, return_when=asyncio.FIRST_COMPLETED)
+        serving = asyncio.create_task(self._server.is_ready.wait())
+        await asyncio.wait({self._task, serving}, return_when=asyncio.FIRST_COMPLETED)
         if self._task.done():
-            ready.cancel()
+            serving.cancel()
             self._task.result()  # raises its error
 
     async def stop(self) -> None:

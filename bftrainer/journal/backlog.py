@@ -61,7 +61,7 @@ class EntryDraft:
             kind,
             text_of(to_plain(payload)),
             tuple([text_of(to_plain(record)) for record in trainers]),
-            tuple([text_of(to_plain(one)) for one in pilots]),
+            tuple([text_of(to_plain(pilot)) for pilot in pilots]),
         )
 
 
@@ -113,7 +113,7 @@ class Backlog:
             "kept": len(self.kept),
             "why": self.trouble.code if self.trouble else "slow disk",
         }
-        records = [tuple(some.values()) for some in (self.trainers, self.pilots)]
+        records = [tuple(states.values()) for states in (self.trainers, self.pilots)]
         return EntryDraft(CAUGHT_UP, text_of(said), *records)
 
     def failed(self, problem: JournalError) -> None:

@@ -94,19 +94,19 @@ def restore(copy: Path, state_dir: Path) -> Restored:
     """
     if not copy.is_file():
         raise _impossible(f"there is no copy {copy}")
-    journal, known = state_dir / JOURNAL_NAME, state_dir / MARK_NAME
+    journal, mark_file = state_dir / JOURNAL_NAME, state_dir / MARK_NAME
     draft = state_dir / f".{JOURNAL_NAME}.restored"
     replaced = None
     try:
         with _private(draft):
             shutil.copyfile(copy, draft)
             copied = _checked(draft, beside(copy))
-            has_known_mark = known.exists() or known.is_symlink()
+            has_known_mark = mark_file.exists() or mark_file.is_symlink()
             if has_known_mark:
-                mark = read(known) or Mark()
+                mark = read(mark_file) or Mark()
             else:
                 mark = copied.mark
-                write_whole(known, (encode(mark), encode(mark)))
+                write_whole(mark_file, (encode(mark), encode(mark)))
             replaced = _set_aside(journal)
             draft.rename(journal)
             sync(state_dir)

@@ -61,8 +61,8 @@ def _compare(hint: Any) -> _Compare:
         found = _of_anything
     elif dataclasses.is_dataclass(hint):
         found = functools.partial(_of_fields, hint)
-    elif (other := _without_none(hint)) is not None:
-        found = functools.partial(_of_optional, hint, other)
+    elif (inner := _without_none(hint)) is not None:
+        found = functools.partial(_of_optional, hint, inner)
     elif isinstance(origin, type) and issubclass(origin, Mapping):
         found = functools.partial(_of_mappings, hint, *arguments)
     elif _is_endless(hint):
@@ -74,8 +74,8 @@ def _without_none(hint: Any) -> Any:
     """Return ``X`` of ``X | None``; None: the hint is another one."""
     if typing.get_origin(hint) not in (typing.Union, types.UnionType):
         return None
-    others = [a for a in typing.get_args(hint) if a is not type(None)]
-    return others[0] if len(others) == 1 else None
+    inner = [a for a in typing.get_args(hint) if a is not type(None)]
+    return inner[0] if len(inner) == 1 else None
 
 
 def _is_endless(hint: Any) -> bool:
@@ -155,11 +155,11 @@ def _of_names(cls: Any, names: Sequence[str], base: Any, new: Any) -> Any:
     """Return the difference in these fields; None: there is none."""
     changed: dict[str, Any] = {}
     gone: list[str] = []
-    added, hints = added_fields(cls), field_hints(cls)
+    later_fields, hints = added_fields(cls), field_hints(cls)
     for name in names:
         before, after, hint = getattr(base, name), getattr(new, name), hints[name]
-        if name in added and (before == added[name]) != (after == added[name]):
-            if after == added[name]:
+        if name in later_fields and (before == later_fields[name]) != (after == later_fields[name]):
+            if after == later_fields[name]:
                 gone.append(name)
             else:
                 changed[name] = {"v": encoder(hint)(after)}
@@ -173,14 +173,14 @@ def _of_mappings(hint: Any, key_hint: Any, item_hint: Any, base: Any, new: Any) 
         return _of_leaves(hint, base, new)
     encode, compare = encoder(item_hint), _compare(item_hint)
     before, after = _by_name(hint, key_hint, base), _by_name(hint, key_hint, new)
-    changed = {}
+    differing = {}
     for name, item in after.items():
         if name not in before:
-            changed[name] = {"v": encode(item)}
+            differing[name] = {"v": encode(item)}
         elif before[name] is not item and (change := compare(before[name], item)) is not None:
-            changed[name] = change
-    gone = [name for name in before if name not in after]
-    return {"d": changed, "x": gone} if changed or gone else None
+            differing[name] = change
+    removed_keys = [name for name in before if name not in after]
+    return {"d": differing, "x": removed_keys} if differing or removed_keys else None
 
 
 def _by_name(hint: Any, key_hint: Any, given: Mapping[Any, Any]) -> Mapping[str, Any]:
@@ -188,10 +188,10 @@ def _by_name(hint: Any, key_hint: Any, given: Mapping[Any, Any]) -> Mapping[str,
     if all(type(key) is str for key in given):
         return given
     encode = encoder(key_hint)
-    named = {str(encode(key)): item for key, item in given.items()}
-    if named.keys() != encoder(hint)(given).keys():
+    by_text = {str(encode(key)): item for key, item in given.items()}
+    if by_text.keys() != encoder(hint)(given).keys():
         raise TypeError("keys that are written otherwise")  # a bug: canonical has another rule
-    return named
+    return by_text
 
 
 def _of_sequences(hint: Any, item_hint: Any, base: Any, new: Any) -> Any:
@@ -209,7 +209,10 @@ def _of_sequences(hint: Any, item_hint: Any, base: Any, new: Any) -> Any:
             key = _key(item, index)
             if at >= len(base) or _key(base[at], at) != key:
                 if places is None:
-                    places = {_key(one, i): i for i, one in reversed(list(enumerate(base)))}
+                    places = {
+                        _key(item_before, i): i
+                        for i, item_before in reversed(list(enumerate(base)))
+                    }
                 place = places.get(key)
             change = None if place is None else difference(base[place], item, item_hint)
         if place is None:
@@ -241,8 +244,8 @@ def _is_exact(hint: Any) -> bool:
         kind: Any = hint
         hints = field_hints(kind).values()
         return all(f.compare for f in dataclasses.fields(hint)) and all(map(_is_exact, hints))
-    if (other := _without_none(hint)) is not None:
-        return _is_exact(other)
+    if (inner := _without_none(hint)) is not None:
+        return _is_exact(inner)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if isinstance(origin, type) and issubclass(origin, (Mapping, Sequence, AbstractSet)):
         return all(_is_exact(a) for a in arguments if a is not ...)
@@ -288,14 +291,14 @@ class DifferenceWriter:
         """
         base = self._last.get(kind)
         if base is None or base.length >= LONGEST_CHAIN:
-            own = _Base(value=value)
-            made = Shortened(text=_deflated(text_of(to_plain(value))), own=own)
+            written = _Base(value=value)
+            shortened = Shortened(text=_deflated(text_of(to_plain(value))), own=written)
         else:
-            own = _Base(value=value, length=base.length + 1)
+            written = _Base(value=value, length=base.length + 1)
             text = text_of({"changes": difference(base.value, value)})
-            made = Shortened(text=_deflated(text), own=own, base=base)
-        self._last[kind] = own
-        return made
+            shortened = Shortened(text=_deflated(text), own=written, base=base)
+        self._last[kind] = written
+        return shortened
 
     def forget(self) -> None:
         """Write the next payloads in full, as previous ones may be missing or removed."""
@@ -349,8 +352,8 @@ def applied(base: Any, change: Any) -> Any:
     if "v" in change:
         return change["v"]
     if "d" in change:
-        gone = set(change["x"])
-        result = {key: value for key, value in base.items() if key not in gone}
+        removed_keys = set(change["x"])
+        result = {key: value for key, value in base.items() if key not in removed_keys}
         for key, inner in change["d"].items():
             result[key] = applied(result.get(key), inner)
         return result

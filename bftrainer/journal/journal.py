@@ -133,14 +133,13 @@ class Journal:
         Journals opened earlier on the same database can no longer write (BFT-2209).
         """
         with self._transaction() as connection:
-            found = (
-                max(tables.meta_of(connection, self.where).incarnation, self._mark.incarnation) + 1
-            )
-            tables.set_meta(connection, "incarnation", found)
-            payload = {"incarnation": found, "accepted_loss": self._accepted_loss}
-            self._write(connection, EntryDraft.of(START, payload), incarnation=found)
-        self._incarnation = found
-        return found
+            last = tables.meta_of(connection, self.where).incarnation
+            number = max(last, self._mark.incarnation) + 1
+            tables.set_meta(connection, "incarnation", number)
+            payload = {"incarnation": number, "accepted_loss": self._accepted_loss}
+            self._write(connection, EntryDraft.of(START, payload), incarnation=number)
+        self._incarnation = number
+        return number
 
     def append(
         self,
@@ -227,9 +226,9 @@ class Journal:
         with ``write_beside``.
         """
         self.checkpoint(self._clock() - keep_s)
-        cut, removed = self._find_cut(keep_s), 0
+        cut, n_removed = self._find_cut(keep_s), 0
         while count := self._remove_some(cut):
-            removed += count
+            n_removed += count
         if self._database is not None and not self._is_elsewhere:
             with (
                 self._lock,
@@ -237,7 +236,7 @@ class Journal:
                 closing(self._database.engine.raw_connection()) as connection,
             ):
                 connection.cursor().execute("VACUUM")
-        return removed
+        return n_removed
 
     def flush(self) -> None:
         """Wait until all notes are on disk, or in the backlog (``trouble``)."""
@@ -561,11 +560,11 @@ class Journal:
                 projection.entries.c.seq == known.seq
             )
             sha256 = connection.execute(at_mark).scalar()
-            found = tables.head_of(connection, self.where)
+            head = tables.head_of(connection, self.where)
             first = tables.first_entry(connection)
         if sha256 == known.sha256 or (sha256 is None and known.seq < first):
             return  # second case: the marked entry was removed after a checkpoint
-        problem = mark.lost(self.where, known, found, is_other=sha256 is not None)
+        problem = mark.lost(self.where, known, head, is_other=sha256 is not None)
         if accepted_loss != known.seq:
             raise problem
         self._accepted_loss = accepted_loss

@@ -138,7 +138,7 @@ def trainer_of(plain: Any) -> TrainerRecord:
             raise
         spec = plain.get("spec")
         state = _word(plain, "state", "")
-        is_over = state in {one.value for one in TrainerState if one.is_final}
+        is_over = state in {state_over.value for state_over in TrainerState if state_over.is_final}
         submitted_s = plain.get("submitted_s")
         return TrainerRecord(
             trainer_id=trainer_id,
@@ -165,7 +165,7 @@ def pilot_of(plain: Any) -> PilotRecord:
         pilot_id = _word(plain, "pilot_id", "")
         if not pilot_id:
             raise
-    found = PilotRecord(
+    pilot = PilotRecord(
         pilot_id=pilot_id,
         node=UNREADABLE,
         job_id=None,
@@ -176,10 +176,10 @@ def pilot_of(plain: Any) -> PilotRecord:
         state=PilotState.ENDED,
         user=UNREADABLE if "user" in plain else "",
     )
-    for name in plain.keys() & to_plain(found).keys():
+    for name in plain.keys() & to_plain(pilot).keys():
         with contextlib.suppress(CanonicalError):
-            found = from_plain({**to_plain(found), name: plain[name]}, PilotRecord)
-    return found
+            pilot = from_plain({**to_plain(pilot), name: plain[name]}, PilotRecord)
+    return pilot
 
 
 def _word(plain: Any, name: str, otherwise: str) -> str:
@@ -313,20 +313,20 @@ class Projection:
             ValueError: a checkpoint contradicts the entries before it.
         """
         kind = row["kind"]
-        said = parse(row["payload"]) if kind in (START, CHECKPOINT, PILOT_ID) else {}
+        payload = parse(row["payload"]) if kind in (START, CHECKPOINT, PILOT_ID) else {}
         if kind == CHECKPOINT:
-            self.last_pilot = int(said["last_pilot"])
+            self.last_pilot = int(payload["last_pilot"])
         if kind in (START, CHECKPOINT):
-            self.incarnation = int(said["incarnation"])
+            self.incarnation = int(payload["incarnation"])
         elif kind == PILOT_ID:
-            self._count(said["pilot_id"])
-        for table, known in self._known.items():
-            records = {one[id_of(table)]: one for one in _items(row[table.name])}
+            self._count(payload["pilot_id"])
+        for table, records_of in self._known.items():
+            records = {record[id_of(table)]: record for record in _items(row[table.name])}
             if kind == CHECKPOINT:  # it replaces the state
                 if self._is_begun:
-                    _compare(known, records)
-                known.clear()
-            known.update({name: (plain, row["seq"]) for name, plain in records.items()})
+                    _compare(records_of, records)
+                records_of.clear()
+            records_of.update({name: (plain, row["seq"]) for name, plain in records.items()})
             if table is pilots:
                 for pilot_id in records:
                     self._count(pilot_id)
@@ -337,8 +337,8 @@ class Projection:
 
     def rows(self, table: Table) -> dict[str, Row]:
         """Return the expected rows of a table by id."""
-        known = self._known[table]
-        return {name: row_of(table, plain, seq) for name, (plain, seq) in known.items()}
+        records = self._known[table]
+        return {name: row_of(table, plain, seq) for name, (plain, seq) in records.items()}
 
 
 def _compare(known: dict[str, tuple[Any, int]], said: dict[str, Any]) -> None:

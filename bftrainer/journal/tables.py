@@ -187,7 +187,7 @@ def begin_checkpoint(connection: Connection, where: str, ended_before_s: float) 
             connection.execute(delete(trainers).where(trainers.c.trainer_id == row.trainer_id))
     ended = projection.pilots.c.state == str(PilotState.ENDED)
     connection.execute(delete(projection.pilots).where(ended))
-    said = {
+    payload = {
         "follows": meta.head_sha256,
         "incarnation": meta.incarnation,
         "last_pilot": meta.last_pilot,
@@ -196,7 +196,7 @@ def begin_checkpoint(connection: Connection, where: str, ended_before_s: float) 
         tuple(connection.execute(select(table.c.record).order_by(table.c.ordinal)).scalars())
         for table in STATES
     ]
-    return EntryDraft(CHECKPOINT, text_of(said), *records)
+    return EntryDraft(CHECKPOINT, text_of(payload), *records)
 
 
 def remove_before(connection: Connection, checkpoint: int) -> int:
@@ -269,15 +269,18 @@ def _read_again(connection: Connection, begin: int) -> tuple[int, str]:
             return count, f"the checksum of entry {row['seq']} does not fit"
         head, last, count = row["sha256"], row["seq"], count + 1
         rebuilt.add(row)
-    expected = Meta(rebuilt.incarnation, rebuilt.last_pilot, last, head)._asdict()
+    rebuilt_meta = Meta(rebuilt.incarnation, rebuilt.last_pilot, last, head)._asdict()
     meta = {row.key: row.value for row in connection.execute(select(projection.meta))}
-    if meta != {name: str(value) for name, value in expected.items()}:
+    if meta != {name: str(value) for name, value in rebuilt_meta.items()}:
         return count, f"the last of {last} entries is not the one written last"
     for table in STATES:
         rows = connection.execute(select(table)).mappings()
-        found, rebuilt_rows = {row[id_of(table)]: dict(row) for row in rows}, rebuilt.rows(table)
-        for name in sorted(rebuilt_rows.keys() | found.keys(), key=str):
-            if rebuilt_rows.get(name) != found.get(name):
+        kept_rows, rebuilt_rows = (
+            {row[id_of(table)]: dict(row) for row in rows},
+            rebuilt.rows(table),
+        )
+        for name in sorted(rebuilt_rows.keys() | kept_rows.keys(), key=str):
+            if rebuilt_rows.get(name) != kept_rows.get(name):
                 return count, f"the state of {name} does not match its entries"
     return count, ""
 

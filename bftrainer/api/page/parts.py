@@ -60,7 +60,7 @@ def row(view: TrainerView) -> Part:
         "loss": _short(progress.loss),
         "has_finite_loss": progress.has_finite_loss,
         "gpu_use": str(progress.gpu_use or ""),
-        "gpus": {told.node: str(told.use) for told in view.gpus},
+        "gpus": {report.node: str(report.use) for report in view.gpus},
         "metric": last[0].value if last else None,
         "why": view.why,
         "submitted_s": record.submitted_s,
@@ -91,23 +91,23 @@ def uses(found: TimelineView) -> Part:
 
 def planned(found: TimelineView) -> list[tuple[int, str, float, float | None]]:
     """Return what is to come, in rows of numbers."""
-    return [(one.node, one.trainer_id, one.from_s, one.until_s) for one in found.planned]
+    return [(span.node, span.trainer_id, span.from_s, span.until_s) for span in found.planned]
 
 
 def curves(found: TimelineView) -> dict[str, Part]:
     """Return what is new of curves, in columns: times as seconds after the first."""
     return {
-        one.trainer_id: {
-            "is_whole": one.is_whole,
-            "from_s": one.points[0][0],
-            "at": [round(at_s - one.points[0][0]) for at_s, _, _ in one.points],
-            "rate": [float(f"{rate:.4g}") for _, rate, _ in one.points],
-            "size": [size for _, _, size in one.points],
-            "loss": [_short(loss) for loss in losses_of(one)],
-            "gpu": [_short(use) for use in gpu_uses_of(one)],
+        curve.trainer_id: {
+            "is_whole": curve.is_whole,
+            "from_s": curve.points[0][0],
+            "at": [round(at_s - curve.points[0][0]) for at_s, _, _ in curve.points],
+            "rate": [float(f"{rate:.4g}") for _, rate, _ in curve.points],
+            "size": [size for _, _, size in curve.points],
+            "loss": [_short(loss) for loss in losses_of(curve)],
+            "gpu": [_short(use) for use in gpu_uses_of(curve)],
         }
-        for one in found.curves
-        if one.points
+        for curve in found.curves
+        if curve.points
     }
 
 
@@ -115,8 +115,8 @@ def metrics(trainers: Sequence[TrainerView]) -> dict[str, Any]:
     """Return what trainers reported, in rows of numbers."""
     return {
         view.record.trainer_id: [
-            [round(one.reported_s, 1), float(f"{one.value:.5g}")]
-            for one in spread(view.record.reports)
+            [round(report.reported_s, 1), float(f"{report.value:.5g}")]
+            for report in spread(view.record.reports)
         ]
         for view in trainers
         if view.record.reports
@@ -139,18 +139,18 @@ class Sent:
 
     def news(self, parts: Part, trainers: Sequence[TrainerView], timeline: TimelineView) -> Part:
         """Return the parts, rows and curves that the browser lacks."""
-        new = {name: part for name, part in parts.items() if self._parts.get(name) != part}
-        self._parts.update(new)
+        news = {name: part for name, part in parts.items() if self._parts.get(name) != part}
+        self._parts.update(news)
         rows = {view.record.trainer_id: row(view) for view in trainers}
-        changed = [one for key, one in rows.items() if self._rows.get(key) != one]
-        gone = [key for key in self._rows if key not in rows]
+        rows_changed = [one for key, one in rows.items() if self._rows.get(key) != one]
+        keys_gone = [key for key in self._rows if key not in rows]
         self._rows = rows
-        if changed or gone:
-            new[_TRAINERS] = {"rows": changed, "gone": gone}
+        if rows_changed or keys_gone:
+            news[_TRAINERS] = {"rows": rows_changed, "gone": keys_gone}
         if later := curves(timeline):
-            new["curves"] = later
-        told = metrics(trainers)
-        if changed_ones := {k: one for k, one in told.items() if self._metrics.get(k) != one}:
-            new["metrics"] = changed_ones
-        self._metrics = told
-        return new
+            news["curves"] = later
+        series = metrics(trainers)
+        if changed_ones := {k: one for k, one in series.items() if self._metrics.get(k) != one}:
+            news["metrics"] = changed_ones
+        self._metrics = series
+        return news

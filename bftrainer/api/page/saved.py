@@ -85,9 +85,9 @@ class SavedSource:
     @property
     def answers(self) -> dict[str, Any]:
         """What a browser can ask for, by path."""
-        explained = {f"explain/{name}": told for name, told in self._explained.items()}
-        logs = {f"log/{name}": told for name, told in self._logs.items()}
-        studies = {f"study/{name}": told for name, told in self._studies.items()}
+        explained = {f"explain/{name}": text for name, text in self._explained.items()}
+        logs = {f"log/{name}": text for name, text in self._logs.items()}
+        studies = {f"study/{name}": text for name, text in self._studies.items()}
         return explained | logs | studies
 
 

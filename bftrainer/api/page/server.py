@@ -41,7 +41,7 @@ MOST_TOKEN_BYTES: Final = 200
 def app(source: PageSource, door: Door) -> Starlette:
     """Return the application; ``state.ended`` ends its streams."""
     pages = _Pages(source, door)
-    found = Starlette(
+    app = Starlette(
         routes=[
             *(Route(f"/{name}", partial(_asset, name), methods=["GET"]) for name in ASSETS),
             Route("/enter", pages.enter, methods=["POST"]),
@@ -53,8 +53,8 @@ def app(source: PageSource, door: Door) -> Starlette:
         ],
         middleware=[Middleware(_Guard, door=door)],
     )
-    found.state.ended = pages.ended
-    return found
+    app.state.ended = pages.ended
+    return app
 
 
 class _Guard:
@@ -104,10 +104,10 @@ class _Pages:
             token += chunk
             if len(token) > MOST_TOKEN_BYTES:
                 return PlainTextResponse("", 413)
-        found = self._door.enter(token.decode(errors="replace"))
-        if found is None:
+        session = self._door.enter(token.decode(errors="replace"))
+        if session is None:
             return PlainTextResponse("This link was used already, or is an old one.", 403)
-        cookie, key = found
+        cookie, key = session
         return PlainTextResponse(key, headers={"Set-Cookie": self._door.set_cookie(cookie)})
 
     async def events(self, _: Request) -> Response:
@@ -129,11 +129,13 @@ class _Pages:
     async def _told(self, ask: Callable[[str], Any], request: Request) -> Response:
         try:
             work = partial(ask, str(request.path_params["name"]))
-            found, status = await in_thread(work, "page"), 200
+            document, status = await in_thread(work, "page"), 200
         except BftError as error:
-            found = error_document(error)
+            document = error_document(error)
             status = 404 if error.exit_code is ExitCode.NOT_FOUND else 503
-        return Response(json.dumps(found, allow_nan=False), status, media_type="application/json")
+        return Response(
+            json.dumps(document, allow_nan=False), status, media_type="application/json"
+        )
 
 
 def listen(host: str, port: int) -> socket.socket:

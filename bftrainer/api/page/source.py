@@ -77,8 +77,8 @@ class LiveSource:
             "harm": Slow(every_s=5.0, ask=lambda: document("harm", client.harm(None))),
             "studies": Slow(every_s=5.0, ask=lambda: listing("studies", client.studies())),
             **{
-                f"harvest by {by}": Slow(every_s=30.0, ask=self._harvest(by))
-                for by in ("day", "user", "account", "trainer")
+                f"harvest by {column}": Slow(every_s=30.0, ask=self._harvest(column))
+                for column in ("day", "user", "account", "trainer")
             },
         }
 

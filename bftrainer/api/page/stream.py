@@ -49,20 +49,20 @@ class Looks:
     def next(self) -> dict[str, Any]:
         """Wait until something is new, and return it; blocks."""
         source = self._source
-        seen = self._timeline.seen if self._timeline else None
-        timeline = source.timeline(seen)
+        since = self._timeline.seen if self._timeline else None
+        timeline = source.timeline(since)
         status = source.status()
-        for name, one in source.slow().items():
-            if time.monotonic() - self._asked_s.get(name, -one.every_s) >= one.every_s:
+        for name, figure in source.slow().items():
+            if time.monotonic() - self._asked_s.get(name, -figure.every_s) >= figure.every_s:
                 self._asked_s[name] = time.monotonic()
-                self._slow[name] = one.ask()
-        planned, days = parts.planned(timeline), timeline.days
-        known = {"head": parts.head(status), "planned": planned, "days": days, **self._slow}
-        new = self._sent.news(known, status.trainers, timeline)
+                self._slow[name] = figure.ask()
+        spans, days = parts.planned(timeline), timeline.days
+        current = {"head": parts.head(status), "planned": spans, "days": days, **self._slow}
+        news = self._sent.news(current, status.trainers, timeline)
         if timeline.is_whole or timeline.changes:
-            new["timeline"] = parts.uses(timeline)
+            news["timeline"] = parts.uses(timeline)
         self._timeline = timeline
-        return {"now_s": timeline.now_s, "is_first": seen is None, **new}
+        return {"now_s": timeline.now_s, "is_first": since is None, **news}
 
 
 async def events(source: PageSource, ended: asyncio.Event) -> AsyncIterator[str]:
