@@ -9,7 +9,7 @@ import signal
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,6 +21,9 @@ from bftrainer.fleet.background import ready_threads
 from bftrainer.model.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bftrainer.batch.batch_system import BatchSystem
     from bftrainer.daemon.daemon import Daemon
     from bftrainer.daemon.options import DaemonOptions
     from bftrainer.site.policy.model import SitePolicy
@@ -116,9 +119,7 @@ def daemon(
     the next daemon with the same state directory takes them over.
     """
     from bftrainer.batch.batch_system import load_batch_system  # noqa: PLC0415 - all are slow
-    from bftrainer.daemon.daemon import Daemon  # noqa: PLC0415
     from bftrainer.daemon.options import DaemonOptions  # noqa: PLC0415
-    from bftrainer.daemon.service import DaemonService  # noqa: PLC0415
     from bftrainer.fleet.logs import configure_logging  # noqa: PLC0415
     from bftrainer.fleet.wire.listener import choose_place  # noqa: PLC0415
     from bftrainer.site.policy.load import load_policy_files  # noqa: PLC0415
@@ -145,14 +146,24 @@ def daemon(
         batch_pairs=pairs,
     )
 
-    async def serve() -> Any:
-        reread = (lambda: read().policy) if paths else None
-        sidecar = Daemon(options, policy, system, serve=DaemonService, reread=reread)
-        loop = asyncio.get_running_loop()
-        loop.set_default_executor(ready_threads(OTHER_THREADS, "other"))
-        loop.add_signal_handler(signal.SIGHUP, sidecar.reloading.on_signal)
-        for sig in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(sig, sidecar.stop)
-        await sidecar.run(on_ready=partial(_tell, sidecar, policy, options))
+    reread = (lambda: read().policy) if paths else None
+    asyncio.run(_serve(options, policy, system, reread))
 
-    asyncio.run(serve())
+
+async def _serve(
+    options: DaemonOptions,
+    policy: SitePolicy,
+    system: BatchSystem,
+    reread: Callable[[], SitePolicy] | None,
+) -> None:
+    """Run a daemon until a signal ends it."""
+    from bftrainer.daemon.daemon import Daemon  # noqa: PLC0415 - slow
+    from bftrainer.daemon.service import DaemonService  # noqa: PLC0415
+
+    sidecar = Daemon(options, policy, system, serve=DaemonService, reread=reread)
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ready_threads(OTHER_THREADS, "other"))
+    loop.add_signal_handler(signal.SIGHUP, sidecar.reloading.on_signal)
+    for sig in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(sig, sidecar.stop)
+    await sidecar.run(on_ready=partial(_tell, sidecar, policy, options))

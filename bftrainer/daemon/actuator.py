@@ -69,10 +69,7 @@ class Actuator:
         self.adoption = Adoption(AWAKE)
         policy = in_force.policy
         pilots_dir = Path(policy.pilots_dir or options.state_dir / "pilots")
-        pilots = PilotBook(
-            journal, system, own_user(), clock, AWAKE, as_submitter=policy.is_for_all
-        )
-        pilots.unreachable_s = policy.unreachable_s
+        pilots = _pilot_book(journal, system, policy, clock)
         system.pilots_are_in(pilots_dir)
         strays = StrayPilots(pilots_dir, pilots.pilots, believes_names=not policy.is_for_all)
         news = AgentNews(
@@ -213,6 +210,14 @@ class Actuator:
             if node in offers:
                 targets.setdefault(trainer_id, []).append(offers[node])
         self.plane.trainers.set_targets(targets, replacing)
+
+
+def _pilot_book(
+    journal: Journal, system: BatchSystem, policy: SitePolicy, clock: Callable[[], float]
+) -> PilotBook:
+    pilots = PilotBook(journal, system, own_user(), clock, AWAKE, as_submitter=policy.is_for_all)
+    pilots.unreachable_s = policy.unreachable_s
+    return pilots
 
 
 def is_on_disk(journal: Journal) -> bool:

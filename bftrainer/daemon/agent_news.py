@@ -1,4 +1,4 @@
-"""What follows from an agent's coming, going and last words, for its pilot and for decisions."""
+"""Follows up the coming, going and last words of agents: for pilots, harm and decisions."""
 
 from __future__ import annotations
 

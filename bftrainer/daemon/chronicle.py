@@ -1,4 +1,4 @@
-"""What a daemon keeps of its polls and decisions for those who ask: figures, accounts, timeline.
+"""Keeps a daemon's polls and decisions for those who ask: figures, accounts, timeline.
 
 Nothing here is part of a decision.
 """

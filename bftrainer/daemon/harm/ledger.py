@@ -452,15 +452,7 @@ def fold(
         open_ends, records = _look(ends, given, plan.memory.held_off.keys(), ledger.ended_by)
         ending |= ends.keys() - open_ends.keys()
         ends = open_ends
-    started: dict[str, PilotView] = {}
-    ran_s: dict[str, float] = {}
-    looked_s = given.snapshot.taken_at_s
-    for pilot_id, view in views.items():
-        if view.is_held or view.end_s is not None:
-            started[pilot_id] = view
-            ran_s[pilot_id] = looked_s
-            if view.is_leaving:
-                ran_s[pilot_id] = ledger.ran_s.get(pilot_id, looked_s)
+    started = _started(views.values())
     if plan.releases:
         jobs = {job.job_id: job for job in given.snapshot.jobs or ()}
         for release in plan.releases:
@@ -482,9 +474,29 @@ def fold(
         ends=ends,
         settled=frozenset((ending - ends.keys()) & views.keys()),
         ended_by=ended_by,
-        ran_s=ran_s,
+        ran_s=_ran_s(started, ledger.ran_s, given.snapshot.taken_at_s),
     )
     return after, records
+
+
+def _started(views: Iterable[PilotView]) -> dict[str, PilotView]:
+    started: dict[str, PilotView] = {}
+    for view in views:
+        if view.is_held or view.end_s is not None:
+            started[view.pilot_id] = view
+    return started
+
+
+def _ran_s(
+    started: Mapping[str, PilotView], before_s: Mapping[str, float], looked_s: float
+) -> dict[str, float]:
+    """Return the begin of the last look that showed each pilot running."""
+    ran_s: dict[str, float] = {}
+    for pilot_id, view in started.items():
+        ran_s[pilot_id] = looked_s
+        if view.is_leaving:
+            ran_s[pilot_id] = before_s.get(pilot_id, looked_s)
+    return ran_s
 
 
 def _limit_struck(view: PilotView, at_s: float) -> bool:
