@@ -131,6 +131,72 @@ class Later(NamedTuple):
     fields: frozenset[str]  # listed in ``ADDED``, too
 
 
+class Part(NamedTuple):
+    """A field of a record whose own fields are written on the level of the record.
+
+    A class attribute ``INLINE`` names such fields: the class may then be divided into parts while
+    its written form stays. What is missing there has the defaults of the part's class. A part is a
+    record, or a member of an enumeration whose values are records.
+    """
+
+    name: str
+    cls: type  # of the record
+    kind: Any = None  # the enumeration, if the field is one
+
+    def record_of(self, value: Any) -> Any:
+        """Return the record that is written for a value of the field."""
+        if self.kind is None:
+            return value
+        if not isinstance(value, self.kind):
+            raise _mismatch(value, self.kind.__name__).under(self.name)
+        return value.value
+
+    def value_of(self, record: Any) -> Any:
+        """Return the value of the field with this record."""
+        if self.kind is None:
+            return record
+        try:
+            return self.kind(record)
+        except ValueError as problem:
+            raise FormError("", f"holds no {self.kind.__name__}", Fault.CHOICE) from problem
+
+
+@functools.cache
+def parts_of(cls: type) -> Mapping[str, Part]:
+    """Return the parts of a class by the name of their field.
+
+    Raises:
+        FormError: a field in ``INLINE`` is no record, or is also in ``ADDED``, or two fields would
+            be written under one name.
+    """
+    parts: dict[str, Part] = {}
+    for name in sorted(getattr(cls, "INLINE", frozenset[str]())):
+        hint = field_hints(cls)[name]
+        kind: Any = None
+        if isinstance(hint, enum.EnumType):
+            kind, hint = hint, type(next(iter(hint)).value)
+        if not dataclasses.is_dataclass(hint) or name in added_fields(cls):
+            raise FormError(name, f"of {cls.__name__} cannot be written inline")
+        parts[name] = Part(name, typing.cast("type", hint), kind)
+    counts = Counter(written_names(cls, parts))
+    for name, count in counts.items():
+        if count > 1:
+            raise FormError(name, f"is the name of {count} fields of {cls.__name__} and its parts")
+    return parts
+
+
+def written_names(cls: type, parts: Mapping[str, Part]) -> list[str]:
+    """Return the names under which the fields of a class are written, those of its parts too."""
+    names: list[str] = []
+    for name in field_hints(cls):
+        if name in parts:
+            inner = parts[name].cls
+            names += written_names(inner, parts_of(inner))
+        else:
+            names.append(name)
+    return names
+
+
 # ---- scalars: the same in both directions ------------------------------------------
 
 _NAMES = {
@@ -324,6 +390,8 @@ def _chooser(options: dict[Any, Any]) -> _Convert:
 
 
 def _generic_codec(origin: Any, arguments: tuple[Any, ...], hint: Any, form: Form) -> Codec:
+    if isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields"):
+        return _named_codec(hint, form)
     if origin is typing.Literal:
         check = _chooser({option: option for option in arguments})
         return Codec(check, check)
@@ -396,6 +464,12 @@ def _fixed_codec(parts: list[Codec]) -> Codec:
     )
 
 
+def _named_codec(kind: type, form: Form) -> Codec:
+    """A ``NamedTuple`` is written as the list of its items."""
+    items = _fixed_codec([codec(hint, form) for hint in typing.get_type_hints(kind).values()])
+    return Codec(items.encode, lambda plain: kind(*items.decode(plain)))
+
+
 def _items_codec(origin: type, item: Codec, max_items: int) -> Codec:
     make: Any = tuple
     if issubclass(origin, (list, AbstractSet)):
@@ -420,27 +494,32 @@ class _Record:
     def __init__(self, cls: type, form: Form) -> None:
         self._cls, self._form = cls, form
         self._head = {_TAG: cls.__name__} if form.has_tags else {}
-        self._required = {
-            field.name
-            for field in dataclasses.fields(cls)
-            if field.default is field.default_factory is dataclasses.MISSING
-        }
 
     @functools.cached_property
     def _fields(self) -> list[tuple[str, Any, _Convert, _Convert]]:
         """Of each field: name, type that is taken as it is, how it is written and read.
 
-        The type hints are read on first use: a class may refer to itself.
+        The type hints are read on first use: a class may refer to itself. Parts are no such fields.
         """
-        found = []
+        fields = []
         for field in dataclasses.fields(self._cls):
             hint = field_hints(self._cls)[field.name]
             if field.name in self._head or not field.init:
                 raise FormError(field.name, f"of {self._cls.__name__} has no plain form")
+            if field.name in self._parts:
+                continue
             # The journal, where speed counts, takes any text and any whole number.
             as_it_is = hint if hint in (bool, int, str) and self._form.has_tags else None
-            found.append((field.name, as_it_is, *codec(hint, self._form)))
-        return found
+            fields.append((field.name, as_it_is, *codec(hint, self._form)))
+        return fields
+
+    @functools.cached_property
+    def _parts(self) -> dict[str, tuple[Part, _Record]]:
+        """The parts that are written on this level, each with the record of its class."""
+        parts = {}
+        for name, part in parts_of(self._cls).items():
+            parts[name] = part, _Record(part.cls, self._form)
+        return parts
 
     @functools.cached_property
     def _added(self) -> Mapping[str, Any]:
@@ -452,61 +531,119 @@ class _Record:
         return getattr(self._cls, "LATER", None) if self._form.has_tags else None
 
     @functools.cached_property
-    def _known(self) -> frozenset[str]:
-        removed: AbstractSet[str] = getattr(self._cls, "REMOVED", frozenset())
-        names = frozenset(field[0] for field in self._fields) | self._head.keys()
-        return names | removed if self._form.has_tags else names
+    def laters(self) -> list[Later]:
+        """What is set apart on this level, by the class and its parts."""
+        laters: list[Later] = []
+        if self._later is not None:
+            laters.append(self._later)
+        for _, record in self._parts.values():
+            laters += record.laters
+        return laters
 
-    def _check_names(self, given: dict[str, Any]) -> None:
-        if not self._form.ignores_unknown and (unknown := given.keys() - self._known):
+    @functools.cached_property
+    def readable_names(self) -> frozenset[str]:
+        """The names that may be on this level."""
+        names = {*self._head, *written_names(self._cls, parts_of(self._cls))}
+        if self._form.has_tags:
+            names |= getattr(self._cls, "REMOVED", frozenset())
+        for _, record in self._parts.values():
+            names |= record.readable_names
+        return frozenset(names)
+
+    @functools.cached_property
+    def required_names(self) -> frozenset[str]:
+        """The names that must be on this level."""
+        names: set[str] = set()
+        for field in dataclasses.fields(self._cls):
+            if field.name in self._parts:
+                names |= self._parts[field.name][1].required_names
+            elif field.default is field.default_factory is dataclasses.MISSING:
+                names.add(field.name)
+        return frozenset(names)
+
+    @functools.cached_property
+    def _n_names(self) -> int:
+        return len(written_names(self._cls, parts_of(self._cls)))
+
+    def _check_names(self, plain: dict[str, Any]) -> None:
+        unknown = plain.keys() - self.readable_names
+        if unknown and not self._form.ignores_unknown:
             raise FormError(min(map(str, unknown))[:80], "is not a known field", Fault.UNKNOWN)
-        if missing := sorted(self._required - given.keys()):
+        if missing := sorted(self.required_names - plain.keys()):
             raise FormError(missing[0], "is missing", Fault.MISSING)
 
-    def encode(self, value: Any) -> dict[str, Any]:
+    def encode(self, value: Any, level: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the plain form; ``level``: that of the record whose part this is, to be added to.
+
+        Names are taken from a level again if they are written otherwise, or not at all.
+        """
         if type(value) is not self._cls:
             raise _mismatch(value, self._cls.__name__)
-        result: dict[str, Any] = dict(self._head)
+        result: dict[str, Any] = dict(self._head) if level is None else level
         name = ""
         try:
             for name, as_it_is, encode, _ in self._fields:
-                part = getattr(value, name)
-                result[name] = part if type(part) is as_it_is else encode(part)
+                item = getattr(value, name)
+                result[name] = item if type(item) is as_it_is else encode(item)
         except FormError as problem:
             raise problem.under(name) from problem
+        for name, (part, record) in self._parts.items():
+            record.encode(part.record_of(getattr(value, name)), result)
         for name, default in self._added.items():
             if getattr(value, name) == default:
                 del result[name]
-        return result if self._later is None else _set_apart(result, self._later)
+        if self._later is not None:
+            _set_apart(result, self._later)
+        return result
 
     def decode(self, plain: Any) -> Any:
         if type(plain) is self._cls:
             return plain  # decoded before, as a part of another value
-        given = _instance(dict, plain)
-        if self._later is not None:
-            given = _put_back(given, self._later)
-        if self._head and given.get(_TAG) != self._cls.__name__:
-            raise _not_one_of(given.get(_TAG), [self._cls.__name__]).under(_TAG)
+        level = _instance(dict, plain)
+        for later in self.laters:
+            level = _put_back(level, later)
+        if self._head and level.get(_TAG) != self._cls.__name__:
+            raise _not_one_of(level.get(_TAG), [self._cls.__name__]).under(_TAG)
+        values, n_read = self.read(level)
+        if n_read < max(self._n_names, len(level) - len(self._head)):
+            self._check_names(level)
+        return self.made_of(values)
+
+    def read(self, level: dict[str, Any]) -> tuple[dict[str, Any], int]:
+        """Return the values of its fields, of a part those of the part's, and how many were there.
+
+        Nothing is made of them before all names have been checked.
+        """
         values: dict[str, Any] = {}
         name = ""
         try:
             for name, as_it_is, _, decode in self._fields:
-                if name in given:
-                    part = given[name]
-                    values[name] = part if type(part) is as_it_is else decode(part)
+                if name in level:
+                    item = level[name]
+                    values[name] = item if type(item) is as_it_is else decode(item)
         except FormError as problem:
             raise problem.under(name) from problem
-        if len(values) < max(len(self._fields), len(given) - len(self._head)):
-            self._check_names(given)
+        n_read = len(values)
+        for name, (_, record) in self._parts.items():
+            values[name], n_of_part = record.read(level)
+            n_read += n_of_part
+        return values, n_read
+
+    def made_of(self, values: dict[str, Any]) -> Any:
+        """Return the record with the values that ``read`` returned."""
+        for name, (part, record) in self._parts.items():
+            values[name] = part.value_of(record.made_of(values[name]))
         try:
             return self._cls(**values)
         except (TypeError, ValueError) as problem:  # the class's own checks
             raise FormError("", str(problem)) from problem
 
 
-def _set_apart(plain: dict[str, Any], later: Later) -> dict[str, Any]:
+def _set_apart(plain: dict[str, Any], later: Later) -> None:
+    """Move the fields of ``later`` that are written to the name that it has for them."""
     fields = {name: plain.pop(name) for name in later.fields if name in plain}
-    return {**plain, later.within: fields} if fields else plain
+    if fields:
+        plain[later.within] = fields
 
 
 def _put_back(plain: dict[str, Any], later: Later) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bftrainer.model.canonical import CanonicalError, encoder, parse, text_of, to_plain
-from milp.plain import Later, added_fields, field_hints
+from milp.plain import Later, added_fields, field_hints, parts_of
 
 _Compare = Callable[[Any, Any], Any]
 _SCALARS = (str, float, int, bool, type(None), Path)
@@ -155,10 +155,18 @@ def _of_names(cls: Any, names: Sequence[str], base: Any, new: Any) -> Any:
     """Return the difference in these fields; None: there is none."""
     changed: dict[str, Any] = {}
     gone: list[str] = []
-    later_fields, hints = added_fields(cls), field_hints(cls)
+    later_fields, hints, parts = added_fields(cls), field_hints(cls), parts_of(cls)
     for name in names:
         before, after, hint = getattr(base, name), getattr(new, name), hints[name]
-        if name in later_fields and (before == later_fields[name]) != (after == later_fields[name]):
+        if name in parts:  # its fields are on this level
+            part = parts[name]
+            inner = difference(part.record_of(before), part.record_of(after), part.cls)
+            if inner is not None:
+                changed.update(inner["d"])
+                gone += inner["x"]
+        elif name in later_fields and (before == later_fields[name]) != (
+            after == later_fields[name]
+        ):
             if after == later_fields[name]:
                 gone.append(name)
             else:

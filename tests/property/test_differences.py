@@ -32,6 +32,15 @@ class Colour(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A part of an item, whose fields are written as if they were the item's."""
+
+    shade: float = 0.0
+    tags: tuple[str, ...] = ()
+    ADDED: ClassVar = frozenset({"tags"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
     """What lists are made of, such as a node or a job."""
 
@@ -44,6 +53,8 @@ class Item:
     last: str = ""
     learnt: dict[str, float] = field(default_factory=dict)
     is_learning: bool = False
+    look: Look = field(default_factory=Look)
+    INLINE: ClassVar = frozenset({"look"})
     ADDED: ClassVar = frozenset({"later", "last", "learnt", "is_learning"})
     REMOVED: ClassVar = frozenset({"taught"})
     LATER: ClassVar = Later("taught", frozenset({"learnt", "is_learning"}))
@@ -81,6 +92,11 @@ _items = st.builds(
     last=st.sampled_from(("", "a", "b")),
     learnt=st.dictionaries(st.sampled_from("pq"), st.sampled_from((0.5, 1.0)), max_size=2),
     is_learning=st.booleans(),
+    look=st.builds(
+        Look,
+        shade=st.sampled_from((0, 1, 1.0, 2.5)),
+        tags=st.lists(st.sampled_from("xy"), max_size=2).map(tuple),
+    ),
 )
 _wholes = st.builds(
     Whole,
