@@ -131,7 +131,7 @@ class Later(NamedTuple):
     fields: frozenset[str]  # listed in ``ADDED``, too
 
 
-class Part(NamedTuple):
+class InlinePart(NamedTuple):
     """A field of a record whose own fields are written on the level of the record.
 
     A class attribute ``INLINE`` names such fields: the class may then be divided into parts while
@@ -162,14 +162,14 @@ class Part(NamedTuple):
 
 
 @functools.cache
-def parts_of(cls: type) -> Mapping[str, Part]:
+def parts_of(cls: type) -> Mapping[str, InlinePart]:
     """Return the parts of a class by the name of their field.
 
     Raises:
         FormError: a field in ``INLINE`` is no record, or is also in ``ADDED``, or two fields would
             be written under one name.
     """
-    parts: dict[str, Part] = {}
+    parts: dict[str, InlinePart] = {}
     for name in sorted(getattr(cls, "INLINE", frozenset[str]())):
         hint = field_hints(cls)[name]
         kind: Any = None
@@ -177,7 +177,7 @@ def parts_of(cls: type) -> Mapping[str, Part]:
             kind, hint = hint, type(next(iter(hint)).value)
         if not dataclasses.is_dataclass(hint) or name in added_fields(cls):
             raise FormError(name, f"of {cls.__name__} cannot be written inline")
-        parts[name] = Part(name, typing.cast("type", hint), kind)
+        parts[name] = InlinePart(name, typing.cast("type", hint), kind)
     counts = Counter(written_names(cls, parts))
     for name, count in counts.items():
         if count > 1:
@@ -185,7 +185,7 @@ def parts_of(cls: type) -> Mapping[str, Part]:
     return parts
 
 
-def written_names(cls: type, parts: Mapping[str, Part]) -> list[str]:
+def written_names(cls: type, parts: Mapping[str, InlinePart]) -> list[str]:
     """Return the names under which the fields of a class are written, those of its parts too."""
     names: list[str] = []
     for name in field_hints(cls):
@@ -514,7 +514,7 @@ class _Record:
         return fields
 
     @functools.cached_property
-    def _parts(self) -> dict[str, tuple[Part, _Record]]:
+    def _parts(self) -> dict[str, tuple[InlinePart, _Record]]:
         """The parts that are written on this level, each with the record of its class."""
         parts = {}
         for name, part in parts_of(self._cls).items():

@@ -265,7 +265,7 @@ class DaemonViews:
             return ()
         ahead_s = now_s() - self._state.plane.steady()
         histories: list[str] = []
-        for worker in trainer.machine.workers.values():
+        for worker in trainer.machine.crew.workers.values():
             pilot = pilots.get(worker.pilot_id)
             if worker.is_alive and pilot is not None and len(histories) < SHOWN_WORKERS:
                 histories.append(
@@ -439,7 +439,8 @@ class DaemonViews:
         trainer = self._trainers.trainers.get(trainer_id)
         if trainer is None:
             return ()
-        return tuple(filter(None, (trainer.machine.not_saved, trainer.machine.passed_over)))
+        checkpoints = trainer.machine.checkpoints
+        return tuple(filter(None, (checkpoints.not_saved, checkpoints.passed_over)))
 
     def _stops(self) -> tuple[str, ...]:
         return tuple(filter(None, (self._state.draining.sentence(),)))
@@ -536,8 +537,8 @@ class DaemonViews:
         if trainer is None or not trainer.record.progress.gpu_use:
             return ()
         reports = []
-        for worker_id in trainer.machine.members:
-            worker = trainer.machine.workers.get(worker_id)
+        for worker_id in trainer.machine.crew.members:
+            worker = trainer.machine.crew.workers.get(worker_id)
             use = figures.gpu_use_on(trainer_id, worker_id)
             if use and worker is not None:
                 reports.append(NodeGpus(node=worker.node, use=use))

@@ -110,8 +110,8 @@ class Life:
         machine = self._machine()
 
         def is_there() -> bool:
-            is_noticed = not self._victims & set(machine.members)
-            return is_noticed and machine.forming is None and len(machine.members) == size
+            is_noticed = not self._victims & set(machine.crew.members)
+            return is_noticed and machine.forming is None and len(machine.crew.members) == size
 
         await self._plane.until(is_there, f"{size} members", HANG_S)
         await self._trained()
@@ -120,12 +120,12 @@ class Life:
         return self._rng.sample(self.nodes, size)
 
     async def _trained(self, steps: int = 2) -> None:
-        await self.trained_to(self._machine().step + steps)
+        await self.trained_to(self._machine().mark.step + steps)
 
     async def trained_to(self, step: int) -> None:
         """Wait until the trainer has made this step."""
         machine = self._machine()
-        await self._plane.until(lambda: machine.step >= step, f"step {step}", HANG_S)
+        await self._plane.until(lambda: machine.mark.step >= step, f"step {step}", HANG_S)
 
     async def _replace_agents(self) -> None:
         """A spare takes the place of a node whose agent ended; a new spare starts beside it."""
@@ -151,11 +151,11 @@ class Life:
         machine = self._machine()
         phases = {
             w.worker_id: f"{w.phase.value} on {w.node}"
-            for w in machine.workers.values()
+            for w in machine.crew.workers.values()
             if w.is_alive
         }
         return (
-            f"members {machine.members}, forming {machine.forming}, workers {phases},"
+            f"members {machine.crew.members}, forming {machine.forming}, workers {phases},"
             f" hit {sorted(self._victims & set(phases))}, failures {machine.failures}"
         )
 
@@ -261,7 +261,7 @@ class Life:
         self._plan(self.nodes)
         starting = [
             w.worker_id
-            for w in self._machine().workers.values()
+            for w in self._machine().crew.workers.values()
             if w.phase in {WorkerPhase.STARTING, WorkerPhase.WARM}
         ]
         await asyncio.sleep(self._rng.uniform(0.0, 0.5))

@@ -246,12 +246,12 @@ class Plane:
     def members(self) -> list[tuple[str, str]]:
         """Return (worker id, node) of the current members in rank order."""
         machine = self._machine()
-        workers = machine.workers  # an heir may not know one that died before it came
-        return [(w, workers[w].node) for w in machine.members if w in workers]
+        workers = machine.crew.workers  # an heir may not know one that died before it came
+        return [(w, workers[w].node) for w in machine.crew.members if w in workers]
 
     def is_busy(self) -> bool:
         """Whether any worker of the trainer is left."""
-        return any(w.is_alive for w in self._machine().workers.values())
+        return any(w.is_alive for w in self._machine().crew.workers.values())
 
     def rescales(self) -> list[Rescaled]:
         """Return all generations completed so far."""
@@ -331,11 +331,13 @@ class Plane:
     def _position(self) -> str:
         machine = self._machine()
         workers = [
-            f"{w.worker_id} on {w.node} {w.phase}" for w in machine.workers.values() if w.is_alive
+            f"{w.worker_id} on {w.node} {w.phase}"
+            for w in machine.crew.workers.values()
+            if w.is_alive
         ]
         return (
-            f"planned {self._planned}, targets {sorted(machine.targets)},"
-            f" members {machine.members}, forming {machine.forming}, workers {workers}"
+            f"planned {self._planned}, targets {sorted(machine.plan.targets)},"
+            f" members {machine.crew.members}, forming {machine.forming}, workers {workers}"
         )
 
     def _machine(self) -> GenerationMachine:

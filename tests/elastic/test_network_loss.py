@@ -35,12 +35,12 @@ async def _trained(plane: Plane, size: int, steps: int = 3) -> int:
     machine = plane.trainers.trainers[plane.trainer_id].machine
 
     def is_there() -> bool:
-        return machine.forming is None and len(machine.members) == size
+        return machine.forming is None and len(machine.crew.members) == size
 
     await plane.until(is_there, f"{size} members")
-    before = machine.step
-    await plane.until(lambda: is_there() and machine.step >= before + steps, "steps")
-    return int(machine.step)
+    before = machine.mark.step
+    await plane.until(lambda: is_there() and machine.mark.step >= before + steps, "steps")
+    return int(machine.mark.step)
 
 
 def _judged(directory: Path, *, is_bitwise: bool) -> Outcome:

@@ -51,10 +51,10 @@ async def _trained(plane: Plane, size: int) -> None:
     """Wait until a generation of this size has done some steps."""
     machine = plane.trainers.trainers[plane.trainer_id].machine
     await plane.until(
-        lambda: machine.forming is None and len(machine.members) == size, f"{size} members"
+        lambda: machine.forming is None and len(machine.crew.members) == size, f"{size} members"
     )
-    before = machine.step
-    await plane.until(lambda: machine.step > before + 2, "steps")
+    before = machine.mark.step
+    await plane.until(lambda: machine.mark.step > before + 2, "steps")
 
 
 @pytest.mark.long

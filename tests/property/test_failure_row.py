@@ -55,7 +55,7 @@ TRIES = st.lists(
 def _run(d: Driver, one: Try, checkpoint: int) -> list[WorkerFailed]:
     """Start once, train, end; return what failed."""
     d.target("n1")
-    while not any(w.is_alive for w in d.machine.workers.values()):
+    while not any(w.is_alive for w in d.machine.crew.workers.values()):
         d.wait(0.5)
     d.warm("n1")
     d.ready()
@@ -78,7 +78,7 @@ def test_net_progress_forgives_and_nothing_else_does(tries: list[Try]) -> None:
     trainer = replace(record(), started_s=1.0)
     for one in tries:
         if one.daemon_restarts:
-            d, before = Driver(incarnation=d.machine.incarnation + 1), d
+            d, before = Driver(incarnation=d.machine.identity.incarnation + 1), d
             d.now_s = before.now_s
             d.machine.failures.row = decode(encode(before.machine.failures.row), FailureRow)
         checkpoint = 0 if one.state_lost else checkpoint

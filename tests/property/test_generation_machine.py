@@ -28,7 +28,7 @@ from bftrainer.fleet.generations.members import (
 from bftrainer.fleet.lifecycle import WorkerPhase
 from milp.problem import largest_size
 from tests.support.examples import examples
-from tests.support.generations import offer
+from tests.support.generations import machine_of, offer
 from tests.support.repeating import repeating
 from tests.support.worker_model import NO_STATE, World
 
@@ -61,15 +61,14 @@ class Generations(RuleBasedStateMachine):
         sizes=st.sampled_from([(), (), (1, 2, 4), (2, 3)]),
     )
     def begin(self, n_min: int, extra: int, window_s: int, sizes: tuple[int, ...]) -> None:
-        self.machine = GenerationMachine(
-            trainer_id="t1",
+        self.machine = machine_of(
+            GenerationMachine,
             n_min=n_min,
             n_max=n_min + extra,
             join_window_s=float(window_s),
             start_timeout_s=1e9,
-            generation=3,
+            last_generation=3,
             incarnation=2,
-            commit_key="k",
             sizes=sizes,
         )
         self.log = repeating(self.machine)
@@ -171,13 +170,13 @@ class Generations(RuleBasedStateMachine):
     def plan_anything(self, nodes: set[str]) -> None:
         self.plan(nodes)
 
-    @precondition(lambda self: self.machine.members and self.wanted < set(NODES))
+    @precondition(lambda self: self.machine.crew.members and self.wanted < set(NODES))
     @rule(pick=st.integers(0, 99), rounds=st.integers(0, 20))
     def plan_a_replacement(self, pick: int, rounds: int) -> None:
-        workers = self.machine.workers
-        nodes = sorted({workers[m].node for m in self.machine.members} & self.wanted)
+        workers = self.machine.crew.workers
+        nodes = sorted({workers[m].node for m in self.machine.crew.members} & self.wanted)
         # A decision gives nobody more than n_max; of more, the awaited one might never be chosen.
-        if nodes and len(self.wanted) <= self.machine.n_max:
+        if nodes and len(self.wanted) <= self.machine.size_range.n_max:
             straggler = nodes[pick % len(nodes)]
             free = sorted(set(NODES) - self.wanted)
             awaited = free[pick % len(free)]
@@ -198,8 +197,8 @@ class Generations(RuleBasedStateMachine):
 
     def _plan_within(self) -> None:
         """Plan as the next decision does: a size that it may have, or none."""
-        nodes = sorted(self.wanted & self.pilot_of.keys())[: self.machine.n_max]
-        self.plan(set(nodes) if len(nodes) >= self.machine.n_min else set())
+        nodes = sorted(self.wanted & self.pilot_of.keys())[: self.machine.size_range.n_max]
+        self.plan(set(nodes) if len(nodes) >= self.machine.size_range.n_min else set())
 
     def plan(self, nodes: set[str], staying: dict[str, str] | None = None) -> None:
         self.wanted, self.staying = nodes, staying or {}
@@ -213,7 +212,7 @@ class Generations(RuleBasedStateMachine):
     def members_are_distinct_and_within_bounds(self) -> None:
         if not hasattr(self, "machine"):
             return
-        members = self.machine.members
+        members = self.machine.crew.members
         assert len(set(members)) == len(members)
         forming = self.machine.forming
         if forming is not None:
@@ -270,12 +269,12 @@ class Generations(RuleBasedStateMachine):
         return busy
 
     def _check_roster(self, roster: Sequence[str]) -> None:
-        workers = self.machine.workers
+        workers = self.machine.crew.workers
         assert len(set(roster)) == len(roster), "a worker has two ranks"
         nodes = [workers[w].node for w in roster]
         assert len(set(nodes)) == len(nodes), "a node has two ranks"
         assert min(self.sizes) <= len(roster) <= max(self.sizes)
-        only = self.machine.sizes
+        only = self.machine.size_range.sizes
         assert not only or len(roster) in only or len(self.sizes) > 2
 
     def _check_commit(self, commit: protocol.Commit) -> None:
@@ -294,11 +293,11 @@ class Generations(RuleBasedStateMachine):
             return
         self._check_roster(roster)
         assert commit.batch == (self.batches[len(roster) - 1] if self.batches else 0)
-        workers = self.machine.workers
+        workers = self.machine.crew.workers
         alive = {WorkerPhase.WARM, WorkerPhase.MEMBER, WorkerPhase.LEAVING}
         assert all(workers[w].phase in alive for w in roster)
         present = {
-            m for m in self.machine.members if m in workers and workers[m].is_alive
+            m for m in self.machine.crew.members if m in workers and workers[m].is_alive
         }  # those that leave have passed their state on already
         staying = {m for m in present if workers[m].phase is not WorkerPhase.LEAVING}
         assert not staying or staying & set(roster), "nobody brings the state along"
@@ -327,12 +326,12 @@ class Generations(RuleBasedStateMachine):
                 assert instruction.size_before == self.size
                 self.size = instruction.size
                 roster = self.rosters[instruction.generation, instruction.attempt]
-                assert roster == self.machine.members
+                assert roster == self.machine.crew.members
             elif isinstance(instruction, Parked):
                 assert instruction.size_before == self.size
                 self.size = 0
             elif isinstance(instruction, Kill):
-                assert not self.machine.workers[instruction.worker_id].is_alive
+                assert not self.machine.crew.workers[instruction.worker_id].is_alive
         self.world.carry_out(instructions)
 
     # ---- liveness ----------------------------------------------------------------------
@@ -355,24 +354,31 @@ class Generations(RuleBasedStateMachine):
             if quiet > 70:  # longer than every patience and backoff
                 break
         targets = {o.node for o in self._offers()}
-        machine, workers = self.machine, self.machine.workers
-        goal = largest_size(len(targets), machine.n_min, machine.n_max, machine.sizes)
+        machine, workers = self.machine, self.machine.crew.workers
+        goal = largest_size(
+            len(targets),
+            machine.size_range.n_min,
+            machine.size_range.n_max,
+            machine.size_range.sizes,
+        )
         assert machine.forming is None, machine.forming
-        if machine.members:
-            assert machine.batch == (self.batches[len(machine.members) - 1] if self.batches else 0)
-        assert not machine.is_parking
-        nodes = {workers[m].node for m in machine.members}
-        if goal < machine.n_min:
-            assert machine.members == ()
+        if machine.crew.members:
+            assert machine.crew.batch == (
+                self.batches[len(machine.crew.members) - 1] if self.batches else 0
+            )
+        assert not machine.course.is_parking
+        nodes = {workers[m].node for m in machine.crew.members}
+        if goal < machine.size_range.n_min:
+            assert machine.crew.members == ()
             there = {w.worker_id for w in self.world.workers.values() if w.group is not None}
             assert not there
         else:
             assert len(nodes) == goal
             assert nodes <= targets
-            groups = {str(self.world.workers[m].group) for m in machine.members}
+            groups = {str(self.world.workers[m].group) for m in machine.crew.members}
             assert len(groups) == 1
             for worker in self.world.workers.values():
-                assert worker.group is None or worker.worker_id in machine.members
+                assert worker.group is None or worker.worker_id in machine.crew.members
         known = {w.worker_id for w in workers.values() if w.is_alive}
         assert known == set(self.world.workers), "ghosts or strays"
         self._wind_up()
@@ -380,7 +386,7 @@ class Generations(RuleBasedStateMachine):
     def _wind_up(self) -> None:
         """Cancelled, it ends by itself, with its state on disk, and starts nobody."""
         steps = [w.step for w in self.world.workers.values()]
-        before = set(self.machine.workers)
+        before = set(self.machine.crew.workers)
         self._handle(stimuli.WindUp(grace_s=30.0))
         self._retarget()
         for _ in range(DRAIN_ROUNDS):
@@ -389,11 +395,11 @@ class Generations(RuleBasedStateMachine):
             if not self._round():
                 self._tick(0.1)
         assert self.machine.has_wound_up(self.now_s)
-        assert self.now_s < (self.machine.ends_by_s or 0.0)
+        assert self.now_s < (self.machine.course.ends_by_s or 0.0)
         while self._round():  # what was killed ends
             pass
         assert not self.world.workers
-        assert set(self.machine.workers) == before
+        assert set(self.machine.crew.workers) == before
         assert self.world.checkpoint >= max(steps, default=0)
 
 

@@ -118,8 +118,8 @@ def _assert_settles(world: Orphans, rng: random.Random) -> None:
     def is_complete() -> bool:
         if not goal:
             return not world.live() and machine.forming is None
-        return machine.forming is None and len(machine.members) == goal and bool(world.live())
+        return machine.forming is None and len(machine.crew.members) == goal and bool(world.live())
 
     drain(world, rng.randrange, rounds=3 * ROUNDS, is_done=is_complete)
-    assert is_complete(), (machine.members, machine.forming, world.workers)
+    assert is_complete(), (machine.crew.members, machine.forming, world.workers)
     assert len(world.live()) <= 1

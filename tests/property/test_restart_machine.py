@@ -28,7 +28,7 @@ from bftrainer.fleet.generations.members import (
 from bftrainer.fleet.generations.restart import RestartMachine
 from milp.problem import largest_size
 from tests.support.examples import examples
-from tests.support.generations import offer
+from tests.support.generations import machine_of, offer
 from tests.support.repeating import repeating
 
 NODES = ("n1", "n2", "n3", "n4")
@@ -59,15 +59,12 @@ class Restarts(RuleBasedStateMachine):
         self.n_min, self.n_max = n_min, n_min + extra
         self.most = self.n_max  # of all sizes that it ever might have
         self.has_changed = False
-        self.machine = RestartMachine(
-            trainer_id="t1",
+        self.machine = machine_of(
+            RestartMachine,
             n_min=n_min,
             n_max=self.n_max,
             join_window_s=0.5,
             start_timeout_s=60.0,
-            generation=0,
-            incarnation=1,
-            commit_key="k",
             sizes=sizes,
         )
         self.log = repeating(self.machine)

@@ -125,7 +125,10 @@ def check(book: TrainerBook) -> None:
     assert not eligible & withheld.keys()
     for trainer_id, record in open_ones.items():
         machine = book.trainers[trainer_id].machine
-        assert (machine.n_min, machine.n_max) == (record.spec.n_min, record.spec.n_max)
+        assert (machine.size_range.n_min, machine.size_range.n_max) == (
+            record.spec.n_min,
+            record.spec.n_max,
+        )
 
 
 HOLD, RELEASE = TrainerChange(is_held=True), TrainerChange(is_held=False, n_max=4)

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from bftrainer.elastic import protocol
 from bftrainer.fleet.generations import stimuli
+from bftrainer.fleet.generations.failures import Stall
 from bftrainer.fleet.generations.generation import GenerationMachine
 from bftrainer.fleet.generations.members import (
     Announced,
@@ -19,8 +20,16 @@ from bftrainer.fleet.generations.members import (
     StartWorkerOn,
     Tell,
 )
+from bftrainer.fleet.generations.state import (
+    LEAVE_PATIENCE_S,
+    Identity,
+    SerialNumbers,
+    SizeRange,
+    WorkerPatience,
+)
 
 T = TypeVar("T")
+M = TypeVar("M", bound=GenerationMachine)
 
 
 def offer(node: str, pilot_id: str = "") -> NodeOffer:
@@ -30,6 +39,33 @@ def offer(node: str, pilot_id: str = "") -> NodeOffer:
         address=f"addr-{node}",
         agent_endpoint=f"tcp://{node}",
         agent_public_key=f"key-{node}",
+    )
+
+
+def machine_of(
+    kind: type[M],
+    *,
+    n_min: int = 1,
+    n_max: int = 8,
+    sizes: tuple[int, ...] = (),
+    join_window_s: float = 1.0,
+    start_timeout_s: float = 60.0,
+    leave_patience_s: float = LEAVE_PATIENCE_S,
+    no_progress_s: float = 0.0,
+    last_generation: int = 0,
+    incarnation: int = 1,
+) -> M:
+    """A machine without workers."""
+    return kind(
+        identity=Identity(trainer_id="t1", incarnation=incarnation, commit_key="k"),
+        size_range=SizeRange(n_min=n_min, n_max=n_max, sizes=sizes),
+        patience=WorkerPatience(
+            join_window_s=join_window_s,
+            start_timeout_s=start_timeout_s,
+            leave_patience_s=leave_patience_s,
+        ),
+        numbers=SerialNumbers(generation=last_generation),
+        stall=Stall(lease_s=no_progress_s),
     )
 
 
@@ -46,15 +82,14 @@ class Driver:
         last_generation: int = 0,
         incarnation: int = 1,
     ) -> None:
-        self.machine = GenerationMachine(
-            trainer_id="t1",
+        self.machine = machine_of(
+            GenerationMachine,
             n_min=n_min,
             n_max=n_max,
             join_window_s=join_window_s,
             start_timeout_s=start_timeout_s,
-            generation=last_generation,
+            last_generation=last_generation,
             incarnation=incarnation,
-            commit_key="k",
         )
         self.now_s = 100.0
         self.log: list[Instruction] = []
@@ -109,7 +144,7 @@ class Driver:
     def on(self, node: str) -> str:
         """The newest worker that lives on a node."""
         return [
-            w.worker_id for w in self.machine.workers.values() if w.node == node and w.is_alive
+            w.worker_id for w in self.machine.crew.workers.values() if w.node == node and w.is_alive
         ][-1]
 
     def started(self) -> list[str]:
@@ -122,7 +157,7 @@ class Driver:
 
     def nodes(self) -> list[str]:
         """Nodes of the current members, in rank order."""
-        return [self.machine.workers[m].node for m in self.machine.members]
+        return [self.machine.crew.workers[m].node for m in self.machine.crew.members]
 
     # ---- whole exchanges -------------------------------------------------------------
 
@@ -137,7 +172,7 @@ class Driver:
         forming = self.machine.forming
         assert forming is not None
         for rank, worker_id in enumerate(forming.roster):
-            if self.machine.workers[worker_id].node not in skip:
+            if self.machine.crew.workers[worker_id].node not in skip:
                 self.say(
                     worker_id,
                     protocol.Ready(
@@ -160,8 +195,8 @@ class Driver:
         """Let those of the committed roster enter; leavers leave and exit first."""
         commit = self.commit()
         roster = {m.worker_id for m in commit.members}
-        for worker_id in self.machine.members:
-            worker = self.machine.workers.get(worker_id)
+        for worker_id in self.machine.crew.members:
+            worker = self.machine.crew.workers.get(worker_id)
             if worker is not None and worker.is_alive and worker_id not in roster:
                 self.leave(worker_id, commit.generation, step)
         for member in commit.members:
@@ -193,7 +228,7 @@ class Driver:
         """Bring the trainer onto these nodes, whatever it takes."""
         self.target(*nodes)
         for node in nodes:
-            if self.machine.workers[self.on(node)].phase == "starting":
+            if self.machine.crew.workers[self.on(node)].phase == "starting":
                 self.warm(node)
         self.ready()
         return self.enter(step=step)
@@ -202,7 +237,7 @@ class Driver:
         return self.say(
             self.on(node),
             protocol.Progress(
-                generation=self.machine.generation,
+                generation=self.machine.numbers.generation,
                 step=step,
                 epoch=0,
                 samples=step * 10,
@@ -221,7 +256,7 @@ class Driver:
         return self.say(
             self.on(node),
             protocol.Finished(
-                generation=self.machine.generation, step=step, epoch=3, samples=step * 10
+                generation=self.machine.numbers.generation, step=step, epoch=3, samples=step * 10
             ),
         )
 

@@ -25,6 +25,7 @@ from bftrainer.fleet.generations.members import (
     Worker,
 )
 from bftrainer.fleet.wire.peers import NO_KEY, PeerAnswer, PeerStanding
+from tests.support.generations import machine_of
 from tests.support.worker_model import NO_STATE, Key, ModelWorker, World
 from trainers.agent.regroup import Absent, Ask, Regroup, TellOwn
 from trainers.agent.regroup import Instruction as AgentInstruction
@@ -97,16 +98,15 @@ class Orphans(World):
     def start_daemon(self) -> None:
         """A daemon comes (back) and adopts what the agents it can hear report."""
         self.incarnation += 1
-        self.machine = GenerationMachine(
-            trainer_id="t1",
+        self.machine = machine_of(
+            GenerationMachine,
             n_min=self.n_min,
             sizes=self.sizes,
             n_max=4,
             join_window_s=0.5,
             start_timeout_s=1e9,
-            generation=self.last_generation,
+            last_generation=self.last_generation,
             incarnation=self.incarnation,
-            commit_key="k",
         )
         workers, reports = [], {}
         for agent in self.agents.values():
@@ -134,7 +134,7 @@ class Orphans(World):
         """It dies; what it had sent arrives, what agents say is for the next one."""
         if self.machine is None:
             return
-        self.last_generation = self.machine.generation
+        self.last_generation = self.machine.numbers.generation
         self.machine = None
         for channel in self.channels.values():
             channel.to_daemon.clear()
@@ -167,7 +167,7 @@ class Orphans(World):
 
     def _obey(self, instructions: Sequence[Instruction]) -> None:
         if self.machine is not None:
-            self.last_generation = max(self.last_generation, self.machine.generation)
+            self.last_generation = max(self.last_generation, self.machine.numbers.generation)
         self.carry_out(instructions)
 
     # ---- agents ------------------------------------------------------------------------

@@ -78,15 +78,23 @@ def _two_members(*more: protocol.Message) -> dict[str, Sequence[protocol.Message
 
 def test_nobody_there_is_a_fresh_start() -> None:
     d = _adopted({})
-    assert (d.machine.members, d.machine.generation, d.machine.is_broken) == ((), 5, False)
+    assert (d.machine.crew.members, d.machine.numbers.generation, d.machine.trouble.is_broken) == (
+        (),
+        5,
+        False,
+    )
     d.target("n1")
     assert [s.worker_id for s in d.wanted(StartWorkerOn)] == ["t1-2-1"]
 
 
 def test_what_is_right_is_not_touched() -> None:
     d = _adopted(_two_members())
-    assert d.machine.members == ("w2", "w1")  # in rank order
-    assert (d.machine.generation, d.machine.step, d.machine.samples) == (5, 20, 200)
+    assert d.machine.crew.members == ("w2", "w1")  # in rank order
+    assert (d.machine.numbers.generation, d.machine.mark.step, d.machine.mark.samples) == (
+        5,
+        20,
+        200,
+    )
     assert d.target("n1", "n2") == []
     assert d.wait(100.0) == []
 
@@ -156,7 +164,7 @@ def test_a_generation_in_the_making_is_replaced_by_a_fresh_one() -> None:
 def test_a_commit_nobody_has_acted_on_yet_is_replaced_by_a_fresh_one() -> None:
     new = _commit(6, "w1", "w3")
     d = _adopted({"w1": [WARM, _entered(5, 0, 1), new], "w3": [WARM, new]})
-    assert d.machine.generation == 6
+    assert d.machine.numbers.generation == 6
     d.target("n1", "n3")
     d.ready()
     assert (d.commit().generation, d.commit().abandon) == (7, True)
@@ -180,14 +188,14 @@ def test_phases_are_taken_over() -> None:
             "w3": [],
         }
     )
-    workers = d.machine.workers
+    workers = d.machine.crew.workers
     assert [workers[w].phase for w in ("w1", "w2", "w3")] == [
         WorkerPhase.MEMBER,
         WorkerPhase.LEAVING,
         WorkerPhase.STARTING,
     ]
     assert workers["w1"].is_finished
-    assert d.machine.members == ("w1",)
+    assert d.machine.crew.members == ("w1",)
 
 
 def test_warm_joiners_are_kept() -> None:
@@ -221,7 +229,7 @@ def test_a_member_that_agents_left_out_is_started_anew_at_once() -> None:
     out = d.target("n1", "n2", "n3")
     assert d.killed(out) == {"w3": "stays on"}
     assert d.started() == ["n3"]
-    assert d.machine.members == ("w1", "w2")
+    assert d.machine.crew.members == ("w1", "w2")
 
 
 def test_a_generation_that_a_daemon_announced_is_told_too() -> None:

@@ -87,7 +87,7 @@ def test_a_report_reaches_decisions_the_log_and_the_workers(
         site = Site(tmp_path, journal)
         site.target("n1", "n2")
         site.enter()
-        first, second = site.machine.members
+        first, second = site.machine.crew.members
         site.say(second, protocol.Unreachable(nodes=("n1",)))
         site.steady_s += SETTLE_S
         site.book.tick()

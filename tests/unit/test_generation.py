@@ -252,7 +252,7 @@ def test_parking_saves_first() -> None:
     assert d.wanted(Parked) == [
         Parked(generation=2, size_before=2, is_saved=True, reason="planned")
     ]
-    assert d.machine.members == ()
+    assert d.machine.crew.members == ()
     assert not d.wanted(WorkerFailed, d.log)
 
 

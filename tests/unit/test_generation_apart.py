@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bftrainer.elastic import protocol
 from bftrainer.fleet.generations.breakage import SILENT_S
-from bftrainer.fleet.generations.generation import INTERRUPTED_PATIENCE_S, MOST_IN_VAIN
+from bftrainer.fleet.generations.generation import MOST_IN_VAIN
 from bftrainer.fleet.generations.members import Instruction, Parked, Rescaled, WorkerFailed
+from bftrainer.fleet.generations.state import INTERRUPTED_PATIENCE_S
 from tests.support.generations import Driver
 
 
@@ -57,7 +58,7 @@ def test_a_joiner_that_cannot_be_reached_does_not_join() -> None:
     d.ready()
     d.enter()
     assert d.nodes() == ["n1", "n2"]
-    assert d.machine.generation == 3
+    assert d.machine.numbers.generation == 3
 
 
 def test_below_its_minimum_it_parks_and_starts_when_they_reach_each_other() -> None:
@@ -69,7 +70,7 @@ def test_below_its_minimum_it_parks_and_starts_when_they_reach_each_other() -> N
     for node in ("n1", "n2"):
         d.leave(d.on(node), commit.generation)
     assert d.wanted(Parked, d.log)
-    assert "n2" not in [w.node for w in d.machine.workers.values() if w.is_alive]
+    assert "n2" not in [w.node for w in d.machine.crew.workers.values() if w.is_alive]
     d.wait(SILENT_S + 1.0)
     d.target("n1", "n2")
     assert d.started() == ["n2"]
@@ -83,7 +84,7 @@ def test_generations_that_break_again_and_again_without_a_step_are_a_failure() -
     d = Driver()
     d.form("n1", "n2", step=3)
     for time in range(1, 2 * MOST_IN_VAIN + 1):
-        d.interrupted("n2", d.machine.generation)
+        d.interrupted("n2", d.machine.numbers.generation)
         out = d.wait(INTERRUPTED_PATIENCE_S + 0.1)
         failed = d.wanted(WorkerFailed, out)
         assert bool(failed) == (time % MOST_IN_VAIN == 0)
@@ -93,5 +94,5 @@ def test_generations_that_break_again_and_again_without_a_step_are_a_failure() -
         d.ready()
         d.enter(step=3)
     d.progress("n1", 6)
-    d.interrupted("n2", d.machine.generation)
+    d.interrupted("n2", d.machine.numbers.generation)
     assert not d.wanted(WorkerFailed, d.wait(INTERRUPTED_PATIENCE_S + 0.1)), "it made a step"

@@ -26,7 +26,7 @@ def test_the_end_of_rank_0_is_the_end() -> None:
     first, second = d.on("n1"), d.on("n2")
     assert not d.exit(second)
     assert d.wanted(Ended, d.exit(first)) == [Ended(step=50, epoch=3, samples=500)]
-    assert d.machine.is_ended
+    assert d.machine.course.is_ended
     assert not d.target("n1", "n2", "n3")
 
 
@@ -78,7 +78,7 @@ def test_an_exit_without_the_end_is_a_failure() -> None:
     d = Driver()
     d.form("n1")
     worker = d.on("n1")
-    d.machine.workers[worker].log_path = "/logs/w"
+    d.machine.crew.workers[worker].log_path = "/logs/w"
     (failed,) = d.wanted(WorkerFailed, d.exit(worker, 0))
     assert failed.cause == "The worker ended with status 0 before its training was complete."
     assert (failed.log_path, failed.next_step) == ("/logs/w", "Read its log: /logs/w.")
@@ -142,7 +142,7 @@ def test_progress_forgives() -> None:
     assert d.machine.failures.row.count == 1
     d.progress("n1", 6)
     assert d.machine.failures.row.count == 0
-    assert (d.machine.step, d.machine.samples) == (6, 60)
+    assert (d.machine.mark.step, d.machine.mark.samples) == (6, 60)
 
 
 def test_workers_that_fail_at_once_are_one_failure() -> None:
@@ -186,7 +186,7 @@ def test_old_progress_does_not_turn_the_clock_back() -> None:
     d.form("n1", "n2", step=5)
     d.progress("n1", 9)
     d.progress("n2", 8)
-    assert d.machine.step == 9
+    assert d.machine.mark.step == 9
 
 
 def test_the_batch_system_taking_the_node_is_no_failure() -> None:
@@ -194,7 +194,7 @@ def test_the_batch_system_taking_the_node_is_no_failure() -> None:
     d.form("n1", "n2")
     assert not d.wanted(WorkerFailed, d.exit(d.on("n2"), -15))
     assert d.machine.failures.row.count == 0
-    assert d.machine.workers[d.machine.members[1]].phase is WorkerPhase.GONE
+    assert d.machine.crew.workers[d.machine.crew.members[1]].phase is WorkerPhase.GONE
 
 
 def test_a_signal_is_named() -> None:

@@ -5,11 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bftrainer.elastic import protocol
-from bftrainer.fleet.generations.generation import (
-    INTERRUPTED_PATIENCE_S,
-    LEAVE_PATIENCE_S,
-    READY_TIMEOUT_S,
-)
+from bftrainer.fleet.generations.generation import READY_TIMEOUT_S
 from bftrainer.fleet.generations.members import (
     LEAVER_PATIENCE_S,
     Announced,
@@ -17,6 +13,7 @@ from bftrainer.fleet.generations.members import (
     Rescaled,
     WorkerFailed,
 )
+from bftrainer.fleet.generations.state import INTERRUPTED_PATIENCE_S, LEAVE_PATIENCE_S
 from tests.support.generations import Driver
 
 # ---- loss ---------------------------------------------------------------------------------
@@ -147,7 +144,7 @@ def test_a_leaver_that_dies_after_commit_changes_nothing() -> None:
     d.ready()
     assert d.lose_agent("n2") == []
     d.enter()
-    assert (d.nodes(), d.machine.generation) == (["n1"], 2)
+    assert (d.nodes(), d.machine.numbers.generation) == (["n1"], 2)
 
 
 def test_members_that_wait_in_vain_for_a_lost_leaver_abandon_it() -> None:
@@ -163,7 +160,7 @@ def test_members_that_wait_in_vain_for_a_lost_leaver_abandon_it() -> None:
     d.ready()
     assert d.commit().abandon
     d.enter()
-    assert (sorted(d.nodes()), d.machine.generation) == (["n1", "n2"], 3)
+    assert (sorted(d.nodes()), d.machine.numbers.generation) == (["n1", "n2"], 3)
 
 
 def test_a_union_larger_than_n_max_is_cut() -> None:
@@ -206,7 +203,7 @@ def test_an_interruption_whose_cause_shows_up_is_over_with_it() -> None:
     d.ready()
     d.wait(INTERRUPTED_PATIENCE_S + 5)  # a long entry is no second interruption
     d.enter()
-    assert d.machine.generation == 2
+    assert d.machine.numbers.generation == 2
 
 
 def test_an_interruption_before_commit_makes_the_switch_immediate() -> None:
@@ -219,7 +216,7 @@ def test_an_interruption_before_commit_makes_the_switch_immediate() -> None:
     assert d.commit().abandon
     d.wait(INTERRUPTED_PATIENCE_S + 5)
     d.enter()
-    assert d.machine.generation == 2
+    assert d.machine.numbers.generation == 2
 
 
 def test_what_is_said_of_an_older_generation_is_history() -> None:

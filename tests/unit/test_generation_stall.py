@@ -93,7 +93,7 @@ def test_a_worker_that_hangs_while_it_shall_leave_keeps_nobody() -> None:
 
 def test_a_park_does_not_wait_for_a_hung_member() -> None:
     d = _stalling()
-    d.machine.leave_patience_s = 1e6
+    d.machine.patience.leave_patience_s = 1e6
     d.target()
     assert not d.commit().abandon
     assert not d.wanted(Kill, d.wait(LEASE_S + 1))
@@ -106,5 +106,5 @@ def test_a_park_does_not_wait_for_a_hung_member() -> None:
     out = d.wait(LEASE_S + 1)
     assert [k.worker_id for k in d.wanted(Kill, out)] == [hung]
     d.exit(hung, -9)
-    assert not d.machine.members
-    assert not d.machine.is_parking
+    assert not d.machine.crew.members
+    assert not d.machine.course.is_parking

@@ -330,7 +330,7 @@ def test_the_daemon_has_them_by_trainer_and_node_while_it_trains(
     assert progress().gpu_use == gpu_use_of([figures(80.0, 1024.0, 8192.0)])
     assert site.book.figures.gpu_use_on(site.trainer_id, second) is None
     for worker_id in (first, second):
-        pilot_id = site.machine.workers[worker_id].pilot_id
+        pilot_id = site.machine.crew.workers[worker_id].pilot_id
         site.book.on_exit(pilot_id, worker_id, -9, "")
     site.target()
     assert progress().gpu_use is None, "it is parked"

@@ -40,9 +40,9 @@ class LivingSite(Site):
         self.target("n1")
         self.enter(step=first)
         for step in steps:
-            [worker_id] = self.machine.members
+            [worker_id] = self.machine.crew.members
             said = protocol.Progress(
-                generation=self.machine.generation,
+                generation=self.machine.numbers.generation,
                 step=step, epoch=0, samples=16 * step, step_s=0.1, samples_per_s=160.0,
             )  # fmt: skip
             self.say(worker_id, said)

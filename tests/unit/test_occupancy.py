@@ -26,16 +26,16 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 def _exit(site: Site, *worker_ids: str) -> None:
     """Let members exit that have all come to the end of their training."""
-    for worker_id in site.machine.members:
+    for worker_id in site.machine.crew.members:
         site.say(worker_id, protocol.Finished(generation=1, step=11, epoch=1, samples=11))
     for worker_id in worker_ids:
-        site.book.on_exit(site.machine.workers[worker_id].pilot_id, worker_id, 0, "")
+        site.book.on_exit(site.machine.crew.workers[worker_id].pilot_id, worker_id, 0, "")
 
 
 def test_a_node_trains_until_its_trainer_has_ended(site: Site) -> None:
     site.target("n1", "n2")
     site.enter()
-    first, second = site.machine.members
+    first, second = site.machine.crew.members
     assert site.book.occupancy() == Occupancy(training={"n1": "t1", "n2": "t1"})
 
     _exit(site, first)
@@ -52,7 +52,7 @@ def test_a_later_trainer_is_not_hidden_by_one_that_has_ended(site: Site) -> None
     site.trainer_id = later
     site.target("n1")
     site.enter()
-    _exit(site, *site.machine.members)
+    _exit(site, *site.machine.crew.members)
     site.trainer_id = earlier
     site.target("n1")
     site.enter()

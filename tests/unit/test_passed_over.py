@@ -203,7 +203,7 @@ def test_what_is_told_stands_until_the_trainer_stops() -> None:
     d.say(d.on("n1"), PassedOver(cause="BFT-1413: Not used."))
     saved = protocol.Saved(generation=1, step=3, samples=30, path="/c", wall_s=0.1)
     d.machine.handle(stimuli.WorkerMessage(worker_id=d.on("n1"), message=saved), d.now_s)
-    assert d.machine.passed_over == "BFT-1413: Not used."
+    assert d.machine.checkpoints.passed_over == "BFT-1413: Not used."
     for node in ("n1", "n2"):
         d.exit(d.on(node), 1)
-    assert d.machine.passed_over == ""
+    assert d.machine.checkpoints.passed_over == ""

@@ -45,7 +45,7 @@ def test_times_of_another_policy_are_repeated() -> None:
     d.target("n1")
     slow = d.on("n1")
     d._handle(stimuli.LimitsSet(join_window_s=0.0, start_timeout_s=5.0, no_progress_s=7.0))
-    assert (d.machine.join_window_s, d.machine.stall.lease_s) == (0.0, 7.0)
+    assert (d.machine.patience.join_window_s, d.machine.stall.lease_s) == (0.0, 7.0)
     d.wait(5.1)  # 60 s before
     assert d.killed() == {slow: "too slow to start"}
     d.wait(1.0)  # the back-off
@@ -67,8 +67,8 @@ def test_a_start_and_a_grow_are_a_record_each() -> None:
     assert len(d.records) == 1
     d.form("n1", "n2")
     start, grow = d.records
-    assert start.machine.workers == {}
-    assert len(grow.machine.members) == 1
+    assert start.machine.crew.workers == {}
+    assert len(grow.machine.crew.members) == 1
     for record in d.records:
         again = list(repeat(record))
         assert all(one.is_equal for one in again)
@@ -81,9 +81,9 @@ def test_no_secret_is_recorded() -> None:
     d = LoggedDriver()
     d.form("n1", "n2")
     token = d.commit().token
-    assert d.machine.commit_key
+    assert d.machine.identity.commit_key
     written = encode(d.records[0]).decode()
-    assert d.records[0].machine.commit_key == ""
+    assert d.records[0].machine.identity.commit_key == ""
     assert token not in written
     assert token not in "\n".join(timeline(list(repeat(d.records[0]))))
 

@@ -9,7 +9,7 @@ from bftrainer.fleet.generations.members import Ended, Parked, Rescaled, WorkerF
 from bftrainer.fleet.generations.restart import FRESH_START_S, KILL_MARGIN_S, RestartMachine
 from bftrainer.fleet.trainers.costs import learn_rescale
 from bftrainer.model.trainer import MeasuredCosts
-from tests.support.generations import Driver
+from tests.support.generations import Driver, machine_of
 
 
 class RestartDriver(Driver):
@@ -17,21 +17,13 @@ class RestartDriver(Driver):
 
     def __init__(self, *, n_min: int = 1, n_max: int = 8) -> None:
         super().__init__(n_min=n_min, n_max=n_max)
-        self.machine: RestartMachine = RestartMachine(
-            trainer_id="t1",
-            n_min=n_min,
-            n_max=n_max,
-            join_window_s=1.0,
-            start_timeout_s=60.0,
-            generation=0,
-            incarnation=1,
-            commit_key="k",
+        self.machine: RestartMachine = machine_of(
+            RestartMachine, n_min=n_min, n_max=n_max, leave_patience_s=20.0 + KILL_MARGIN_S
         )
-        self.machine.leave_patience_s = 20.0 + KILL_MARGIN_S
 
     def stopped(self, *nodes: str, saved: bool = True, unsaved: str = "") -> None:
         """Let the keepers on these nodes do what the last commit says, and exit."""
-        generation = self.machine.generation - 1
+        generation = self.machine.numbers.generation - 1
         for worker_id in [self.on(node) for node in nodes]:
             if saved:
                 self.say(
@@ -60,7 +52,7 @@ def test_a_grow_collects_joiners_stops_everybody_and_starts_anew() -> None:
     d = RestartDriver()
     d.form("n1", "n2")
     first = d.commit().generation
-    old = set(d.machine.members)
+    old = set(d.machine.crew.members)
     d.target("n1", "n2", "n3")
     d.warm("n3")
     assert not d.told(protocol.Commit)
@@ -68,7 +60,7 @@ def test_a_grow_collects_joiners_stops_everybody_and_starts_anew() -> None:
     stop = d.told(protocol.Commit)
     assert set(stop) == old
     assert all(c.members == () and not c.abandon for c in stop.values())
-    assert d.machine.generation == first + 1
+    assert d.machine.numbers.generation == first + 1
     d.wait(0.5)
     d.stopped("n1")
     assert d.started() == ["n1"]  # a keeper, without a program
@@ -82,7 +74,7 @@ def test_a_grow_collects_joiners_stops_everybody_and_starts_anew() -> None:
     assert (done.size_before, done.size, done.reason) == (2, 3, "planned")
     assert (done.pause_s, done.stop_s, done.is_restart) == (1.25, 0.75, True)
     assert not done.unsaved
-    assert set(d.machine.members) & old == set()
+    assert set(d.machine.crew.members) & old == set()
     assert d.nodes() == ["n1", "n2", "n3"]
 
 
@@ -95,7 +87,7 @@ def test_the_window_for_others_begins_with_the_first_and_is_not_prolonged() -> N
     d.warm("n3")
     assert not d.told(protocol.Commit)
     d.wait(0.5)
-    assert set(d.told(protocol.Commit)) == set(d.machine.members)
+    assert set(d.told(protocol.Commit)) == set(d.machine.crew.members)
 
 
 def test_a_shrink_is_a_restart_of_those_that_stay() -> None:

@@ -246,11 +246,14 @@ def test_a_trainer_that_nobody_hears_is_taken_over_as_it_is(site: Site) -> None:
     site.book.reached({f"p-{n}": offer(n) for n in ("n1", "n2")})
     _pass(site, 1.0)
     assert site.machine is not machine
-    assert (site.machine.step, site.machine.generation) == (900, machine.generation)
-    assert set(site.machine.members) == set(machine.members)
+    assert (site.machine.mark.step, site.machine.numbers.generation) == (
+        900,
+        machine.numbers.generation,
+    )
+    assert set(site.machine.crew.members) == set(machine.crew.members)
     assert site.sent == []  # no change of any kind
     site.target("n1", "n2", "n3")
-    assert site.machine.started_workers == 3  # numbers of workers go on
+    assert site.machine.numbers.started_workers == 3  # numbers of workers go on
 
 
 def test_who_did_not_come_back_is_missed_then(site: Site) -> None:
@@ -289,7 +292,7 @@ def test_a_member_that_is_heard_and_says_that_its_group_broke_is_believed(site: 
     assert site.sent == []
     site.book.on_agent_lost("p-n1")
     site.book.reached({"p-n2": offer("n2")})
-    assert site.machine.members == (other,) or site.machine.forming is not None
+    assert site.machine.crew.members == (other,) or site.machine.forming is not None
 
 
 def test_a_trainer_that_was_cancelled_meanwhile_is_not_taken_over(site: Site) -> None:
@@ -349,7 +352,7 @@ def _heir(site: Site, tmp_path: Path, *heard: str, step: int = 900) -> Site:
 def test_a_daemon_that_starts_cut_off_takes_a_trainer_over_as_it_is(
     site: Site, tmp_path: Path, heard: tuple[str, ...]
 ) -> None:
-    before, members = site.book.records[site.trainer_id], site.machine.members
+    before, members = site.book.records[site.trainer_id], site.machine.crew.members
     heir = _heir(site, tmp_path, *heard)
     heir.target(*heard)
     _pass(heir, 10_000.0)
@@ -360,8 +363,8 @@ def test_a_daemon_that_starts_cut_off_takes_a_trainer_over_as_it_is(
         heir.book.reports.keep(f"p-{node}", [_reports(site, step=950)[node]])
     heir.book.reached({f"p-{n}": offer(n) for n in ("n1", "n2")})
     _pass(heir, 1.0)
-    assert (set(heir.machine.members), heir.machine.step) == (set(members), 950)
-    assert set(heir.machine.targets) == {"n1", "n2"}
+    assert (set(heir.machine.crew.members), heir.machine.mark.step) == (set(members), 950)
+    assert set(heir.machine.plan.targets) == {"n1", "n2"}
     assert heir.machine.forming is None
     assert heir.sent == []
 

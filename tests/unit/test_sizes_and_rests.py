@@ -98,7 +98,7 @@ def test_a_shrink_is_remembered_over_a_restart_of_the_daemon(
 
 def test_generations_have_sizes_of_the_set_only() -> None:
     d = Driver(n_max=8, join_window_s=0.0)
-    d.machine.sizes = (1, 2, 4)
+    d.machine.size_range = replace(d.machine.size_range, sizes=(1, 2, 4))
     d.target("n1", "n2", "n3", "n4")
     d.warm("n1", "n2", "n3")  # the last one does not come
     d.ready()
@@ -120,15 +120,15 @@ def test_generations_have_sizes_of_the_set_only() -> None:
 
 def test_a_restart_waits_until_the_next_size_is_possible() -> None:
     d = RestartDriver()
-    d.machine.sizes = (1, 2, 4)
+    d.machine.size_range = replace(d.machine.size_range, sizes=(1, 2, 4))
     d.form("n1", "n2")
     d.target("n1", "n2", "n3", "n4")
     d.warm("n3")
     d.wait(60.0)
-    assert not d.machine.is_parking
+    assert not d.machine.course.is_parking
     d.warm("n4")
     d.wait(60.0)
-    assert d.machine.is_parking
+    assert d.machine.course.is_parking
 
 
 def test_earlier_releases_read_what_has_no_set(tmp_path: Path) -> None:

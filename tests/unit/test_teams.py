@@ -33,7 +33,7 @@ from bftrainer.fleet.trainers.log_files import known_of, log_directory, log_file
 from bftrainer.model.canonical import from_plain, to_plain
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import TrainerSpec
-from tests.support.generations import offer
+from tests.support.generations import machine_of, offer
 from trainers.agent.team import Process, Team, split
 
 NODE = WorkerConfig(
@@ -162,13 +162,10 @@ def test_logs_are_named_with_the_ranks_of_their_workers(tmp_path: Path) -> None:
     log_directory(spec).mkdir()
     for name in ("t1-1-10", "t1-1-2", "t1-1-2-1", "t1-1-10-1", "t1-1-1"):
         (log_directory(spec) / f"{name}.log").touch()
-    machine = GenerationMachine(
-        trainer_id="t1", n_min=1, n_max=2, join_window_s=0.0, start_timeout_s=9.0, generation=0,
-        incarnation=1, commit_key="k",
-    )  # fmt: skip
+    machine = machine_of(GenerationMachine, n_max=2, join_window_s=0.0, start_timeout_s=9.0)
     for name in ("t1-1-2", "t1-1-10"):
-        machine.workers[name] = worker_on(offer(f"n{name}"), name, 0.0)
-    machine.members = ("t1-1-10", "t1-1-2")
+        machine.crew.workers[name] = worker_on(offer(f"n{name}"), name, 0.0)
+    machine.crew.members = ("t1-1-10", "t1-1-2")
     found = [(f.worker_id, f.rank, f.node) for f in log_files("t1", spec, known_of(machine))]
     assert found == [
         ("t1-1-1", None, ""),

@@ -75,7 +75,7 @@ class Site:
         self.now_s += 3.0
         self.steady_s += 3.0  # the back-off is longer only after four failures in a row
         self.book.tick()
-        workers = self.book.trainers[self.trainer_id].machine.workers.values()
+        workers = self.book.trainers[self.trainer_id].machine.crew.workers.values()
         (worker,) = [w for w in workers if w.node == node and w.is_alive]
         self.book.on_exit(worker.pilot_id, worker.worker_id, 1, "")
 
@@ -89,13 +89,13 @@ class Site:
         self.book.set_targets({self.trainer_id: [offer(n) for n in nodes]})
 
     def say(self, worker_id: str, message: protocol.Message) -> None:
-        pilot_id = self.book.trainers[self.trainer_id].machine.workers[worker_id].pilot_id
+        pilot_id = self.book.trainers[self.trainer_id].machine.crew.workers[worker_id].pilot_id
         self.book.on_body(pilot_id, worker_id, protocol.to_body(message))
 
     def form(self) -> Commit:
         """Make everybody warm and ready; nobody has entered yet."""
         machine = self.book.trainers[self.trainer_id].machine
-        for worker_id in list(machine.workers):
+        for worker_id in list(machine.crew.workers):
             self.say(worker_id, protocol.Warm(warm_up_s=1.0))
         assert machine.forming is not None
         generation = machine.forming.generation
@@ -170,7 +170,7 @@ def test_a_member_that_enters_after_the_end_does_not_bring_it_back(
     site.say(first.worker_id, _entered(first, commit))
     done = protocol.Finished(generation=commit.generation, step=11, epoch=1, samples=11)
     site.say(first.worker_id, done)
-    site.book.on_exit(site.machine.workers[first.worker_id].pilot_id, first.worker_id, 0, "")
+    site.book.on_exit(site.machine.crew.workers[first.worker_id].pilot_id, first.worker_id, 0, "")
     site.say(slow.worker_id, _entered(slow, commit))
     assert site.book.records[site.trainer_id].state is TrainerState.FINISHED
     assert [record.state for record in ended] == [TrainerState.FINISHED]
@@ -268,7 +268,7 @@ def test_a_node_where_workers_fail_while_others_train_is_told_to_decisions(
     site.enter()  # n1 goes on alone
     assert not site.book.quarantine.cooling(site.now_s)
     site.lose_worker("n2")  # before it could join
-    first = next(iter(site.book.trainers[site.trainer_id].machine.members))
+    first = next(iter(site.book.trainers[site.trainer_id].machine.crew.members))
     site.say(first, _progress(site.book.records[site.trainer_id].progress.generation, 30))
     (cooling,) = site.book.quarantine.cooling(site.now_s).items()
     assert cooling[0] == "n2"
@@ -292,14 +292,14 @@ def test_a_worker_that_its_agent_does_not_know_is_lost_and_no_failure(
     tmp_path: Path, journal: Journal
 ) -> None:
     site = _site(tmp_path, journal, max_failures=1)
-    (lost,) = [w for w in site.machine.workers.values() if w.node == "n2"]
+    (lost,) = [w for w in site.machine.crew.workers.values() if w.node == "n2"]
     site.book.reconcile("p-n2", [])
     record = site.book.records[site.trainer_id]
     assert (record.failures, record.state) == (0, TrainerState.RUNNING)
     assert not lost.is_alive
     # The order to start it may have crossed the agent's greeting.
     assert ("p-n2", KillWorker(worker_id=lost.worker_id)) in site.sent
-    assert site.machine.is_broken
+    assert site.machine.trouble.is_broken
     site.book.reconcile("p-n1", [])  # with nobody there the node gets a fresh worker
     assert site.book.records[site.trainer_id].failures == 0
 
@@ -351,7 +351,7 @@ def test_an_agents_death_after_net_progress_is_a_loss_again(
         site.target("n1", "n2")
         site.enter(step=10 * number)
         generation = site.book.records[site.trainer_id].progress.generation
-        site.say(site.machine.members[0], _progress(generation, 10 * number + 5))
+        site.say(site.machine.crew.members[0], _progress(generation, 10 * number + 5))
     assert site.book.records[site.trainer_id].failures == 0
 
 
@@ -363,7 +363,7 @@ def test_the_others_of_a_trainer_that_go_on_meanwhile_show_that_it_is_well(
         site.book.on_agent_lost("p-n2")
         site.enter(step=step)
         generation = site.book.records[site.trainer_id].progress.generation
-        site.say(site.machine.members[0], _progress(generation, step + 5))
+        site.say(site.machine.crew.members[0], _progress(generation, step + 5))
         site.book.on_agent_failed("p-n2", "FAILED")  # the batch system took its time to say so
         site.target("n1", "n2")
         site.enter(step=step + 5)
@@ -377,7 +377,7 @@ def test_failures_in_all_end_a_trainer_that_says_so(tmp_path: Path, journal: Jou
     site.enter(step=20)
     assert site.book.records[site.trainer_id].state is TrainerState.RUNNING
     site.say(
-        next(iter(site.book.trainers[site.trainer_id].machine.members)),
+        next(iter(site.book.trainers[site.trainer_id].machine.crew.members)),
         _progress(site.book.records[site.trainer_id].progress.generation, 30),
     )  # a step between: no failures in a row
     site.lose_worker("n2")
@@ -389,8 +389,8 @@ def test_failures_in_all_end_a_trainer_that_says_so(tmp_path: Path, journal: Jou
 def test_workers_that_fail_together_are_one_failure(tmp_path: Path, journal: Journal) -> None:
     site = _site(tmp_path, journal, max_failures=2)
     machine = site.book.trainers[site.trainer_id].machine
-    for worker_id in machine.members:
-        site.book.on_exit(machine.workers[worker_id].pilot_id, worker_id, 1, "")
+    for worker_id in machine.crew.members:
+        site.book.on_exit(machine.crew.workers[worker_id].pilot_id, worker_id, 1, "")
     record = site.book.records[site.trainer_id]
     assert (record.failures, record.state.is_final) == (1, False)
 
@@ -473,7 +473,7 @@ def test_a_parked_trainer_has_the_step_of_its_checkpoint(tmp_path: Path, journal
     )
     site.say(worker_id, progress)
     assert _shown(site) == 19
-    site.book.on_exit(site.machine.workers[worker_id].pilot_id, worker_id, -9, "")
+    site.book.on_exit(site.machine.crew.workers[worker_id].pilot_id, worker_id, -9, "")
     site.target()
     record = site.book.records[site.trainer_id]
     assert (record.state, record.progress.step) == (TrainerState.PARKED, 19)
@@ -486,7 +486,7 @@ def test_how_a_training_goes_on_is_remarked_before_it_enters_and_stays(
 ) -> None:
     site = Site(tmp_path, journal)
     site.target("n1")
-    (worker_id,) = site.machine.workers
+    (worker_id,) = site.machine.crew.workers
     site.say(worker_id, protocol.Remarked(kind="continued", step=10, cause="With lr 0.1."))
     site.enter(step=10)
     site.target("n1", "n2")

@@ -44,14 +44,14 @@ class EndingSite(Site):
     def leave(self, worker_id: str, *, saved: bool = True) -> None:
         """A member does what a park wants."""
         machine = self.book.trainers[self.trainer_id].machine
-        generation = machine.generation
+        generation = machine.numbers.generation
         if saved:
             self.say(
                 worker_id,
                 protocol.Saved(generation=generation, step=10, samples=10, path="/c", wall_s=0.1),
             )
         self.say(worker_id, protocol.Left(generation=generation, step=10))
-        self.book.on_exit(machine.workers[worker_id].pilot_id, worker_id, 0, "")
+        self.book.on_exit(machine.crew.workers[worker_id].pilot_id, worker_id, 0, "")
         self.book.tick()
 
     def wait(self, for_s: float) -> None:
@@ -76,7 +76,7 @@ def _training(tmp_path: Path, journal: Journal) -> EndingSite:
 def test_a_cancelled_trainer_saves_and_leaves(tmp_path: Path, journal: Journal) -> None:
     site = _training(tmp_path, journal)
     machine = site.machine
-    members = machine.members
+    members = machine.crew.members
     site.cancel()
     assert site.commit is not None
     assert site.commit.members == ()
@@ -90,12 +90,12 @@ def test_a_cancelled_trainer_saves_and_leaves(tmp_path: Path, journal: Journal) 
     assert site.state is TrainerState.CANCELLED
     assert site.reason == "Cancelled by its user. Its state after step 10 is in its checkpoint."
     assert not site.killed
-    assert not machine.workers.keys() - set(members)
+    assert not machine.crew.workers.keys() - set(members)
 
 
 def test_one_that_does_not_save_in_time_is_killed(tmp_path: Path, journal: Journal) -> None:
     site = _training(tmp_path, journal)
-    members = site.book.trainers[site.trainer_id].machine.members
+    members = site.book.trainers[site.trainer_id].machine.crew.members
     site.cancel()
     site.wait(SAVE_GRACE_S - 1)
     site.book.tick()

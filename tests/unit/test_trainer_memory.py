@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from bftrainer.elastic import protocol
-from bftrainer.fleet.generations.generation import KEPT_GONE, GenerationMachine
+from bftrainer.fleet.generations.generation import GenerationMachine
+from bftrainer.fleet.generations.state import KEPT_GONE
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import TrainerState
 from tests.integration.daemon_scripts import SLOW, trainer_spec
@@ -39,14 +40,14 @@ class LongSite(Site):
         """Train on nodes until rank 0 is done; the others have not ended yet."""
         self.target(*nodes)
         self.enter()
-        generation = self.machine.generation
+        generation = self.machine.numbers.generation
         done = protocol.Finished(generation=generation, step=11, epoch=1, samples=11)
-        for worker_id in self.machine.members:
+        for worker_id in self.machine.crew.members:
             self.say(worker_id, done)
-        self.exit(self.machine.members[0])
+        self.exit(self.machine.crew.members[0])
 
     def exit(self, worker_id: str) -> None:
-        self.book.on_exit(self.machine.workers[worker_id].pilot_id, worker_id, 0, "")
+        self.book.on_exit(self.machine.crew.workers[worker_id].pilot_id, worker_id, 0, "")
 
     def live(self, lives: int) -> None:
         """Let trainers be submitted, train and end, each with a pilot of its own."""
@@ -69,7 +70,7 @@ def site(tmp_path: Path) -> Iterator[LongSite]:
 
 def test_the_machine_of_a_trainer_goes_with_its_last_worker(site: LongSite) -> None:
     site.finish("n1", "n2")
-    ended, (_, last) = site.trainer_id, site.machine.members
+    ended, (_, last) = site.trainer_id, site.machine.crew.members
     site.book.tick()
     assert site.book.records[ended].state is TrainerState.FINISHED
     assert site.book.busy_pilots() == {"p-n2"}
@@ -84,8 +85,8 @@ def test_the_machine_of_a_trainer_goes_with_its_last_worker(site: LongSite) -> N
 
 def test_users_still_see_where_the_workers_of_an_ended_trainer_were(site: LongSite) -> None:
     site.finish("n1", "n2")
-    members = site.machine.members
-    logs = Path(site.machine.log_directory)
+    members = site.machine.crew.members
+    logs = Path(site.machine.identity.log_directory)
     logs.mkdir(parents=True)
     for worker_id in members:
         (logs / f"{worker_id}.log").touch()
@@ -130,8 +131,8 @@ def test_a_trainer_forgets_workers_that_are_long_gone() -> None:
     for number in range(KEPT_GONE + 50):
         driver.target(f"n{number}")
         driver.target()
-    assert driver.machine.started_workers == KEPT_GONE + 50
-    assert len(driver.machine.workers) <= KEPT_GONE + 1
+    assert driver.machine.numbers.started_workers == KEPT_GONE + 50
+    assert len(driver.machine.crew.workers) <= KEPT_GONE + 1
 
 
 def _machines() -> int:

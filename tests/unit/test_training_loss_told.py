@@ -95,12 +95,12 @@ def test_the_last_mean_of_a_training_is_that_of_all_who_came_to_its_end(
     site = Site(tmp_path, journal)
     site.target("n1", "n2")
     site.enter()
-    first, second = site.machine.members
+    first, second = site.machine.crew.members
     site.say(first, said(2.0, 5.0))
     site.say(second, said(6.5, 4.0))
     site.say(second, protocol.Finished(generation=1, step=21, epoch=1, samples=21))
-    site.book.on_exit(site.machine.workers[second].pilot_id, second, 0, "")
-    site.machine.members = (first,)
+    site.book.on_exit(site.machine.crew.workers[second].pilot_id, second, 0, "")
+    site.machine.crew.members = (first,)
     site.say(first, said(2.0, 5.0))
     assert site.book.records[site.trainer_id].progress.loss == 4.0  # (5 * 2 + 4 * 6.5) / 9
 

@@ -26,7 +26,7 @@ from bftrainer.fleet.trainers.record_updates import (
     thinned,
     with_reports,
 )
-from bftrainer.fleet.trainers.trainers import StudyNews
+from bftrainer.fleet.trainers.study_news import StudyNews
 from bftrainer.model.canonical import decode, encode, to_plain
 from bftrainer.model.errors import BftError
 from bftrainer.model.study import MOST_REPORTS, Report, TrialTag

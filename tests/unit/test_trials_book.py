@@ -37,7 +37,7 @@ def site(tmp_path: Path, journal: Journal) -> Site:
 def _end(site: Site, worker_id: str, generation: int) -> None:
     """Let a worker finish the first epoch and exit."""
     site.say(worker_id, protocol.Finished(generation=generation, step=11, epoch=1, samples=11))
-    site.book.on_exit(site.machine.workers[worker_id].pilot_id, worker_id, 0, "")
+    site.book.on_exit(site.machine.crew.workers[worker_id].pilot_id, worker_id, 0, "")
 
 
 def _started(site: Site) -> list[str]:
@@ -81,7 +81,7 @@ def test_others_of_its_workers_may_leave_in_peace(site: Site) -> None:
     site.target("n1", "n2")
     assert len(_started(site)) == 2, "no worker starts beside one that still leaves"
     assert slow.worker_id not in killed
-    site.book.on_exit(site.machine.workers[slow.worker_id].pilot_id, slow.worker_id, 0, "")
+    site.book.on_exit(site.machine.crew.workers[slow.worker_id].pilot_id, slow.worker_id, 0, "")
     changes = site.changes
     site.book.tick()
     assert site.changes > changes, "a decision gives it nodes"

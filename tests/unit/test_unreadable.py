@@ -108,7 +108,7 @@ def test_a_trainer_whose_runtime_is_gone_fails_by_itself(tmp_path: Path) -> None
         book.set_targets({"t1": [offer("n1")], "t2": [offer("n2")]})
         assert book.records["t1"].state is TrainerState.FAILED
         assert "BFT-1304" in book.records["t1"].reason
-        assert book.trainers["t2"].machine.workers
+        assert book.trainers["t2"].machine.crew.workers
 
 
 def test_numbers_beyond_arithmetic_are_read_and_opened(tmp_path: Path) -> None:

@@ -72,10 +72,10 @@ def test_what_is_told_stands_until_a_checkpoint_is_complete() -> None:
     d = Driver()
     d.form("n1", "n2")
     d.say(d.on("n1"), Unsaved(cause="BFT-1342: No space left."))
-    assert d.machine.not_saved == "BFT-1342: No space left."
+    assert d.machine.checkpoints.not_saved == "BFT-1342: No space left."
     saved = protocol.Saved(generation=1, step=3, samples=30, path="/c", wall_s=0.1)
     d.machine.handle(stimuli.WorkerMessage(worker_id=d.on("n1"), message=saved), d.now_s)
-    assert d.machine.not_saved == ""
+    assert d.machine.checkpoints.not_saved == ""
 
 
 def test_a_temporary_file_is_of_this_host_and_process(

@@ -59,7 +59,7 @@ def test_a_node_of_another_users_pilot_is_never_offered(tmp_path: Path, journal:
     theirs = replace(offer("n3"), user=f"not-{user}")
     site.book.set_targets({site.trainer_id: [mine, free, theirs]})
     machine = site.book.trainers[site.trainer_id].machine
-    assert {worker.node for worker in machine.workers.values()} == {"n1", "n2"}
+    assert {worker.node for worker in machine.crew.workers.values()} == {"n1", "n2"}
 
 
 def test_an_agent_of_another_user_has_none_of_our_workers(tmp_path: Path, journal: Journal) -> None:

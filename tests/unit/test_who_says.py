@@ -45,7 +45,7 @@ def _body(step: int) -> dict[str, Any]:
 
 
 def test_progress_counts_only_from_the_agent_of_the_workers_node(site: Site) -> None:
-    first = site.book.trainers[site.trainer_id].machine.members[0]
+    first = site.book.trainers[site.trainer_id].machine.crew.members[0]
     site.book.on_body("p-n2", first, _body(10**9))
     site.book.on_body("p-elsewhere", first, _body(10**9))
     assert site.book.records[site.trainer_id].progress.step == 10
@@ -56,9 +56,9 @@ def test_progress_counts_only_from_the_agent_of_the_workers_node(site: Site) -> 
 
 def test_the_end_of_a_worker_counts_only_from_the_agent_of_its_node(site: Site) -> None:
     machine = site.book.trainers[site.trainer_id].machine
-    first = machine.members[0]
+    first = machine.crew.members[0]
     site.book.on_exit("p-n2", first, 1, "It broke.")
-    assert machine.workers[first].is_alive
+    assert machine.crew.workers[first].is_alive
     assert site.book.records[site.trainer_id].failures == 0
     site.book.on_exit("p-n1", first, 1, "It broke.")
     assert site.book.records[site.trainer_id].failures == 1
@@ -78,7 +78,7 @@ def test_a_workers_own_number_that_is_none_changes_nothing(
     site: Site, changes: Mapping[str, Any]
 ) -> None:
     before = site.book.records[site.trainer_id]
-    first = site.book.trainers[site.trainer_id].machine.members[0]
+    first = site.book.trainers[site.trainer_id].machine.crew.members[0]
     site.book.on_body("p-n1", first, {**_body(11), **changes})
     assert site.book.records[site.trainer_id] == before
     assert site.refusals.counts["malformed"] == 1
@@ -87,13 +87,13 @@ def test_a_workers_own_number_that_is_none_changes_nothing(
 def test_a_clock_that_is_set_by_a_year_ends_no_worker(site: Site) -> None:
     site.target("n1", "n2", "n3")  # one worker starts, a generation is about to form
     machine = site.book.trainers[site.trainer_id].machine
-    (joiner,) = [w for w in machine.workers.values() if w.node == "n3"]
+    (joiner,) = [w for w in machine.crew.workers.values() if w.node == "n3"]
     site.say(joiner.worker_id, protocol.Warm(warm_up_s=1.0))
     assert machine.forming is not None
     for jump_s in (YEAR_S, -2 * YEAR_S):
         site.now_s += jump_s
         site.book.tick()
-        assert all(w.is_alive for w in machine.workers.values())
+        assert all(w.is_alive for w in machine.crew.workers.values())
         assert site.book.records[site.trainer_id].state is TrainerState.RUNNING
     site.form()
     assert machine.forming is not None
@@ -144,9 +144,9 @@ def test_honest_reports_are_believed(tmp_path: Path, journal: Journal, site: Sit
     honest["p-n3"] = [_report("t1-1-9", WARM)]  # started after the last announcement
     heir = _heir(tmp_path, journal, honest)
     machine = heir.book.trainers["t1"].machine
-    assert machine.members == tuple(m.worker_id for m in commit.members)
-    assert machine.workers["t1-1-9"].pilot_id == "p-n3"
-    assert not machine.is_broken
+    assert machine.crew.members == tuple(m.worker_id for m in commit.members)
+    assert machine.crew.workers["t1-1-9"].pilot_id == "p-n3"
+    assert not machine.trouble.is_broken
     assert _killed(heir) == []
 
 
@@ -168,8 +168,8 @@ def test_a_worker_whose_words_are_not_understood_is_killed_and_the_others_go_on(
     heir = _heir(tmp_path, journal, honest)
     machine = heir.book.trainers["t1"].machine
     assert _killed(heir) == [("p-n1", first.worker_id)]
-    assert list(machine.workers) == [second.worker_id]
-    assert machine.is_broken  # so that the survivor is told of a generation without it
+    assert list(machine.crew.workers) == [second.worker_id]
+    assert machine.trouble.is_broken  # so that the survivor is told of a generation without it
     assert heir.refusals.counts["not-believed"] == 1
 
 
@@ -181,7 +181,9 @@ def test_a_type_of_message_from_a_later_release_is_left_out(
     later = {"type": "Telepathy", "thought": 1}
     honest["p-n1"] = [_report(first.worker_id, later, _entered(first, commit), commit=commit)]
     heir = _heir(tmp_path, journal, honest)
-    assert heir.book.trainers["t1"].machine.members == tuple(m.worker_id for m in commit.members)
+    assert heir.book.trainers["t1"].machine.crew.members == tuple(
+        m.worker_id for m in commit.members
+    )
     assert _killed(heir) == []
     assert heir.refusals.counts == {"unknown": 1}
 
@@ -201,8 +203,8 @@ def test_an_agent_that_invents_a_member_takes_no_trainer_over(
         lie = _report("t1-1-66", WARM, _entered(liar, forged, step=10**9), commit=forged)
         heir = _heir(tmp_path, journal, {**honest, "p-n3": [lie]})
         machine = heir.book.trainers["t1"].machine
-        assert machine.members == tuple(m.worker_id for m in commit.members)
-        assert (machine.step, machine.is_broken) == (10, False)
+        assert machine.crew.members == tuple(m.worker_id for m in commit.members)
+        assert (machine.mark.step, machine.trouble.is_broken) == (10, False)
         assert _killed(heir) == [("p-n3", "t1-1-66")]
         assert heir.refusals.counts["not-believed"] == 1
 
@@ -213,7 +215,7 @@ def test_an_agent_that_claims_anothers_worker_does_not_get_it(
     commit, honest = _left_behind(site)
     heir = _heir(tmp_path, journal, {**honest, "p-n3": honest["p-n1"]})
     machine = heir.book.trainers["t1"].machine
-    assert machine.workers[commit.members[0].worker_id].pilot_id == "p-n1"
+    assert machine.crew.workers[commit.members[0].worker_id].pilot_id == "p-n1"
     assert _killed(heir) == [("p-n3", commit.members[0].worker_id)]
 
 
@@ -276,5 +278,5 @@ def test_a_second_greeting_takes_the_place_of_the_first(
         heir.book.reports.keep("p-n1", honest["p-n1"])
         heir.book.reports.keep("p-n2", honest["p-n2"])
     heir.book.adopt_all({p: offer(p.removeprefix("p-")) for p in honest})
-    assert len(heir.book.trainers["t1"].machine.workers) == 2
+    assert len(heir.book.trainers["t1"].machine.crew.workers) == 2
     assert _killed(heir) == []

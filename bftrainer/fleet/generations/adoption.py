@@ -8,6 +8,7 @@ generation is announced.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from bftrainer.elastic import protocol
 from bftrainer.elastic.control import key_of
@@ -31,52 +32,89 @@ def adopt(
     ``reports``: of each worker the last ``Commit`` passed to it and the newest body of each type
     that it sent. Returns the current generation, for the journal, which may lack it.
     """
-    entered: dict[str, protocol.Entered] = {}
-    interrupted = 0  # greatest generation that a member reported interrupted
-    commits: dict[int, protocol.Commit] = {}
+    reported = _Reported()
     for worker in workers:
-        machine.workers[worker.worker_id] = worker
+        machine.crew.workers[worker.worker_id] = worker
         for body in reports[worker.worker_id]:
             _apply(machine, worker, body)
-            if isinstance(body, protocol.Entered):
-                entered[worker.worker_id] = body
-            elif isinstance(body, protocol.Interrupted):
-                interrupted = max(interrupted, body.generation)
-            elif isinstance(body, protocol.Commit):
-                before = commits.get(body.generation)
-                if before is None or key_of(body) > key_of(before):
-                    commits[body.generation] = body
-    if not entered:
+            reported.note(worker.worker_id, body)
+    if not reported.entered:
         return None
-    current = max(e.generation for e in entered.values())
-    newest = max([current, *commits])
-    machine.generation = max(machine.generation, newest)
-    roster = commits[current].members if current in commits else ()
-    machine.members = tuple(m.worker_id for m in roster) or tuple(sorted(entered))
-    half_done = newest > current or any(
-        m not in entered or entered[m].generation < current for m in machine.members
-    )
-    # Interruptions of older generations have been recovered from.
-    machine.is_broken = half_done or interrupted >= current
-    machine.size_before = len(machine.members)
+    current = reported.current
+    machine.numbers.generation = max(machine.numbers.generation, current, *reported.commits)
+    pilot_id, roster = "", tuple[protocol.Member, ...]()
+    if current in reported.commits:
+        pilot_id, roster = reported.commits[current].origin, reported.commits[current].members
+    members, node_of = tuple(sorted(reported.entered)), dict[str, str]()
+    if roster:
+        members = tuple(member.worker_id for member in roster)
+    for member in roster or workers:
+        node_of[member.worker_id] = member.node
+    machine.crew.members, machine.crew.size_before = members, len(members)
+    machine.trouble.is_broken = reported.is_broken(members)
     for worker in workers:  # others formed a generation without it: it waits for one for ever
-        if worker.phase is WorkerPhase.MEMBER and worker.worker_id not in machine.members:
-            worker.leaving_since_s = worker.started_s - 2.0 * machine.leave_patience_s
-    by = commits[current].origin if current in commits else ""
-    nodes = {m.worker_id: m.node for m in roster} or {w.worker_id: w.node for w in workers}
+        if worker.phase is WorkerPhase.MEMBER and worker.worker_id not in members:
+            worker.leaving_since_s = worker.started_s - 2.0 * machine.patience.leave_patience_s
     return Regrouped(
         generation=current,
-        attempt=max(e.attempt for e in entered.values() if e.generation == current),
+        attempt=reported.attempt,
         size_before=0,  # filled in by the caller
-        size=len(machine.members),
-        by=by,
-        reason=BY_AGENTS if by else BY_DAEMON,
-        step=machine.step,
-        epoch=machine.epoch,
-        samples=machine.samples,
-        nodes=tuple(nodes[m] for m in machine.members),
+        size=len(members),
+        by=pilot_id,
+        reason=BY_AGENTS if pilot_id else BY_DAEMON,
+        step=machine.mark.step,
+        epoch=machine.mark.epoch,
+        samples=machine.mark.samples,
+        nodes=tuple(node_of[member] for member in members),
         is_restart=isinstance(machine, RestartMachine),
     )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Reported:
+    """What all workers together report."""
+
+    entered: dict[str, protocol.Entered] = field(default_factory=dict)  # by worker
+    commits: dict[int, protocol.Commit] = field(default_factory=dict)  # by generation
+    interrupted_generation: int = 0  # the greatest that a member reported interrupted
+
+    def note(self, worker_id: str, body: protocol.Message) -> None:
+        """Note a message from or to a worker."""
+        if isinstance(body, protocol.Entered):
+            self.entered[worker_id] = body
+        elif isinstance(body, protocol.Interrupted):
+            self.interrupted_generation = max(self.interrupted_generation, body.generation)
+        elif isinstance(body, protocol.Commit):
+            before = self.commits.get(body.generation)
+            if before is None or key_of(body) > key_of(before):
+                self.commits[body.generation] = body
+
+    @property
+    def current(self) -> int:
+        """The newest generation that some worker entered."""
+        return max(body.generation for body in self.entered.values())
+
+    @property
+    def attempt(self) -> int:
+        """The last attempt at that generation."""
+        current, attempt = self.current, 0
+        for body in self.entered.values():
+            if body.generation == current:
+                attempt = max(attempt, body.attempt)
+        return attempt
+
+    def is_broken(self, members: Sequence[str]) -> bool:
+        """Return whether the current generation of these members is to be replaced.
+
+        Another one was announced, a member has not entered it, or it was interrupted;
+        interruptions of older generations have been recovered from.
+        """
+        current = self.current
+        if max([current, *self.commits]) > current or self.interrupted_generation >= current:
+            return True
+        if not self.entered.keys() >= set(members):
+            return True
+        return any(self.entered[member].generation < current for member in members)
 
 
 def _apply(machine: GenerationMachine, worker: Worker, body: protocol.Message) -> None:
@@ -95,9 +133,7 @@ def _apply(machine: GenerationMachine, worker: Worker, body: protocol.Message) -
     if isinstance(body, protocol.Progress):
         machine.failures.progressed(mark_of(body), (worker.node,))
     if isinstance(body, protocol.Entered | protocol.Progress):
-        machine.step = max(machine.step, body.step)
-        machine.samples = max(machine.samples, body.samples)
-        machine.epoch = max(machine.epoch, body.epoch)
+        machine.mark = machine.mark.joined(mark_of(body))
 
 
 def parked_meanwhile(record: TrainerRecord) -> Parked:

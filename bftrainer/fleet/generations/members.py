@@ -97,6 +97,13 @@ class Forming:
         """Generation and attempt."""
         return self.generation, self.attempt
 
+    def note_entered(self, worker_id: str, body: protocol.Entered) -> None:
+        """Note what a member reports that has entered."""
+        self.entered.add(worker_id)
+        self.pause_s = max(self.pause_s, body.pause_s)
+        self.resumed_from = self.resumed_from or body.resumed_from
+        self.backend = max(self.backend, body.backend, key=len)
+
     def lost(
         self, workers: Mapping[str, Worker], members: Sequence[str], now_s: float
     ) -> list[str]:

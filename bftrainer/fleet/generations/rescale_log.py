@@ -13,7 +13,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 
 from bftrainer.fleet.generations.generation import GenerationMachine
-from bftrainer.fleet.generations.members import Instruction, Tell
+from bftrainer.fleet.generations.members import Instruction, Tell, Worker
 from bftrainer.fleet.generations.restart import RestartMachine
 from bftrainer.fleet.generations.stimuli import Stimulus, TimePassed
 from bftrainer.model.canonical import digest
@@ -90,16 +90,16 @@ class RescaleLog:
         if self._has_answers:
             if self.machine.is_settled or len(self._steps) >= self._most_steps:
                 self._finish(before)
-        elif len(self._steps) >= max(MIN_QUIET, 4 * len(self.machine.workers)):
+        elif len(self._steps) >= max(MIN_QUIET, 4 * len(self.machine.crew.workers)):
             self.restart()
         return out
 
     def _finish(self, before: GenerationMachine) -> None:
         self._write(
             RescaleRecord(
-                trainer_id=self.machine.trainer_id,
+                trainer_id=self.machine.identity.trainer_id,
                 machine=before,
-                workers=tuple(before.workers),
+                workers=tuple(before.crew.workers),
                 steps=tuple(self._steps),
             )
         )
@@ -109,7 +109,8 @@ class RescaleLog:
 def repeat(record: RescaleRecord) -> Iterator[Repeated]:
     """Take the steps of a record again, in order, until the machine raises an exception."""
     machine = copied(record.machine)
-    machine.workers = {i: machine.workers[i] for i in record.workers}
+    workers = machine.crew.workers
+    machine.crew.workers = {worker_id: workers[worker_id] for worker_id in record.workers}
     for step in record.steps:
         try:
             out = machine.handle(step.stimulus, step.at_s)
@@ -155,23 +156,31 @@ def answer_of(instructions: Sequence[Instruction]) -> str:
 
 def copied(machine: GenerationMachine) -> GenerationMachine:
     """Return an independent copy of a machine, without its secret and workers of the past."""
-    roster = machine.forming.roster if machine.forming else ()
-    present = {*machine.members, *roster}
-    workers = {
-        i: copy(w) for i, w in machine.workers.items() if w.is_alive or w.lost or i in present
-    }
+    present = {*machine.crew.members, *machine.forming_roster}
+    workers: dict[str, Worker] = {}
+    for worker_id, worker in machine.crew.workers.items():
+        if worker.is_alive or worker.lost or worker_id in present:
+            workers[worker_id] = copy(worker)
     forming, failures, stall = machine.forming, machine.failures, machine.stall
+    if forming is not None:
+        forming = replace(forming, waiting=set(forming.waiting), entered=set(forming.entered))
     result = replace(
         machine,
-        commit_key="",
-        workers=workers,
-        forming=forming
-        and replace(forming, waiting=set(forming.waiting), entered=set(forming.entered)),
+        identity=replace(machine.identity, commit_key=""),
+        patience=copy(machine.patience),
+        numbers=copy(machine.numbers),
+        plan=replace(
+            machine.plan, targets=dict(machine.plan.targets), staying=dict(machine.plan.staying)
+        ),
+        crew=replace(machine.crew, workers=workers),
+        checkpoints=copy(machine.checkpoints),
+        course=copy(machine.course),
+        trouble=copy(machine.trouble),
+        forming=forming,
         failures=replace(
             failures, on_node=dict(failures.on_node), cool_until_s=dict(failures.cool_until_s)
         ),
         stall=replace(stall, told_s=dict(stall.told_s)),
-        targets=dict(machine.targets),
     )
     if isinstance(result, RestartMachine) and result.stopped is not None:
         result.stopped = copy(result.stopped)

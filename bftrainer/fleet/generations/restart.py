@@ -9,16 +9,18 @@ nothing of the previous one can still be running. Created by ``fleet.trainers.cr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bftrainer.elastic import protocol
-from bftrainer.fleet.generations.generation import LOST, GenerationMachine
+from bftrainer.fleet.generations.generation import GenerationMachine, since_when_warm
 from bftrainer.fleet.generations.members import (
     Instruction,
     Parked,
     Rescaled,
     Worker,
 )
+from bftrainer.fleet.generations.state import LOST
 from bftrainer.fleet.lifecycle import WorkerPhase
 from milp.problem import largest_size
 
@@ -56,7 +58,7 @@ class RestartMachine(GenerationMachine):
         self, worker_id: str, body: protocol.Message, now_s: float
     ) -> list[Instruction]:
         """``Interrupted`` while stopping means that no checkpoint was written."""
-        if isinstance(body, protocol.Interrupted) and self.is_parking:
+        if isinstance(body, protocol.Interrupted) and self.course.is_parking:
             self.unsaved = body.reason
         return super()._on_message(worker_id, body, now_s)
 
@@ -66,9 +68,13 @@ class RestartMachine(GenerationMachine):
         self, worker: Worker, body: protocol.Entered, now_s: float
     ) -> list[Instruction]:
         if not body.step and not body.samples:  # it has not reported its progress
-            body = replace(body, step=self.step, epoch=self.epoch, samples=self.samples)
+            mark = self.mark
+            body = replace(body, step=mark.step, epoch=mark.epoch, samples=mark.samples)
         out = super()._on_entered(worker, body, now_s)
-        return [self._restarted(one, now_s) if isinstance(one, Rescaled) else one for one in out]
+        for place, instruction in enumerate(out):
+            if isinstance(instruction, Rescaled):
+                out[place] = self._restarted(instruction, now_s)
+        return out
 
     def _restarted(self, done: Rescaled, now_s: float) -> Rescaled:
         stopped, self.stopped = self.stopped, None
@@ -87,59 +93,57 @@ class RestartMachine(GenerationMachine):
 
     def _may_go_on(self, worker: Worker) -> bool:
         """Return whether it is a program of the last generation: they need not say anything."""
-        roster = self.forming.roster if self.forming else ()
-        return worker.worker_id in (*self.members, *roster)
+        return worker.worker_id in (*self.crew.members, *self.forming_roster)
 
     def _maybe_form(self, now_s: float) -> list[Instruction]:
-        running = [m for m in self.members if m in self.workers and self.workers[m].is_alive]
-        if len(running) < len(self.members) and not self.is_parking:
-            self.is_broken = True
-        if self.members and not running:
+        members = self.crew.members
+        running = [worker for worker in self.crew.member_workers() if worker.is_alive]
+        if len(running) < len(members) and not self.course.is_parking:
+            self.trouble.is_broken = True
+        if members and not running:
             return self._all_stopped(now_s)
-        if self.is_parking or self._is_finishing():
+        if self.course.is_parking or self.crew.is_finishing:
             return []
-        if self.members:
+        if members:
             return self._maybe_stop(running, now_s)
         if self.stopped is not None and self._are_too_few():
             return self._parked(self.stopped)
         return self._maybe_start(now_s)
 
-    def _maybe_stop(self, running: list[str], now_s: float) -> list[Instruction]:
-        kept = [m for m in running if self.workers[m].node in self.targets]
-        is_growing = len(self._cut_down([*self.members, *self._joiners(now_s)])) > len(self.members)
-        if not (self.is_broken or len(kept) < len(self.members) or is_growing):
+    def _maybe_stop(self, running: Sequence[Worker], now_s: float) -> list[Instruction]:
+        members = self.crew.members
+        n_staying = sum(worker.node in self.plan.targets for worker in running)
+        roster = self.size_range.cut_down([*members, *self._joiners(now_s)])
+        is_growing = len(roster) > len(members)
+        if not (self.trouble.is_broken or n_staying < len(members) or is_growing):
             return []
-        self.stopped = Stopped(
-            since_s=now_s,
-            size_before=len(self.members),
-            reason=self.cut or LOST if self.is_broken else "planned",
-        )
+        self.stopped = Stopped(since_s=now_s, size_before=len(members), reason=self.trouble.reason)
         self.unsaved = ""
         return self._park(now_s)
 
     def _all_stopped(self, now_s: float) -> list[Instruction]:
         stopped = self.stopped
         if stopped is None:  # no member was left to ask
-            stopped = Stopped(since_s=now_s, size_before=len(self.members), reason=LOST)
+            stopped = Stopped(since_s=now_s, size_before=len(self.crew.members), reason=LOST)
         stopped.gone_s = now_s
-        stopped.is_saved = self.is_saved and not self.unsaved
+        stopped.is_saved = self.checkpoints.is_saved and not self.unsaved
         stopped.unsaved = self.unsaved
         self.stopped = stopped
-        self.members, self.size_before = (), 0
-        self.is_parking = self.is_saved = self.is_broken = False
-        self.interrupted_s, self.cut, self.passed_over = None, "", ""
+        self.checkpoints.is_saved = False
+        self._disband()
         if self._are_too_few():
             return self._parked(stopped)
         return self._match_workers_to_targets(now_s)
 
     def _are_too_few(self) -> bool:
-        return not largest_size(len(self.targets), self.n_min, self.n_max, self.sizes)
+        sizes = self.size_range
+        return not largest_size(len(self.plan.targets), sizes.n_min, sizes.n_max, sizes.sizes)
 
     def _parked(self, stopped: Stopped) -> list[Instruction]:
         self.stopped = None
         return [
             Parked(
-                generation=self.generation,
+                generation=self.numbers.generation,
                 size_before=stopped.size_before,
                 is_saved=stopped.is_saved,
                 reason=stopped.reason,
@@ -149,8 +153,8 @@ class RestartMachine(GenerationMachine):
     def _maybe_start(self, now_s: float) -> list[Instruction]:
         if not self.failures.may_start(now_s):  # back-off: all nodes get new workers after it
             return []
-        roster = self._cut_down(self._joiners(now_s))
-        if len(roster) < max(1, self.n_min):
+        roster = self.size_range.cut_down(self._joiners(now_s))
+        if not self.size_range.is_enough(len(roster)):
             return []
         return self._prepare(roster, self.stopped.reason if self.stopped else "start", now_s)
 
@@ -160,19 +164,27 @@ class RestartMachine(GenerationMachine):
         A grow restarts everything, so it waits for others about as long as a restart takes. A start
         waits for the new workers on the nodes the trainer had before.
         """
-        free = [
-            w for w in self._live() if w.node in self.targets and w.worker_id not in self.members
-        ]
-        warm = [w for w in free if w.phase is WorkerPhase.WARM]
+        candidates: dict[WorkerPhase, list[Worker]] = {}
+        for worker in self.crew.alive():
+            is_member = worker.worker_id in self.crew.members
+            if worker.node in self.plan.targets and not is_member:
+                candidates.setdefault(worker.phase, []).append(worker)
+        warm = candidates.get(WorkerPhase.WARM, [])
         if not warm:
             return []
-        first_s = min(w.warm_since_s or 0.0 for w in warm)
-        if self.members:
-            window_s = max(self.join_window_s, min(MAX_WINDOW_S, self.last_pause_s))
-            if now_s - first_s < window_s:
-                return []
-        elif any(w.phase is WorkerPhase.STARTING for w in free):
-            since_s = max(first_s, self.stopped.gone_s if self.stopped else 0.0)
-            if now_s - since_s < max(self.join_window_s, FRESH_START_S):
-                return []
-        return [w.worker_id for w in sorted(warm, key=lambda w: (w.node, w.worker_id))]
+        is_early, waited_s = False, now_s - min(map(since_when_warm, warm))[0]
+        if self.crew.members:
+            window_s = max(self.patience.join_window_s, min(MAX_WINDOW_S, self.last_pause_s))
+            is_early = waited_s < window_s
+        elif WorkerPhase.STARTING in candidates:
+            if self.stopped is not None:
+                waited_s = min(waited_s, now_s - self.stopped.gone_s)
+            is_early = waited_s < max(self.patience.join_window_s, FRESH_START_S)
+        if is_early:
+            return []
+        warm.sort(key=_by_node)
+        return [worker.worker_id for worker in warm]
+
+
+def _by_node(worker: Worker) -> tuple[str, str]:
+    return worker.node, worker.worker_id

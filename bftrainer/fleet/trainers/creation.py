@@ -12,9 +12,17 @@ from dataclasses import dataclass, field
 from bftrainer.decide.throughput.curves import Observation
 from bftrainer.elastic.protocol import Report
 from bftrainer.fleet.generations.breakage import Apart
+from bftrainer.fleet.generations.failures import FailureCounts, Stall
 from bftrainer.fleet.generations.generation import GenerationMachine
 from bftrainer.fleet.generations.rescale_log import KIND, RescaleLog
 from bftrainer.fleet.generations.restart import KILL_MARGIN_S, RestartMachine
+from bftrainer.fleet.generations.state import (
+    Crew,
+    Identity,
+    SerialNumbers,
+    SizeRange,
+    WorkerPatience,
+)
 from bftrainer.fleet.generations.stimuli import LimitsSet, WindUp
 from bftrainer.fleet.runtimes.base import Resize, resize_of
 from bftrainer.fleet.trainers.log_files import FailedTries, log_directory
@@ -77,25 +85,26 @@ def opened_of(
     restarts = resize_of(spec.runtime) is Resize.RESTART
     kind = RestartMachine if restarts else GenerationMachine
     limits = limits_of(policy, spec)
-    machine = kind(
-        trainer_id=record.trainer_id,
-        n_min=spec.n_min,
-        n_max=spec.n_max,
-        sizes=spec.sizes,
-        join_window_s=limits.join_window_s,
-        start_timeout_s=limits.start_timeout_s,
-        generation=record.last_generation,
-        incarnation=incarnation,
-        commit_key=secrets.token_hex(16),
-        log_directory=str(log_directory(spec)),
-        started_workers=started_workers,
+    patience = WorkerPatience(
+        join_window_s=limits.join_window_s, start_timeout_s=limits.start_timeout_s
     )
-    machine.stall.lease_s = limits.no_progress_s
-    machine.apart = Apart(patience_s=limits.cut_patience_s)
     if restarts:
-        machine.leave_patience_s = (spec.contract or CheckpointContract()).grace_s + KILL_MARGIN_S
-    machine.failures.row = record.failing
-    machine.batch = record.progress.batch
+        patience.leave_patience_s = (spec.contract or CheckpointContract()).grace_s + KILL_MARGIN_S
+    machine = kind(
+        identity=Identity(
+            trainer_id=record.trainer_id,
+            incarnation=incarnation,
+            commit_key=secrets.token_hex(16),
+            log_directory=str(log_directory(spec)),
+        ),
+        size_range=SizeRange(n_min=spec.n_min, n_max=spec.n_max, sizes=spec.sizes),
+        patience=patience,
+        numbers=SerialNumbers(generation=record.last_generation, started_workers=started_workers),
+        crew=Crew(batch=record.progress.batch),
+        failures=FailureCounts(row=record.failing),
+        stall=Stall(lease_s=limits.no_progress_s),
+        apart=Apart(patience_s=limits.cut_patience_s),
+    )
     if record.cancelled_s is not None:  # an earlier daemon began to end it
         machine.handle(WindUp(grace_s=save_grace_s(spec.contract)), now_s)
     log = RescaleLog(machine, lambda done: journal.note_large(KIND, done))

@@ -62,8 +62,8 @@ class Known:
 
 def known_of(machine: GenerationMachine, most: int | None = None) -> dict[str, Known]:
     """Return what a machine knows of its workers, by id; of the last ``most``."""
-    ranks = {worker_id: rank for rank, worker_id in enumerate(machine.members)}
-    last = list(machine.workers.items())[-most if most else None :]
+    ranks = {worker_id: rank for rank, worker_id in enumerate(machine.crew.members)}
+    last = list(machine.crew.workers.items())[-most if most else None :]
     return {
         i: Known(node=w.node, generation=w.first_generation, rank=ranks.get(i)) for i, w in last
     }

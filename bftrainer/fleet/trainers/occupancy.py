@@ -42,18 +42,18 @@ def occupancy_of(
     training, occupied, settled = dict[str, str](), dict[str, str](), dict[str, float]()
     for trainer in trainers:
         machine, trainer_id = trainer.machine, trainer.record.trainer_id
-        is_open = not (trainer.record.state.is_final or machine.is_ended)
+        is_open = not (trainer.record.state.is_final or machine.course.is_ended)
         takes_part = is_open and (among is None or trainer_id in among)
         if takes_part and trainer_id in settled_until_s:
             settled[trainer_id] = settled_until_s[trainer_id]
-        for worker_id, worker in machine.workers.items():
+        for worker_id, worker in machine.crew.workers.items():
             if not worker.is_alive:
                 continue
             if not takes_part:
                 occupied[worker.node] = trainer_id
-            elif worker_id in machine.members and (
+            elif worker_id in machine.crew.members and (
                 # The node may be another's already while its former trainer is about to leave it.
-                worker.node not in training or worker.node in machine.targets
+                worker.node not in training or worker.node in machine.plan.targets
             ):
                 training[worker.node] = trainer_id
     alone = {node: one for node, one in occupied.items() if node not in training}

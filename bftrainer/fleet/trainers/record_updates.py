@@ -122,9 +122,9 @@ def last_progress(progress: TrainerProgress, machine: GenerationMachine) -> Trai
         size=0,
         samples_per_s=0.0,
         gpu_use=None,
-        step=max(progress.step, machine.step),
-        epoch=max(progress.epoch, machine.epoch),
-        samples=max(progress.samples, machine.samples),
+        step=max(progress.step, machine.mark.step),
+        epoch=max(progress.epoch, machine.mark.epoch),
+        samples=max(progress.samples, machine.mark.samples),
     )
 
 

@@ -6,8 +6,6 @@ out. One ``TrainerBook`` per daemon.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
@@ -39,6 +37,7 @@ from bftrainer.fleet.trainers.occupancy import Occupancy, Waiting, occupancy_of
 from bftrainer.fleet.trainers.quarantine import Quarantine
 from bftrainer.fleet.trainers.reported_workers import AgentReports, has_heard
 from bftrainer.fleet.trainers.speeds import SpeedBook
+from bftrainer.fleet.trainers.study_news import StudyNews
 from bftrainer.fleet.wire.messages import DaemonMessage, KillWorker, TellWorker, WorkerReport
 from bftrainer.fleet.wire.router import RefusedMessages
 from bftrainer.journal.journal import Journal
@@ -54,58 +53,6 @@ from bftrainer.model.trainer import (
 )
 from bftrainer.model.views import LogFile
 from bftrainer.site.policy.model import SitePolicy
-
-Key = tuple[str, str]  # user, study
-
-
-class StudyNews:
-    """Counts the changes of each study since the daemon started."""
-
-    def __init__(self) -> None:
-        self._changes: dict[Key, int] = {}
-        self._last: dict[Key, dict[int, int]] = {}  # of each trial, its last change
-        self._waiting: dict[Key, set[asyncio.Event]] = {}
-
-    def changed(self, spec: TrainerSpec) -> None:
-        """Something has changed in this trainer."""
-        if spec.trial is None:
-            return
-        key = spec.user, spec.trial.study
-        self._changes[key] = count = self.count(*key) + 1
-        self._last.setdefault(key, {})[spec.trial.number] = count
-        for event in self._waiting.pop(key, ()):
-            event.set()
-
-    def close(self) -> None:
-        """Answer all who wait: the daemon ends."""
-        for events in self._waiting.values():
-            for event in events:
-                event.set()
-
-    def count(self, user: str, study: str) -> int:
-        """Return how often something has changed."""
-        return self._changes.get((user, study), 0)
-
-    def since(self, user: str, study: str, seen: int) -> frozenset[int]:
-        """Return the trials that have changed after the count was ``seen``."""
-        last = self._last.get((user, study), {})
-        return frozenset(number for number, count in last.items() if count > seen)
-
-    async def wait(self, user: str, study: str, seen: int, limit_s: float) -> None:
-        """Wait until the count is another than ``seen``, or the time is over."""
-        if self.count(user, study) != seen:
-            return
-        key, event = (user, study), asyncio.Event()
-        self._waiting.setdefault(key, set()).add(event)
-        try:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(event.wait(), limit_s)
-        finally:  # nothing stays of those who ask for studies that there are not
-            others = self._waiting.get(key, set())
-            others.discard(event)
-            if not others:
-                self._waiting.pop(key, None)
-
 
 LOG = logging.getLogger("bftrainer.trainers")
 KEPT_RESCALES = 1000
@@ -215,7 +162,7 @@ class TrainerBook:
     def last_pilots(self, trainer_id: str) -> list[str]:
         """Return the pilots of the workers of its last generation that did not leave in order."""
         trainer = self.trainers.get(trainer_id)
-        known = trainer.machine.workers.values() if trainer else ()
+        known = trainer.machine.crew.workers.values() if trainer else ()
         left = {worker.worker_id for worker in known if worker.has_left}
         there = self.records[trainer_id].workers
         return sorted({pilot_id for worker_id, pilot_id in there if worker_id not in left})
@@ -272,7 +219,7 @@ class TrainerBook:
 
     def _cancelled(self, trainer_id: str) -> TrainerRecord:
         trainer, record = self.trainers.get(trainer_id), self.records[trainer_id]
-        is_saved, step = (trainer.is_saved, trainer.machine.step) if trainer else (False, 0)
+        is_saved, step = (trainer.is_saved, trainer.machine.mark.step) if trainer else (False, 0)
         why = record_updates.cancelled(record, step, is_saved=is_saved)
         return self._finish(trainer_id, TrainerState.CANCELLED, why)
 
@@ -310,7 +257,7 @@ class TrainerBook:
     def cannot_reach(self, pilot_id: str) -> None:
         """An agent is not heard, but it is probably the daemon that is cut off."""
         for trainer in self._on_pilot(pilot_id):
-            workers = trainer.machine.workers.values()
+            workers = trainer.machine.crew.workers.values()
             if any(w.is_alive and w.pilot_id == pilot_id for w in workers):
                 standing = self.standing.setdefault(
                     trainer.record.trainer_id, unreachable.Standstill()
@@ -334,9 +281,11 @@ class TrainerBook:
             believed, generation = found.get(trainer_id, ()), trainer.record.progress.generation
             stood_so = (old, standing, generation, believed, offers, reported, now_s)
             self._adopt(trainer, *unreachable.survivors(*stood_so))
-            had = [o.pilot_id for o in old.targets.values()]
+            had = [o.pilot_id for o in old.plan.targets.values()]
             targets = tuple(offers[pilot_id] for pilot_id in had if pilot_id in offers)
-            was = stimuli.TargetsSet(offers=targets, staying=old.staying, batches=old.batches)
+            was = stimuli.TargetsSet(
+                offers=targets, staying=old.plan.staying, batches=old.plan.batches
+            )
             for stimulus in (was, *standing.heard):  # without targets it would park
                 self._handle(trainer, stimulus)
 
@@ -369,7 +318,7 @@ class TrainerBook:
             self._on_regrouped(trainer, done)
         elif trainer.record.trainer_id in self.standing:
             return
-        elif trainer.record.progress.size and not trainer.machine.members:
+        elif trainer.record.progress.size and not trainer.machine.crew.members:
             self._on_parked(trainer, parked_meanwhile(trainer.record))
 
     def _on_regrouped(self, trainer: Trainer, done: members.Regrouped) -> None:
@@ -394,7 +343,7 @@ class TrainerBook:
         """Return who is where; ``among``: the trainers of a decision, None: all that are open."""
         now_s = self._clock()
         ahead_s = now_s - self._steady()  # against the machines' clock
-        ends = ((i, t.machine.ends_by_s) for i, t in self.trainers.items())
+        ends = ((i, t.machine.course.ends_by_s) for i, t in self.trainers.items())
         winding_up = {i: end_s + ahead_s for i, end_s in ends if end_s is not None}
         standing = dict.fromkeys(self.standing, now_s + STANDS_S)
         settled_until_s = {**self.budget.used_up(now_s), **winding_up, **standing}
@@ -405,7 +354,9 @@ class TrainerBook:
     def busy_pilots(self) -> frozenset[str]:
         """Return the pilots on which a worker runs or starts."""
         machines = [trainer.machine for trainer in self.trainers.values()]
-        return frozenset(w.pilot_id for m in machines for w in m.workers.values() if w.is_alive)
+        return frozenset(
+            w.pilot_id for m in machines for w in m.crew.workers.values() if w.is_alive
+        )
 
     def reconcile(self, pilot_id: str, reports: Sequence[WorkerReport]) -> None:
         """An agent (re)connected: workers it lacks are lost, workers we do not know are killed.
@@ -415,7 +366,7 @@ class TrainerBook:
         there = {r.worker_id for r in reports}
         known = set[str]()
         for trainer in list(self.trainers.values()):
-            for worker in list(trainer.machine.workers.values()):
+            for worker in list(trainer.machine.crew.workers.values()):
                 if worker.pilot_id == pilot_id and worker.is_alive:
                     known.add(worker.worker_id)
                     if worker.worker_id not in there:
@@ -452,9 +403,9 @@ class TrainerBook:
             self._refusals.refuse("malformed", f"{worker_id} by {pilot_id}", problem)
             return
         if isinstance(message, protocol.Progress):
-            self._on_progress(trainer, message, trainer.machine.workers[worker_id].node)
+            self._on_progress(trainer, message, trainer.machine.crew.workers[worker_id].node)
         elif isinstance(message, protocol.TrainingLoss | protocol.GpusInUse):
-            counted = list(trainer.machine.members)
+            counted = list(trainer.machine.crew.members)
             if isinstance(message, protocol.TrainingLoss):  # members end one after the other
                 counted += trainer.machine.finished_workers
             self._set(trainer, self.figures.heard(trainer.record, worker_id, message, counted))
@@ -512,8 +463,10 @@ class TrainerBook:
             machine = trainer.machine
             batches = batches_of(trainer.record, len(own) + len(pairs))
             new = stimuli.TargetsSet(offers=tuple(own), staying=pairs, batches=batches)
-            is_new = {o.node: o for o in own} != machine.targets or pairs != machine.staying
-            is_new |= batches != machine.batches
+            is_new = {
+                o.node: o for o in own
+            } != machine.plan.targets or pairs != machine.plan.staying
+            is_new |= batches != machine.plan.batches
             self._handle(trainer, new if is_new else stimuli.TimePassed())
 
     def tick(self) -> None:
@@ -522,7 +475,7 @@ class TrainerBook:
             if not trainer.machine.is_idle:
                 self._handle(trainer, stimuli.TimePassed())
             self._write_reports(trainer)
-            if trainer.machine.is_ended:
+            if trainer.machine.course.is_ended:
                 self._go_on(trainer)
             if trainer.machine.has_wound_up(self._steady()):
                 self._cancelled(trainer.record.trainer_id)
@@ -539,7 +492,7 @@ class TrainerBook:
 
     def _trainer_of(self, pilot_id: str, worker_id: str) -> Trainer | None:
         trainer = self.trainers.get(worker_id.rsplit("-", 2)[0])
-        worker = trainer.machine.workers.get(worker_id) if trainer else None
+        worker = trainer.machine.crew.workers.get(worker_id) if trainer else None
         if worker is not None and worker.pilot_id != pilot_id:
             why = f"{worker_id} is on the node of {worker.pilot_id}"
             self._refusals.refuse("not-its-worker", pilot_id, why, code="BFT-1307")
@@ -557,7 +510,7 @@ class TrainerBook:
         if said.step < record.progress.step and said.generation <= record.progress.generation:
             self._set(trainer, record)
             return
-        now_s, n_members = self._clock(), len(trainer.machine.members)
+        now_s, n_members = self._clock(), len(trainer.machine.crew.members)
         watch, costs = learn_progress(trainer.watch, record, said, n_members, now_s)
         if self.speeds.is_uneven(record.trainer_id):  # a straggler's pace, not its size's
             now = record.progress
@@ -617,7 +570,7 @@ class TrainerBook:
                 case members.Kill(pilot_id=pilot_id, worker_id=worker_id):
                     self._send(pilot_id, KillWorker(worker_id=worker_id))
                 case members.Announced(generation=generation):
-                    workers = trainer.machine.workers.values()
+                    workers = trainer.machine.crew.workers.values()
                     alive = tuple((w.worker_id, w.pilot_id) for w in workers if w.is_alive)
                     self._replace(trainer, last_generation=generation, workers=alive)
                     living = dict(alive)
@@ -637,7 +590,7 @@ class TrainerBook:
 
     def _start_worker(self, trainer: Trainer, asked: members.StartWorkerOn) -> None:
         spec = trainer.record.spec
-        log_path = trainer.machine.workers[asked.worker_id].log_path
+        log_path = trainer.machine.crew.workers[asked.worker_id].log_path
         config = worker_config(
             trainer.record,
             worker_id=asked.worker_id,
@@ -657,7 +610,7 @@ class TrainerBook:
 
     def _on_rescaled(self, trainer: Trainer, done: members.Rescaled) -> None:
         record, now_s = trainer.record, self._clock()
-        if record.state.is_final or trainer.machine.is_ended:
+        if record.state.is_final or trainer.machine.course.is_ended:
             return  # rank 0 ended before the last member's word arrived
         costs = learn_rescale(record.costs, done)
         if done.size_before and not self.speeds.is_uneven(record.trainer_id):
@@ -772,7 +725,7 @@ class TrainerBook:
             self._incarnation,
             self._steady(),
             self._journal,
-            started_workers=trainer.machine.started_workers,
+            started_workers=trainer.machine.numbers.started_workers,
         )
         trainer.log, trainer.watch, trainer.is_saved = opened.log, None, False
 

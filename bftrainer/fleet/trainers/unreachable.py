@@ -67,12 +67,14 @@ def put_in(
 
     All keep their nodes until they are adopted.
     """
-    known = [worker for worker in machine.workers.values() if worker.is_alive]
-    machine.workers.update({worker.worker_id: worker for worker in unheard})
-    machine.members = tuple(dict.fromkeys([*machine.members, *[w.worker_id for w in unheard]]))
+    known = [worker for worker in machine.crew.workers.values() if worker.is_alive]
+    machine.crew.workers.update({worker.worker_id: worker for worker in unheard})
+    machine.crew.members = tuple(
+        dict.fromkeys([*machine.crew.members, *[w.worker_id for w in unheard]])
+    )
     own = [_unknown(worker.node, worker.pilot_id) for worker in unheard]
     own += [offers[worker.pilot_id] for worker in known]
-    machine.targets = {offer.node: offer for offer in own}
+    machine.plan.targets = {offer.node: offer for offer in own}
 
 
 def _unknown(node: str, pilot_id: str) -> NodeOffer:
@@ -96,28 +98,28 @@ def survivors(
     """
     workers = [worker_on(offers[b.pilot_id], b.worker_id, now_s) for b in believed]
     said: dict[str, Sequence[protocol.Message]] = {b.worker_id: b.said for b in believed}
-    for worker in old.workers.values():
+    for worker in old.crew.workers.values():
         if not worker.is_alive or worker.pilot_id not in offers or worker.pilot_id in reported:
             continue
         workers.append(worker)
-        is_member = worker.phase is WorkerPhase.MEMBER and worker.worker_id in old.members
+        is_member = worker.phase is WorkerPhase.MEMBER and worker.worker_id in old.crew.members
         usual = _said(old, generation) if is_member else []
         said[worker.worker_id] = standing.said.get(worker.worker_id, usual)
     return workers, said
 
 
 def _said(old: GenerationMachine, generation: int) -> list[protocol.Message]:
-    there = [old.workers[m] for m in old.members if m in old.workers]
+    there = [old.crew.workers[m] for m in old.crew.members if m in old.crew.workers]
     members = tuple(worker.as_member(rank) for rank, worker in enumerate(there))
     commit = protocol.Commit(generation=generation, attempt=1, token="", members=members)
     entered = protocol.Entered(
         generation=generation,
         attempt=1,
         rank=0,
-        size=len(old.members),
-        step=old.step,
-        epoch=old.epoch,
-        samples=old.samples,
+        size=len(old.crew.members),
+        step=old.mark.step,
+        epoch=old.mark.epoch,
+        samples=old.mark.samples,
         pause_s=0.0,
         transfer_s=0.0,
     )

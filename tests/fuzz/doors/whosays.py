@@ -22,7 +22,6 @@ from bftrainer.elastic.protocol import ProtocolError
 from bftrainer.elastic.reports import finite
 from bftrainer.fleet.generations import stimuli
 from bftrainer.fleet.generations.adoption import adopt
-from bftrainer.fleet.generations.failures import Stall
 from bftrainer.fleet.generations.generation import GenerationMachine
 from bftrainer.fleet.generations.members import worker_on
 from bftrainer.fleet.trainers.reported_workers import judge as judge_reports
@@ -35,7 +34,7 @@ from bftrainer.model.trainer import Mark, TrainerRecord, TrainerSpec, TrainerSta
 from bftrainer.site.policy.model import SitePolicy
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import as_json, bytestrings, documents, numbers, texts
-from tests.support.generations import offer
+from tests.support.generations import machine_of, offer
 from trainers.agent.regroup import Absent, Ask, Regroup
 from trainers.agent.team import Gathered
 from trainers.command.conversation import Pace, parse_line, value_in
@@ -175,16 +174,15 @@ def _adopt(raw: Mapping[str, bytes]) -> None:
         if len(known) < MOST_REPORTED_BYTES
     }
     found = judge_reports(reports, {"t1": _RECORD})
-    machine = GenerationMachine(
-        trainer_id="t1", n_min=1, n_max=4, join_window_s=1.0, start_timeout_s=60.0, generation=1,
-        incarnation=2, commit_key="k", stall=Stall(60.0),
-    )  # fmt: skip
+    machine = machine_of(
+        GenerationMachine, n_max=4, no_progress_s=60.0, last_generation=1, incarnation=2
+    )
     believed = found.believed.get("t1", [])
     workers = [worker_on(offer(b.pilot_id[2:]), b.worker_id, 1.0) for b in believed]
     adopt(machine, workers, {b.worker_id: b.said for b in believed})
     for now_s in (1.0, 2.0, 100.0):
         machine.handle(stimuli.TargetsSet(offers=(offer("n1"), offer("n2"))), now_s)
-    assert all(dict(_RECORD.workers).get(m) for m in machine.members)
+    assert all(dict(_RECORD.workers).get(m) for m in machine.crew.members)
 
 
 @functools.cache
@@ -215,8 +213,13 @@ def _lie(said: tuple[str, str, Any]) -> None:
     """Agents of other nodes say anything of a trainer's workers: nothing changes."""
     book, (kind, worker_id, body) = _book(), said
     machine = book.trainers["t1"].machine
-    before = (book.records["t1"], machine.members, machine.step, machine.generation)
-    phases = {w.worker_id: w.phase for w in machine.workers.values()}
+    before = (
+        book.records["t1"],
+        machine.crew.members,
+        machine.mark.step,
+        machine.numbers.generation,
+    )
+    phases = {w.worker_id: w.phase for w in machine.crew.workers.values()}
     if kind == "body":
         book.on_body("p-n9", worker_id, body)
     elif kind == "exit":
@@ -224,8 +227,13 @@ def _lie(said: tuple[str, str, Any]) -> None:
     else:
         book.reconcile("p-n9", [WorkerReport(worker_id=worker_id, trainer_id="t1", pid=1)])
     book.tick()
-    assert before == (book.records["t1"], machine.members, machine.step, machine.generation)
-    assert phases == {w.worker_id: w.phase for w in machine.workers.values()}
+    assert before == (
+        book.records["t1"],
+        machine.crew.members,
+        machine.mark.step,
+        machine.numbers.generation,
+    )
+    assert phases == {w.worker_id: w.phase for w in machine.crew.workers.values()}
 
 
 def _report(**changes: Any) -> dict[str, Any]:
