@@ -44,7 +44,7 @@ from bftrainer.decide.exclusion import sentences as left_out_sentences
 from bftrainer.decide.horizon import longest_rescale_s
 from bftrainer.decide.isolation import unfit
 from bftrainer.decide.what_if import WhatIf
-from bftrainer.fleet.pilots.refusals import waiting_sentences
+from bftrainer.fleet.pilots.refusal_words import waiting_sentences
 from bftrainer.fleet.trainers import unreachable
 from bftrainer.model.cluster import JobState, Node
 from bftrainer.model.decision import Plan

@@ -8,13 +8,8 @@ from dataclasses import replace
 import pytest
 
 from bftrainer.fleet.pilots import refusals as pilot_refusals
-from bftrainer.fleet.pilots.refusals import (
-    MAX_PAUSE_S,
-    PilotRefusals,
-    refusal,
-    waiting,
-    waiting_sentences,
-)
+from bftrainer.fleet.pilots.refusal_words import refusal, waiting, waiting_sentences
+from bftrainer.fleet.pilots.refusals import MAX_PAUSE_S, PilotRefusals
 from bftrainer.model.decision import Claim, Memory
 from bftrainer.model.trainer import TrainerRecord
 from tests.support.snapshots import record
@@ -140,10 +135,10 @@ def test_a_closed_partition_stops_all_requests() -> None:
 def test_many_users_are_not_remembered_without_limit(steady: Steady) -> None:
     del steady
     refusals = PilotRefusals(as_submitter=True)
-    for number in range(pilot_refusals.MOST + 50):
+    for number in range(pilot_refusals.MOST_PAUSES + 50):
         refusals.refused(LIMIT, of("t9", f"u{number}"))
     assert refusals.why_of(of("t9", "u0")) == ""
-    assert refusals.why_of(of("t9", f"u{pilot_refusals.MOST + 49}")) != ""
+    assert refusals.why_of(of("t9", f"u{pilot_refusals.MOST_PAUSES + 49}")) != ""
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,4 @@
-"""Refused pilots: the reason in plain words, those concerned, the pause before the next request.
-
-Slurm's words are those of slurm_errno.c and of squeue's manual page ("JOB REASON CODES"), 22.05 to
-25.05; LSF's those of bsub and bjobs. Words that are not known here are passed on.
+"""Refused pilots: those concerned, and the pause before the next request.
 
 A refusal concerns those who would be charged, a user and an account, or all. Their trainers keep
 the nodes they have; after the pause, which doubles, one request is tried. A trainer whose pilots
@@ -11,16 +8,17 @@ pilots end before their agents have connected pause until an agent connects.
 
 from __future__ import annotations
 
+import enum
 import logging
-import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from bftrainer.batch.batch_system import PilotObservation
 from bftrainer.fleet.pilots.pilots import Pilot, PilotBook
+from bftrainer.fleet.pilots.refusal_words import refusal
 from bftrainer.fleet.pilots.vain import MutePilots, VainPilots
 from bftrainer.journal.projection import PilotRecord, PilotState
 from bftrainer.model.cluster import EndedBy
@@ -28,186 +26,35 @@ from bftrainer.model.decision import Claim, Memory
 from bftrainer.model.trainer import TrainerRecord
 from bftrainer.site.submit.client import HELPER_SAYS
 
-_LIMIT = re.compile(r"\b(QOS|Assoc)(?:iation)?([A-Z][A-Za-z]*)")
-_OF_WHAT = (
-    ("Submit", "submitted jobs"),
-    ("Wall", "run time"),
-    ("Jobs", "running jobs"),
-    ("JobLimit", "running jobs"),
-    ("Node", "nodes"),
-    ("Cpu", "CPUs"),
-    ("CPU", "CPUs"),
-    ("Mem", "memory"),
-    ("GRES", "GPUs"),
-    ("Gres", "GPUs"),
-)
-_PER = (
-    ("PerUser", " of one user"),
-    ("PerAccount", " of one account"),
-    ("PerJob", " of one job"),
-    ("Grp", " of all its users together"),
-)
-_RAISE = "Ask an administrator to raise it, or wait until jobs of yours have ended."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """The reason for which pilots are refused."""
-
-    why: str  # a sentence, and what to do, for the trainer's user
-    is_for_all: bool  # whoever's pilots they are
-
-
-# What the batch system says, what it means, what to do, whether that holds for everybody.
-_REFUSED = (
-    (
-        r"BFT-1528",
-        "{user} may have no pilots here",
-        "Ask an administrator (submit-helper.json).",
-        False,
-    ),
-    (
-        r"BFT-1529",
-        "the folder of pilots in the home of {user} cannot be used",
-        "See that ~/.bftrainer is a directory of yours, and that only you can write to it.",
-        False,
-    ),
-    (
-        r"BFT-1527",
-        "the submit helper does not accept the request for {user} with {account}",
-        "Correct --account, or ask an administrator (journalctl -t bftrainer-submit-helper).",
-        False,
-    ),
-    (  # sbatch tries again until we end it, so that the next row applies, too
-        r"temporarily unable to accept job|[Pp]ending job threshold|MaxJobCount",
-        "the queue of the whole cluster is full",
-        "It goes on by itself when jobs have ended.",
-        True,
-    ),
-    (
-        r"It is not known whether",
-        "it does not say in time whether it takes them",
-        "A pilot that appears in the queue within a minute is used; else it is tried again.",
-        False,
-    ),
-    (
-        r"submit helper",
-        "they cannot be submitted as their users",
-        "Ask an administrator (systemctl status bftrainer-submit.socket).",
-        True,
-    ),
-    (
-        r"partition not available|[Qq]ueue has been closed|[Qq]ueue is closed",
-        "the partition of pilots takes no jobs now (inactive, drained or closed)",
-        "It goes on by itself when an administrator opens the partition.",
-        True,
-    ),
-    (
-        r"Invalid account",
-        "{account} may not be used by {user} in the partition of pilots",
-        "Name another one with --account, or ask an administrator for an association (sacctmgr).",
-        False,
-    ),
-    (
-        r"Invalid qos|InvalidQOS|QOSNotAllowed",
-        "the QOS of pilots may not be used by {user} with {account}",
-        "Ask an administrator to allow it (sacctmgr modify user ... set qos+=...).",
-        False,
-    ),
-    (
-        r"group not permitted|[Pp]ermission denied|cannot use the queue",
-        "{user} may not submit jobs to the partition of pilots",
-        "Ask an administrator (AllowGroups and AllowAccounts of the partition).",
-        False,
-    ),
-    (
-        r"time limit is invalid",
-        "their time limit is longer than the partition, the account or the QOS allows",
-        "Ask an administrator to lower pilot_time_limit_s in the policy.",
-        False,
-    ),
-    (
-        r"Invalid partition|No such queue",
-        "there is no such partition or queue for pilots",
-        "Ask an administrator to correct the policy (bftrainer doctor).",
-        True,
-    ),
-    (
-        r"accounting/QOS policy",
-        "a limit of {account} or of the QOS of pilots is reached",
-        _RAISE,
-        False,
-    ),
-)
-_WAITS = (
-    (r"PartitionDown|PartitionInactive", "its partition is closed until an administrator opens it"),
-    (r"PartitionTimeLimit", "its time limit is longer than the partition allows"),
-    (r"Priority", "other jobs come first"),
-    (r"Resources", "its node is not free yet"),
-    (r"JobHeldAdmin", "an administrator holds it"),
-    (r"JobHeldUser", "it is held"),
-    (r"ReqNodeNotAvail|DOWN, DRAINED|ReservedMaintenance", "its node is down, drained or reserved"),
-    (r"Reservation", "it waits for a reservation"),
-    (r"Licenses", "licenses are lacking"),
-    (r"BeginTime", "it was put off for a while after a failed start"),
-    (r"InvalidAccount|AccountNotAllowed", "its account may not be used"),
-    (r"InvalidQOS|QOSNotAllowed", "its QOS may not be used"),
-)  # fmt: skip
-
-
-def refusal(words: str, *, user: str, account: str) -> Refusal:
-    """Explain, by the batch system's words, why a job is refused; no ``account``: the default."""
-    of_whom = {"user": user, "account": f"account {account}" if account else "the default account"}
-    begin = "The batch system refuses its pilots: "
-    if limit := _limit(words):
-        return Refusal(why=f"{begin}{limit}. {_RAISE}", is_for_all=False)
-    for pattern, meaning, next_step, is_for_all in _REFUSED:
-        if re.search(pattern, words):
-            meant = meaning.format_map(of_whom)
-            return Refusal(why=f"{begin}{meant}. {next_step}", is_for_all=is_for_all)
-    return Refusal(why=f"{begin}{words.rstrip('.')}.", is_for_all=False)
-
-
-def waiting(reason: str) -> str:
-    """Say why a pilot is pending, with the batch system's word for it."""
-    if not reason or reason == "None":
-        return "the scheduler has not looked at it yet"
-    if limit := _limit(reason):
-        return limit
-    known = next((said for pattern, said in _WAITS if re.search(pattern, reason)), "")
-    return f"{known} ({reason})" if known else reason
-
-
-def waiting_sentences(reasons: Iterable[str]) -> tuple[str, ...]:
-    """Say it of all pilots of a trainer that are pending, by their reasons."""
-    counts = Counter(reasons)
-    return tuple(
-        f"{count} of its pilots {'waits' if count == 1 else 'wait'} in the queue: "
-        f"{waiting(reason)}."
-        for reason, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    )
-
-
-def _limit(words: str) -> str:
-    """Name the limit of an account or QOS in the batch system's words; "": there is none."""
-    found = _LIMIT.search(words)
-    if found is None or "Not" in found[2]:
-        return ""
-    whose = "the QOS" if found[1] == "QOS" else "the account"
-    of_what = next((what for word, what in _OF_WHAT if word in found[2]), "use")
-    per = next((whom for word, whom in _PER if word in found[2]), "")
-    return f"the limit of {whose} on {of_what}{per} is reached ({found[0]})"
-
-
 LOG = logging.getLogger("bftrainer.pilots")
 MAX_PAUSE_S: Final = 300.0
-MOST: Final = 1000  # who is remembered
-Whom = tuple[str, str]  # user, "": the daemon's; account, "": the default one
-ALL: Final[Whom] = ("*", "*")
-DAEMON: Final[Whom] = ("", "")
-TRAINER: Final = "*trainer"  # and its id: one whose pilots are in vain
-MUTE: Final = "*mute"  # and a user: whose pilots end before their agents speak
-FIRST_ROUND: Final = 4  # of these two: the first pause is 32 s
+MOST_PAUSES: Final = 1000  # that are remembered
+PATIENT_ROUND: Final = 4  # the first pause is 32 s
+
+
+class Concern(enum.Enum):
+    """Whose pilots pause."""
+
+    ALL = "all"
+    PAYER = "payer"  # who is charged, a user and an account
+    TRAINER = "trainer"  # one whose pilots are in vain
+    MUTE = "mute"  # a user whose pilots end before their agents speak
+
+    @property
+    def first_round(self) -> int:
+        """The round of requests that the pauses, which double with each, begin at."""
+        if self in (Concern.TRAINER, Concern.MUTE):
+            return PATIENT_ROUND
+        return 0
+
+
+class Concerned(NamedTuple):
+    """Those who pause."""
+
+    concern: Concern
+    user: str = ""  # "": the daemon's
+    account: str = ""  # "": the default one
+    trainer_id: str = ""
 
 
 @dataclass(slots=True)
@@ -227,7 +74,7 @@ class PilotRefusals:
 
     as_submitter: bool = False  # pilots run as the users of trainers
     closed: str = ""  # why the batch system takes no pilots at all, by the last poll
-    _pauses: dict[Whom, _Pause] = field(default_factory=dict)
+    _pauses: dict[Concerned, _Pause] = field(default_factory=dict)
     _vain: VainPilots = field(default_factory=VainPilots)
     _mute: defaultdict[str, MutePilots] = field(default_factory=lambda: defaultdict(MutePilots))
     _unheard: dict[str, PilotRecord] = field(default_factory=dict)  # ended, how is being asked
@@ -236,14 +83,18 @@ class PilotRefusals:
     @property
     def why(self) -> str:
         """The reason for refusing all pilots, those without agents or the daemon's; "" if none."""
-        return self._why_of_all() or self._why((MUTE, "")) or self._why(DAEMON)
+        return (
+            self._why_of_all()
+            or self._why(Concerned(Concern.MUTE))
+            or self._why(Concerned(Concern.PAYER))
+        )
 
     def may_claim(self, records: Iterable[TrainerRecord] = ()) -> bool:
         """Return whether pilots of anybody, or for one of these trainers, may be requested."""
-        if self.closed or not self._pause(ALL).is_over:
+        if self.closed or not self._pause(Concerned(Concern.ALL)).is_over:
             return False
-        concerned = [self._pause(self._key(record)).is_over for record in records]
-        return any(concerned) or not concerned
+        are_over = [self._pause(self._key(record)).is_over for record in records]
+        return any(are_over) or not are_over
 
     def polled(self, closed: str) -> None:
         """Learn from a poll whether the batch system takes pilots; logged when it changes."""
@@ -251,11 +102,13 @@ class PilotRefusals:
             LOG.warning("%s", closed or "The batch system takes pilots again.")
         self.closed = closed
 
-    def whom(self, record: TrainerRecord | None) -> Whom:
+    def payer(self, record: TrainerRecord | None) -> Concerned:
         """Return who is charged for the pilots of a trainer."""
         if record is None:
-            return DAEMON
-        return (record.spec.user if self.as_submitter else "", record.spec.account)
+            return Concerned(Concern.PAYER)
+        if not self.as_submitter:
+            return Concerned(Concern.PAYER, account=record.spec.account)
+        return Concerned(Concern.PAYER, record.spec.user, record.spec.account)
 
     def why_of(self, record: TrainerRecord) -> str:
         """Say why pilots of this trainer are refused; "": they are not."""
@@ -269,7 +122,7 @@ class PilotRefusals:
     @property
     def n_vain(self) -> int:
         """Number of trainers whose pilots are in vain."""
-        return sum(whom[0] == TRAINER for whom in self._pauses)
+        return sum(key.concern is Concern.TRAINER for key in self._pauses)
 
     def allowed(
         self, records: Sequence[TrainerRecord], memory: Memory, pilot_nodes: Collection[str]
@@ -279,36 +132,42 @@ class PilotRefusals:
         After the pause they may have one node more, or start last, so that a trial that fails takes
         nothing from others. ``pilot_nodes`` have a pilot, or one was requested.
         """
-        refused = {r.trainer_id: self._pause(self._key(r)) for r in records}
-        refused = {trainer_id: pause for trainer_id, pause in refused.items() if pause.why}
-        if not refused or not self.may_claim(records):  # then there are no others to choose from
+        pauses: dict[str, _Pause] = {}
+        for record in records:
+            pause = self._pause(self._key(record))
+            if pause.why:
+                pauses[record.trainer_id] = pause
+        if not pauses or not self.may_claim(records):  # then there are no others to choose from
             return records, memory
         plan = memory.assignment
-        plan = {n: t for n, t in plan.items() if t not in refused or n in pilot_nodes}
-        has = Counter(plan.values())
+        plan = {n: t for n, t in plan.items() if t not in pauses or n in pilot_nodes}
+        sizes = Counter(plan.values())
         first, last = list[TrainerRecord](), list[TrainerRecord]()
         for record in records:
-            spec, size, pause = record.spec, has[record.trainer_id], refused.get(record.trainer_id)
-            is_trial = pause is not None and pause.is_over
-            most = max(spec.n_min, size + is_trial)
-            if pause is None:
+            if record.trainer_id not in pauses:
                 first.append(record)
-            elif size >= spec.n_min or is_trial:
-                capped = replace(record, spec=replace(spec, n_max=min(spec.n_max, most)))
-                (first if size >= spec.n_min else last).append(capped)
+                continue
+            spec, size = record.spec, sizes[record.trainer_id]
+            is_trial = pauses[record.trainer_id].is_over
+            n_max = min(spec.n_max, max(spec.n_min, size + is_trial))
+            capped = replace(record, spec=replace(spec, n_max=n_max))
+            if size >= spec.n_min:
+                first.append(capped)
+            elif is_trial:
+                last.append(capped)
         return [*first, *last], replace(memory, assignment=plan)
 
     def tried(self, claims: Sequence[Claim], trainers: Mapping[str, TrainerRecord]) -> list[Claim]:
         """Return the claims to make: none in a pause, and then one for each who was refused."""
-        seen: set[Whom] = set()
-        chosen = []
+        keys, trials = set[Concerned](), list[Claim]()
         for claim in claims:
-            whom = self._key(trainers.get(claim.for_trainer))
-            is_trial = bool(self._why(whom) or self._why(ALL))
-            if self._pause(whom).is_over and not (is_trial and whom in seen):
-                chosen.append(claim)
-            seen.add(whom)
-        return chosen
+            key = self._key(trainers.get(claim.for_trainer))
+            is_trial = bool(self._why(key) or self._why(Concerned(Concern.ALL)))
+            is_second = is_trial and key in keys
+            if self._pause(key).is_over and not is_second:
+                trials.append(claim)
+            keys.add(key)
+        return trials
 
     def follow(self, pilots: PilotBook, trainers: Mapping[str, TrainerRecord]) -> None:
         """Learn from now on how pilots end and whether their agents speak."""
@@ -321,55 +180,60 @@ class PilotRefusals:
         if pilot.is_unanswered:
             self.accepted(record)
         self._mute.pop(pilot.record.user, None)
-        if self._pauses.pop((MUTE, pilot.record.user), None) is not None:
+        if self._pauses.pop(Concerned(Concern.MUTE, pilot.record.user), None) is not None:
             LOG.info("agents of pilots speak again")
 
     def pilot_explained(self, pilot_id: str, how: PilotObservation) -> None:
         """Learn what the batch system says of a pilot that ended and that nobody had asked to."""
-        done = self._unheard.pop(pilot_id, None)
-        if done is not None:
-            self._ended_mute(done, how.ended_by, how.reason)
+        pilot = self._unheard.pop(pilot_id, None)
+        if pilot is not None:
+            self._ended_mute(pilot, how.ended_by, how.reason)
 
-    def _ended_mute(self, done: PilotRecord, by: EndedBy | None, how: str = "") -> None:
-        why = self._mute[done.user].ended(done, by, how, self.where())
+    def _ended_mute(self, pilot: PilotRecord, ended_by: EndedBy | None, how: str = "") -> None:
+        why = self._mute[pilot.user].ended(pilot, ended_by, how, self.where())
         if why:
-            self._note((MUTE, done.user), why, why)
+            self._note(Concerned(Concern.MUTE, pilot.user), why, why)
 
     def pilot_ended(self, pilot: Pilot, trainers: Mapping[str, TrainerRecord]) -> None:
         """Learn how a pilot ended; its trainer pauses if it has used up many without a step."""
-        record, done = trainers.get(pilot.for_trainer), pilot.record
-        if done.job_id is None:  # the batch system refused it
+        record, ended = trainers.get(pilot.for_trainer), pilot.record
+        if ended.job_id is None:  # the batch system refused it
             return
         if pilot.came_s is None and pilot.was_asked:
-            self._ended_mute(done, None)
-        elif pilot.came_s is None and done.state is not PilotState.RUNNING:
-            self._unheard[done.pilot_id] = done
+            self._ended_mute(ended, None)
+        elif pilot.came_s is None and ended.state is not PilotState.RUNNING:
+            self._unheard[ended.pilot_id] = ended
         if record is None:
             return
-        how = pilot.farewell if pilot.farewell and not pilot.was_asked else done.reason
-        why = self._vain.ended(record, done.pilot_id, done.node, done.requested_s, how)
+        how = ended.reason
+        if pilot.farewell and not pilot.was_asked:
+            how = pilot.farewell
+        why = self._vain.ended(record, ended.pilot_id, ended.node, ended.requested_s, how)
         if why:
-            self._note((TRAINER, record.trainer_id), why, why)
+            self._note(Concerned(Concern.TRAINER, trainer_id=record.trainer_id), why, why)
 
     def refused(self, words: str, record: TrainerRecord | None = None) -> None:
         """Record a refusal in the batch system's words, or another trouble that concerns all."""
-        whom, why, is_for_all = self.whom(record), words, True
+        payer, why = self.payer(record), words
+        key = Concerned(Concern.ALL)
         if record is not None:
-            user = whom[0] or "the daemon's user"
-            said = refusal(words, user=user, account=whom[1])
+            user = payer.user or "the daemon's user"
+            meaning = refusal(words, user=user, account=payer.account)
+            why = meaning.why
             # Users can write themselves what sbatch, run as them, says.
             is_ours = not self.as_submitter or words.startswith(HELPER_SAYS)
-            why, is_for_all = said.why, said.is_for_all and is_ours
-        self._note(ALL if is_for_all else whom, why, words)
+            if not (meaning.is_for_all and is_ours):
+                key = payer
+        self._note(key, why, words)
 
-    def _note(self, whom: Whom, why: str, words: str) -> None:
-        while len(self._pauses) >= MOST and whom not in self._pauses:
+    def _note(self, key: Concerned, why: str, words: str) -> None:
+        while len(self._pauses) >= MOST_PAUSES and key not in self._pauses:
             del self._pauses[next(iter(self._pauses))]
-        is_trainer, is_vain = whom[0] == TRAINER, whom[0] in (TRAINER, MUTE)
-        pause = self._pauses.setdefault(whom, _Pause(rounds=FIRST_ROUND if is_vain else 0))
+        if key not in self._pauses:
+            self._pauses[key] = _Pause(rounds=key.concern.first_round)
+        pause = self._pauses[key]
         if pause.why != why:
-            name = f"trainer {whom[1]}: " if is_trainer else ""
-            LOG.warning("%s%s%s", name, why, "" if words in why else f" ({words})")
+            _warn(key, why, words)
         pause.why = why
         if pause.is_over:  # a round of requests counts once
             pause.rounds += 1
@@ -377,25 +241,38 @@ class PilotRefusals:
 
     def accepted(self, record: TrainerRecord | None = None) -> None:
         """Record an accepted request."""
-        for whom in {ALL, self.whom(record)}:
-            if self._pauses.pop(whom, None) is not None:
-                LOG.info("pilots are accepted again%s", whom[0].strip("*") and f" of {whom[0]}")
+        for key in (Concerned(Concern.ALL), self.payer(record)):
+            if self._pauses.pop(key, None) is not None:
+                LOG.info("pilots are accepted again%s", key.user and f" of {key.user}")
 
     def _why_of_all(self) -> str:
-        return self.closed or self._why(ALL)
+        return self.closed or self._why(Concerned(Concern.ALL))
 
-    def _key(self, record: TrainerRecord | None) -> Whom:
+    def _key(self, record: TrainerRecord | None) -> Concerned:
         """Return whose pause counts for a trainer: its own, or that of who is charged."""
-        if record is not None and (own := (TRAINER, record.trainer_id)) in self._pauses:
-            if not (record.state.is_final or self._vain.has_stepped(record)):
-                return own
-            del self._pauses[own]
-        whom = self.whom(record)
-        mute = (MUTE, whom[0])
-        return mute if mute in self._pauses else whom
+        if record is not None:
+            trainer = Concerned(Concern.TRAINER, trainer_id=record.trainer_id)
+            if trainer in self._pauses:
+                if not (record.state.is_final or self._vain.has_stepped(record)):
+                    return trainer
+                del self._pauses[trainer]
+        payer = self.payer(record)
+        mute = Concerned(Concern.MUTE, payer.user)
+        if mute in self._pauses:
+            return mute
+        return payer
 
-    def _pause(self, whom: Whom) -> _Pause:
-        return self._pauses.get(whom) or _Pause()
+    def _pause(self, key: Concerned) -> _Pause:
+        return self._pauses.get(key) or _Pause()
 
-    def _why(self, whom: Whom) -> str:
-        return self._pause(whom).why
+    def _why(self, key: Concerned) -> str:
+        return self._pause(key).why
+
+
+def _warn(key: Concerned, why: str, words: str) -> None:
+    """Log a refusal, with the batch system's words unless they are in it."""
+    if words not in why:
+        why = f"{why} ({words})"
+    if key.trainer_id:
+        why = f"trainer {key.trainer_id}: {why}"
+    LOG.warning("%s", why)
