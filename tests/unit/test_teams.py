@@ -29,7 +29,7 @@ from bftrainer.elastic.protocol import (
 from bftrainer.fleet.generations.generation import GenerationMachine
 from bftrainer.fleet.generations.members import worker_on
 from bftrainer.fleet.runtimes.base import load_runtime
-from bftrainer.fleet.trainers.log_files import known_of, log_directory, log_files
+from bftrainer.fleet.trainers.log_files import log_directory, log_files, worker_facts
 from bftrainer.model.canonical import from_plain, to_plain
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import TrainerSpec
@@ -166,7 +166,7 @@ def test_logs_are_named_with_the_ranks_of_their_workers(tmp_path: Path) -> None:
     for name in ("t1-1-2", "t1-1-10"):
         machine.crew.workers[name] = worker_on(offer(f"n{name}"), name, 0.0)
     machine.crew.members = ("t1-1-10", "t1-1-2")
-    found = [(f.worker_id, f.rank, f.node) for f in log_files("t1", spec, known_of(machine))]
+    found = [(f.worker_id, f.rank, f.node) for f in log_files("t1", spec, worker_facts(machine))]
     assert found == [
         ("t1-1-1", None, ""),
         ("t1-1-2", 2, "nt1-1-2"),

@@ -31,6 +31,7 @@ from bftrainer.fleet.generations.members import (
     Instruction,
     Lost,
     NodeOffer,
+    NodesInUse,
     Parked,
     Regrouped,
     Rescaled,
@@ -112,10 +113,11 @@ class GenerationMachine:
     )
     ADDED: ClassVar = frozenset({"apart"})  # not written while unused; see CONTRIBUTING.md
 
-    def nodes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def nodes(self) -> NodesInUse:
         """Return the nodes of its members, and of workers starting or warm."""
-        members = tuple(w.node for w in self.crew.member_workers() if w.is_alive)
-        return members, tuple(w.node for w in self.crew.in_phases(*JOINING))
+        training = tuple(worker.node for worker in self.crew.member_workers() if worker.is_alive)
+        joining = tuple(worker.node for worker in self.crew.in_phases(*JOINING))
+        return NodesInUse(training, joining)
 
     @property
     def forming_roster(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from bftrainer.elastic import protocol
 from bftrainer.fleet.lifecycle import WORKER_CHANGES, Lifecycle, WorkerPhase
@@ -138,6 +138,13 @@ class NodeOffer:
     def serves(self, user: str) -> bool:
         """Return whether trainers of a user may have the node."""
         return self.user in ("", user)
+
+
+class NodesInUse(NamedTuple):
+    """The nodes of a trainer's workers."""
+
+    training: tuple[str, ...] = ()  # of its members
+    joining: tuple[str, ...] = ()  # of workers starting or warm
 
 
 # ---- instructions ---------------------------------------------------------------------

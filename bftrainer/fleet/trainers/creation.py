@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from bftrainer.decide.throughput.curves import Observation
 from bftrainer.elastic.protocol import Report
@@ -23,7 +25,7 @@ from bftrainer.fleet.generations.state import (
     SizeRange,
     WorkerPatience,
 )
-from bftrainer.fleet.generations.stimuli import LimitsSet, WindUp
+from bftrainer.fleet.generations.stimuli import LimitsSet, SizesSet, WindUp
 from bftrainer.fleet.runtimes.base import Resize, resize_of
 from bftrainer.fleet.trainers.log_files import FailedTries, log_directory
 from bftrainer.fleet.trainers.record_updates import save_grace_s
@@ -38,6 +40,13 @@ FOUND_S = 5.0  # an agent has looked for so long when it reports a node that it 
 RESTART_PATIENCE_S = 30.0  # connections outlive a short cut, and a restart costs more
 
 
+class LastWord(NamedTuple):
+    """A message to a worker."""
+
+    connection: int  # number of its agent's connection, which it was sent to
+    body: Mapping[str, object]
+
+
 @dataclass(slots=True, kw_only=True)
 class Trainer:
     """A trainer that is not final (or ended so recently that workers remain)."""
@@ -48,8 +57,7 @@ class Trainer:
     tries: FailedTries = field(default_factory=FailedTries)
     is_saved: bool = False  # when it was last parked
     unwritten: Report | None = None  # its newest report, if the journal lacks it
-    # The machine's last word to each worker, and the number of the connection that it went to.
-    told: dict[str, tuple[int, dict[str, object]]] = field(default_factory=dict)
+    last_words: dict[str, LastWord] = field(default_factory=dict)  # the machine's to each worker
     wrote_reports_s: float = -math.inf  # when reports were last written; the machine's clock
 
     @property
@@ -69,6 +77,11 @@ def limits_of(policy: SitePolicy, spec: TrainerSpec) -> LimitsSet:
             RESTART_PATIENCE_S if restarts else SETTLE_S, policy.agent_timeout_s - FOUND_S
         ),
     )
+
+
+def sizes_of(spec: TrainerSpec) -> SizesSet:
+    """Return how many nodes a trainer may have."""
+    return SizesSet(n_min=spec.n_min, n_max=spec.n_max, sizes=spec.sizes)
 
 
 def opened_of(

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.elastic.worker import SPENT_LOGS
@@ -47,26 +47,45 @@ class FailedTries:
         if not spent:
             return config
         # In the environment, because older agents refuse unknown fields.
-        told = (*config.environment, (SPENT_LOGS, ":".join(spent)))
-        return replace(config, environment=told)
+        environment = (*config.environment, (SPENT_LOGS, ":".join(spent)))
+        return replace(config, environment=environment)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """The facts known of a worker's log."""
+class WorkerFacts:
+    """What a machine knows of a worker that has a log."""
 
     node: str
     generation: int  # its first; 0: none
     rank: int | None  # among the nodes of the current generation
 
 
-def known_of(machine: GenerationMachine, most: int | None = None) -> dict[str, Known]:
-    """Return what a machine knows of its workers, by id; of the last ``most``."""
+class _Log(NamedTuple):
+    """A file; those of a trainer are in the order in which their workers were started."""
+
+    numbers: tuple[int, ...]  # incarnation, worker, and the process on its node if not the first
+    worker_id: str
+    path: Path
+
+    @property
+    def local_rank(self) -> int:
+        """The number of the process on its node."""
+        if len(self.numbers) <= 2:
+            return 0
+        return self.numbers[-1]
+
+
+def worker_facts(machine: GenerationMachine, most: int = 0) -> dict[str, WorkerFacts]:
+    """Return what a machine knows of its workers, by id; of the last ``most``, 0: of all."""
+    facts: dict[str, WorkerFacts] = {}
     ranks = {worker_id: rank for rank, worker_id in enumerate(machine.crew.members)}
-    last = list(machine.crew.workers.items())[-most if most else None :]
-    return {
-        i: Known(node=w.node, generation=w.first_generation, rank=ranks.get(i)) for i, w in last
-    }
+    for worker in list(machine.crew.workers.values())[-most:]:
+        facts[worker.worker_id] = WorkerFacts(
+            node=worker.node,
+            generation=worker.first_generation,
+            rank=ranks.get(worker.worker_id),
+        )
+    return facts
 
 
 def log_directory(spec: TrainerSpec) -> Path:
@@ -75,46 +94,47 @@ def log_directory(spec: TrainerSpec) -> Path:
 
 
 def log_files(
-    trainer_id: str, spec: TrainerSpec, known: Mapping[str, Known]
+    trainer_id: str, spec: TrainerSpec, facts: Mapping[str, WorkerFacts]
 ) -> tuple[LogFile, ...]:
     """Return the log of every worker, oldest first.
 
     Workers of one node share an id; all but the first append a number. The directory belongs to
     the user: it may contain anything, and access may hang.
     """
-    directory = log_directory(spec)
-    name = re.compile(rf"{re.escape(trainer_id)}((?:-[0-9]{{1,9}}){{1,3}})\.log")
-    found = [
-        (tuple(map(int, match[1].split("-")[1:])), directory / match[0])
-        for match in map(name.fullmatch, _names_in(directory, known))
-        if match is not None
-    ]
+    directory, logs = log_directory(spec), list[_Log]()
+    pattern = re.compile(
+        rf"(?P<id>{re.escape(trainer_id)}(?P<numbers>(-[0-9]{{1,9}}){{1,3}}))\.log"
+    )
+    for name in _names_in(directory, facts):
+        if match := pattern.fullmatch(name):
+            numbers = tuple(map(int, match["numbers"].split("-")[1:]))
+            logs.append(_Log(numbers, match["id"], directory / name))
     # The latest are the interesting ones.
-    return tuple(_log_file(path, n, spec, known) for n, path in sorted(found)[-MOST_NAMED:])
+    return tuple(_log_file(log, spec, facts) for log in sorted(logs)[-MOST_NAMED:])
 
 
-def _names_in(directory: Path, known: Mapping[str, Known]) -> list[str]:
+def _names_in(directory: Path, facts: Mapping[str, WorkerFacts]) -> list[str]:
     """Return the names of its files; where it is closed to us, those that there must be."""
     with contextlib.suppress(OSError):
         try:
             with os.scandir(directory) as entries:
                 return [entry.name for entry in itertools.islice(entries, MOST_LOOKED_AT)]
         except PermissionError:
-            return [f"{worker_id}.log" for worker_id in known]
+            return [f"{worker_id}.log" for worker_id in facts]
     return []
 
 
-def _log_file(
-    path: Path, numbers: tuple[int, ...], spec: TrainerSpec, known: Mapping[str, Known]
-) -> LogFile:
-    local_rank = numbers[2] if len(numbers) > 2 else 0
-    member = path.stem.removesuffix(f"-{local_rank}") if local_rank else path.stem
-    worker = known.get(member, Known(node="", generation=0, rank=None))
-    first = None if worker.rank is None else worker.rank * spec.workers_per_node
+def _log_file(log: _Log, spec: TrainerSpec, facts: Mapping[str, WorkerFacts]) -> LogFile:
+    member, rank = log.worker_id, None
+    if log.local_rank:
+        member = member.removesuffix(f"-{log.local_rank}")
+    worker = facts.get(member, WorkerFacts(node="", generation=0, rank=None))
+    if worker.rank is not None:
+        rank = worker.rank * spec.workers_per_node + log.local_rank
     return LogFile(
-        worker_id=path.stem,
+        worker_id=log.worker_id,
         node=worker.node,
-        path=str(path),
+        path=str(log.path),
         generation=worker.generation,
-        rank=None if first is None else first + local_rank,
+        rank=rank,
     )

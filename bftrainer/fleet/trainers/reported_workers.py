@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import NamedTuple
 
 from bftrainer.elastic import protocol
 from bftrainer.fleet.generations.members import NodeOffer
@@ -28,7 +29,7 @@ class Believed:
 
     worker_id: str
     pilot_id: str
-    said: tuple[protocol.Message, ...]  # the last commit passed to it and its newest messages
+    messages: tuple[protocol.Message, ...]  # the last commit passed to it, its newest messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +41,20 @@ class Doubted:
     why: str  # "": its trainer is final, which is no fault
 
 
+class UnknownMessage(NamedTuple):
+    """A message of a type that this release lacks."""
+
+    worker_id: str
+    problem: str
+
+
 @dataclass(slots=True)
 class ReportJudgement:
     """The result for all reports."""
 
     believed: dict[str, list[Believed]] = field(default_factory=dict)  # by trainer
     doubted: list[Doubted] = field(default_factory=list)
-    unknown: list[tuple[str, str]] = field(default_factory=list)  # worker, the unknown message type
+    unknown: list[UnknownMessage] = field(default_factory=list)
 
 
 class AgentReports:
@@ -56,16 +64,16 @@ class AgentReports:
         self, send: Callable[[str, DaemonMessage], bool], refusals: RefusedMessages
     ) -> None:
         self._send, self._refusals = send, refusals
-        self._known: dict[str, Sequence[WorkerReport]] = {}
+        self._by_pilot: dict[str, Sequence[WorkerReport]] = {}
 
     @property
     def pilots(self) -> frozenset[str]:
         """Those whose agents' reports are stored."""
-        return frozenset(self._known)
+        return frozenset(self._by_pilot)
 
     def keep(self, pilot_id: str, reports: Sequence[WorkerReport]) -> None:
         """Store an agent's report; a second Hello replaces the first."""
-        self._known[pilot_id] = reports
+        self._by_pilot[pilot_id] = reports
 
     def judged(
         self, records: Mapping[str, TrainerRecord], present: Mapping[str, NodeOffer]
@@ -74,30 +82,42 @@ class AgentReports:
 
         ``present``: nodes of pilots whose agents are connected and not leaving.
         """
-        known, self._known = self._known, {}
-        users = {pilot_id: offer.user for pilot_id, offer in present.items()}
-        found = judge({p: r for p, r in known.items() if p in present}, records, users)
-        for worker_id, what in found.unknown:
-            self._refusals.refuse("unknown", worker_id, what)
-        for one in found.doubted:
-            if one.why:
-                why = f"{one.worker_id} is not adopted: {one.why}"
-                self._refusals.refuse("not-believed", one.pilot_id, why, code="BFT-1308")
-            self._send(one.pilot_id, KillWorker(worker_id=one.worker_id))
-        return found.believed
+        reports: dict[str, Sequence[WorkerReport]] = {}
+        users: dict[str, str] = {}
+        for pilot_id, offer in present.items():
+            users[pilot_id] = offer.user
+            if pilot_id in self._by_pilot:
+                reports[pilot_id] = self._by_pilot[pilot_id]
+        self._by_pilot = {}
+        judgement = judge(reports, records, users)
+        for message in judgement.unknown:
+            self._refusals.refuse("unknown", message.worker_id, message.problem)
+        for worker in judgement.doubted:
+            if worker.why:
+                why = f"{worker.worker_id} is not adopted: {worker.why}"
+                self._refusals.refuse("not-believed", worker.pilot_id, why, code="BFT-1308")
+            self._send(worker.pilot_id, KillWorker(worker_id=worker.worker_id))
+        return judgement.believed
 
 
 def has_heard(report: WorkerReport, body: Mapping[str, object]) -> bool:
     """Return whether a worker has got a ``Prepare`` or ``Commit``, or a later one."""
-    ready = [said for said in report.latest if said.get("type") == protocol.Ready.__name__]
-    is_commit = body.get("type") == protocol.Commit.__name__
-    heard = [report.commit] if is_commit and report.commit else [] if is_commit else ready
-    return any(_number(said) >= _number(body) for said in heard)
+    answers: list[Mapping[str, object]] = []
+    if body.get("type") != protocol.Commit.__name__:
+        answers = [sent for sent in report.latest if sent.get("type") == protocol.Ready.__name__]
+    elif report.commit:
+        answers = [report.commit]
+    return any(_number(answer) >= _number(body) for answer in answers)
 
 
 def _number(body: Mapping[str, object]) -> tuple[int, int]:
-    found = body.get("generation"), body.get("attempt")
-    return tuple(n if isinstance(n, int) else 0 for n in found)  # type: ignore[return-value]  # two
+    """Return which try to form which generation a message is about."""
+    generation, attempt = body.get("generation"), body.get("attempt")
+    if not isinstance(generation, int):
+        generation = 0
+    if not isinstance(attempt, int):
+        attempt = 0
+    return generation, attempt
 
 
 def judge(
@@ -110,52 +130,60 @@ def judge(
     ``records``: of trainers that are not final. ``users`` that pilots run as; the daemon's own: ""
     or missing.
     """
-    out = ReportJudgement()
-    of_user = {pilot_id: users.get(pilot_id, "") for pilot_id in reports}  # others cannot object
-    claims = Counter((of_user[p], r.worker_id) for p, known in reports.items() for r in known)
-    for pilot_id, known in reports.items():
-        for report in known:
+    judgement = ReportJudgement()
+    claims = Counter[tuple[str, str]]()  # pilots of other users cannot object
+    for pilot_id, workers in reports.items():
+        for report in workers:
+            claims[users.get(pilot_id, ""), report.worker_id] += 1
+    for pilot_id, workers in reports.items():
+        user = users.get(pilot_id, "")
+        for report in workers:
             record = records.get(report.trainer_id)
-            why, said = "", list[protocol.Message]()
+            why, messages = "", list[protocol.Message]()
             if record is not None:
-                said, why = _heard(report, out)
-                if of_user[pilot_id] not in ("", record.spec.user):
+                messages, why = _read(report, judgement)
+                if user not in ("", record.spec.user):
                     why = "its agent runs as another user"
-                n_claims = claims[of_user[pilot_id], report.worker_id]
-                why = why or _why_not(record, pilot_id, report.worker_id, said, n_claims)
+                n_claims = claims[user, report.worker_id]
+                why = why or _why_not(record, pilot_id, report.worker_id, messages, n_claims)
             if record is None or why:
-                one = Doubted(worker_id=report.worker_id, pilot_id=pilot_id, why=why)
-                out.doubted.append(one)
+                judgement.doubted.append(
+                    Doubted(worker_id=report.worker_id, pilot_id=pilot_id, why=why)
+                )
                 continue
-            found = Believed(worker_id=report.worker_id, pilot_id=pilot_id, said=tuple(said))
-            out.believed.setdefault(report.trainer_id, []).append(found)
-    return out
+            judgement.believed.setdefault(report.trainer_id, []).append(
+                Believed(worker_id=report.worker_id, pilot_id=pilot_id, messages=tuple(messages))
+            )
+    return judgement
 
 
-def _heard(report: WorkerReport, out: ReportJudgement) -> tuple[list[protocol.Message], str]:
-    said: list[protocol.Message] = []
-    for body in [*report.latest, *([report.commit] if report.commit else [])]:
+def _read(report: WorkerReport, judgement: ReportJudgement) -> tuple[list[protocol.Message], str]:
+    """Return the messages in a report; or what is wrong with one, a sentence."""
+    bodies, messages = list(report.latest), list[protocol.Message]()
+    if report.commit:
+        bodies.append(report.commit)
+    for body in bodies:
         try:
-            said.append(protocol.from_body(body))
+            messages.append(protocol.from_body(body))
         except protocol.UnknownTypeError as problem:  # of a later release; the rest is used
-            out.unknown.append((report.worker_id, str(problem)))
+            judgement.unknown.append(UnknownMessage(report.worker_id, str(problem)))
         except protocol.ProtocolError as problem:
             return [], str(problem)
-    return said, ""
+    return messages, ""
 
 
 def _why_not(
     record: TrainerRecord,
     pilot_id: str,
     worker_id: str,
-    said: Sequence[protocol.Message],
+    messages: Sequence[protocol.Message],
     claims: int,
 ) -> str:
     """Say why a worker is not believed; "": no objection."""
     home = dict(record.workers)
     # Journals of earlier releases do not name workers.
     names_all = bool(home) or not record.last_generation
-    newest = max((getattr(body, "generation", 0) for body in said), default=0)
+    newest = max((getattr(body, "generation", 0) for body in messages), default=0)
     if worker_id.rsplit("-", 2)[0] != record.trainer_id:
         return "its name is not one of this trainer's"
     if home.get(worker_id, pilot_id) != pilot_id or (worker_id not in home and claims > 1):
@@ -164,8 +192,12 @@ def _why_not(
         return "it was not there when a generation was announced"
     if newest > record.last_generation + MOST_REGROUPED:
         return f"generation {newest} is far beyond {record.last_generation}"
-    commits = [body for body in said if isinstance(body, protocol.Commit)]
-    return "".join(_foul(commit, record, home if names_all else None) for commit in commits)
+    for body in messages:
+        if isinstance(body, protocol.Commit):
+            foul = _foul(body, record, home if names_all else None)
+            if foul:
+                return foul
+    return ""
 
 
 def _foul(commit: protocol.Commit, record: TrainerRecord, home: Mapping[str, str] | None) -> str:

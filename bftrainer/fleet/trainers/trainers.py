@@ -10,9 +10,8 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from types import MappingProxyType
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from bftrainer.batch.clock import STEADY
 from bftrainer.decide.throughput.batch_curve import batches_of
@@ -30,9 +29,15 @@ from bftrainer.fleet.trainers.costs import (
     learn_rescale,
     watch_from,
 )
-from bftrainer.fleet.trainers.creation import Trainer, limits_of, opened_of
+from bftrainer.fleet.trainers.creation import (
+    LastWord,
+    Trainer,
+    limits_of,
+    opened_of,
+    sizes_of,
+)
 from bftrainer.fleet.trainers.figures import FigureBook
-from bftrainer.fleet.trainers.log_files import Known, known_of, log_files
+from bftrainer.fleet.trainers.log_files import WorkerFacts, log_files, worker_facts
 from bftrainer.fleet.trainers.occupancy import Occupancy, Waiting, occupancy_of
 from bftrainer.fleet.trainers.quarantine import Quarantine
 from bftrainer.fleet.trainers.reported_workers import AgentReports, has_heard
@@ -59,6 +64,14 @@ KEPT_RESCALES = 1000
 KEPT_WORKERS = 32  # of a trainer that has ended, for its users
 STANDS_S = 60.0  # so long no decision changes the nodes of trainers that cannot be reached
 REPORTS_EVERY_S = 2.0  # workers repeat what a killed daemon did not write
+
+
+class RescaleNote(NamedTuple):
+    """A rescale as those who list the latest ones need it; the journal has all."""
+
+    trainer_id: str
+    at_s: float
+    rescaled: members.Rescaled
 
 
 class Send(Protocol):
@@ -93,7 +106,7 @@ class TrainerBook:
         self.trainers: dict[str, Trainer] = {}
         # What users gave as a time of day is by the wall clock.
         self.waiting = Waiting(self.records, lambda: clock() + STEADY.calendar_ahead_s())
-        self._known: dict[str, Mapping[str, Known]] = {}  # last workers of those that have ended
+        self._ended_workers: dict[str, Mapping[str, WorkerFacts]] = {}  # the last, by trainer
         self.news = StudyNews()
         self.touched = 0  # grows with every change of a record
         self._refusals = refusals or RefusedMessages(LOG)
@@ -107,15 +120,13 @@ class TrainerBook:
         self.quarantine = Quarantine(policy.quarantine_s)
         self.cuts = unreachable.Cuts()
         self.reports = AgentReports(send, self._refusals)
-        self.standing: dict[
-            str, unreachable.Standstill
-        ] = {}  # trainers whose agents cannot be reached
+        # Trainers whose agents cannot be reached.
+        self.standing: dict[str, unreachable.Standstill] = {}
         # Pilots that a trainer's others lost, too; the endpoint of the agent on a node.
         self.on_broken: Callable[[Collection[str]], object] = lambda _pilot_ids: None
         self.agent_on: Callable[[str], str] = lambda _node: ""
         self.connection_of: Callable[[str], int] = lambda _pilot_id: 0  # number of its agent's
-        # The latest, as (trainer, at_s, what); the journal has all.
-        self.rescales: deque[tuple[str, float, members.Rescaled]] = deque(maxlen=KEPT_RESCALES)
+        self.rescales: deque[RescaleNote] = deque(maxlen=KEPT_RESCALES)
         # Since the daemon started: lives that ended without a checkpoint, and what was done again.
         self.lives_lost, self.steps_lost = 0, Counter[UserAccount]()
         self.pauses, self.paused_s = 0, 0.0  # likewise
@@ -141,8 +152,8 @@ class TrainerBook:
 
     def submit_all(self, specs: Sequence[TrainerSpec]) -> tuple[TrainerRecord, ...]:
         """Accept several, all or none; at least one."""
-        asked = [(spec, record_updates.unmet(spec, self.records)) for spec in specs]
-        records = self._journal.submit_all(asked, self._clock())
+        submissions = [(spec, record_updates.unmet(spec, self.records)) for spec in specs]
+        records = self._journal.submit_all(submissions, self._clock())
         for record in records:
             self.records[record.trainer_id] = record
             self._open(record)
@@ -154,31 +165,40 @@ class TrainerBook:
         """Return records that are not final, in FCFS order."""
         return tuple(r for r in self.records.values() if not r.state.is_final)
 
-    def nodes_of(self, trainer_id: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def nodes_of(self, trainer_id: str) -> members.NodesInUse:
         """Return the nodes of its members, and of workers starting or warm."""
         trainer = self.trainers.get(trainer_id)
-        return trainer.machine.nodes() if trainer is not None else ((), ())
+        if trainer is None:
+            return members.NodesInUse()
+        return trainer.machine.nodes()
 
     def last_pilots(self, trainer_id: str) -> list[str]:
         """Return the pilots of the workers of its last generation that did not leave in order."""
-        trainer = self.trainers.get(trainer_id)
-        known = trainer.machine.crew.workers.values() if trainer else ()
-        left = {worker.worker_id for worker in known if worker.has_left}
-        there = self.records[trainer_id].workers
-        return sorted({pilot_id for worker_id, pilot_id in there if worker_id not in left})
+        trainer, pilots = self.trainers.get(trainer_id), set[str]()
+        workers: Mapping[str, members.Worker] = {}
+        if trainer is not None:
+            workers = trainer.machine.crew.workers
+        for worker_id, pilot_id in self.records[trainer_id].workers:
+            worker = workers.get(worker_id)
+            if worker is None or not worker.has_left:
+                pilots.add(pilot_id)
+        return sorted(pilots)
 
     def log_files(self, trainer_id: str) -> tuple[LogFile, ...]:
         """Return the log of every worker it ever had, oldest first; reads users' files."""
         trainer = self.trainers.get(trainer_id)
-        known = known_of(trainer.machine) if trainer else self._known.get(trainer_id, {})
-        return log_files(trainer_id, self.records[trainer_id].spec, known)
+        facts = self._ended_workers.get(trainer_id, {})
+        if trainer is not None:
+            facts = worker_facts(trainer.machine)
+        return log_files(trainer_id, self.records[trainer_id].spec, facts)
 
     def cancel(self, trainer_id: str, *, now: bool = False) -> TrainerRecord:
         """End a trainer; its workers write a checkpoint first, unless ``now``."""
         trainer = self.trainers.get(trainer_id)
         record = self.records[trainer_id]
-        is_there = trainer is not None and (trainer.machine.has_members or record.progress.size)
-        if now or trainer is None or not is_there:
+        if now or trainer is None:
+            return self._cancelled(trainer_id)
+        if not (trainer.machine.has_members or record.progress.size):
             return self._cancelled(trainer_id)
         if record.cancelled_s is None:
             grace_s = record_updates.save_grace_s(record.spec.contract)
@@ -193,13 +213,13 @@ class TrainerBook:
     def change(self, trainer_id: str, change: TrainerChange) -> TrainerRecord:
         """Hold, release or update a trainer that is not final."""
         trainer = self.trainers[trainer_id]
-        before, new = trainer.record, record_updates.changed(trainer.record, change, self._clock())
-        if new != before:
-            self._set(trainer, new)
-            of = attrgetter("n_min", "n_max", "sizes")
-            if of(new.spec) != of(before.spec):
-                n_min, n_max, sizes = of(new.spec)
-                self._handle(trainer, stimuli.SizesSet(n_min=n_min, n_max=n_max, sizes=sizes))
+        before = trainer.record
+        record = record_updates.changed(before, change, self._clock())
+        if record != before:
+            self._set(trainer, record)
+            sizes = sizes_of(record.spec)
+            if sizes != sizes_of(before.spec):
+                self._handle(trainer, sizes)
                 self.budget.forget(trainer_id)  # the next decision may change its nodes
             self._write(trainer, "changed", change)
             self._on_change()
@@ -219,7 +239,9 @@ class TrainerBook:
 
     def _cancelled(self, trainer_id: str) -> TrainerRecord:
         trainer, record = self.trainers.get(trainer_id), self.records[trainer_id]
-        is_saved, step = (trainer.is_saved, trainer.machine.mark.step) if trainer else (False, 0)
+        is_saved, step = False, 0
+        if trainer is not None:
+            is_saved, step = trainer.is_saved, trainer.machine.mark.step
         why = record_updates.cancelled(record, step, is_saved=is_saved)
         return self._finish(trainer_id, TrainerState.CANCELLED, why)
 
@@ -239,17 +261,17 @@ class TrainerBook:
 
         Trainers on nodes that are ``away`` (by pilot), whose agents cannot be reached, stand still.
         """
-        found = self.reports.judged({i: t.record for i, t in self.trainers.items()}, offers)
-        for trainer in self.trainers.values():
-            believed, now_s = found.get(trainer.record.trainer_id, ()), self._steady()
-            workers = [members.worker_on(offers[b.pilot_id], b.worker_id, now_s) for b in believed]
-            said = {b.worker_id: b.said for b in believed}
+        records = {trainer_id: trainer.record for trainer_id, trainer in self.trainers.items()}
+        believed = self.reports.judged(records, offers)
+        for trainer_id, trainer in self.trainers.items():
+            now_s = self._steady()
+            heirs = unreachable.reported_heirs(believed.get(trainer_id, ()), offers, now_s)
             unheard = unreachable.not_heard(trainer.record, away, now_s)
-            if pilots := {worker.pilot_id for worker in unheard}:
-                self.standing[trainer.record.trainer_id] = unreachable.Standstill(
-                    pilots=pilots, said=said
+            if unheard:
+                self.standing[trainer_id] = unreachable.Standstill(
+                    pilots={worker.pilot_id for worker in unheard}, messages=heirs.messages
                 )
-            self._adopt(trainer, workers, said)
+            self._adopt(trainer, heirs)
             if unheard:
                 unreachable.put_in(trainer.machine, unheard, offers)
                 trainer.log.restart()
@@ -269,25 +291,26 @@ class TrainerBook:
     def reached(self, offers: Mapping[str, members.NodeOffer]) -> None:
         """All agents are back or lost: adopt the trainers that stood still as they are now."""
         stood, self.standing = self.standing, {}
-        reported = self.reports.pilots
+        reported_pilots = self.reports.pilots
         records = {i: t.record for i, t in self.trainers.items() if i in stood}
-        found = self.reports.judged(records, offers)  # of others nobody knows a worker there
+        believed = self.reports.judged(records, offers)  # of others nobody knows a worker there
         for trainer_id, standing in stood.items():
             trainer = self.trainers.get(trainer_id)
             if trainer is None:
                 continue
-            old, now_s = trainer.machine, self._steady()
+            machine, now_s = trainer.machine, self._steady()
             self._reopen(trainer)
-            believed, generation = found.get(trainer_id, ()), trainer.record.progress.generation
-            stood_so = (old, standing, generation, believed, offers, reported, now_s)
-            self._adopt(trainer, *unreachable.survivors(*stood_so))
-            had = [o.pilot_id for o in old.plan.targets.values()]
-            targets = tuple(offers[pilot_id] for pilot_id in had if pilot_id in offers)
-            was = stimuli.TargetsSet(
-                offers=targets, staying=old.plan.staying, batches=old.plan.batches
+            heirs = unreachable.reported_heirs(believed.get(trainer_id, ()), offers, now_s)
+            heirs = unreachable.with_survivors(
+                heirs,
+                machine=machine,
+                standing=standing,
+                generation=trainer.record.progress.generation,
+                present=offers.keys() - reported_pilots,
             )
-            for stimulus in (was, *standing.heard):  # without targets it would park
-                self._handle(trainer, stimulus)
+            self._adopt(trainer, heirs)
+            for stimulus in (unreachable.former_targets(machine, offers), *standing.heard):
+                self._handle(trainer, stimulus)  # without targets it would park
 
     def _holds(self, trainer: Trainer, stimulus: stimuli.Stimulus) -> bool:
         """Return whether a stimulus must be kept from a trainer that stands still."""
@@ -306,13 +329,8 @@ class TrainerBook:
                 pass
         return is_held
 
-    def _adopt(
-        self,
-        trainer: Trainer,
-        workers: Sequence[members.Worker],
-        said: Mapping[str, Sequence[protocol.Message]],
-    ) -> None:
-        done = adopt(trainer.machine, workers, said)
+    def _adopt(self, trainer: Trainer, heirs: unreachable.Heirs) -> None:
+        done = adopt(trainer.machine, heirs.workers, heirs.messages)
         trainer.log.restart()
         if done is not None and done.generation > trainer.record.progress.generation:
             self._on_regrouped(trainer, done)
@@ -343,42 +361,43 @@ class TrainerBook:
         """Return who is where; ``among``: the trainers of a decision, None: all that are open."""
         now_s = self._clock()
         ahead_s = now_s - self._steady()  # against the machines' clock
-        ends = ((i, t.machine.course.ends_by_s) for i, t in self.trainers.items())
-        winding_up = {i: end_s + ahead_s for i, end_s in ends if end_s is not None}
-        standing = dict.fromkeys(self.standing, now_s + STANDS_S)
-        settled_until_s = {**self.budget.used_up(now_s), **winding_up, **standing}
-        who = occupancy_of(self.trainers.values(), settled_until_s, among)
+        settled_until_s = dict(self.budget.used_up(now_s))
+        for trainer_id, trainer in self.trainers.items():
+            ends_by_s = trainer.machine.course.ends_by_s
+            if ends_by_s is not None:
+                settled_until_s[trainer_id] = ends_by_s + ahead_s
+        settled_until_s |= dict.fromkeys(self.standing, now_s + STANDS_S)
+        occupancy = occupancy_of(self.trainers.values(), settled_until_s, among)
         barred = unreachable.all_barred(self.trainers.values(), among, self._steady(), ahead_s)
-        return replace(who, apart=barred)
+        return replace(occupancy, apart=barred)
 
     def busy_pilots(self) -> frozenset[str]:
         """Return the pilots on which a worker runs or starts."""
-        machines = [trainer.machine for trainer in self.trainers.values()]
-        return frozenset(
-            w.pilot_id for m in machines for w in m.crew.workers.values() if w.is_alive
-        )
+        pilots = set[str]()
+        for trainer in self.trainers.values():
+            pilots |= {worker.pilot_id for worker in trainer.machine.crew.alive()}
+        return frozenset(pilots)
 
     def reconcile(self, pilot_id: str, reports: Sequence[WorkerReport]) -> None:
         """An agent (re)connected: workers it lacks are lost, workers we do not know are killed.
 
         So are the lost ones, because an order to start one may still arrive.
         """
-        there = {r.worker_id for r in reports}
-        known = set[str]()
+        reported_ids, alive_ids = {report.worker_id for report in reports}, set[str]()
         for trainer in list(self.trainers.values()):
             for worker in list(trainer.machine.crew.workers.values()):
                 if worker.pilot_id == pilot_id and worker.is_alive:
-                    known.add(worker.worker_id)
-                    if worker.worker_id not in there:
+                    alive_ids.add(worker.worker_id)
+                    if worker.worker_id not in reported_ids:
                         self._handle(trainer, stimuli.WorkerMissing(worker_id=worker.worker_id))
         for report in reports:  # its words, or ours, may have been lost with its connection
-            if report.worker_id not in known:
+            if report.worker_id not in alive_ids:
                 continue
             for body in report.latest:
                 if body.get("type") != protocol.Progress.__name__:
                     self.on_body(pilot_id, report.worker_id, body)
             self._repeat(pilot_id, report)
-        for worker_id in sorted(there ^ known):
+        for worker_id in sorted(reported_ids ^ alive_ids):
             self._send(pilot_id, KillWorker(worker_id=worker_id))
 
     def _repeat(self, pilot_id: str, report: WorkerReport) -> None:
@@ -387,10 +406,11 @@ class TrainerBook:
         trainer = self.trainers.get(report.worker_id.rsplit("-", 2)[0])
         if trainer is None:  # ended by what was reported just now
             return
-        told_to, body = trainer.told.get(report.worker_id, (connection, {}))
-        if told_to != connection and not has_heard(report, body):
-            trainer.told[report.worker_id] = connection, body
-            self._send(pilot_id, TellWorker(worker_id=report.worker_id, body=dict(body)))
+        word = trainer.last_words.get(report.worker_id)
+        if word is None or word.connection == connection or has_heard(report, word.body):
+            return
+        trainer.last_words[report.worker_id] = word._replace(connection=connection)
+        self._send(pilot_id, TellWorker(worker_id=report.worker_id, body=dict(word.body)))
 
     def on_body(self, pilot_id: str, worker_id: str, body: dict[str, object]) -> None:
         """A worker sent a message through this pilot's agent."""
@@ -405,10 +425,10 @@ class TrainerBook:
         if isinstance(message, protocol.Progress):
             self._on_progress(trainer, message, trainer.machine.crew.workers[worker_id].node)
         elif isinstance(message, protocol.TrainingLoss | protocol.GpusInUse):
-            counted = list(trainer.machine.crew.members)
+            worker_ids = list(trainer.machine.crew.members)
             if isinstance(message, protocol.TrainingLoss):  # members end one after the other
-                counted += trainer.machine.finished_workers
-            self._set(trainer, self.figures.heard(trainer.record, worker_id, message, counted))
+                worker_ids += trainer.machine.finished_workers
+            self._set(trainer, self.figures.heard(trainer.record, worker_id, message, worker_ids))
             return
         elif isinstance(message, protocol.Reported):
             self._on_reported(trainer, message)
@@ -503,7 +523,7 @@ class TrainerBook:
         record = record_updates.lived(trainer.record, said)
         if mark_of(said).is_beyond(trainer.machine.failures.row.best):
             self.quarantine.trains(
-                record.trainer_id, self.nodes_of(record.trainer_id)[0], self._clock()
+                record.trainer_id, self.nodes_of(record.trainer_id).training, self._clock()
             )
         if self.speeds.on_progress(record.trainer_id, node, said):
             self._on_change()
@@ -565,16 +585,12 @@ class TrainerBook:
                 case members.StartWorkerOn():
                     self._start_worker(trainer, instruction)
                 case members.Tell(pilot_id=pilot_id, worker_id=worker_id, body=body):
-                    trainer.told[worker_id] = self.connection_of(pilot_id), body
+                    trainer.last_words[worker_id] = LastWord(self.connection_of(pilot_id), body)
                     self._send(pilot_id, TellWorker(worker_id=worker_id, body=dict(body)))
                 case members.Kill(pilot_id=pilot_id, worker_id=worker_id):
                     self._send(pilot_id, KillWorker(worker_id=worker_id))
                 case members.Announced(generation=generation):
-                    workers = trainer.machine.crew.workers.values()
-                    alive = tuple((w.worker_id, w.pilot_id) for w in workers if w.is_alive)
-                    self._replace(trainer, last_generation=generation, workers=alive)
-                    living = dict(alive)
-                    trainer.told = {i: one for i, one in trainer.told.items() if i in living}
+                    self._on_announced(trainer, generation)
                     self._write(trainer, "generation", instruction)
                 case members.Rescaled():
                     self._on_rescaled(trainer, instruction)
@@ -587,6 +603,12 @@ class TrainerBook:
                     self._finish(trainer.record.trainer_id, TrainerState.FINISHED, why)
                 case members.WorkerFailed():
                     self._on_failed(trainer, instruction)
+
+    def _on_announced(self, trainer: Trainer, generation: int) -> None:
+        pilot_of = {worker.worker_id: worker.pilot_id for worker in trainer.machine.crew.alive()}
+        self._replace(trainer, last_generation=generation, workers=tuple(pilot_of.items()))
+        for worker_id in trainer.last_words.keys() - pilot_of.keys():
+            del trainer.last_words[worker_id]
 
     def _start_worker(self, trainer: Trainer, asked: members.StartWorkerOn) -> None:
         spec = trainer.record.spec
@@ -621,7 +643,7 @@ class TrainerBook:
             self.quarantine.trains(record.trainer_id, done.nodes, now_s)
         self.budget.on_rescaled(record.trainer_id, done, now_s)
         self._set(trainer, record_updates.rescaled(record, done, costs, now_s))
-        self.rescales.append((record.trainer_id, now_s, done))
+        self.rescales.append(RescaleNote(record.trainer_id, now_s, done))
         if done.size_before:
             self.pauses += 1
             self.paused_s += done.pause_s
@@ -714,7 +736,7 @@ class TrainerBook:
         """Keep only the record of a trainer that has ended and has no worker any more."""
         for trainer_id in [i for i, t in self.trainers.items() if t.record.state.is_final]:
             if not (machine := self.trainers[trainer_id].machine).has_workers:
-                self._known[trainer_id] = known_of(machine, KEPT_WORKERS)
+                self._ended_workers[trainer_id] = worker_facts(machine, KEPT_WORKERS)
                 del self.trainers[trainer_id]
 
     def _reopen(self, trainer: Trainer) -> None:

@@ -10,8 +10,10 @@ clock. Owned by ``trainers``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from bftrainer.elastic import protocol
 from bftrainer.fleet.generations import stimuli
@@ -22,6 +24,8 @@ from bftrainer.fleet.trainers.creation import Trainer
 from bftrainer.fleet.trainers.reported_workers import Believed
 from bftrainer.model.trainer import TrainerRecord
 
+LOG = logging.getLogger("bftrainer.trainers")
+
 
 @dataclass(slots=True, kw_only=True)
 class Standstill:
@@ -30,7 +34,7 @@ class Standstill:
     pilots: set[str] = field(default_factory=set)  # that cannot be reached
     heard: list[stimuli.Stimulus] = field(default_factory=list)  # from the others, in order
     # By workers when it began to stand, if that was when the daemon started.
-    said: Mapping[str, Sequence[protocol.Message]] = field(default_factory=dict)
+    messages: Mapping[str, Sequence[protocol.Message]] = field(default_factory=dict)
 
     def holds(self, stimulus: stimuli.Stimulus) -> bool:
         """Return whether a stimulus must be kept from the machine for now.
@@ -47,17 +51,23 @@ class Standstill:
         return True
 
 
+class Heirs(NamedTuple):
+    """The workers that a new machine adopts."""
+
+    workers: list[Worker]
+    messages: dict[str, Sequence[protocol.Message]]  # of each worker
+
+
 def not_heard(record: TrainerRecord, away: Mapping[str, str], now_s: float) -> list[Worker]:
     """Return the workers that the journal has on pilots whose nodes are ``away``."""
-    there = record.workers if record.progress.size else ()
-    return [
-        replace(
-            worker_on(_unknown(away[pilot_id], pilot_id), worker_id, now_s),
-            phase=WorkerPhase.MEMBER,
-        )
-        for worker_id, pilot_id in there
-        if pilot_id in away
-    ]
+    workers: list[Worker] = []
+    if not record.progress.size:
+        return workers
+    for worker_id, pilot_id in record.workers:
+        if pilot_id in away:
+            worker = worker_on(_unknown(away[pilot_id], pilot_id), worker_id, now_s)
+            workers.append(replace(worker, phase=WorkerPhase.MEMBER))
+    return workers
 
 
 def put_in(
@@ -67,14 +77,14 @@ def put_in(
 
     All keep their nodes until they are adopted.
     """
-    known = [worker for worker in machine.crew.workers.values() if worker.is_alive]
-    machine.crew.workers.update({worker.worker_id: worker for worker in unheard})
-    machine.crew.members = tuple(
-        dict.fromkeys([*machine.crew.members, *[w.worker_id for w in unheard]])
-    )
-    own = [_unknown(worker.node, worker.pilot_id) for worker in unheard]
-    own += [offers[worker.pilot_id] for worker in known]
-    machine.plan.targets = {offer.node: offer for offer in own}
+    crew = machine.crew
+    nodes = [_unknown(worker.node, worker.pilot_id) for worker in unheard]
+    nodes += [offers[worker.pilot_id] for worker in crew.alive()]
+    for worker in unheard:
+        crew.workers[worker.worker_id] = worker
+        if worker.worker_id not in crew.members:
+            crew.members += (worker.worker_id,)
+    machine.plan.give(nodes, machine.plan.staying)
 
 
 def _unknown(node: str, pilot_id: str) -> NodeOffer:
@@ -82,73 +92,93 @@ def _unknown(node: str, pilot_id: str) -> NodeOffer:
     return NodeOffer(node=node, pilot_id=pilot_id, **nowhere)
 
 
-def survivors(
-    old: GenerationMachine,
+def reported_heirs(
+    believed: Sequence[Believed], offers: Mapping[str, NodeOffer], now_s: float
+) -> Heirs:
+    """Return the workers that agents reported, as far as they are believed."""
+    heirs = Heirs([], {})
+    for worker in believed:
+        heirs.workers.append(worker_on(offers[worker.pilot_id], worker.worker_id, now_s))
+        heirs.messages[worker.worker_id] = worker.messages
+    return heirs
+
+
+def with_survivors(
+    heirs: Heirs,
+    *,
+    machine: GenerationMachine,
     standing: Standstill,
     generation: int,
-    believed: Sequence[Believed],
-    offers: Mapping[str, NodeOffer],
-    reported: Collection[str],
-    now_s: float,
-) -> tuple[list[Worker], dict[str, Sequence[protocol.Message]]]:
-    """Return the workers to adopt into a new machine, and what each has said.
+    present: AbstractSet[str],
+) -> Heirs:
+    """Return the heirs with those workers of a machine that stood still that live.
 
-    ``generation`` is the last that was complete; ``believed`` are those that agents reported that
-    are back, on the pilots in ``reported``: the other agents were connected all the time.
+    ``generation`` is the last that was complete; ``present``: pilots whose agents were connected
+    all the time.
     """
-    workers = [worker_on(offers[b.pilot_id], b.worker_id, now_s) for b in believed]
-    said: dict[str, Sequence[protocol.Message]] = {b.worker_id: b.said for b in believed}
-    for worker in old.crew.workers.values():
-        if not worker.is_alive or worker.pilot_id not in offers or worker.pilot_id in reported:
+    workers, messages = [*heirs.workers], {**heirs.messages}
+    for worker in machine.crew.alive():
+        if worker.pilot_id not in present:
             continue
         workers.append(worker)
-        is_member = worker.phase is WorkerPhase.MEMBER and worker.worker_id in old.crew.members
-        usual = _said(old, generation) if is_member else []
-        said[worker.worker_id] = standing.said.get(worker.worker_id, usual)
-    return workers, said
+        usual: Sequence[protocol.Message] = []
+        if worker.phase is WorkerPhase.MEMBER and worker.worker_id in machine.crew.members:
+            usual = _usual_messages(machine, generation)
+        messages[worker.worker_id] = standing.messages.get(worker.worker_id, usual)
+    return Heirs(workers, messages)
 
 
-def _said(old: GenerationMachine, generation: int) -> list[protocol.Message]:
-    there = [old.crew.workers[m] for m in old.crew.members if m in old.crew.workers]
-    members = tuple(worker.as_member(rank) for rank, worker in enumerate(there))
+def former_targets(
+    machine: GenerationMachine, offers: Mapping[str, NodeOffer]
+) -> stimuli.TargetsSet:
+    """Return the targets of a machine that stood still, as far as their agents are connected."""
+    plan, nodes = machine.plan, list[NodeOffer]()
+    for former in plan.targets.values():
+        offer = offers.get(former.pilot_id)
+        if offer is not None:
+            nodes.append(offer)
+    return stimuli.TargetsSet(offers=tuple(nodes), staying=plan.staying, batches=plan.batches)
+
+
+def _usual_messages(machine: GenerationMachine, generation: int) -> list[protocol.Message]:
+    """Return what a member of a complete generation has reported."""
+    workers = machine.crew.member_workers()
+    members = tuple(worker.as_member(rank) for rank, worker in enumerate(workers))
     commit = protocol.Commit(generation=generation, attempt=1, token="", members=members)
     entered = protocol.Entered(
         generation=generation,
         attempt=1,
         rank=0,
-        size=len(old.crew.members),
-        step=old.mark.step,
-        epoch=old.mark.epoch,
-        samples=old.mark.samples,
+        size=len(machine.crew.members),
+        step=machine.mark.step,
+        epoch=machine.mark.epoch,
+        samples=machine.mark.samples,
         pause_s=0.0,
         transfer_s=0.0,
     )
     return [commit, entered]
 
 
-LOG = logging.getLogger("bftrainer.trainers")
-
-
 class Cuts:
     """The nodes that each trainer must do without, as last logged."""
 
     def __init__(self) -> None:
-        self._told: dict[str, tuple[str, ...]] = {}
+        self._barred: dict[str, tuple[str, ...]] = {}  # by trainer
 
     def have_changed(self, trainers: Iterable[Trainer], now_s: float) -> bool:
         """Return whether the nodes that some trainer must do without have changed; log it."""
-        told = {t.record.trainer_id: tuple(barred(t, now_s)) for t in trainers}
-        told = {trainer_id: nodes for trainer_id, nodes in told.items() if nodes}
-        before, self._told = self._told, told
+        before, self._barred = self._barred, {}
         for trainer in trainers:
-            trainer_id = trainer.record.trainer_id
-            if told.get(trainer_id) == before.get(trainer_id):
+            trainer_id, nodes = trainer.record.trainer_id, tuple(barred(trainer, now_s))
+            if nodes:
+                self._barred[trainer_id] = nodes
+            if nodes == before.get(trainer_id, ()):
                 continue
             if why := sentence(trainer, now_s):
                 LOG.warning("trainer %s: %s", trainer_id, why)
             else:
                 LOG.info("trainer %s: its nodes can reach each other again", trainer_id)
-        return before != told
+        return before != self._barred
 
 
 def barred(trainer: Trainer, now_s: float) -> Mapping[str, float]:
@@ -163,13 +193,13 @@ def all_barred(
     trainers: Iterable[Trainer], among: Container[str] | None, now_s: float, ahead_s: float
 ) -> dict[str, Mapping[str, float]]:
     """Return them by trainer, for a decision about ``among``; times ``ahead_s`` later."""
-    found: dict[str, Mapping[str, float]] = {}
+    barred_since_s: dict[str, Mapping[str, float]] = {}
     for trainer in trainers:
         if among is None or trainer.record.trainer_id in among:
             since_s = {node: s + ahead_s for node, s in barred(trainer, now_s).items()}
             if since_s:
-                found[trainer.record.trainer_id] = since_s
-    return found
+                barred_since_s[trainer.record.trainer_id] = since_s
+    return barred_since_s
 
 
 def sentence(trainer: Trainer, now_s: float) -> str:

@@ -179,7 +179,7 @@ def _adopt(raw: Mapping[str, bytes]) -> None:
     )
     believed = found.believed.get("t1", [])
     workers = [worker_on(offer(b.pilot_id[2:]), b.worker_id, 1.0) for b in believed]
-    adopt(machine, workers, {b.worker_id: b.said for b in believed})
+    adopt(machine, workers, {b.worker_id: b.messages for b in believed})
     for now_s in (1.0, 2.0, 100.0):
         machine.handle(stimuli.TargetsSet(offers=(offer("n1"), offer("n2"))), now_s)
     assert all(dict(_RECORD.workers).get(m) for m in machine.crew.members)
