@@ -18,8 +18,8 @@ from bftrainer.decide.throughput.curves import (
     add_sample,
 )
 from bftrainer.fleet.pilots.pilots import PilotBook
-from bftrainer.fleet.trainers.costs import SPAN_S, RescaleBudget
 from bftrainer.fleet.trainers.quarantine import Quarantine
+from bftrainer.fleet.trainers.rescale_budget import SPAN_S, RescaleBudget
 from bftrainer.fleet.wire.endpoint import AgentConfig
 from bftrainer.fleet.wire.keys import generate_pair, save_pair
 from bftrainer.fleet.wire.messages import Hello, Leaving

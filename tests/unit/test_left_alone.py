@@ -7,7 +7,7 @@ from dataclasses import replace
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.fleet.generations.members import Rescaled
-from bftrainer.fleet.trainers.costs import SPAN_S, RescaleBudget
+from bftrainer.fleet.trainers.rescale_budget import SPAN_S, RescaleBudget
 from bftrainer.model import canonical
 from bftrainer.model.cluster import NodeState
 from bftrainer.model.decision import Cooling, DecisionInput, Memory, Plan, Settings

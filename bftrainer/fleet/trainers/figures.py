@@ -29,7 +29,7 @@ class FigureBook:
         self,
         record: TrainerRecord,
         worker_id: str,
-        told: TrainingLoss | GpusInUse,
+        report: TrainingLoss | GpusInUse,
         members: Collection[str],
     ) -> TrainerRecord:
         """Return a trainer's record after a report of one of its workers, or of its agent.
@@ -37,20 +37,22 @@ class FigureBook:
         Args:
             record: the trainer's; of one that has ended, or another generation, it stays as it is.
             worker_id: who reports.
-            told: the report.
+            report: what it says.
             members: workers whose figures count: those of the present generation, and of losses
                 those that have come to the end of the training.
         """
         if record.state.is_final or worker_id not in members:
             return record
-        if isinstance(told, GpusInUse):
-            gpus = _of_members(self._gpus, record.trainer_id, worker_id, told, members)
-            use = gpu_use_of(gpu for report in gpus.values() for gpu in report.gpus)
-            return _with(record, replace(record.progress, gpu_use=use))
-        if told.generation < record.progress.generation:
+        if isinstance(report, GpusInUse):
+            in_use = _of_members(self._gpus, record.trainer_id, worker_id, report, members)
+            gpus: list[Gpu] = []
+            for latest in in_use.values():
+                gpus += latest.gpus
+            return _with(record, replace(record.progress, gpu_use=gpu_use_of(gpus)))
+        if report.generation < record.progress.generation:
             return record
-        losses = _of_members(self._losses, record.trainer_id, worker_id, told, members)
-        loss, weight = mean_loss((report.loss, report.weight) for report in losses.values())
+        losses = _of_members(self._losses, record.trainer_id, worker_id, report, members)
+        loss, weight = mean_loss((latest.loss, latest.weight) for latest in losses.values())
         if not weight:
             return record
         is_finite = loss is not None
@@ -59,7 +61,9 @@ class FigureBook:
     def gpu_use_on(self, trainer_id: str, worker_id: str) -> GpuLoad | None:
         """Return what a worker's node told of its GPUs last; None: nothing."""
         report = self._gpus.get(trainer_id, {}).get(worker_id)
-        return None if report is None else gpu_use_of(report.gpus)
+        if report is None:
+            return None
+        return gpu_use_of(report.gpus)
 
     def forget(self, trainer_id: str) -> None:
         """Drop a trainer that is parked or final."""
@@ -71,19 +75,20 @@ def _of_members(
     book: dict[str, dict[str, T]],
     trainer_id: str,
     worker_id: str,
-    told: T,
+    report: T,
     members: Collection[str],
 ) -> dict[str, T]:
     """Add a report; return those of the present members."""
     before = book.get(trainer_id, {})
-    now = {name: report for name, report in before.items() if name in members}
-    now[worker_id] = told
-    book[trainer_id] = now
-    return now
+    latest = book[trainer_id] = {name: r for name, r in before.items() if name in members}
+    latest[worker_id] = report
+    return latest
 
 
 def _with(record: TrainerRecord, progress: TrainerProgress) -> TrainerRecord:
-    return record if progress == record.progress else replace(record, progress=progress)
+    if progress == record.progress:
+        return record
+    return replace(record, progress=progress)
 
 
 def gpu_use_of(gpus: Iterable[Gpu]) -> GpuLoad | None:
@@ -91,18 +96,21 @@ def gpu_use_of(gpus: Iterable[Gpu]) -> GpuLoad | None:
 
     A GPU that tells one of the two only counts there; None if none tells any.
     """
-    listed = list(gpus)
-    uses = [gpu.use_percent for gpu in listed if gpu.use_percent is not None]
-    memory = [
-        (gpu.memory_used_mib, gpu.memory_total_mib)
-        for gpu in listed
-        if gpu.memory_used_mib is not None and gpu.memory_total_mib is not None
-    ]
-    if not uses and not memory:
+    n_use = n_memory = 0
+    use_percent = used_mib = total_mib = 0.0
+    for gpu in gpus:
+        if gpu.use_percent is not None:
+            n_use += 1
+            use_percent += gpu.use_percent
+        if gpu.memory_used_mib is not None and gpu.memory_total_mib is not None:
+            n_memory += 1
+            used_mib += gpu.memory_used_mib
+            total_mib += gpu.memory_total_mib
+    if not n_use and not n_memory:
         return None
     return GpuLoad(
-        gpus=max(len(uses), len(memory)),
-        use_percent=sum(uses) / len(uses) if uses else None,
-        memory_used_mib=sum(used for used, _ in memory) if memory else None,
-        memory_total_mib=sum(total for _, total in memory) if memory else None,
+        gpus=max(n_use, n_memory),
+        use_percent=use_percent / n_use if n_use else None,
+        memory_used_mib=used_mib if n_memory else None,
+        memory_total_mib=total_mib if n_memory else None,
     )

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from bftrainer.fleet.trainers.creation import Trainer
 from bftrainer.model.trainer import TrainerRecord, as_decided, withheld
@@ -56,8 +57,16 @@ def occupancy_of(
                 worker.node not in training or worker.node in machine.plan.targets
             ):
                 training[worker.node] = trainer_id
-    alone = {node: one for node, one in occupied.items() if node not in training}
-    return Occupancy(training=training, occupied=alone, settled_until_s=settled)
+    for node in occupied.keys() & training.keys():
+        del occupied[node]
+    return Occupancy(training=training, occupied=occupied, settled_until_s=settled)
+
+
+class _Decided(NamedTuple):
+    """A trainer's record, and how decisions read it."""
+
+    record: TrainerRecord
+    as_decided: TrainerRecord
 
 
 class Waiting:
@@ -66,7 +75,7 @@ class Waiting:
     def __init__(self, records: Mapping[str, TrainerRecord], clock: Callable[[], float]) -> None:
         self._records, self._clock = records, clock
         self._begins_s: float | None = None  # when the next trainer begins
-        self._decided: dict[str, tuple[TrainerRecord, TrainerRecord]] = {}  # record, as decided
+        self._decided: dict[str, _Decided] = {}
 
     def withheld(self) -> dict[str, str]:
         """Return the trainers that are to have no nodes now, each with a sentence."""
@@ -74,11 +83,17 @@ class Waiting:
 
     def eligible(self) -> tuple[TrainerRecord, ...]:
         """Return the records that a decision may give nodes to, in FCFS order."""
-        now_s, without = self._clock(), self.withheld()
-        waiting = [r for r in self._records.values() if not r.state.is_final]
-        begins = [r.spec.begin_s for r in waiting if r.spec.begin_s is not None]
-        self._begins_s = min((at_s for at_s in begins if at_s > now_s), default=None)
-        return tuple(r for r in waiting if r.trainer_id not in without)
+        now_s, withheld_ids, eligible = self._clock(), self.withheld(), list[TrainerRecord]()
+        self._begins_s = None
+        for record in self._records.values():
+            if record.state.is_final:
+                continue
+            begin_s = record.spec.begin_s
+            if begin_s is not None and begin_s > now_s:
+                self._begins_s = min(begin_s, self._begins_s or begin_s)
+            if record.trainer_id not in withheld_ids:
+                eligible.append(record)
+        return tuple(eligible)
 
     def has_begun(self) -> bool:
         """Return whether a trainer's time to begin has come since the last call of ``eligible``."""
@@ -86,11 +101,10 @@ class Waiting:
 
     def as_decided(self, records: Sequence[TrainerRecord]) -> tuple[TrainerRecord, ...]:
         """Return records as decisions read them; of hundreds that wait, only changed ones anew."""
-        known, now = self._decided, {}
+        before, self._decided = self._decided, {}
         for record in records:
-            pair = known.get(record.trainer_id)
-            if pair is None or pair[0] is not record:
-                pair = record, as_decided(record)
-            now[record.trainer_id] = pair
-        self._decided = now
-        return tuple(decided for _, decided in now.values())
+            decided = before.get(record.trainer_id)
+            if decided is None or decided.record is not record:
+                decided = _Decided(record, as_decided(record))
+            self._decided[record.trainer_id] = decided
+        return tuple(decided.as_decided for decided in self._decided.values())

@@ -29,8 +29,8 @@ FADES_S = 4.0 * MAX_COOL_DOWN_S  # after the last failure; then all is forgotten
 class _Row:
     """Failures on one node without success between them."""
 
-    by: list[str] = field(default_factory=list)  # trainers, in order
-    held: int = 0  # number held against the node
+    trainers: list[str] = field(default_factory=list)  # in order
+    n_held: int = 0  # number held against the node
     at_s: float = 0.0
     cause: str = ""
     cooling: Cooling | None = None
@@ -43,7 +43,7 @@ class Quarantine:
         """Let a node cool down for ``first_s``, then twice as long each time; 0: never."""
         self.first_s = first_s
         self._rows: dict[str, _Row] = {}
-        self._told: set[str] = set()
+        self._cooling: set[str] = set()  # at the last look
 
     def failed(
         self, node: str, trainer_id: str, cause: str, now_s: float, *, has_trained: bool = True
@@ -52,14 +52,14 @@ class Quarantine:
         row = self._rows.setdefault(node, _Row())
         if now_s - row.at_s > FADES_S:
             row = self._rows[node] = _Row()
-        others = set(row.by) - {trainer_id}
-        row.by.append(trainer_id)
+        is_others = any(other_id != trainer_id for other_id in row.trainers)
+        row.trainers.append(trainer_id)
         row.at_s, row.cause = now_s, cause
-        if others:
+        if is_others:
             self._hold(row, now_s)
-        elif not row.held and len(row.by) >= SUSPECT:
+        elif not row.n_held and len(row.trainers) >= SUSPECT:
             self._cool(row, self.first_s, now_s)
-        elif not row.held and not has_trained:
+        elif not row.n_held and not has_trained:
             self._cool(row, min(self.first_s, ELSEWHERE_S), now_s)
 
     def trains(self, trainer_id: str, nodes: Collection[str], now_s: float) -> None:
@@ -70,13 +70,15 @@ class Quarantine:
         for node in nodes:
             self._rows.pop(node, None)
         for row in self._rows.values():
-            unexplained = len(row.by) - row.held
-            if unexplained and row.by[-1] == trainer_id:
+            unexplained = len(row.trainers) - row.n_held
+            if unexplained and row.trainers[-1] == trainer_id:
                 self._hold(row, now_s)
 
     def ended(self, trainer_id: str) -> None:
         """A trainer is final; drop failures that it alone had on a node."""
-        self._rows = {n: r for n, r in self._rows.items() if r.held or set(r.by) != {trainer_id}}
+        self._rows = {
+            n: r for n, r in self._rows.items() if r.n_held or set(r.trainers) != {trainer_id}
+        }
 
     def cooling(self, now_s: float) -> Mapping[str, Cooling]:
         """Return the nodes that decisions must not use now."""
@@ -89,13 +91,13 @@ class Quarantine:
 
     def has_changed(self, now_s: float) -> bool:
         """Return whether the set of cooling nodes has changed since the last call."""
-        before, self._told = self._told, set(self.cooling(now_s)) if self._rows else set()
-        return before != self._told
+        before, self._cooling = self._cooling, set(self.cooling(now_s))
+        return before != self._cooling
 
     def _hold(self, row: _Row, now_s: float) -> None:
-        row.held = len(row.by)
-        if row.held >= HELD:
-            doublings = min(16, row.held - HELD)
+        row.n_held = len(row.trainers)
+        if row.n_held >= HELD:
+            doublings = min(16, row.n_held - HELD)
             self._cool(row, min(MAX_COOL_DOWN_S, self.first_s * 2.0**doublings), now_s)
 
     def _cool(self, row: _Row, seconds: float, now_s: float) -> None:
@@ -103,7 +105,7 @@ class Quarantine:
             return
         row.cooling = Cooling(
             until_s=now_s + seconds,
-            failures=len(row.by),
-            trainer_id=row.by[-1],
+            failures=len(row.trainers),
+            trainer_id=row.trainers[-1],
             cause=row.cause,
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from bftrainer.elastic import protocol
 from bftrainer.elastic.protocol import MAX_REPORTS, Diverged, Progress, Remarked, Reported, Saved
@@ -32,8 +33,10 @@ from bftrainer.model.trainer import (
     TrainerState,
 )
 
+CANCELLED = "Cancelled by its user."
 KEPT = 8  # lives whose length is remembered
 MOST_REMARKS = 12  # of a trainer
+SAVE_GRACE_S = 30.0  # time for a cancelled trainer's workers to save and leave
 
 
 def written(record: TrainerRecord) -> TrainerRecord:
@@ -41,9 +44,11 @@ def written(record: TrainerRecord) -> TrainerRecord:
 
     The release before does not know ``lives``, and must be able to take over.
     """
-    now = record.lives
-    is_first = now.starts <= 1 and not now.lasted_s and now.lost == now.furthest == Mark()
-    return replace(record, lives=Lives()) if is_first and now != Lives() else record
+    lives = record.lives
+    is_first = lives.starts <= 1 and not lives.lasted_s and lives.lost == lives.furthest == Mark()
+    if is_first and lives != Lives():
+        return replace(record, lives=Lives())
+    return record
 
 
 def read(record: TrainerRecord) -> TrainerRecord:
@@ -56,25 +61,31 @@ def read(record: TrainerRecord) -> TrainerRecord:
 
 def began(lives: Lives, at: Mark | None, now_s: float) -> Lives:
     """Return them after a start without survivors; ``at`` is None until that is told."""
-    new = replace(lives, starts=lives.starts + 1, is_told=False, began_s=now_s)
-    return new if at is None else progressed_lives(new, at)
+    lives = replace(lives, starts=lives.starts + 1, is_told=False, began_s=now_s)
+    if at is None:
+        return lives
+    return progressed_lives(lives, at)
 
 
 def progressed_lives(lives: Lives, to: Mark) -> Lives:
     """Return them after a report of the present life."""
     if lives.is_told:
-        return replace(lives, reached=to) if to.is_beyond(lives.reached) else lives
-    before, lost = lives.reached, lives.lost
+        if to.is_beyond(lives.reached):
+            lives = replace(lives, reached=to)
+        return lives
+    before, starts = lives.reached, lives.starts
+    if to.is_beyond(lives.furthest):
+        starts = 1
     return replace(
         lives,
         is_told=True,
         reached=to,
         lost=Mark(
-            step=lost.step + max(0, before.step - to.step),
-            epoch=lost.epoch + max(0, before.epoch - to.epoch),
-            samples=lost.samples + max(0, before.samples - to.samples),
+            step=lives.lost.step + max(0, before.step - to.step),
+            epoch=lives.lost.epoch + max(0, before.epoch - to.epoch),
+            samples=lives.lost.samples + max(0, before.samples - to.samples),
         ),
-        starts=1 if to.is_beyond(lives.furthest) else lives.starts,
+        starts=starts,
         furthest=lives.furthest.joined(to),
     )
 
@@ -87,13 +98,11 @@ def ended(lives: Lives, now_s: float, *, is_saved: bool) -> Lives:
     return replace(lives, lasted_s=lasted_s[-KEPT:])
 
 
-SAVE_GRACE_S = 30.0  # time for a cancelled trainer's workers to save and leave
-CANCELLED = "Cancelled by its user."
-
-
 def save_grace_s(contract: CheckpointContract | None) -> float:
     """Return how long a cancelled trainer may take; programs declare it themselves."""
-    return SAVE_GRACE_S if contract is None else contract.grace_s
+    if contract is None:
+        return SAVE_GRACE_S
+    return contract.grace_s
 
 
 def cancelling(grace_s: float) -> str:
@@ -112,7 +121,9 @@ def cancelled(record: TrainerRecord, step: int, *, is_saved: bool) -> str:
 
 def still(record: TrainerRecord, reason: str) -> str:
     """Return the reason to show in a state that is not final."""
-    return reason if record.cancelled_s is None else record.reason
+    if record.cancelled_s is None:
+        return reason
+    return record.reason
 
 
 def last_progress(progress: TrainerProgress, machine: GenerationMachine) -> TrainerProgress:
@@ -131,14 +142,14 @@ def last_progress(progress: TrainerProgress, machine: GenerationMachine) -> Trai
 def complete(spec: TrainerSpec, done: Ended) -> str:
     """Say that the training is complete, or how much of it the script did."""
     if spec.runtime == "torch":  # others may count what they like
-        for what, wanted, has in (
+        for unit, goal, progress in (
             ("epochs", spec.epochs, done.epoch),
             ("samples", spec.samples, done.samples),
             ("steps", spec.steps, done.step),
         ):
-            if wanted is not None and has < wanted:
+            if goal is not None and progress < goal:
                 return (
-                    f"Its script ended after {has} of {wanted} {what} (--{what}): it left its"
+                    f"Its script ended after {progress} of {goal} {unit} (--{unit}): it left its"
                     " loop, or its checkpoint is one of a training that was complete."
                 )
     return "Its training is complete."
@@ -148,8 +159,10 @@ def lived(record: TrainerRecord, said: Progress) -> TrainerRecord:
     """Return the record with what a report of the present generation says of this life."""
     if said.generation != record.progress.generation:
         return record
-    now = progressed_lives(record.lives, mark_of(said))
-    return record if now is record.lives else replace(record, lives=now)
+    lives = progressed_lives(record.lives, mark_of(said))
+    if lives is record.lives:
+        return record
+    return replace(record, lives=lives)
 
 
 def progressed(
@@ -176,25 +189,32 @@ def rescaled(
     record: TrainerRecord, done: Rescaled | Regrouped, costs: MeasuredCosts, now_s: float
 ) -> TrainerRecord:
     """Return the record after a complete generation; the agents may have announced it."""
-    has_shrunk = done.size < done.size_before
+    shrunk_s, saved_step = record.shrunk_s, record.saved_step
+    if done.size < done.size_before and record.spec.rescale_rest_s:
+        shrunk_s = now_s
+    if is_start(done):
+        saved_step = done.step or None
+    diverged, remarks = record.diverged, list[Remark]()
+    if is_undone(diverged, done.step):
+        diverged = None
+    for remark in record.remarks:
+        is_present = remark.generation in (0, done.generation)
+        if is_present and not is_undone(remark, done.step):
+            remarks.append(remark)
     return replace(
         record,
         last_generation=max(record.last_generation, done.generation),
         state=TrainerState.RUNNING,
         reason=still(record, ""),
         started_s=record.started_s if record.started_s is not None else now_s,
-        rescales=record.rescales + (1 if done.size_before else 0),
+        rescales=record.rescales + bool(done.size_before),
         costs=costs,
         progress=_entered(record.progress, done, now_s),
         lives=_begun(record, done, now_s),
-        shrunk_s=now_s if has_shrunk and record.spec.rescale_rest_s else record.shrunk_s,
-        saved_step=done.step or None if is_start(done) else record.saved_step,
-        diverged=None if is_undone(record.diverged, done.step) else record.diverged,
-        remarks=tuple(
-            remark
-            for remark in record.remarks
-            if not is_undone(remark, done.step) and remark.generation in (0, done.generation)
-        ),
+        shrunk_s=shrunk_s,
+        saved_step=saved_step,
+        diverged=diverged,
+        remarks=tuple(remarks),
     )
 
 
@@ -205,7 +225,9 @@ def is_start(done: Rescaled | Regrouped) -> bool:
 
 def with_checkpoint(record: TrainerRecord, said: Saved) -> TrainerRecord:
     """Return the record after a checkpoint was written."""
-    return record if said.step == record.saved_step else replace(record, saved_step=said.step)
+    if said.step == record.saved_step:
+        return record
+    return replace(record, saved_step=said.step)
 
 
 def is_undone(said: Divergence | Remark | None, step: int) -> bool:
@@ -225,14 +247,18 @@ def with_remark(record: TrainerRecord, said: Remarked) -> TrainerRecord:
 
     Of a kind the first is kept, and that of the newest generation.
     """
-    same = [remark for remark in record.remarks if remark.kind == said.kind]
-    if any(remark.generation >= said.generation for remark in same):
+    remarks: list[Remark] = []
+    for remark in record.remarks:
+        if remark.kind != said.kind:
+            remarks.append(remark)
+        elif remark.generation >= said.generation:
+            return record
+    if len(remarks) >= MOST_REMARKS:
         return record
-    others = tuple(remark for remark in record.remarks if remark.kind != said.kind)
-    if len(others) >= MOST_REMARKS:
-        return record
-    new = Remark(kind=said.kind, step=said.step, generation=said.generation, cause=said.cause)
-    return replace(record, remarks=(*others, new))
+    remarks.append(
+        Remark(kind=said.kind, step=said.step, generation=said.generation, cause=said.cause)
+    )
+    return replace(record, remarks=tuple(remarks))
 
 
 def _begun(record: TrainerRecord, done: Rescaled | Regrouped, now_s: float) -> Lives:
@@ -262,6 +288,9 @@ def _attained_node_s(progress: TrainerProgress, now_s: float) -> float:
 def _entered(
     progress: TrainerProgress, done: Rescaled | Regrouped, now_s: float
 ) -> TrainerProgress:
+    backend, batch = "", progress.batch
+    if isinstance(done, Rescaled):
+        backend, batch = done.backend, done.batch
     return replace(
         progress,
         generation=done.generation,
@@ -272,45 +301,53 @@ def _entered(
         samples_per_s=0.0,
         reported_s=now_s,
         node_s=_attained_node_s(progress, now_s),
-        backend=done.backend if isinstance(done, Rescaled) else "",
-        batch=done.batch if isinstance(done, Rescaled) else progress.batch,
+        backend=backend,
+        batch=batch,
     )
 
 
 def changed(record: TrainerRecord, change: TrainerChange, now_s: float) -> TrainerRecord:
     """Return the record after a change; it is equal if there was nothing to change."""
-    held_s = record.held_s
-    if change.is_held is not None:
-        held_s = (held_s or now_s) if change.is_held else None
-    rung_s = record.rung_s if change.budget in (None, record.spec.budget) else None
+    held_s, rung_s = record.held_s, record.rung_s
+    if change.is_held is False:
+        held_s = None
+    elif change.is_held:
+        held_s = held_s or now_s
+    if change.budget not in (None, record.spec.budget):
+        rung_s = None
     return replace(record, spec=change.applied(record.spec), held_s=held_s, rung_s=rung_s)
 
 
 def unmet(spec: TrainerSpec, others: Mapping[str, TrainerRecord]) -> tuple[str, ...]:
     """Return the trainers that a submitted one has to wait for."""
-    asked = dict.fromkeys((*spec.after, *spec.after_any))
-    return tuple(i for i in asked if not (i in others and _meets(others[i], spec)))
+    unmet_ids: list[str] = []
+    for trainer_id in dict.fromkeys((*spec.after, *spec.after_any)):
+        other = others.get(trainer_id)
+        if other is None or not _meets(other, spec):
+            unmet_ids.append(trainer_id)
+    return tuple(unmet_ids)
 
 
 def freed(ended: TrainerRecord, others: Iterable[TrainerRecord]) -> tuple[TrainerRecord, ...]:
     """Return the records that no longer wait for a trainer, now that it has ended."""
-    return tuple(
-        replace(other, waits_for=tuple(i for i in other.waits_for if i != ended.trainer_id))
-        for other in others
-        if ended.trainer_id in other.waits_for
-        and not other.state.is_final
-        and _meets(ended, other.spec)
-    )
+    freed_records: list[TrainerRecord] = []
+    for other in others:
+        if ended.trainer_id not in other.waits_for or other.state.is_final:
+            continue
+        if _meets(ended, other.spec):
+            waits_for = tuple(i for i in other.waits_for if i != ended.trainer_id)
+            freed_records.append(replace(other, waits_for=waits_for))
+    return tuple(freed_records)
 
 
 def again(record: TrainerRecord) -> TrainerSpec:
     """Return what is submitted when a trainer that has ended is requeued."""
-    spec, left = record.spec, set(record.waits_for)
+    spec, unmet_ids = record.spec, set(record.waits_for)
     return replace(
         spec,
         hold=False,
-        after=tuple(i for i in spec.after if i in left),
-        after_any=tuple(i for i in spec.after_any if i in left),
+        after=tuple(i for i in spec.after if i in unmet_ids),
+        after_any=tuple(i for i in spec.after_any if i in unmet_ids),
     )
 
 
@@ -331,7 +368,9 @@ def is_at_rung(spec: TrainerSpec, done: Ended) -> bool:
         return False
     if spec.runtime != "torch":  # others may count what they like
         return True
-    return (done.samples if spec.epochs is None else done.epoch) >= budget
+    if spec.epochs is None:
+        return done.samples >= budget
+    return done.epoch >= budget
 
 
 def at_rung(record: TrainerRecord, done: Ended, now_s: float) -> TrainerRecord:
@@ -363,22 +402,26 @@ def with_reports(record: TrainerRecord, said: Reported, now_s: float) -> Trainer
     """
     if said.generation < record.progress.generation or not said.reports:
         return record
-    heard_s = {_position(one): one.reported_s for one in record.reports}
-    first = _position(said.reports[0])
-    reports = (
-        *(one for one in record.reports if _position(one) < first),
-        *(
+    first, reported_s, reports = _position(said.reports[0]), dict[_Position, float](), []
+    for report in record.reports:
+        position = _position(report)
+        reported_s[position] = report.reported_s
+        if position < first:
+            reports.append(report)
+    for message in said.reports:
+        at_s = reported_s.get(_position(message), now_s)
+        reports.append(
             Report(
-                value=one.value,
-                step=one.step,
-                epoch=one.epoch,
-                samples=one.samples,
-                reported_s=heard_s.get(_position(one), now_s),
+                value=message.value,
+                step=message.step,
+                epoch=message.epoch,
+                samples=message.samples,
+                reported_s=at_s,
             )
-            for one in said.reports
-        ),
-    )
-    return record if reports == record.reports else replace(record, reports=thinned(reports))
+        )
+    if tuple(reports) == record.reports:
+        return record
+    return replace(record, reports=thinned(tuple(reports)))
 
 
 def thinned(reports: tuple[Report, ...]) -> tuple[Report, ...]:
@@ -388,8 +431,16 @@ def thinned(reports: tuple[Report, ...]) -> tuple[Report, ...]:
     return reports
 
 
-def _position(report: Report | protocol.Report) -> tuple[int, int, int]:
-    return report.samples, report.epoch, report.step
+class _Position(NamedTuple):
+    """Where in a training something was reported."""
+
+    samples: int
+    epoch: int
+    step: int
+
+
+def _position(report: Report | protocol.Report) -> _Position:
+    return _Position(report.samples, report.epoch, report.step)
 
 
 def check_growth(record: TrainerRecord, change: TrainerChange) -> bool:

@@ -79,13 +79,15 @@ class SpeedBook:
         self.found += now.is_slow
         LOG.info("%s: %s trains at %.2f of the others", trainer_id, node, now.fraction)
         fraction = round(now.fraction, 4)
-        one = Straggler(node=node, generation=generation, fraction=fraction, is_slow=now.is_slow)
-        self._write(trainer_id, "straggler", one)
+        verdict = Straggler(
+            node=node, generation=generation, fraction=fraction, is_slow=now.is_slow
+        )
+        self._write(trainer_id, "straggler", verdict)
 
     def is_uneven(self, trainer_id: str) -> bool:
         """True if a straggler slows the trainer, so its throughput is not typical of its size."""
-        known = self._fields.get(trainer_id)
-        return known is not None and known.is_uneven(self.threshold)
+        field = self._fields.get(trainer_id)
+        return field is not None and field.is_uneven(self.threshold)
 
     def staying(self, trainer_id: str, pairs: Mapping[str, str]) -> None:
         """Set the stragglers of a trainer that stay until their replacement trains."""
@@ -100,14 +102,14 @@ class SpeedBook:
         for node, replacement in self._staying.get(trainer_id, {}).items():
             if node in before.standings and node not in done.nodes and replacement in done.nodes:
                 self.replaced += 1
-                one = Replaced(
+                replaced = Replaced(
                     node=node,
                     replacement=replacement,
                     generation=done.generation,
                     fraction=before.standings[node].told,
                     pause_s=done.pause_s,
                 )
-                self._write(trainer_id, "straggler-replaced", one)
+                self._write(trainer_id, "straggler-replaced", replaced)
         self._fields[trainer_id] = entered(before, done.generation, done.nodes)
 
     def forget(self, trainer_id: str) -> None:
@@ -117,8 +119,9 @@ class SpeedBook:
 
     def speeds(self, remembered: Collection[str]) -> dict[str, float]:
         """Return the fractions of slow nodes; 1.0 for remembered ones that are no longer slow."""
-        found: dict[str, float] = {}
-        for known in self._fields.values():
-            found |= dict.fromkeys(sorted(known.quick(self.threshold) & set(remembered)), 1.0)
-            found |= known.slow()
-        return found
+        fractions: dict[str, float] = {}
+        for field in self._fields.values():
+            quick = field.quick(self.threshold) & set(remembered)
+            fractions |= dict.fromkeys(sorted(quick), 1.0)
+            fractions |= field.slow()
+        return fractions

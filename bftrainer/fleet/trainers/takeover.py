@@ -16,7 +16,6 @@ from dataclasses import replace
 from bftrainer.journal.journal import Journal
 from bftrainer.model.canonical import CanonicalError, from_plain
 from bftrainer.model.decision import Ends, Losses, Memory, Settings
-from bftrainer.model.fairness import Usage
 
 LOG = logging.getLogger("bftrainer.trainers")
 
@@ -29,20 +28,22 @@ def remembered(journal: Journal, settings: Settings, assignment: Mapping[str, st
         if entry is None:
             return memory
         plain = entry.payload  # of hundreds of trainers; two parts are wanted
-        known = from_plain(plain.get("plan", {}).get("memory"), Memory)
+        earlier = from_plain(plain.get("plan", {}).get("memory"), Memory)
         then = from_plain(plain.get("input", {}).get("settings"), Settings)
     except CanonicalError as problem:  # written by another release
         LOG.warning("what an earlier daemon learnt cannot be read: %s", problem)
         return memory
-    is_same = (then.policy, then.policy_options) == (settings.policy, settings.policy_options)
-    return replace(
-        memory,
-        ends=Ends(took_s=known.ends.took_s, joined_s=known.ends.joined_s),
-        slow_nodes=known.slow_nodes if settings.straggler_threshold else {},
-        losses=_without_the_absence(known.losses) if settings.expects_losses else Losses(),
-        usage=known.usage if settings.fair_share_half_life_s is not None else Usage(),
-        policy_state=known.policy_state if is_same else None,
-    )
+    ends = Ends(took_s=earlier.ends.took_s, joined_s=earlier.ends.joined_s)
+    memory = replace(memory, ends=ends)
+    if settings.straggler_threshold:
+        memory = replace(memory, slow_nodes=earlier.slow_nodes)
+    if settings.expects_losses:
+        memory = replace(memory, losses=_without_the_absence(earlier.losses))
+    if settings.fair_share_half_life_s is not None:
+        memory = replace(memory, usage=earlier.usage)
+    if (then.policy, then.policy_options) == (settings.policy, settings.policy_options):
+        memory = replace(memory, policy_state=earlier.policy_state)
+    return memory
 
 
 def _without_the_absence(losses: Losses) -> Losses:

@@ -23,7 +23,6 @@ from bftrainer.fleet.generations.generation import mark_of
 from bftrainer.fleet.runtimes.base import load_runtime, worker_config
 from bftrainer.fleet.trainers import record_updates, unreachable
 from bftrainer.fleet.trainers.costs import (
-    RescaleBudget,
     learn_leaving,
     learn_progress,
     learn_rescale,
@@ -41,6 +40,7 @@ from bftrainer.fleet.trainers.log_files import WorkerFacts, log_files, worker_fa
 from bftrainer.fleet.trainers.occupancy import Occupancy, Waiting, occupancy_of
 from bftrainer.fleet.trainers.quarantine import Quarantine
 from bftrainer.fleet.trainers.reported_workers import AgentReports, has_heard
+from bftrainer.fleet.trainers.rescale_budget import RescaleBudget
 from bftrainer.fleet.trainers.speeds import SpeedBook
 from bftrainer.fleet.trainers.study_news import StudyNews
 from bftrainer.fleet.wire.messages import DaemonMessage, KillWorker, TellWorker, WorkerReport
