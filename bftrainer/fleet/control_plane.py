@@ -154,8 +154,8 @@ class ControlPlane:
         self.agents.connected[pilot_id] = hello
         was_away = self.agents.away.pop(pilot_id, None) is not None
         self._listener.came(pilot_id)
-        own = self.interpreters(self._user_of(pilot_id))
-        self.server.send(pilot_id, self.agents.welcome(own))
+        interpreters = self.interpreters(self._user_of(pilot_id))
+        self.server.send(pilot_id, self.agents.welcome(interpreters))
         if self.is_adopting or was_away:
             self.trainers.reports.keep(pilot_id, hello.workers)
             self._reached()
@@ -213,10 +213,12 @@ class ControlPlane:
 
     def offers(self) -> dict[str, NodeOffer]:
         """Return the nodes that trainers may use now, by pilot."""
-        leaving = set(self._leaving())
-        there = [p for p in self.agents.connected if p not in leaving]
-        offers = {p: self.agents.offer(p, self._user_of(p)) for p in there}
-        return {p: offer for p, offer in offers.items() if offer is not None}
+        leaving, offers = set(self._leaving()), dict[str, NodeOffer]()
+        for pilot_id in self.agents.connected:
+            offer = self.agents.offer(pilot_id, self._user_of(pilot_id))
+            if offer is not None and pilot_id not in leaving:
+                offers[pilot_id] = offer
+        return offers
 
     def adopt(self, missing: Collection[str] = ()) -> None:
         """Take over the workers that agents of an earlier incarnation have reported.
@@ -251,6 +253,8 @@ class ControlPlane:
 
         Agents run them: one that serves a ``user`` alone is told none of anybody else's.
         """
-        records = self.trainers.waiting_and_running()
-        own = [record.spec for record in records if user in ("", record.spec.user)]
-        return sorted({template_of(spec) for spec in own} - {""})
+        interpreters = set[str]()
+        for record in self.trainers.waiting_and_running():
+            if user in ("", record.spec.user):
+                interpreters.add(template_of(record.spec))
+        return sorted(interpreters - {""})

@@ -104,8 +104,9 @@ class Lifecycle:
 
     def in_words(self, ahead_s: float = 0.0) -> str:
         """Return the history in words, local times; the wall clock is ``ahead_s`` of its own."""
-        return ", ".join(
-            f"{one.phase} {time.strftime('%H:%M:%S', time.localtime(one.at_s + ahead_s))}"
-            + (f" ({one.why})" if one.why else "")
-            for one in self.history
-        )
+        words: list[str] = []
+        for change in self.history:
+            at = time.strftime("%H:%M:%S", time.localtime(change.at_s + ahead_s))
+            why = f" ({change.why})" if change.why else ""
+            words.append(f"{change.phase} {at}{why}")
+        return ", ".join(words)

@@ -17,6 +17,8 @@ from typing import Any
 from bftrainer.elastic.fields import in_one_line
 from bftrainer.model.errors import BftError, ExitCode
 
+MOST = 100  # sentences of one trouble; later ones are not logged
+
 
 class OneLine(logging.Formatter):
     """Escapes line breaks and control characters; tracebacks follow, indented."""
@@ -51,7 +53,9 @@ def configure_logging(level: str, log_file: Path | None) -> None:
     """
     handler: logging.Handler
     try:
-        handler = RotatedFile(log_file) if log_file else logging.StreamHandler()
+        handler = logging.StreamHandler()
+        if log_file:
+            handler = RotatedFile(log_file)
     except OSError as problem:
         raise BftError(
             "BFT-2215",
@@ -70,9 +74,6 @@ def configure_logging(level: str, log_file: Path | None) -> None:
     root.propagate = False
 
 
-MOST = 100  # sentences of one trouble; later ones are not logged
-
-
 class SaidOnce:
     """The sentences said since all was well."""
 
@@ -81,10 +82,10 @@ class SaidOnce:
 
     def new(self, sentences: Iterable[str]) -> tuple[str, ...]:
         """Return the sentences that were not said yet."""
-        fresh = tuple(one for one in dict.fromkeys(sentences) if one not in self._said)
-        fresh = fresh[: max(0, MOST - len(self._said))]
+        fresh = [sentence for sentence in dict.fromkeys(sentences) if sentence not in self._said]
+        del fresh[max(0, MOST - len(self._said)) :]
         self._said.update(fresh)
-        return fresh
+        return tuple(fresh)
 
     def is_over(self) -> bool:
         """Forget the trouble; return whether there was one."""

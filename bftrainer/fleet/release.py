@@ -29,42 +29,43 @@ class PilotEnds:
         self._pilots, self._plane, self._background = pilots, plane, background
         # Users can stop what is started as them; the cancels of others do not wait for it.
         self._threads = ready_threads(MOST_AT_ONCE if pilots.as_submitter else 1, "cancel")
-        self._wanted: dict[str, dict[str, bool]] = {}  # user -> job id -> with force
+        self._orders: dict[str, dict[str, bool]] = {}  # user -> job id -> with force
         self._busy: set[str] = set()
 
     def release(self, releases: Sequence[Release]) -> None:
         """Ask pilots to leave; those with a connected agent by a message."""
-        told = {
-            r.pilot_id
-            for r in releases
-            if r.pilot_id in self._plane.agents.connected
-            and self._plane.server.send(r.pilot_id, Leave(reason=r.reason))
-        }
-        self.cancel(self._pilots.release(releases, told))
-        if told:
-            self._background.run(self._see_off(told))
+        pilot_ids: set[str] = set()  # of agents that hear of it
+        for release in releases:
+            if release.pilot_id in self._plane.agents.connected:
+                message = Leave(reason=release.reason)
+                if self._plane.server.send(release.pilot_id, message):
+                    pilot_ids.add(release.pilot_id)
+        self.cancel(self._pilots.release(releases, pilot_ids))
+        if pilot_ids:
+            self._background.run(self._see_off(pilot_ids))
 
     def cancel(self, job_ids: Sequence[str], *, force: bool = False) -> None:
         """Cancel in the background, starting at once."""
-        for user, own in self._pilots.by_user(job_ids).items():
-            wanted = self._wanted.setdefault(user, {})
-            wanted.update({job_id: force or wanted.get(job_id, False) for job_id in own})
+        for user, jobs in self._pilots.by_user(job_ids).items():
+            orders = self._orders.setdefault(user, {})
+            for job_id in jobs:
+                orders[job_id] = force or orders.get(job_id, False)
             if user not in self._busy:
                 self._next(user)
 
     def _next(self, user: str) -> None:
         self._busy.discard(user)
-        if wanted := self._wanted.pop(user, None):
+        if orders := self._orders.pop(user, None):
             self._busy.add(user)
             loop = asyncio.get_running_loop()
-            under_way = loop.run_in_executor(self._threads, self._cancel, wanted)
+            under_way = loop.run_in_executor(self._threads, self._cancel, orders)
             under_way.add_done_callback(lambda _: self._next(user))
             self._background.run(under_way)
 
-    def _cancel(self, wanted: Mapping[str, bool]) -> None:
+    def _cancel(self, orders: Mapping[str, bool]) -> None:
         for force in (False, True):
             self._pilots.cancel(
-                [i for i, is_forced in wanted.items() if is_forced is force], force=force
+                [i for i, is_forced in orders.items() if is_forced is force], force=force
             )
 
     async def explain(
@@ -81,24 +82,26 @@ class PilotEnds:
             return
         loop, tellers = asyncio.get_running_loop(), tuple(heard)
         ended = await loop.run_in_executor(looking, self._pilots.explanations)
-        for one in ended:
-            all_ = (self._pilots.on_explained, *tellers)
-            for tell in (of_given_back,) if one.is_given_back else all_:
-                tell(one.pilot_id, one.how)
-            if one.is_mute and one.how.has_failed and not one.is_given_back:
-                self._plane.trainers.on_agent_failed(one.pilot_id, one.how.reason)
+        for pilot in ended:
+            if pilot.is_given_back:
+                of_given_back(pilot.pilot_id, pilot.how)
+                continue
+            for tell in (self._pilots.on_explained, *tellers):
+                tell(pilot.pilot_id, pilot.how)
+            if pilot.is_mute and pilot.how.has_failed:
+                self._plane.trainers.on_agent_failed(pilot.pilot_id, pilot.how.reason)
 
     def close(self) -> None:
         """Wait for the cancels under way."""
-        wanted, self._wanted = self._wanted, {}
-        for left in wanted.values():
-            self._threads.submit(self._cancel, left)
+        by_user, self._orders = self._orders, {}
+        for orders in by_user.values():
+            self._threads.submit(self._cancel, orders)
         self._threads.shutdown(wait=True, cancel_futures=False)
 
-    async def _see_off(self, told: set[str]) -> None:
+    async def _see_off(self, pilot_ids: set[str]) -> None:
         for patience_s, force in ((TOLD_PATIENCE_S, False), (FORCE_AFTER_S, True)):
             await _let_pass(patience_s)
-            stuck = self._pilots.job_ids(told & self._plane.agents.connected.keys())
+            stuck = self._pilots.job_ids(pilot_ids & self._plane.agents.connected.keys())
             if not stuck:
                 return
             self.cancel(stuck, force=force)

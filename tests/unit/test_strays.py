@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from bftrainer.fleet.pilots.pilots import StrayPilots
+from bftrainer.fleet.pilots.strays import StrayPilots
 from bftrainer.model.cluster import JobState
 from tests.support.snapshots import pending, running, snapshot
 
@@ -23,7 +23,7 @@ def test_numbers_begin_above_every_directory_and_every_job_of_that_form(tmp_path
     strays = StrayPilots(tmp_path, active=())
     assert strays.greatest == 1_000_002
     queue = snapshot([], [replace(pending("5", 1), pilot_id="p2000000")])
-    assert strays.to_cancel(queue, known=()) == []
+    assert strays.to_cancel(queue, pilot_ids=()) == []
     assert strays.greatest == 2_000_000
 
 
@@ -51,5 +51,5 @@ def test_only_what_has_a_directory_here_is_cancelled(tmp_path: Path) -> None:
         running("8", "n6"),
     ]
     look = snapshot([], jobs)
-    assert strays.to_cancel(look, known={"p000003"}) == ["4"]
-    assert strays.to_cancel(look, known={"p000003"}) == ["4"]  # until it is gone
+    assert strays.to_cancel(look, pilot_ids={"p000003"}) == ["4"]
+    assert strays.to_cancel(look, pilot_ids={"p000003"}) == ["4"]  # until it is gone

@@ -12,7 +12,8 @@ import pytest
 
 from bftrainer.batch.local.adapter import create
 from bftrainer.fleet.pilots.agents import AgentBook
-from bftrainer.fleet.pilots.pilots import PilotBook, StrayPilots
+from bftrainer.fleet.pilots.pilots import PilotBook
+from bftrainer.fleet.pilots.strays import StrayPilots
 from bftrainer.fleet.trainers.reported_workers import judge
 from bftrainer.fleet.wire.endpoint import AgentConfig, endpoints_in
 from bftrainer.fleet.wire.keys import generate_pair, load_pair
@@ -128,7 +129,7 @@ def test_numbers_follow_no_names_of_users(tmp_path: Path) -> None:
     (tmp_path / "p000005").mkdir()
     strays = StrayPilots(tmp_path, active=(), believes_names=False)
     jobs = [replace(OF_ALICE, job_id=str(n), pilot_id=f"p{n:06}") for n in (5, 999_999_999)]
-    assert strays.to_cancel(snapshot([], jobs), known=()) == ["5"]
+    assert strays.to_cancel(snapshot([], jobs), pilot_ids=()) == ["5"]
     assert strays.greatest == 5
 
 

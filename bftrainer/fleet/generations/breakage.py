@@ -23,6 +23,7 @@ HOLD_S = 5.0  # after the second end of a pair
 MOST_S = 600.0
 FADES_S = 120.0  # after its end a pair is forgotten: one cut in two minutes costs little
 MOST_PAIRS = 4096
+MOST_NAMED = 4  # in a sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,20 +50,19 @@ class Apart:
 
     def heard(self, node: str, others: Collection[str], now_s: float) -> Apart:
         """Return it after a report: ``node`` cannot reach ``others``, and reaches all else."""
-        named = {frozenset((node, other)) for other in others if other != node}
+        reported = {frozenset((node, other)) for other in others if other != node}
         pairs: list[Pair] = []
         for pair in self.pairs:
             if now_s > pair.until_s + FADES_S:
                 continue
-            if pair.both in named:
-                named.discard(pair.both)
+            if pair.both in reported:
+                reported.discard(pair.both)
                 pairs.append(_again(pair, now_s))
             elif node in pair.nodes and now_s < pair.until_s:
                 pairs.append(_ended(pair, now_s))
             else:
                 pairs.append(pair)
-        for both in sorted(named, key=sorted):
-            first, second = sorted(both)
+        for first, second in sorted(map(sorted, reported)):
             until_s = now_s + SILENT_S
             pairs.append(Pair(nodes=(first, second), since_s=now_s, until_s=until_s))
         return replace(self, pairs=tuple(pairs[-MOST_PAIRS:]))
@@ -72,13 +72,15 @@ class Apart:
 
         The younger pairs tell which of the oldest pair's two nodes nobody reaches.
         """
-        there = tuple(p for p in self.pairs if now_s < p.until_s)
-        return there if any(p.since_s + self.patience_s <= now_s for p in there) else ()
+        pairs = tuple(pair for pair in self.pairs if now_s < pair.until_s)
+        if all(now_s < pair.since_s + self.patience_s for pair in pairs):
+            return ()
+        return pairs
 
     def left_out(self, now_s: float, order: Sequence[str]) -> frozenset[str]:
         """Return which of these nodes the trainer does without; the first are kept first."""
-        there = set(order)
-        return cover((p.both for p in self.present(now_s) if there >= p.both), order)
+        nodes = set(order)
+        return cover((pair.both for pair in self.present(now_s) if nodes >= pair.both), order)
 
     def barred(self, now_s: float, has: Collection[str]) -> dict[str, float]:
         """Return the nodes that it must not get, and since when, the machine's clock.
@@ -86,44 +88,56 @@ class Apart:
         Those apart from nodes it ``has``; if it has none, the fewest without which all others
         reach each other.
         """
-        present, own = self.present(now_s), set(has)
-        out = cover((p.both for p in present), ()) if not own & _nodes(present) else frozenset()
-        found: dict[str, float] = {}
+        present, nodes, cut_nodes = self.present(now_s), set(has), frozenset[str]()
+        if nodes.isdisjoint(_nodes(present)):
+            cut_nodes = cover((pair.both for pair in present), ())
+        since_s: dict[str, float] = {}
         for pair in present:
-            for node in (pair.both - own) if pair.both & own else pair.both & out:
-                found[node] = min(pair.since_s, found.get(node, pair.since_s))
-        return dict(sorted(found.items()))
+            barred_nodes = pair.both & cut_nodes
+            if pair.both & nodes:
+                barred_nodes = pair.both - nodes
+            for node in barred_nodes:
+                since_s[node] = min(pair.since_s, since_s.get(node, pair.since_s))
+        return dict(sorted(since_s.items()))
 
-    def sentence(self, now_s: float, without: Iterable[str] = ()) -> str:
+    def sentence(self, now_s: float, without: Collection[str] = ()) -> str:
         """Name the pairs, and which nodes the trainer goes on without; "": there are none."""
         present = self.present(now_s)
         if not present:
             return ""
-        said = [f"{a} and {b}" for a, b in (pair.nodes for pair in present[:4])]
-        more = f" (and {len(present) - 4} more pairs)" if len(present) > 4 else ""
-        gone = ", ".join(sorted(without))
+        names = ", ".join(" and ".join(pair.nodes) for pair in present[:MOST_NAMED])
+        if len(present) > MOST_NAMED:
+            names += f" (and {len(present) - MOST_NAMED} more pairs)"
+        consequence = ""
+        if without:
+            consequence = f"; it goes on without {', '.join(sorted(without))}"
         return (
-            f"BFT-1340: {', '.join(said)}{more} cannot reach each other"
-            f"{f'; it goes on without {gone}' if gone else ''}. Check cables, routes and"
-            " firewalls between them; a node comes back when it can be reached."
+            f"BFT-1340: {names} cannot reach each other{consequence}."
+            " Check cables, routes and firewalls between them; a node comes back when it can be"
+            " reached."
         )
 
 
-def of_agents_there(said: Unreachable, agent_on: Callable[[str], str]) -> Unreachable:
+def of_agents_there(report: Unreachable, agent_on: Callable[[str], str]) -> Unreachable:
     """Return a report without nodes that have another agent by now.
 
     The one that is meant never answers again if its node has come back at another address.
     """
-    if len(said.agents) != len(said.nodes):
-        return said
-    meant = [(node, agent) for node, agent in zip(said.nodes, said.agents, strict=True)
-             if agent_on(node) in ("", agent)]  # fmt: skip
-    nodes, agents = tuple(node for node, _ in meant), tuple(agent for _, agent in meant)
-    return replace(said, nodes=nodes, agents=agents)
+    if len(report.agents) != len(report.nodes):
+        return report
+    nodes, agents = list[str](), list[str]()
+    for node, agent in zip(report.nodes, report.agents, strict=True):
+        if agent_on(node) in ("", agent):
+            nodes.append(node)
+            agents.append(agent)
+    return replace(report, nodes=tuple(nodes), agents=tuple(agents))
 
 
 def _nodes(pairs: Iterable[Pair]) -> set[str]:
-    return {node for pair in pairs for node in pair.nodes}
+    nodes = set[str]()
+    for pair in pairs:
+        nodes |= pair.both
+    return nodes
 
 
 def _again(pair: Pair, now_s: float) -> Pair:

@@ -113,14 +113,16 @@ class Forming:
         notice. With MPI they wait for the leaver for ever, so it counts as lost when the generation
         has not formed ``LEAVER_PATIENCE_S`` later.
         """
-        gone = [w for w in self.roster if not workers[w].is_alive]
-        leavers = [m for m in members if m in workers and workers[m].is_lost and m not in gone]
+        gone_ids = [w for w in self.roster if not workers[w].is_alive]
+        leavers = [m for m in members if m in workers and workers[m].is_lost and m not in gone_ids]
         if not leavers or self.abandon or not self.is_committed:
             self.leaver_lost_s = None
-            return gone
+            return gone_ids
         if self.leaver_lost_s is None:
             self.leaver_lost_s = now_s
-        return gone + leavers if now_s - self.leaver_lost_s >= LEAVER_PATIENCE_S else gone
+        if now_s - self.leaver_lost_s < LEAVER_PATIENCE_S:
+            return gone_ids
+        return gone_ids + leavers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

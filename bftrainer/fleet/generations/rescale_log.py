@@ -125,16 +125,19 @@ def timeline(repeated: Sequence[Repeated]) -> list[str]:
 
     Time limits that were not over are left out.
     """
-    first_s = repeated[0].step.at_s if repeated else 0.0
-    lines = []
-    for one in repeated:
-        if one.answer or not isinstance(one.step.stimulus, TimePassed):
-            mark = "" if one.is_equal else "  DIFFERS"
-            lines.append(f"{one.step.at_s - first_s:9.3f}  {one.step.stimulus}{mark}")
-            followed = [str(_masked(i) if isinstance(i, Tell) else i) for i in one.instructions]
-            if one.answer and not followed:
-                followed = [one.answer]  # the machine raised an exception
-            lines += [f"{'':11}-> {what}" for what in followed]
+    lines: list[str] = []
+    if not repeated:
+        return lines
+    first_s = repeated[0].step.at_s
+    for again in repeated:
+        step = again.step
+        if not again.answer and isinstance(step.stimulus, TimePassed):
+            continue
+        mark = "" if again.is_equal else "  DIFFERS"
+        lines.append(f"{step.at_s - first_s:9.3f}  {step.stimulus}{mark}")
+        lines += [f"{'':11}-> {_shown(instruction)}" for instruction in again.instructions]
+        if again.answer and not again.instructions:  # the machine raised an exception
+            lines.append(f"{'':11}-> {again.answer}")
     return lines
 
 
@@ -144,13 +147,13 @@ def answer_of(instructions: Sequence[Instruction]) -> str:
         return ""
     bodies: dict[int, str] = {}  # a commit is one body for all workers
     parts: list[object] = []
-    for one in instructions:
-        if isinstance(one, Tell):
-            body = bodies.get(id(one.body)) or digest(_masked(one).body)
-            bodies[id(one.body)] = body
-            parts.append((one.pilot_id, one.worker_id, body))
+    for instruction in instructions:
+        if isinstance(instruction, Tell):
+            body = bodies.get(id(instruction.body)) or digest(_masked(instruction).body)
+            bodies[id(instruction.body)] = body
+            parts.append((instruction.pilot_id, instruction.worker_id, body))
         else:
-            parts.append(one)
+            parts.append(instruction)
     return digest(parts)[:16]
 
 
@@ -191,5 +194,13 @@ def _raised(problem: Exception) -> str:
     return f"raised {type(problem).__name__}"
 
 
+def _shown(instruction: Instruction) -> str:
+    if isinstance(instruction, Tell):
+        instruction = _masked(instruction)
+    return str(instruction)
+
+
 def _masked(tell: Tell) -> Tell:
-    return replace(tell, body={**tell.body, "token": ""}) if "token" in tell.body else tell
+    if "token" not in tell.body:
+        return tell
+    return replace(tell, body={**tell.body, "token": ""})

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bftrainer.batch.process import own_python
 from bftrainer.fleet.generations.members import NodeOffer
-from bftrainer.fleet.pilots.pilots import forget_secrets
+from bftrainer.fleet.pilots.strays import forget_secrets
 from bftrainer.fleet.wire.endpoint import AgentConfig, remember
 from bftrainer.fleet.wire.keys import KeyPair, pair_text, save_pair
 from bftrainer.fleet.wire.messages import Hello, Welcome
@@ -92,8 +92,10 @@ class AgentBook:
 
     def endpoint_on(self, node: str) -> str:
         """Return where peers find the connected agent of a node; "": there is none."""
-        found = (h.peer_endpoint for h in self.connected.values() if h.node == node)
-        return next(found, "")
+        for hello in self.connected.values():
+            if hello.node == node:
+                return hello.peer_endpoint
+        return ""
 
     def write_files(
         self,
@@ -126,27 +128,35 @@ class AgentBook:
             node=node,
             address=address,
             daemon_endpoint=self.endpoint,
-            endpoints=self.further if user else (),  # who sees no file of ours
             network=self.policy.training_network or "",
             ports=self.policy.ports or "",
             daemon_public_key=self._keys.public,
-            key_file=Path("agent.key") if user else directory / "agent.key",
-            state_dir=Path() if user else directory,
+            key_file=directory / "agent.key",
+            state_dir=directory,
             incarnation=self._incarnation,
             heartbeat_s=self.policy.heartbeat_s,
             lease_s=self.policy.lease_s,
             agent_timeout_s=self.policy.agent_timeout_s,
             worker_lease_s=self.policy.worker_lease_s,
             gpus=gpus,
-            interpreters=(interpreter,) if interpreter else (),
-            endpoint_file=None if user else self._endpoint_file,
-            tidies=bool(user),
+            interpreters=tuple(filter(None, (interpreter,))),
+            endpoint_file=self._endpoint_file,
         )
-        contents = {"agent.json": config.text(), "agent.key": pair_text(keys)}
         if not user:
             save_pair(keys, directory / "agent.key")
             config.save(directory / "agent.json")
-        return AgentFiles(directory=directory, contents=contents if user else {})
+            return AgentFiles(directory=directory, contents={})
+        config = config.model_copy(
+            update={
+                "endpoints": self.further,  # it sees no file of ours
+                "key_file": Path("agent.key"),
+                "state_dir": Path(),
+                "endpoint_file": None,
+                "tidies": True,
+            }
+        )
+        contents = {"agent.json": config.text(), "agent.key": pair_text(keys)}
+        return AgentFiles(directory=directory, contents=contents)
 
     def forget(self, pilot_id: str) -> None:
         """Drop the agent and its secrets; its log stays for inspection."""
@@ -156,8 +166,9 @@ class AgentBook:
 
     def remove_old(self, keep: int) -> None:
         """Remove old pilots' directories except the newest ``keep``."""
-        old = sorted(p for p in self._pilots_dir.glob("p*") if not (p / "agent.key").exists())
-        for directory in old[: max(0, len(old) - keep)]:
+        directories = sorted(self._pilots_dir.glob("p*"))
+        ended = [path for path in directories if not (path / "agent.key").exists()]
+        for directory in ended[: max(0, len(ended) - keep)]:
             shutil.rmtree(directory, ignore_errors=True)
 
     def offer(self, pilot_id: str, user: str = "") -> NodeOffer | None:

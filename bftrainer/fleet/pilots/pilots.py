@@ -3,11 +3,6 @@
 Every request is journalled before the batch system gets it, so that the next daemon finds the
 pilots of one that died in between. Everything else is journalled afterwards: a pilot whose
 cancellation was not journalled is still seen leaving.
-
-After a restored backup, or with a new journal, numbering continues above them. A pilot whose
-directory is in our state directory is ours and is cancelled, because its agent cannot connect any
-more. Others in the queue may belong to another daemon and are only logged; they end with their
-lease or their time limit.
 """
 
 from __future__ import annotations
@@ -15,17 +10,15 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 from bftrainer.batch.batch_system import BatchSystem, PilotObservation
 from bftrainer.fleet.lifecycle import ASKED, IN_USE, PILOT_CHANGES, Lifecycle, PilotPhase
 from bftrainer.fleet.logs import SaidOnce
 from bftrainer.journal.journal import Journal
-from bftrainer.journal.projection import UNREADABLE, PilotRecord, PilotState, pilot_ordinal
+from bftrainer.journal.projection import UNREADABLE, PilotRecord, PilotState
 from bftrainer.model.cluster import Job, JobState, Snapshot
 from bftrainer.model.decision import Claim, PilotView, Release
 from bftrainer.model.errors import BatchSystemError
@@ -35,6 +28,12 @@ UNANSWERED_S = 60.0  # until then a pilot may appear that nobody knows to be sub
 FORCE_AFTER_S = 2.0  # then a pilot asked to leave is cancelled with force
 GONE, SILENT = "disconnected", "silent"  # reasons of lost connections (``wire.server``)
 SIGNAL = "signal"  # reason of an agent that was asked to leave by one
+# Phases of pilots that an earlier daemon requested.
+_ADOPTED = {
+    PilotState.REQUESTED: PilotPhase.SUBMITTED,
+    PilotState.RUNNING: PilotPhase.RUNNING,
+    PilotState.CANCELLED: PilotPhase.CANCELLED,
+}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,20 +62,12 @@ class Pilot(Lifecycle):
     @property
     def was_asked(self) -> bool:
         """Return whether we asked for its end; otherwise the batch system ends it, or its agent."""
-        return any(phase in ASKED for phase in (self.phase, *(c.phase for c in self.history)))
+        return self.phase in ASKED or any(change.phase in ASKED for change in self.history)
 
     @property
     def is_given_back(self) -> bool:
         """Return whether we asked for its end for an ordinary job."""
         return any(change.phase == PilotPhase.GIVEN_BACK for change in self.history)
-
-
-# Phases of pilots that an earlier daemon requested.
-_ADOPTED = {
-    PilotState.REQUESTED: PilotPhase.SUBMITTED,
-    PilotState.RUNNING: PilotPhase.RUNNING,
-    PilotState.CANCELLED: PilotPhase.CANCELLED,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,17 +106,13 @@ class PilotBook:
         self.system = system
         self._owner, self.as_submitter = owner, as_submitter
         self._clock, self._steady = clock, steady or clock
-        self.pilots: dict[str, Pilot] = {
-            r.pilot_id: Pilot(
-                record=r,
-                phase=_ADOPTED[r.state],
-                submitted_s=-math.inf,
-                leave_by_s=-math.inf if r.state is PilotState.CANCELLED else None,
-            )
-            for r in journal.pilots(active_only=True)
-        }
-        for known in self.pilots.values():
-            known.begins(clock(), "of an earlier daemon")
+        self.pilots: dict[str, Pilot] = {}
+        for record in journal.pilots(active_only=True):
+            pilot = Pilot(record=record, phase=_ADOPTED[record.state], submitted_s=-math.inf)
+            if record.state is PilotState.CANCELLED:
+                pilot.leave_by_s = -math.inf
+            pilot.begins(clock(), "of an earlier daemon")
+            self.pilots[record.pilot_id] = pilot
         self._unexplained: dict[str, _Unexplained] = {}  # ended pilots to be asked about
         self._uncancelled = SaidOnce()
         self.unreachable_s = 0.0  # how long an agent may be unheard before its pilot is cancelled
@@ -143,11 +130,15 @@ class PilotBook:
     def user_of(self, pilot_id: str) -> str:
         """Return whose trainers a pilot serves; "": those of all, as the daemon's user."""
         pilot = self.pilots.get(pilot_id)
-        if pilot is None:
-            return self._owner if self.as_submitter else ""
-        # Pilots of a daemon with another policy go on, but not for users whose they are not.
-        record = pilot.record
-        return record.user or ((record.owner or UNREADABLE) if self.as_submitter else "")
+        owner = self._owner
+        if pilot is not None:
+            # Pilots of a daemon with another policy go on, but not for users whose they are not.
+            if pilot.record.user:
+                return pilot.record.user
+            owner = pilot.record.owner or UNREADABLE
+        if not self.as_submitter:
+            return ""
+        return owner
 
     def leaving(self) -> set[str]:
         """Return the pilots that were asked to leave or are doing so."""
@@ -160,20 +151,24 @@ class PilotBook:
 
     def views(self, held: Iterable[str]) -> tuple[PilotView, ...]:
         """Return the pilots for a decision; ``held``: those with a connected agent."""
-        connected = set(held)
-        return tuple(
-            PilotView(
-                pilot_id=pilot_id,
-                node=p.record.node,
-                requested_s=p.record.requested_s,
-                is_held=pilot_id in connected,
-                is_leaving=p.is_leaving,
-                end_s=None if p.start_s is None else p.start_s + p.record.time_limit_s,
-                user=self.user_of(pilot_id),
-                is_silent=p.unheard_s is not None,
+        connected, views = set(held), list[PilotView]()
+        for pilot_id, pilot in sorted(self.pilots.items()):
+            record, end_s = pilot.record, None
+            if pilot.start_s is not None:
+                end_s = pilot.start_s + record.time_limit_s
+            views.append(
+                PilotView(
+                    pilot_id=pilot_id,
+                    node=record.node,
+                    requested_s=record.requested_s,
+                    is_held=pilot_id in connected,
+                    is_leaving=pilot.is_leaving,
+                    end_s=end_s,
+                    user=self.user_of(pilot_id),
+                    is_silent=pilot.unheard_s is not None,
+                )
             )
-            for pilot_id, p in sorted(self.pilots.items())
-        )
+        return tuple(views)
 
     def open(self, pilot_id: str, claim: Claim, public_key: str, user: str = "") -> Pilot:
         """Add a pilot about to be requested; ``write_down`` comes before the request."""
@@ -217,10 +212,11 @@ class PilotBook:
             Whether there was one.
         """
         now_s, leave_by_s = self._clock(), self._steady() + limit_s + FORCE_AFTER_S
-        found = [p for p in self.pilots.values() if p.becomes(PilotPhase.RETIRED, now_s)]
-        for pilot in found:
-            pilot.leave_by_s = leave_by_s
-        return bool(found)
+        has_retired = False
+        for pilot in self.pilots.values():
+            if pilot.becomes(PilotPhase.RETIRED, now_s):
+                pilot.leave_by_s, has_retired = leave_by_s, True
+        return has_retired
 
     def keep_retired(self) -> None:
         """Offer the nodes of retired pilots again that were not asked to leave."""
@@ -236,17 +232,18 @@ class PilotBook:
 
     def release(self, releases: Sequence[Release], told: Collection[str] = ()) -> list[str]:
         """Mark pilots as asked to leave; return the jobs to cancel, of those not told."""
-        to_cancel, changed = [], []
+        to_cancel, pilots = list[str](), list[Pilot]()
         for release in releases:
-            pilot = self.pilots.get(release.pilot_id)
-            phase = PilotPhase.GIVEN_BACK if release.for_job else PilotPhase.CANCELLED
+            pilot, phase = self.pilots.get(release.pilot_id), PilotPhase.CANCELLED
+            if release.for_job:
+                phase = PilotPhase.GIVEN_BACK
             if pilot is None or not self._ask(pilot, phase, release.reason):
                 continue
             self.give_backs += bool(release.for_job)
-            changed.append(pilot)
+            pilots.append(pilot)
             if release.pilot_id not in told:
                 to_cancel.append(release.pilot_id)
-        self._note(changed)
+        self._note(pilots)
         return self.job_ids(to_cancel)
 
     def _ask(self, pilot: Pilot, phase: PilotPhase, why: str) -> bool:
@@ -261,17 +258,23 @@ class PilotBook:
 
         The sbatch of a user says which job it is, and so does the user: it could be another's.
         """
-        claimed = Counter(p.record.job_id for p in self.pilots.values())
-        found = (self.pilots[i].record.job_id for i in sorted(pilot_ids) if i in self.pilots)
-        return [job_id for job_id in found if job_id is not None and claimed[job_id] == 1]
+        counts, job_ids = Counter[str | None](), list[str]()
+        for pilot in self.pilots.values():
+            counts[pilot.record.job_id] += 1
+        for pilot_id in sorted(pilot_ids):
+            if pilot_id in self.pilots:
+                job_id = self.pilots[pilot_id].record.job_id
+                if job_id is not None and counts[job_id] == 1:
+                    job_ids.append(job_id)
+        return job_ids
 
     def by_user(self, job_ids: Iterable[str]) -> dict[str, list[str]]:
         """Return jobs by the users of their pilots; "": the daemon's own, and strays."""
         users = {p.record.job_id: p.record.user for p in self.pilots.values()}
-        found: dict[str, list[str]] = {}
+        jobs: dict[str, list[str]] = {}
         for job_id in job_ids:
-            found.setdefault(users.get(job_id, ""), []).append(job_id)
-        return found
+            jobs.setdefault(users.get(job_id, ""), []).append(job_id)
+        return jobs
 
     def cancel(self, job_ids: Sequence[str], *, force: bool = False) -> None:
         """Cancel jobs (blocking); ``overdue`` retries failures."""
@@ -292,7 +295,9 @@ class PilotBook:
             if pilot.leave_by_s is not None and now_s > pilot.leave_by_s:
                 pilot.leave_by_s = now_s + FORCE_AFTER_S
                 late.append(pilot.record.pilot_id)
-        return self.job_ids(late) if late else []
+        if not late:
+            return []
+        return self.job_ids(late)
 
     def _give_up(self, now_s: float) -> list[str]:
         given_up = []
@@ -335,10 +340,12 @@ class PilotBook:
         if is_unheard:
             pilot.becomes(PilotPhase.SILENT, pilot.silent_s, reason)
         else:
-            phase = PilotPhase.PREEMPTED if reason == SIGNAL else PilotPhase.LEFT
+            phase = PilotPhase.LEFT
+            if reason == SIGNAL:
+                phase = PilotPhase.PREEMPTED
+                self.preemptions += 1
             pilot.becomes(phase, pilot.silent_s, reason)
             pilot.leave_by_s = self._steady() + FORCE_AFTER_S
-            self.preemptions += reason == SIGNAL
         LOG.info("agent of pilot %s left: %s", pilot_id, reason)
 
     def agent_came(self, pilot_id: str) -> str:
@@ -354,25 +361,24 @@ class PilotBook:
             pilot.farewell = ""
         if pilot.record.state is PilotState.REQUESTED:
             self._update(pilot, state=PilotState.RUNNING)
-        is_ending = pilot.phase in ASKED | {PilotPhase.COMPLETING}
-        return (pilot.record.reason or "Its job is ending.") if is_ending else ""
+        if pilot.phase in ASKED | {PilotPhase.COMPLETING}:
+            return pilot.record.reason or "Its job is ending."
+        return ""
 
     def recognised(self, snapshot: Snapshot) -> Snapshot:
         """Return it without jobs of other users that only have the name of a pilot of ours."""
         if not self.as_submitter or snapshot.jobs is None:
             return snapshot
-        jobs = tuple(
-            [
-                replace(j, pilot_id=f"{j.pilot_id} of {j.job_id}") if self._is_forged(j) else j
-                for j in snapshot.jobs
-            ]
-        )
-        return replace(snapshot, jobs=jobs)
+        jobs = list(snapshot.jobs)
+        for place, job in enumerate(jobs):
+            if self._is_forged(job):
+                jobs[place] = replace(job, pilot_id=f"{job.pilot_id} of {job.job_id}")
+        return replace(snapshot, jobs=tuple(jobs))
 
     def _is_forged(self, job: Job) -> bool:
-        pilot = self.pilots.get(job.pilot_id) if job.pilot_id is not None else None
-        if pilot is None:
+        if job.pilot_id is None or job.pilot_id not in self.pilots:
             return False
+        pilot = self.pilots[job.pilot_id]
         is_same = pilot.record.job_id in (None, job.job_id)
         return not is_same or job.user != self.user_of(pilot.record.pilot_id)
 
@@ -392,8 +398,10 @@ class PilotBook:
                 self._observe_present(pilot, job)
             elif pilot.submitted_s is not None and pilot.submitted_s < looked_s:
                 had_job = pilot.record.job_id is not None
-                gone = "Its job is no longer in the queue." if had_job else "It has no job."
-                self.end(pilot_id, pilot.record.reason or gone)
+                why = "Its job is no longer in the queue."
+                if not had_job:
+                    why = "It has no job."
+                self.end(pilot_id, pilot.record.reason or why)
                 ended.append(pilot_id)
                 if not had_job:
                     self.on_absent(pilot.record)
@@ -441,17 +449,20 @@ class PilotBook:
 
     def explanations(self) -> list[EndedPilot]:
         """Query once how those pilots ended (blocking, any thread)."""
-        ended, self._unexplained = self._unexplained, {}
-        seen = self.system.pilot_states([one.job_id for one in ended.values()])
-        return [
-            EndedPilot(
-                pilot_id=pilot_id,
-                is_mute=one.is_mute,
-                is_given_back=one.is_given_back,
-                how=seen[one.job_id],
+        unexplained, self._unexplained = self._unexplained, {}
+        states = self.system.pilot_states([pilot.job_id for pilot in unexplained.values()])
+        ended: list[EndedPilot] = []
+        for pilot_id, pilot in unexplained.items():
+            how = states[pilot.job_id]
+            ended.append(
+                EndedPilot(
+                    pilot_id=pilot_id,
+                    is_mute=pilot.is_mute,
+                    is_given_back=pilot.is_given_back,
+                    how=how,
+                )
             )
-            for pilot_id, one in ended.items()
-        ]
+        return ended
 
     def _update(self, pilot: Pilot, **changes: Any) -> None:
         pilot.record = replace(pilot.record, **changes)
@@ -462,70 +473,3 @@ class PilotBook:
         if records:
             pilot_ids = [record.pilot_id for record in records]
             self._journal.note("pilot-updated", {"pilot_ids": pilot_ids}, pilots=records)
-
-
-SECRETS = ("agent.key", "agent.json")
-
-
-class StrayPilots:
-    """The stray pilots at start and in each snapshot."""
-
-    def __init__(
-        self, pilots_dir: Path, active: Container[str], *, believes_names: bool = True
-    ) -> None:
-        """Drop the secrets of all but the active pilots, each of which has a directory; logs stay.
-
-        Do not believe names where any user may give jobs those of pilots.
-        """
-        self._pilots_dir, self._believes_names = pilots_dir, believes_names
-        self._named: set[str] = set()
-        self.greatest = 0  # of their numbers; new ones are above it
-        with suppress(OSError):
-            for directory in pilots_dir.iterdir():
-                self._count(directory.name)
-                if directory.name not in active:
-                    forget_secrets(directory)
-
-    def to_cancel(self, snapshot: Snapshot, known: Container[str]) -> list[str]:
-        """Return the job ids of our stray pilots in the queue."""
-        found = []
-        for job in snapshot.jobs or ():
-            pilot_id = job.pilot_id
-            if pilot_id is None or pilot_id in known:
-                continue
-            is_ours = is_pilot_id(pilot_id) and (self._pilots_dir / pilot_id).is_dir()
-            if not ((is_ours or self._believes_names) and self._count(pilot_id)):
-                continue
-            if job.state not in {JobState.PENDING, JobState.RUNNING}:
-                continue
-            if is_ours:
-                found.append(job.job_id)
-            if pilot_id not in self._named:
-                self._named.add(pilot_id)
-                what = "is cancelled" if is_ours else "is left alone: it has no directory here"
-                LOG.warning(
-                    "pilot %s (job %s) is not in the journal: it %s", pilot_id, job.job_id, what
-                )
-        return found
-
-    def _count(self, name: str) -> bool:
-        if is_pilot_id(name):
-            self.greatest = max(self.greatest, pilot_ordinal(name))
-            return True
-        return False
-
-
-def is_pilot_id(name: str) -> bool:
-    """Return whether it is the name of a pilot."""
-    try:
-        pilot_ordinal(name)
-    except ValueError:
-        return False
-    return True
-
-
-def forget_secrets(directory: Path) -> None:
-    """Remove an agent's key and configuration."""
-    for name in SECRETS:
-        with suppress(OSError):
-            (directory / name).unlink(missing_ok=True)

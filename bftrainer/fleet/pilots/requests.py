@@ -72,10 +72,11 @@ class Claiming:
         requests = []
         claims = self._refusals.tried(plan.claims, trainers)
         for pilot_id, claim in zip(pilot_ids, claims, strict=False):  # as many ids as in the plan
-            keys, trainer = generate_pair(), trainers.get(claim.for_trainer)
-            user = trainer.spec.user if trainer and self._pilots.as_submitter else ""
-            if self._pilots.as_submitter and not user:
-                continue  # never as anybody else
+            keys, user, trainer = generate_pair(), "", trainers.get(claim.for_trainer)
+            if self._pilots.as_submitter:
+                if trainer is None or not trainer.spec.user:
+                    continue  # never as anybody else
+                user = trainer.spec.user
             pilot = self._pilots.open(pilot_id, claim, keys.public, user)
             self._register(pilot_id, keys.public, claim.node)
             requests.append(
@@ -114,12 +115,22 @@ class Claiming:
     def _prepare(self, requests: Sequence[WantedPilot]) -> list[AgentFiles]:
         # Files first: a number whose directory exists is never reused.
         files = []
-        for one in requests:
-            record = one.pilot.record
-            interpreter = template_of(one.trainer.spec) if one.trainer else ""
-            of_node = (record.pilot_id, record.node, one.keys, self._address, one.gpus)
-            files.append(self._agents.write_files(*of_node, interpreter, record.user))
-        self._pilots.write_down([one.pilot.record for one in requests])
+        for request in requests:
+            record, interpreter = request.pilot.record, ""
+            if request.trainer is not None:
+                interpreter = template_of(request.trainer.spec)
+            files.append(
+                self._agents.write_files(
+                    record.pilot_id,
+                    record.node,
+                    request.keys,
+                    self._address,
+                    request.gpus,
+                    interpreter,
+                    record.user,
+                )
+            )
+        self._pilots.write_down([request.pilot.record for request in requests])
         return files
 
     async def _launch_in_turn(self, request: WantedPilot, files: AgentFiles) -> None:
@@ -133,7 +144,10 @@ class Claiming:
         if request.pilot.is_leaving:
             self._end(pilot, record.reason)
             return
-        wanted = PilotRequest(
+        account = ""
+        if request.trainer is not None:
+            account = request.trainer.spec.account
+        job = PilotRequest(
             pilot_id=record.pilot_id,
             node=record.node,
             time_limit_s=record.time_limit_s,
@@ -142,11 +156,11 @@ class Claiming:
             gpus=request.gpus,
             user=record.user,
             files=files.contents,
-            account=request.trainer.spec.account if request.trainer else "",
+            account=account,
         )
         launch, loop = self._pilots.system.launch_pilot, asyncio.get_running_loop()
         try:
-            job_id = await loop.run_in_executor(self._launching, launch, wanted)
+            job_id = await loop.run_in_executor(self._launching, launch, job)
         except BatchSystemError as problem:
             self._refusals.refused(problem.cause, request.trainer)
             if isinstance(problem, UnansweredError):

@@ -28,10 +28,13 @@ from bftrainer.model.trainer import TrainerRecord
 TIMES = 5  # a trainer's smallest size
 SHOWN = 5  # of its pilots
 IN_A_ROW = 3  # pilots without a word; one or two may have met an odd node
+LOG = logging.getLogger("bftrainer.pilots")
+LATE_S = 15.0  # an agent takes a second or two; on a slow file system it may take more
+HINT = "See docs/howto/slurm-site.md#networks-and-ports, and the job's output."
 
 
 @dataclass(slots=True, kw_only=True)
-class _Used:
+class _Usage:
     """Of one trainer, since its last step."""
 
     step: int
@@ -43,7 +46,7 @@ class VainPilots:
     """Of all trainers of one daemon."""
 
     def __init__(self) -> None:
-        self._used: dict[str, _Used] = {}
+        self._usage: dict[str, _Usage] = {}
 
     def ended(
         self, record: TrainerRecord, pilot_id: str, node: str, requested_s: float, how: str
@@ -53,26 +56,26 @@ class VainPilots:
         Pilots that one plan requests beyond n_min count as n_min: many may go at once.
         """
         if record.state.is_final or self.has_stepped(record):
-            self._used.pop(record.trainer_id, None)
+            self._usage.pop(record.trainer_id, None)
         if record.state.is_final:
             return ""
-        used = self._used.setdefault(record.trainer_id, _Used(step=record.progress.step))
-        used.step = min(used.step, record.progress.step)  # less after a loss of all nodes
-        used.by_plan[int(requested_s)] += 1
-        used.latest.append(f"{pilot_id} on {node}: {how or 'it ended.'}")
+        usage = self._usage.setdefault(record.trainer_id, _Usage(step=record.progress.step))
+        usage.step = min(usage.step, record.progress.step)  # less after a loss of all nodes
+        usage.by_plan[int(requested_s)] += 1
+        usage.latest.append(f"{pilot_id} on {node}: {how or 'it ended.'}")
         n_min = record.spec.n_min
-        if sum(min(n_min, count) for count in used.by_plan.values()) < TIMES * n_min:
+        if sum(min(n_min, count) for count in usage.by_plan.values()) < TIMES * n_min:
             return ""
         return (
-            f"BFT-1311: It used {used.by_plan.total()} pilots without a step, so requests for it"
-            f" pause. The latest: {' '.join(used.latest)} See 'bftrainer logs"
+            f"BFT-1311: It used {usage.by_plan.total()} pilots without a step, so requests for it"
+            f" pause. The latest: {' '.join(usage.latest)} See 'bftrainer logs"
             f" {record.trainer_id}', and in the state directory pilots/ID/ of these."
         )
 
     def has_stepped(self, record: TrainerRecord) -> bool:
         """Return whether a trainer has made a step since its pilots are counted."""
-        used = self._used.get(record.trainer_id)
-        return used is not None and record.progress.step > used.step
+        usage = self._usage.get(record.trainer_id)
+        return usage is not None and record.progress.step > usage.step
 
 
 class MutePilots:
@@ -92,20 +95,16 @@ class MutePilots:
             return ""  # nobody wanted it any more
         if by not in (None, EndedBy.ITSELF, EndedBy.UNKNOWN):
             return ""
-        said = pilot.reason if by is None else how or "it ended."
+        if by is None:
+            how = pilot.reason
         self.count += 1
-        self._latest.append(f"{pilot.pilot_id} on {pilot.node}: {said}")
+        self._latest.append(f"{pilot.pilot_id} on {pilot.node}: {how or 'it ended.'}")
         if self.count < IN_A_ROW:
             return ""
         return (
             f"BFT-1331: {self.count} pilots in a row ended before their agent spoke, so requests"
             f" pause. The latest: {' '.join(self._latest)} {where}"
         )
-
-
-LOG = logging.getLogger("bftrainer.pilots")
-LATE_S = 15.0  # an agent takes a second or two; on a slow file system it may take more
-HINT = "See docs/howto/slurm-site.md#networks-and-ports, and the job's output."
 
 
 class LateAgents:

@@ -11,6 +11,8 @@ from bftrainer.model.trainer import LR_RULES, BatchRange, TrainerSpec
 
 MOST_BATCH, MOST_PER_WORKER = 10**9, 1 << 16
 MAX_WORKERS_PER_NODE = 64  # the agent talks to each of them
+NO_SIGNAL = "none"
+_NOT_HANDLED = (signal.SIGKILL, signal.SIGSTOP)
 
 
 def check_paths(spec: TrainerSpec, **paths: str) -> None:
@@ -108,10 +110,6 @@ def check_in_place(spec: TrainerSpec) -> None:
             f"{spec.name} is resized in place, without stopping at a checkpoint.",
             "Omit --launch and the checkpoint options, or use --runtime command.",
         )
-
-
-NO_SIGNAL = "none"
-_NOT_HANDLED = (signal.SIGKILL, signal.SIGSTOP)
 
 
 def signal_number(name: str) -> signal.Signals | None:

@@ -35,7 +35,12 @@ from bftrainer.model.errors import BftError, UsageError
 
 LOG = logging.getLogger("bftrainer.wire")
 _MOST_BYTES = 8192
-_ENDPOINT = re.compile(rb"tcp://[!-~]{1,300}:([0-9]{1,5})\s*")
+_ENDPOINT = re.compile(rb"tcp://[!-~]{1,300}:(?P<port>[0-9]{1,5})\s*")
+STAGGER_S = 0.25  # until the next endpoint is tried, too (as RFC 8305, section 8, advises)
+# "Not let in" is said by the right daemon, too.
+_ANSWERS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+# Not written while they have their defaults: agents of releases before do not know them.
+ADDED = ("tidies", "agent_timeout_s", "endpoints", "network", "ports")
 
 
 def _all_beside(file: Path) -> Path:
@@ -44,8 +49,10 @@ def _all_beside(file: Path) -> Path:
 
 def port_in(text: bytes) -> int:
     """Return the port of an endpoint; 0 if it is not one."""
-    found = _ENDPOINT.fullmatch(text)
-    port = int(found[1]) if found else 0
+    match = _ENDPOINT.fullmatch(text)
+    if match is None:
+        return 0
+    port = int(match["port"])
     return port if port < 1 << 16 else 0
 
 
@@ -86,11 +93,6 @@ def remember(file: Path, *endpoints: str) -> None:
         LOG.warning("agents will not find the next daemon: cannot write %s (%s)", file, problem)
 
 
-STAGGER_S = 0.25  # until the next endpoint is tried, too (as RFC 8305, section 8, advises)
-# "Not let in" is said by the right daemon, too.
-_ANSWERS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-
-
 def first_answering(
     endpoints: Sequence[str], *, server_key: str, keys: KeyPair, limit_s: float
 ) -> str:
@@ -111,8 +113,9 @@ def first_answering(
                 poller.register(monitor, zmq.POLLIN)
                 _connect(dealer, waiting[monitor], server_key, keys)
             next_s = len(waiting) * STAGGER_S if untried else limit_s
-            for found, _ in poller.poll(math.ceil(1000 * (min(next_s, limit_s) - passed_s))):
-                return waiting[found]
+            timeout_ms = math.ceil(1000 * (min(next_s, limit_s) - passed_s))
+            for monitor, _ in poller.poll(timeout_ms):
+                return waiting[monitor]
     return ""
 
 
@@ -124,8 +127,6 @@ def _connect(dealer: zmq.Socket[bytes], endpoint: str, server_key: str, keys: Ke
         dealer.connect(endpoint)
 
 
-# Not written while they have their defaults: agents of releases before do not know them.
-ADDED = ("tidies", "agent_timeout_s", "endpoints", "network", "ports")
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -157,8 +158,10 @@ class AgentConfig(BaseModel):
 
     def text(self) -> str:
         """Return the file's contents, without what agents of releases before do not know."""
-        added = {name: AgentConfig.model_fields[name].default for name in ADDED}
-        unused = {name for name, default in added.items() if getattr(self, name) == default}
+        unused = set[str]()
+        for name in ADDED:
+            if getattr(self, name) == AgentConfig.model_fields[name].default:
+                unused.add(name)
         return self.model_dump_json(indent=1, exclude=unused)
 
     def save(self, path: Path) -> None:
@@ -182,6 +185,6 @@ class AgentConfig(BaseModel):
                 f"The agent configuration {path} is malformed at {where}: {first['msg']}.",
                 "The daemon writes it: run daemon and agents from one installation.",
             ) from problem
-        places = {"key_file": config.key_file, "state_dir": config.state_dir}
-        there = path.absolute().parent
-        return config.model_copy(update={name: there / place for name, place in places.items()})
+        directory = path.absolute().parent
+        key_file, state_dir = directory / config.key_file, directory / config.state_dir
+        return config.model_copy(update={"key_file": key_file, "state_dir": state_dir})

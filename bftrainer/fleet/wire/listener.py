@@ -22,6 +22,7 @@ from bftrainer.model.site import Finding, Measured, Weight
 MOST_OFFERED = 16
 MOST_ASKED = 8  # hosts whose route is looked up: a name server that is silent takes 5 s each
 _ALL = ("", addresses.ANY, "0.0.0.0", "::")  # noqa: S104 - what is bound is decided here
+_CHOSEN = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +43,6 @@ class Place:
     offered: tuple[str, ...]  # addresses or names, the most probable first
 
 
-LOCAL = Place(
-    bind_host=addresses.LOOPBACK, offered=(addresses.LOOPBACK,)
-)  # all pilots run on this host
-
-
 def numeric_bind(host: str) -> str:
     """Return an address for ``--bind``; BFT-1306 if it is a name that nobody knows."""
     try:
@@ -61,21 +57,22 @@ def numeric_bind(host: str) -> str:
 
 def look_around(pilot_hosts: Sequence[str]) -> Surroundings:
     """Look at this host and its routes to hosts where pilots run; (): these are unknown."""
-    own = addresses.host_addresses()
-    ours = {str(one.address) for one in own}
-    towards, others = list[str](), list[bool]()
+    host_addresses = addresses.host_addresses()
+    ours = {str(interface.address) for interface in host_addresses}
+    sources, has_others = list[str](), None
     for host in list(dict.fromkeys(pilot_hosts))[:MOST_ASKED]:
-        if not (found := addresses.resolved(host)):
+        resolved = addresses.resolved(host)
+        if not resolved:
             continue
-        is_other = not any(addresses.is_loopback(address) or address in ours for address in found)
-        others.append(is_other)
-        if is_other and (source := addresses.source_towards(host)):
-            towards.append(source)
+        is_ours = any(addresses.is_loopback(address) or address in ours for address in resolved)
+        has_others = bool(has_others) or not is_ours
+        if not is_ours and (source := addresses.source_towards(host)):
+            sources.append(source)
     return Surroundings(
-        own=own,
-        towards=tuple(dict.fromkeys(towards)),
+        own=host_addresses,
+        towards=tuple(dict.fromkeys(sources)),
         named=tuple(addresses.resolved(socket.gethostname())),
-        has_others=any(others) if others else None,
+        has_others=has_others,
     )
 
 
@@ -123,20 +120,17 @@ def offered_at(offered: Sequence[str], bound: str) -> tuple[str, ...]:
 
 
 def _probable(around: Surroundings) -> list[str]:
-    ours = [str(one.address) for one in around.own]
-    named = [address for address in around.named if address in ours]
-    return _not_loopback((*around.towards, *named, *ours))
+    ours = [str(interface.address) for interface in around.own]
+    by_name = [address for address in around.named if address in ours]
+    return _not_loopback((*around.towards, *by_name, *ours))
 
 
-def _not_loopback(found: Iterable[str]) -> list[str]:
-    return [address for address in dict.fromkeys(found) if not addresses.is_loopback(address)]
+def _not_loopback(candidates: Iterable[str]) -> list[str]:
+    return [host for host in dict.fromkeys(candidates) if not addresses.is_loopback(host)]
 
 
 def _shown(own: Sequence[addresses.HostAddress]) -> str:
-    return ", ".join(f"{one.address} ({one.interface})" for one in own) or "none"
-
-
-_CHOSEN = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    return ", ".join(f"{place.address} ({place.interface})" for place in own) or "none"
 
 
 def findings(
@@ -184,14 +178,17 @@ def choose_place(system: BatchSystem, bind: str, announced: Sequence[str], netwo
         UsageError: BFT-1306, -1312, -1313.
     """
     if system.name == "local" and not (bind or announced):
-        return LOCAL
+        return Place(bind_host=addresses.LOOPBACK, offered=(addresses.LOOPBACK,))
     around = look_around(system.pilot_hosts())
     return place_of(around, bind=numeric_bind(bind), announced=announced, network=network)
 
 
 def addresses_of(hosts: Sequence[str]) -> list[str]:
     """Return all addresses of these hosts that are known here."""
-    return [address for host in hosts for address in addresses.resolved(host)]
+    every: list[str] = []
+    for host in hosts:
+        every += addresses.resolved(host)
+    return every
 
 
 def chosen_ports() -> tuple[int, int]:

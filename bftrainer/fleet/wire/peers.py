@@ -41,6 +41,7 @@ MAX_PEER_MESSAGE_BYTES = 4 * 1024 * 1024  # a survey carries rosters
 Number = Annotated[int, Field(ge=-1, le=fields.MOST)]  # -1: there was none
 Key = tuple[Number, Number]  # generation and attempt
 NO_KEY: Key = (-1, -1)
+QUIET = 0.6  # of the timeout: agents that one cut silenced differ by a heartbeat
 
 
 def _commit(said: Any) -> Commit:
@@ -256,9 +257,6 @@ async def refuses(endpoint: str, timeout_s: float) -> bool | None:
     """
     problem = await knock(endpoint, timeout_s)
     return None if problem and not isinstance(problem, ConnectionRefusedError) else bool(problem)
-
-
-QUIET = 0.6  # of the timeout: agents that one cut silenced differ by a heartbeat
 
 
 @dataclass(slots=True, kw_only=True)

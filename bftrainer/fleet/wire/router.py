@@ -45,6 +45,20 @@ CONNECT_LIMIT_MS = 2000
 HANDSHAKE_LIMIT_MS = 5000
 MOST_OVER = 16384  # connections that have ended of which late frames are known
 WANTED_OPEN_FILES = 16384  # one connection per node, or per stranger in a handshake's time
+LOG_EVERY_S = 10.0  # a flood must not fill the disk
+LOG = logging.getLogger("bftrainer.wire")
+ZAP_ENDPOINT = "inproc://zeromq.zap.01"
+TURN_S = 0.02  # longest time of handling messages before other work of the loop
+# Longest delay of a loss, for frames sent before it: of our own work, as a busy machine may let us
+# do none meanwhile.
+GONE_LIMIT_S = 0.05
+QUEUED_MESSAGES = 10_000  # per connection and direction, before sends are refused
+FRAME_OVERHEAD_BYTES = 64  # what CURVE adds to a message
+_FAILED_HANDSHAKES = (
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)
 
 
 def close_when_dead(socket: zmq.Socket[bytes], after_s: float) -> None:
@@ -106,9 +120,6 @@ def has_input(socket: zmq.Socket[bytes]) -> bool:
     return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
 
-LOG_EVERY_S = 10.0  # a flood must not fill the disk
-
-
 class RefusedMessages:
     """Counters; logs at most one line per kind in ``LOG_EVERY_S``. Thread-safe."""
 
@@ -138,21 +149,6 @@ class RefusedMessages:
                 code, whom, kind, self.counts[kind], in_one_line(str(why)),
                 exc_info=has_traceback,
             )  # fmt: skip
-
-
-LOG = logging.getLogger("bftrainer.wire")
-ZAP_ENDPOINT = "inproc://zeromq.zap.01"
-TURN_S = 0.02  # longest time of handling messages before other work of the loop
-# Longest delay of a loss, for frames sent before it: of our own work, as a busy machine may let us
-# do none meanwhile.
-GONE_LIMIT_S = 0.05
-QUEUED_MESSAGES = 10_000  # per connection and direction, before sends are refused
-FRAME_OVERHEAD_BYTES = 64  # what CURVE adds to a message
-_FAILED_HANDSHAKES = (
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,9 +353,11 @@ class CurveRouter:
 
 
 def _curve_key(parts: list[bytes]) -> str | None:
-    if len(parts) == 7 and parts[5] == b"CURVE":
-        with contextlib.suppress(ValueError):
-            return zmq.utils.z85.encode(parts[6]).decode("ascii")
+    """Return the key in a request to authenticate (ZeroMQ RFC 27); None: there is none."""
+    with contextlib.suppress(ValueError):
+        *_, mechanism, key = parts
+        if len(parts) == 7 and mechanism == b"CURVE":
+            return zmq.utils.z85.encode(key).decode("ascii")
     return None
 
 
