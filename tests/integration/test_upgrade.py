@@ -22,10 +22,12 @@ from pathlib import Path
 import pytest
 
 from bftrainer.batch.local.adapter import create
+from bftrainer.fleet.generations.rescale_log import RescaleRecord, RescaleStep, copied
 from bftrainer.fleet.pilots.pilots import PilotBook
 from bftrainer.journal import Journal
 from bftrainer.lab.demo.local_site import DemoSite
 from bftrainer.lab.demo.sidecar import DaemonProcess
+from bftrainer.model.canonical import encode, from_plain
 from bftrainer.model.trainer import Divergence, TrainerSpec, TrainerState
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.e2e import train_digits
@@ -34,6 +36,7 @@ from tests.integration.slurm_fixtures import daemon_on, running_cluster
 from tests.support.generations import offer
 from tests.support.site import Site
 from tests.support.waiting import wait_for
+from tests.unit.test_machine_records import STEPS, machine_of
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("bftrainer", "milp", "trainers", "slurm_plugins", "lsf_adapters")
@@ -230,6 +233,48 @@ def test_daemons_of_two_releases_take_turns_and_no_worker_notices(
     assert "Traceback" not in said
     assert "cannot be read" not in said
     assert "BFT-1028" not in said
+
+
+_REPEATS = """
+import json, sys
+from bftrainer.actuate.rescale_log import RescaleRecord, repeat
+from bftrainer.canonical import decode, encode
+for text in json.loads(sys.stdin.read()):
+    record = decode(text, RescaleRecord)
+    print(encode(record).decode() == text and all(step.is_equal for step in repeat(record)))
+"""
+NEW = ("sizes", "passed_over", "PassedOver", "Remarked", "Diverged")  # that ``LAST`` lacks
+
+
+@pytest.mark.long
+def test_the_release_before_reads_and_repeats_rescales_that_use_nothing_new(
+    installed: Installed,
+) -> None:
+    """Failed before when the journal had the machine's parts as such: "is not a known field"."""
+    texts: list[str] = []
+    for recorded in STEPS:
+        machine, step = copied(machine_of(recorded["machine"])), recorded["step"]
+        record = RescaleRecord(
+            trainer_id="t1",
+            machine=machine,
+            workers=tuple(machine.crew.workers),
+            steps=(from_plain(step, RescaleStep),),
+        )
+        text = encode(record).decode()
+        if not any(f'"{word}"' in text for word in NEW):
+            texts.append(text)
+    argv = [sys.executable, "-c", _REPEATS]
+    done = subprocess.run(
+        argv,
+        input=json.dumps(texts),
+        capture_output=True,
+        check=True,
+        timeout=120,
+        cwd=installed.path,
+        text=True,
+    )
+    assert done.stdout.split() == ["True"] * len(texts)
+    assert len(texts) == 51
 
 
 _TAKES_OVER = """

@@ -172,7 +172,8 @@ class RestartMachine(GenerationMachine):
         warm = candidates.get(WorkerPhase.WARM, [])
         if not warm:
             return []
-        is_early, waited_s = False, now_s - min(map(since_when_warm, warm))[0]
+        first = min(warm, key=since_when_warm)
+        is_early, waited_s = False, now_s - (first.warm_since_s or 0.0)
         if self.crew.members:
             window_s = max(self.patience.join_window_s, min(MAX_WINDOW_S, self.last_pause_s))
             is_early = waited_s < window_s

@@ -46,6 +46,12 @@ class Identity:
         return hashlib.sha256(name.encode()).hexdigest()[:32]
 
 
+def trainer_of(worker_id: str) -> str:
+    """Return whose worker has this name (``Identity.worker_id``)."""
+    trainer_id, *_ = worker_id.rsplit("-", 2)
+    return trainer_id
+
+
 @dataclass(slots=True, kw_only=True)
 class SerialNumbers:
     """The numbers that only grow."""

@@ -68,14 +68,14 @@ class Trainer:
 
 def limits_of(policy: SitePolicy, spec: TrainerSpec) -> LimitsSet:
     """Return the policy's times for a trainer; programs that restart need not tell of steps."""
-    restarts = resize_of(spec.runtime) is Resize.RESTART
+    no_progress_s, patience_s = policy.no_progress_s, SETTLE_S
+    if resize_of(spec.runtime) is Resize.RESTART:
+        no_progress_s, patience_s = 0.0, RESTART_PATIENCE_S
     return LimitsSet(
         join_window_s=policy.join_window_s,
         start_timeout_s=policy.start_timeout_s,
-        no_progress_s=0.0 if restarts else policy.no_progress_s,
-        cut_patience_s=max(
-            RESTART_PATIENCE_S if restarts else SETTLE_S, policy.agent_timeout_s - FOUND_S
-        ),
+        no_progress_s=no_progress_s,
+        cut_patience_s=max(patience_s, policy.agent_timeout_s - FOUND_S),
     )
 
 
@@ -95,13 +95,13 @@ def opened_of(
 ) -> Trainer:
     """Return a trainer without workers; ``started_workers`` have had a number already."""
     spec = record.spec
-    restarts = resize_of(spec.runtime) is Resize.RESTART
-    kind = RestartMachine if restarts else GenerationMachine
+    kind = GenerationMachine
     limits = limits_of(policy, spec)
     patience = WorkerPatience(
         join_window_s=limits.join_window_s, start_timeout_s=limits.start_timeout_s
     )
-    if restarts:
+    if resize_of(spec.runtime) is Resize.RESTART:
+        kind = RestartMachine
         patience.leave_patience_s = (spec.contract or CheckpointContract()).grace_s + KILL_MARGIN_S
     machine = kind(
         identity=Identity(

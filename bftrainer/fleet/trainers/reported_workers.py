@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from bftrainer.elastic import protocol
 from bftrainer.fleet.generations.members import NodeOffer
+from bftrainer.fleet.generations.state import trainer_of
 from bftrainer.fleet.wire.messages import DaemonMessage, KillWorker, WorkerReport
 from bftrainer.fleet.wire.router import RefusedMessages
 from bftrainer.model.trainer import TrainerRecord
@@ -184,7 +185,7 @@ def _why_not(
     # Journals of earlier releases do not name workers.
     names_all = bool(home) or not record.last_generation
     newest = max((getattr(body, "generation", 0) for body in messages), default=0)
-    if worker_id.rsplit("-", 2)[0] != record.trainer_id:
+    if trainer_of(worker_id) != record.trainer_id:
         return "its name is not one of this trainer's"
     if home.get(worker_id, pilot_id) != pilot_id or (worker_id not in home and claims > 1):
         return "it belongs to another agent, or several agents claim it"

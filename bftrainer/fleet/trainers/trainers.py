@@ -20,6 +20,7 @@ from bftrainer.fleet.generations import breakage, members, stimuli
 from bftrainer.fleet.generations.adoption import adopt, parked_meanwhile
 from bftrainer.fleet.generations.failures import given_up
 from bftrainer.fleet.generations.generation import mark_of
+from bftrainer.fleet.generations.state import trainer_of
 from bftrainer.fleet.runtimes.base import load_runtime, worker_config
 from bftrainer.fleet.trainers import record_updates, unreachable
 from bftrainer.fleet.trainers.costs import (
@@ -290,11 +291,11 @@ class TrainerBook:
 
     def reached(self, offers: Mapping[str, members.NodeOffer]) -> None:
         """All agents are back or lost: adopt the trainers that stood still as they are now."""
-        stood, self.standing = self.standing, {}
+        standstills, self.standing = self.standing, {}
         reported_pilots = self.reports.pilots
-        records = {i: t.record for i, t in self.trainers.items() if i in stood}
+        records = {i: t.record for i, t in self.trainers.items() if i in standstills}
         believed = self.reports.judged(records, offers)  # of others nobody knows a worker there
-        for trainer_id, standing in stood.items():
+        for trainer_id, standing in standstills.items():
             trainer = self.trainers.get(trainer_id)
             if trainer is None:
                 continue
@@ -330,25 +331,25 @@ class TrainerBook:
         return is_held
 
     def _adopt(self, trainer: Trainer, heirs: unreachable.Heirs) -> None:
-        done = adopt(trainer.machine, heirs.workers, heirs.messages)
+        current = adopt(trainer.machine, heirs.workers, heirs.messages)
         trainer.log.restart()
-        if done is not None and done.generation > trainer.record.progress.generation:
-            self._on_regrouped(trainer, done)
+        if current is not None and current.generation > trainer.record.progress.generation:
+            self._on_regrouped(trainer, current)
         elif trainer.record.trainer_id in self.standing:
             return
         elif trainer.record.progress.size and not trainer.machine.crew.members:
             self._on_parked(trainer, parked_meanwhile(trainer.record))
 
-    def _on_regrouped(self, trainer: Trainer, done: members.Regrouped) -> None:
+    def _on_regrouped(self, trainer: Trainer, regrouped: members.Regrouped) -> None:
         record = trainer.record
-        done = replace(done, size_before=record.progress.size)
+        regrouped = replace(regrouped, size_before=record.progress.size)
         LOG.info(
             "trainer %s: generation %d, %d -> %d nodes, was announced by %s: %s",
-            record.trainer_id, done.generation, done.size_before, done.size,
-            f"pilot {done.by}" if done.by else "a daemon", done.reason,
+            record.trainer_id, regrouped.generation, regrouped.size_before, regrouped.size,
+            f"pilot {regrouped.by}" if regrouped.by else "a daemon", regrouped.reason,
         )  # fmt: skip
-        self._set(trainer, record_updates.rescaled(record, done, record.costs, self._clock()))
-        self._write(trainer, "regrouped", done)
+        self._set(trainer, record_updates.rescaled(record, regrouped, record.costs, self._clock()))
+        self._write(trainer, "regrouped", regrouped)
 
     # ---- agents ----------------------------------------------------------------------
 
@@ -403,7 +404,7 @@ class TrainerBook:
     def _repeat(self, pilot_id: str, report: WorkerReport) -> None:
         """Send again what a worker was told last if it has not arrived, as its report shows."""
         connection = self.connection_of(pilot_id)
-        trainer = self.trainers.get(report.worker_id.rsplit("-", 2)[0])
+        trainer = self.trainers.get(trainer_of(report.worker_id))
         if trainer is None:  # ended by what was reported just now
             return
         word = trainer.last_words.get(report.worker_id)
@@ -476,18 +477,16 @@ class TrainerBook:
             if trainer.machine.is_idle and not (trainer_id in targets or trainer_id in staying):
                 continue  # hundreds of trials may wait
             user, pairs = trainer.record.spec.user, staying.get(trainer_id, {})
-            own = [offer for offer in targets.get(trainer_id, ()) if offer.serves(user)]
+            offers = [offer for offer in targets.get(trainer_id, ()) if offer.serves(user)]
             if trainer_id in without:
-                own, pairs = [], {}
+                offers, pairs = [], {}
             self.speeds.staying(trainer_id, pairs)
-            machine = trainer.machine
-            batches = batches_of(trainer.record, len(own) + len(pairs))
-            new = stimuli.TargetsSet(offers=tuple(own), staying=pairs, batches=batches)
-            is_new = {
-                o.node: o for o in own
-            } != machine.plan.targets or pairs != machine.plan.staying
-            is_new |= batches != machine.plan.batches
-            self._handle(trainer, new if is_new else stimuli.TimePassed())
+            batches = batches_of(trainer.record, len(offers) + len(pairs))
+            stimulus: stimuli.Stimulus = stimuli.TimePassed()
+            before, targets_now = trainer.machine.plan, {offer.node: offer for offer in offers}
+            if (targets_now, pairs, batches) != (before.targets, before.staying, before.batches):
+                stimulus = stimuli.TargetsSet(offers=tuple(offers), staying=pairs, batches=batches)
+            self._handle(trainer, stimulus)
 
     def tick(self) -> None:
         """Advance the time in every machine."""
@@ -511,7 +510,7 @@ class TrainerBook:
     # ---- consequences ------------------------------------------------------------------
 
     def _trainer_of(self, pilot_id: str, worker_id: str) -> Trainer | None:
-        trainer = self.trainers.get(worker_id.rsplit("-", 2)[0])
+        trainer = self.trainers.get(trainer_of(worker_id))
         worker = trainer.machine.crew.workers.get(worker_id) if trainer else None
         if worker is not None and worker.pilot_id != pilot_id:
             why = f"{worker_id} is on the node of {worker.pilot_id}"
@@ -539,32 +538,32 @@ class TrainerBook:
         self._set(trainer, record_updates.progressed(record, said, costs, now_s))
 
     def _on_reported(self, trainer: Trainer, said: protocol.Reported) -> None:
-        new = record_updates.with_reports(trainer.record, said, self._clock())
-        if new is not trainer.record and not new.state.is_final:
-            self._set(trainer, new)
-            self.news.changed(new.spec)
+        record = record_updates.with_reports(trainer.record, said, self._clock())
+        if record is not trainer.record and not record.state.is_final:
+            self._set(trainer, record)
+            self.news.changed(record.spec)
             trainer.unwritten = said.reports[-1]
             self._write_reports(trainer)
 
     def _on_saved(self, trainer: Trainer, said: protocol.Saved) -> None:
         """Note it; the journal has it from the next entry on, at the latest when it parks."""
-        new = record_updates.with_checkpoint(trainer.record, said)
-        if new is not trainer.record and not new.state.is_final:
-            self._set(trainer, new)
+        record = record_updates.with_checkpoint(trainer.record, said)
+        if record is not trainer.record and not record.state.is_final:
+            self._set(trainer, record)
 
     def _on_diverged(self, trainer: Trainer, said: protocol.Diverged) -> None:
-        new = record_updates.with_divergence(trainer.record, said)
-        if new is not trainer.record and not new.state.is_final:
-            self._set(trainer, new)
+        record = record_updates.with_divergence(trainer.record, said)
+        if record is not trainer.record and not record.state.is_final:
+            self._set(trainer, record)
             self._write(trainer, "diverged", said)
-            LOG.warning("trainer %s: %s", new.trainer_id, said.cause)
+            LOG.warning("trainer %s: %s", record.trainer_id, said.cause)
 
     def _on_remarked(self, trainer: Trainer, said: protocol.Remarked) -> None:
-        new = record_updates.with_remark(trainer.record, said)
-        if new is not trainer.record and not new.state.is_final:
-            self._set(trainer, new)
+        record = record_updates.with_remark(trainer.record, said)
+        if record is not trainer.record and not record.state.is_final:
+            self._set(trainer, record)
             self._write(trainer, "remarked", said)
-            LOG.warning("trainer %s: %s", new.trainer_id, said.cause)
+            LOG.warning("trainer %s: %s", record.trainer_id, said.cause)
 
     def _write_reports(self, trainer: Trainer) -> None:
         """Write new reports; not each of a script that reports at every step."""
@@ -755,9 +754,9 @@ class TrainerBook:
         self._set(trainer, replace(trainer.record, **changes))  # type: ignore[arg-type]  # field names checked by replace
 
     def _set(self, trainer: Trainer, record: TrainerRecord) -> None:
-        lost = record.lives.lost.step - trainer.record.lives.lost.step
-        if lost:  # a user without losses needs no figure
-            self.steps_lost[record.spec.user, record.spec.account] += lost
+        steps_lost = record.lives.lost.step - trainer.record.lives.lost.step
+        if steps_lost:  # a user without losses needs no figure
+            self.steps_lost[record.spec.user, record.spec.account] += steps_lost
         trainer.record = self.records[record.trainer_id] = record
         self.touched += 1
 

@@ -93,8 +93,10 @@ class PeerStanding(Strict):
     @property
     def newest(self) -> Key:
         """The greatest number used in any message to or from it."""
-        commit = NO_KEY if self.commit is None else key_of(self.commit)
-        return max(commit, self.interrupted, self.ready, self.promised)
+        greatest = max(self.interrupted, self.ready, self.promised)
+        if self.commit is None:
+            return greatest
+        return max(greatest, key_of(self.commit))
 
 
 class Surveyed(_Message):
@@ -111,8 +113,10 @@ class Surveyed(_Message):
     @model_serializer(mode="wrap")
     def _without_unused(self, usual: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out what agents of the release before do not know while it is unused."""
-        said: dict[str, Any] = usual(self)
-        return said if self.unreachable else {k: v for k, v in said.items() if k != "unreachable"}
+        fields: dict[str, Any] = usual(self)
+        if not self.unreachable:
+            fields.pop("unreachable", None)
+        return fields
 
 
 class Promise(_Message):
@@ -256,7 +260,9 @@ async def refuses(endpoint: str, timeout_s: float) -> bool | None:
     connection attempt to a port that nobody listens at is reset); silence is not.
     """
     problem = await knock(endpoint, timeout_s)
-    return None if problem and not isinstance(problem, ConnectionRefusedError) else bool(problem)
+    if problem is None:
+        return False
+    return True if isinstance(problem, ConnectionRefusedError) else None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -271,13 +277,14 @@ class Reach:
     def is_cut_off(self, ages_s: Iterable[float]) -> bool:
         """Return whether two or more agents, and more than half of all, were not heard for long."""
         ages = list(ages_s)
-        gone = len(self.away) + sum(age_s > QUIET * self.timeout_s for age_s in ages)
-        return gone >= 2 and 2 * gone > len(self.away) + len(ages)
+        n_unheard = len(self.away) + sum(age_s > QUIET * self.timeout_s for age_s in ages)
+        return n_unheard >= 2 and 2 * n_unheard > len(self.away) + len(ages)
 
     def left(self, pilot_id: str, heard_s: float) -> None:
         """An agent was last heard then; it is away from now on."""
         self.away.add(pilot_id)
-        self.since_s = heard_s if self.since_s is None else min(self.since_s, heard_s)
+        if self.since_s is None or heard_s < self.since_s:
+            self.since_s = heard_s
 
     def drop(self, pilot_ids: Collection[str]) -> None:
         """These are back, or lost."""
@@ -292,4 +299,6 @@ class Reach:
             return []
         if self._back_s is None:
             self._back_s = now_s
-        return sorted(self.away) if now_s - self._back_s > self.timeout_s else []
+        if now_s - self._back_s <= self.timeout_s:
+            return []
+        return sorted(self.away)

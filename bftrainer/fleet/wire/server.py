@@ -11,6 +11,7 @@ import itertools
 import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from bftrainer.batch.awake import AwakeClock
 from bftrainer.fleet.wire import messages
@@ -25,6 +26,13 @@ MOST_ENDED = 1000  # pilots that have ended whose agents are still told so
 ENDED = "The batch system has ended its pilot."
 SILENT, UNREACHABLE = "silent", "unreachable"  # why an agent is lost, or only not heard
 CHECKS_PER_TIMEOUT = 16  # a loss is detected at most 1/16 of the timeout late
+
+
+class _Registered(NamedTuple):
+    """What the agent of a pilot is known by."""
+
+    public_key: str = ""
+    node: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,7 +87,7 @@ class AgentServer:
         self._on_message = on_message
         self._on_lost = on_lost
         self._pilot_by_key: dict[str, str] = {}
-        self._known: dict[str, tuple[str, str]] = {}  # pilot -> key, node
+        self._registered: dict[str, _Registered] = {}  # by pilot
         self._ended: dict[str, str] = {}  # key -> pilot, oldest first
         self.reach = Reach(timeout_s=agent_timeout_s)
         self._by_pilot: dict[str, _Connection] = {}
@@ -115,14 +123,14 @@ class AgentServer:
 
         ``node``: the agent must report this one; "": any.
         """
-        if self._known.get(pilot_id, ("", ""))[0] != public_key:
+        if self._registered.get(pilot_id, _Registered()).public_key != public_key:
             self.forget(pilot_id)
-            self._known[pilot_id] = public_key, node
+            self._registered[pilot_id] = _Registered(public_key, node)
             self._pilot_by_key[public_key] = pilot_id
 
     def forget(self, pilot_id: str) -> None:
         """Tell the agent of this pilot to leave if it is heard again."""
-        key, _ = self._known.pop(pilot_id, ("", ""))
+        key = self._registered.pop(pilot_id, _Registered()).public_key
         if self._pilot_by_key.pop(key, None) is not None:
             self.has_ended(pilot_id, key)
         self.reach.drop([pilot_id])
@@ -136,9 +144,9 @@ class AgentServer:
 
     def give_up(self, pilot_ids: Collection[str]) -> None:
         """Count agents that cannot be reached as lost."""
-        lost = sorted(self.reach.away.intersection(pilot_ids))
-        self.reach.drop(lost)
-        for pilot_id in lost:
+        away_ids = sorted(self.reach.away.intersection(pilot_ids))
+        self.reach.drop(away_ids)
+        for pilot_id in away_ids:
             self._on_lost(pilot_id, SILENT)
 
     def begins_cut_off(self, awaited: Collection[str]) -> bool:
@@ -153,7 +161,7 @@ class AgentServer:
 
     def node_of(self, pilot_id: str) -> str:
         """Return the node that a pilot was registered for."""
-        return self._known.get(pilot_id, ("", ""))[1]
+        return self._registered.get(pilot_id, _Registered()).node
 
     def is_connected(self, pilot_id: str) -> bool:
         """Return whether the agent has sent Hello and is not lost."""
@@ -162,7 +170,9 @@ class AgentServer:
     def connection_of(self, pilot_id: str) -> int:
         """Return the number of an agent's connection, greater for each next one; -1: none."""
         connection = self._by_pilot.get(pilot_id)
-        return -1 if connection is None else connection.number
+        if connection is None:
+            return -1
+        return connection.number
 
     @property
     def misses_agents(self) -> bool:
@@ -297,34 +307,37 @@ class AgentServer:
     def _gone(self, routes: Collection[bytes]) -> None:
         """These connections have ended, noticed together."""
         self._look()
-        there = [self._by_route[route] for route in routes if route in self._by_route]
+        ended, broken = list[_Connection](), list[_Connection]()
         for route in routes:
             self._order.pop(route, None)
-        ended = [connection for connection in there if connection.has_left]
+            connection = self._by_route.get(route)
+            if connection is not None:
+                (ended if connection.has_left else broken).append(connection)
         for connection in ended:
             self._lose(connection, "disconnected")
-        for connection in self._not_blamed([one for one in there if not one.has_left]):
+        for connection in self._not_blamed(broken):
             self._lose(connection, "disconnected")
 
-    def _not_blamed(self, there: list[_Connection]) -> list[_Connection]:
+    def _not_blamed(self, broken: list[_Connection]) -> list[_Connection]:
         """Wait for agents whose connections did not end by their own doing; return the others."""
         has_slept = self._awake.woke_within(self._timeout_s)
-        n_all = len(self._by_pilot) - sum(one.has_left for one in self._by_pilot.values())
-        are_most = len(there) >= 2 and 2 * len(there) > n_all
-        quiet_s, lost = self._awake() - QUIET * self._timeout_s, list[_Connection]()
-        for connection in there:
+        n_all = sum(not connection.has_left for connection in self._by_pilot.values())
+        are_most = len(broken) >= 2 and 2 * len(broken) > n_all
+        quiet_s, blamed = self._awake() - QUIET * self._timeout_s, list[_Connection]()
+        for connection in broken:
             if not (has_slept or are_most or connection.heard_s < quiet_s):
-                lost.append(connection)
+                blamed.append(connection)
                 continue
             connection.is_broken = True
             self._by_route.pop(connection.route, None)
             if has_slept:
                 connection.heard_s = self._fresh_s()
                 self._missed.add(connection.pilot_id)
-        if len(lost) < len(there):
-            LOG.info("%d connections of agents ended that may come back", len(there) - len(lost))
+        n_awaited = len(broken) - len(blamed)
+        if n_awaited:
+            LOG.info("%d connections of agents ended that may come back", n_awaited)
             self._on_missed()
-        return lost
+        return blamed
 
     def _lose(self, connection: _Connection | None, why: str) -> None:
         if connection is not None:
