@@ -24,7 +24,8 @@ from bftrainer.daemon.pilot_traffic import PilotTraffic
 from bftrainer.daemon.state import InForce
 from bftrainer.fleet.control_plane import ControlPlane
 from bftrainer.fleet.generations.members import NodeOffer
-from bftrainer.fleet.pilots.pilots import PilotBook, StrayPilots
+from bftrainer.fleet.pilots.pilots import PilotBook
+from bftrainer.fleet.pilots.strays import StrayPilots
 from bftrainer.fleet.pilots.vain import LateAgents
 from bftrainer.fleet.wire.endpoint import remember, remembered_port
 from bftrainer.fleet.wire.keys import KeyPair

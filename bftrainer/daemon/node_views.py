@@ -8,7 +8,7 @@ from bftrainer.daemon.explain.nodes import true_cause
 from bftrainer.daemon.state import DaemonState
 from bftrainer.decide import eligible
 from bftrainer.fleet.pilots.pilots import Pilot
-from bftrainer.fleet.pilots.refusals import waiting
+from bftrainer.fleet.pilots.refusal_words import waiting
 from bftrainer.model.cluster import FREE, Node, NodeState
 from bftrainer.model.decision import PoolNode
 from bftrainer.model.views import NodeView

@@ -8,9 +8,10 @@ from concurrent.futures import Executor
 from bftrainer.batch.batch_system import PilotObservation
 from bftrainer.fleet.background import Background
 from bftrainer.fleet.control_plane import ControlPlane
-from bftrainer.fleet.pilots.pilots import PilotBook, StrayPilots
+from bftrainer.fleet.pilots.pilots import PilotBook
 from bftrainer.fleet.pilots.refusals import PilotRefusals
 from bftrainer.fleet.pilots.requests import Claiming
+from bftrainer.fleet.pilots.strays import StrayPilots
 from bftrainer.fleet.release import PilotEnds
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.projection import PilotRecord
