@@ -39,6 +39,7 @@ if len(str(temporary)) > 40 or not all(
     os.environ["TMPDIR"], tempfile.tempdir = "/tmp", None
 gc.disable()  # until all tests are collected: what they are made of stays
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # two cores are busy with other tests
+os.environ["BFT_STRICT_PHASES"] = "1"  # a phase of a run that its table forbids raises
 
 SAME = 25  # examples of a test that names no number; of fresh ones it takes 100
 # How long an example takes says something about the machine's other work, not about the code.

@@ -13,6 +13,7 @@ from bftrainer.elastic.collective import settle
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.position import Position
+from bftrainer.elastic.run_phases import LastStep
 from bftrainer.elastic.shared_values import SharedValues
 from bftrainer.elastic.state import State
 
@@ -24,9 +25,7 @@ class CommonValues(Position):
     _cutting: Cutting
     _state: State
     _values: SharedValues
-    _is_looping: bool
-    _batch: int | None
-    _short_batch: int | None
+    _last_step: LastStep
 
     def _is_in_vain(self) -> bool:
         raise NotImplementedError
@@ -62,13 +61,13 @@ class CommonValues(Position):
 
     def _combined(self, kind: str, value: Any, weight: float = 1.0) -> Any:
         numbers, remade = shared_values.numbers_in(value)
-        if not self._is_looping:
+        if not self._life.is_looping:
             raise ElasticError(
                 "BFT-1405",
                 f"run.{kind}() was called before run.epochs().",
                 "Call it inside the loop over run.epochs().",
             )
-        is_early = self._batch is not None and not self._is_last_pass
+        is_early = self._life.has_batch and not self._pass.is_last
         is_alone = self._is_in_vain() or is_early or self._control.is_over
         if is_alone:
             return remade(numbers)
@@ -95,6 +94,7 @@ class CommonValues(Position):
 
     def _callers(self) -> Sequence[int]:
         """Return the ranks that run the script's code at this point."""
-        if self._short_batch is None:
+        short_batch = self._last_step.short_batch
+        if short_batch is None:
             return range(self.size)
-        return range(self._cutting.active(self._short_batch, self.size))
+        return range(self._cutting.active(short_batch, self.size))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bftrainer.elastic.batch import EpochPlan
 from bftrainer.elastic.membership import Membership
+from bftrainer.elastic.run_phases import Pass, RunLife
 
 
 class Position:
@@ -11,9 +12,8 @@ class Position:
 
     _membership: Membership
     _plan: EpochPlan
-    _is_rehearsing: bool
-    _is_empty: bool
-    _is_last_pass: bool
+    _life: RunLife
+    _pass: Pass
 
     @property
     def rank(self) -> int:
@@ -66,7 +66,7 @@ class Position:
     @property
     def is_first(self) -> bool:
         """Return whether this is rank 0, which prints and writes; never while rehearsing."""
-        return self.rank == 0 and not self._is_rehearsing
+        return self.rank == 0 and not self._life.is_rehearsing
 
     @property
     def rehearsing(self) -> bool:
@@ -75,9 +75,9 @@ class Position:
         It is a joiner's rehearsal, or the workers of a node compute together and there are fewer
         samples than workers.
         """
-        return self._is_rehearsing or self._is_empty
+        return self._life.is_rehearsing or self._pass.is_empty
 
     @property
     def is_last_pass(self) -> bool:
         """Return whether the next ``step()`` updates: no further pass over this batch follows."""
-        return self._is_last_pass
+        return self._pass.is_last

@@ -45,14 +45,13 @@ from bftrainer.elastic.rates import KEY, Rates, Updater, decided_by
 from bftrainer.elastic.remarks import Remarks
 from bftrainer.elastic.reports import params
 from bftrainer.elastic.run_info import Length, LoggedStep, StepDurations
+from bftrainer.elastic.run_phases import LastStep, Pass, RunLife, RunPhase
 from bftrainer.elastic.shards import local_of, shards_of
 from bftrainer.elastic.shared_values import SharedValues
 from bftrainer.elastic.state import Counters, State, seed_everything
 from bftrainer.elastic.try_record import SampleRecord
 
 _misplaced = partial(ElasticError, "BFT-1405")
-
-
 Hook = Callable[[GenerationInfo], object]
 
 
@@ -80,7 +79,7 @@ class Run(CommonValues):
         self._control = control = control_module.current()
         self._length = Length.asked(control.config, epochs, samples, steps)
         if isinstance(model, list | tuple):
-            model = [unwrap(one, self.no_sync) for one in model]
+            model = [unwrap(part, self.no_sync) for part in model]
         model = unwrap(models.one_model(model), self.no_sync)
         optimizer = models.one_optimizer(optimizer)
         self._loader = Loader(loader, indices=indices)
@@ -109,7 +108,8 @@ class Run(CommonValues):
         self._state = State(model, optimizer, scheduler, registered, shards=shards)
         self._membership = self._new_membership(control)
         self._listen(self._membership, equal)
-        self._clear()
+        self._life, self._pass, self._last_step = RunLife(), Pass(), LastStep()
+        self._light_ahead: dict[str, Any] | None = None  # see ``_enter_before_epoch``
         total = self._length.total(self._plan.epoch_samples, control.config, self._plan.batch)
         self._pace = StepDurations(total)
         self._logged = LoggedStep(control.config)
@@ -119,17 +119,6 @@ class Run(CommonValues):
             self._keep(self._record)
         self._rule.look(has_parts=cutting.is_parted or not control.is_plain)
         control.on_script_end, control.report = self.finish, self.report
-
-    def _clear(self) -> None:
-        """Set what changes from batch to batch."""
-        self._is_rehearsing = self._is_entered = self._is_looping = False
-        self._batch: int | None = None  # global size of the batch the script is working on
-        self._is_last_pass = True  # over that batch
-        self._is_empty = False  # this worker has no samples in this pass
-        self._ahead: dict[str, Any] | None = None  # see ``_enter_before_epoch``
-        self._has_news = self._saves = False  # what all workers of the node know
-        self._undo: dict[str, Any] | None = None  # light state, to undo what a pass changes
-        self._short_batch: int | None = None  # of the last step, if some had no samples
 
     def _watches(self, control: Control, model: torch.nn.Module, optimizer: Any) -> StrayUpdates:
         """Refuse layers that no run can serve; return what watches the script's calls."""
@@ -200,32 +189,37 @@ class Run(CommonValues):
         alarm = LossAlarm(self._control, self._rule, lambda: self._updater.scale_tensor)
         if (losses := alarm.losses) is None:
             return
-        alarm.watch(losses, lambda: not (self._is_empty or self._is_in_vain()))
+        alarm.watch(losses, lambda: not (self._pass.is_empty or self._is_in_vain()))
         self.on_committed(alarm.committed)
         self.on_entered(lambda _info: losses.entered())
         self.on_generation_end(alarm.ended)
 
     def _registered(self, extra: Mapping[str, Any]) -> dict[str, Any]:
-        rates = {KEY: self._rates} if self._rates.measures else {}
-        own: dict[str, Any] = {} if self._loader.own is None else {ORDER: self._loader.own}
+        ours: dict[str, Any] = {}  # their order is that of the state
+        if self._rates.measures:
+            ours[KEY] = self._rates
+        if self._loader.own is not None:
+            ours[ORDER] = self._loader.own
         if self._record is not None:
-            own[try_record.KEY] = self._record.made_by
+            ours[try_record.KEY] = self._record.made_by
         if self._shards is not None:
             self._shards.check_scaler(extra.values())
-        return {**extra, **rates, **own, loss_rule.KEY: self._rule}
+        return {**extra, **ours, loss_rule.KEY: self._rule}
 
     # ---- the loops -------------------------------------------------------------------
 
     def epochs(self) -> Iterator[int]:
         """Iterate over the remaining epochs, beginning with the trainer's current one."""
-        if self._is_looping:
+        if self._life.is_looping:
             raise _misplaced("run.epochs() was called twice.", "Use one loop over run.epochs().")
-        self._is_looping = True
+        self._life.becomes(RunPhase.JOINING)
         self._strays.enter_loops(self._late_schedules.begin)
-        expected = self._before_first_epoch()
-        while not (self._is_entered and self._is_done()):
-            yield self._membership.counters.epoch if self._is_entered else expected
-            if not self._is_entered:
+        epoch = self._before_first_epoch()
+        while not (self._life.has_state and self._is_done()):
+            if self._life.has_state:
+                epoch = self._membership.counters.epoch
+            yield epoch
+            if not self._life.has_state:
                 raise _misplaced(
                     "An epoch passed without a batch.",
                     "Loop over run.batches() inside run.epochs().",
@@ -238,17 +232,17 @@ class Run(CommonValues):
 
     def batches(self) -> Iterator[Any]:
         """Iterate over this worker's shares of the remaining batches of the epoch."""
-        if not self._is_looping:
+        if not self._life.is_looping:
             raise _misplaced(
                 "run.batches() was called outside run.epochs().",
                 "Loop over run.batches() inside run.epochs().",
             )
-        if not self._is_entered:
+        if not self._life.has_state:
             yield from self._rehearse()
             self._enter_first()
-        if self._ahead is not None:
-            self._state.restore_light(self._ahead)
-            self._ahead = None
+        if self._light_ahead is not None:
+            self._state.restore_light(self._light_ahead)
+            self._light_ahead = None
         while True:
             self._boundary()
             batch = self._next_batch()
@@ -257,8 +251,10 @@ class Run(CommonValues):
                     self._state.keep_within_epoch()
                 return
             pieces = self._cutting.pieces(batch, *self._division)
-            is_short = self._cutting.active(batch, self.size) < self.size
-            self._short_batch = batch if is_short else None
+            if self._cutting.active(batch, self.size) < self.size:
+                self._last_step.short_batch = batch
+            else:
+                self._last_step.short_batch = None
             if not pieces:
                 yield from self._step_without_samples(batch)
             elif len(pieces) == 1:
@@ -274,14 +270,14 @@ class Run(CommonValues):
         that is not the last over its global batch, and when a member was lost: the same global
         batch is then served again.
         """
-        membership = self._membership
-        reducer = membership.reducer
-        if self._batch is None:
+        membership, reducer = self._membership, self._membership.reducer
+        if not self._life.has_batch:
             raise _misplaced(
                 "run.step() was called without a batch.",
                 "Call it exactly once for each batch of run.batches().",
             )
-        batch, self._batch = self._batch, None
+        batch = self._pass.batch
+        self._life.steps(is_last=self._pass.is_last)
         self._state.require_as_built()
         self._strays.require_no_other()
         self._late_schedules.require_none()
@@ -289,12 +285,12 @@ class Run(CommonValues):
             reducer.finish()  # there was no backward pass, or all were under no_sync
         if reducer is not None:
             reducer.is_in_hand = False
-        if self._is_rehearsing:
+        if self._life.is_rehearsing:
             if reducer is not None:
                 reducer.averaged.put_back()
             self._updater.forget()
             return False
-        if not self._is_last_pass:
+        if not self._pass.is_last:
             self._end_pass()
             return False
         self._add_up_rows(batch)
@@ -326,7 +322,7 @@ class Run(CommonValues):
         Only rank 0 returns, so that what follows the loops (evaluate, save, print) is done
         once, and of a sharded model all workers of its node. The others exit here with status 0.
         """
-        if self._control.is_over or not self._is_entered:
+        if self._control.is_over or not self._life.has_state:
             return
         if self._comparison.is_on and not self._is_done():
             self._agree_on_end()
@@ -412,9 +408,8 @@ class Run(CommonValues):
                 is no such number, or the loss is a sum.
         """
         value = loss_rule.weight_in(weight)
-        if self._batch is None:
-            raise ElasticError(
-                "BFT-1405",
+        if not self._life.has_batch:
+            raise _misplaced(
                 "run.weight() was called without a batch.",
                 "Call it inside the loop over run.batches().",
             )
@@ -459,15 +454,15 @@ class Run(CommonValues):
             self._enter_first()
             return self.epoch
         control_module.take_sigterm()
-        known = self._membership.writer.peek()
-        if self._any(self._length.is_done(known)):
+        saved = self._membership.writer.peek()
+        if self._any(self._length.is_done(saved)):
             # Only the code after the loops is left to run: nothing to rehearse.
             self._control.say_warm()
             self._enter_first()
-        elif self._any(known.is_complete):
+        elif self._any(saved.is_complete):
             self._enter_before_epoch()
             return self.epoch
-        return known.epoch
+        return saved.epoch
 
     def _enter_before_epoch(self) -> None:
         """Go on from the end of a run that was complete and is asked for more.
@@ -476,13 +471,13 @@ class Run(CommonValues):
         in every other state: it is done before the first batch, where states are handed over. This
         one lacks it, so the script must have the state when it does it.
         """
-        built = self._state.snapshot_light()
+        light_as_built = self._state.snapshot_light()
         self._control.say_warm()
         if self._enter_first() and not self._membership.counters.position:
             return
         # Others had gone on: what it does now is in their state.
-        self._ahead = self._state.snapshot_light()
-        self._state.restore_light(built)
+        self._light_ahead = self._state.snapshot_light()
+        self._state.restore_light(light_as_built)
 
     def _rehearse(self) -> Iterator[Any]:
         """Run one step on discarded data while the others train, to warm everything up."""
@@ -492,16 +487,17 @@ class Run(CommonValues):
         self._loader.prints()  # not while others wait
         membership.handover.keep_initial()
         membership.reducer = self._new_reducer()
-        self._is_rehearsing = True
-        config, least = self._control.config, self._cutting.least
+        config, least_samples = self._control.config, self._cutting.least
         nodes = int(dict(config.environment).get(LEAST_NODES, "1"))
         shares = nodes * config.local_size // self._alike
         samples = self._cutting.rehearsal(self._plan.batch, shares)
         yield from self._rehearse_with(membership.reducer, samples)
         if self._any(self._rule.is_open()):  # its loss over other samples tells more
-            other = samples // 2 if samples >= 2 * least else samples + 1
-            yield from self._rehearse_with(membership.reducer, other)
-        self._is_rehearsing = False
+            other_samples = samples + 1
+            if samples >= 2 * least_samples:
+                other_samples = samples // 2
+            yield from self._rehearse_with(membership.reducer, other_samples)
+        self._life.becomes(RunPhase.JOINING)
         for p in self._state.parameters():
             if p.grad is not None:
                 membership.handover.spare.append(local_of(p.grad))
@@ -510,7 +506,8 @@ class Run(CommonValues):
         self._control.say_warm()
 
     def _rehearse_with(self, reducer: GradientReducer, samples: int) -> Iterator[Any]:
-        self._batch, self._rule.batch = samples, self._plan.batch
+        self._life.becomes(RunPhase.REHEARSING)
+        self._pass.batch, self._rule.batch = samples, self._plan.batch
         self._rule.take(samples)
         reducer.begin(1.0)
         reducer.is_in_hand = True
@@ -524,7 +521,7 @@ class Run(CommonValues):
         """Enter; return whether that reopened a run that was complete."""
         membership = self._membership
         membership.enter_first()
-        self._is_entered = True
+        self._life.becomes(RunPhase.BETWEEN)
         counters = membership.counters
         if is_reopened := self._length.open(counters):
             self._state.resume_epoch()
@@ -541,17 +538,20 @@ class Run(CommonValues):
 
     def _boundary(self) -> None:
         """Between two steps: recover, switch generation, save, report progress."""
-        membership = self._membership
-        broken = None if membership.reducer is None else membership.reducer.broken
-        if broken is None and self._short_batch is not None:
-            broken = self._bring_along(self._short_batch)
-        self._short_batch = None
+        membership, last_step = self._membership, self._last_step
+        broken: Broken | None = None
+        if membership.reducer is not None:
+            broken = membership.reducer.broken
+        if broken is None and last_step.short_batch is not None:
+            broken = self._bring_along(last_step.short_batch)
+        last_step.short_batch = None
+        may_abandon = self._shards is None or last_step.has_news
         if broken is not None:
             self._pace.forget()
             membership.recover(broken)
-        elif commit := membership.switch_due(may_abandon=self._shards is None or self._has_news):
+        elif commit := membership.switch_due(may_abandon=may_abandon):
             self._pace.forget()
-            self._has_news = self._saves = False
+            last_step.has_news = last_step.is_save_due = False
             membership.enter(commit)
         elif self._is_to_save():  # not while others wait to step again
             membership.writer.save_aside(membership.counters, membership.fence())
@@ -561,7 +561,7 @@ class Run(CommonValues):
     def _is_to_save(self) -> bool:
         if self._shards is None:
             return self.rank == 0 and self._membership.writer.is_due()
-        is_due, self._saves = self._saves, False
+        is_due, self._last_step.is_save_due = self._last_step.is_save_due, False
         return is_due
 
     def _any(self, flag: bool) -> bool:
@@ -575,14 +575,15 @@ class Run(CommonValues):
             return
         newer = membership.newer()
         is_due = self.rank == 0 and membership.writer.is_due()
-        broken, news, due = self._shards.node.sums(
+        n_broken, n_with_news, n_due = self._shards.node.sums(
             reducer is not None and reducer.broken is not None,
             newer is not None and newer.abandon,
             is_due,
         )
-        if reducer is not None and broken and reducer.broken is None:
+        if reducer is not None and n_broken and reducer.broken is None:
             reducer.broken = Broken(reason=OF_NODE)
-        self._has_news, self._saves = news == self._shards.node.size, due > 0
+        self._last_step.has_news = n_with_news == self._shards.node.size
+        self._last_step.is_save_due = n_due > 0
 
     def _new_reducer(self) -> GradientReducer:
         parameters, shards = self._state.parameters(), self._shards
@@ -616,23 +617,22 @@ class Run(CommonValues):
                 else:
                     yield data
             finally:  # also when the script leaves its loop here
-                if self._undo is not None:
-                    self._state.restore_light(self._undo)
-                    self._undo = None
+                self._undo_pass()
             self._require_stepped()
 
     def _begin(self, batch: int, pieces: Sequence[BatchPiece], number: int = 0) -> Any:
-        self._is_last_pass = number == len(pieces) - 1
+        self._pass.is_last = number == len(pieces) - 1
         self._take_in_hand(batch, pieces[number].samples, number)
-        self._is_empty = not pieces[number].samples
-        if self._is_empty:  # of a sharded model
+        self._pass.is_empty = not pieces[number].samples
+        if self._pass.is_empty:  # of a sharded model
             if number == 0:
                 self._rows.serve_none()
             return self._loader.rehearsal(self._cutting.least)
         self._rows.serve(pieces[number], number)
         position = self._membership.counters.position
+        left_samples = self._length.left(self._membership.counters)
         piece, number = pieces[number], sum(p.samples > 0 for p in pieces[:number])
-        data = self._loader.fetch(self._view(), position, batch, self._left(), number)
+        data = self._loader.fetch(self._view(), position, batch, left_samples, number)
         if self._record is not None:
             self._record.handed(
                 self._membership.info(),
@@ -648,7 +648,8 @@ class Run(CommonValues):
 
     def _take_in_hand(self, batch: int, samples: int, number: int = 0) -> None:
         """Note that the script now works on ``samples`` samples of a global batch."""
-        self._batch, rule = batch, self._rule
+        self._life.becomes(RunPhase.WORKING)
+        self._pass.batch, rule = batch, self._rule
         rule.batch, rule.sum_weight = batch, self._plan.batch / self._membership.terms.batch
         rule.take(samples)
         reducer = self._membership.reducer
@@ -663,9 +664,17 @@ class Run(CommonValues):
         # The script's code after an update (schedules, averages) runs after every pass but
         # must take effect only once, after the last.
         self._updater.forget()
-        self._undo = self._state.snapshot_light()
+        self._pass.undo = self._state.snapshot_light()
         for p in self._state.parameters():
             p.grad = None
+
+    def _undo_pass(self) -> None:
+        """Undo what the script did after a pass that was not the last."""
+        if self._pass.undo is not None:
+            self._state.restore_light(self._pass.undo)
+            self._pass.undo = None
+        if self._life.phase is RunPhase.UNCOUNTED:
+            self._life.becomes(RunPhase.BETWEEN)
 
     def _add_up_rows(self, batch: int) -> None:
         """Take all members' rows; if that fails the step is void, as if gradients had failed."""
@@ -744,19 +753,17 @@ class Run(CommonValues):
         return membership.reducer.waited_s
 
     def _require_stepped(self) -> None:
-        if self._batch is not None:
+        if self._life.has_batch:
             raise not_stepped()
 
     # ---- where the run is ----------------------------------------------------------------
-
-    def _left(self) -> int | None:
-        return self._length.left(self._membership.counters)
 
     def _next_batch(self) -> int:
         counters = self._membership.counters
         if self._is_done():
             return 0
-        return self._loader.batch_at(self._view(), counters.position, self._left())
+        left_samples = self._length.left(counters)
+        return self._loader.batch_at(self._view(), counters.position, left_samples)
 
     def _is_done(self) -> bool:
         return self._length.is_done(self._membership.counters)
@@ -767,8 +774,7 @@ class Run(CommonValues):
 
     def _is_in_vain(self) -> bool:
         """Return whether the script's present work changes nothing."""
-        is_undone = self._undo is not None or self._membership.undo is not None
-        return not self._is_entered or self._is_rehearsing or is_undone
+        return not self._life.is_counted or self._membership.undo is not None
 
     @property
     def _alike(self) -> int:

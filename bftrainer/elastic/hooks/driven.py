@@ -78,13 +78,13 @@ class Driven(Run):
     @property
     def rehearsing(self) -> bool:
         """True if the present batch does not count: a rehearsal, or this worker has no share."""
-        has_none = self._batch is not None and not self._pieces(self._batch)
+        has_none = self._life.has_batch and not self._pieces(self._pass.batch)
         return super().rehearsing or has_none
 
     @property
     def goes_on(self) -> bool:
         """Return whether this worker returns from the framework's training when the run ends."""
-        return self.rank < self._membership.savers and not self._is_rehearsing
+        return self.rank < self._membership.savers and not self._life.is_rehearsing
 
     @property
     def is_sharded(self) -> bool:
@@ -126,7 +126,7 @@ class Driven(Run):
         self._settle()
         if self._held is _NOTHING:
             self._hold_next(may_advance=True)
-        elif self._cutting.logical and (pieces := self._pieces(self._batch or 0)):
+        elif self._cutting.logical and (pieces := self._held_pieces()):
             self._seed(pieces[-1].logical)  # the framework may have drawn random numbers
         if self._held is _NOTHING:
             return
@@ -177,11 +177,17 @@ class Driven(Run):
     def _pieces(self, batch: int) -> Sequence[BatchPiece]:
         return self._cutting.pieces(batch, *self._division)
 
+    def _held_pieces(self) -> Sequence[BatchPiece]:
+        """Return this worker's pieces of the batch that it holds; it is not stepped with yet."""
+        if not self._life.has_batch:
+            return ()
+        return self._pieces(self._pass.batch)
+
     def _step_without_samples(self, batch: int) -> Iterator[Any]:
         """Give the framework uncounted samples, so that it steps as on the other workers."""
         if not self._cutting.logical:  # in bitwise mode all get the buffers of the first
             self._buffers = [b.clone() for b in self._state.buffers()]
-        self._is_last_pass = True
+        self._pass.is_last = True
         self._take_in_hand(batch, 0)
         self._rows.serve_none()
         yield self._loader.rehearsal(self._cutting.least)
@@ -211,11 +217,11 @@ class Driven(Run):
             self._source = self.batches()
         while True:
             for batch in self._source:
-                if self.is_last_pass and not self._is_rehearsing:
+                if self.is_last_pass and not self._life.is_rehearsing:
                     self._held = batch
                     return
                 self._hook.train(batch)
-                if self._is_rehearsing:
+                if self._life.is_rehearsing:
                     self._hook.ready()
                 self.step()
             if not may_advance or not self._advance():
