@@ -85,6 +85,15 @@ def one_model(models: Any) -> torch.nn.Module:
     return given[0] if len(given) == 1 else torch.nn.ModuleList(given)
 
 
+def plain_model(
+    models: Any, no_sync: Callable[[], AbstractContextManager[None]]
+) -> torch.nn.Module:
+    """Return what ``one_model`` does, without the wrappers of ``unwrap``."""
+    if isinstance(models, list | tuple):
+        models = [unwrap(part, no_sync) for part in models]
+    return unwrap(one_model(models), no_sync)
+
+
 def one_optimizer(optimizers: Any) -> Any:
     """Return the registered optimizer, or one that steps with all of them."""
     given = optimizers if isinstance(optimizers, list | tuple) else [optimizers]

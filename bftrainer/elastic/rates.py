@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -31,15 +31,25 @@ KEY = "bft-rates"  # key of the estimates among the registered objects
 SURE = 0.05  # weight of the observations from which on the noise scale is known
 
 
+class GradientSquares(NamedTuple):
+    """Squared norms of the gradients of one step."""
+
+    of_all: float  # added up over the workers
+    of_mean: float  # of the average over the workers
+
+
 class Rates:
     """Terms of a run's generations, and for ``adascale`` the noise of the gradients."""
 
     def __init__(self, cutting: Cutting, batch: int) -> None:
         """Begin without estimates; ``batch`` is the loader's."""
         self._cutting, self._batch, rule = cutting, batch, cutting.rule
-        self._rule = "none" if isinstance(rule, GlobalBatch) else rule.rule
-        # How many of the loader's batches the learning rate is meant for.
-        self._base = rule.base_workers if isinstance(rule, PerWorkerBatch) else 1
+        self._rule = "none"
+        if not isinstance(rule, GlobalBatch):
+            self._rule = rule.rule
+        self._base = 1  # how many of the loader's batches the learning rate is meant for
+        if isinstance(rule, PerWorkerBatch):
+            self._base = rule.base_workers
         self.noise = 0.0  # of the gradient of one batch of the loader's: sum of variances, averaged
         self.signal = 0.0  # square of the true gradient, averaged
         self.seen = 0.0  # weight of all observations in these averages, below 1
@@ -58,7 +68,9 @@ class Rates:
         """
         is_known = self.seen > SURE and self.signal > 0.0
         is_used = isinstance(self._cutting.rule, DecidedBatch)
-        return self.noise / self.signal * self._batch if is_known and is_used else 0.0
+        if not (is_known and is_used):
+            return 0.0
+        return self.noise / self.signal * self._batch
 
     def factor(self, scale: float) -> float:
         """Return what the learning rate is multiplied by at ``scale`` times its batch."""
@@ -66,7 +78,9 @@ class Rates:
             return 1.0
         if self._rule == "linear":
             return scale
-        return math.sqrt(scale) if self._rule == "sqrt" else self._gain(scale)
+        if self._rule == "sqrt":
+            return math.sqrt(scale)
+        return self._gain(scale)
 
     def _gain(self, scale: float) -> float:
         cautious = min(1.0, scale)  # until there is an estimate
@@ -74,7 +88,9 @@ class Rates:
             return cautious
         noise = self.noise / self._base
         total = noise / scale + self.signal
-        gain = (noise + self.signal) / total if total > 0 else cautious
+        gain = cautious
+        if total > 0:
+            gain = (noise + self.signal) / total
         return min(max(gain, cautious), max(1.0, scale))
 
     def observe(
@@ -96,8 +112,7 @@ class Rates:
         # The paper's decay; larger steps decay faster. Normalised by the weight so far, so
         # that the first observations count in full.
         decay = max(1.0 - size / 1000, 0.0)
-        kept = decay * self.seen
-        self.seen = kept + (1 - decay)
+        self.seen = decay * self.seen + (1 - decay)
         self.noise += (noise - self.noise) * (1 - decay) / self.seen
         self.signal += (signal - self.signal) * (1 - decay) / self.seen
 
@@ -108,19 +123,20 @@ class Rates:
         return cutting.terms(batch, size, factor, told)
 
     def measure(
-        self, batch: int, passes: Sequence[int], squares: tuple[float, float], loss_scale: float
+        self, batch: int, passes: Sequence[int], squares: GradientSquares, loss_scale: float
     ) -> None:
         """Learn from one step over ``batch`` samples; nothing if shares were unequal.
 
         Args:
             batch: of all workers together.
             passes: of each worker; with several, the squares are of sums.
-            squares: of the gradients, as ``Rates.observe`` has them.
+            squares: of the gradients.
             loss_scale: of mixed precision, in these gradients.
         """
         size = len(passes)
         if size > 1 and batch % size == 0 and max(passes) == 1:
-            of_all, of_mean = (square / loss_scale**2 for square in squares)
+            of_all = squares.of_all / loss_scale**2
+            of_mean = squares.of_mean / loss_scale**2
             self.observe(size, of_all, of_mean, batch / size / self._batch)
 
     def state_dict(self) -> dict[str, float]:
@@ -137,8 +153,10 @@ class Updater:
 
     def __init__(self, optimizer: Any, extra: dict[str, Any]) -> None:
         self._optimizer = optimizer
-        scalers = [thing for thing in extra.values() if isinstance(thing, torch.amp.GradScaler)]
-        self._scaler = scalers[0] if scalers else None
+        self._scaler: torch.amp.GradScaler | None = None
+        for thing in extra.values():
+            if self._scaler is None and isinstance(thing, torch.amp.GradScaler):
+                self._scaler = thing
 
     def apply(self, factor: float) -> None:
         """Update the parameters with ``factor`` times the learning rate."""
@@ -183,7 +201,9 @@ class Updater:
     @property
     def scale(self) -> float:
         """The loss scale of mixed precision."""
-        return 1.0 if self._scaler is None else float(self._scaler.get_scale())
+        if self._scaler is None:
+            return 1.0
+        return float(self._scaler.get_scale())
 
 
 def decided_by(config: WorkerConfig) -> DecidedBatch | None:

@@ -27,7 +27,7 @@ from bftrainer.elastic.batch import (
     PerWorkerBatch,
     cutting_of,
 )
-from bftrainer.elastic.buckets import OF_NODE, GradientReducer, OrderedReducer
+from bftrainer.elastic.buckets import OF_NODE, GradientReducer
 from bftrainer.elastic.common_values import CommonValues
 from bftrainer.elastic.comparison import StateComparison
 from bftrainer.elastic.control import Control
@@ -39,7 +39,8 @@ from bftrainer.elastic.loader import ORDER, Indices, Loader, PerSampleStates, Vi
 from bftrainer.elastic.loss_alarm import LossAlarm
 from bftrainer.elastic.loss_rule import LossRule, end_looking
 from bftrainer.elastic.membership import Membership
-from bftrainer.elastic.models import StrayUpdates, end_watch, quiet_schedulers, unwrap
+from bftrainer.elastic.models import StrayUpdates, end_watch, quiet_schedulers
+from bftrainer.elastic.ordered_reducer import OrderedReducer
 from bftrainer.elastic.protocol import LEAST_NODES
 from bftrainer.elastic.rates import KEY, Rates, Updater, decided_by
 from bftrainer.elastic.remarks import Remarks
@@ -78,9 +79,7 @@ class Run(CommonValues):
     ) -> None:
         self._control = control = control_module.current()
         self._length = Length.asked(control.config, epochs, samples, steps)
-        if isinstance(model, list | tuple):
-            model = [unwrap(part, self.no_sync) for part in model]
-        model = unwrap(models.one_model(model), self.no_sync)
+        model = models.plain_model(model, self.no_sync)
         optimizer = models.one_optimizer(optimizer)
         self._loader = Loader(loader, indices=indices)
         self._plan = self._loader.plan
