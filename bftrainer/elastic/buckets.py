@@ -498,7 +498,7 @@ class GradientReducer:
             for bucket in self.buckets:
                 bucket.flat[: bucket.count].mul_(factor)
         if self._measures:
-            of_mean = sum(_square_of(bucket) for bucket in self.buckets)
+            of_mean = sum(map(_square_of, self.buckets))
             self.squares = GradientSquares(of_all=sums.square * factor**2, of_mean=of_mean)
         for i, (p, mark) in enumerate(zip(self.params, sums.marks, strict=True)):
             grad: Any = None  # without a gradient on any member it keeps None, as in plain torch

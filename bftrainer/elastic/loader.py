@@ -29,7 +29,7 @@ import signal
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
@@ -59,6 +59,8 @@ _unfit = partial(ElasticError, "BFT-1402")
 Indices = Callable[[int], Iterable[int]]
 ORDER = "bft-indices"  # key of the hash among the registered objects
 _ODD = 0x1E3779B97F4A7C15
+_ROW_FOR_EACH = "Give it one row for each sample of loader.batch_size, with batch=GlobalBatch()."
+_OWN_ORDER = "Give Run the order of each epoch, indices=lambda epoch: loader.sampler"
 
 
 def epoch_order(plan: EpochPlan, seed: int, epoch: int) -> torch.Tensor:
@@ -70,6 +72,21 @@ def epoch_order(plan: EpochPlan, seed: int, epoch: int) -> torch.Tensor:
     return torch.randperm(plan.samples, generator=generator)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderPrint:
+    """Which order an epoch has; part of the run's state, by the names of its fields."""
+
+    seed: int
+    epoch: int
+    hash: int
+
+    def is_other(self, later: OrderPrint) -> bool:
+        """Return whether the same epoch has got another order."""
+        if (self.seed, self.epoch) != (later.seed, later.epoch):
+            return False
+        return self.hash != later.hash
+
+
 class OwnOrder:
     """A script's ``indices`` over a dataset of a given length."""
 
@@ -78,7 +95,7 @@ class OwnOrder:
         self._samples = samples
         self._cached: tuple[int, int] | None = None  # seed, epoch
         self._order = torch.empty(0, dtype=torch.long)
-        self._known: dict[str, int] = {}  # of the last order used, by us or by the others
+        self._print: OrderPrint | None = None  # of the last order used, by us or by the others
         self.first = first = self._asked(0, 0)
         self.order_id = _hash_of(first)
         if self.order_id != _hash_of(self._asked(0, 0)):
@@ -93,27 +110,33 @@ class OwnOrder:
         if self._cached != (seed, epoch):
             self._order = self._asked(seed, epoch)
             self._cached = (seed, epoch)
-            found = {"seed": seed, "epoch": epoch, "hash": _hash_of(self._order)}
-            if {**self._known, "hash": 0} == {**found, "hash": 0} and self._known != found:
+            order_print = OrderPrint(seed=seed, epoch=epoch, hash=_hash_of(self._order))
+            if self._print is not None and self._print.is_other(order_print):
                 raise _unsteady(epoch, "than the workers that began this epoch got")
-            self._known = found
+            self._print = order_print
         return self._order
 
     def state_dict(self) -> dict[str, int]:
         """Return which order the run is in."""
-        return dict(self._known)
+        if self._print is None:
+            return {}
+        return asdict(self._print)
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Take the run's order, to be compared with our own."""
-        if state != self._known:
-            self._known, self._cached = dict(state), None
+        if state == self.state_dict():
+            return
+        self._cached = self._print = None
+        if state:
+            self._print = OrderPrint(**state)
 
     def _asked(self, seed: int, epoch: int) -> torch.Tensor:
         with streams_of(seed, epoch, 7):
-            given = self._indices(epoch)
-            whole = given if isinstance(given, torch.Tensor) else list(given)
+            indices = self._indices(epoch)
+            if not isinstance(indices, torch.Tensor):
+                indices = list(indices)
         try:
-            order = torch.as_tensor(whole).cpu()
+            order = torch.as_tensor(indices).cpu()
         except (TypeError, ValueError, RuntimeError) as problem:
             raise _refused(epoch, f"no sequence of integers ({problem})") from problem
         if order.numel() == 0:
@@ -122,7 +145,9 @@ class OwnOrder:
             raise _refused(epoch, f"{order.ndim} dimensions of {order.dtype}")
         order = order.long()
         if order.min() < 0 or order.max() >= self._samples:
-            worst = order.min() if order.min() < 0 else order.max()
+            worst = order.max()
+            if order.min() < 0:
+                worst = order.min()
             raise _refused(epoch, f"the index {int(worst)} of a dataset of {self._samples} samples")
         return order
 
@@ -173,6 +198,21 @@ class Key(NamedTuple):
     number: int
 
 
+class OpenShard(NamedTuple):
+    """A shard that is being read."""
+
+    epoch: int
+    next_number: int  # of the sample that comes next
+    samples: Iterator[Any]
+
+
+class SeededKeys(NamedTuple):
+    """The keys of a logical worker's piece, and the seed for reading them (bitwise mode)."""
+
+    seed: int
+    keys: list[Any]
+
+
 class Sharded(Dataset[Any]):
     """A stream in shards as a dataset with an index.
 
@@ -193,7 +233,7 @@ class Sharded(Dataset[Any]):
                 "Return the number of samples of each shard.",
             )
         self._ends = list(accumulate(self.lengths))
-        self._open: dict[int, tuple[int, int, Iterator[Any]]] = {}  # shard: epoch, next, samples
+        self._open: dict[int, OpenShard] = {}
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -228,19 +268,24 @@ class Sharded(Dataset[Any]):
             key = Key(epoch=0, number=key)
         shard = bisect_right(self._ends, key.number)
         number = key.number - (self._ends[shard] - self.lengths[shard])
-        epoch, at, samples = self._open.pop(shard, (-1, 0, iter(())))
-        if epoch != key.epoch or not 0 <= number - at <= self._drop:
-            samples, at = iter(self.source.read_shard(shard, number, key.epoch)), number
+        reader = self._open.pop(shard, None)
+        if (
+            reader is None
+            or reader.epoch != key.epoch
+            or not 0 <= number - reader.next_number <= self._drop
+        ):
+            samples = iter(self.source.read_shard(shard, number, key.epoch))
+            reader = OpenShard(key.epoch, number, samples)
         try:
-            for _ in range(number - at):
-                next(samples)
-            sample = next(samples)
+            for _ in range(number - reader.next_number):
+                next(reader.samples)
+            sample = next(reader.samples)
         except StopIteration:
             raise self._too_short(shard, number) from None
         if number + 1 < self.lengths[shard]:
             while len(self._open) >= self._most_open:
                 self._open.pop(next(iter(self._open)))  # the least recently read
-            self._open[shard] = (key.epoch, number + 1, samples)
+            self._open[shard] = reader._replace(next_number=number + 1)
         return sample
 
     def _too_short(self, shard: int, number: int) -> ElasticError:
@@ -249,9 +294,6 @@ class Sharded(Dataset[Any]):
             f"Shard {shard} ended before sample {number} of the {self.lengths[shard]} declared.",
             "Let shard_lengths() say how many samples read_shard() gives.",
         )
-
-
-_OWN_ORDER = "Give Run the order of each epoch, indices=lambda epoch: loader.sampler"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,9 +333,12 @@ class Loader:
         self._stream: Iterator[Any] | None = None
         self._stream_keys: Iterator[list[Any]] = iter(())  # of its pieces
         self._handed: list[Any] = []  # the keys of the last piece
-        order = None if self.own is None else self.own.first
-        is_stream = isinstance(loader.dataset, Sharded)
-        self.compared = [] if is_stream else sample_prints.chosen(self.plan.samples, order)
+        order: torch.Tensor | None = None
+        if self.own is not None:
+            order = self.own.first
+        self.compared: list[int] = []  # numbers of samples; of a stream, its shards are compared
+        if not isinstance(loader.dataset, Sharded):
+            self.compared = sample_prints.chosen(self.plan.samples, order)
         self._prints: list[SamplePrint] | None = None
 
     def prints(self) -> list[SamplePrint]:
@@ -310,8 +355,11 @@ class Loader:
     @property
     def handed(self) -> list[int]:
         """The indices of the samples in the last piece."""
-        keys = self._handed[0][1] if self.cutting.logical else self._handed
-        return [key.number if isinstance(key, Key) else key for key in keys]
+        keys = self._handed
+        if self.cutting.logical:
+            (piece,) = self._handed
+            keys = piece.keys
+        return list(map(_number_of, keys))
 
     def plan_of(self, seed: int, epoch: int) -> EpochPlan:
         """Return the plan of an epoch; its length may be the script's."""
@@ -384,20 +432,25 @@ class Loader:
         if self.own is not None:
             return self.own.order(view.seed, view.epoch)
         if isinstance(dataset, Sharded):
-            seed = mix(view.seed, view.epoch, 1) if self.plan.shuffle else None
-            return dataset.order(seed)
+            if not self.plan.shuffle:
+                return dataset.order(None)
+            return dataset.order(mix(view.seed, view.epoch, 1))
         return epoch_order(self.plan, view.seed, view.epoch)
 
     def _keys_of(self, indices: list[int], *, epoch: int, seed: int) -> list[Any]:
         keys: list[Any] = indices
         if isinstance(self.loader.dataset, Sharded):
             keys = [Key(epoch=epoch, number=i) for i in indices]
-        return [(seed, keys)] if self.cutting.logical else keys
+        if self.cutting.logical:
+            return [SeededKeys(seed, keys)]
+        return keys
 
     @property
     def _dataset(self) -> Any:
         # Bitwise mode: a dataset's random numbers must not depend on the reading process.
-        return _Seeded(self.loader.dataset) if self.cutting.logical else self.loader.dataset
+        if self.cutting.logical:
+            return _Seeded(self.loader.dataset)
+        return self.loader.dataset
 
     def _collate(self, keys: list[Any]) -> Any:
         data = self.loader.collate_fn(_samples(self._dataset, keys))
@@ -409,14 +462,15 @@ class Loader:
         self, view: View, position: int, budget: int | None, number: int
     ) -> Iterator[Any]:
         """Let the loader's processes read this rank's pieces of the rest of the epoch."""
-        asked: list[list[Any]] = []
+        keys: list[list[Any]] = []
         while batch := self.batch_at(view, position, budget):
             pieces = self._pieces(view, batch)
-            asked += self._keys(view, position, batch, pieces[number:])
+            keys += self._keys(view, position, batch, pieces[number:])
             number = 0
             position += batch
-            budget = None if budget is None else budget - batch
-        self._asked.batches, self._stream_keys = asked, iter(asked)
+            if budget is not None:
+                budget -= batch
+        self._asked.batches, self._stream_keys = keys, iter(keys)
         if self._ahead is None or not self.loader.persistent_workers:
             self._ahead = reloaded(self.loader, self._dataset, batch_sampler=self._asked)
         # With persistent workers this drops what they had read for another rank.
@@ -446,8 +500,10 @@ def reloaded(loader: DataLoader[Any], dataset: Any = None, **changed: Any) -> Da
         *("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn"),
         *("prefetch_factor", "multiprocessing_context", "persistent_workers"),
     )
-    kept = {name: getattr(loader, name) for name in names}
-    return DataLoader(loader.dataset if dataset is None else dataset, **kept, **changed)
+    settings = {name: getattr(loader, name) for name in names}
+    if dataset is None:
+        dataset = loader.dataset
+    return DataLoader(dataset, **settings, **changed)
 
 
 class _Asked(Sampler[list[Any]]):
@@ -469,10 +525,16 @@ class _Seeded(Dataset[Any]):
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
 
-    def __getitems__(self, asked: list[tuple[int, list[Any]]]) -> list[Any]:
-        ((seed, keys),) = asked
-        seed_everything(seed)
-        return _samples(self.dataset, keys)
+    def __getitems__(self, pieces: list[SeededKeys]) -> list[Any]:
+        (piece,) = pieces
+        seed_everything(piece.seed)
+        return _samples(self.dataset, piece.keys)
+
+
+def _number_of(key: Any) -> int:
+    if isinstance(key, Key):
+        return key.number
+    return int(key)
 
 
 def _samples(dataset: Any, keys: list[Any]) -> list[Any]:
@@ -567,12 +629,12 @@ class PerSample:
 
     @rows.setter
     def rows(self, rows: torch.Tensor) -> None:
-        wanted = self._all[self._first : self._last].shape
-        if rows.shape != wanted:
+        shape = self._all[self._first : self._last].shape
+        if rows.shape != shape:
             raise ElasticError(
                 "BFT-1427",
                 f"Rows of the shape {tuple(rows.shape)} were set for a batch that has"
-                f" {tuple(wanted)}.",
+                f" {tuple(shape)}.",
                 "Set one row for each sample of the batch, of the shape given to PerSample.",
             )
         self._new[self._first : self._last] = rows.detach().cpu()
@@ -607,12 +669,12 @@ class PerSample:
         self, group: Group | None, batch: int, abandoned: Callable[[], bool]
     ) -> Broken | None:
         """Take the new rows of all members."""
-        new = self._new.clone()  # an abandoned reduction may still write into it
+        new_rows = self._new.clone()  # an abandoned reduction may still write into it
         if group is not None:
-            broken = groups.settle(group.control.all_reduce(new), abandoned)
+            broken = groups.settle(group.control.all_reduce(new_rows), abandoned)
             if broken is not None:
                 return broken
-        self._all = torch.cat([new[:batch], self._all[batch:]])
+        self._all = torch.cat([new_rows[:batch], self._all[batch:]])
         return None
 
 
@@ -622,14 +684,18 @@ class PerSampleStates:
     def __init__(self, registered: Mapping[str, object], batch: int, cutting: Cutting) -> None:
         """Find them; ``batch`` is the loader's."""
         self._stores = [thing for thing in registered.values() if isinstance(thing, PerSample)]
-        wrong = [store.places for store in self._stores if store.places != batch]
-        if wrong or (self._stores and not isinstance(cutting.rule, GlobalBatch)):
+        for store in self._stores:
+            if store.places != batch:
+                raise ElasticError(
+                    "BFT-1427",
+                    f"PerSample has {store.places} rows, the global batch {batch} samples.",
+                    _ROW_FOR_EACH,
+                )
+        if self._stores and not isinstance(cutting.rule, GlobalBatch):
             raise ElasticError(
                 "BFT-1427",
-                f"PerSample has {wrong[0]} rows, the global batch {batch} samples."
-                if wrong
-                else "PerSample needs a global batch that is the same at every size.",
-                "Give it one row for each sample of loader.batch_size, with batch=GlobalBatch().",
+                "PerSample needs a global batch that is the same at every size.",
+                _ROW_FOR_EACH,
             )
 
     @property

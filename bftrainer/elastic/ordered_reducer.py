@@ -227,7 +227,7 @@ class OrderedReducer(GradientReducer):
         if self._copies is not None:
             pg = self._copies.pg
         if pg:
-            exchanges = [self._exchange(k) for k in range(len(self.buckets))]
+            exchanges = list(map(self._exchange, range(len(self.buckets))))
         scattered = [exchange.scatter(pg) for exchange in exchanges]
         gathered: list[Any] = []
         for exchange, work in zip(exchanges, scattered, strict=True):

@@ -188,3 +188,21 @@ def test_workers_with_different_orders_are_told(tmp_path: Path, template: Templa
         c.warm(ids)
         c.commit_only(ids)
         assert {c.failed(i).code for i in ids} == {"BFT-1421"}
+
+
+def test_the_state_of_an_order_is_what_the_release_before_reads() -> None:
+    """As a checkpoint has it: empty before the first epoch, then seed, epoch and hash."""
+    order = OwnOrder(lambda epoch: [epoch, 2, 0], 4)
+    assert order.state_dict() == {}
+    order.order(5, 1)
+    state = order.state_dict()
+    assert list(state) == ["seed", "epoch", "hash"]
+    assert (state["seed"], state["epoch"]) == (5, 1)
+    other = OwnOrder(lambda epoch: [epoch, 0, 2], 4)
+    other.load_state_dict(state)
+    with pytest.raises(ElasticError, match="than the workers that began this epoch got"):
+        other.order(5, 1)
+    other.load_state_dict({})  # of a run that has not begun
+    assert other.order(5, 1).tolist() == [1, 0, 2]
+    other.load_state_dict({**state, "epoch": 0})
+    assert other.order(5, 1).tolist() == [1, 0, 2]  # of an epoch that nobody has begun
