@@ -8,7 +8,7 @@ that is an error at the next update, not at the next restart. Used by ``state``.
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -18,6 +18,13 @@ MOST_EACH_TIME: Final = 32  # parts of a model that is looked at before every up
 SHARE: Final = 0.001  # of the time is spent on looking at a larger one
 
 BufferKind = tuple[torch.Size, torch.dtype]
+
+
+class ModelPart(NamedTuple):
+    """What has a state: what it is, and by what it is told from another."""
+
+    kind: str
+    identity: Any
 
 
 class AsBuilt:
@@ -83,24 +90,25 @@ class AsBuilt:
             None if b is None else (b.shape, b.dtype) for own in self._buffers for b in own.values()
         ]
 
-    def _parts(self) -> dict[str, tuple[str, Any]]:
-        """Return what has a state, by name: what it is, and by what it is told from another."""
+    def _parts(self) -> dict[str, ModelPart]:
+        """Return what has a state, by name."""
         model = self._model
-        parts: dict[str, tuple[str, Any]] = {
-            name: ("buffer", (b.shape, b.dtype)) for name, b in model.named_buffers()
-        }
+        parts = {name: ModelPart("buffer", (b.shape, b.dtype)) for name, b in model.named_buffers()}
         if self._is_sharded:
             owners = [(n, m) for n, m in model.named_modules() if m._parameters]  # noqa: SLF001
-            return {**parts, **{name: ("module", m) for name, m in owners}}
-        return {**parts, **{name: ("parameter", p) for name, p in model.named_parameters()}}
+            return {**parts, **{name: ModelPart("module", m) for name, m in owners}}
+        return {
+            **parts,
+            **{name: ModelPart("parameter", p) for name, p in model.named_parameters()},
+        }
 
 
-def _change(before: dict[str, tuple[str, Any]], now: dict[str, tuple[str, Any]]) -> str:
+def _change(before: dict[str, ModelPart], now: dict[str, ModelPart]) -> str:
     """Return what differs; empty: nothing."""
     for name, (kind, own) in now.items():
         if name not in before:
             return f"its {kind} {name!r} is new"
-        was = before[name][1]
+        was = before[name].identity
         if kind == "buffer" and was != own:
             return f"its buffer {name!r} has {_words(own)} and had {_words(was)}"
         if kind != "buffer" and was is not own:
@@ -110,4 +118,5 @@ def _change(before: dict[str, tuple[str, Any]], now: dict[str, tuple[str, Any]])
 
 
 def _words(kind: BufferKind) -> str:
-    return f"shape {tuple(kind[0])}, {str(kind[1]).removeprefix('torch.')}"
+    shape, dtype = kind
+    return f"shape {tuple(shape)}, {str(dtype).removeprefix('torch.')}"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import groupby
 from typing import Literal, TypeAlias
 
 from bftrainer.elastic.errors import ElasticError
@@ -298,13 +299,11 @@ def in_words(terms: Terms, attempt: str, backend: str = "") -> str:
 
 def _runs(numbers: tuple[int, ...]) -> str:
     """Return a sum as text, runs of equal numbers as ``COUNT x NUMBER``."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][0] == number:
-            runs[-1][1] += 1
-        else:
-            runs.append([number, 1])
-    return " + ".join(f"{n} x {number}" if n > 1 else f"{number}" for number, n in runs)
+    texts = []
+    for number, same in groupby(numbers):
+        count = len(list(same))
+        texts.append(f"{count} x {number}" if count > 1 else f"{number}")
+    return " + ".join(texts)
 
 
 def cutting_of(

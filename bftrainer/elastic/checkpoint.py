@@ -103,9 +103,13 @@ def decode(
     def items(body: list[list[Any]]) -> dict[Any, Any]:
         return {decoded(k): decoded(v) for k, v in body}
 
+    def part(body: list[Any]) -> Any:
+        number, cut = body
+        return wrap(tensors[number], cut) if wrap else tensors[number]
+
     decoders: dict[str, Callable[[Any], Any]] = {
         "t": lambda number: tensors[number],
-        "h": lambda body: wrap(tensors[body[0]], body[1]) if wrap else tensors[body[0]],
+        "h": part,
         "n": lambda number: tensors[number].numpy(),
         "d": items,
         "c": lambda body: Counter(items(body)),
@@ -131,7 +135,8 @@ def cuts_of(structure: Any, tensors: Sequence[torch.Tensor]) -> list[Cut | None]
     cuts: list[Cut | None] = [None] * len(tensors)
 
     def note(body: list[Any]) -> None:
-        cuts[body[0]] = Cut.read(body[1])
+        number, cut = body
+        cuts[number] = Cut.read(cut)
 
     replaced(structure, "h", note)
     return cuts

@@ -16,7 +16,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 LIVES = "BFT_LIVES_S"  # in a worker's environment: how long its trainer's last lives lasted, s
 KEY = "cost"  # in headers of checkpoints: of the one before
@@ -109,20 +109,30 @@ PER_INTERVAL = 32  # resolution
 INTERVALS = 2  # an older checkpoint is overdue anyway
 
 
+class CommittedStep(NamedTuple):
+    """A step, and when it was committed."""
+
+    step: int
+    at_s: float
+
+
 class Ages:
     """Times of committed steps, a few dozen of them at most."""
 
     def __init__(self, interval_s: float) -> None:
         self._apart_s = interval_s / PER_INTERVAL
-        self._known: deque[tuple[int, float]] = deque(maxlen=PER_INTERVAL * INTERVALS)
+        self._steps: deque[CommittedStep] = deque(maxlen=PER_INTERVAL * INTERVALS)
 
     def note(self, step: int, now_s: float) -> None:
         """Record a step committed now, unless one was recorded just before."""
-        if not self._known or now_s - self._known[-1][1] >= self._apart_s:
-            self._known.append((step, now_s))
+        if not self._steps or now_s - self._steps[-1].at_s >= self._apart_s:
+            self._steps.append(CommittedStep(step, now_s))
 
     def committed_s(self, step: int) -> float | None:
         """Return the earliest time at which this step was committed, None if unknown."""
         # A step may be repeated after a failure: its earlier commit counts.
-        known = [(at, -at_s) for at, at_s in list(self._known) if at <= step]
-        return -max(known)[1] if known else None
+        steps = [committed for committed in list(self._steps) if committed.step <= step]
+        if not steps:
+            return None
+        newest = max(committed.step for committed in steps)
+        return min(committed.at_s for committed in steps if committed.step == newest)

@@ -452,7 +452,8 @@ def _in_words(differences: Sequence[LeafDifference]) -> str:
 
 
 def _key(item: tuple[Any, Any]) -> str:
-    return str(item[0])
+    name, _ = item
+    return str(name)
 
 
 def _bounded(value: Any) -> Any:

@@ -139,8 +139,12 @@ class SavedSchedules:
         """Return their settings and the script's by name, where they differ."""
         if self.settings is None:
             return {}
-        both = {n: (self.settings.get(n, {}), own.get(n, {})) for n in {**own, **self.settings}}
-        return {name: pair for name, pair in both.items() if pair[0] != pair[1]}
+        pairs = {}
+        for name in {**own, **self.settings}:
+            saved, scripted = self.settings.get(name, {}), own.get(name, {})
+            if saved != scripted:
+                pairs[name] = (saved, scripted)
+        return pairs
 
 
 class Continuing(OriginCheck):

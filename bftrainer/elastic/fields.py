@@ -142,7 +142,8 @@ class Each:
 def _pair(value: Any) -> tuple[str, str]:
     if not isinstance(value, list | tuple) or len(value) != 2:
         raise ValueError("not a pair")
-    return (_text(value[0]), _text(value[1]))
+    name, text = value
+    return (_text(name), _text(text))
 
 
 _text = _text_of(MOST_TEXT)

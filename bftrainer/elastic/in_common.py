@@ -164,7 +164,8 @@ class ExtraComparison:
     def _parts(self) -> Iterator[Part]:
         for name, read in self._readers.items():
             for part in read(name, self._extra[name]):
-                if part[1] or part[0] not in self._left_out:
+                part_name, is_strict, _ = part
+                if is_strict or part_name not in self._left_out:
                     yield part
 
     def _reader(self, name: str, thing: Any) -> Callable[[str, Any], Sequence[Part]] | None:

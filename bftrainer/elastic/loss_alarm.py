@@ -205,7 +205,8 @@ class FiniteLosses:
                 self._tell(self._in_a_row, step)
 
     def _has_come(self) -> bool:
-        return all(value.has_come() for part in self._waiting[0][1] for value in part.values)
+        _, passes = self._waiting[0]
+        return all(value.has_come() for part in passes for value in part.values)
 
 
 def diverged(count: int, step: int) -> ElasticError:

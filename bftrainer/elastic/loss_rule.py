@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 
@@ -170,10 +170,11 @@ class _Walk:
         self, inner: Sequence[Any], so_far: LossTerm, *, is_ratio: bool
     ) -> Iterator[LossTerm]:
         """Yield the terms of a product with something that does not depend on the samples."""
-        if self._is_free(inner[1]):
-            yield from self.terms(inner[0], so_far)
-        elif self._is_free(inner[0]) and not is_ratio:
-            yield from self.terms(inner[1], so_far)
+        left, right = inner
+        if self._is_free(right):
+            yield from self.terms(left, so_far)
+        elif self._is_free(left) and not is_ratio:
+            yield from self.terms(right, so_far)
         else:
             yield so_far
 
@@ -239,11 +240,12 @@ def _fused(node: Any) -> tuple[Reduction, bool] | None:
 
 def _constant(node: Any, below: Sequence[Any]) -> float | None:
     """Return the constant of a product, or of a quotient of which it is the divisor."""
-    is_other = len(below) < 2 or below[1] is None
-    if below[0] is None and (not is_other and _name(node) == "Div"):
+    left, right = (*below, None)[:2]
+    is_other = right is None
+    if left is None and (not is_other and _name(node) == "Div"):
         return None
     value = getattr(node, "_saved_other" if is_other else "_saved_self", None)
-    if below[0] is not None and not is_other:
+    if left is not None and not is_other:
         return None
     if isinstance(value, torch.Tensor):
         value = value.item() if value.numel() == 1 else None
@@ -400,6 +402,13 @@ _ENOUGH, _MOST = 2, 5  # losses over the same samples, and in all
 _watching: list[Callable[[], None]] = []  # removes the watch of the latest run
 
 
+class PendingTotal(NamedTuple):
+    """What an update under way makes of the rule if it is committed."""
+
+    kind: str
+    total: float
+
+
 class LossRule:
     """The reduction of one run's loss."""
 
@@ -419,7 +428,7 @@ class LossRule:
         self._loss_scale = loss_scale  # of mixed precision
         self._kind = ""  # decided by committed updates
         self._total = 0.0  # of all weights in the last update, if the script gives them
-        self._pending: tuple[str, float] | None = None  # the same, of the update under way
+        self._pending: PendingTotal | None = None  # of the update under way
         self._reason = ""  # why the mean is only assumed
         self.batch = 1  # samples of the present global batch
         self.given: float | None = None  # the script's weight of the pass in hand
@@ -439,7 +448,11 @@ class LossRule:
     @property
     def kind(self) -> str:
         """MEAN, SUM or WEIGHTED; "" until it is decided."""
-        return self._declared or (self._pending[0] if self._pending else self._kind)
+        if self._declared:
+            return self._declared
+        if self._pending is not None:
+            return self._pending.kind
+        return self._kind
 
     def weight_of(self, share: float) -> float:
         """Return what the gradient of a share of the batch is multiplied by."""
@@ -471,11 +484,13 @@ class LossRule:
 
     def settle(self, votes: Sequence[float]) -> None:
         """Decide by the votes of all members, for good if the update is committed."""
-        chosen = [k for k, n in zip((MEAN, SUM, WEIGHTED), votes, strict=False) if n]
-        is_clear = len(chosen) == 1 and not votes[3]
-        if is_clear:
+        n_mean, n_sum, n_weighted, n_unclear = votes
+        counts = {MEAN: n_mean, SUM: n_sum, WEIGHTED: n_weighted}
+        kinds = [kind for kind, n in counts.items() if n]
+        self._pending = PendingTotal(MEAN, 0.0)
+        if len(kinds) == 1 and not n_unclear:
             self._reason = ""
-        self._pending = (chosen[0] if is_clear else MEAN, 0.0)
+            self._pending = PendingTotal(kinds[0], 0.0)
 
     def weigh(self, total: float, declared_share: float) -> float:
         """Return what the sum of all gradients is multiplied by.
@@ -495,7 +510,7 @@ class LossRule:
                 "Call it for every batch, before the backward pass, with 0 where nothing counts.",
             )
         unit = self.unit
-        self._pending = (self.kind, total)
+        self._pending = PendingTotal(self.kind, total)
         return unit / total if total > 0 else 0.0
 
     # ---- what the run tells --------------------------------------------------------------

@@ -17,7 +17,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from bftrainer.elastic.fields import in_one_line, shortened
 
@@ -134,6 +134,13 @@ def compare(old: RunOrigin, new: RunOrigin) -> Difference:
 # ---- arguments -----------------------------------------------------------------------
 
 
+class Occurrence(NamedTuple):
+    """An option as it stands on a command line."""
+
+    name: str
+    values: list[str]
+
+
 Options = dict[str, tuple[tuple[str, ...], ...]]
 
 
@@ -142,15 +149,17 @@ def options_of(args: Iterable[str]) -> Options:
 
     ``--lr=1`` is ``--lr 1``. Without the script's parser, what follows a flag counts as its value.
     """
-    occurrences: list[tuple[str, list[str]]] = [("", [])]
+    last = Occurrence("", [])
+    occurrences = [last]
     for text in args:
         name, has_value, value = text.partition("=")
         if text.startswith("-") and text != "-" and not _NUMBER.match(text):
-            occurrences.append((name, [value] if has_value else []))
-        elif occurrences[-1][0] == "" and _ASSIGNED.match(text):
-            occurrences.insert(-1, (f"{name}=", [value]))
+            last = Occurrence(name, [value] if has_value else [])
+            occurrences.append(last)
+        elif last.name == "" and _ASSIGNED.match(text):
+            occurrences.insert(-1, Occurrence(f"{name}=", [value]))
         else:
-            occurrences[-1][1].append(text)
+            last.values.append(text)
     options: Options = {}
     for name, values in occurrences:
         if name or values:

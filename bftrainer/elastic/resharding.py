@@ -110,7 +110,12 @@ def _count(structure: Any) -> int:
     numbers = [-1]
     for tag in ("t", "n"):
         checkpoint.replaced(structure, tag, numbers.append)
-    checkpoint.replaced(structure, "h", lambda body: numbers.append(body[0]))
+
+    def note(body: list[Any]) -> None:
+        number, _ = body
+        numbers.append(number)
+
+    checkpoint.replaced(structure, "h", note)
     return max(numbers) + 1
 
 
@@ -118,7 +123,8 @@ def _box_of(header: dict[str, Any], i: int) -> Box:
     """Return which range of a tensor a part holds."""
     told = header["boxes"][i] if "boxes" in header else None
     if told is None:
-        return whole_box(header["tensors"][i][1])
+        _, shape = header["tensors"][i]
+        return whole_box(shape)
     whole, shape, offset = (tuple(map(int, numbers)) for numbers in told)
     return Box(whole=whole, shape=shape, offset=offset)
 
@@ -137,7 +143,8 @@ def _read_part(
             if held == box and (part == 0 or held.shape != held.whole):
                 yield checkpoint.bytes_of(target)
                 continue
-            (values,) = checkpoint.allocate([[header["tensors"][i][0], held.shape]])
+            dtype, _ = header["tensors"][i]
+            (values,) = checkpoint.allocate([[dtype, held.shape]])
             yield checkpoint.bytes_of(values)
             if part == 0 or held.shape != held.whole:
                 box.copy(target, held, values)

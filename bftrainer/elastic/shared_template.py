@@ -56,8 +56,9 @@ def channel_of_an_agent(path: str, environment: dict[str, str]) -> socket.socket
 
 def peer_uid(connection: socket.socket) -> int:
     """Return the user at the other end of a Unix socket."""
-    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return int(struct.unpack("3i", found)[1])
+    packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, uid, _ = struct.unpack("3i", packed)
+    return int(uid)
 
 
 def _fork_away() -> bool:

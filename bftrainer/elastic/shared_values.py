@@ -358,17 +358,17 @@ def _entry_for(
 
 
 def _apart(own: Contribution, other: Contribution) -> ElasticError:
-    places = sorted((_at(own), _at(other)))
+    place, other_place = sorted((_at(own), _at(other)))
     if END in (own.kind, other.kind):
         return ElasticError(
             "BFT-1434",
-            f"Some workers are at {places[0]}, others at {places[1]}, after {own.step} updates.",
+            f"Some workers are at {place}, others at {other_place}, after {own.step} updates.",
             "Decide whether to end early by values that are the same on all workers"
             f" (run.mean(value), run.step_count), see {PAGE}.",
         )
     return ElasticError(
         "BFT-1437",
-        f"Some workers are at {places[0]}, others at {places[1]}, after {own.step} updates.",
+        f"Some workers are at {place}, others at {other_place}, after {own.step} updates.",
         f"Call run.mean(), run.sum() and run.max() on all workers, not on one alone, see {PAGE}.",
     )
 

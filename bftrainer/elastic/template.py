@@ -111,7 +111,8 @@ class ForkServer:
     def reap(self) -> None:
         """Report every worker that has ended."""
         for keeper, kept in list(self.workers.items()):
-            if not (ended := os.waitpid(keeper, os.WNOHANG))[0]:
+            ended_pid, wait_status = os.waitpid(keeper, os.WNOHANG)
+            if not ended_pid:
                 continue
             del self.workers[keeper]
             status = os.read(kept.says, PID_BYTES)
@@ -119,7 +120,7 @@ class ForkServer:
             if status:
                 returncode = int.from_bytes(status, "little", signed=True)
             else:  # it was killed itself, and its worker with it
-                returncode = os.waitstatus_to_exitcode(ended[1])
+                returncode = os.waitstatus_to_exitcode(wait_status)
                 self.sweep(kept)
             self.send("exited", worker_id=kept.worker_id, pid=kept.pid, returncode=returncode)
 
@@ -181,7 +182,8 @@ class ForkServer:
         pid = int.from_bytes(os.read(says, PID_BYTES), "little")
         if not pid:  # it could not even fork
             os.close(says)
-            returncode = os.waitstatus_to_exitcode(os.waitpid(keeper, 0)[1])
+            _, wait_status = os.waitpid(keeper, 0)
+            returncode = os.waitstatus_to_exitcode(wait_status)
             self.send("exited", worker_id=config.worker_id, pid=0, returncode=returncode)
             return
         self.workers[keeper] = KeptWorker(config.worker_id, pid, says)

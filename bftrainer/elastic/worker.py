@@ -452,7 +452,8 @@ def _is_ours(problem: BaseException) -> bool:
     raiser = type(problem).__module__.partition(".")[0]
     if raiser not in ("builtins", "bftrainer") or type(problem).__name__ == "OutOfMemoryError":
         return False
-    return str(frames[-1][0].f_globals.get("__name__", "")).startswith(_RUNTIME)
+    frame, _ = frames[-1]
+    return str(frame.f_globals.get("__name__", "")).startswith(_RUNTIME)
 
 
 def place_of(problem: BaseException, script: str) -> str:
@@ -474,7 +475,10 @@ def _expects_torchrun(problem: BaseException) -> bool:
     if isinstance(problem, ValueError) and _NO_GROUP in str(problem):
         return True
     frames = _frames(problem)
-    return bool(frames) and frames[-1][0].f_globals.get("__name__") == _RENDEZVOUS
+    if not frames:
+        return False
+    frame, _ = frames[-1]
+    return bool(frame.f_globals.get("__name__") == _RENDEZVOUS)
 
 
 def _frames(problem: BaseException) -> list[tuple[FrameType, int]]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.mpi.comm import Comm
@@ -244,43 +244,49 @@ def choose(said: Sequence[Sequence[Held]]) -> tuple[int, int] | None:
     return max(whole, default=None)
 
 
-Mark = tuple[int, int, int]  # step, samples until then, samples of a step from then on
+class StepSize(NamedTuple):
+    """From where on a step has so many samples."""
+
+    step: int
+    samples: int  # until then
+    batch: int  # samples of a step from then on
 
 
 class SampleCount:
     """Samples by step; equal on all members."""
 
     def __init__(self, batch: int) -> None:
-        self._marks: list[Mark] = [(0, 0, batch)]
+        self._marks: list[StepSize] = [StepSize(0, 0, batch)]
 
     @property
     def batch(self) -> int:
         """Samples of a step, over all members."""
-        return self._marks[-1][2]
+        return self._marks[-1].batch
 
     def at(self, step: int) -> int:
         """Return the samples of the first ``step`` steps."""
-        since, samples, batch = next(
-            (m for m in reversed(self._marks) if m[0] <= step), self._marks[0]
-        )
-        return samples + (step - since) * batch
+        last = self._marks[0]
+        for mark in self._marks:
+            if mark.step <= step:
+                last = mark
+        return last.samples + (step - last.step) * last.batch
 
     def begin(self, step: int, batch: int = 0) -> None:
         """A generation begins after ``step`` steps; ``batch``: 0 keeps the present one."""
         samples = self.at(step)
         batch = batch or self.batch
-        self._marks = [m for m in self._marks if m[0] < step]
-        if not self._marks or self._marks[-1][2] != batch:
-            self._marks.append((step, samples, batch))
+        self._marks = [m for m in self._marks if m.step < step]
+        if not self._marks or self.batch != batch:
+            self._marks.append(StepSize(step, samples, batch))
 
     def resume(self, step: int, samples: int) -> None:
         """Continue from a checkpoint."""
-        self._marks = [(step, samples, self.batch)]
+        self._marks = [StepSize(step, samples, self.batch)]
 
-    def marks(self) -> Sequence[Mark]:
+    def marks(self) -> Sequence[StepSize]:
         """Return what ``adopt`` takes on another member."""
         return self._marks
 
     def adopt(self, marks: Iterable[Sequence[int]]) -> None:
         """Take another member's count."""
-        self._marks = [(step, samples, batch) for step, samples, batch in marks]
+        self._marks = [StepSize(*numbers) for numbers in marks]
