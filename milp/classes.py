@@ -315,16 +315,20 @@ class _Model:
         prices = np.abs(relaxed.row_dual)
         every = np.arange(n_all, dtype=np.int32)
         highs.changeColsIntegrality(n_all, every, np.ones(n_all, dtype=np.uint8))
-        decomposed = self._decomposed(prices) if self._caps and n_x > FIRST else None
+        decomposed, decomposed_bound = None, math.inf
+        if self._caps and n_x > FIRST:
+            decomposed = self._decomposed(prices)
         for name, setting in (SETTINGS if decomposed is None else CAPPED_SETTINGS).items():
             highs.setOptionValue(name, setting)
         value, proven = -np.inf, np.inf
-        if decomposed is not None and not self._is_tied(decomposed[1]):
-            value, proven = self._search_narrowly(*decomposed)
-            taken = np.array(highs.getSolution().col_value)
+        if decomposed is not None:
+            decomposed_bound, decomposed_costs = decomposed
+            if not self._is_tied(decomposed_costs):
+                value, proven = self._search_narrowly(decomposed_bound, decomposed_costs)
+                taken = np.array(highs.getSolution().col_value)
         if proven - value > CLOSE_ENOUGH * abs(bound):
             of_relaxed, upto = self._search(bound, costs)
-            proven = min(proven, upto, math.inf if decomposed is None else decomposed[0])
+            proven = min(proven, upto, decomposed_bound)
             if of_relaxed >= value:
                 value, taken = of_relaxed, np.array(highs.getSolution().col_value)
         x, chosen = self._choices, np.flatnonzero((taken[:n_x] > 0.5) & ~self._is_mixed)

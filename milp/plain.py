@@ -450,12 +450,16 @@ def _decode_mapping(plain: dict[str, Any], key: _Convert, item: _Convert) -> dic
     return result
 
 
+def _convert_pair(pair: tuple[_Convert, Any]) -> Any:
+    convert, value = pair
+    return convert(value)
+
+
 def _fixed_codec(parts: list[Codec]) -> Codec:
     def converted(values: Sequence[Any], converts: list[_Convert]) -> list[Any]:
         if len(values) != len(converts):
             raise FormError("", f"must have {len(converts)} items, not {len(values)}")
-        pairs = zip(converts, values, strict=True)
-        return _each(pairs, lambda pair: pair[0](pair[1]))
+        return _each(zip(converts, values, strict=True), _convert_pair)
 
     encodes, decodes = [part.encode for part in parts], [part.decode for part in parts]
     return Codec(

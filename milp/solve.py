@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -108,13 +109,20 @@ def solve_dense(problem: Problem) -> Allocation:
     )
 
 
+class ProblemPart(NamedTuple):
+    """Trainers that share classes of nodes with each other alone."""
+
+    classes: set[str]
+    trainers: set[str]
+
+
 def split(problem: Problem) -> list[Problem]:
     """Return independent problems of the trainers that may run, in FCFS order; or only it."""
     classes = dict.fromkeys(node.eligibility for node in problem.nodes)
     if len(classes) < 2:
         return [problem]
     class_of = {node.name: node.eligibility for node in problem.nodes}
-    groups: list[tuple[set[str], set[str]]] = []  # classes, trainers
+    groups: list[ProblemPart] = []
     for trainer in problem.trainers[: problem.p_jmax]:
         # What it holds counts for C_j, accepted or not.
         own = {class_of[name] for name in trainer.current if name in class_of}
@@ -122,12 +130,12 @@ def split(problem: Problem) -> list[Problem]:
         names = {trainer.trainer_id}
         apart = []
         for group in groups:
-            if own.isdisjoint(group[0]):
+            if own.isdisjoint(group.classes):
                 apart.append(group)
             else:
-                own |= group[0]
-                names |= group[1]
-        groups = [*apart, (own, names)]
+                own |= group.classes
+                names |= group.trainers
+        groups = [*apart, ProblemPart(own, names)]
     if len(groups) < 2:
         return [problem]
     return [_part(problem, own, names) for own, names in groups]

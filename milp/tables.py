@@ -107,13 +107,18 @@ def rising_edges(points: Iterable[tuple[int, float]]) -> list[tuple[float, int]]
         if not corners:
             corners.append((size, value))
             continue
-        slope = (value - corners[-1][1]) / (size - corners[-1][0])
-        while edges and slope >= edges[-1][0] * SAME_SLOPE:
+        corner_size, corner_value = corners[-1]
+        slope = (value - corner_value) / (size - corner_size)
+        while edges:
+            slope_before, _ = edges[-1]
+            if slope < slope_before * SAME_SLOPE:
+                break
             corners.pop()
             edges.pop()
-            slope = (value - corners[-1][1]) / (size - corners[-1][0])
+            corner_size, corner_value = corners[-1]
+            slope = (value - corner_value) / (size - corner_size)
         if slope > 0:
-            edges.append((slope, size - corners[-1][0]))
+            edges.append((slope, size - corner_size))
             corners.append((size, value))
     return edges
 

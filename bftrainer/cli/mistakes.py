@@ -55,7 +55,8 @@ def unknown_verb(
     if is_of_help:
         cause += f" Did you mean '{path} help {verb}'?"
         return Meant(cause, ctx, f"{path} help {verb}")
-    cause += f" Did you mean '{path} {verb}'? {verbs[verb][1]}"
+    _, explanation = verbs[verb]
+    cause += f" Did you mean '{path} {verb}'? {explanation}"
     script, why = habits.program_meant(further) if verb == "submit" else ("", "")
     if why:
         step = f"{path} submit {script or 'SCRIPT'}; 'bftrainer help train-command' is of others."

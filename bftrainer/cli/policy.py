@@ -190,24 +190,25 @@ def test(
     else:
         trace, trainers = _of_journal(journal_file or default_state_dir() / "journal.db", hours)
     with LateProgress("replaying") as progress:
-        found = []
+        results = []
         for done, policy in enumerate(policies):
             progress.report(done / len(policies))
-            found.append(figures(trace, trainers, policy))
+            results.append(figures(trace, trainers, policy))
+    old_figures, new_figures = results
     if as_json:
         print_json(
             {
                 "schema": "bftrainer/policy-test/1",
                 "hours": trace.duration_s / 3600.0,
                 "trainers": len(trainers),
-                "old": {"file": str(old), **asdict(found[0])},
-                "new": {"file": str(new), **asdict(found[1])},
+                "old": {"file": str(old), **asdict(old_figures)},
+                "new": {"file": str(new), **asdict(new_figures)},
                 "not_known": list(UNKNOWN),
             }
         )
         return
     print_lines(f"{trace.duration_s / 3600.0:.1f} h, {len(trainers)} trainers, replayed twice")
-    print_table(("", ">OLD", ">NEW"), _rows(*found))
+    print_table(("", ">OLD", ">NEW"), _rows(old_figures, new_figures))
     print_lines(WHICH_FIGURE)
     for sentence in UNKNOWN:
         print_lines(f"note: {sentence}")

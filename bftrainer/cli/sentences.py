@@ -222,7 +222,9 @@ def _slot(node: ast.expr) -> str:
             return "N"
         case ast.Call(func=ast.Name(id="counted"), args=[number, *nouns]):
             words = [str(noun.value) for noun in nouns if isinstance(noun, ast.Constant)]
-            return f"{_slot(number)} {words[1] if len(words) > 1 else f'{words[0]}s'}"
+            singular, *plurals = words
+            (plural,) = plurals or [f"{singular}s"]
+            return f"{_slot(number)} {plural}"
         case (
             ast.Call(args=[*_, value])
             | ast.Call(func=ast.Attribute(value=value))

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -29,16 +29,24 @@ if TYPE_CHECKING:
     from bftrainer.model.views import StatusView
     from bftrainer.site.policy.model import SitePolicy
 
-_TOLD = {  # what a daemon says -> of what, and what to do
-    "BFT-1317": (
+
+class Remedy(NamedTuple):
+    """Of what a daemon says something, and what to do."""
+
+    setting: str
+    step: str
+
+
+_TOLD = {
+    "BFT-1317": Remedy(
         "clock",
         "set it right; if it is right now, remove 'clock' in the state directory and restart it",
     ),
-    "BFT-1330": (
+    "BFT-1330": Remedy(
         "agents",
         "mend the network of the daemon's host; trainers are taken over as they are then",
     ),
-    "BFT-1331": (
+    "BFT-1331": Remedy(
         "agents",
         (
             "see the output of these jobs and the log of the node's batch daemon; requests go on by"
@@ -210,7 +218,11 @@ def _told(status: StatusView | None) -> tuple[Finding, ...]:
     said = [why.partition(": ") for why in (status.failures if status else ())]
     return tuple(
         Finding(
-            code=code, weight=Weight.LOSS, setting=_TOLD[code][0], cost=cost, remedy=_TOLD[code][1]
+            code=code,
+            weight=Weight.LOSS,
+            setting=_TOLD[code].setting,
+            cost=cost,
+            remedy=_TOLD[code].step,
         )
         for code, _, cost in said
         if code in _TOLD

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -214,17 +214,25 @@ def _number(value: float | None) -> str:
     return "-" if value is None else quantity(value, 6)
 
 
+class NameRun(NamedTuple):
+    """Names that differ in a number alone, which rises by one."""
+
+    prefix: str
+    first: str
+    last: str
+
+
 def fold(names: Sequence[str]) -> str:
     """Return sorted names with runs of numbers in brackets: n[01-14],gpu3."""
-    runs: list[tuple[str, str, str]] = []  # prefix, first number, last number
+    runs: list[NameRun] = []
     for name in names:
         prefix, number = re.fullmatch(r"(.*?)([0-9]{0,18})", name, re.DOTALL).groups()  # type: ignore[union-attr]  # matches any text
-        if runs and number and runs[-1][0] == prefix:
-            _, first, last = runs[-1]
+        if runs and number and runs[-1].prefix == prefix:
+            last = runs[-1].last
             if last and len(last) == len(number) and int(number) == int(last) + 1:
-                runs[-1] = (prefix, first, number)
+                runs[-1] = runs[-1]._replace(last=number)
                 continue
-        runs.append((prefix, number, number))
+        runs.append(NameRun(prefix, number, number))
     return ",".join(
         f"{prefix}{first}" if first == last else f"{prefix}[{first}-{last}]"
         for prefix, first, last in runs

@@ -24,14 +24,16 @@ def sparkline(points: Sequence[tuple[float, float | None]], *, from_zero: bool) 
     values = [value for _, value in points if value is not None]
     if len(values) < 2:
         return ""
-    begin_s, end_s = points[0][0], points[-1][0]
+    times_s = [at_s for at_s, _ in points]
+    begin_s, end_s = times_s[0], times_s[-1]
     low, high = (0.0 if from_zero else min(values)), max(values)
     bars, place = [], 0
     for column in range(WIDTH):
         at_s = begin_s + (end_s - begin_s) * (column + 1) / WIDTH
-        while place + 1 < len(points) and (points[place + 1][0] <= at_s or column == WIDTH - 1):
+        while place + 1 < len(points) and (times_s[place + 1] <= at_s or column == WIDTH - 1):
             place += 1
-        bars.append(_bar(points[place][1], low, high))
+        _, value = points[place]
+        bars.append(_bar(value, low, high))
     return "".join(bars)
 
 
@@ -63,5 +65,5 @@ def curve_lines(curve: ProgressCurve | None, reports: Sequence[Report]) -> tuple
 
 
 def _last(points: Sequence[tuple[float, float | None]]) -> str:
-    value = points[-1][1]
+    _, value = points[-1]
     return "-" if value is None else quantity(value, 4)

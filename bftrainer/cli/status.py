@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import click
 
@@ -35,35 +36,42 @@ from bftrainer.model.quantities import quantity
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.model.views import Explanation, NodeView, SizeSpeed, StatusView, TrainerView
 
-# name -> (header, > aligns right; what it shows at a time)
-COLUMNS: dict[str, tuple[str, Callable[[TrainerView, float], str]]] = {
-    "id": ("ID", lambda view, _: view.record.trainer_id),
-    "name": ("NAME", lambda view, _: view.record.spec.name),
-    "user": ("USER", lambda view, _: view.record.spec.user),
-    "state": ("STATE", lambda view, _: view.state),
-    "nodes": (">NODES", lambda view, _: str(len(view.observed_nodes))),
-    "plan": (">PLAN", lambda view, _: str(len(view.planned_nodes))),
-    "limits": ("LIMITS", lambda view, _: view.record.spec.nodes),
-    "epoch": (">EPOCH", lambda view, _: str(view.record.progress.epoch)),
-    "step": (">STEP", lambda view, _: str(view.step)),
-    "samples": (">SAMPLES", lambda view, _: str(view.record.progress.samples)),
-    "rate": (">SAMPLES/S", lambda view, _: _rate(view.record)),
-    "done": (">DONE", lambda view, _: _percent(view.done)),
-    "left": (">LEFT", lambda view, _: duration(view.left_s)),
-    "metric": (">METRIC", lambda view, _: metric(view.record)),
-    "rescales": (">RESCALES", lambda view, _: str(view.record.rescales)),
-    "failures": (">FAILURES", lambda view, _: str(view.record.failures)),
-    "weight": (">WEIGHT", lambda view, _: f"{view.record.spec.weight:g}"),
-    "age": (
+
+class TrainerColumn(NamedTuple):
+    """A column of the table of trainers."""
+
+    header: str  # > aligns right
+    text: Callable[[TrainerView, float], str]  # of a view, at a time (s)
+
+
+COLUMNS: dict[str, TrainerColumn] = {
+    "id": TrainerColumn("ID", lambda view, _: view.record.trainer_id),
+    "name": TrainerColumn("NAME", lambda view, _: view.record.spec.name),
+    "user": TrainerColumn("USER", lambda view, _: view.record.spec.user),
+    "state": TrainerColumn("STATE", lambda view, _: view.state),
+    "nodes": TrainerColumn(">NODES", lambda view, _: str(len(view.observed_nodes))),
+    "plan": TrainerColumn(">PLAN", lambda view, _: str(len(view.planned_nodes))),
+    "limits": TrainerColumn("LIMITS", lambda view, _: view.record.spec.nodes),
+    "epoch": TrainerColumn(">EPOCH", lambda view, _: str(view.record.progress.epoch)),
+    "step": TrainerColumn(">STEP", lambda view, _: str(view.step)),
+    "samples": TrainerColumn(">SAMPLES", lambda view, _: str(view.record.progress.samples)),
+    "rate": TrainerColumn(">SAMPLES/S", lambda view, _: _rate(view.record)),
+    "done": TrainerColumn(">DONE", lambda view, _: _percent(view.done)),
+    "left": TrainerColumn(">LEFT", lambda view, _: duration(view.left_s)),
+    "metric": TrainerColumn(">METRIC", lambda view, _: metric(view.record)),
+    "rescales": TrainerColumn(">RESCALES", lambda view, _: str(view.record.rescales)),
+    "failures": TrainerColumn(">FAILURES", lambda view, _: str(view.record.failures)),
+    "weight": TrainerColumn(">WEIGHT", lambda view, _: f"{view.record.spec.weight:g}"),
+    "age": TrainerColumn(
         ">AGE",
         lambda view, at_s: duration((view.record.ended_s or at_s) - view.record.submitted_s),
     ),
-    "submitted": ("SUBMITTED", lambda view, _: clock(view.record.submitted_s)),
-    "started": ("STARTED", lambda view, _: clock(view.record.started_s)),
-    "ended": ("ENDED", lambda view, _: clock(view.record.ended_s)),
-    "nodelist": ("NODELIST", lambda view, _: ",".join(view.observed_nodes) or "-"),
-    "checkpoints": ("CHECKPOINTS", lambda view, _: view.record.spec.checkpoint_dir),
-    "reason": ("REASON", lambda view, _: view.why),
+    "submitted": TrainerColumn("SUBMITTED", lambda view, _: clock(view.record.submitted_s)),
+    "started": TrainerColumn("STARTED", lambda view, _: clock(view.record.started_s)),
+    "ended": TrainerColumn("ENDED", lambda view, _: clock(view.record.ended_s)),
+    "nodelist": TrainerColumn("NODELIST", lambda view, _: ",".join(view.observed_nodes) or "-"),
+    "checkpoints": TrainerColumn("CHECKPOINTS", lambda view, _: view.record.spec.checkpoint_dir),
+    "reason": TrainerColumn("REASON", lambda view, _: view.why),
 }
 MEANINGS = {
     "id": "what other commands take",
@@ -117,12 +125,12 @@ def parse_columns(text: str) -> tuple[str, ...]:
 
 def headers_of(names: Sequence[str]) -> tuple[str, ...]:
     """Return the headers of columns."""
-    return tuple(COLUMNS[name][0] for name in names)
+    return tuple(COLUMNS[name].header for name in names)
 
 
 def row_of(view: TrainerView, now_s: float, names: Sequence[str] = USUAL) -> tuple[str, ...]:
     """Return a trainer's cells."""
-    return tuple(COLUMNS[name][1](view, now_s) for name in names)
+    return tuple(COLUMNS[name].text(view, now_s) for name in names)
 
 
 def print_trainers(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

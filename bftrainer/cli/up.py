@@ -40,7 +40,9 @@ _PASSED_ON = {
     "-L, --licenses": "held by each pilot",
     "--wckey": "a label for accounting",
 }
-_LIMIT = re.compile(r"(?:([0-9]{1,4})-)?([0-9]{1,7})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?")
+_LIMIT = re.compile(
+    r"(?:(?P<days>[0-9]{1,4})-)?([0-9]{1,7})(?::([0-9]{1,2}))?(?::(?P<third>[0-9]{1,2}))?"
+)
 
 
 def _time_limit_s(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
@@ -49,10 +51,11 @@ def _time_limit_s(_: click.Context, __: click.Parameter, text: str | None) -> fl
         return None
     if (found := _LIMIT.fullmatch(text)) is None:
         raise click.BadParameter("write minutes, H:M:S or D-H, as for sbatch: 240, 4:00:00, 1-12")
-    days, *parts = (int(part or 0) for part in found.groups())
-    if found[1] is None and found[4] is None:  # minutes come first
-        parts = [0, parts[0], parts[1]]
-    hours, minutes, seconds = parts
+    has_days = found.group("days") is not None
+    days, first, second, third = (int(part or 0) for part in found.groups())
+    hours, minutes, seconds = first, second, third
+    if not has_days and found.group("third") is None:  # minutes come first
+        hours, minutes, seconds = 0, first, second
     return float(((24 * days + hours) * 60 + minutes) * 60 + seconds)
 
 

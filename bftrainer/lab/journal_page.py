@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bftrainer.api.documents import document
 from bftrainer.api.page.source import Slow, log_document
@@ -116,6 +116,13 @@ def _noted_from_the_first(journal: Journal) -> frozenset[int]:
     return frozenset(number for number, is_whole in firsts.items() if is_whole)
 
 
+class LossCounts(NamedTuple):
+    """How often a daemon gave a node back, and lost one to the batch system."""
+
+    give_backs: int
+    preemptions: int
+
+
 class _History:
     """The entries of a journal, one after the other."""
 
@@ -129,13 +136,16 @@ class _History:
         self._incarnation: int | None = None
         self._is_noted = False  # this daemon notes what nodes are used for
         self._states: dict[str, PilotState] = {}  # of pilots, as last written
-        self._counts: dict[int, tuple[int, int]] = {}  # by incarnation: give-backs, preemptions
+        self._counts: dict[int, LossCounts] = {}  # by incarnation
 
     @property
-    def counts(self) -> tuple[int, int]:
-        """Give-backs and preemptions of all daemons."""
-        sums = [sum(column) for column in zip(*self._counts.values(), strict=True)]
-        return (sums[0], sums[1]) if sums else (0, 0)
+    def counts(self) -> LossCounts:
+        """Those of all daemons."""
+        counts = self._counts.values()
+        return LossCounts(
+            give_backs=sum(count.give_backs for count in counts),
+            preemptions=sum(count.preemptions for count in counts),
+        )
 
     def add(self, entry: JournalEntry) -> None:
         """Fold one entry."""
@@ -152,7 +162,7 @@ class _History:
             with contextlib.suppress(ValueError):  # of a later release
                 self.fold.add(note)
                 self._is_noted = True
-                self._counts[entry.incarnation] = note.give_backs, note.preemptions
+                self._counts[entry.incarnation] = LossCounts(note.give_backs, note.preemptions)
         elif entry.kind == DECISION and (new := self._reader.read_if(entry)) is not None:
             self.last, self.n_decisions = new, self.n_decisions + 1
             if not has_curves:
@@ -192,7 +202,7 @@ class _History:
             limit_s = pilot.requested_s + pilot.time_limit_s
             if pilot.state is PilotState.ENDED and before is PilotState.RUNNING:
                 taken += pilot.ended_s is not None and pilot.ended_s < limit_s
-        self._counts[entry.incarnation] = given_back, taken
+        self._counts[entry.incarnation] = LossCounts(given_back, taken)
 
 
 def _with_pilots(last: DecisionRecord, entry: JournalEntry) -> DecisionRecord:

@@ -76,7 +76,8 @@ def _bars(axes: Any, trace: Fragments) -> None:
 def _pool(axes: Any, trace: Fragments) -> None:
     changes = trace.pool_changes()
     every = max(1, len(changes) // MAX_POINTS)
-    hours = (np.append(changes.at_s, trace.span_s[1])[::every] - trace.span_s[0]) / HOUR_S
+    begin_s, end_s = trace.span_s
+    hours = (np.append(changes.at_s, end_s)[::every] - begin_s) / HOUR_S
     sizes = changes.pool_sizes()
     axes.step(hours, np.append(sizes, sizes[-1])[::every], where="post", color=POOL_COLOUR,
               linewidth=0.7)  # fmt: skip

@@ -74,12 +74,11 @@ def past_of(journal: Journal, hours: float) -> Past:
             "Name the journal.db of a daemon that has run, or more --hours.",
             exit_code=ExitCode.VALIDATION_FAILED,
         )
-    span_s = seen.begin_s, seen.end_s
-    records = [r for r in journal.trainers() if _was_there(r, span_s)]
+    records = [r for r in journal.trainers() if _was_there(r, seen.begin_s, seen.end_s)]
     workload = TrainerWorkload(
-        name="of the journal", submissions=tuple(_submission(r, span_s[0]) for r in records)
+        name="of the journal", submissions=tuple(_submission(r, seen.begin_s) for r in records)
     )
-    trace = seen.trace(span_s[1])
+    trace = seen.trace(seen.end_s)
     return Past(trace=trace, workload=workload, decisions=decisions, unread=unread)
 
 
@@ -124,9 +123,9 @@ class Availability:
         )
 
 
-def _was_there(record: TrainerRecord, span_s: tuple[float, float]) -> bool:
-    ended_s = record.ended_s if record.ended_s is not None else span_s[1]
-    return record.submitted_s < span_s[1] and ended_s > span_s[0]
+def _was_there(record: TrainerRecord, begin_s: float, end_s: float) -> bool:
+    has_ended = record.ended_s is not None and record.ended_s <= begin_s
+    return record.submitted_s < end_s and not has_ended
 
 
 def _submission(record: TrainerRecord, begin_s: float) -> Submission:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -161,12 +161,19 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA_ID, **schema}
 
 
+class Entry(NamedTuple):
+    """A key of the document, and what stands there."""
+
+    key: YamlNode
+    value: YamlNode
+
+
 class _Reading:
     """Makes a study of a YAML document, or complains of its places."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
-        self._nodes = {str(key.value): (key, node) for key, node in document.entries}
+        self._nodes = {str(key.value): Entry(key, node) for key, node in document.entries}
 
     def study(self, folder: Path) -> StudyDocument | None:
         """Return the study; None: the document says what is wrong."""
@@ -229,12 +236,12 @@ class _Reading:
         """Return the value there, or the last on the way there that is."""
         if not where or str(where[0]) not in self._nodes:
             return YamlNode(value=None, line=1, column=1, is_mapping=True)
-        return self._nodes[str(where[0])][1].at(where[1:])
+        return self._nodes[str(where[0])].value.at(where[1:])
 
     def _key(self, where: Sequence[str | int]) -> YamlNode:
         """Return the key itself."""
         if len(where) == 1:
-            return self._nodes[str(where[0])][0]
+            return self._nodes[str(where[0])].key
         above = self._at(where[:-1])
         return next((key for key in above.keys if str(key.value) == str(where[-1])), above)
 

@@ -42,7 +42,7 @@ from bftrainer.lab.site.machine import (
     SchedulerSettings,
     SiteJob,
 )
-from bftrainer.lab.site.scheduler import Backfill, MainScheduler, Opening
+from bftrainer.lab.site.scheduler import Backfill, BlockedSince, MainScheduler, Opening
 from bftrainer.lab.site.workload import Demand, generate
 
 # ---- jobs ------------------------------------------------------------------------------------
@@ -111,24 +111,29 @@ def opening(began_s: float, *planned: tuple[float, int]) -> Opening:
 
 
 def test_while_somebody_waits_the_oracle_waits_for_the_end_of_a_cycle() -> None:
-    oracle = Oracle([opening(90.0), opening(110.0), opening(140.0)], [(0.0, True)])
+    oracle = Oracle(
+        [opening(90.0), opening(110.0), opening(140.0)], [BlockedSince(at_s=0.0, is_blocked=True)]
+    )
     assert oracle.node_s([[(100.0, 300.0)]], 0) == 300.0 - 115.0
 
 
 def test_it_waits_for_a_plan_that_leaves_a_minute() -> None:
     planned = [opening(110.0, (170.0, 1)), opening(140.0, (210.0, 1)), opening(220.0)]
-    oracle = Oracle(planned, [(0.0, True)])
+    oracle = Oracle(planned, [BlockedSince(at_s=0.0, is_blocked=True)])
     # From 145 to the plan at 210; the next job comes at 300, so again from the cycle of 220 s.
     assert oracle.node_s([[(100.0, 300.0)]], 0) == (210.0 - 145.0) + (300.0 - 225.0)
 
 
 def test_while_nobody_waits_the_main_scheduler_is_enough() -> None:
-    oracle = Oracle([opening(200.0)], [(0.0, True), (120.0, False)])
+    oracle = Oracle(
+        [opening(200.0)],
+        [BlockedSince(at_s=0.0, is_blocked=True), BlockedSince(at_s=120.0, is_blocked=False)],
+    )
     assert oracle.node_s([[(100.0, 300.0)]], 0) == 300.0 - (120.0 + TICK_S)
 
 
 def test_the_reserve_is_left_alone() -> None:
-    oracle = Oracle([], [(0.0, False)])
+    oracle = Oracle([], [BlockedSince(at_s=0.0, is_blocked=False)])
     spans = [[(100.0, 300.0)], [(200.0, 300.0)]]
     assert oracle.node_s(spans, 0) == 198.0 + 98.0
     assert oracle.node_s(spans, 1) == 100.0  # one of two, while there are two

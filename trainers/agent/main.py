@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Thread
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from bftrainer.batch.addresses import LOOPBACK, host_addresses, host_of, in_network, source_towards
 from bftrainer.elastic import ports, protocol
@@ -40,6 +40,13 @@ GRACE = "BFT_GRACE_S"  # set where the batch system waits this long before it en
 WATCHES_PER_LEASE = 32  # a silent worker is noticed at most 1/32 of its lease late
 
 
+class LeaveOrder(NamedTuple):
+    """Why the agent is to leave, and since when."""
+
+    reason: str
+    since_s: float
+
+
 class Agent:
     """One pilot's agent; lives until ``leave``."""
 
@@ -54,7 +61,7 @@ class Agent:
         # A separate key pair for peers, kept in memory only.
         self._peer_keys = generate_pair()
         self._peer_endpoint = ""
-        self._leaves: tuple[str, float] | None = None  # when its workers have: why, since when
+        self._leaves: LeaveOrder | None = None  # when its workers have left
         self._workers = Workers(
             log_dir=config.state_dir,
             gpus=config.gpus,
@@ -128,7 +135,7 @@ class Agent:
         """Leave when the daemon has had our workers leave; without any, at once."""
         if not self._link.is_up or not self._workers.ids():
             self.leave("signal", waiter.heard_s)
-        self._leaves = "signal", waiter.heard_s or time.time()
+        self._leaves = LeaveOrder("signal", waiter.heard_s or time.time())
         self._link.ending(float(os.environ[GRACE]))
 
     def _leave_in_order(self, reason: str, told_s: float | None = None) -> None:
@@ -138,11 +145,11 @@ class Agent:
         of a shrink, which begins at a step boundary. At the limit all are killed nevertheless.
         """
         told_s, was_told = told_s or time.time(), self._leaves
-        is_over = was_told is not None and was_told[0] == reason  # the grace time, too
+        is_over = was_told is not None and was_told.reason == reason  # the grace time, too
         if is_over or not self._workers.are_on_devices or not self._link.is_up:
             self.leave(reason, told_s)
         if was_told is None:
-            self._leaves = reason, told_s
+            self._leaves = LeaveOrder(reason, told_s)
             asyncio.get_running_loop().call_later(DEVICE_LIMIT_S, self.leave, reason, told_s)
             if reason == "signal":
                 self._link.ending(DEVICE_LIMIT_S)

@@ -13,7 +13,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from bftrainer.elastic import protocol
 from bftrainer.elastic.fields import MOST
@@ -42,16 +42,23 @@ def value_in(line: str) -> str | None:
     return found[-1] if found else None
 
 
+class SeenMark(NamedTuple):
+    """A progress report, and when it came."""
+
+    at_s: float
+    mark: Mark
+
+
 class Pace:
     """Speed of a program."""
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[float, Mark]] = deque()
+        self._seen: deque[SeenMark] = deque()
 
     def add(self, place: Mark, now_s: float) -> None:
         """Add a progress report."""
-        self._seen.append((now_s, place))
-        while len(self._seen) > 2 and now_s - self._seen[0][0] > WINDOW_S:
+        self._seen.append(SeenMark(now_s, place))
+        while len(self._seen) > 2 and now_s - self._seen[0].at_s > WINDOW_S:
             self._seen.popleft()
 
     def rates(self) -> tuple[float, float]:

@@ -110,8 +110,9 @@ def one_step(state: State, ring: Ring, rank: int, size: int, batch: int) -> bool
     first = state.step * batch
     mine = range(first + rank, first + batch, size)
     points = [(i, (i * 7919 % 1000) / 500 - 1) for i in mine]
-    errors = [state.weights[0] * x + state.weights[1] - SLOPE * x - OFFSET for _, x in points]
-    sums = ring.add_up(
+    slope, offset = state.weights
+    errors = [slope * x + offset - SLOPE * x - OFFSET for _, x in points]
+    slope_sum, offset_sum, n_samples, index_sum, n_asked = ring.add_up(
         [
             sum(e * x for e, (_, x) in zip(errors, points, strict=True)),
             sum(errors),
@@ -120,12 +121,11 @@ def one_step(state: State, ring: Ring, rank: int, size: int, batch: int) -> bool
             is_asked(),
         ]
     )
-    for place in (0, 1):
-        state.weights[place] -= RATE * sums[place] / batch
+    state.weights = [slope - RATE * slope_sum / batch, offset - RATE * offset_sum / batch]
     state.step += 1
-    state.samples += int(sums[2])
-    state.index_sum += int(sums[3])
-    return bool(sums[4])
+    state.samples += int(n_samples)
+    state.index_sum += int(index_sum)
+    return bool(n_asked)
 
 
 def main() -> int:
@@ -159,9 +159,10 @@ def main() -> int:
             return SAVED
     if rank == 0:
         save(checkpoint, state)
-        error = abs(state.weights[0] - SLOPE) + abs(state.weights[1] - OFFSET)
+        slope, offset = state.weights
+        error = abs(slope - SLOPE) + abs(offset - OFFSET)
         print(f"BFT value={error}")
-        print(f"weights {state.weights[0]:.3f} {state.weights[1]:.3f}")
+        print(f"weights {slope:.3f} {offset:.3f}")
     return 0
 
 

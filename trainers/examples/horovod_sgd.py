@@ -50,7 +50,7 @@ def indices(step: int) -> list[int]:
 @hvd.elastic.run  # type: ignore[untyped-decorator]
 def train(state: hvd.elastic.TorchState) -> None:
     """Train until all steps are done; called again after every change of size."""
-    used = [0, 0]  # by this worker since the last commit: how many, and which
+    used_samples = used_indices = 0  # by this worker since the last commit: how many, which
     while state.step < options.steps:
         time.sleep(options.pause / hvd.size())
         mine = indices(state.step)
@@ -58,14 +58,16 @@ def train(state: hvd.elastic.TorchState) -> None:
         optimizer.zero_grad()
         torch.nn.functional.mse_loss(model(x), 3 * x - 1).backward()
         optimizer.step()
-        used = [used[0] + len(mine), used[1] + sum(mine)]
+        used_samples += len(mine)
+        used_indices += sum(mine)
         state.step += 1
         if state.step % options.commit_every == 0 or state.step == options.steps:
-            of_all = torch.tensor(used, dtype=torch.float64)
+            of_all = torch.tensor([used_samples, used_indices], dtype=torch.float64)
             of_all = hvd.allreduce(of_all, op=hvd.Sum, name="used")
-            state.samples += int(of_all[0])
-            state.index_sum += int(of_all[1])
-            used = [0, 0]
+            samples, indices_sum = of_all.tolist()
+            state.samples += int(samples)
+            state.index_sum += int(indices_sum)
+            used_samples = used_indices = 0
             state.commit()
 
 

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import numpy as np
+
 from bftrainer.batch.traces.fragments import Fragments
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import AllocationPolicy
@@ -21,6 +23,8 @@ from bftrainer.lab.workloads import Submission
 from bftrainer.model.decision import DecisionInput, Memory, Plan, Settings
 from bftrainer.model.fairness import Blackout
 
+_NOBODY = np.empty(0, dtype=np.intp)
+NO_CHANGE = (math.inf, _NOBODY, _NOBODY)  # of a pool after its last one
 POLL_S = 1.0
 SWAP_POLLS = 4  # the worker leaves, its pilot leaves, the node is idle, and again
 
@@ -95,14 +99,14 @@ class Replay:
         """Play it."""
         books, tally, names = self._books, self._books.tally, self._trace.names
         changes = iter(self._trace.pool_changes())
-        change = next(changes, None)
+        change_at_s, joining, leaving = next(changes, NO_CHANGE)
         books.begin(self._begin_s)
         seen_at_s = math.inf  # when the daemon sees what has changed
         if self._poll_s is not None:
             seen_at_s = self._begin_s
         while True:
             now_s = min(
-                change[0] if change else math.inf,
+                change_at_s,
                 seen_at_s,
                 self._next_arrival_s(),
                 books.next_event_s,
@@ -113,8 +117,9 @@ class Replay:
                 break
             self._advance(now_s)
             is_due = books.step()
-            while change and change[0] <= now_s:
-                joined, left = ([names[i] for i in nodes.tolist()] for nodes in change[1:])
+            while change_at_s <= now_s:
+                joined = [names[i] for i in joining.tolist()]
+                left = [names[i] for i in leaving.tolist()]
                 books.lose(left)
                 self._world.leave(left)
                 self._world.join(joined)
@@ -122,7 +127,7 @@ class Replay:
                 is_due = is_due or bool(left)
                 if self._poll_s is None:
                     seen_at_s = min(seen_at_s, now_s + books.detection_s())
-                change = next(changes, None)
+                change_at_s, joining, leaving = next(changes, NO_CHANGE)
             if seen_at_s <= now_s:
                 is_due = True
                 seen_at_s = math.inf if self._poll_s is None else now_s + self._poll_s

@@ -35,7 +35,13 @@ from bftrainer.lab.site.machine import (
     SiteJob,
     positions,
 )
-from bftrainer.lab.site.scheduler import Backfill, MainScheduler, Opening, knows_nobody
+from bftrainer.lab.site.scheduler import (
+    Backfill,
+    BlockedSince,
+    MainScheduler,
+    Opening,
+    knows_nobody,
+)
 
 TICK_S = 2.0  # from a submission to the main scheduler's pass, in the mean
 SHORTEST_S = 60.0  # limit that Slurm knows
@@ -73,7 +79,7 @@ def _between(busy: Sequence[Span], window: Span) -> Iterator[Span]:
 class Oracle:
     """The times at which pilots could start on a machine."""
 
-    def __init__(self, openings: Sequence[Opening], waits: Sequence[tuple[float, bool]]) -> None:
+    def __init__(self, openings: Sequence[Opening], waits: Sequence[BlockedSince]) -> None:
         """Take what the schedulers noted.
 
         Args:
@@ -118,7 +124,7 @@ class Oracle:
         """Return the first time from then on in which no job of the queue is blocked."""
         n = max(0, bisect_left(self._waits_s, at_s) - 1)
         for k in range(n, len(self._waits)):
-            if not self._waits[k][1]:
+            if not self._waits[k].is_blocked:
                 end_s = self._waits_s[k + 1] if k + 1 < len(self._waits) else math.inf
                 if end_s > at_s:
                     return max(at_s, self._waits_s[k]), end_s
@@ -247,7 +253,8 @@ def play(stage: SharedStage, arm: Arm) -> ArmOutcome:
             poll_s=stage.poll_s,
             policy_values=stage.policy_values,
         )
-        return play_beside(stage, machine, core)[0]
+        outcome, _ = play_beside(stage, machine, core)
+        return outcome
     MainScheduler(machine)
     backfill = Backfill(machine)
     machine.load(stage.jobs)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from bftrainer.decide.pool import KEPT_FREE
 
@@ -37,17 +38,24 @@ def cause_of(why: str) -> str:
     return UNSEEN if why.startswith(("It is ", "It has not been idle")) else PLANNED
 
 
+class CauseSince(NamedTuple):
+    """A cause, and from when on it is the one of a node."""
+
+    at_s: float
+    cause: str
+
+
 class Causes:
     """The cause on each node, from when to when."""
 
     def __init__(self) -> None:
-        self._since: dict[int, list[tuple[float, str]]] = defaultdict(lambda: [(0.0, UNSEEN)])
+        self._since: dict[int, list[CauseSince]] = defaultdict(lambda: [CauseSince(0.0, UNSEEN)])
 
     def note(self, now_s: float, node: int, cause: str) -> None:
         """From now on this is the cause."""
-        known = self._since[node]
-        if known[-1][1] != cause:
-            known.append((now_s, cause))
+        since = self._since[node]
+        if since[-1].cause != cause:
+            since.append(CauseSince(now_s, cause))
 
     def add_up(
         self, usable: Mapping[int, Sequence[Span]], began_s: Mapping[float, float]
@@ -63,18 +71,18 @@ class Causes:
         """
         total = defaultdict[str, float](float)
         for node, spans in usable.items():
-            since = [*self._since[node], (math.inf, "")]
+            since = [*self._since[node], CauseSince(math.inf, "")]
             n = 0
             for start_s, end_s in spans:
-                while since[n + 1][0] <= start_s:
+                while since[n + 1].at_s <= start_s:
                     n += 1
                 k = late = n
-                while late and since[late][0] > began_s.get(start_s, start_s):
+                while late and since[late].at_s > began_s.get(start_s, start_s):
                     late -= 1
-                while since[k][0] < end_s:
+                while since[k].at_s < end_s:
                     (since_s, cause), (to_s, _) = since[k], since[k + 1]
-                    if cause == QUEUED and since[late][1] not in (QUEUED, HELD):
-                        cause = f"{LATE}: {since[late][1]}"
+                    if cause == QUEUED and since[late].cause not in (QUEUED, HELD):
+                        cause = f"{LATE}: {since[late].cause}"
                     total[cause] += min(to_s, end_s) - max(since_s, start_s)
                     k += 1
         return dict(total)

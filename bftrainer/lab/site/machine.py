@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter, itemgetter
-from typing import Literal
+from typing import Literal, NamedTuple
 
 NodeSet = int
 
@@ -140,6 +140,13 @@ FIRST_SPAN_S = 30.0
 Gap = tuple[float, float, NodeSet]  # free from, until, which nodes
 
 
+class EarliestStart(NamedTuple):
+    """When so many nodes are first free for a whole limit, and all that are then."""
+
+    at_s: float
+    nodes: NodeSet
+
+
 class Timeline:
     """Free gaps in order of their begin; a node may have several."""
 
@@ -178,8 +185,8 @@ class Timeline:
         self.now_s = now_s
         self._gaps = [(max(b, now_s), e, nodes) for b, e, nodes in self._gaps if e > now_s]
 
-    def earliest(self, count: int, limit_s: float, among: NodeSet) -> tuple[float, NodeSet] | None:
-        """Return when so many nodes are first free for the whole limit, and all that are then."""
+    def earliest(self, count: int, limit_s: float, among: NodeSet) -> EarliestStart | None:
+        """Return the earliest start of a job on some of these nodes; None: there is none."""
         total, closing = 0, list[tuple[float, int]]()
         for begin_s, end_s, nodes in self._gaps:
             if end_s - begin_s <= limit_s:
@@ -193,7 +200,7 @@ class Timeline:
             if end_s != math.inf:
                 heapq.heappush(closing, (end_s - limit_s, size))
             if total >= count:
-                return begin_s, among & _union(self._gaps, begin_s, limit_s)
+                return EarliestStart(begin_s, among & _union(self._gaps, begin_s, limit_s))
         return None
 
     def close(self, start_s: float, end_s: float, nodes: NodeSet) -> None:

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from bftrainer.lab.site.machine import Machine, NodeSet, Scheduler, SiteJob, Timeline, neighbours
 
@@ -136,11 +137,11 @@ class Backfill:
     def _place(self, job: SiteJob, timeline: Timeline) -> None:
         machine = self._machine
         now_s, limit_s = timeline.now_s, job.spec.limit_s
-        found = timeline.earliest(job.spec.n_nodes, limit_s, machine.every)
+        earliest = timeline.earliest(job.spec.n_nodes, limit_s, machine.every)
         job.planned_s, job.planned = None, 0
-        if found is None or found[0] > now_s + machine.settings.bf_window_s:
+        if earliest is None or earliest.at_s > now_s + machine.settings.bf_window_s:
             return
-        start_s, among = found
+        start_s, among = earliest
         if start_s > now_s:
             nodes = neighbours(among, job.spec.n_nodes)
         else:
@@ -197,15 +198,22 @@ def startable(timeline: Timeline, queue: Iterable[SiteJob], window_s: float) -> 
     for job in queue:
         limit_s = job.spec.limit_s
         first = timeline.earliest(job.spec.n_nodes, limit_s, -1)
-        if first is None or first[0] > now_s + window_s:
+        if first is None or first.at_s > now_s + window_s:
             continue
-        nodes = neighbours(first[1], job.spec.n_nodes)
-        if first[0] <= now_s:
+        nodes = neighbours(first.nodes, job.spec.n_nodes)
+        if first.at_s <= now_s:
             found.append(job)
             timeline.start(now_s + limit_s, nodes)
         else:
-            timeline.close(first[0], first[0] + limit_s, nodes)
+            timeline.close(first.at_s, first.at_s + limit_s, nodes)
     return found
+
+
+class BlockedSince(NamedTuple):
+    """Whether a job of the queue is blocked, and from when on."""
+
+    at_s: float
+    is_blocked: bool
 
 
 AGENT_S = 1.0  # between two looks of who waits for sched_min_interval
@@ -218,7 +226,7 @@ class MainScheduler(Scheduler):
         self._machine = machine
         self._last_s = self._batched_s = -math.inf
         self._due_s = self._batch_due_s = math.inf
-        self.waits: list[tuple[float, bool]] = []  # from when on a job of the queue is blocked
+        self.waits: list[BlockedSince] = []
         machine.scheduler = self
         machine.at(machine.settings.sched_interval_s, self._whole_queue)
 
@@ -291,8 +299,8 @@ class MainScheduler(Scheduler):
                 machine.start(job, room)
             else:
                 is_blocked, job.reason = True, "Resources"
-        if not self.waits or self.waits[-1][1] is not is_blocked:
-            self.waits.append((machine.now_s, is_blocked))
+        if not self.waits or self.waits[-1].is_blocked is not is_blocked:
+            self.waits.append(BlockedSince(machine.now_s, is_blocked))
         if not is_blocked:
             waiting = [p for p in machine.preemptable.values() if p.start_s is None]
             machine.start_waiting(waiting, machine.open_for)

@@ -312,12 +312,13 @@ class _Looks:
     def _known_job(self, job: SiteJob, known: Mapping[int, tuple[Any, Any]]) -> Any:
         key, number = (job.start_s, job.planned_s, job.planned, job.reason), job.spec.number
         entry = known.get(number)
-        if entry is None or entry[0] != key:
+        known_key, view = entry if entry is not None else (None, None)
+        if known_key != key:
             array = job.spec.array
             job_id = f"{array}_{number - array}" if array else str(number)
-            entry = (key, self.job(job, job_id, is_waiting=not job.nodes))
-        self._known[number] = entry
-        return entry[1]
+            view = self.job(job, job_id, is_waiting=not job.nodes)
+        self._known[number] = (key, view)
+        return view
 
     def job(self, job: SiteJob, job_id: str, *, is_waiting: bool) -> Any:
         """Return an ordinary job."""
@@ -591,8 +592,11 @@ class Sidecar(Neighbour):
                 cause = STARTING
             else:
                 asked_s, cycle = pilot.submitted_s, self.last_cycle()
-                is_passed = asked_s is not None and cycle is not None and asked_s < cycle[0]
-                cause = PASSED if is_passed else QUEUED
+                cause = QUEUED
+                if asked_s is not None and cycle is not None:
+                    cycle_begin_s, _ = cycle
+                    if asked_s < cycle_begin_s:
+                        cause = PASSED
             self.causes.note(machine.now_s, node, cause)
 
     def _order_s(self) -> float:

@@ -17,6 +17,7 @@ import random
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from bftrainer.lab.site.arms import SharedStage
 from bftrainer.lab.site.machine import JobSpec, Kind, Maintenance, SchedulerSettings
@@ -198,6 +199,16 @@ def _group(
 FIELDS = 18
 
 
+class LoggedJob(NamedTuple):
+    """A job of a log that ran."""
+
+    submit_s: float
+    run_s: float
+    limit_s: float
+    processors: float
+    user: float
+
+
 def read(text: str, *, n_nodes: int, load: float, span_s: float) -> tuple[JobSpec, ...]:
     """Return the first jobs of a log that fill a span.
 
@@ -213,35 +224,36 @@ def read(text: str, *, n_nodes: int, load: float, span_s: float) -> tuple[JobSpe
     rows = [row for line in text.splitlines() if (row := _row(line)) is not None]
     if not rows:
         raise ValueError("no job in it ran")
-    widest, first_s = max(row[3] for row in rows), min(row[0] for row in rows)
-    sizes = [max(1, round(0.5 * n_nodes * row[3] / widest)) for row in rows]
-    work = sum(n * row[1] for n, row in zip(sizes, rows, strict=True))
-    lasts_s = max(1.0, max(row[0] for row in rows) - first_s)
+    widest, first_s = max(row.processors for row in rows), min(row.submit_s for row in rows)
+    sizes = [max(1, round(0.5 * n_nodes * row.processors / widest)) for row in rows]
+    work = sum(n * row.run_s for n, row in zip(sizes, rows, strict=True))
+    lasts_s = max(1.0, max(row.submit_s for row in rows) - first_s)
     squeeze = work / (load * n_nodes * lasts_s)
     specs = [
         JobSpec(
             number=number,
-            submit_s=(submit_s - first_s) * squeeze,
+            submit_s=(row.submit_s - first_s) * squeeze,
             n_nodes=size,
-            limit_s=math.ceil(max(limit_s, run_s) / 60.0) * 60.0,
-            run_s=run_s,
-            user=f"u{user:.0f}",
+            limit_s=math.ceil(max(row.limit_s, row.run_s) / 60.0) * 60.0,
+            run_s=row.run_s,
+            user=f"u{row.user:.0f}",
         )
-        for number, (size, (submit_s, run_s, limit_s, _, user)) in enumerate(
-            zip(sizes, rows, strict=True), 1
-        )
+        for number, (size, row) in enumerate(zip(sizes, rows, strict=True), 1)
     ]
     return tuple(s for s in sorted(specs, key=lambda s: s.submit_s) if s.submit_s < span_s)
 
 
-def _row(line: str) -> tuple[float, float, float, float, float] | None:
-    """Return submission, run time, limit, processors, user; None: no job, or one that never ran."""
+def _row(line: str) -> LoggedJob | None:
+    """Return the job of a line; None: no job, or one that never ran."""
     cells = line.split()
     if not cells or cells[0].startswith(";"):
         return None
     if len(cells) != FIELDS:
         raise ValueError(f"{len(cells)} fields, not {FIELDS}: not the Standard Workload Format")
-    values = [float(cell) for cell in cells]
-    processors = max(values[4], values[7])
-    ran = values[3] > 0 and processors > 0
-    return (values[1], values[3], values[8], processors, values[11]) if ran else None
+    # Left out are number, wait, processor time, memory, memory asked for, status, and all after
+    # the user.
+    _, submit_s, _, run_s, used, _, _, requested, limit_s, _, _, user, *_ = map(float, cells)
+    processors = max(used, requested)
+    if run_s <= 0 or processors <= 0:
+        return None
+    return LoggedJob(submit_s, run_s, limit_s, processors, user)

@@ -189,9 +189,12 @@ def _episodes(
             for name, (submitted_s, _) in trainers.items()
             if submitted_s < from_s + part_s
         )
-        submissions = tuple(replace(trainers[name][1], submit_s=at_s) for at_s, name in there)
+        submissions = []
+        for at_s, name in there:
+            _, submission = trainers[name]
+            submissions.append(replace(submission, submit_s=at_s))
         if submissions and len(trace):
-            found.append(Episode(trace=trace, submissions=submissions))
+            found.append(Episode(trace=trace, submissions=tuple(submissions)))
     return tuple(found)
 
 

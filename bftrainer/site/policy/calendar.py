@@ -21,6 +21,7 @@ DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 AHEAD = timedelta(days=9)  # weekly windows are foreseen; every one comes within a week
 _DAY = "|".join(DAYS)
 _CLOCK = r"(\d\d:\d\d)"
+_WHOLE_DAY = timedelta(days=1)
 _WEEKLY = re.compile(rf"(?:({_DAY})(?:-({_DAY}))?|daily) {_CLOCK}-{_CLOCK}", re.IGNORECASE)
 _DATED = re.compile(rf"(\d{{4}}-\d\d-\d\d) {_CLOCK} to (\d{{4}}-\d\d-\d\d) {_CLOCK}")
 
@@ -110,21 +111,37 @@ def _spans(
 
 
 def _parse(text: str) -> _Weekly | _Dated:
-    if found := _DATED.fullmatch(text):
-        dated = _Dated(*(datetime.combine(_date(found[i]), _clock(found[i + 1])) for i in (1, 3)))
+    if dates := _DATED.fullmatch(text):
+        begin_date, begin_clock, end_date, end_clock = dates.groups()
+        dated = _Dated(
+            datetime.combine(_date(begin_date), _clock(begin_clock)),
+            datetime.combine(_date(end_date), _clock(end_clock)),
+        )
         if dated.begin >= dated.end:
             raise ValueError("it ends before it begins")
         return dated
-    found = _WEEKLY.fullmatch(text)
-    if found is None:
+    weekly = _WEEKLY.fullmatch(text)
+    if weekly is None:
         raise ValueError("it is no window")
-    first = DAYS.index(found[1].lower()) if found[1] else 0
-    last = DAYS.index(found[2].lower()) if found[2] else first if found[1] else 6
-    days = frozenset((first + i) % 7 for i in range((last - first) % 7 + 1))
-    begin = _clock(found[3])
-    until = timedelta(days=1) if found[4] == "24:00" else _since_midnight(_clock(found[4]))
-    length = until - _since_midnight(begin)
-    return _Weekly(days, begin, length if length > timedelta(0) else length + timedelta(days=1))
+    first_day, last_day, begin_clock, end_clock = weekly.groups()
+    begin, length = _clock(begin_clock), _WHOLE_DAY
+    if end_clock != "24:00":
+        length = _since_midnight(_clock(end_clock))
+    length -= _since_midnight(begin)
+    if length <= timedelta(0):
+        length += _WHOLE_DAY
+    return _Weekly(_days(first_day, last_day), begin, length)
+
+
+def _days(first_day: str | None, last_day: str | None) -> frozenset[int]:
+    """Return the weekdays of ``mon-fri``, of ``sat`` alone, or all where none is named."""
+    if first_day is None:
+        return frozenset(range(len(DAYS)))
+    first = DAYS.index(first_day.lower())
+    last = first
+    if last_day is not None:
+        last = DAYS.index(last_day.lower())
+    return frozenset((first + i) % len(DAYS) for i in range((last - first) % len(DAYS) + 1))
 
 
 def _date(text: str) -> date:

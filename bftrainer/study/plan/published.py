@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from bftrainer.study.plan.stage_cost import Costs, Planned
 
@@ -35,6 +36,14 @@ class Algorithm2Reading(enum.StrEnum):
 
     LITERAL = "literal"
     REPAIRED = "repaired"
+
+
+class GpuCut(NamedTuple):
+    """Fewer GPUs for one stage, and how long the plan then takes."""
+
+    stage: int
+    gpus: int
+    plan_s: float
 
 
 def greedy(
@@ -63,7 +72,7 @@ def descend(costs: Costs, deadline_s: float, start: Planned, reading: Algorithm2
     """Take the step that saves most for the time it adds, as long as there is one."""
     best = start
     while True:
-        following: tuple[int, int, float] | None = None  # stage, its GPUs, time of the plan
+        following: GpuCut | None = None
         most_gain = 0.0
         for index, gpus in enumerate(best.gpus):
             less = step_down(costs, index, gpus, reading)
@@ -77,10 +86,10 @@ def descend(costs: Costs, deadline_s: float, start: Planned, reading: Algorithm2
                 continue
             gain = saved / added_s if added_s > 1e-12 else math.inf
             if following is None or gain > most_gain:
-                following, most_gain = (index, less, time_s), gain
-        if following is None or following[2] > deadline_s:
+                following, most_gain = GpuCut(index, less, time_s), gain
+        if following is None or following.plan_s > deadline_s:
             return best
-        best = costs.predict(_with(best, *following[:2]))
+        best = costs.predict(_with(best, following.stage, following.gpus))
 
 
 def _changed(costs: Costs, plan: Planned, index: int, gpus: int) -> tuple[float, float]:

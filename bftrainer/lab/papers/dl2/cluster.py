@@ -107,11 +107,10 @@ class Cluster:
             return False
         cpus, gpus = self.need(job, workers, servers)
         load, n = self._least[0]
-        free = self._free[n]
-        if free[0] < cpus or free[1] < gpus:
+        free_cpus, free_gpus = self._free[n]
+        if free_cpus < cpus or free_gpus < gpus:
             return False
-        free[0] -= cpus
-        free[1] -= gpus
+        self._free[n] = [free_cpus - cpus, free_gpus - gpus]
         load += cpus / self.setting.cpus + gpus / self.setting.gpus
         heapq.heapreplace(self._least, (load, n))
         job.workers += workers
@@ -127,8 +126,9 @@ class Cluster:
 
     def rate(self, job: Dl2Job, more: tuple[int, int] = (0, 0)) -> float:
         """Return epochs per slot with what a job has, and so much more."""
-        servers = job.servers + more[1] if self.setting.has_servers else 0
-        return float(self.speeds[job.type, servers, job.workers + more[0]])
+        more_workers, more_servers = more
+        servers = job.servers + more_servers if self.setting.has_servers else 0
+        return float(self.speeds[job.type, servers, job.workers + more_workers])
 
     def end_slot(self) -> float:
         """Let everybody train; return the sum of epochs over their total (eq. 1)."""

@@ -16,7 +16,7 @@ def choose_scenario(_: object, folder: Path | None, __: object) -> Scenario:
     Raises:
         UsageError: BFT-4171, the file of speeds is not one.
     """
-    is_measured = read_speeds(folder, TESTBED)[1]
+    _, is_measured = read_speeds(folder, TESTBED)
     speeds = (
         "Speeds are those that the authors measured."
         if is_measured

@@ -46,7 +46,8 @@ class Dense:
 
     def __call__(self, inputs: Array) -> Array:
         """Return the outputs."""
-        return self.hidden(inputs)[1] @ self.third + self.bias_third
+        _, second = self.hidden(inputs)
+        return second @ self.third + self.bias_third
 
     def gradient(self, inputs: Array, by_outputs: Array) -> dict[str, Array]:
         """Return a loss's derivative by every number."""

@@ -113,9 +113,10 @@ def optimus(cluster: Cluster, believed: Speeds | None = None) -> None:
     speeds, has_servers = cluster.speeds if believed is None else believed, _bundle(cluster)[1]
 
     def time_left(job: Dl2Job, more: Step) -> float:
-        servers = job.servers + more[1] if has_servers else 0
+        more_workers, more_servers = more
+        servers = job.servers + more_servers if has_servers else 0
         return (job.epochs - job.done) / max(
-            1e-9, float(speeds[job.type, servers, job.workers + more[0]])
+            1e-9, float(speeds[job.type, servers, job.workers + more_workers])
         )
 
     def ranked(job: Dl2Job) -> Ranked | None:
