@@ -289,7 +289,7 @@ class FrameworkHook:
         return Batches(self._loader, self.started)
 
     def build(
-        self, model: Any, optimizer: Any, counted: Counted, extra: Any, **more: Any
+        self, model: Any, optimizer: Any, counted: Counted, extra: Any, **options: Any
     ) -> Driven:
         """Return the run of the objects that the framework has built."""
         loader, batch = self._loader, None
@@ -297,10 +297,10 @@ class FrameworkHook:
             raise unusable(*self.not_started)
         if self._passes > 1 and self._bitwise is None and loader.batch_size:
             batch = GlobalBatch(max_per_worker=loader.batch_size // self._passes)
-        more |= {"batch": batch, "bitwise": self._bitwise, "loss": self._loss, "hook": self}
-        more |= {"equal": self._equal}
+        options |= {"batch": batch, "bitwise": self._bitwise, "loss": self._loss, "hook": self}
+        options |= {"equal": self._equal}
         extra = {name: thing for name, thing in extra.items() if thing}
-        self.run = Driven(model, optimizer, loader, counted=counted, extra=extra, **more)
+        self.run = Driven(model, optimizer, loader, counted=counted, extra=extra, **options)
         return self.run
 
     def started(self) -> Driven:
