@@ -343,7 +343,7 @@ class GradientReducer:
             bucket.flags,
             votes=self.averaged.is_last and self._vote(),
             marks=marks,
-            declared=self._declared_before.plus(self._declared_here),
+            declared=self._declared_so_far,
             compared=self._compared(),
             square=square,
         )
@@ -376,6 +376,13 @@ class GradientReducer:
         if self._declared is None:
             return DeclaredWeight()
         return DeclaredWeight(self._declared, self._share)
+
+    @property
+    def _declared_so_far(self) -> DeclaredWeight:
+        """What the script declared in this pass and in the step's earlier ones."""
+        if self._declared is None:
+            return self._declared_before
+        return self._declared_before.plus(self._declared_here)
 
     def _decide(self) -> None:
         """In the first step of several parts: vote on how the loss is reduced."""
@@ -457,7 +464,7 @@ class GradientReducer:
             else:
                 bucket.carry.copy_(gradients)
         self._has_carry = True
-        self._declared_before = self._declared_before.plus(self._declared_here)
+        self._declared_before = self._declared_so_far
         for i, p in enumerate(self.params):
             counts = self._weight > 0 or self._shards is not None
             self._carried[i] |= p.grad is not None and counts

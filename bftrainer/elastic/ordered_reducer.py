@@ -259,7 +259,7 @@ class OrderedReducer(GradientReducer):
             counts,
             votes=votes,
             marks=None,
-            declared=self._declared_before.plus(self._declared_here),
+            declared=self._declared_so_far,
             compared=self._compared(),
         )
         broken = groups.settle(group.control.all_reduce(counts), self._abandoned)

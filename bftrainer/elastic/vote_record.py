@@ -9,7 +9,6 @@ add up each other's, so the order stays. Used by the reducers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import torch
@@ -29,8 +28,7 @@ class DeclaredWeight(NamedTuple):
         return DeclaredWeight(self.weight + other.weight, self.share + other.share)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoteSums:
+class VoteSums(NamedTuple):
     """What all members wrote, added up."""
 
     votes: int
@@ -40,18 +38,18 @@ class VoteSums:
     square: float  # over the members, of the squared norms of their gradients; 0: not measured
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class VoteLayout:
-    """Where the numbers lie; ``compared`` of them tell whether the states are alike."""
+    """Where the numbers lie; every update asks, so the places are worked out once."""
 
-    parameters: int
-    compared: int
-    has_square: bool = False
+    __slots__ = ("_compared_at", "_declared_at", "_square_at", "compared", "has_square", "size")
 
-    @property
-    def size(self) -> int:
-        """How many numbers there are."""
-        return self._square_at + self.has_square
+    def __init__(self, *, parameters: int, compared: int, has_square: bool = False) -> None:
+        """Lay them out; ``compared`` of them tell whether the states are alike."""
+        self.compared, self.has_square = compared, has_square
+        self._declared_at = MARKS_AT + parameters
+        self._compared_at = self._declared_at + len(DeclaredWeight._fields)
+        self._square_at = self._compared_at + compared
+        self.size = self._square_at + has_square  # how many numbers there are
 
     def write(
         self,
@@ -87,15 +85,14 @@ class VoteLayout:
     def read(self, flags: torch.Tensor) -> VoteSums:
         """Return the sums over all members."""
         numbers: list[float] = flags.tolist()
-        declared_at, compared_at, square_at = self._declared_at, self._compared_at, self._square_at
         square = 0.0
         if self.has_square:
-            square = numbers[square_at]
+            square = numbers[self._square_at]
         return VoteSums(
             votes=round(numbers[VOTE_AT]),
-            marks=numbers[MARKS_AT:declared_at],
-            declared=DeclaredWeight(*numbers[declared_at:compared_at]),
-            compared=numbers[compared_at:square_at],
+            marks=numbers[MARKS_AT : self._declared_at],
+            declared=DeclaredWeight(*numbers[self._declared_at : self._compared_at]),
+            compared=numbers[self._compared_at : self._square_at],
             square=square,
         )
 
@@ -111,15 +108,3 @@ class VoteLayout:
         """Replace all but the marks with what ``without_marks`` has."""
         flags[VOTE_AT] = counts[VOTE_AT]
         flags[self._declared_at : self._square_at] = counts[MARKS_AT:]
-
-    @property
-    def _declared_at(self) -> int:
-        return MARKS_AT + self.parameters
-
-    @property
-    def _compared_at(self) -> int:
-        return self._declared_at + len(DeclaredWeight._fields)
-
-    @property
-    def _square_at(self) -> int:
-        return self._compared_at + self.compared
