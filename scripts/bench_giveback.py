@@ -20,6 +20,7 @@ from bftrainer.decide import giveback
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.queue.models import PrintedQueue
 from bftrainer.decide.victims import CheapestForTrainers
+from bftrainer.model.census import census_of
 from bftrainer.model.cluster import Job, JobState, Node, NodeState, Snapshot
 from bftrainer.model.decision import DecisionInput, Memory, PilotView, Settings
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
@@ -149,8 +150,11 @@ def times_ms(jobs: Sequence[Job], repeats: int) -> tuple[list[float], int]:
     for _ in range(repeats):
         began = time.process_time()
         pick = CheapestForTrainers(given, given.memory)
-        queue = PrintedQueue(given.snapshot, NOW_S, given.settings.cycle_s)
-        draft = Draft(given=given, queue=queue, memory=given.memory, pick=pick, policy=None)
+        census = census_of(given.snapshot, given.pilots)
+        queue = PrintedQueue(census, NOW_S, given.settings.cycle_s)
+        draft = Draft(
+            given=given, census=census, queue=queue, memory=given.memory, pick=pick, policy=None
+        )
         gone = giveback.stage(draft)
         found.append((time.process_time() - began) * 1000.0)
         n_released = len(gone.releases)

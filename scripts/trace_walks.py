@@ -17,6 +17,11 @@ of stays; a stay in a module that was entered and left before is a return, so re
 modules. Calls into ``bftrainer.model``, ``milp`` and what is no product do not count. A function
 that calls the same other function again counts once: a loop over nodes is one passage. Of every
 tenth decision in tests/frozen the one with the most returns is shown, and the median of all.
+
+Moves of the snapshot: the calls of one decision in which the snapshot, or the census made of it, is
+handed on (as an argument, or as the object whose method is called) give a sequence of rooms, such
+as ``bftrainer/decide``; each change of room is a move. What holds more than the snapshot (the
+input, the draft) does not count, nor does reading an attribute.
 """
 
 from __future__ import annotations
@@ -26,6 +31,9 @@ import asyncio
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from types import CodeType, FrameType
@@ -39,20 +47,42 @@ from rich.table import Table
 
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
+from bftrainer.model.census import NodeCensus
+from bftrainer.model.cluster import Snapshot
 
 # Two thirds of what they were before small modules were joined (ADR 37).
 MOST: Final = {"idle node, Slurm": 161, "announced job, Slurm": 100, "rescale": 83}
 MOST_RETURNS: Final = 40
+MOST_MOVES: Final = 3  # of the snapshot
 FEW: Final = 10  # lines: such a module is a candidate for joining another
 EVERY: Final = 10  # of the frozen decisions
+WITH_SNAPSHOT: Final = (Snapshot, NodeCensus)
 NOT_COUNTED: Final = ("bftrainer/model/", "milp/")
 PARTS: Final = ("local", "slurm", "rescale", "decision")
 
 
-def stays(call: Callable[[], object]) -> list[str]:
-    """Return the modules that a call enters, in the order of calls; see above."""
-    found: list[str] = []
-    seen: set[tuple[CodeType | None, CodeType]] = set()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionWalk:
+    """What one decision enters, in the order of calls; see above."""
+
+    modules: list[str]
+    snapshot_rooms: list[str]  # of the calls in which the snapshot is handed on
+
+    @property
+    def n_returns(self) -> int:
+        """How many stays are in a module that was left before."""
+        return len(self.modules) - len(set(self.modules))
+
+    @property
+    def n_moves(self) -> int:
+        """How often the snapshot goes from one room to another."""
+        return max(0, len(self.snapshot_rooms) - 1)
+
+
+def walk_of(call: Callable[[], object]) -> DecisionWalk:
+    """Follow the calls of a decision; see above."""
+    walk = DecisionWalk(modules=[], snapshot_rooms=[])
+    seen_calls: set[tuple[CodeType | None, CodeType]] = set()
     prefixes = tuple(f"{ROOT}/{package}/" for package in PACKAGES)
 
     def called(frame: FrameType, event: str, _arg: Any) -> None:
@@ -61,29 +91,44 @@ def stays(call: Callable[[], object]) -> list[str]:
             return
         module = name.removeprefix(f"{ROOT}/")
         pair = (frame.f_back.f_code if frame.f_back else None, frame.f_code)
-        if module.startswith(NOT_COUNTED) or pair in seen:
+        if pair in seen_calls:
             return
-        seen.add(pair)
-        if not found or found[-1] != module:
-            found.append(module)
+        seen_calls.add(pair)
+        if any(isinstance(value, WITH_SNAPSHOT) for value in frame.f_locals.values()):
+            _enter(walk.snapshot_rooms, _room_of(module))
+        if not module.startswith(NOT_COUNTED):
+            _enter(walk.modules, module)
 
     sys.setprofile(called)
     try:
         call()
     finally:
         sys.setprofile(None)
-    return found
+    return walk
 
 
-def decisions(every: int = EVERY) -> list[list[str]]:
-    """Return the stays of each ``every``-th frozen decision."""
-    found = []
+def _enter(stays: list[str], place: str) -> None:
+    if not stays or stays[-1] != place:
+        stays.append(place)
+
+
+def _room_of(module: str) -> str:
+    """Return the room of a module, as import-linter names it, with slashes."""
+    package, _, rest = module.partition("/")
+    if package == "bftrainer":
+        return f"{package}/{rest.partition('/')[0]}"
+    return package
+
+
+def decisions(every: int = EVERY) -> list[DecisionWalk]:
+    """Return the walks of each ``every``-th frozen decision."""
+    walks: list[DecisionWalk] = []
     for path in sorted((ROOT / "tests" / "frozen" / "decisions").glob("*.jsonl.gz")):
         for case in lines.read(path)[1][::every]:
-            given = core.input_of(case["situation"])
-            policy = load_policy(given.settings.policy)
-            found.append(stays(lambda given=given, policy=policy: decide(given, policy)))  # type: ignore[misc]
-    return found
+            situation = core.input_of(case["situation"])
+            policy = load_policy(situation.settings.policy)
+            walks.append(walk_of(partial(decide, situation, policy)))
+    return walks
 
 
 def main() -> int:
@@ -100,26 +145,26 @@ def main() -> int:
             walks |= on_slurm(directory / "real")
         if "rescale" in arguments.parts:
             walks["rescale"] = asyncio.run(on_plane(directory / "plane"))
-    found = decisions() if "decision" in arguments.parts else []
+    decision_walks: list[DecisionWalk] = []
+    if "decision" in arguments.parts:
+        decision_walks = decisions()
     targets = [
         _target(f"modules, {walk}", len(walks[walk]), MOST[walk]) for walk in MOST if walk in walks
     ]
     results: dict[str, Any] = {"walks": walks}
-    if found:
-        worst = max(found, key=returns)
-        of = f"median of {len(found)}: {median(map(returns, found)):g}"
-        targets.append(_target("returns, one decision", returns(worst), MOST_RETURNS, of))
-        results["decision"] = worst
+    if decision_walks:
+        worst = max(decision_walks, key=attrgetter("n_returns"))
+        usual = median([walk.n_returns for walk in decision_walks])
+        of = f"median of {len(decision_walks)}: {usual:g}"
+        targets.append(_target("returns, one decision", worst.n_returns, MOST_RETURNS, of))
+        n_moves = max([walk.n_moves for walk in decision_walks])
+        targets.append(_target("moves of the snapshot", n_moves, MOST_MOVES))
+        results["decision"] = worst.modules
     _print(walks)
     print_targets("Walks", targets)
     if arguments.json:
         write_json(arguments.json, "walks", results, targets)
     return exit_code(targets)
-
-
-def returns(found: list[str]) -> int:
-    """Return how many stays are in a module that was left before."""
-    return len(found) - len(set(found))
 
 
 def _target(name: str, measured: int, limit: int, of: str = "") -> Target:

@@ -60,8 +60,8 @@ class IdleWatch:
         if snapshot.nodes is None or snapshot.jobs is None:
             self._n_idle, self._begun = 0, {}
             return
-        census = census_of(snapshot)
-        lent = set(census.not_leaving(given.pilots))
+        census = census_of(snapshot, given.pilots)
+        lent = set(census.ours)
         idle = (census.free | lent) - census.taken
         near = {
             node: left_s

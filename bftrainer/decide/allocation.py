@@ -15,8 +15,12 @@ from bftrainer.decide.draft import Draft
 def stage(draft: Draft) -> Draft:
     """Allocate the pool; without a policy every trainer keeps its nodes that are still in it."""
     answer = policy_answer.allocated(offered(draft))
+    wakes_s = draft.wakes_s
+    if answer.decided is not None and answer.decided.wake_at_s is not None:
+        wakes_s = (*wakes_s, answer.decided.wake_at_s)
     return replace(
         draft,
+        wakes_s=wakes_s,
         memory=answer.memory,
         decided=answer.decided,
         assignment=answer.assignment,

@@ -10,7 +10,7 @@ system may delay an agent, so the time limit for agents is learnt (``observe``, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -43,16 +43,13 @@ def claim_nodes(draft: Draft) -> Draft:
         if node.pilot_id and not is_used:
             unused[node.name] = draft.memory.unused_since.get(node.name, given.now_s)
     given_away = list(_swapped(draft))
-    begun = {release.node: draft.swaps[release.node] for release in given_away}
-    memory = replace(
-        draft.memory,
-        assignment=draft.assignment,
-        unused_since=unused,
-        swaps=swaps.noted(draft.memory, draft.pool, begun, given.now_s),
-    )
-    draft = replace(draft, memory=memory, claims=tuple(_claims(draft)))
-    releases = [*given_away, *_unwanted(draft), *_due(draft)]
-    return draft.releasing(releases, is_held_off=False)
+    releases = [*given_away, *_unwanted(draft, unused), *_due(draft)]
+    memory = replace(draft.memory, assignment=draft.assignment, unused_since=unused)
+    draft = replace(draft, claims=tuple(_claims(draft)))
+    if given_away or memory.swaps:
+        begun = {release.node: draft.swaps[release.node] for release in given_away}
+        memory = replace(memory, swaps=swaps.noted(memory, draft.pool, begun, given.now_s))
+    return replace(draft, memory=memory).releasing(releases, is_held_off=False)
 
 
 def _claims(draft: Draft) -> Iterator[Claim]:
@@ -79,16 +76,20 @@ def _swapped(draft: Draft) -> Iterator[Release]:
             yield _release(node, f"It goes to {draft.swaps[node.name]}, of another user.")
 
 
-def _unwanted(draft: Draft) -> Iterator[Release]:
-    """Release pilots whose node no trainer gets, once none trains or saves its state there."""
-    given, since_s = draft.given, draft.memory.unused_since
+def _unwanted(draft: Draft, since_s: Mapping[str, float]) -> Iterator[Release]:
+    """Release pilots whose node no trainer gets, once none trains or saves its state there.
+
+    ``since_s``: node of such a pilot -> since when no trainer has it.
+    """
+    given = draft.given
     if not since_s:
         return
     # Earlier releases' inputs name trainers that have ended, too.
     trainer_ids = {record.trainer_id for record in given.trainers}
-    busy = given.occupied.keys() | {
-        node for node, trainer_id in given.training.items() if trainer_id in trainer_ids
-    }
+    busy = set(given.occupied)
+    for node_name, trainer_id in given.training.items():
+        if trainer_id in trainer_ids:
+            busy.add(node_name)
     idle = since_s.keys() - busy  # once: for each node it would take a square of their number
     for node in draft.pool.nodes:
         if node.name not in idle:
@@ -141,12 +142,14 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
 def release_overdue(draft: Draft) -> Draft:
     """Release overdue pilots; if an agent was overdue, double the time limit for agents."""
     late = list(_late(draft.given, draft.memory))
-    draft = draft.releasing(late, is_held_off=True)
-    agents = draft.memory.agents
-    if all(agents.started_s[release.pilot_id] is None for release in late):
+    if not late:
         return draft
-    longer = replace(agents, limit_s=min(2.0 * agents.limit_s, MOST_S))
-    return replace(draft, memory=replace(draft.memory, agents=longer))
+    memory = draft.memory
+    agents = memory.agents
+    if any(agents.started_s[release.pilot_id] is not None for release in late):
+        longer = replace(agents, limit_s=min(2.0 * agents.limit_s, MOST_S))
+        memory = replace(memory, agents=longer)
+    return replace(draft, memory=memory).releasing(late, is_held_off=True)
 
 
 def _late(given: DecisionInput, memory: Memory) -> Iterator[Release]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from bftrainer.decide import allocation, claims, eligible, end_cost, giveback, limits, pool
+from bftrainer.decide import allocation, claims, eligible, end_cost, giveback, limits
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.observation import observe
 from bftrainer.decide.policies.base import AllocationPolicy
 from bftrainer.decide.queue.models import queue_of
 from bftrainer.decide.victims import CheapestForTrainers, Pick, first_by_name
+from bftrainer.model.census import census_of
 from bftrainer.model.decision import DecisionInput, Plan
 
 NO_ANSWER = "The batch system did not answer; nothing is taken or released until it does."
@@ -46,15 +47,11 @@ def decide(given: DecisionInput, policy: AllocationPolicy | None) -> Plan:
     if given.snapshot.nodes is None or given.snapshot.jobs is None:
         return unchanged(given, NO_ANSWER)
     draft = _begun(given, policy)
-    given = draft.given
     if given.gives_back_only:
         return _in_haste(giveback.stage(draft))
     for stage in STAGES:
         draft = stage(draft)
     decided = draft.decided
-    wakes_s = [pool.wake_at_s(given)]
-    if decided:
-        wakes_s.append(decided.wake_at_s)
     plan = Plan(
         assignment=draft.assignment,
         claims=draft.claims,
@@ -63,8 +60,8 @@ def decide(given: DecisionInput, policy: AllocationPolicy | None) -> Plan:
         not_used=draft.pool.not_used,
         reserve=draft.pool.reserve,
         allocation=None,
-        memory=end_cost.asked(draft.memory, draft.releases, given),
-        wake_at_s=min([at_s for at_s in wakes_s if at_s is not None], default=None),
+        memory=end_cost.asked(draft.memory, draft.releases, draft.given),
+        wake_at_s=min(draft.wakes_s, default=None),
         swaps=draft.swaps,
     )
     if decided is None:
@@ -85,13 +82,22 @@ def before_allocation(given: DecisionInput, policy: AllocationPolicy) -> Draft:
 def _begun(given: DecisionInput, policy: AllocationPolicy | None) -> Draft:
     """Return the draft before the first stage."""
     given = eligible.parted(given)
-    memory = observe(given)
-    given = replace(given, settings=end_cost.applied(given.settings, memory))
+    census = census_of(given.snapshot, given.pilots)
+    memory = observe(given, census)
+    end_cost_s = end_cost.end_cost_s(memory)
+    given = replace(given, settings=end_cost.applied(given.settings, end_cost_s))
     pick: Pick = first_by_name
     if policy is not None:
         pick = CheapestForTrainers(given, memory)
-    queue = queue_of(given.snapshot, given.now_s, given.settings.cycle_s)
-    return Draft(given=given, queue=queue, memory=memory, pick=pick, policy=policy)
+    return Draft(
+        given=given,
+        census=census,
+        queue=queue_of(census, given.now_s, given.settings.cycle_s),
+        memory=memory,
+        end_cost_s=end_cost_s,
+        pick=pick,
+        policy=policy,
+    )
 
 
 def _in_haste(draft: Draft) -> Plan:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from bftrainer.decide.policies.base import AllocationPolicy, Decided
-from bftrainer.decide.queue.backfill import BackfillPlan
 from bftrainer.decide.queue.models import QueueModel
 from bftrainer.decide.victims import Pick
+from bftrainer.model.census import NodeCensus
 from bftrainer.model.decision import Claim, DecisionInput, Memory, Pool, Release
+from bftrainer.model.node_sets import NodeSet
+from bftrainer.model.queue import GapEnd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,12 +20,15 @@ class Draft:
     """The decision so far; every stage returns a new draft."""
 
     given: DecisionInput
+    census: NodeCensus  # of the given snapshot and pilots
     queue: QueueModel  # of the given snapshot
     memory: Memory  # including what this decision observed and decided
     pick: Pick  # chooses victims among the nodes of trainers
     policy: AllocationPolicy | None  # None: every trainer keeps its nodes
+    end_cost_s: float = 0.0  # how long a node is not usable after its pilot, typically; 0: unknown
+    coming_back: AbstractSet[str] = frozenset()  # given back, and nothing occupies them yet
     for_jobs: AbstractSet[str] = frozenset()  # nodes on which pending jobs are about to start
-    next_plan: BackfillPlan | None = None  # of the jobs that cannot start; None: no job is pending
+    planned_starts: Sequence[tuple[GapEnd, NodeSet]] = ()  # next, of the jobs that cannot start
     refused: Mapping[str, str] = field(default_factory=dict)  # job without nodes -> why
     releases: tuple[Release, ...] = ()
     pool: Pool = field(default_factory=Pool)  # without the nodes of released pilots
@@ -31,15 +36,22 @@ class Draft:
     assignment: Mapping[str, str] = field(default_factory=dict)  # node -> trainer
     swaps: Mapping[str, str] = field(default_factory=dict)  # node of another user -> trainer
     claims: tuple[Claim, ...] = ()
+    wakes_s: tuple[float, ...] = ()  # when the next decision is due if nothing happens before
 
     def releasing(self, more: Iterable[Release], *, is_held_off: bool) -> Draft:
         """Release further pilots, each once; ``is_held_off``: hold their nodes off."""
-        released_ids = {release.pilot_id for release in self.releases}
-        new_releases = tuple(release for release in more if release.pilot_id not in released_ids)
-        if not new_releases:
+        releases = list(self.releases)
+        released_ids = {release.pilot_id for release in releases}
+        held_off = dict(self.memory.held_off)
+        for release in more:
+            if release.pilot_id in released_ids:
+                continue
+            releases.append(release)
+            if is_held_off:
+                held_off[release.node] = self.given.now_s
+        if len(releases) == len(self.releases):
             return self
         memory = self.memory
         if is_held_off:
-            off = dict.fromkeys([release.node for release in new_releases], self.given.now_s)
-            memory = replace(memory, held_off={**memory.held_off, **off})
-        return replace(self, memory=memory, releases=(*self.releases, *new_releases))
+            memory = replace(memory, held_off=held_off)
+        return replace(self, memory=memory, releases=tuple(releases))

@@ -153,9 +153,8 @@ def asked(memory: Memory, releases: Sequence[Release], given: DecisionInput) -> 
     return memory
 
 
-def applied(settings: Settings, memory: Memory) -> Settings:
-    """Return the settings of a decision with the lead that pilot ends need."""
-    cost_s = end_cost_s(memory)
+def applied(settings: Settings, cost_s: float) -> Settings:
+    """Return the settings of a decision with the lead that pilot ends need (``end_cost_s``)."""
     if cost_s:
         return _with_lead(settings, cost_s)
     return settings
@@ -169,18 +168,22 @@ def _with_lead(settings: Settings, cost_s: float) -> Settings:
     return replace(settings, gap_margin_s=margin_s, reserve_extra_nodes=extra)
 
 
-def leave_to_jobs(pool: Pool, queue: QueueModel, given: DecisionInput, memory: Memory) -> Pool:
-    """Remove nodes on which pending jobs could start, where pilot ends break the promise.
+def leave_to_jobs(pool: Pool, queue: QueueModel, cost_s: float) -> Pool:
+    """Remove nodes on which pending jobs could start: ends of pilots break the promise.
 
     Jobs with a planned start are covered by that plan (``QueueModel.gap_ends``) and the lead.
+
+    Args:
+        pool: of this decision.
+        queue: of the same snapshot.
+        cost_s: that ends of pilots take.
     """
-    cost_s = end_cost_s(memory)
     names = {n.name for n in pool.nodes if not n.pilot_id}
-    if cost_s <= given.settings.harm_slo_s or not names:
+    if not names:
         return pool
     why, judged_ways = dict[str, str](), set[object]()
     for job in queue.jobs:
-        if job.start_s is not None and job.start_s > given.now_s:
+        if job.start_s is not None and job.start_s > queue.now_s:
             continue
         ways = queue.requests.of(job).ways
         if ways in judged_ways:

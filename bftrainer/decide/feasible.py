@@ -12,13 +12,14 @@ can start with which demands, and why the others cannot. Called by ``giveback``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from bftrainer.decide.queue.backfill import BackfillPlan
 from bftrainer.decide.queue.matching import Matching
 from bftrainer.decide.queue.models import QueueModel
-from bftrainer.model.census import why_it_waits
+from bftrainer.model.census import whole, why_it_waits
 from bftrainer.model.cluster import Job, NodeLeft, NodeState
 from bftrainer.model.node_sets import NodeSet, NodeSets
 from bftrainer.model.queue import JobNeeds, NodeDemand
@@ -64,11 +65,11 @@ class Rooms:
 
     def begin(self, demand: NodeDemand, share: NodeLeft) -> None:
         """Add as rooms what a job leaves of the whole nodes it starts on."""
-        kinds = [node for node, members in self._sets.kinds if members & demand.among]
+        parts = [whole(node) for node, members in self._sets.kinds if members & demand.among]
         smallest = NodeLeft(
-            cpus=min(node.cpus for node in kinds),
-            memory_mb=min(node.memory_mb for node in kinds),
-            gpus=min(node.gpus for node in kinds),
+            cpus=min([part.cores for part in parts]),
+            memory_mb=min([part.memory_mb for part in parts]),
+            gpus=min([part.gpus for part in parts]),
         )
         for _ in range(demand.count):
             self._add(demand.among, smallest.without(share))
@@ -81,51 +82,63 @@ class Rooms:
 class Feasibility:
     """The jobs of a queue that can start, with their nodes, and why the others cannot."""
 
-    def __init__(self, queue: QueueModel, usable: NodeSet, free: NodeSet) -> None:
+    def __init__(
+        self,
+        queue: QueueModel,
+        plan: BackfillPlan,
+        *,
+        usable: NodeSet,
+        free: NodeSet,
+        refusals: Mapping[str, str],
+    ) -> None:
         """Begin a pass over the queue.
 
         Args:
             queue: pending ordinary jobs.
+            plan: of the same queue, still empty.
             usable: nodes that are free, coming back, or ours.
             free: the subset that needs no release.
+            refusals: why nothing is released for some jobs, by ``Job.counts_as``.
         """
         self.starts: list[Job] = []  # in queue order
         self.placed: list[Placed] = []  # likewise
         self.refused: dict[str, str] = {}  # job -> why it cannot start, one sentence
-        self.plan = queue.next_plan(usable)  # of the refused jobs
-        self._queue, self._requests = queue, queue.requests
+        self.plan = plan  # of the refused jobs
+        self._queue, self._requests, self._refusals = queue, queue.requests, refusals
         self._rooms = Rooms(queue.sets, usable)
         self._matching = Matching(usable)  # of startable jobs to free nodes and ours
         self._n_unused = usable.bit_count()  # of ``usable``
         self._now_free = Matching(free)  # the part of it that free nodes can meet
 
-    def of_all(self, why_refused: Callable[[Job], str]) -> Feasibility:
-        """Judge every job; ``why_refused`` gives a reason to release nothing for one, or ""."""
+    def of_all(self) -> Feasibility:
+        """Judge every job."""
         for job in self._queue.jobs:
-            self._judge(job, why_refused)
+            self._judge(job)
         return self
 
-    def _judge(self, job: Job, why_refused: Callable[[Job], str]) -> None:
+    def _judge(self, job: Job) -> None:
         why, request = why_it_waits(job, self._queue.now_s), None
         if not (why or job.can_share) and job.n_nodes > self._n_unused and self.plan.is_full:
             why = TOO_FEW  # a shortcut: most jobs of a full machine
         if not why:
             request = self._requests.of(job)
-            why = request.why_not or why_refused(job)
+            why = request.why_not or self._refusals.get(job.counts_as, "")
             if why:
                 request = None
-            elif not self._start(job, request):
-                why = TOO_FEW
+            else:
+                is_inside = bool(job.reservations)
+                off = self.plan.kept_off(request.limit_s, is_in_reservation=is_inside)
+                if not self._start(job, request, off):
+                    why = TOO_FEW
         if why:
             self.refused[job.job_id] = why
             self.plan.wait(job, request)
 
-    def _start(self, job: Job, request: JobNeeds) -> bool:
-        """Find nodes for a job; False: too few.
+    def _start(self, job: Job, request: JobNeeds, off: NodeSet) -> bool:
+        """Find nodes for a job, none of which is ``off``; False: too few.
 
         Of its preferred ways, and then of the others, that comes first which uses most free nodes.
         """
-        off = self.plan.kept_off(request.limit_s, is_in_reservation=bool(job.reservations))
         ways = [_kept_off(way, off) for way in request.ways]
         if len(ways) > 1:
             n_first = request.n_preferred
@@ -171,6 +184,10 @@ class Feasibility:
 
 def _kept_off(way: Iterable[NodeDemand], nodes: NodeSet) -> list[NodeDemand]:
     """Return the demands of a way without these nodes."""
-    if not nodes:
-        return list(way)
-    return [replace(demand, among=demand.among & ~nodes) for demand in way]
+    demands: list[NodeDemand] = []
+    for demand in way:
+        if demand.among & nodes:
+            demands.append(replace(demand, among=demand.among & ~nodes))
+        else:
+            demands.append(demand)
+    return demands

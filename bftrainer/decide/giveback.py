@@ -13,13 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from bftrainer.decide import skipped_jobs
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.feasible import Feasibility
 from bftrainer.decide.victims import VictimPool, give
-from bftrainer.model.census import census_of
 from bftrainer.model.cluster import Job
 from bftrainer.model.decision import PilotView, Release
 from bftrainer.model.node_sets import NodeSet, NodeSets, first
@@ -27,53 +25,66 @@ from bftrainer.model.node_sets import NodeSet, NodeSets, first
 
 def stage(draft: Draft) -> Draft:
     """Release the pilots whose nodes ordinary jobs could use, and hold those nodes off."""
+    given, census, memory, sets = draft.given, draft.census, draft.memory, draft.queue.sets
+    given_back = census.leaving | memory.held_off.keys()
+    coming_back = (given_back & census.unoccupied) - census.ours.keys()
+    draft = replace(draft, coming_back=coming_back)
     if not draft.queue.jobs:
         return draft
-    given, memory, sets = draft.given, draft.memory, draft.queue.sets
-    census = census_of(given.snapshot)
-    ours = census.in_the_way(given.pilots)
-    free = census.free - ours.keys()
-    to_have = free | census.coming_back(given.pilots, memory.held_off)
-    foreign_nodes = census.of_others(given.pilots)
-    usable = sets.named(to_have | ours.keys() | foreign_nodes)
-    judged = Feasibility(draft.queue, usable, sets.named(to_have)).of_all(
-        partial(skipped_jobs.why_refused, known=memory.vain)
-    )
-    is_held = {name: pilot.is_held for name, pilot in ours.items()}
-    offer = VictimPool.of(sets, to_have, is_held, foreign_nodes, memory.assignment)
-    shares = []
+    ours, free = census.in_the_way, census.free - census.in_the_way.keys()
+    to_have = free | coming_back
+    usable_nodes = sets.named(to_have | ours.keys() | census.of_others)
+    refusals = skipped_jobs.refusals(memory.vain)
+    judged = Feasibility(
+        draft.queue,
+        draft.queue.next_plan(usable_nodes),
+        usable=usable_nodes,
+        free=sets.named(to_have),
+        refusals=refusals,
+    ).of_all()
+    offer = VictimPool.of(sets, to_have, ours.values(), census.of_others, memory.assignment)
+    shares: list[tuple[Job, NodeSet]] = []
     if judged.placed:
         shares = give(judged.placed, sets, offer, draft.pick)
     served = _served(judged.starts, shares, sets, sets.named(free))
     shares = _believed(shares, offer)
     # Nodes free or coming back on which a job is about to start: held off like released ones.
-    free_for_jobs = set[str]()
+    for_jobs = set[str]()
     for _, share in shares:
-        free_for_jobs.update([node.name for node in sets.members(share & offer.free)])
-    held_off = dict.fromkeys(free_for_jobs, given.now_s) | dict(memory.held_off)
+        for_jobs.update([node.name for node in sets.members(share & offer.free)])
+    held_off = dict.fromkeys(for_jobs, given.now_s) | dict(memory.held_off)
+    releases: list[Release] = []
+    if given.settings.gives_back:
+        releases = list(_releases(sets, shares, offer, ours))
+    for_jobs.update([release.node for release in releases])
     memory = replace(
         memory, held_off=held_off, vain=skipped_jobs.serve(memory.vain, served, given.now_s)
     )
-    releases = []
-    if given.settings.gives_back:
-        releases = list(_releases(sets, shares, offer, ours))
-    for_jobs = free_for_jobs | {release.node for release in releases}
-    draft = replace(draft, memory=memory, for_jobs=for_jobs, refused=judged.refused)
-    draft = replace(draft, next_plan=judged.plan)
+    draft = replace(
+        draft,
+        memory=memory,
+        for_jobs=for_jobs,
+        refused=judged.refused,
+        planned_starts=judged.plan.planned_starts,
+    )
     return draft.releasing(releases, is_held_off=True)
 
 
 def _served(
     starts: Sequence[Job], shares: Sequence[tuple[Job, NodeSet]], sets: NodeSets, free: NodeSet
-) -> Iterator[skipped_jobs.Served]:
+) -> list[skipped_jobs.Served]:
     """Return the startable jobs with their nodes; None where some are not free yet."""
-    has = {job.job_id: 0 for job in starts}
+    nodes_of_job: dict[str, NodeSet] = {}
     for job, share in shares:
-        has[job.job_id] |= share
+        nodes_of_job[job.job_id] = nodes_of_job.get(job.job_id, 0) | share
+    served: list[skipped_jobs.Served] = []
     for job in starts:
-        nodes = has[job.job_id]
-        names = tuple([node.name for node in sets.members(nodes)])
-        yield job, None if nodes & ~free else names
+        nodes = nodes_of_job.get(job.job_id, 0)
+        names: tuple[str, ...] | None = None
+        if not nodes & ~free:
+            names = tuple([node.name for node in sets.members(nodes)])
+        served.append((job, names))
+    return served
 
 
 def _believed(

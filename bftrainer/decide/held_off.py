@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bftrainer.decide.cycles import have_passed
-from bftrainer.model.census import census_of
+from bftrainer.model.census import NodeCensus
 from bftrainer.model.decision import DecisionInput, Memory
 
 
-def observe(memory: Memory, given: DecisionInput) -> Memory:
+def observe(memory: Memory, given: DecisionInput, census: NodeCensus) -> Memory:
     """Update which nodes are held off for jobs.
 
     The time counts from when the node was free. It ends when a job has the node, when no job
@@ -21,11 +21,10 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
     if not memory.held_off:
         return memory
     snapshot, settings = given.snapshot, given.settings
-    census = census_of(snapshot)
     if not census.has_startable_jobs:
         return replace(memory, held_off={})  # no job to keep them free for
     more_s = (settings.hold_off_cycles - 1.0) * settings.cycle_s  # while backing off
-    leaving = {pilot.node for pilot in given.pilots if pilot.is_leaving} | census.completing
+    leaving = census.leaving | census.completing
     held_off: dict[str, float] = {}
     for node, at_s in memory.held_off.items():
         if node in census.taken:

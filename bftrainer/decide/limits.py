@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.end_cost import leave_to_jobs
-from bftrainer.decide.pool import build_pool, gap_end
+from bftrainer.decide.pool import build_pool, gap_end, wake_at_s
 from bftrainer.decide.victims import cheapest
-from bftrainer.model.census import census_of
 from bftrainer.model.decision import PilotView, Release, Settings
 from bftrainer.model.fairness import limit_of
-from bftrainer.model.queue import GapEnd
+from bftrainer.model.queue import earliest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +79,11 @@ def _limits(draft: Draft) -> Iterator[_Limit]:
 
 def _shares(draft: Draft) -> Iterator[_Limit]:
     """Yield the limits on the share of each type's idle nodes."""
-    given, share = draft.given, draft.given.settings.limits.share_of_idle
-    census = census_of(given.snapshot)
-    node_by_name = census.by_name
-    idle = (census.free | census.not_leaving(given.pilots).keys()) & node_by_name.keys()
-    counts = Counter(node_by_name[name].node_type for name in idle)
+    census, share = draft.census, draft.given.settings.limits.share_of_idle
+    counts = Counter[str]()
+    for name, part in census.parts.items():
+        if name in census.free or name in census.ours:
+            counts[part.gpu_type] += 1
     for node_type, count in sorted(counts.items()):
         reason = (
             f"The policy lends {share:.0%} of the idle nodes of type {node_type} at most"
@@ -97,7 +96,7 @@ def _shares(draft: Draft) -> Iterator[_Limit]:
 def _by_name(draft: Draft) -> Iterator[_Limit]:
     """Yield the limits on types, then those on partitions."""
     limits = draft.given.settings.limits
-    node_by_name = census_of(draft.given.snapshot).by_name
+    node_by_name = draft.census.by_name
     by_type: dict[str, set[str]] = {}
     by_partition: dict[str, set[str]] = {}
     for node in draft.pool.nodes:
@@ -143,16 +142,15 @@ def _releases(draft: Draft) -> Iterator[Release]:
 
     Nodes on which jobs are about to start (perhaps just announced) do not count for the reserve.
     """
-    given, memory, settings = draft.given, draft.memory, draft.given.settings
+    memory, settings = draft.memory, draft.given.settings
     size = settings.reserve_nodes_per_type + settings.reserve_extra_nodes
-    census = census_of(given.snapshot)
-    node_by_name = census.by_name
-    reserved = Counter(node_by_name[name].node_type for name in draft.pool.reserve)
+    node_by_name = draft.census.by_name
+    reserved = Counter([node_by_name[name].node_type for name in draft.pool.reserve])
     lacking = sorted({n.node_type for n in draft.pool.nodes if reserved[n.node_type] < size})
-    coming = set[str]()
+    coming_by_type = Counter[str]()
     if lacking:
-        coming = {*census.coming_back(given.pilots, memory.held_off), *_unconfirmed(draft)}
-    coming_by_type = Counter(node_by_name[name].node_type for name in coming - draft.for_jobs)
+        for name in (draft.coming_back | _unconfirmed(draft)) - draft.for_jobs:
+            coming_by_type[node_by_name[name].node_type] += 1
     released_nodes = [release.node for release in draft.releases]
     for node_type in lacking:
         ours = [n for n in draft.pool.nodes if n.node_type == node_type and n.pilot_id]
@@ -167,37 +165,42 @@ def _releases(draft: Draft) -> Iterator[Release]:
 
 def _unconfirmed(draft: Draft) -> set[str]:
     """Return the free nodes that were not yet idle in enough snapshots."""
-    given = draft.given
-    piloted = {p.node for p in given.pilots}
-    times_idle, confirmations = draft.memory.idle_seen, given.settings.idle_confirmations
-    free = census_of(given.snapshot).free - piloted
-    return {name for name in free if times_idle.get(name, 0) < confirmations}
+    census, confirmations = draft.census, draft.given.settings.idle_confirmations
+    unconfirmed = set[str]()
+    for name in census.free - census.ours.keys() - census.leaving:
+        if draft.memory.idle_seen.get(name, 0) < confirmations:
+            unconfirmed.add(name)
+    return unconfirmed
 
 
 def _with_pool(draft: Draft) -> Draft:
     """Build the pool, counting the released pilots as leaving."""
-    given, queue, plan = draft.given, draft.queue, draft.next_plan
+    given, queue = draft.given, draft.queue
     released_ids = {release.pilot_id for release in draft.releases}
     pilots: list[PilotView] = []
     for pilot in given.pilots:
-        is_released = pilot.pilot_id in released_ids
-        pilots.append(replace(pilot, is_leaving=True) if is_released else pilot)
-    plan_ends: Mapping[str, GapEnd] = {}
-    if plan is not None:
-        plan_ends = plan.ends
+        if pilot.pilot_id in released_ids:
+            pilots.append(replace(pilot, is_leaving=True))
+        else:
+            pilots.append(pilot)
     pool = build_pool(
-        given.snapshot,
-        queue,
-        plan_ends,
+        draft.census,
+        queue.gap_ends,
+        earliest(draft.planned_starts, queue.sets),
         pilots,
         draft.memory,
         given.settings,
         given.now_s,
         gap_end(given),
     )
-    pool = leave_to_jobs(pool, queue, given, draft.memory)
+    at_s = wake_at_s(given)
+    wakes_s: tuple[float, ...] = ()
+    if at_s is not None:
+        wakes_s = (at_s,)
+    if draft.end_cost_s > given.settings.harm_slo_s:
+        pool = leave_to_jobs(pool, queue, draft.end_cost_s)
     cools: dict[str, str] = {}  # without a pilot; ``allocation`` skips those with one
     for node in pool.nodes:
         if node.name in given.cooling and not node.pilot_id:
             cools[node.name] = given.cooling[node.name].sentence(given.now_s)
-    return replace(draft, pool=pool.without(cools))
+    return replace(draft, pool=pool.without(cools), wakes_s=wakes_s)

@@ -11,7 +11,7 @@ to decide; the decision reads the full state (level-triggered).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from bftrainer.decide import (
@@ -26,51 +26,41 @@ from bftrainer.decide import (
     turns,
     warm_up,
 )
-from bftrainer.model.census import FREE_STATES
-from bftrainer.model.cluster import JobState, Snapshot
+from bftrainer.model.census import NodeCensus, census_of
+from bftrainer.model.cluster import Snapshot
 from bftrainer.model.decision import DecisionInput, Event, Memory, Situation
 
 
-def observe_idle(seen: Mapping[str, int], snapshot: Snapshot, enough: int) -> dict[str, int]:
-    """Return the new counts, capped at ``enough``; an unknown node table changes nothing.
-
-    Without the cap every idle node would change in every journalled decision.
-    """
-    if snapshot.nodes is None:
-        return dict(seen)
-    idle = (n.name for n in snapshot.nodes if n.state in FREE_STATES)
-    return {name: min(seen.get(name, 0) + 1, enough) for name in idle}
-
-
-def _count_idle(memory: Memory, given: DecisionInput) -> Memory:
-    if not given.is_new_snapshot:
-        return memory
-    enough = given.settings.idle_confirmations
-    return replace(memory, idle_seen=observe_idle(memory.idle_seen, given.snapshot, enough))
-
-
-# Each maintains an estimate that no single snapshot shows.
-ESTIMATORS: tuple[Callable[[Memory, DecisionInput], Memory], ...] = (
-    _count_idle,  # number of consecutive snapshots in which each node was idle
-    cycles.observe,  # begins of the latest scheduler cycles
-    held_off.observe,  # nodes held off for jobs
-    skipped_jobs.observe,  # jobs that did not start despite free nodes
-    claims.observe,  # time agents need to connect
-    warm_up.observe,  # warm-up of nodes
-    losses.observe,  # how often trainers lose nodes
-    end_cost.observe,  # duration of pilot ends and starts
-    slow_nodes.observe,  # slow nodes
-    fair_share.observe,  # what users used
-    turns.observe,  # trainers that wait
-)
-
-
-def observe(given: DecisionInput) -> Memory:
-    """Update the memory with the input."""
+def observe(given: DecisionInput, census: NodeCensus) -> Memory:
+    """Update the memory with the input; each estimator keeps what no single snapshot shows."""
     memory = given.memory
-    for estimator in ESTIMATORS:
-        memory = estimator(memory, given)
-    return memory
+    if given.is_new_snapshot:
+        n_confirming = given.settings.idle_confirmations
+        memory = replace(memory, idle_seen=observe_idle(memory.idle_seen, census, n_confirming))
+    memory = cycles.observe(memory, given)  # begins of the latest scheduler cycles
+    memory = held_off.observe(memory, given, census)  # nodes held off for jobs
+    memory = skipped_jobs.observe(memory, given, census)  # that did not start despite free nodes
+    memory = claims.observe(memory, given)  # time agents need to connect
+    memory = warm_up.observe(memory, given)  # warm-up of nodes
+    memory = losses.observe(memory, given)  # how often trainers lose nodes
+    memory = slow_nodes.observe(memory, given)  # slow nodes
+    memory = fair_share.observe(memory, given)  # what users used
+    memory = turns.observe(memory, given)  # trainers that wait
+    return end_cost.observe(memory, given)  # duration of pilot ends and starts
+
+
+def observe_idle(seen: Mapping[str, int], census: NodeCensus, enough: int) -> dict[str, int]:
+    """Return in how many snapshots each free node was free, at most ``enough``.
+
+    An unknown node table changes nothing. Without the bound every idle node would change in every
+    journalled decision.
+    """
+    if census.snapshot.nodes is None:
+        return dict(seen)
+    times_idle: dict[str, int] = {}
+    for name in sorted(census.free):
+        times_idle[name] = min(seen.get(name, 0) + 1, enough)
+    return times_idle
 
 
 def situation_of(
@@ -84,11 +74,10 @@ def situation_of(
         trainers: those that are not final.
         held: pilots with a connected agent.
     """
-    free = {n.name for n in snapshot.nodes or () if n.state in FREE_STATES}
-    jobs = (j for j in snapshot.jobs or () if j.is_ordinary and j.state is JobState.PENDING)
+    census = census_of(snapshot)
     return Situation(
-        usable=frozenset(free.union(ours)),
-        pending=frozenset(job.job_id for job in jobs),
+        usable=frozenset((*census.free, *ours)),
+        pending=frozenset([job.job_id for job in census.pending_jobs]),
         trainers=frozenset(trainers),
         held=frozenset(held),
     )

@@ -19,9 +19,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
-from bftrainer.decide.queue.models import QueueModel
-from bftrainer.model.census import FREE_STATES, LOST_STATES, census_of, once_per_look
-from bftrainer.model.cluster import JobState, Node, NodeState, Snapshot
+from bftrainer.model.census import FREE_STATES, LOST_STATES, NodeCensus, once_per_look
+from bftrainer.model.cluster import JobState, Node, NodeState
 from bftrainer.model.decision import DecisionInput, Memory, PilotView, Pool, PoolNode, Settings
 from bftrainer.model.queue import GapEnd, Then
 
@@ -52,7 +51,11 @@ def earlier(
     """Return the ends of the nodes' gaps, none of them after ``end``."""
     if end is None:
         return ends
-    return {**ends, **{name: end for name in names if end.is_before(ends.get(name))}}
+    earlier_ends = dict(ends)
+    for name in names:
+        if end.is_before(ends.get(name)):
+            earlier_ends[name] = end
+    return earlier_ends
 
 
 def wake_at_s(given: DecisionInput) -> float | None:
@@ -61,13 +64,16 @@ def wake_at_s(given: DecisionInput) -> float | None:
     if blackout is None:
         return None
     leaves_s = blackout.begin_s - given.settings.gap_margin_s
-    later = [at_s for at_s in (leaves_s, blackout.end_s) if at_s > given.now_s]
-    return min(later, default=None)
+    if given.now_s < leaves_s <= blackout.end_s:
+        return leaves_s
+    if given.now_s < blackout.end_s:
+        return blackout.end_s
+    return None
 
 
 def build_pool(
-    snapshot: Snapshot,
-    queue: QueueModel,
+    census: NodeCensus,
+    printed: Mapping[str, GapEnd],
     planned: Mapping[str, GapEnd],
     pilots: Sequence[PilotView],
     memory: Memory,
@@ -78,8 +84,8 @@ def build_pool(
     """Sort every node of a complete snapshot into pool, reserve or not used.
 
     Args:
-        snapshot: complete.
-        queue: of the same snapshot.
+        census: of a complete snapshot and our pilots.
+        printed: the ends of gaps that the batch system shows (``QueueModel.gap_ends``).
         planned: earliest planned use of each node in the scheduler's next plan. It binds pilots
             that have not started, too.
         pilots: ours, not ended.
@@ -89,19 +95,18 @@ def build_pool(
         closing: ends all gaps, whatever the batch system plans.
     """
     by_node = {p.node: p for p in pilots}
-    census = census_of(snapshot)
     looked_at = census.free | by_node.keys()
-    printed = earlier(queue.gap_ends, closing, looked_at)
+    printed = earlier(printed, closing, looked_at)
     sooner = {**printed, **{n: e for n, e in planned.items() if e.is_before(printed.get(n))}}
     # While jobs are pending, the scheduler reaches a pilot only in its next cycle, so the time
     # limit must fit what is left of the gap then.
     waits_s = 0.0
     if sooner and census.has_startable_jobs:
         waits_s = settings.cycle_s
-    sorter = _Sorter(snapshot, memory, settings, now_s, now_s + waits_s)
+    sorter = _Sorter(census, memory, settings, now_s, now_s + waits_s)
     usable, due = list[PoolNode](), dict[str, str]()
-    not_used = {**_not_free(snapshot.nodes or ())}
-    for node in queue.sets.members(queue.sets.named(looked_at)):
+    not_used = {**_not_free(census.snapshot.nodes or ())}
+    for node in census.sets.members(census.sets.named(looked_at)):
         pilot, end = by_node.get(node.name), sooner.get(node.name)
         if pilot is None:
             until_s, why = sorter.until_s(end), sorter.why_not_take(node, end)
@@ -120,7 +125,8 @@ def build_pool(
             not_used[node.name] = why
         else:
             not_used.pop(node.name, None)
-            usable.append(_pool_node(node.name, node.node_type, node.gpus, until_s, *pilot_facts))
+            part = census.parts[node.name]
+            usable.append(_pool_node(part.name, part.gpu_type, part.gpus, until_s, *pilot_facts))
     reserve = in_reserve([n for n in usable if not n.pilot_id], settings, now_s)
     pool = Pool(nodes=tuple(usable), not_used=not_used, due=due, starts_s=now_s + waits_s)
     return replace(pool.without(dict.fromkeys(reserve, KEPT_FREE)), reserve=reserve)
@@ -170,9 +176,10 @@ class _Sorter:
     """Decides for a node until when it may be used, or why not."""
 
     def __init__(
-        self, seen: Snapshot, memory: Memory, settings: Settings, now_s: float, starts_s: float
+        self, census: NodeCensus, memory: Memory, settings: Settings, now_s: float, starts_s: float
     ) -> None:
-        self._memory, self._settings, self._taken = memory, settings, census_of(seen).taken
+        self._memory, self._settings, self._taken = memory, settings, census.taken
+        seen = census.snapshot
         self._now_s, self._starts_s, self._held_off = now_s, starts_s, memory.held_off
         self._limits_s: dict[str, float] = {}
         for job in seen.jobs or ():

@@ -134,6 +134,7 @@ def of_pool(
     if not trainers or not names or p_jmax < 1:
         return None
     has_starts = policy is not None and policy.traits.rescales
+    expects_losses = policy is not None and policy.traits.expects_losses and settings.expects_losses
     problem = Problem(
         nodes=tuple([_pool_node(node, now_s) for node in pool.nodes if node.name in names]),
         trainers=_trainers(given, memory, trainers, names, has_starts=has_starts),
@@ -144,24 +145,25 @@ def of_pool(
     )
     joining_s = warm_up_s(memory.joining, settings.t_fwd_s, now_s)
     problem_of_suited = suited(problem, given, joining_s)
-    if problem_of_suited is None:
-        return None
-    return _with_losses(problem_of_suited, given, memory, policy)
+    if problem_of_suited is None or not expects_losses:
+        return problem_of_suited
+    return _with_losses(problem_of_suited, given, memory)
 
 
 def of_held(given: DecisionInput, memory: Memory) -> Problem:
     """State the current assignment as a problem; only held nodes count."""
     settings = given.settings
     held_nodes = {pilot.node for pilot in given.pilots if pilot.is_held and not pilot.is_leaving}
-    own_of = nodes_by_trainer(memory.assignment, held_nodes)
-    trainers = [
-        _of_held(record, own_of[record.trainer_id], given)
-        for record in given.trainers
-        if record.trainer_id in own_of
-    ]
+    nodes_of = nodes_by_trainer(memory.assignment, held_nodes)
+    # Only the order of the ends matters here, so absolute times serve as well.
+    nodes = [problem_node(pilot.node, remaining_s=pilot.end_s) for pilot in given.pilots]
+    trainers: list[ProblemTrainer] = []
+    for record in given.trainers:
+        its_nodes = nodes_of.get(record.trainer_id)
+        if its_nodes is not None:
+            trainers.append(_of_held(record, its_nodes, given))
     return Problem(
-        # Only the order of the ends matters here, so absolute times serve as well.
-        nodes=tuple([problem_node(p.node, remaining_s=p.end_s) for p in given.pilots]),
+        nodes=tuple(nodes),
         trainers=tuple(trainers),
         t_fwd_s=settings.t_fwd_s,
         p_jmax=settings.p_jmax,
@@ -203,12 +205,8 @@ def _trainers(
     return tuple(trainers)
 
 
-def _with_losses(
-    problem: Problem, given: DecisionInput, memory: Memory, policy: AllocationPolicy | None
-) -> Problem:
+def _with_losses(problem: Problem, given: DecisionInput, memory: Memory) -> Problem:
     """Return the problem with curves that count losses of nodes, for a policy that expects them."""
-    if policy is None or not (policy.traits.expects_losses and given.settings.expects_losses):
-        return problem
     life_node_s = losses.life_s(memory.losses, given.now_s)
     if math.isinf(life_node_s):
         return problem

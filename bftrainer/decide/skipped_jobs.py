@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from bftrainer.decide.cycles import have_passed
-from bftrainer.model.census import census_of
+from bftrainer.model.census import NodeCensus
 from bftrainer.model.cluster import Job
 from bftrainer.model.decision import DecisionInput, Memory, PilotView, VainReleases
 
@@ -26,19 +26,20 @@ Known = Mapping[str, VainReleases]  # by ``Job.counts_as``
 Served = tuple[Job, tuple[str, ...] | None]
 
 
-def observe(memory: Memory, given: DecisionInput) -> Memory:
+def observe(memory: Memory, given: DecisionInput, census: NodeCensus) -> Memory:
     """Count jobs that a cycle passed over; drop jobs that are no longer pending."""
     if not memory.vain:
         return memory
     snapshot = given.snapshot
-    census = census_of(snapshot)
     pending = {job.job_id for job in census.pending_jobs}
-    taken_nodes = census.taken
-    asked_s = {p.node: p.requested_s for p in given.pilots if _has_started(p)}
+    asked_s: dict[str, float] = {}
+    for pilot in given.pilots:
+        if _has_started(pilot):
+            asked_s[pilot.node] = pilot.requested_s
     vain: dict[str, VainReleases] = {}
     for base, before in memory.vain.items():
         record = before
-        if not taken_nodes.isdisjoint(before.nodes):
+        if not census.taken.isdisjoint(before.nodes):
             record = replace(before, served_s=None, nodes=())
         if record.job_id not in pending:
             continue
@@ -61,15 +62,16 @@ def _has_started(pilot: PilotView) -> bool:
     return (pilot.is_held or pilot.end_s is not None) and not pilot.is_leaving
 
 
-def why_refused(job: Job, known: Known) -> str:
-    """Say why nothing is released for a job at the moment; "": it is not refused."""
-    record = known.get(job.counts_as)
-    if record is None or record.refused_s is None:
-        return ""
-    return (
-        f"The scheduler passed over it {record.times} times while its nodes were free: none are"
-        f" released for it for {1 << min(record.times, MOST_DOUBLINGS)} cycles."
-    )
+def refusals(known: Known) -> dict[str, str]:
+    """Say why nothing is released for some jobs at the moment, by ``Job.counts_as``."""
+    sentences: dict[str, str] = {}
+    for base, record in known.items():
+        if record.refused_s is not None:
+            sentences[base] = (
+                f"The scheduler passed over it {record.times} times while its nodes were free: none"
+                f" are released for it for {1 << min(record.times, MOST_DOUBLINGS)} cycles."
+            )
+    return sentences
 
 
 def serve(known: Known, served: Iterable[Served], now_s: float) -> Known:

@@ -19,7 +19,7 @@ from bftrainer.decide import problem as problem_of
 from bftrainer.decide.feasible import Placed
 from bftrainer.decide.queue.matching import Matching
 from bftrainer.model.cluster import Job
-from bftrainer.model.decision import DecisionInput, Memory, PoolNode
+from bftrainer.model.decision import DecisionInput, Memory, PilotView, PoolNode
 from bftrainer.model.node_sets import NodeSet, NodeSets, first
 from milp.problem import Problem
 from milp.victims import choose_victims
@@ -49,12 +49,12 @@ class VictimPool:
         cls,
         sets: NodeSets,
         free: Iterable[str],
-        is_held: Mapping[str, bool],
+        ours: Iterable[PilotView],
         of_others: Iterable[str],
         assignment: Mapping[str, str],
     ) -> VictimPool:
         """Sort our nodes by what they are worth to the trainers (``tiers_of``)."""
-        tiers = tiers_of(is_held, assignment)
+        tiers = tiers_of({pilot.node: pilot.is_held for pilot in ours}, assignment)
         *at_no_cost, of_trainers = [sets.named(names) for names in tiers]
         return cls(
             free=sets.named(free),

@@ -84,9 +84,8 @@ def past_of(journal: Journal, hours: float) -> Past:
 
 def _available(given: DecisionInput) -> AbstractSet[str]:
     """Return the shown nodes that were free or ours."""
-    census = census_of(given.snapshot)
-    free_or_ours = census.free | census.not_leaving(given.pilots).keys()
-    return (free_or_ours & census.by_name.keys()) - census.lost - census.taken
+    census = census_of(given.snapshot, given.pilots)
+    return (census.free | census.ours.keys()) & census.unoccupied
 
 
 class Availability:

@@ -1,17 +1,31 @@
-"""The census: whose each node of a snapshot is. Pure.
+"""The census: whose each part of the nodes of a snapshot is. Pure.
 
-Each stage of a decision reads this value instead of asking the snapshot again. Each part of it is
-counted when it is first asked for, and once: several decisions use one snapshot.
+A part is GPUs of one type with their cores and memory of one node; a whole node is the largest
+part. Decisions know parts by name. Only whole nodes are lent, so the name of a part is that of a
+node as the batch system's adapter shows it.
+
+A decision counts the parts once and hands the census to its stages, which read it. What the
+snapshot alone shows is counted once for all decisions that use it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from functools import cached_property, wraps
-from typing import Final, Protocol, TypeVar
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, wraps
+from typing import Final, TypeVar
 
-from bftrainer.model.cluster import Job, JobState, Node, NodeState, Snapshot
+from bftrainer.model.cluster import (
+    Job,
+    JobState,
+    Node,
+    NodeLeft,
+    NodeState,
+    Snapshot,
+    node_of,
+)
+from bftrainer.model.decision import PilotView
 from bftrainer.model.node_sets import NodeSets
 
 FREE_STATES: Final = (NodeState.IDLE, NodeState.PLANNED)
@@ -21,27 +35,9 @@ LOST_STATES: Final = (  # not usable
     NodeState.RESERVED,
     NodeState.POWER_SAVING,
 )
+MOST_CACHED: Final = 1 << 14  # parts
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
-
-
-class Holder(Protocol):
-    """One of our pilots, as the census needs to know it (``PilotView``)."""
-
-    @property
-    def pilot_id(self) -> str:
-        """As the batch system shows it."""
-
-    @property
-    def node(self) -> str:
-        """The name of its node."""
-
-    @property
-    def is_leaving(self) -> bool:
-        """Whether it was released."""
-
-
-AnyHolder = TypeVar("AnyHolder", bound=Holder)
 
 
 def once_per_look(work: Callable[[Argument], Result]) -> Callable[[Argument], Result]:
@@ -51,136 +47,143 @@ def once_per_look(work: Callable[[Argument], Result]) -> Callable[[Argument], Re
     @wraps(work)
     def cached(argument: Argument) -> Result:
         nonlocal last
-        kept = last
-        if kept is None or kept[0] is not argument:
-            last = kept = argument, work(argument)
-        return kept[1]
+        entry = last
+        if entry is None or entry[0] is not argument:
+            last = entry = argument, work(argument)
+        return entry[1]
 
     return cached
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePart:
+    """What is lent as one: GPUs of one type of a node, with cores and memory; at most the node."""
+
+    name: str  # its key in the census, in pools and assignments; of a whole node the node's name
+    node: str  # of which it is a part
+    gpu_type: str  # as the adapter names it: GPUs by type and count, or "default"
+    gpus: int
+    cores: int
+    memory_mb: int  # 0: not known
+
+    def has_room_for(self, share: NodeLeft) -> bool:
+        """Return whether a job that needs this much of a node could start on the part."""
+        has_memory = not self.memory_mb or share.memory_mb <= self.memory_mb
+        return share.cpus <= self.cores and share.gpus <= self.gpus and has_memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCensus:
-    """Whose each node is; sets are of names."""
+    """Whose each part is; keys and sets are of names of parts."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        """Begin with a snapshot; nodes and jobs that are unread count as none."""
-        self._snapshot = snapshot
+    snapshot: Snapshot
+    sets: NodeSets  # the parts as bits
+    by_name: Mapping[str, Node]  # the node of each part, as the batch system shows it
+    parts: Mapping[str, NodePart]  # those that are free, or have one of our pilots
 
-    # ---- nodes by what the batch system shows --------------------------------------------
+    # By what the batch system shows.
+    free: AbstractSet[str]  # nothing runs there, and a job may start
+    lost: AbstractSet[str]  # no job of anybody may start
+    completing: AbstractSet[str]  # the last job still ends
+    # Occupied by ordinary jobs. Nodes and jobs are not read at the same instant: what is shown free
+    # counts as free.
+    taken: AbstractSet[str]
+    unoccupied: AbstractSet[str]  # neither lost nor taken, whatever state they show
+    pilot_of: Mapping[str, str]  # pilots that have nodes, ours and those of other daemons
+    pending_jobs: Sequence[Job]  # ordinary ones that have not started, in snapshot order
+    has_startable_jobs: bool  # one of them might start if it had nodes
 
-    @cached_property
-    def sets(self) -> NodeSets:
-        """The nodes as bits."""
-        return _sets_of(self._snapshot.nodes or ())
+    # By what they are to us; empty unless pilots were counted.
+    ours: Mapping[str, PilotView] = field(default_factory=dict)  # with a pilot that stays
+    leaving: AbstractSet[str] = frozenset()  # with a pilot of ours that was released
+    # Those of ``ours`` that a job could have. Where pilots come last, a pending pilot delays no
+    # job. Nor does one that has started since the snapshot: the cycle that started it has served
+    # the jobs before it.
+    in_the_way: Mapping[str, PilotView] = field(default_factory=dict)
+    # With a pilot of another daemon, which gives them back for the same jobs. They come after ours,
+    # so that two daemons do not wait for each other.
+    of_others: AbstractSet[str] = frozenset()
 
-    @cached_property
-    def by_name(self) -> Mapping[str, Node]:
-        """Each node."""
-        return _by_name(self._snapshot.nodes or ())
 
-    @cached_property
-    def free(self) -> frozenset[str]:
-        """Nodes on which nothing runs and a job may start."""
-        return self._in_states(*FREE_STATES)
+def census_of(snapshot: Snapshot, pilots: Iterable[PilotView] = ()) -> NodeCensus:
+    """Count a snapshot against our pilots that have not ended.
 
-    @cached_property
-    def lost(self) -> frozenset[str]:
-        """Nodes on which no job of anybody may start."""
-        return self._in_states(*LOST_STATES)
+    Nodes and jobs that are unread count as none.
+    """
+    census = _shown(snapshot)
+    ours: dict[str, PilotView] = {}
+    leaving = set[str]()
+    pilot_ids = set[str]()
+    for pilot in pilots:
+        pilot_ids.add(pilot.pilot_id)
+        if pilot.is_leaving:
+            leaving.add(pilot.node)
+        else:
+            ours[pilot.node] = pilot
+    piloted_nodes = leaving | ours.keys()
+    return replace(
+        census,
+        parts={**census.parts, **_parts(census.by_name, piloted_nodes - census.free)},
+        ours=ours,
+        leaving=leaving,
+        in_the_way=_in_the_way(census, ours),
+        of_others=_of_others(census, pilot_ids) - piloted_nodes,
+    )
 
-    @cached_property
-    def completing(self) -> frozenset[str]:
-        """Nodes whose last job still ends."""
-        return self._in_states(NodeState.COMPLETING)
 
-    @cached_property
-    def taken(self) -> frozenset[str]:
-        """Nodes occupied by ordinary jobs.
-
-        Nodes and jobs are not read at the same instant: a node shown free counts as free.
-        """
-        pending = JobState.PENDING
-        jobs = self._snapshot.jobs or ()
-        running = [job for job in jobs if job.state is not pending and job.pilot_id is None]
-        return frozenset([node for job in running for node in job.nodes]) - self.free
-
-    @cached_property
-    def pilot_of(self) -> Mapping[str, str]:
-        """The pilots that have nodes, ours and those of other daemons, by node."""
-        pending = JobState.PENDING
-        started = [job for job in self._snapshot.jobs or () if job.state is not pending]
-        pilots = [(job.pilot_id, job.nodes) for job in started if job.pilot_id is not None]
-        return {node: pilot_id for pilot_id, nodes in pilots for node in nodes}
-
-    # ---- nodes by who could have them ------------------------------------------------------
-
-    def not_leaving(self, pilots: Iterable[AnyHolder]) -> dict[str, AnyHolder]:
-        """Return those of our pilots that stay, by node."""
-        return {pilot.node: pilot for pilot in pilots if not pilot.is_leaving}
-
-    def in_the_way(self, pilots: Iterable[AnyHolder]) -> dict[str, AnyHolder]:
-        """Return those of our pilots whose node a job could have, by node.
-
-        Where pilots come last, a pending pilot delays no job. Nor does one that has started since
-        the snapshot: the cycle that started it has served the jobs before it.
-        """
-        not_to_have = self.lost | self.taken
-        if self._snapshot.pilots_come_last:
-            not_to_have |= self.free
-        to_have = self.by_name.keys() - not_to_have
-        staying = self.not_leaving(pilots)
-        return {node: pilot for node, pilot in staying.items() if node in to_have}
-
-    def of_others(self, pilots: Iterable[Holder]) -> AbstractSet[str]:
-        """Return the nodes with a pilot of another daemon: it gives them back for the same jobs.
-
-        They come after ours, so that two daemons do not wait for each other.
-        """
-        ours = {pilot.pilot_id: pilot.node for pilot in pilots}
-        others = {node for node, pilot_id in self.pilot_of.items() if pilot_id not in ours}
-        if not others:
-            return others
-        shown = others & self.by_name.keys()
-        return shown - self.lost - self.free - self.taken - set(ours.values())
-
-    def coming_back(self, pilots: Iterable[Holder], held_off: Iterable[str]) -> AbstractSet[str]:
-        """Return the nodes given back that nothing occupies yet, whatever state they show.
-
-        Args:
-            pilots: ours, not ended.
-            held_off: nodes that are left to jobs for now.
-        """
-        leaving = {pilot.node for pilot in pilots if pilot.is_leaving}
-        given_back = leaving.union(held_off)
-        if not given_back:
-            return given_back
-        shown = given_back & self.by_name.keys()
-        return shown - self.lost - self.taken - self.not_leaving(pilots).keys()
-
-    # ---- jobs that wait --------------------------------------------------------------------
-
-    @cached_property
-    def pending_jobs(self) -> Sequence[Job]:
-        """The ordinary jobs that have not started, in snapshot order."""
-        pending = JobState.PENDING  # looked up once: a queue may have 10,000 jobs
-        jobs = self._snapshot.jobs or ()
-        return [job for job in jobs if job.state is pending and job.pilot_id is None]
-
-    @cached_property
-    def has_startable_jobs(self) -> bool:
-        """Whether some pending job might start if it had nodes."""
-        taken_at_s = self._snapshot.taken_at_s
-        return any(not why_it_waits(job, taken_at_s) for job in self.pending_jobs)
-
-    def _in_states(self, *states: NodeState) -> frozenset[str]:
-        by_state = _by_state(self._snapshot.nodes or ())
-        return frozenset[str]().union(*[by_state.get(state, ()) for state in states])
+def whole(node: Node) -> NodePart:
+    """Return the largest part of a node."""
+    return _part(node.name, node.node_type, node.gpus, node.cpus, node.memory_mb)
 
 
 @once_per_look
-def census_of(snapshot: Snapshot) -> NodeCensus:
-    """Return the census of a snapshot, the same one as long as no other is asked for."""
-    return NodeCensus(snapshot)
+def _shown(snapshot: Snapshot) -> NodeCensus:
+    """Count what the batch system shows."""
+    nodes, pending = snapshot.nodes or (), JobState.PENDING
+    free, lost = _in_states(nodes, *FREE_STATES), _in_states(nodes, *LOST_STATES)
+    occupied = set[str]()
+    pilot_of: dict[str, str] = {}
+    pending_jobs: list[Job] = []
+    for job in snapshot.jobs or ():
+        if job.state is pending:
+            if job.pilot_id is None:
+                pending_jobs.append(job)
+        elif job.pilot_id is None:
+            occupied.update(job.nodes)
+        else:
+            pilot_of.update(dict.fromkeys(job.nodes, job.pilot_id))
+    by_name, taken = _by_name(nodes), occupied - free
+    return NodeCensus(
+        snapshot=snapshot,
+        sets=_sets_of(nodes),
+        by_name=by_name,
+        parts=_free_parts(nodes),
+        free=free,
+        lost=lost,
+        completing=_in_states(nodes, NodeState.COMPLETING),
+        taken=taken,
+        unoccupied=by_name.keys() - lost - taken,
+        pilot_of=pilot_of,
+        pending_jobs=pending_jobs,
+        has_startable_jobs=any(not why_it_waits(job, snapshot.taken_at_s) for job in pending_jobs),
+    )
+
+
+def _in_the_way(census: NodeCensus, ours: Mapping[str, PilotView]) -> Mapping[str, PilotView]:
+    in_the_way: dict[str, PilotView] = {}
+    for name, pilot in ours.items():
+        comes_last = census.snapshot.pilots_come_last and name in census.free
+        if name in census.unoccupied and not comes_last:
+            in_the_way[name] = pilot
+    return in_the_way
+
+
+def _of_others(census: NodeCensus, pilot_ids: AbstractSet[str]) -> AbstractSet[str]:
+    names = set[str]()
+    for name, pilot_id in census.pilot_of.items():
+        if pilot_id not in pilot_ids:
+            names.add(name)
+    return (names & census.unoccupied) - census.free
 
 
 def why_it_waits(job: Job, now_s: float) -> str:
@@ -191,6 +194,23 @@ def why_it_waits(job: Job, now_s: float) -> str:
     if job.begin_s is not None and job.begin_s > now_s:
         return "Its begin time has not come."
     return ""
+
+
+def _in_states(nodes: tuple[Node, ...], *states: NodeState) -> AbstractSet[str]:
+    by_state = _by_state(nodes)
+    names = set[str]()
+    for state in states:
+        names.update(by_state.get(state, ()))
+    return names
+
+
+def _parts(by_name: Mapping[str, Node], names: Iterable[str]) -> dict[str, NodePart]:
+    parts: dict[str, NodePart] = {}
+    for name in names:
+        node = by_name.get(name)
+        if node is not None:
+            parts[name] = whole(node)
+    return parts
 
 
 # By the tuple of nodes and not by the snapshot: it stays the same where only jobs have changed.
@@ -208,5 +228,22 @@ def _by_state(nodes: tuple[Node, ...]) -> Mapping[NodeState, AbstractSet[str]]:
 
 
 @once_per_look
+def _free_parts(nodes: tuple[Node, ...]) -> Mapping[str, NodePart]:
+    return _parts(_by_name(nodes), _in_states(nodes, *FREE_STATES))
+
+
+@once_per_look
 def _sets_of(nodes: tuple[Node, ...]) -> NodeSets:
     return NodeSets.of(nodes)
+
+
+@lru_cache(maxsize=MOST_CACHED)  # mostly the same in every decision
+def _part(name: str, gpu_type: str, gpus: int, cores: int, memory_mb: int) -> NodePart:
+    return NodePart(
+        name=name,
+        node=node_of(name),
+        gpu_type=gpu_type,
+        gpus=gpus,
+        cores=cores,
+        memory_mb=memory_mb,
+    )

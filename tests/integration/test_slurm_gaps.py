@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from bftrainer.cli.main import cli
 from bftrainer.decide.queue.models import PrintedQueue
 from bftrainer.lab.demo.sidecar import DaemonProcess
+from bftrainer.model.census import census_of
 from bftrainer.model.cluster import Job, JobState, NodeState, Snapshot
 from bftrainer.model.queue import Then
 from slurm_plugins.adapter import SlurmBatchSystem, create
@@ -88,7 +89,7 @@ def test_what_slurm_tells_of_its_plans(cluster: SlurmTestCluster, system: SlurmB
         assert (job.state, job.planned_nodes) == (JobState.PENDING, ())
         assert job.start_s is not None
         assert before_s + 570 <= job.start_s <= time.time() + 630
-        ends = PrintedQueue(seen, seen.taken_at_s, system.cycle_s).gap_ends
+        ends = PrintedQueue(census_of(seen), seen.taken_at_s, system.cycle_s).gap_ends
         # Nobody says on which nodes it starts: it ends no gap.
         assert {n: e.then for n, e in ends.items()} == {
             "n3": Then.RESERVATION,

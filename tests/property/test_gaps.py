@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bftrainer.decide.queue.models import PrintedQueue
+from bftrainer.model.census import census_of
 from bftrainer.model.cluster import Job, Node, NodeState, Reservation, Snapshot
 from tests.support.examples import examples
 from tests.support.snapshots import T0, node, pending, running, snapshot
@@ -43,7 +44,7 @@ def clusters(draw: st.DrawFn) -> Snapshot:
 @settings(max_examples=examples(200), deadline=None)
 @given(clusters())
 def test_no_plan_and_no_reservation_is_overlooked(seen: Snapshot) -> None:
-    ends = PrintedQueue(seen, T0, CYCLE_S).gap_ends
+    ends = PrintedQueue(census_of(seen), T0, CYCLE_S).gap_ends
     for reservation in seen.reservations or ():
         for name in reservation.nodes:
             assert ends[name].at_s <= reservation.start_s
@@ -58,7 +59,7 @@ def test_no_plan_and_no_reservation_is_overlooked(seen: Snapshot) -> None:
 def test_every_end_is_somebodys_plan(seen: Snapshot) -> None:
     planned = {(n, r.start_s) for r in seen.reservations or () for n in r.nodes}
     planned |= {(n, j.start_s or 0.0) for j in seen.jobs or () for n in j.planned_nodes}
-    for name, end in PrintedQueue(seen, T0, CYCLE_S).gap_ends.items():
+    for name, end in PrintedQueue(census_of(seen), T0, CYCLE_S).gap_ends.items():
         assert (name, end.at_s) in planned
 
 
@@ -69,9 +70,9 @@ def test_the_order_in_which_things_are_read_does_not_matter(
 ) -> None:
     nodes: list[Node] = list(seen.nodes or ())
     jobs: list[Job] = list(seen.jobs or ())
-    first = PrintedQueue(seen, T0, CYCLE_S).gap_ends
+    first = PrintedQueue(census_of(seen), T0, CYCLE_S).gap_ends
     chance.shuffle(nodes)
     chance.shuffle(jobs)
     mixed = replace(seen, nodes=tuple(nodes), jobs=tuple(jobs))
-    again = PrintedQueue(mixed, T0, CYCLE_S).gap_ends
+    again = PrintedQueue(census_of(mixed), T0, CYCLE_S).gap_ends
     assert {n: e.at_s for n, e in again.items()} == {n: e.at_s for n, e in first.items()}

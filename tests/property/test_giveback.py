@@ -16,7 +16,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bftrainer.decide.draft import Draft
-from bftrainer.decide.queue.backfill import BackfillPlan
 from bftrainer.model.cluster import Job, NodeState
 from bftrainer.model.decision import Memory
 from tests.support.examples import examples
@@ -150,9 +149,6 @@ def ours_gives(cluster: Cluster, *, are_assigned: bool = True) -> Draft:
 
 def planned(cluster: Cluster, draft: Draft) -> list[Blocked]:
     """What the queue model plans for those who cannot start."""
-    if draft.next_plan is None:
-        return []
-    assert isinstance(draft.next_plan, BackfillPlan)
     jobs = {job.job_id: job for job in cluster.queue}
     return [
         Blocked(
@@ -160,7 +156,7 @@ def planned(cluster: Cluster, draft: Draft) -> list[Blocked]:
             start_s=end.at_s,
             nodes=frozenset(n.name for n in draft.queue.sets.members(nodes)),
         )
-        for end, nodes in draft.next_plan.planned_starts
+        for end, nodes in draft.planned_starts
     ]
 
 

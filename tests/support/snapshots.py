@@ -15,6 +15,7 @@ from bftrainer.decide.draft import Draft
 from bftrainer.decide.policies.base import Context, Decided, Traits
 from bftrainer.decide.queue.models import PrintedQueue
 from bftrainer.decide.victims import Pick
+from bftrainer.model.census import census_of
 from bftrainer.model.cluster import (
     Job,
     JobState,
@@ -283,8 +284,11 @@ def given_back(
         settings=settings,
         memory=memory or Memory(),
     )
-    queue = PrintedQueue(seen, now_s, given.settings.cycle_s)
-    draft = Draft(given=given, queue=queue, memory=given.memory, pick=pick, policy=None)
+    census = census_of(seen, given.pilots)
+    queue = PrintedQueue(census, now_s, given.settings.cycle_s)
+    draft = Draft(
+        given=given, census=census, queue=queue, memory=given.memory, pick=pick, policy=None
+    )
     return giveback.stage(draft)
 
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from bftrainer.decide.queue.backfill import BackfillPlan, neighbours
 from bftrainer.decide.queue.models import PrintedQueue
+from bftrainer.model.census import census_of
 from bftrainer.model.cluster import Job, JobState, NodeState, Reservation, Snapshot
-from bftrainer.model.queue import slot_begin_s
+from bftrainer.model.queue import earliest, slot_begin_s
 from tests.support.snapshots import (
     T0,
     Fold,
@@ -35,11 +36,12 @@ def planned(
     busy = {name for job in jobs for name in job.nodes}
     nodes = with_state(idle_nodes(4), NodeState.ALLOCATED, *busy)
     seen: Snapshot = replace(snapshot(nodes, jobs), **changes)  # type: ignore[arg-type]
-    queue = PrintedQueue(seen, T0, 30.0)
+    queue = PrintedQueue(census_of(seen), T0, 30.0)
     plan = queue.next_plan(queue.sets.named(usable))
     for job in queue.jobs:
         plan.wait(job, queue.requests.of(job))
-    return plan, {name: (end.at_s - T0, end.by) for name, end in plan.ends.items()}
+    ends = earliest(plan.planned_starts, queue.sets)
+    return plan, {name: (end.at_s - T0, end.by) for name, end in ends.items()}
 
 
 def test_it_starts_when_enough_nodes_are_free_whatever_is_printed() -> None:
@@ -73,11 +75,11 @@ def test_who_comes_before_is_not_delayed() -> None:
 
 def test_a_job_that_starts_now_has_its_nodes_until_its_limit() -> None:
     nodes = with_state(idle_nodes(2), NodeState.ALLOCATED)
-    queue = PrintedQueue(snapshot(nodes, [pending("7", 2)]), T0, 30.0)
+    queue = PrintedQueue(census_of(snapshot(nodes, [pending("7", 2)])), T0, 30.0)
     plan = queue.next_plan(queue.sets.named(("n1", "n2")))
     plan.start(300.0, queue.sets.named(("n1",)))
     plan.wait(queue.jobs[0], queue.requests.of(queue.jobs[0]))
-    assert {end.at_s - T0 for end in plan.ends.values()} == {300.0}
+    assert {end.at_s - T0 for end in earliest(plan.planned_starts, queue.sets).values()} == {300.0}
 
 
 def test_ends_within_a_span_count_as_the_last() -> None:
@@ -112,7 +114,7 @@ def test_nobody_is_planned_into_a_reservation_or_beyond_the_window() -> None:
 def test_the_first_slot_is_taken_as_a_whole() -> None:
     plan, first = planned([pending("7", 3), ends_at("80", "n3", 90.0)], plan_resolution_s=60.0)
     assert first["n1"] == (90.0, "7")
-    end = plan.ends["n1"]
+    [(end, _)] = plan.planned_starts
     assert end.last_end_s == slot_begin_s(T0 + 90.0, 60.0) < end.at_s
 
 

@@ -6,9 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.model.census import census_of
-from bftrainer.model.cluster import Job, NodeState, Snapshot
-from tests.support.snapshots import held, idle_nodes, pending, pilot, running, snapshot, with_state
+from bftrainer.model.census import census_of, whole
+from bftrainer.model.cluster import Job, NodeLeft, NodeState, Snapshot
+from bftrainer.model.decision import Memory
+from tests.support.snapshots import (
+    T0,
+    given_back,
+    held,
+    idle_nodes,
+    pending,
+    pilot,
+    running,
+    snapshot,
+    with_state,
+)
 
 
 def of_pilot(pilot_id: str, *nodes: str) -> Job:
@@ -37,14 +48,22 @@ def test_nodes_are_counted_by_what_the_batch_system_shows() -> None:
 
 
 def test_nodes_are_counted_against_our_pilots() -> None:
-    census = census_of(every_kind())
     [ours] = held("n4")
     on_a_free_node, leaving = pilot("n1"), replace(pilot("n7"), is_leaving=True)
-    pilots = [ours, on_a_free_node, leaving]
-    assert census.not_leaving(pilots) == {"n4": ours, "n1": on_a_free_node}
-    assert census.in_the_way(pilots) == {"n4": ours, "n1": on_a_free_node}
-    assert census.of_others(pilots) == {"n5"}
-    assert census.coming_back(pilots, ["n2", "n3", "n4", "n6", "gone"]) == {"n2", "n7"}, (
+    census = census_of(every_kind(), [ours, on_a_free_node, leaving])
+    assert census.ours == {"n4": ours, "n1": on_a_free_node}
+    assert census.leaving == {"n7"}
+    assert census.in_the_way == {"n4": ours, "n1": on_a_free_node}
+    assert census.of_others == {"n5"}
+    assert census.unoccupied == {"n1", "n2", "n4", "n5", "n7"}
+    assert census_of(every_kind(), held("n9")).in_the_way == {}, "the node is not shown"
+    assert census_of(every_kind()).ours == {}, "no pilots were counted"
+
+
+def test_nodes_given_back_come_back_until_a_job_or_a_pilot_has_them() -> None:
+    memory = Memory(held_off=dict.fromkeys(["n2", "n3", "n4", "n6", "gone"], T0))
+    pilots = [*held("n4"), replace(pilot("n7"), is_leaving=True)]
+    assert given_back(every_kind(), pilots, memory).coming_back == {"n2", "n7"}, (
         "n3 is taken, n4 has a pilot that stays, n6 is down, and one node is not shown"
     )
 
@@ -52,7 +71,40 @@ def test_nodes_are_counted_against_our_pilots() -> None:
 def test_where_pilots_come_last_a_pilot_on_a_free_node_is_in_nobodys_way() -> None:
     seen = replace(every_kind(), pilots_come_last=True)
     [ours] = held("n4")
-    assert census_of(seen).in_the_way([ours, pilot("n1")]) == {"n4": ours}
+    assert census_of(seen, [ours, pilot("n1")]).in_the_way == {"n4": ours}
+
+
+def test_what_is_free_or_ours_is_told_in_parts() -> None:
+    shown = every_kind()
+    nodes = [
+        replace(node, node_type="a100:4", gpus=4, cpus=64, memory_mb=512_000)
+        for node in shown.nodes or ()
+    ]
+    nodes.append(replace(nodes[0], name="n8/1", gpus=1, cpus=16, memory_mb=128_000))
+    census = census_of(replace(shown, nodes=tuple(nodes)), held("n4"))
+    assert census.parts.keys() == {"n1", "n2", "n4", "n8/1"}
+    whole_node, part = census.parts["n4"], census.parts["n8/1"]
+    assert (whole_node.name, whole_node.node, whole_node.gpus) == ("n4", "n4", 4)
+    assert (part.name, part.node, part.gpu_type, part.gpus) == ("n8/1", "n8", "a100:4", 1)
+    assert (part.cores, part.memory_mb) == (16, 128_000)
+
+
+@pytest.mark.parametrize(
+    ("share", "has_room"),
+    [
+        (NodeLeft(cpus=16, memory_mb=1000, gpus=2), True),
+        (NodeLeft(cpus=17), False),
+        (NodeLeft(cpus=1, memory_mb=1001), False),
+        (NodeLeft(cpus=1, gpus=3), False),
+    ],
+)
+def test_a_job_fits_on_a_part_that_has_as_much_of_everything(
+    share: NodeLeft, *, has_room: bool
+) -> None:
+    node = replace(idle_nodes(1)[0], cpus=16, memory_mb=1000, gpus=2)
+    assert whole(node).has_room_for(share) is has_room
+    memory_unknown = whole(replace(node, memory_mb=0))
+    assert memory_unknown.has_room_for(NodeLeft(cpus=1, memory_mb=1001)), "it is not refused"
 
 
 @pytest.mark.parametrize("unread", ["nodes", "jobs"])
@@ -66,8 +118,9 @@ def test_what_is_unread_counts_as_none(unread: str) -> None:
 
 def test_a_snapshot_is_counted_once() -> None:
     seen = every_kind()
-    assert census_of(seen) is census_of(seen)
-    assert census_of(seen).free is census_of(seen).free
+    census = census_of(seen)
+    assert census_of(seen, held("n4")).taken is census.taken
+    assert census_of(replace(seen, jobs=())).by_name is census.by_name, "the nodes are the same"
 
 
 def test_jobs_wait_if_one_might_start() -> None:

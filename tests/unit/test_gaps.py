@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from bftrainer.decide.queue.models import PrintedQueue
+from bftrainer.model.census import census_of
 from bftrainer.model.cluster import Job, Node, NodeState, Reservation
 from bftrainer.model.queue import GapEnd, Then
 from tests.support.snapshots import (
@@ -29,7 +30,9 @@ def _ends(
     *,
     reservations: Sequence[Reservation] = (),
 ) -> dict[str, GapEnd]:
-    return PrintedQueue(snapshot(nodes, jobs, reservations=reservations), T0, CYCLE_S).gap_ends
+    return PrintedQueue(
+        census_of(snapshot(nodes, jobs, reservations=reservations)), T0, CYCLE_S
+    ).gap_ends
 
 
 def _times(ends: dict[str, GapEnd]) -> dict[str, float]:
@@ -108,6 +111,6 @@ def test_what_is_planned_in_a_slot_begins_with_the_slot(slot_s: float, before_s:
     job = pending("7", 1, start_s=at_s, planned=("n1",))
     maintenance = Reservation(name="r", start_s=at_s, end_s=at_s + 60, nodes=("n2",))
     seen = snapshot(idle_nodes(2), [job], reservations=[maintenance])
-    ends = PrintedQueue(replace(seen, plan_resolution_s=slot_s), T0, CYCLE_S).gap_ends
+    ends = PrintedQueue(census_of(replace(seen, plan_resolution_s=slot_s)), T0, CYCLE_S).gap_ends
     assert (ends["n1"].at_s, ends["n1"].last_end_s) == (at_s, at_s - before_s)
     assert ends["n2"].last_end_s == at_s, "a reservation holds from its own second on"

@@ -220,7 +220,7 @@ def test_nodes_given_back_are_counted_until_somebody_takes_them(state: NodeState
     memory = Memory(held_off={"n1": T0 - 1})
     nodes = with_state(_busy(2, "n2"), state, "n1")
     seen = snapshot(nodes, [pending("7", 1)])
-    assert census_of(seen).coming_back(held("n2"), memory.held_off) == {"n1"}
+    assert given_back(seen, held("n2"), memory).coming_back == {"n1"}
     assert given_back(seen, held("n2"), memory).releases == ()
 
 
@@ -245,7 +245,7 @@ def _held_off(seen: Snapshot, *pilots: PilotView, now_s: float = T0 + 20) -> dic
         memory=Memory(held_off={"n1": T0}),
     )
     memory = cycles.observe(given.memory, given)
-    return dict(observe(memory, given).held_off)
+    return dict(observe(memory, given, census_of(seen, pilots)).held_off)
 
 
 @pytest.mark.parametrize(

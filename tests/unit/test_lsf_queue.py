@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bftrainer.decide.queue.models import MODELS, LsfQueue, PrintedQueue, queue_of
+from bftrainer.model.census import census_of
 from bftrainer.model.cluster import Snapshot
 from tests.support.snapshots import T0, node, pending, running, snapshot
 
@@ -14,7 +15,7 @@ SEEN = snapshot([node("n1"), node("n2"), node("n3")], [running("1", "n3"), pendi
 
 def kept_off(seen: Snapshot, limit_s: float) -> int:
     """How many nodes a job of that limit may not have, when nobody can start."""
-    queue = queue_of(seen, T0, CYCLE_S)
+    queue = queue_of(census_of(seen), T0, CYCLE_S)
     plan = queue.next_plan(queue.sets.named(("n1", "n2")))
     for job in queue.jobs:
         plan.wait(job, queue.requests.of(job))
@@ -35,7 +36,7 @@ def test_a_blocked_job_holds_back_nobody_unless_slots_are_reserved_for_it() -> N
 
 
 def test_a_snapshot_names_its_model_and_older_ones_are_slurms() -> None:
-    assert isinstance(queue_of(SEEN, T0, CYCLE_S), PrintedQueue)
-    assert not isinstance(queue_of(SEEN, T0, CYCLE_S), LsfQueue)
-    assert isinstance(queue_of(replace(SEEN, queue_model="lsf"), T0, CYCLE_S), LsfQueue)
+    assert isinstance(queue_of(census_of(SEEN), T0, CYCLE_S), PrintedQueue)
+    assert not isinstance(queue_of(census_of(SEEN), T0, CYCLE_S), LsfQueue)
+    assert isinstance(queue_of(census_of(replace(SEEN, queue_model="lsf")), T0, CYCLE_S), LsfQueue)
     assert set(MODELS) == {"printed", "lsf"}

@@ -9,6 +9,7 @@ import pytest
 
 from bftrainer.decide.pool import build_pool
 from bftrainer.decide.queue.models import PrintedQueue
+from bftrainer.model.census import census_of
 from bftrainer.model.cluster import Job, JobState, Node, NodeState, Reservation
 from bftrainer.model.decision import Memory, PilotView, Pool, Settings
 from tests.support.snapshots import (
@@ -37,8 +38,9 @@ def _pool(
 ) -> Pool:
     known = memory or Memory(idle_seen={n.name: 9 for n in nodes})
     seen = snapshot(nodes, jobs, reservations=reservations)
-    queue = PrintedQueue(seen, now_s, settings.cycle_s)
-    return build_pool(seen, queue, {}, pilots, known, settings, now_s)
+    census = census_of(seen, pilots)
+    queue = PrintedQueue(census, now_s, settings.cycle_s)
+    return build_pool(census, queue.gap_ends, {}, pilots, known, settings, now_s)
 
 
 def _names(pool: Pool) -> list[str]:

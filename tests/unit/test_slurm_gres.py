@@ -10,6 +10,7 @@ import pytest
 
 from bftrainer.decide.feasible import Feasibility
 from bftrainer.decide.queue.models import PrintedQueue
+from bftrainer.model.census import census_of
 from bftrainer.model.cluster import Job, JobState, Node, NodeLeft, NodeState
 from slurm_plugins import job_requests, parse, slots
 from slurm_plugins.gres import GpusUntold
@@ -172,6 +173,6 @@ def test_a_part_of_a_gpu_needs_a_node_with_a_gpu_that_is_free_or_ours() -> None:
 
 def _starts(job: Job, *nodes: Node) -> bool:
     """Return whether it could start on what is left of these nodes in use."""
-    queue = PrintedQueue(snapshot(nodes, [job]), T0, 30.0)
-    pass_ = Feasibility(queue, 0, 0).of_all(lambda _: "")
+    queue = PrintedQueue(census_of(snapshot(nodes, [job])), T0, 30.0)
+    pass_ = Feasibility(queue, queue.next_plan(0), usable=0, free=0, refusals={}).of_all()
     return [started.job_id for started in pass_.starts] == [job.job_id]

@@ -10,6 +10,7 @@ import pytest
 
 from bftrainer.batch.batch_system import OptionError, PilotRequest
 from bftrainer.decide.queue.models import PrintedQueue
+from bftrainer.model.census import census_of
 from bftrainer.model.cluster import BEFORE_ALL, JobState, NodeState, Partition
 from bftrainer.model.decision import Memory
 from bftrainer.model.errors import BatchSystemError
@@ -184,4 +185,7 @@ def test_it_comes_before_jobs_of_higher_tiers() -> None:
     first = replace(pending("8", 1, priority=BEFORE_ALL), partitions=("low",))
     tiers = (Partition(name="high", tier=9), Partition(name="low", tier=1))
     seen = replace(snapshot(idle_nodes(1), [high, first]), partitions=tiers)
-    assert [job.job_id for job in PrintedQueue(seen, seen.taken_at_s, 30.0).jobs] == ["8", "7"]
+    assert [job.job_id for job in PrintedQueue(census_of(seen), seen.taken_at_s, 30.0).jobs] == [
+        "8",
+        "7",
+    ]

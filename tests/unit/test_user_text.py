@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bftrainer.decide.queue.models import PrintedQueue
 from bftrainer.decide.queue.requests import MOST_WAYS
+from bftrainer.model.census import census_of
 from bftrainer.model.cluster import DEEPEST, MOST_NAMES, Job, Partition, meets
 from bftrainer.model.hostlist import MAX_NAMES, ParseError, expand
 from bftrainer.model.queue import JobNeeds
@@ -33,7 +34,7 @@ PLACES = {"partition": 1, "start": 4, "limit": 5, "features": 11, "gres": 12, "r
 def asks(job: Job, *partitions: str) -> JobNeeds:
     nodes = [node("n1", features=("a", "b")), node("n2", features=("c",))]
     seen = replace(snapshot(nodes), partitions=tuple(Partition(name=n) for n in partitions))
-    return PrintedQueue(seen, T0, 30.0).requests.of(job)
+    return PrintedQueue(census_of(seen), T0, 30.0).requests.of(job)
 
 
 class TestConstraints:
@@ -58,7 +59,7 @@ class TestConstraints:
         names = [f"p{k}" for k in range(2 * MOST_WAYS)]
         nodes = [node(f"n{name}", partitions=(name,)) for name in names]
         partitions = tuple(Partition(name=name) for name in names)
-        queue = PrintedQueue(replace(snapshot(nodes), partitions=partitions), T0, 30.0)
+        queue = PrintedQueue(census_of(replace(snapshot(nodes), partitions=partitions)), T0, 30.0)
         assert len(queue.requests.of(pending("7", 1, partition=",".join(names))).ways) == MOST_WAYS
 
     def test_in_a_partition_that_does_not_exist_nothing_starts(self) -> None:

@@ -11,8 +11,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property, reduce
-from operator import or_
 
 from bftrainer.decide.queue.matching import Matching
 from bftrainer.model.cluster import Job, JobState, Snapshot
@@ -22,7 +20,6 @@ from bftrainer.model.queue import (
     JobNeeds,
     NodeDemand,
     Then,
-    earliest,
     slot_begin_s,
 )
 
@@ -56,21 +53,15 @@ class BackfillPlan:
         self._free_s = list(self._free)
         self._started: list[Span] = []
         self._planned: list[Span] = []
-        times_s = {*self._free, *(end_s for _, end_s, _ in self._reserved)}
-        self._times_s = sorted(at_s for at_s in times_s if at_s <= self._until_s)
+        times_s = set(self._free)
+        for _, end_s, _ in self._reserved:
+            times_s.add(end_s)
+        self._times_s = sorted(times_s)
+        del self._times_s[bisect_right(self._times_s, self._until_s) :]
         self._free_at = [self._free_then(at_s) for at_s in self._times_s]
         self._off: dict[float, tuple[int, NodeSet]] = {}  # limit -> (plans counted, nodes)
         self.planned_starts: list[tuple[GapEnd, NodeSet]] = []  # of each planned job
-
-    @cached_property
-    def ends(self) -> dict[str, GapEnd]:
-        """The earliest planned start on each node; read only when all jobs have been judged."""
-        return earliest(self.planned_starts, self._sets)
-
-    @property
-    def is_full(self) -> bool:
-        """Return whether as many jobs are planned as a decision has time for."""
-        return len(self._planned) >= MOST_PLANNED
+        self.is_full = False  # as many jobs are planned as a decision has time for
 
     def kept_off(self, limit_s: float | None, *, is_in_reservation: bool) -> NodeSet:
         """Return the nodes on which a job that starts now would delay a planned one.
@@ -85,7 +76,9 @@ class BackfillPlan:
             if begin_s < self._now_s + limit_s:
                 off |= nodes
         self._off[limit_s] = len(self._planned), off
-        for begin_s, _, nodes in () if is_in_reservation else self._reserved:
+        if is_in_reservation:
+            return off
+        for begin_s, _, nodes in self._reserved:
             if begin_s < self._now_s + limit_s:
                 off |= nodes
         return off
@@ -104,8 +97,10 @@ class BackfillPlan:
         if request is not None:
             limit_s = request.limit_s
         if request is not None and not self.is_full and not job.reservations:
-            ways = [self._earliest(way, limit_s) for way in request.ways]
-            earliest_start = min([way for way in ways if way], default=None)
+            for way in request.ways:
+                start = self._earliest(way, limit_s)
+                if start is not None and (earliest_start is None or start < earliest_start):
+                    earliest_start = start
         if earliest_start is None and job.start_s is not None and job.start_s > self._now_s:
             earliest_start = job.start_s, self._sets.named(job.planned_nodes)
         if earliest_start is None:
@@ -115,6 +110,7 @@ class BackfillPlan:
         self._occupy(self._planned, (slot_s, _end_s(start_s, limit_s), nodes))
         end = GapEnd(at_s=start_s, last_end_s=slot_s, then=Then.JOB, by=job.job_id)
         self.planned_starts.append((end, nodes))
+        self.is_full = len(self._planned) >= MOST_PLANNED
 
     def _occupy(self, spans: list[Span], span: Span) -> None:
         begin_s, end_s, nodes = span
@@ -139,8 +135,10 @@ class BackfillPlan:
         self, way: Sequence[NodeDemand], limit_s: float | None
     ) -> tuple[float, NodeSet] | None:
         """Return the earliest start within the window, and the nodes; None: there is none."""
-        among = reduce(or_, [demand.among for demand in way])
-        count = sum(demand.count for demand in way)
+        among, count = 0, 0
+        for demand in way:
+            among |= demand.among
+            count += demand.count
         for at_s, free in zip(self._times_s, self._free_at, strict=True):
             room = among & free
             if room.bit_count() < count:

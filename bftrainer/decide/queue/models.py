@@ -27,8 +27,8 @@ from functools import cached_property
 
 from bftrainer.decide.queue.backfill import BackfillPlan
 from bftrainer.decide.queue.requests import Requests
-from bftrainer.model.census import census_of
-from bftrainer.model.cluster import BEFORE_ALL, Job, Reservation, Snapshot
+from bftrainer.model.census import NodeCensus
+from bftrainer.model.cluster import BEFORE_ALL, Job, Reservation
 from bftrainer.model.node_sets import NodeSet
 from bftrainer.model.queue import GapEnd, JobNeeds, Then, earliest, slot_begin_s
 
@@ -40,26 +40,29 @@ _STALE_CYCLES = 2.0
 class PrintedQueue:
     """``QueueModel`` of a complete snapshot; each part is computed on demand."""
 
-    def __init__(self, snapshot: Snapshot, now_s: float, cycle_s: float) -> None:
-        """Read the snapshot.
+    def __init__(self, census: NodeCensus, now_s: float, cycle_s: float) -> None:
+        """Put the jobs in order.
 
         Args:
-            snapshot: complete.
+            census: of a complete snapshot.
             now_s: on the batch system's clock.
             cycle_s: time between two passes of its scheduler.
         """
         self.now_s = now_s
-        self._snapshot, self._cycle_s = snapshot, cycle_s
-        self._census = census_of(snapshot)
-        self.sets = self._census.sets
+        self._snapshot, self._cycle_s = census.snapshot, cycle_s
+        self._census = census
+        self.sets = census.sets
         # By partition tier, priority, then age; before them those that precede all.
         self.jobs = self._ordered()
+        self.requests = Requests(census, now_s)  # what each job requests, regardless of others
 
     def _ordered(self) -> list[Job]:
         jobs, ranks = list(self._census.pending_jobs), dict[tuple[str, ...], int]()
         tiers = {partition.name: partition.tier for partition in self._snapshot.partitions}
-        for partitions in {job.partitions for job in jobs}:
-            ranks[partitions] = -max([tiers.get(name, 0) for name in partitions], default=0)
+        for job in jobs:
+            if job.partitions not in ranks:
+                its_tiers = [tiers.get(name, 0) for name in job.partitions]
+                ranks[job.partitions] = -max(its_tiers, default=0)
         jobs.sort(key=lambda j: (ranks[j.partitions], -j.priority, j.submit_s or 0.0, _number(j)))
         jobs.sort(key=lambda j: j.priority < BEFORE_ALL)  # stable
         return jobs
@@ -67,23 +70,19 @@ class PrintedQueue:
     @cached_property
     def gap_ends(self) -> dict[str, GapEnd]:
         """The earliest plan or reservation of each node."""
-        bounds = [
-            (_end_of(reservation), reservation.nodes)
-            for reservation in self._snapshot.reservations or ()
-            if reservation.end_s > self.now_s
-        ]
+        bounds: list[tuple[GapEnd, NodeSet]] = []
+        for reservation in self._snapshot.reservations or ():
+            if reservation.end_s > self.now_s:
+                nodes = self.sets.named(reservation.nodes)
+                bounds.append((_end_of(reservation), nodes))
         for job in self._census.pending_jobs:
             start_s = job.start_s
             if start_s is not None and start_s >= self.now_s - _STALE_CYCLES * self._cycle_s:
                 slot_s = slot_begin_s(start_s, self._snapshot.plan_resolution_s)
                 end = GapEnd(at_s=start_s, last_end_s=slot_s, then=Then.JOB, by=job.job_id)
-                bounds.append((end, job.planned_nodes or job.required_nodes))
-        return earliest([(end, self.sets.named(nodes)) for end, nodes in bounds], self.sets)
-
-    @cached_property
-    def requests(self) -> Requests:
-        """What each job requests, regardless of others."""
-        return Requests(self._snapshot, self.sets, self.now_s)
+                nodes = self.sets.named(job.planned_nodes or job.required_nodes)
+                bounds.append((end, nodes))
+        return earliest(bounds, self.sets)
 
     def next_plan(self, usable: NodeSet) -> BackfillPlan:
         """Return Slurm's next backfill plan, still empty; ``usable``: nodes jobs may have."""
@@ -129,6 +128,6 @@ QueueModel = PrintedQueue
 MODELS: Mapping[str, type[QueueModel]] = {"printed": PrintedQueue, "lsf": LsfQueue}
 
 
-def queue_of(snapshot: Snapshot, now_s: float, cycle_s: float) -> QueueModel:
+def queue_of(census: NodeCensus, now_s: float, cycle_s: float) -> QueueModel:
     """Return the model of a complete snapshot; arguments as of ``PrintedQueue``."""
-    return MODELS[snapshot.queue_model](snapshot, now_s, cycle_s)
+    return MODELS[census.snapshot.queue_model](census, now_s, cycle_s)

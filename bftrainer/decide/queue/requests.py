@@ -12,9 +12,9 @@ import math
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
-from bftrainer.model.census import census_of, why_it_waits
-from bftrainer.model.cluster import Job, Node, NodeLeft, Rule, Snapshot, Way, meets
-from bftrainer.model.node_sets import NodeSet, NodeSets
+from bftrainer.model.census import NodeCensus, whole, why_it_waits
+from bftrainer.model.cluster import Job, Node, NodeLeft, Rule, Way, meets
+from bftrainer.model.node_sets import NodeSet
 from bftrainer.model.queue import JobNeeds, NodeDemand
 
 # Two jobs with equal values of these are alike to every scheduler.
@@ -31,8 +31,9 @@ ANY = Way()
 class Requests:
     """The requests of a snapshot's jobs, computed once for identical jobs such as array tasks."""
 
-    def __init__(self, snapshot: Snapshot, sets: NodeSets, now_s: float) -> None:
+    def __init__(self, census: NodeCensus, now_s: float) -> None:
         """Index partitions, reservations and jobs that start together."""
+        snapshot, sets = census.snapshot, census.sets
         self._sets, self._now_s = sets, now_s
         self._partitions = {partition.name: partition for partition in snapshot.partitions}
         self._reservations: list[tuple[str, float, NodeSet]] = []
@@ -41,7 +42,7 @@ class Requests:
                 nodes = sets.named(reservation.nodes)
                 self._reservations.append((reservation.name, reservation.start_s, nodes))
         self._together: dict[str, list[Job]] = {}
-        for job in census_of(snapshot).pending_jobs:
+        for job in census.pending_jobs:
             if job.together:
                 self._together.setdefault(job.together, []).append(job)
         self._known: dict[object, JobNeeds] = {}
@@ -145,7 +146,7 @@ class Requests:
         for size in _sizes(job, [node for node, _ in kinds]):
             n_nodes = max(size, n_required, n_counted)
             share = _share(job, n_nodes)
-            enough = [(node, members) for node, members in kinds if _has_room(node, share)]
+            enough = [(n, members) for n, members in kinds if whole(n).has_room_for(share)]
             among = [(required, n_required)]
             among += [(_all(enough, rule) & ~required, count) for rule, count in counted_rules]
             among.append((_all(enough, ()) & ~required, n_nodes - n_required - n_counted))
@@ -181,11 +182,6 @@ def _is_one(node: Node, partition: str, wanted: Way) -> bool:
     if partition and node.partitions and partition not in node.partitions:
         return False
     return not node.features or meets(node.features, wanted.everywhere)
-
-
-def _has_room(node: Node, share: NodeLeft) -> bool:
-    has_memory = not node.memory_mb or share.memory_mb <= node.memory_mb
-    return share.cpus <= node.cpus and share.gpus <= node.gpus and has_memory
 
 
 def _all(kinds: Iterable[tuple[Node, NodeSet]], rule: Rule) -> NodeSet:

@@ -66,18 +66,16 @@ def points_of(costs: MeasuredCosts) -> tuple[MeasuredSize, ...]:
     Per node no size counts as more than ``LEAP`` times as fast as the smallest.
     """
     errors = {entry.size: entry.told_error for entry in costs.throughput}
-    rates = [
-        size_and_rate
-        for size_and_rate in costs.samples_per_s_by_size
-        if is_plausible(*size_and_rate)
-    ]
-    max_per_node = 0.0
-    if rates:
-        max_per_node = LEAP * rates[0][1] / rates[0][0]
-    return tuple(
-        MeasuredSize(size, min(rate, max_per_node * size), min(1.0, errors.get(size, OLD_ERROR)))
-        for size, rate in rates
-    )
+    points: list[MeasuredSize] = []
+    max_per_node = math.inf
+    for size, rate in costs.samples_per_s_by_size:
+        if not is_plausible(size, rate):
+            continue
+        if not points:
+            max_per_node = LEAP * rate / size
+        error = min(1.0, errors.get(size, OLD_ERROR))
+        points.append(MeasuredSize(size, min(rate, max_per_node * size), error))
+    return tuple(points)
 
 
 def put_to_scale(problem: Problem, records: Iterable[TrainerRecord], *, is_bold: bool) -> Problem:

@@ -49,21 +49,26 @@ def explore(
         return best
     sizes, before = best.sizes(), _present(problem)
     movers: dict[str, ErrorAt] = {}
+    stayers: list[str] = []
     for trainer in problem.trainers:
         trainer_id = trainer.trainer_id
         moves = sizes.get(trainer_id, 0) not in (0, before[trainer_id])
         if moves and trainer_id in errors:
             movers[trainer_id] = errors[trainer_id]
+        else:
+            stayers.append(trainer_id)
     if not movers:
         return best
+    taught = _taught(sizes, movers)
     offered = _with_bonus(problem, movers, sizes, before, budget)
-    if all(a is b for a, b in zip(offered.trainers, problem.trainers, strict=True)):
+    if offered is problem:
         return best
     alternative = allocate(offered)
     other_sizes = alternative.sizes()
-    stayers = [t.trainer_id for t in problem.trainers if t.trainer_id not in movers]
-    stay = all(other_sizes.get(trainer_id, 0) == sizes.get(trainer_id, 0) for trainer_id in stayers)
-    if not stay or _teaches(other_sizes, movers) <= _teaches(sizes, movers):
+    is_better = _taught(other_sizes, movers) > taught
+    for trainer_id in stayers:
+        is_better = is_better and other_sizes.get(trainer_id, 0) == sizes.get(trainer_id, 0)
+    if not is_better:
         return best
     value = allocation_value(problem, alternative.assignment)
     if value < (1.0 - budget) * best.objective:
@@ -97,7 +102,9 @@ class Explores(Constraint[Problem, Decided]):
             terms = alternative.terms
             return alternative.allocation
 
-        errors = {r.trainer_id: fitted(r, explores=True).error_at for r in self.records}
+        errors: dict[str, ErrorAt] = {}
+        for record in self.records:
+            errors[record.trainer_id] = fitted(record, explores=True).error_at
         allocation = explore(problem, best.allocation, allocate_again, errors, self.budget)
         if allocation is best.allocation:
             return best
@@ -109,9 +116,18 @@ def teaches(error: float) -> float:
     return min(1.0, max(0.0, error - LEAST_ERROR) / (FULL_ERROR - LEAST_ERROR))
 
 
-def _teaches(sizes: Mapping[str, int], movers: Mapping[str, ErrorAt]) -> float:
-    taught = [teaches(error_at(sizes[t])) for t, error_at in movers.items() if sizes.get(t)]
-    return math.fsum(taught)
+def _taught(sizes: Mapping[str, int], movers: Mapping[str, ErrorAt]) -> float:
+    """Return what measuring these sizes is worth in all."""
+    values: list[float] = []
+    for trainer_id, error_at in movers.items():
+        size = sizes.get(trainer_id, 0)
+        if size:
+            values.append(_lesson(error_at, size))
+    return math.fsum(values)
+
+
+def _lesson(error_at: ErrorAt, size: int) -> float:
+    return teaches(error_at(size))
 
 
 def _present(problem: Problem) -> dict[str, int]:
@@ -127,15 +143,19 @@ def _with_bonus(
     budget: float,
 ) -> Problem:
     """Return the problem in which movers earn a bonus where they teach, and others stay."""
-    trainers = []
-    for t in problem.trainers:
-        size = sizes.get(t.trainer_id, 0)
-        if t.trainer_id in movers:
-            t = _earning_more(t, movers[t.trainer_id], len(problem.nodes), budget)  # noqa: PLW2901
-        elif size and size == before[t.trainer_id]:
-            t = replace(t, n_min=size, n_max=size)  # noqa: PLW2901
-        trainers.append(t)
-    if not any(a.curve is not b.curve for a, b in zip(trainers, problem.trainers, strict=True)):
+    trainers: list[ProblemTrainer] = []
+    earns_more = False
+    for trainer in problem.trainers:
+        size = sizes.get(trainer.trainer_id, 0)
+        offered = trainer
+        if trainer.trainer_id in movers:
+            error_at = movers[trainer.trainer_id]
+            offered = _earning_more(trainer, error_at, len(problem.nodes), budget)
+            earns_more = earns_more or offered.curve is not trainer.curve
+        elif size and size == before[trainer.trainer_id]:
+            offered = replace(trainer, n_min=size, n_max=size)
+        trainers.append(offered)
+    if not earns_more:
         return problem
     return replace(problem, trainers=tuple(trainers))
 
@@ -153,21 +173,32 @@ def _earning_more(
 @lru_cache(maxsize=1024)  # curves and what is known of them change seldom
 def _with_more(curve: Curve, error_at: ErrorAt, last: int, budget: float) -> Curve:
     sizes = _grid(curve, last)
-    bonus = [budget * teaches(error_at(n)) if n > 1 else 0.0 for n in sizes]
-    if not any(bonus):
+    rates: list[float] = []
+    teaches_more = False
+    for size in sizes:
+        bonus = 0.0
+        if size > 1:
+            bonus = budget * _lesson(error_at, size)
+        teaches_more = teaches_more or bonus > 0.0
+        rates.append((1.0 + bonus) * curve_at(curve, size))
+    if not teaches_more:
         return curve
-    rates = [(1.0 + extra) * curve_at(curve, n) for n, extra in zip(sizes, bonus, strict=True)]
     return Curve(sizes=tuple(sizes), samples_per_s=tuple(rates))
 
 
 def _grid(curve: Curve, last: int) -> list[int]:
     """Every size up to ``last``, or about ``MOST_SIZES`` of them, and the sizes of the curve."""
+    grid = {1, last}
     if last <= MOST_SIZES:
-        grid = set(range(1, last + 1))
+        grid.update(range(1, last + 1))
     else:
         step = log2(last) / MOST_SIZES
-        grid = {min(last, round(exp2(step * k))) for k in range(MOST_SIZES + 1)}
-    return sorted(grid | {n for n in curve.sizes if n <= last} | {1, last})
+        for k in range(MOST_SIZES + 1):
+            grid.add(min(last, round(exp2(step * k))))
+    for size in curve.sizes:
+        if size <= last:
+            grid.add(size)
+    return sorted(grid)
 
 
 def _unmoved(

@@ -218,12 +218,14 @@ def error_at(points: Sequence[MeasuredSize], size: int, unmeasured: float = ERRO
     i = bisect_left(points, size, key=lambda p: p.size)
     if i < len(points) and points[i].size == size:
         return points[i].error
-    near = [p for p in (points[i - 1] if i else None, *points[i : i + 1]) if p is not None]
+    neighbours = points[max(0, i - 1) : i + 1]
     per_doubling = ERROR_BEYOND
-    if len(near) == 2:
+    if len(neighbours) == 2:
         per_doubling = ERROR_BETWEEN
-    reach = min((abs(log2(size / p.size)), p.error) for p in near)
-    return min(unmeasured, hypot(reach[1], per_doubling * reach[0]))
+    distance, error = math.inf, 0.0
+    for point in neighbours:
+        distance, error = min((distance, error), (abs(log2(size / point.size)), point.error))
+    return min(unmeasured, hypot(error, per_doubling * distance))
 
 
 def _basis(size: int) -> tuple[float, float, float]:

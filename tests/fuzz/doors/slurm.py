@@ -9,6 +9,7 @@ from pathlib import Path
 from hypothesis.strategies import SearchStrategy
 
 from bftrainer.decide.queue.models import PrintedQueue
+from bftrainer.model.census import census_of
 from bftrainer.model.cluster import Partition, meets, rule_of
 from bftrainer.model.hostlist import ParseError, expand
 from slurm_plugins import doctor, job_requests, parse, states
@@ -62,7 +63,7 @@ def _ask(text: str) -> None:
     """Judge jobs that ask for it, and nodes by it."""
     meets(("a", "fast"), rule_of(text) or ())
     job = pending("7", 2)
-    queue = PrintedQueue(_SITE, T0, 30.0)
+    queue = PrintedQueue(census_of(_SITE), T0, 30.0)
     for one in (
         replace(job, wants=ways_of(text)),
         replace(job, partitions=tuple(text.split(","))),
