@@ -54,13 +54,14 @@ def claim_nodes(draft: Draft) -> Draft:
 
 def _claims(draft: Draft) -> Iterator[Claim]:
     given, settings = draft.given, draft.given.settings
-    to_claim = [n for n in draft.pool.nodes if not n.pilot_id and n.name in draft.assignment]
-    if not (given.may_claim and given.snapshot.is_complete and to_claim):
+    if not (given.may_claim and given.snapshot.is_complete):
         return
     longest_s = settings.pilot_time_limit_s
     if given.snapshot.plan_window_s is not None:  # nothing is known beyond it
         longest_s = min(longest_s, given.snapshot.plan_window_s)
-    for node in to_claim:
+    for node in draft.pool.nodes:
+        if node.pilot_id or node.name not in draft.assignment:
+            continue
         limit_s = longest_s
         if node.usable_until_s is not None:
             limit_s = min(limit_s, node.usable_until_s - draft.pool.starts_s)
@@ -119,11 +120,13 @@ def _release(node: PoolNode, reason: str) -> Release:
 def observe(memory: Memory, given: DecisionInput) -> Memory:
     """Note which pilots have started, and learn from the agents that connected."""
     patience = memory.agents
-    came = [p.pilot_id for p in given.pilots if p.is_held and p.pilot_id in patience.started_s]
-    took_s = [given.now_s - (patience.started_s[pilot_id] or given.now_s) for pilot_id in came]
-    took_s = [wait_s for wait_s in took_s if given.now_s - wait_s >= given.slept.until_s]
+    took_s: list[float] = []
     started_s: dict[str, float | None] = {}
     for pilot in given.pilots:
+        if pilot.is_held and pilot.pilot_id in patience.started_s:
+            wait_s = given.now_s - (patience.started_s[pilot.pilot_id] or given.now_s)
+            if given.now_s - wait_s >= given.slept.until_s:
+                took_s.append(wait_s)
         if not (pilot.is_held or pilot.is_leaving or pilot.is_silent):
             since_s = patience.started_s.get(pilot.pilot_id)
             has_begun = since_s is None and pilot.end_s is not None

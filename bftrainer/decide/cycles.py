@@ -6,6 +6,7 @@ predicted. Pure.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -34,7 +35,8 @@ def have_passed(
     """
     if not are_told(snapshot):
         return snapshot.taken_at_s > since_s + (count + 1) * settings.cycle_s
-    return sum(began_s >= since_s for began_s in memory.cycles) >= count
+    first_after = bisect_left(memory.cycles, since_s)  # they are in order
+    return len(memory.cycles) - first_after >= count
 
 
 def are_told(snapshot: Snapshot) -> bool:

@@ -13,9 +13,11 @@ them to users.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Final
 
@@ -49,14 +51,15 @@ def barred_from(given: DecisionInput) -> dict[str, frozenset[str]]:
 
 def is_awaited(given: DecisionInput, node: str) -> bool:
     """Return whether a trainer has been barred from the node for less than ``HOLD_S``."""
-    return any(
-        given.now_s - barred[node] < HOLD_S for barred in given.apart.values() if node in barred
-    )
+    newest_s = -math.inf
+    for since_s in given.apart.values():
+        newest_s = max(newest_s, since_s.get(node, -math.inf))
+    return given.now_s - newest_s < HOLD_S
 
 
 def why_unused(given: DecisionInput, node: str) -> str:
     """Say which trainers cannot use the node; "": none."""
-    names = sorted(t for t, barred in given.apart.items() if node in barred)
+    names = sorted([t for t, barred in given.apart.items() if node in barred])
     if names:
         return f"Other nodes of {', '.join(names)} cannot reach it (BFT-1340)."
     return ""
@@ -77,7 +80,7 @@ class NodeClass:
     @property
     def name(self) -> str:
         """Its name in the allocation problem."""
-        request_texts = sorted(str(request) for request in self.meets - {ANYTHING})
+        request_texts = sorted(map(str, self.meets - {ANYTHING}))
         bar_texts = [f"not:{trainer_id}" for trainer_id in sorted(self.bars)]
         return " ".join([self.node_type, *request_texts, *bar_texts])
 
@@ -110,9 +113,7 @@ class Classes:
             kind = (node.node_type, node.gpus, node.features, bars)
             node_class = kinds.get(kind)
             if node_class is None:
-                meets = frozenset(
-                    request for request in distinct_requests if request.is_met_by(node)
-                )
+                meets = frozenset([r for r in distinct_requests if r.is_met_by(node)])
                 node_class = kinds[kind] = NodeClass(
                     node_type=node.node_type, meets=meets, bars=bars
                 )
@@ -132,16 +133,18 @@ class Classes:
         If it may use several types and needs more nodes than any one class has, but not more than
         a type has, it gets the largest type.
         """
-        classes, of_type = list[NodeClass](), Counter[str]()
+        classes, of_type, largest = list[NodeClass](), Counter[str](), 0
         for node_class, count in self._counts.items():
             if request in node_class.meets and trainer_id not in node_class.bars:
                 classes.append(node_class)
                 of_type[node_class.node_type] += count
-        held_of_type = Counter(self.class_of[name].node_type for name in held)
+                largest = max(largest, count)
+        held_of_type = Counter[str]()
+        for name in held:
+            held_of_type[self.class_of[name].node_type] += 1
         of_choice = held_of_type or of_type
         best_type = max(of_choice, key=of_choice.__getitem__, default="")
         max_nodes = of_type[best_type]
-        largest = max([self._counts[node_class] for node_class in classes], default=0)
         is_split = max_nodes >= n_min > largest
         if held_of_type or is_split or len(of_type) == 1:
             classes = [node_class for node_class in classes if node_class.node_type == best_type]
@@ -161,21 +164,28 @@ def suited(problem: Problem, given: DecisionInput, warm_up_s: float = 0.0) -> Pr
         warm_up_s: of a joining node.
     """
     specs = {record.trainer_id: record.spec for record in given.trainers}
-    requests = [asked(specs[trainer.trainer_id]) for trainer in problem.trainers]
+    requests: list[NodeRequest] = []
+    for trainer in problem.trainers:
+        spec = specs[trainer.trainer_id]
+        requests.append(asked(spec))
     node_by_name = census_of(given.snapshot).by_name
     barred = barred_from(given)
-    classes = Classes([node.name for node in problem.nodes], node_by_name, requests, barred)
+    classes = Classes(map(attrgetter("name"), problem.nodes), node_by_name, requests, barred)
     # A trainer of which no node trains yet has the type of its joining nodes.
-    joins = nodes_by_trainer(given.memory.assignment, {p.node for p in given.pilots if p.is_held})
+    held_nodes = set[str]()
+    for pilot in given.pilots:
+        if pilot.is_held:
+            held_nodes.add(pilot.node)
+    joins = nodes_by_trainer(given.memory.assignment, held_nodes)
     trainers: list[ProblemTrainer] = []
     choices: dict[tuple[NodeRequest, int], AllowedNodes] = {}  # of those without nodes
     for trainer, request in zip(problem.trainers, requests, strict=True):
         has = trainer.current or joins.get(trainer.trainer_id, ())
-        held_nodes = [name for name in has if name in classes.class_of]
+        its_nodes = [name for name in has if name in classes.class_of]
         wants = request, trainer.n_min
-        is_usual = not held_nodes and trainer.trainer_id not in given.apart
+        is_usual = not its_nodes and trainer.trainer_id not in given.apart
         if not is_usual:
-            choice = classes.choice(*wants, held_nodes, trainer.trainer_id)
+            choice = classes.choice(*wants, its_nodes, trainer.trainer_id)
         elif wants in choices:
             choice = choices[wants]
         else:
@@ -185,7 +195,7 @@ def suited(problem: Problem, given: DecisionInput, warm_up_s: float = 0.0) -> Pr
         if warm_up_s:
             trainer = replace(trainer, warm_up_s=warm_up_s)  # noqa: PLW2901
         if not (classes.is_one and choice.classes):
-            names = tuple([node_class.name for node_class in choice.classes])
+            names = tuple(map(attrgetter("name"), choice.classes))
             trainer = replace(trainer, eligible=names or NOTHING, mixes_classes=choice.mixes)  # noqa: PLW2901
         trainers.append(trainer)
     if not trainers:

@@ -29,7 +29,7 @@ from bftrainer.model.decision import (
     Settings,
     Slept,
 )
-from bftrainer.model.node_sets import NodeSets
+from bftrainer.model.node_sets import NodeSet, NodeSets
 from bftrainer.model.queue import NodeDemand
 from bftrainer.model.site import Measured
 
@@ -66,13 +66,17 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
     joining, joined_s = _joining(before, given, ours)
     # Some are ended by the batch system itself; count from now. What takes a node that cannot be
     # reached says nothing of the others.
-    silent = {p.pilot_id for p in given.pilots if p.is_silent}
+    silent = set[str]()
     ending: dict[str, Ending] = {}
     for pilot in given.pilots:
+        if pilot.is_silent:
+            silent.add(pilot.pilot_id)
         if pilot.is_leaving and pilot.end_s is not None:
             ending[pilot.node] = Ending(pilot_id=pilot.pilot_id, asked_s=given.now_s)
     ending |= before.ending
-    ending = {node: end for node, end in ending.items() if end.pilot_id not in silent}
+    for node, end in list(ending.items()):
+        if end.pilot_id in silent:
+            del ending[node]
     took_s = list[float]()
     if given.is_new_snapshot and snapshot.jobs is not None and snapshot.nodes is not None:
         ending, took_s = _ending(ending, snapshot, ours, given.slept)
@@ -107,8 +111,12 @@ def _ending(
             ending[node] = end
         elif state in _BACK and end.asked_s >= slept.until_s:
             # A lower bound; with rare polls the best there is.
-            took_s.append(0.0 if end.busy_s is None else end.busy_s - end.asked_s)
-    return ending, [one_s for one_s in took_s if one_s <= MOST_S]
+            end_s = 0.0
+            if end.busy_s is not None:
+                end_s = end.busy_s - end.asked_s
+            if end_s <= MOST_S:
+                took_s.append(end_s)
+    return ending, took_s
 
 
 def _joining(
@@ -199,6 +207,7 @@ def leave_to_jobs(pool: Pool, queue: QueueModel, cost_s: float) -> Pool:
 
 def _named(ways: Iterable[Iterable[NodeDemand]], sets: NodeSets) -> set[str]:
     """Return the names of the nodes that any way asks for."""
-    among = {demand.among for demand in chain.from_iterable(ways)}
-    nodes = chain.from_iterable(map(sets.members, among))
-    return {node.name for node in nodes}
+    among: NodeSet = 0
+    for demand in chain.from_iterable(ways):
+        among |= demand.among
+    return set(sets.names(among))

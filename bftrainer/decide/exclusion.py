@@ -7,8 +7,9 @@ node with an invalid number is left out by name, as if a decision had failed on 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, replace
+from operator import attrgetter
 from typing import Final, TypeVar, cast
 
 from bftrainer.model.canonical import CanonicalError, encoder, to_plain
@@ -17,6 +18,11 @@ from bftrainer.model.decision import DecisionInput, Kind, Known, LeftOut
 from milp.plain import field_hints
 
 T = TypeVar("T")
+NAME_OF: Final[Mapping[Kind, Callable[[object], str]]] = {
+    Kind.NODE: attrgetter("name"),
+    Kind.REQUEST: attrgetter("job_id"),
+    Kind.TRAINER: attrgetter("trainer_id"),
+}
 WHAT_TO_DO: Final = (
     "It gets no nodes, and the others are decided without it. It is tried again every minute;"
     " cancel it and submit it with other sizes, weight or curve."
@@ -34,14 +40,19 @@ def without(given: DecisionInput, known: Known) -> DecisionInput:
     def is_in(kind: Kind, name: str) -> bool:
         return f"{kind} {name}" not in known
 
-    snapshot = given.snapshot
-    nodes, jobs = snapshot.nodes, snapshot.jobs
-    shown = replace(
-        snapshot,
-        nodes=nodes and tuple(n for n in nodes if is_in(Kind.NODE, n.name)),
-        jobs=jobs and tuple(j if is_in(Kind.REQUEST, j.job_id) else _unclear(j) for j in jobs),
-    )
-    trainers = tuple(r for r in given.trainers if is_in(Kind.TRAINER, r.trainer_id))
+    nodes, jobs = given.snapshot.nodes, given.snapshot.jobs
+    if nodes is not None:
+        nodes = tuple([node for node in nodes if is_in(Kind.NODE, node.name)])
+    if jobs is not None:
+        clear_jobs: list[Job] = []
+        for job in jobs:
+            if is_in(Kind.REQUEST, job.job_id):
+                clear_jobs.append(job)
+            else:
+                clear_jobs.append(_unclear(job))
+        jobs = tuple(clear_jobs)
+    shown = replace(given.snapshot, nodes=nodes, jobs=jobs)
+    trainers = tuple([r for r in given.trainers if is_in(Kind.TRAINER, r.trainer_id)])
     memory = replace(given.memory, left_out=known)
     return replace(given, snapshot=shown, trainers=trainers, memory=memory)
 
@@ -50,11 +61,12 @@ def names_of(given: DecisionInput, kind: Kind) -> Sequence[str]:
     """Return the names of a kind in the input."""
     match kind:
         case Kind.REQUEST:
-            return [job.job_id for job in given.snapshot.jobs or () if job.is_ordinary]
+            ordinary_jobs = filter(_is_ordinary, given.snapshot.jobs or ())
+            return list(map(NAME_OF[kind], ordinary_jobs))
         case Kind.TRAINER:
-            return [record.trainer_id for record in given.trainers]
+            return list(map(NAME_OF[kind], given.trainers))
         case Kind.NODE:
-            return [node.name for node in given.snapshot.nodes or ()]
+            return list(map(NAME_OF[kind], given.snapshot.nodes or ()))
     return [given.settings.policy]
 
 
@@ -63,14 +75,21 @@ def without_the_gone(given: DecisionInput) -> DecisionInput:
     left_out, snapshot = given.memory.left_out, given.snapshot
     if not left_out or snapshot.nodes is None or snapshot.jobs is None:  # nobody knows who is there
         return given
-    kinds = {item.kind for item in left_out.values()}
-    names_by_kind = {kind: set(names_of(given, kind)) for kind in kinds}
-    still_out = {
-        key: item for key, item in left_out.items() if item.name in names_by_kind[item.kind]
-    }
+    names_by_kind: dict[Kind, set[str]] = {}
+    still_out: dict[str, LeftOut] = {}
+    for key, item in left_out.items():
+        if item.kind not in names_by_kind:
+            names_by_kind[item.kind] = set(names_of(given, item.kind))
+        names = names_by_kind[item.kind]
+        if item.name in names:
+            still_out[key] = item
     if len(still_out) == len(left_out):
         return given
     return replace(given, memory=replace(given.memory, left_out=still_out))
+
+
+def _is_ordinary(job: Job) -> bool:
+    return job.is_ordinary
 
 
 def _unclear(job: Job) -> Job:
@@ -97,23 +116,23 @@ def writable(given: DecisionInput) -> DecisionInput:
         CanonicalError: a name, a state, the time or the settings have none.
     """
     snapshot, now_s = given.snapshot, given.now_s
-    kinds = (
-        (Kind.NODE, [(node.name, node) for node in snapshot.nodes or ()]),
-        (Kind.REQUEST, [(job.job_id, job) for job in snapshot.jobs or () if job.is_ordinary]),
-        (Kind.TRAINER, [(record.trainer_id, record) for record in given.trainers]),
-    )
     out: dict[str, LeftOut] = {}
-    for kind, parts in kinds:
-        for name, part in parts:
+    for kind, parts in (
+        (Kind.NODE, snapshot.nodes or ()),
+        (Kind.REQUEST, filter(_is_ordinary, snapshot.jobs or ())),
+        (Kind.TRAINER, given.trainers),
+    ):
+        name_of = NAME_OF[kind]
+        for part in parts:
             if why := _why_not(part):
-                item = LeftOut(kind=kind, name=name, reason=why, since_s=now_s)
+                item = LeftOut(kind=kind, name=name_of(part), reason=why, since_s=now_s)
                 out[item.key] = item
     memory = _kept(given.memory)
     given = replace(given, memory=memory)
     given = without(given, {**memory.left_out, **out})
     jobs = given.snapshot.jobs and tuple(map(_kept_job, given.snapshot.jobs))
     unread = {"nodes": None, "jobs": None, "reservations": None}
-    pilots = tuple(_kept(pilot, requested_s=now_s) for pilot in given.pilots)
+    pilots = tuple([_kept(pilot, requested_s=now_s) for pilot in given.pilots])
     safe_snapshot = _kept(replace(given.snapshot, jobs=jobs), taken_at_s=now_s, **unread)
     return _kept(replace(given, snapshot=safe_snapshot, pilots=pilots))
 
@@ -157,7 +176,7 @@ def _why_not(part: object) -> str:
 
 def sentences(known: Known) -> tuple[str, ...]:
     """Say for each item what decisions leave out, and why."""
-    return tuple(sentence(item) for item in known.values())
+    return tuple(map(sentence, known.values()))
 
 
 def why_left_out(trainer_id: str, known: Known) -> tuple[str, ...]:

@@ -39,9 +39,11 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
             return memory
         return replace(memory, usage=Usage())
     owner_of = {record.trainer_id: _whose(record.spec) for record in given.trainers}
-    trains = Counter(
-        [owner_of[trainer_id] for trainer_id in given.training.values() if trainer_id in owner_of]
-    )
+    trains = Counter[Who]()
+    for trainer_id in given.training.values():
+        owner = owner_of.get(trainer_id)
+        if owner is not None:
+            trains[owner] += 1
     usage = _counted(usage, trains, half_life_s, given.now_s)
     waits = _waits(usage, set(owner_of.values()), trains.keys(), half_life_s, given.now_s)
     return replace(memory, usage=replace(usage, at_s=given.now_s, waits=waits))
@@ -62,14 +64,14 @@ def _counted(usage: Usage, trains: Mapping[Who, int], half_life_s: float, now_s:
             before_node_s = before_use.now(now_s, half_life_s)
         return Used(amount=before_node_s + count * earned_s, at_s=now_s)
 
-    def remembered(by_user: Mapping[str, Used]) -> dict[str, Used]:
-        return {u: use for u, use in by_user.items() if use.now(now_s, half_life_s) >= LEAST}
-
-    node_s = {account: remembered(by_user) for account, by_user in usage.node_s.items()}
+    node_s: dict[str, dict[str, Used]] = {}
+    for account, by_user in usage.node_s.items():
+        for user, use in by_user.items():
+            if use.now(now_s, half_life_s) >= LEAST:
+                node_s.setdefault(account, {})[user] = use
     for (account, user), count in trains.items():
         by_user = node_s.setdefault(account, {})
         by_user[user] = grown(by_user.get(user), count)
-    node_s = {account: by_user for account, by_user in node_s.items() if by_user}
     return replace(usage, node_s=node_s, busy_s=grown(usage.busy_s, 1))
 
 
@@ -111,11 +113,12 @@ def patience_s(n_users: int, half_life_s: float) -> float:
 
 def used_now(usage: Usage, half_life_s: float, now_s: float) -> dict[str, dict[str, float]]:
     """Return the decayed node-seconds by account and user."""
-
-    def amounts(by_user: Mapping[str, Used]) -> dict[str, float]:
-        return {user: use.now(now_s, half_life_s) for user, use in by_user.items()}
-
-    return {account: amounts(by_user) for account, by_user in usage.node_s.items()}
+    node_s: dict[str, dict[str, float]] = {}
+    for account, by_user in usage.node_s.items():
+        node_s[account] = {}
+        for user, use in by_user.items():
+            node_s[account][user] = use.now(now_s, half_life_s)
+    return node_s
 
 
 def _whose(spec: TrainerSpec) -> Who:
@@ -166,13 +169,16 @@ class Line:
         self._parties = defaultdict[tuple[str, ...], _Party](lambda: _Party(used=0.0))
         for account, by_user in amounts.items():
             self._parties[account,] = _Party(used=math.fsum(by_user.values()))
-            self._parties |= {(account, user): _Party(used=n) for user, n in by_user.items()}
+            for user, amount in by_user.items():
+                self._parties[account, user] = _Party(used=amount)
         self._waiting: dict[str, dict[str, deque[ProblemTrainer]]] = {}  # account -> user
         for trainer in trainers:
             account, user = _whose(records[trainer.trainer_id].spec)
             self._waiting.setdefault(account, {}).setdefault(user, deque()).append(trainer)
-        n_users = len({_whose(record.spec) for record in records.values()})
-        self._first_of_all = _overdue(usage, n_users, half_life_s, now_s)
+        users = set[Who]()
+        for record in records.values():
+            users.add(_whose(record.spec))
+        self._first_of_all = _overdue(usage, len(users), half_life_s, now_s)
 
     def next(self) -> ProblemTrainer | None:
         """Take the next trainer out of the line; None: there is none."""

@@ -154,7 +154,10 @@ class Feasibility:
     def _lacks(self, way: list[NodeDemand]) -> int:
         """Count the nodes of ours that a way would need released."""
         trial = Matching(self._now_free.unused, dict(self._now_free.has))
-        return sum(demand.count - trial.add_up_to(demand.among, demand.count) for demand in way)
+        n_lacking = 0
+        for demand in way:
+            n_lacking += demand.count - trial.add_up_to(demand.among, demand.count)
+        return n_lacking
 
     def _start_so(self, job: Job, way: list[NodeDemand]) -> bool:
         whole, rooms = list[NodeDemand](), dict[int, NodeLeft]()

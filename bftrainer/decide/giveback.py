@@ -51,7 +51,7 @@ def stage(draft: Draft) -> Draft:
     # Nodes free or coming back on which a job is about to start: held off like released ones.
     for_jobs = set[str]()
     for _, share in shares:
-        for_jobs.update([node.name for node in sets.members(share & offer.free)])
+        for_jobs.update(sets.names(share & offer.free))
     held_off = dict.fromkeys(for_jobs, given.now_s) | dict(memory.held_off)
     releases: list[Release] = []
     if given.settings.gives_back:
@@ -82,7 +82,7 @@ def _served(
         nodes = nodes_of_job.get(job.job_id, 0)
         names: tuple[str, ...] | None = None
         if not nodes & ~free:
-            names = tuple([node.name for node in sets.members(nodes)])
+            names = tuple(sets.names(nodes))
         served.append((job, names))
     return served
 
@@ -99,7 +99,9 @@ def _believed(
     for job, share in shares:
         nodes = share
         if job.is_announced:
-            nodes = next((first(share & tier, 1) for tier in tiers if share & tier), 0)
+            nodes = 0
+            for tier in tiers:
+                nodes = nodes or first(share & tier, 1)
         believed.append((job, nodes))
     return believed
 

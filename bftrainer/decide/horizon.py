@@ -21,11 +21,14 @@ def longest_rescale_s(trainers: Iterable[TrainerRecord]) -> float | None:
 
     Those that were measured, or that a program's start and stop add up to.
     """
-    pauses_s: list[float | None] = []
+    longest_s: float | None = None
     for trainer in trainers:
-        if not trainer.state.is_final:
-            pauses_s += [trainer.costs.rescale_up_s, trainer.costs.rescale_down_s]
-    return max([s for s in pauses_s if s is not None], default=None)
+        if trainer.state.is_final:
+            continue
+        for pause_s in (trainer.costs.rescale_up_s, trainer.costs.rescale_down_s):
+            if pause_s is not None:
+                longest_s = max(pause_s, longest_s or 0.0)
+    return longest_s
 
 
 def findings(rescale_s: float | None, t_fwd_s: float, *, whose: str) -> tuple[Finding, ...]:

@@ -82,18 +82,22 @@ class _Search:
     def named(self) -> Plan | None:
         """Return the decision without the obvious offenders; ``None``: it still fails."""
         given = self.given
-        whys = [(r.trainer_id, unfit(r, given.settings)) for r in given.trainers]
-        offenders = [_left_out(given, Kind.TRAINER, name, why) for name, why in whys if why]
+        offenders: list[LeftOut] = []
+        for record in given.trainers:
+            why = unfit(record, given.settings)
+            if why:
+                offenders.append(_left_out(given, Kind.TRAINER, record.trainer_id, why))
         plan, self.tries = None, 0
         while plan is None and self.tries < MOST_TRIES:
             if isinstance(problem := self.failure, ProblemError):
                 suspects = ((Kind.TRAINER, problem.trainer_id), (Kind.NODE, problem.node))
-                offenders += [
-                    _left_out(given, k, n, problem) for k, n in suspects if n in names_of(given, k)
-                ]
-            if all(offender.key in self.known for offender in offenders):
+                for kind, name in suspects:
+                    if name in names_of(given, kind):
+                        offenders += [_left_out(given, kind, name, problem)]
+            by_key = {offender.key: offender for offender in offenders}
+            if by_key.keys() <= self.known.keys():
                 return None
-            self.known = {**{offender.key: offender for offender in offenders}, **self.known}
+            self.known = {**by_key, **self.known}
             plan = self._try(self.known)
         return plan
 
@@ -122,8 +126,11 @@ class _Search:
         return plan
 
     def _and(self, left_out: Known, kind: Kind, names: Sequence[str]) -> Known:
-        offenders = [_left_out(self.given, kind, name, self.failure) for name in names]
-        return {**left_out, **{offender.key: offender for offender in offenders}}
+        left_out = dict(left_out)
+        for name in names:
+            offender = _left_out(self.given, kind, name, self.failure)
+            left_out[offender.key] = offender
+        return left_out
 
     def _try(self, known: Known) -> Plan | None:
         self.tries += 1

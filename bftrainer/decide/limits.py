@@ -12,12 +12,13 @@ from collections import Counter
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.end_cost import leave_to_jobs
 from bftrainer.decide.pool import build_pool, gap_end, wake_at_s
 from bftrainer.decide.victims import cheapest
-from bftrainer.model.decision import PilotView, Release, Settings
+from bftrainer.model.decision import PilotView, PoolNode, Release, Settings
 from bftrainer.model.fairness import limit_of
 from bftrainer.model.queue import earliest
 
@@ -40,12 +41,19 @@ def limit_nodes(draft: Draft) -> Draft:
 
 def _within(draft: Draft, limit: _Limit) -> Draft:
     pool, trains = draft.pool, draft.given.training
-    nodes = [n for n in pool.nodes if limit.among is None or n.name in limit.among]
-    if len(nodes) <= limit.most:
+    free_nodes: list[PoolNode] = []
+    our_nodes: list[PoolNode] = []
+    for node in pool.nodes:
+        if limit.among is not None and node.name not in limit.among:
+            continue
+        if node.pilot_id:
+            our_nodes.append(node)
+        else:
+            free_nodes.append(node)
+    count = len(free_nodes) + len(our_nodes) - limit.most
+    if count <= 0:
         return draft
-    count = len(nodes) - limit.most
-    free = sorted(
-        (n for n in nodes if not n.pilot_id),
+    free_nodes.sort(
         key=lambda n: (
             n.name not in trains,  # without pilots (simulator) trainers are on free nodes
             n.usable_until_s is not None,
@@ -53,15 +61,15 @@ def _within(draft: Draft, limit: _Limit) -> Draft:
             n.name,
         ),
         reverse=True,
-    )[:count]
-    ours = [n for n in nodes if n.pilot_id]
+    )
+    del free_nodes[count:]
     released_nodes = [release.node for release in draft.releases]
     too_many = cheapest(
-        count - len(free), ours, draft.pick, draft.memory.assignment, released_nodes
+        count - len(free_nodes), our_nodes, draft.pick, draft.memory.assignment, released_nodes
     )
-    excess = {n.name for n in (*free, *too_many)}
+    why = dict.fromkeys(map(attrgetter("name"), (*free_nodes, *too_many)), limit.reason)
     releases = [Release(pilot_id=n.pilot_id, node=n.name, reason=limit.reason) for n in too_many]
-    remaining_pool = pool.without(dict.fromkeys(excess, limit.reason))
+    remaining_pool = pool.without(why)
     return replace(draft.releasing(releases, is_held_off=False), pool=remaining_pool)
 
 
@@ -72,9 +80,13 @@ def _limits(draft: Draft) -> Iterator[_Limit]:
         yield from _shares(draft)
     if settings.limits.is_of_nodes:
         yield from _by_name(draft)
-    limits = [m for m in (settings.max_nodes, settings.max_held_nodes) if m is not None]
-    if limits:
-        yield _Limit(most=min(limits), reason=_reason(settings, min(limits)))
+    max_nodes = settings.max_nodes
+    if max_nodes is None:
+        max_nodes = settings.max_held_nodes
+    elif settings.max_held_nodes is not None:
+        max_nodes = min(max_nodes, settings.max_held_nodes)
+    if max_nodes is not None:
+        yield _Limit(most=max_nodes, reason=_reason(settings, max_nodes))
 
 
 def _shares(draft: Draft) -> Iterator[_Limit]:
@@ -84,12 +96,15 @@ def _shares(draft: Draft) -> Iterator[_Limit]:
     for name, part in census.parts.items():
         if name in census.free or name in census.ours:
             counts[part.gpu_type] += 1
+    names_by_type: dict[str, set[str]] = {}
+    for node in draft.pool.nodes:
+        names_by_type.setdefault(node.node_type, set()).add(node.name)
     for node_type, count in sorted(counts.items()):
         reason = (
             f"The policy lends {share:.0%} of the idle nodes of type {node_type} at most"
             " (max_share_of_idle)."
         )
-        among = {n.name for n in draft.pool.nodes if n.node_type == node_type}
+        among = names_by_type.get(node_type, frozenset[str]())
         yield _Limit(most=math.floor(share * count + 1e-9), reason=reason, among=among)
 
 
@@ -146,14 +161,19 @@ def _releases(draft: Draft) -> Iterator[Release]:
     size = settings.reserve_nodes_per_type + settings.reserve_extra_nodes
     node_by_name = draft.census.by_name
     reserved = Counter([node_by_name[name].node_type for name in draft.pool.reserve])
-    lacking = sorted({n.node_type for n in draft.pool.nodes if reserved[n.node_type] < size})
+    our_nodes: dict[str, list[PoolNode]] = {}  # by type
+    for node in draft.pool.nodes:
+        of_type = our_nodes.setdefault(node.node_type, [])
+        if node.pilot_id:
+            of_type.append(node)
+    lacking = sorted([node_type for node_type in our_nodes if reserved[node_type] < size])
     coming_by_type = Counter[str]()
     if lacking:
         for name in (draft.coming_back | _unconfirmed(draft)) - draft.for_jobs:
             coming_by_type[node_by_name[name].node_type] += 1
     released_nodes = [release.node for release in draft.releases]
     for node_type in lacking:
-        ours = [n for n in draft.pool.nodes if n.node_type == node_type and n.pilot_id]
+        ours = our_nodes[node_type]
         count = max(0, min(size - reserved[node_type], len(ours)) - coming_by_type[node_type])
         for node in cheapest(count, ours, draft.pick, memory.assignment, released_nodes):
             yield Release(

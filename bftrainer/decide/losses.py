@@ -54,8 +54,10 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
     if before.at_s < given.slept.until_s:  # who went meanwhile, and when, is not known
         run_node_s = before.run_node_s
     else:
-        held_nodes = {p.node for p in given.pilots if p.is_held and not p.is_leaving}
-        lost_nodes = before.training.keys() - training.keys() - held_nodes
+        lost_nodes = before.training.keys() - training.keys()
+        for pilot in given.pilots:
+            if pilot.is_held and not pilot.is_leaving:
+                lost_nodes.discard(pilot.node)
         for _ in {before.training[node] for node in lost_nodes}:
             count += 1
             life_node_s += max(NEWEST, 1.0 / count) * (run_node_s - life_node_s)
@@ -172,7 +174,10 @@ def _left_of(
 
 
 def _corners(curve: Curve, n_min: int, n_max: int) -> list[int]:
-    sizes, size = {n_min, n_max, *(n for n in curve.sizes if n_min <= n <= n_max)}, n_min
+    sizes, size = {n_min, n_max}, n_min
+    for measured_size in curve.sizes:
+        if n_min <= measured_size <= n_max:
+            sizes.add(measured_size)
     while size < n_max:
         sizes.add(size)
         size = size + 1 if size < EVERY_SIZE_UP_TO else math.ceil(size * GROWTH)

@@ -104,8 +104,8 @@ def build_pool(
     if sooner and census.has_startable_jobs:
         waits_s = settings.cycle_s
     sorter = _Sorter(census, memory, settings, now_s, now_s + waits_s)
-    usable, due = list[PoolNode](), dict[str, str]()
-    not_used = {**_not_free(census.snapshot.nodes or ())}
+    usable, candidates, due = list[PoolNode](), list[PoolNode](), dict[str, str]()
+    not_used = dict(_not_free(census.snapshot.nodes or ()))
     for node in census.sets.members(census.sets.named(looked_at)):
         pilot, end = by_node.get(node.name), sooner.get(node.name)
         if pilot is None:
@@ -126,8 +126,11 @@ def build_pool(
         else:
             not_used.pop(node.name, None)
             part = census.parts[node.name]
-            usable.append(_pool_node(part.name, part.gpu_type, part.gpus, until_s, *pilot_facts))
-    reserve = in_reserve([n for n in usable if not n.pilot_id], settings, now_s)
+            lent = _pool_node(part.name, part.gpu_type, part.gpus, until_s, *pilot_facts)
+            usable.append(lent)
+            if pilot is None:
+                candidates.append(lent)
+    reserve = in_reserve(candidates, settings, now_s)
     pool = Pool(nodes=tuple(usable), not_used=not_used, due=due, starts_s=now_s + waits_s)
     return replace(pool.without(dict.fromkeys(reserve, KEPT_FREE)), reserve=reserve)
 
@@ -151,9 +154,13 @@ def in_reserve(free: Sequence[PoolNode], settings: Settings, now_s: float) -> tu
         return (0, until_s, node.name)
 
     reserve, count = list[str](), settings.reserve_nodes_per_type + settings.reserve_extra_nodes
-    for node_type in sorted({node.node_type for node in free} if count else ()):
-        of_type = [node for node in free if node.node_type == node_type]
-        reserve += sorted(node.name for node in heapq.nlargest(count, of_type, key=liked))
+    if not count:
+        return ()
+    by_type: dict[str, list[PoolNode]] = {}
+    for node in free:
+        by_type.setdefault(node.node_type, []).append(node)
+    for _, of_type in sorted(by_type.items()):
+        reserve += sorted([node.name for node in heapq.nlargest(count, of_type, key=liked)])
     return tuple(reserve)
 
 

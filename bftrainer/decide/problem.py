@@ -153,10 +153,14 @@ def of_pool(
 def of_held(given: DecisionInput, memory: Memory) -> Problem:
     """State the current assignment as a problem; only held nodes count."""
     settings = given.settings
-    held_nodes = {pilot.node for pilot in given.pilots if pilot.is_held and not pilot.is_leaving}
+    nodes: list[ProblemNode] = []
+    held_nodes = set[str]()
+    for pilot in given.pilots:
+        # Only the order of the ends matters here, so absolute times serve as well.
+        nodes.append(problem_node(pilot.node, remaining_s=pilot.end_s))
+        if pilot.is_held and not pilot.is_leaving:
+            held_nodes.add(pilot.node)
     nodes_of = nodes_by_trainer(memory.assignment, held_nodes)
-    # Only the order of the ends matters here, so absolute times serve as well.
-    nodes = [problem_node(pilot.node, remaining_s=pilot.end_s) for pilot in given.pilots]
     trainers: list[ProblemTrainer] = []
     for record in given.trainers:
         its_nodes = nodes_of.get(record.trainer_id)
@@ -217,5 +221,8 @@ def _with_losses(problem: Problem, given: DecisionInput, memory: Memory) -> Prob
         life_node_s=life_node_s,
         n_nodes=len(problem.nodes),
     )
-    trainers = [with_losses(trainer, records[trainer.trainer_id]) for trainer in problem.trainers]
+    trainers: list[ProblemTrainer] = []
+    for trainer in problem.trainers:
+        record = records[trainer.trainer_id]
+        trainers.append(with_losses(trainer, record))
     return replace(problem, trainers=tuple(trainers))

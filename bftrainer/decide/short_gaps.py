@@ -60,23 +60,24 @@ def trials(gaps: Iterable[Gap], min_gap_s: float, gap_margin_s: float) -> tuple[
     """Return what the other pairs would have lent more of some gaps."""
     all_gaps = list(gaps)
     usual_s = [lent_s(gap, min_gap_s, gap_margin_s) for gap in all_gaps]
-    return tuple(
-        _trial(all_gaps, usual_s, least_s, margin_s)
-        for least_s, margin_s in pairs_to_try(min_gap_s, gap_margin_s)
-    )
+    gap_trials: list[GapTrial] = []
+    for least_s, margin_s in pairs_to_try(min_gap_s, gap_margin_s):
+        trial = _trial(all_gaps, usual_s, least_s, margin_s)
+        gap_trials.append(trial)
+    return tuple(gap_trials)
 
 
 def _trial(gaps: list[Gap], usual_s: list[float], min_gap_s: float, margin_s: float) -> GapTrial:
     other_s = [lent_s(gap, min_gap_s, margin_s) for gap in gaps]
-    new_pilots = [
-        not gap.is_after_pilot and more_s > 0.0 and before_s <= 0.0
-        for gap, more_s, before_s in zip(gaps, other_s, usual_s, strict=True)
-    ]
+    n_new_pilots = 0
+    for gap, more_s, before_s in zip(gaps, other_s, usual_s, strict=True):
+        if not gap.is_after_pilot and more_s > 0.0 and before_s <= 0.0:
+            n_new_pilots += 1
     return GapTrial(
         min_gap_s=min_gap_s,
         gap_margin_s=margin_s,
         more_node_h=(sum(other_s) - sum(usual_s)) / HOUR_S,
-        more_pilots=sum(new_pilots),
+        more_pilots=n_new_pilots,
     )
 
 
@@ -87,13 +88,18 @@ def of_lengths(
 
     All ends count as planned from the beginning, and pilots as started at once.
     """
-    lengths = [float(one_s) for one_s in length_s]
+    lengths = list(map(float, length_s))
     shortest_s = min_gap_s + gap_margin_s
-    gaps = [Gap(length_s=one_s, left_s=one_s) for one_s in lengths]
+    near_s = 0.0
+    gaps: list[Gap] = []
+    for one_s in lengths:
+        gaps.append(Gap(length_s=one_s, left_s=one_s))
+        if one_s < shortest_s:
+            near_s += one_s
     return ShortGaps(
         hours=hours,
         idle_node_h=sum(lengths) / HOUR_S,
-        near_node_h=sum(one_s for one_s in lengths if one_s < shortest_s) / HOUR_S,
+        near_node_h=near_s / HOUR_S,
         min_gap_s=min_gap_s,
         gap_margin_s=gap_margin_s,
         trials=trials(gaps, min_gap_s, gap_margin_s),

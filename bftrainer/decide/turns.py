@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from bftrainer.model.decision import DecisionInput, Memory
 from bftrainer.model.fairness import Wait
-from milp.problem import Problem, ProblemError
+from milp.problem import Problem, ProblemError, ProblemNode
 from milp.solve import solve
 
 
@@ -42,10 +42,13 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
 
 def in_turn(memory: Memory, given: DecisionInput) -> list[str]:
     """Return the trainers whose turn it is, the longest wait first."""
-    ours = {record.trainer_id for record in given.trainers}
-    turns = [i for i, wait in memory.waits.items() if wait.turn_ends_s is not None and i in ours]
-    turns.sort(key=lambda trainer_id: (memory.waits[trainer_id].since_s, trainer_id))
-    return turns[: (given.settings.p_jmax + 1) // 2]
+    turns: list[tuple[float, str]] = []  # since when it waits, trainer
+    for record in given.trainers:
+        wait = memory.waits.get(record.trainer_id)
+        if wait is not None and wait.turn_ends_s is not None:
+            turns.append((wait.since_s, record.trainer_id))
+    turns.sort()
+    return [trainer_id for _, trainer_id in turns[: (given.settings.p_jmax + 1) // 2]]
 
 
 def given_to(trainer_id: str, problem: Problem, taken: Iterable[str]) -> Mapping[str, str]:
@@ -58,19 +61,24 @@ def given_to(trainer_id: str, problem: Problem, taken: Iterable[str]) -> Mapping
         problem: of all trainers.
         taken: nodes that are given away.
     """
-    trainer = next((t for t in problem.trainers if t.trainer_id == trainer_id), None)
+    out, trainer = set(taken), None
+    owner: dict[str, str] = {}
+    for holder in problem.trainers:
+        if holder.trainer_id == trainer_id:
+            trainer = holder
+        else:
+            owner.update(dict.fromkeys(holder.current, holder.trainer_id))
     if trainer is None:
         return {}
     alone = replace(trainer, n_max=trainer.n_min, must_run=True)
-    out = set(taken)
-    owner: dict[str, str] = {}
-    for holder in problem.trainers:
-        if holder is not trainer:
-            owner.update(dict.fromkeys(holder.current, holder.trainer_id))
     sizes = Counter(owner.values())
-    nodes = [node for node in problem.nodes if node.name not in out | owner.keys()]
+    nodes_of: dict[str, list[ProblemNode]] = {}
+    for node in problem.nodes:
+        if node.name not in out:
+            nodes_of.setdefault(owner.get(node.name, ""), []).append(node)
+    nodes: list[ProblemNode] = []
     for loser in ("", *sorted(sizes, key=lambda owner_id: (-sizes[owner_id], owner_id))):
-        nodes += [n for n in problem.nodes if owner.get(n.name) == loser and n.name not in out]
+        nodes += nodes_of.get(loser, ())
         if len(nodes) < trainer.n_min:
             continue
         try:

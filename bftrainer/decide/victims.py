@@ -55,7 +55,7 @@ class VictimPool:
     ) -> VictimPool:
         """Sort our nodes by what they are worth to the trainers (``tiers_of``)."""
         tiers = tiers_of({pilot.node: pilot.is_held for pilot in ours}, assignment)
-        *at_no_cost, of_trainers = [sets.named(names) for names in tiers]
+        *at_no_cost, of_trainers = map(sets.named, tiers)
         return cls(
             free=sets.named(free),
             at_no_cost=at_no_cost,
@@ -80,7 +80,7 @@ def give(
     candidates_left, released = offer.of_trainers, 0
     while lacking and (candidates := matching.reachable(lacking) & candidates_left):
         count = min(sum(lacking.values()), candidates.bit_count())
-        names = pick(count, _names(sets, candidates), _names(sets, released))
+        names = pick(count, sets.names(candidates), sets.names(released))
         victims = sets.named(names)
         matching.offer(victims)
         _meet(matching, lacking)
@@ -98,10 +98,6 @@ def _meet(matching: Matching, lacking: dict[NodeSet, int]) -> None:
         lacking[among] = count - matching.add_up_to(among, count)
         if not lacking[among]:
             del lacking[among]
-
-
-def _names(sets: NodeSets, some: NodeSet) -> list[str]:
-    return [node.name for node in sets.members(some)]
 
 
 def _shared_out(
@@ -150,13 +146,16 @@ def cheapest(
         assignment: node -> trainer, of the last decision.
         gone: nodes that are already released.
     """
-    by_name = {node.name: node for node in nodes}
-    is_held = {node.name: node.is_held for node in nodes}
+    by_name: dict[str, PoolNode] = {}
+    is_held: dict[str, bool] = {}
+    for node in nodes:
+        by_name[node.name] = node
+        is_held[node.name] = node.is_held
     *at_no_cost, of_trainers = tiers_of(is_held, assignment)
     victims = list(itertools.chain.from_iterable(at_no_cost))[:count]
     if missing := min(count - len(victims), len(of_trainers)):
         victims += sorted(pick(missing, of_trainers, gone))
-    return [by_name[name] for name in victims]
+    return list(map(by_name.__getitem__, victims))
 
 
 def first_by_name(

@@ -16,8 +16,11 @@ NEWEST = 0.2  # weight of the newest in the average
 def observe(memory: Memory, given: DecisionInput) -> Memory:
     """Note which assigned nodes do not train yet, and learn from those that now do."""
     joining = memory.joining
-    waits = {p.node for p in given.pilots if p.is_held and not p.is_leaving}
-    waits &= memory.assignment.keys() - given.training.keys()
+    waits = set[str]()
+    assigned_nodes = memory.assignment.keys() - given.training.keys()
+    for pilot in given.pilots:
+        if pilot.is_held and not pilot.is_leaving and pilot.node in assigned_nodes:
+            waits.add(pilot.node)
     average_s, count = joining.warm_up_s, joining.count
     for node, joined_s in sorted(joining.since_s.items()):
         if node in given.training and joined_s >= given.slept.until_s:

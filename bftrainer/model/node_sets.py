@@ -70,6 +70,10 @@ class NodeSets:
         """Iterate over a set in order of name."""
         return (self.nodes[position] for position in positions(some))
 
+    def names(self, some: NodeSet) -> list[str]:
+        """Return the names of a set, in order."""
+        return [node.name for node in self.members(some)]
+
 
 @lru_cache(maxsize=2)  # the same nodes from look to look, and mostly the same lists of them
 def _numbered(names: tuple[str, ...]) -> tuple[dict[str, NodeSet], dict[tuple[str, ...], NodeSet]]:

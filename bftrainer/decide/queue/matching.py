@@ -28,13 +28,17 @@ class Matching:
 
     def try_add(self, demands: Sequence[NodeDemand]) -> bool:
         """Meet all these demands, or change nothing."""
-        if sum(demand.count for demand in demands) > self.unused.bit_count():
+        n_unused = self.unused.bit_count()
+        for demand in demands:
+            n_unused -= demand.count
+        if n_unused < 0:
             return False
         unused, has = self.unused, dict(self.has)
-        if all(self.add_up_to(demand.among, demand.count) == demand.count for demand in demands):
-            return True
-        self.unused, self.has = unused, has
-        return False
+        for demand in demands:
+            if self.add_up_to(demand.among, demand.count) < demand.count:
+                self.unused, self.has = unused, has
+                return False
+        return True
 
     def add_up_to(self, among: NodeSet, count: int) -> int:
         """Match up to ``count`` nodes of the set; return how many were found."""
@@ -50,15 +54,15 @@ class Matching:
     def reachable(self, askers: Iterable[NodeSet]) -> NodeSet:
         """Return the nodes that would help one of these demands, directly or by moving others."""
         asking = list(askers)
-        asking_sets = set(asking)
-        unvisited = [
-            (demand, nodes) for demand, nodes in self.has.items() if demand not in asking_sets
-        ]
+        unvisited = dict(self.has)
+        for asker in asking:
+            unvisited.pop(asker, None)
         nodes_reached = 0
         for asker in asking:
             nodes_reached |= asker
-            asking += [demand for demand, nodes in unvisited if asker & nodes]
-            unvisited = [(demand, nodes) for demand, nodes in unvisited if not asker & nodes]
+            for demand in [demand for demand, nodes in unvisited.items() if asker & nodes]:
+                asking.append(demand)
+                del unvisited[demand]
         return nodes_reached
 
     def _take(self, among: NodeSet, max_nodes: int) -> int:
@@ -67,19 +71,17 @@ class Matching:
             return 0
         before: dict[NodeSet, NodeSet | None] = {among: None}  # demand -> the asking demand
         asking = [among]
-        unvisited: list[tuple[NodeSet, NodeSet]] | None = None  # demand, nodes
+        unvisited: dict[NodeSet, NodeSet] | None = None  # demand -> its nodes
         for asker in asking:
             if reachable := asker & self.unused:
                 return self._shift(asker, before, first(reachable, max_nodes))
             if unvisited is None:
-                unvisited = [
-                    (demand, nodes) for demand, nodes in self.has.items() if demand != among
-                ]
-            for demand, nodes in unvisited:
-                if asker & nodes:
-                    before[demand] = asker
-                    asking.append(demand)
-            unvisited = [(demand, nodes) for demand, nodes in unvisited if demand not in before]
+                unvisited = dict(self.has)
+                del unvisited[among]
+            for demand in [demand for demand, nodes in unvisited.items() if asker & nodes]:
+                before[demand] = asker
+                asking.append(demand)
+                del unvisited[demand]
         return 0
 
     def _shift(self, last: NodeSet, before: dict[NodeSet, NodeSet | None], gained: NodeSet) -> int:

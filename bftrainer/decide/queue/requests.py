@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from operator import attrgetter
 
 from bftrainer.model.census import NodeCensus, whole, why_it_waits
@@ -65,18 +66,20 @@ class Requests:
         if why:
             return JobNeeds(why_not=why)
         names = [name for name, why in zip(job.partitions, refusals, strict=True) if not why]
-        partitions = [self._partitions[name] for name in job.partitions if name in self._partitions]
-        longest_s = [
-            partition.time_limit_s for partition in partitions if partition.time_limit_s is not None
-        ]
-        are_known = partitions and len(longest_s) == len(job.partitions)
+        longest_s: list[float] = []
+        shares = job.can_share
+        for name in job.partitions:
+            partition = self._partitions.get(name)
+            if partition is not None and partition.time_limit_s is not None:
+                longest_s.append(partition.time_limit_s)
+            if partition is not None and partition.is_exclusive:
+                shares = False
         limit_s = job.time_limit_min_s
         if limit_s is None:
             limit_s = job.time_limit_s
-        if limit_s is None and are_known:
+        if limit_s is None and longest_s and len(longest_s) == len(job.partitions):
             limit_s = min(longest_s)
         allowed_nodes = self._allowed(job, limit_s)
-        shares = job.can_share and not any(partition.is_exclusive for partition in partitions)
         described = 0
         if job.prefers:
             described = self._sets.where(lambda node: bool(node.features))
@@ -120,7 +123,9 @@ class Requests:
         Jobs without a reservation are kept off reservations by the plan (``backfill``).
         """
         nodes_allowed = self._sets.where(lambda _: True) & ~self._sets.named(job.excluded_nodes)
-        for name, start_s, nodes in self._reservations if job.reservations else ():
+        if not job.reservations:
+            return nodes_allowed
+        for name, start_s, nodes in self._reservations:
             if name in job.reservations:
                 nodes_allowed &= nodes
             elif limit_s is not None and self._now_s + limit_s > start_s:
@@ -142,20 +147,30 @@ class Requests:
         for node, members in sets.kinds:
             if members & allowed and _is_one(node, partition, wanted):
                 kinds.append((node, members & allowed))
-        n_required, n_counted = required.bit_count(), sum(count for _, count in counted_rules)
+        n_required, n_counted = required.bit_count(), 0
+        for _, count in counted_rules:
+            n_counted += count
         for size in _sizes(job, [node for node, _ in kinds]):
             n_nodes = max(size, n_required, n_counted)
             share = _share(job, n_nodes)
             enough = [(n, members) for n, members in kinds if whole(n).has_room_for(share)]
             among = [(required, n_required)]
-            among += [(_all(enough, rule) & ~required, count) for rule, count in counted_rules]
+            for rule, count in counted_rules:
+                nodes = _all(enough, rule) & ~required
+                among.append((nodes, count))
             among.append((_all(enough, ()) & ~required, n_nodes - n_required - n_counted))
-            among = [(nodes, count) for nodes, count in among if count > 0]
-            if all(nodes.bit_count() >= count for nodes, count in among):
-                part = share if shares else None
-                demands = [NodeDemand(nodes, count, 0, part) for nodes, count in among]
+            part: NodeLeft | None = None
+            if shares:
+                part = share
+            demands: list[NodeDemand] = []
+            is_met = True
+            for nodes, count in among:
+                if count > 0:
+                    is_met = is_met and nodes.bit_count() >= count
+                    demands.append(NodeDemand(nodes, count, 0, part))
+            if is_met:
                 n_more = max(0, (job.n_nodes_max or 0) - n_nodes)
-                demands[-1] = NodeDemand(*among[-1], n_more, part)
+                demands[-1] = replace(demands[-1], n_more=n_more)
                 yield tuple(demands)
 
 
@@ -163,14 +178,21 @@ def _joint(requests: list[JobNeeds]) -> JobNeeds:
     """Combine the requests of jobs that start together; the limit is the longest."""
     if len(requests) == 1:
         return requests[0]
-    if refused_request := next((request for request in requests if request.why_not), None):
-        return refused_request
-    ways = itertools.islice(itertools.product(*(r.ways for r in requests)), MOST_WAYS)
-    limits_s = [request.limit_s for request in requests if request.limit_s is not None]
-    return JobNeeds(
-        ways=tuple(tuple(itertools.chain(*way)) for way in ways),
-        limit_s=max(limits_s) if len(limits_s) == len(requests) else None,
-    )
+    for request in requests:
+        if request.why_not:
+            return request
+    limit_s: float | None = 0.0
+    for request in requests:
+        if request.limit_s is None or limit_s is None:
+            limit_s = None
+        else:
+            limit_s = max(limit_s, request.limit_s)
+    ways: list[tuple[NodeDemand, ...]] = []
+    choices = itertools.product(*map(attrgetter("ways"), requests))
+    for way in itertools.islice(choices, MOST_WAYS):
+        demands = itertools.chain(*way)
+        ways.append(tuple(demands))
+    return JobNeeds(ways=tuple(ways), limit_s=limit_s)
 
 
 def _by_id(job: Job) -> tuple[int, str]:

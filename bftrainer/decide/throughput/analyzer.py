@@ -35,11 +35,13 @@ class AllreduceTable:
         """t_comm, interpolated; 0 with one worker."""
         if workers < 2:
             return 0.0
-        by_workers = [interpolated(weights, self.weights, row) for row in self.seconds]
-        if weights > self.weights[-1]:  # proportional to the bytes
-            by_workers = [t * weights / self.weights[-1] for t in by_workers]
         logs = [0.0, *map(log2, self.workers)]
-        times = [0.0, *by_workers]
+        times = [0.0]
+        for row in self.seconds:
+            exchange_s = interpolated(weights, self.weights, row)
+            if weights > self.weights[-1]:  # proportional to the bytes
+                exchange_s = exchange_s * weights / self.weights[-1]
+            times.append(exchange_s)
         at = log2(workers)
         if at <= logs[-1]:
             return interpolated(at, logs, times)
@@ -101,10 +103,10 @@ def table_from(data: Any, where: str) -> AllreduceTable:
         )
     except (KeyError, TypeError, ValueError) as problem:
         raise _no_table(where, f"{type(problem).__name__}: {problem}") from problem
-    shape = [len(row) for row in table.seconds]
+    shape = list(map(len, table.seconds))
     if not table.workers or shape != [len(table.weights)] * len(table.workers) or not shape[0]:
         raise _no_table(where, "one row per number of workers, one value per number of weights")
-    if table.workers[0] < 2 or any(not _rises(axis) for axis in (table.weights, table.workers)):
+    if table.workers[0] < 2 or not (_rises(table.weights) and _rises(table.workers)):
         raise _no_table(where, "weights and workers rise, workers from 2 on")
     if not all(0.0 <= t < math.inf for t in chain.from_iterable(table.seconds)):
         raise _no_table(where, "times are numbers of seconds")
@@ -118,7 +120,7 @@ def table_document(table: AllreduceTable, about: Mapping[str, Any]) -> dict[str,
         **about,
         "weights": list(table.weights),
         "workers": list(table.workers),
-        "seconds": [list(row) for row in table.seconds],
+        "seconds": list(map(list, table.seconds)),
     }
 
 

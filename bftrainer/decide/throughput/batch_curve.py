@@ -149,11 +149,11 @@ def _model_of(record: TrainerRecord) -> Model:
     if bounds is None:
         raise ValueError(f"{record.trainer_id} admits one batch")
     errors = {(entry.size, entry.batch): entry.told_error for entry in costs.throughput}
-    points = tuple(
-        BatchThroughput(per_node * size, batch, rate, min(1.0, errors.get((size, batch), 0.05)))
-        for size, batch, rate in costs.samples_per_s_by_batch
-    )
-    return Model(bounds, _parts(bounds.per_worker, points), costs.noise_scale)
+    points: list[BatchThroughput] = []
+    for size, batch, rate in costs.samples_per_s_by_batch:
+        error = min(1.0, errors.get((size, batch), 0.05))
+        points.append(BatchThroughput(per_node * size, batch, rate, error))
+    return Model(bounds, _parts(bounds.per_worker, tuple(points)), costs.noise_scale)
 
 
 @lru_cache(maxsize=1024)
@@ -164,10 +164,7 @@ def _parts(per_worker: int, measured: tuple[BatchThroughput, ...]) -> tuple[floa
     for workers, batch, *_ in measured:
         columns = _basis(workers, np.array([float(batch)]), per_worker)
         rows.append([float(column[0]) / batch for column in columns])
-    values, errors = (
-        [point.samples_per_s for point in measured],
-        [point.error for point in measured],
-    )
+    _, _, values, errors = zip(*measured, strict=True)
     return tuple(fitted_parts(rows, values, errors, _GUESS, _SPREAD))
 
 
@@ -178,10 +175,15 @@ def _best(model: Model, workers: int) -> int:
 
 @lru_cache(maxsize=1024)
 def _curve(model: Model, each: int, n_max: int) -> Curve:
-    powers = (1 << k for k in range(n_max.bit_length()))
-    sizes = sorted({*range(1, min(n_max, SIZES_UP_TO) + 1), *powers, n_max})
-    rates = (model.worth(each * n, _best(model, each * n)) for n in sizes)
-    return Curve(sizes=tuple(sizes), samples_per_s=tuple(rates))
+    sizes = set(range(1, min(n_max, SIZES_UP_TO) + 1))
+    sizes.add(n_max)
+    for k in range(n_max.bit_length()):
+        sizes.add(1 << k)
+    rates: list[float] = []
+    for size in sorted(sizes):
+        workers = each * size
+        rates.append(model.worth(workers, _best(model, workers)))
+    return Curve(sizes=tuple(sorted(sizes)), samples_per_s=tuple(rates))
 
 
 def _basis(workers: int, batches: Rates, per_worker: int) -> tuple[Rates, ...]:

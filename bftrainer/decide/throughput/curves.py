@@ -56,8 +56,9 @@ def fitted(record: TrainerRecord, *, explores: bool) -> Fitted:
         fitted_curve = correct(users_curve, points, n_max, guess)
     if fitted_curve.curve == users_curve or max(fitted_curve.curve.samples_per_s) <= FASTEST:
         return fitted_curve
-    rates = tuple(min(rate, FASTEST) for rate in fitted_curve.curve.samples_per_s)
-    return fitted_curve._replace(curve=Curve(sizes=fitted_curve.curve.sizes, samples_per_s=rates))
+    rates = [min(rate, FASTEST) for rate in fitted_curve.curve.samples_per_s]
+    curve = replace(fitted_curve.curve, samples_per_s=tuple(rates))
+    return fitted_curve._replace(curve=curve)
 
 
 def points_of(costs: MeasuredCosts) -> tuple[MeasuredSize, ...]:
@@ -85,8 +86,11 @@ def put_to_scale(problem: Problem, records: Iterable[TrainerRecord], *, is_bold:
     they get nodes, and are measured, soon.
     """
     unmeasured = {r.trainer_id for r in records if not is_known(r)}
-    rates = [curve_at(t.curve, 1) for t in problem.trainers if t.trainer_id not in unmeasured]
-    rates = [rate for rate in rates if rate > 0.0]
+    rates: list[float] = []
+    for trainer in problem.trainers:
+        rate = curve_at(trainer.curve, 1)
+        if rate > 0.0 and trainer.trainer_id not in unmeasured:
+            rates.append(rate)
     if not unmeasured or not rates:
         return problem
     scale = max(rates) if is_bold else geometric_mean(rates)
@@ -175,7 +179,7 @@ def add(
             del by_size[min(by_size, key=lambda n: (by_size[n].seen_s, n))]
         before = SizeThroughput(size=size, batch=batch)
     by_size[size, batch] = _fold(before, samples_per_s, now_s)
-    return tuple(by_size[n] for n in sorted(by_size))
+    return tuple(map(by_size.__getitem__, sorted(by_size)))
 
 
 def _fold(before: SizeThroughput, samples_per_s: float, now_s: float) -> SizeThroughput:

@@ -20,6 +20,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import combinations, pairwise
+from operator import truediv
 from typing import Final, NamedTuple
 
 from milp.portable import (
@@ -50,6 +51,21 @@ ERROR_BETWEEN, ERROR_BEYOND, ERROR_UNKNOWN = 0.05, 0.15, 0.5
 CONTRADICTS, CONTRADICTS_ERRORS, ERROR_OF_USERS = 0.05, 3.0, 0.05
 
 
+class Guess(NamedTuple):
+    """The assumed scaling of a trainer before it was measured."""
+
+    exponent: float  # throughput is proportional to size ** exponent
+    parts: tuple[float, float, float]  # the same in the model, within 3% up to 64 nodes
+
+
+# Each doubling of the size brings 1.75 times the throughput: most networks of Table 2 of
+# the BFTrainer paper scale better than that up to 64 nodes. For decisions that do not explore.
+CAUTIOUS: Final = Guess(0.807, (1.0, 0.136, 0.0066))
+# 1.92 times, typical of the networks of Table 2. A trainer assumed to be worse than the measured
+# ones would never be measured, so for exploring the guess must not be too low.
+USUAL: Final = Guess(0.941, (1.0, 0.04, 0.0007))
+
+
 def concave(
     sizes: Sequence[int], curve: Floats, measured: Sequence[int], errors: Sequence[float]
 ) -> Floats:
@@ -57,28 +73,38 @@ def concave(
 
     ``errors`` are relative, of the measured values. The values in between are changed.
     """
-    xs, last = [sizes[i] for i in measured], measured[-1]
-    anchors = _raised(xs, [curve[i] for i in measured], errors)
+    xs: list[int] = []
+    values: Floats = []
+    for i in measured:
+        xs.append(sizes[i])
+        values.append(curve[i])
+    last, anchors = measured[-1], _raised(xs, values, errors)
     if anchors is None:
         return curve
     lines = _ceiling(xs, anchors, _end_slope(sizes, curve, last))
     bent: Floats = []
     for size, value in zip(sizes, curve, strict=True):
-        bounds = [y + slope * (size - x) for x, y, slope in lines]
-        bent.append(min(value, *bounds))
+        lowest = value
+        for x, y, slope in lines:
+            lowest = min(lowest, y + slope * (size - x))
+        bent.append(lowest)
     for i, value in zip(measured, anchors, strict=True):
         bent[i] = value
     bent = _hull(sizes, bent)
     # If the curve already falls, the fall is not extrapolated.
-    return bent[: last + 1] + [max(value, anchors[-1]) for value in bent[last + 1 :]]
+    for i in range(last + 1, len(bent)):
+        bent[i] = max(bent[i], anchors[-1])
+    return bent
 
 
 def _raised(xs: Sequence[int], values: Floats, errors: Sequence[float]) -> Floats | None:
     """Measured values raised to their hull; None if one is too far below it."""
     hull = _hull(xs, values)
-    around = [max(pair) for pair in zip([*errors[1:], 0.0], [0.0, *errors[:-1]], strict=True)]
-    for raised, value, error, beside in zip(hull, values, errors, around, strict=True):
-        noise = TOLERANCE * hypot(error, beside) * value + 1e-9 * value
+    errors_after, errors_before = [*errors[1:], 0.0], [0.0, *errors[:-1]]
+    for raised, value, error, after, before in zip(
+        hull, values, errors, errors_after, errors_before, strict=True
+    ):
+        noise = TOLERANCE * hypot(error, max(after, before)) * value + 1e-9 * value
         if not raised - value <= noise:
             return None
     return hull
@@ -119,21 +145,6 @@ def _hull(sizes: Sequence[int], values: Floats) -> Floats:
     return [interpolated(size, xs, ys) for size in sizes]
 
 
-class Guess(NamedTuple):
-    """The assumed scaling of a trainer before it was measured."""
-
-    exponent: float  # throughput is proportional to size ** exponent
-    parts: tuple[float, float, float]  # the same in the model, within 3% up to 64 nodes
-
-
-# Each doubling of the size brings 1.75 times the throughput: most networks of Table 2 of
-# the BFTrainer paper scale better than that up to 64 nodes. For decisions that do not explore.
-CAUTIOUS = Guess(0.807, (1.0, 0.136, 0.0066))
-# 1.92 times, typical of the networks of Table 2. A trainer assumed to be worse than the measured
-# ones would never be measured, so for exploring the guess must not be too low.
-USUAL = Guess(0.941, (1.0, 0.04, 0.0007))
-
-
 class MeasuredSize(NamedTuple):
     """The measured throughput at one size."""
 
@@ -161,21 +172,25 @@ def fit(points: tuple[MeasuredSize, ...], n_max: int, guess: Guess = CAUTIOUS) -
     Bounds: beyond the largest measured size the curve does not fall and rises at most in
     proportion to the nodes; likewise below the smallest.
     """
-    sizes = sorted({*_powers_of_two(n_max), n_max, *(p.size for p in points)})
     if not points:
-        rates = tuple(power(n, guess.exponent) for n in sizes)
-        return Fitted(Curve(sizes=tuple(sizes), samples_per_s=rates), ())
-    values, errors = [p.samples_per_s for p in points], [p.error for p in points]
-    parts = fitted_parts([_basis(p.size) for p in points], values, errors, guess.parts, _SPREAD)
+        unmeasured_sizes = sorted({*_powers_of_two(n_max), n_max})
+        rates = [power(n, guess.exponent) for n in unmeasured_sizes]
+        return Fitted(Curve(sizes=tuple(unmeasured_sizes), samples_per_s=tuple(rates)), ())
+    measured_sizes, values, errors = zip(*points, strict=True)
+    sizes = sorted({*_powers_of_two(n_max), n_max, *measured_sizes})
+    bases = [_basis(size) for size in measured_sizes]
+    parts = fitted_parts(bases, values, errors, guess.parts, _SPREAD)
     model = [sum_of_products(_basis(size), parts) for size in sizes]  # seconds per sample
-    positions = [sizes.index(p.size) for p in points]
+    positions = list(map(sizes.index, measured_sizes))
     left_over: Floats = []  # log(measured / model), as far as it is more than noise
     for i, value, error in zip(positions, values, errors, strict=True):
         trust = LEFT_OVER * LEFT_OVER / (LEFT_OVER * LEFT_OVER + error * error)
         left_over.append(log(value * model[i]) * trust)
-    at = [log2(p.size) for p in points]
-    factors = [exp(_spread(at, left_over, log2(size))) for size in sizes]
-    curve = [factor / seconds for factor, seconds in zip(factors, model, strict=True)]
+    at = list(map(log2, measured_sizes))
+    curve: Floats = []
+    for size, seconds in zip(sizes, model, strict=True):
+        factor = exp(_spread(at, left_over, log2(size)))
+        curve.append(factor / seconds)
     curve = concave(sizes, _bounded(sizes, curve, positions), positions, errors)
     return Fitted(Curve(sizes=tuple(sizes), samples_per_s=tuple(curve)), points)
 
@@ -191,20 +206,33 @@ def correct(
     the ratio of measured to claimed is interpolated over log2(size), constant beyond. Otherwise
     the curve is fitted as if nothing had been claimed.
     """
-    claims = [
-        (p, rate_at(users_curve, p.size)) for p in points if rate_at(users_curve, p.size) > 0.0
-    ]
-    off = [log(p.samples_per_s / claimed) for p, claimed in claims]
-    errors = [p.error for p, _ in claims]
-    if not any(_differs(log_ratio, error) for log_ratio, error in zip(off, errors, strict=True)):
+    sizes = set(users_curve.sizes)
+    at: Floats = []
+    off: Floats = []
+    errors: Floats = []
+    contradicts = False
+    for size, samples_per_s, error in points:
+        claimed = rate_at(users_curve, size)
+        if claimed > 0.0:
+            log_ratio = log(samples_per_s / claimed)
+            contradicts = contradicts or _differs(log_ratio, error)
+            sizes.add(size)
+            at.append(log2(size))
+            off.append(log_ratio)
+            errors.append(error)
+    if not contradicts:
         return Fitted(users_curve, points, ERROR_OF_USERS)
-    pairs = combinations(zip(off, errors, strict=True), 2)
-    if any(_differs(a - b, hypot(of_a, of_b)) for (a, of_a), (b, of_b) in pairs):
-        return fit(points, n_max, guess)
-    sizes = sorted({*users_curve.sizes, *(p.size for p, _ in claims)})
-    at = [log2(p.size) for p, _ in claims]
-    rates = tuple(rate_at(users_curve, n) * exp(interpolated(log2(n), at, off)) for n in sizes)
-    return Fitted(Curve(sizes=tuple(sizes), samples_per_s=rates), points, ERROR_UNKNOWN)
+    for (ratio, error), (other_ratio, other_error) in combinations(
+        zip(off, errors, strict=True), 2
+    ):
+        if _differs(ratio - other_ratio, hypot(error, other_error)):
+            return fit(points, n_max, guess)
+    rates: Floats = []
+    for size in sorted(sizes):
+        factor = exp(interpolated(log2(size), at, off))
+        rates.append(rate_at(users_curve, size) * factor)
+    curve = Curve(sizes=tuple(sorted(sizes)), samples_per_s=tuple(rates))
+    return Fitted(curve, points, ERROR_UNKNOWN)
 
 
 def _differs(log_ratio: float, error: float) -> bool:
@@ -250,26 +278,27 @@ def fitted_parts(
         spread: deviation of each part from the guess that costs as much as one standard error,
             in units of the first part, which is free.
     """
-    weights = [1.0 / hypot(error, MODEL_ERROR) for error in errors]
+    weights: Floats = []
     rows: list[Floats] = []  # of (model / measured - 1) / error
-    for row, value, weight in zip(basis, values, weights, strict=True):
+    off: Floats = []
+    for row, value, error in zip(basis, values, errors, strict=True):
+        weight = 1.0 / hypot(error, MODEL_ERROR)
+        weights.append(weight)
         rows.append([part_s * value * weight for part_s in row])
+        off.append(value * sum_of_products(row, guess))
     columns = list(zip(*rows, strict=True))
     normal = [_products(column, columns) for column in columns]
     right = [sum_of_products(column, weights) for column in columns]
-    off = [value * sum_of_products(row, guess) for value, row in zip(values, basis, strict=True)]
     scale = 1.0 / geometric_mean(off)
     parts = [part * scale for part in guess]
     for _ in range(_ROUNDS):
-        pull = [1.0 / (deviation * scale * deviation * scale) for deviation in spread]
-        pull[0] *= 1e-6  # the speed of one node is not known beforehand
-        pulled = [row.copy() for row in normal]
-        for i, force in enumerate(pull):
+        pulled, towards = list(map(list.copy, normal)), right.copy()
+        for i, (deviation, part) in enumerate(zip(spread, guess, strict=True)):
+            force = 1.0 / (deviation * scale * deviation * scale)
+            if i == 0:
+                force *= 1e-6  # the speed of one node is not known beforehand
             pulled[i][i] += force
-        towards = [
-            slope + force * part * scale
-            for slope, force, part in zip(right, pull, guess, strict=True)
-        ]
+            towards[i] += force * part * scale
         parts = _least_squares(pulled, towards)
         scale = max(parts[0], 1e-3 * scale)
     parts[0] = max(parts[0], 1e-3 * scale)  # one node takes some time, too
@@ -292,8 +321,8 @@ def _least_squares(normal: list[Floats], right: Floats) -> Floats:
     every = range(len(right))
     unit = [math.sqrt(normal[i][i]) for i in every]  # the parts differ by orders of magnitude
     normal = [_in_units(normal[i], unit, unit[i]) for i in every]
-    right = [right[i] / unit[i] for i in every]
-    x, free = [0.0 for _ in every], set[int]()
+    right = list(map(truediv, right, unit))
+    x, free = [0.0] * len(right), set[int]()
     least_slope = 1e-9 * max(map(abs, right))
     for _ in range(4 * len(right)):
         slopes = {i: right[i] - sum_of_products(normal[i], x) for i in every if i not in free}
@@ -307,23 +336,26 @@ def _least_squares(normal: list[Floats], right: Floats) -> Floats:
             if not falls:
                 break
             step = min([x[i] / (x[i] - solution[i]) for i in falls])
-            x = [x[i] + step * (solution[i] - x[i]) for i in every]
-            free = {i for i in free if x[i] > 1e-15}
-            x = [x[i] if i in free else 0.0 for i in every]
+            for i in every:
+                x[i] += step * (solution[i] - x[i])
+                if x[i] <= 1e-15:
+                    free.discard(i)
+                if i not in free:
+                    x[i] = 0.0
         x = solution
-    return [x[i] / unit[i] for i in every]
+    return list(map(truediv, x, unit))
 
 
 def _solved(normal: list[Floats], right: Floats, free: Sequence[int]) -> Floats:
     """Solve for the free unknowns, the others being 0, by Cholesky's factors L·D·L'."""
-    x = [0.0 for _ in right]
+    x = [0.0] * len(right)
     lower: list[Floats] = []  # L, without its diagonal of ones
     pivots: Floats = []  # D
     for at, i in enumerate(free):
         scaled: Floats = []  # this row of L·D
         for before, j in zip(lower, free[:at], strict=True):
             scaled.append(normal[i][j] - sum_of_products(scaled, before))
-        lower.append([value / pivot for value, pivot in zip(scaled, pivots, strict=True)])
+        lower.append(list(map(truediv, scaled, pivots)))
         pivots.append(normal[i][i] - sum_of_products(scaled, lower[at]))
         x[i] = right[i] - sum_of_products(lower[at], [x[j] for j in free[:at]])
     for at in range(len(free) - 1, -1, -1):
@@ -360,4 +392,4 @@ def _bounded(sizes: Sequence[int], curve: Floats, measured: Sequence[int]) -> Fl
 
 
 def _powers_of_two(limit: int) -> list[int]:
-    return [1 << k for k in range(limit.bit_length()) if 1 << k <= limit]
+    return [1 << k for k in range(limit.bit_length())]

@@ -63,7 +63,7 @@ def memory_use(
     rising = sorted(peak_of)
     return MemoryUse(
         samples=tuple(rising),
-        peak_bytes=tuple(accumulate((peak_of[s] for s in rising), max)),
+        peak_bytes=tuple(accumulate(map(peak_of.__getitem__, rising), max)),
         passes=tuple(passes),
         failed=failed,
     )

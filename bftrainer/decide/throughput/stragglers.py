@@ -66,12 +66,12 @@ class Field:
 
     def quick(self, threshold: float) -> set[str]:
         """Return nodes measured for a while and well above the threshold."""
-        doubt = _doubt(threshold)
-        return {
-            n
-            for n, s in self.standings.items()
-            if not s.is_slow and s.fraction >= doubt and s.reports >= CLEAR_REPORTS
-        }
+        doubt, quick_nodes = _doubt(threshold), set[str]()
+        for node, standing in self.standings.items():
+            is_measured = standing.reports >= CLEAR_REPORTS
+            if is_measured and not standing.is_slow and standing.fraction >= doubt:
+                quick_nodes.add(node)
+        return quick_nodes
 
 
 def _doubt(threshold: float) -> float:
@@ -121,8 +121,13 @@ def fractions_of(latest: Mapping[str, Own]) -> dict[str, float]:
     """Each worker's throughput relative to the median of the others; empty for a single one."""
     if len(latest) < 2:
         return {}
-    by_step = sorted(1.0 / report.own_s for report in latest.values())
-    by_sample = sorted(report.share / report.own_s for report in latest.values())
+    by_step: list[float] = []
+    by_sample: list[float] = []
+    for report in latest.values():
+        by_step.append(1.0 / report.own_s)
+        by_sample.append(report.share / report.own_s)
+    by_step.sort()
+    by_sample.sort()
     fractions: dict[str, float] = {}
     for node, report in latest.items():
         steps_per_s, samples_per_s = 1.0 / report.own_s, report.share / report.own_s
