@@ -114,10 +114,8 @@ def build_pool(
         else:
             if pilot.is_held or pilot.end_s is not None:
                 end = printed.get(node.name)
-            until_s, pilot_facts = (
-                sorter.keep_until_s(pilot, end),
-                (pilot.pilot_id, pilot.is_held, pilot.user),
-            )
+            until_s = sorter.keep_until_s(pilot, end)
+            pilot_facts = pilot.pilot_id, pilot.is_held, pilot.user
             why, must_go = sorter.leave(node, pilot, end)
             if must_go:
                 due[pilot.pilot_id] = why
