@@ -49,7 +49,10 @@ def claim_nodes(draft: Draft) -> Draft:
     if given_away or memory.swaps:
         begun = {release.node: draft.swaps[release.node] for release in given_away}
         memory = replace(memory, swaps=swaps.noted(memory, draft.pool, begun, given.now_s))
-    return replace(draft, memory=memory).releasing(releases, is_held_off=False)
+    draft = replace(draft, memory=memory)
+    if not releases:
+        return draft
+    return draft.releasing(releases, is_held_off=False)
 
 
 def _claims(draft: Draft) -> Iterator[Claim]:

@@ -67,6 +67,8 @@ def stage(draft: Draft) -> Draft:
         refused=judged.refused,
         planned_starts=judged.plan.planned_starts,
     )
+    if not releases:
+        return draft
     return draft.releasing(releases, is_held_off=True)
 
 

@@ -174,7 +174,9 @@ def _releases(draft: Draft) -> Iterator[Release]:
     released_nodes = [release.node for release in draft.releases]
     for node_type in lacking:
         ours = our_nodes[node_type]
-        count = max(0, min(size - reserved[node_type], len(ours)) - coming_by_type[node_type])
+        count = min(size - reserved[node_type], len(ours)) - coming_by_type[node_type]
+        if count <= 0:
+            continue
         for node in cheapest(count, ours, draft.pick, memory.assignment, released_nodes):
             yield Release(
                 pilot_id=node.pilot_id,

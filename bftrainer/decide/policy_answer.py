@@ -99,18 +99,19 @@ def on_problem(offer: Offer, problem: Problem, policy: AllocationPolicy) -> list
     Those that bind nothing in this decision are not among them.
     """
     given, memory = offer.given, offer.memory
+    records = {record.trainer_id: record for record in given.trainers}
     settings, traits, owners = given.settings, policy.traits, owners_of(offer.pool, given)
     constraints: list[OnProblem] = [Rests(given=given)]
     if owners.pilots:
         constraints.append(PricedSwaps(owners=owners, swap_s=swap_s(memory.ends)))
     constraints.append(AsPlanned(given=given, memory=memory))
-    if traits.rescales:
+    if traits.rescales and memory.slow_nodes:
         constraints.append(WithSlowNodes(memory=memory, given=given))
     constraints.append(
         Admission(
             settings=settings,
             now_s=given.now_s,
-            records={record.trainer_id: record for record in given.trainers},
+            records=records,
             usage=memory.usage,
             kept_ids=tuple(sorted(set(offer.kept_nodes.values()))),
         )
@@ -166,12 +167,13 @@ def context_of(given: DecisionInput, policy: AllocationPolicy) -> Context:
     Raises:
         OptionError: BFT-3053, its options are not those that it declares.
     """
+    standings = {record.trainer_id: _standing(record) for record in given.trainers}
     return Context(
         now_s=given.now_s,
         seed=given.seed,
         options=options_of(policy, given.settings.policy_options),
         state=given.memory.policy_state,
-        trainers=MappingProxyType({r.trainer_id: _standing(r) for r in given.trainers}),
+        trainers=MappingProxyType(standings),
     )
 
 

@@ -174,14 +174,18 @@ def test_the_order_is_written_down_once() -> None:
     first = ["rest-after-shrink", "priced-swaps", "planned-nodes", "slow-nodes", "admission"]
     of_every_policy = [*first, "unknown-rates"]
 
-    def names(policy: str, problem: Problem = problem) -> list[str]:
-        offer = offer_of(given, Memory(), policy, user="ann")
+    slow = Memory(slow_nodes={"n1": SlowNode(fraction=0.5, seen_s=T0, trainer_id="t1")})
+
+    def names(policy: str, problem: Problem = problem, memory: Memory = slow) -> list[str]:
+        offer = offer_of(given, memory, policy, user="ann")
         constraints = on_problem(offer, problem, load_policy(policy))
         return [constraint.name for constraint in constraints]
 
     assert names("milp") == [*of_every_policy, "exploration"]
     assert names("srtf") == [*of_every_policy, "caps", "size-sets"]
-    assert names("no-rescale") == [name for name in names("srtf") if name != "slow-nodes"]
+    without_slow_nodes = [name for name in names("srtf") if name != "slow-nodes"]
+    assert names("no-rescale") == without_slow_nodes
+    assert names("srtf", memory=Memory()) == without_slow_nodes
     cap = Cap(name="user ann", trainers=("t1",), most=1)
     bound = problem_of(2, trainer("t1", 1, 2, sizes=(1, 2)), caps=(cap,))
     assert names("milp", bound) == [*of_every_policy, "exploration", "caps", "size-sets"]
