@@ -228,7 +228,8 @@ def gpus(text: str) -> dict[str, tuple[int, str]]:
         if not line[:1].isspace():
             name, *words = words
         if name and len(words) > 1 and words[0].isdecimal():
-            found[name] = found.get(name, (0, ""))[0] + 1, words[1]
+            n_gpus, _ = found.get(name, (0, ""))
+            found[name] = n_gpus + 1, words[1]
     return found
 
 

@@ -175,6 +175,7 @@ class SlurmSites:
                 walls.append((limit_s, f"MaxWall of {owner}"))
         if limit_s := duration_s(chosen.get("MaxTime", "UNLIMITED")):
             walls.append((limit_s, f"MaxTime of {name}"))
+        time_limit_s, time_limit_words = min(walls, default=(None, ""))
         floor = self._floor(wish)
         return OwnSite(
             cluster=cluster,
@@ -183,8 +184,8 @@ class SlurmSites:
             preemption=mode_of(chosen, config),
             about_preemption=words_for_users(mode_of(chosen, config), exempt_time),
             grace_s=duration_s(chosen.get("GraceTime", "0")) or 0.0,
-            time_limit_s=min(walls)[0] if walls else None,
-            time_limit_words=min(walls)[1] if walls else "",
+            time_limit_s=time_limit_s,
+            time_limit_words=time_limit_words,
             limits=tuple(limits),
             unread=tuple(unread),
             n_floor=len(floor),

@@ -75,12 +75,19 @@ class RowCache(Generic[T]):
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Derived(Generic[T]):
+    record: T
+    beside: object  # what else the value depends on
+    value: T
+
+
 @dataclass(slots=True)
 class Made(Generic[T]):
     """Values derived from records, by name, with what else they depend on."""
 
-    _now: dict[str, tuple[T, object, T]] = field(default_factory=dict)
-    _before: dict[str, tuple[T, object, T]] = field(default_factory=dict)
+    _now: dict[str, _Derived[T]] = field(default_factory=dict)
+    _before: dict[str, _Derived[T]] = field(default_factory=dict)
 
     def begin(self) -> None:
         """Drop what the last poll did not use."""
@@ -88,11 +95,11 @@ class Made(Generic[T]):
 
     def of(self, name: str, record: T, beside: object, make: Callable[[], T]) -> T:
         """Return the value for this same record object and an equal ``beside``."""
-        known = self._before.get(name)
-        if known is None or known[0] is not record or known[1] != beside:
-            known = (record, beside, make())
-        self._now[name] = known
-        return known[2]
+        derived = self._before.get(name)
+        if derived is None or derived.record is not record or derived.beside != beside:
+            derived = _Derived(record, beside, make())
+        self._now[name] = derived
+        return derived.value
 
 
 RECORD = "\x1e"

@@ -266,7 +266,8 @@ def is_gone(address: Address, environ: Mapping[str, str]) -> bool:
     """Return whether that daemon has certainly ended: so says its host, or it was our batch job."""
     if address.job_id and address.job_id == environ.get("SLURM_JOB_ID"):
         return True  # the batch system starts a requeued job when it has ended
-    if address.host != this_host()[0]:
+    host, _ = this_host()
+    if address.host != host:
         return False
     if not address.is_here:
         return True

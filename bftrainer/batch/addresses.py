@@ -54,8 +54,13 @@ def _ipv6() -> list[HostAddress]:
         lines = _IF_INET6.read_text().splitlines()
     except OSError:
         return []  # a kernel without IPv6
-    words = [line.split() for line in lines]
-    return [HostAddress(w[5], ipaddress.IPv6Address(int(w[0], 16))) for w in words if len(w) == 6]
+    addresses = []
+    for line in lines:
+        words = line.split()
+        if len(words) == 6:
+            digits, *_, interface = words
+            addresses.append(HostAddress(interface, ipaddress.IPv6Address(int(digits, 16))))
+    return addresses
 
 
 def check_network(text: str) -> str:

@@ -56,6 +56,7 @@ def rules(
             "Set ports in the policy, as ports: 41000-41100, and name it with --policy.",
         )
     to_daemon, to_nodes = _sources(control, nodes), _sources(training or control, nodes)
+    first, last = chosen
     one = _nftables if kind == "nftables" else _firewalld
     return "\n".join(
         (
@@ -63,7 +64,7 @@ def rules(
             *one(to_daemon, [ports]),
             "# On every node: other agents and workers, and what Gloo, NCCL and MPI choose",
             "# (net.ipv4.ip_local_port_range of this host; the nodes' may differ).",
-            *one(to_nodes, _distinct(ports, f"{chosen[0]}-{chosen[1]}")),
+            *one(to_nodes, _distinct(ports, f"{first}-{last}")),
         )
     )
 

@@ -61,8 +61,12 @@ class RequestWindow:
 
     def count(self, now_s: float) -> int:
         """Return the number of requests in the last minute."""
-        while self._entries and self._entries[0][0] <= now_s - WINDOW_S:
-            self._sum -= self._entries.popleft()[1]
+        while self._entries:
+            at_s, requests = self._entries[0]
+            if at_s > now_s - WINDOW_S:
+                break
+            self._sum -= requests
+            self._entries.popleft()
         return self._sum
 
     def free_s(self, now_s: float, requests: int, limit: int) -> float:

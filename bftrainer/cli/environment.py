@@ -77,7 +77,8 @@ def _submitting(
     inherited: dict[str, str] = {}
     omissions: dict[str, str] = {}
     room = MOST_BYTES
-    for name, value in sorted(environ.items(), key=lambda pair: (len(pair[1]), pair[0])):
+    for name in sorted(environ, key=lambda name: (len(environ[name]), name)):
+        value = environ[name]
         if not _is_of_user(name):
             continue
         length = len(os.fsencode(value))

@@ -119,7 +119,7 @@ class Actuator:
         """The daemon's pilots."""
         return self.traffic.pilots
 
-    async def listen(self, options: DaemonOptions, policy: SitePolicy) -> tuple[str, ...]:
+    async def open(self, options: DaemonOptions, policy: SitePolicy) -> tuple[str, ...]:
         """Listen for agents; those of an earlier incarnation reconnect at the same port.
 
         Returns:

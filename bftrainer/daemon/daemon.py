@@ -75,7 +75,7 @@ class Daemon:
             STEADY.keep_in(options.state_dir / CLOCK_NAME)
             keys = load_or_create_pair(options.state_dir / "daemon.key")
             incarnation = Incarnation(self._ground, journal, keys)
-            await incarnation.listen()
+            await incarnation.open()
             self.incarnation, self.state = incarnation, incarnation.state(keys)
             entrance = Entrance(options, self.in_force, keys, self._serve(self))
             await entrance.open()

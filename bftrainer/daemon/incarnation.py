@@ -143,9 +143,9 @@ class Incarnation:
 
     # ---- life ------------------------------------------------------------------------
 
-    async def listen(self) -> None:
+    async def open(self) -> None:
         """Listen for agents."""
-        offered = await self.actuator.listen(self.ground.options, self.ground.in_force.policy)
+        offered = await self.actuator.open(self.ground.options, self.ground.in_force.policy)
         LOG.info("incarnation %d listens on %s", self.number, ", ".join(offered))
 
     async def warn_of_settings(self) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from bftrainer.decide.queue.backfill import BackfillPlan
 from bftrainer.decide.queue.matching import Matching
@@ -29,18 +29,25 @@ TOO_FEW: Final = "Too few nodes for it are free or ours."
 Placed = tuple[Job, NodeDemand]
 
 
+class Room(NamedTuple):
+    """What is left of a node that jobs use in part."""
+
+    among: NodeSet  # it is one of these
+    left: NodeLeft
+
+
 class Rooms:
     """All rooms."""
 
     def __init__(self, sets: NodeSets, usable: NodeSet) -> None:
         """Begin with partly used nodes; nodes of pilots count as whole."""
         self._sets = sets
-        self._rooms: list[tuple[NodeSet, NodeLeft] | None] = []  # None: replaced by a smaller one
+        self._rooms: list[Room | None] = []  # None: replaced by a smaller one
         for node in sets.nodes:
             if node.left is not None and node.state is NodeState.ALLOCATED:
                 bit = sets.bit_of[node.name]
                 if not bit & usable:
-                    self._rooms.append((bit, node.left))
+                    self._rooms.append(Room(bit, node.left))
         self._searched: dict[tuple[NodeSet, NodeLeft], int] = {}
 
     def find(self, demand: NodeDemand, share: NodeLeft) -> list[int]:
@@ -50,7 +57,7 @@ class Rooms:
             if len(positions) == demand.count:
                 break
             room = self._rooms[position]
-            if room is not None and not room[0] & ~demand.among and room[1].covers(share):
+            if room is not None and not room.among & ~demand.among and room.left.covers(share):
                 positions.append(position)
             elif not positions:
                 self._searched[key] = position + 1
@@ -61,7 +68,7 @@ class Rooms:
         room = self._rooms[position]
         if room is not None:
             self._rooms[position] = None
-            self._add(room[0], room[1].without(share))
+            self._add(room.among, room.left.without(share))
 
     def begin(self, demand: NodeDemand, share: NodeLeft) -> None:
         """Add as rooms what a job leaves of the whole nodes it starts on."""
@@ -76,7 +83,7 @@ class Rooms:
 
     def _add(self, among: NodeSet, left: NodeLeft) -> None:
         if left.cpus > 0:
-            self._rooms.append((among, left))
+            self._rooms.append(Room(among, left))
 
 
 class Feasibility:

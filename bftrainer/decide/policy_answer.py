@@ -178,9 +178,9 @@ def context_of(given: DecisionInput, policy: AllocationPolicy) -> Context:
 
 
 def _standing(record: TrainerRecord) -> Standing:
-    entry = _STANDINGS.get(record.trainer_id)
-    if entry is not None and entry[0] is record:
-        return entry[1]
+    record_before, standing = _STANDINGS.get(record.trainer_id, (None, None))
+    if standing is not None and record_before is record:
+        return standing
     standing = _make_standing(record)
     if len(_STANDINGS) >= _MOST_STANDINGS:
         _STANDINGS.clear()

@@ -47,10 +47,13 @@ def once_per_look(work: Callable[[Argument], Result]) -> Callable[[Argument], Re
     @wraps(work)
     def cached(argument: Argument) -> Result:
         nonlocal last
-        entry = last
-        if entry is None or entry[0] is not argument:
-            last = entry = argument, work(argument)
-        return entry[1]
+        if last is not None:
+            last_argument, result = last
+            if last_argument is argument:
+                return result
+        result = work(argument)
+        last = argument, result
+        return result
 
     return cached
 

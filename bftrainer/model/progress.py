@@ -109,13 +109,17 @@ class ProgressCurves:
 
     def _keep_for_note(self, trainer_id: str, curve: _Curve, row: _Row) -> None:
         """Keep the point if there is none of late of its size, and the last one of each size."""
-        before = curve.rows[-1] if curve.rows else None
-        is_resized = before is None or before.point[2] != row.point[2]
-        if before is not None and is_resized and before.point[0] > curve.noted_s:
-            curve.unnoted.append(before)
-        if is_resized or row.point[0] - curve.noted_s >= NOTED_S:
+        at_s, _, size = row.point
+        is_resized = True
+        if curve.rows:
+            before = curve.rows[-1]
+            before_s, _, size_before = before.point
+            is_resized = size_before != size
+            if is_resized and before_s > curve.noted_s:
+                curve.unnoted.append(before)
+        if is_resized or at_s - curve.noted_s >= NOTED_S:
             curve.unnoted.append(row)
-            curve.noted_s = row.point[0]
+            curve.noted_s = at_s
         if curve.unnoted:
             self._unnoted.add(trainer_id)
 
@@ -214,7 +218,8 @@ def _point_of(record: TrainerRecord, now_s: float) -> Point:
 
 def _tells(rows: Sequence[_Row], point: Point) -> bool:
     """Return whether a point is worth its place."""
+    at_s, _, size = point
     if not rows:
-        return point[2] > 0
-    at_s, _, size = rows[-1].point
-    return point[2] != size or (size > 0 and point[0] - at_s >= LEAST_S)
+        return size > 0
+    before_s, _, size_before = rows[-1].point
+    return size != size_before or (size > 0 and at_s - before_s >= LEAST_S)

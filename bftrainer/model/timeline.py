@@ -230,6 +230,7 @@ class NodeUses:
         if self._since_s is None or not (is_whole or is_new or counts != self._noted):
             return None
         self._noted = counts
+        give_backs, preemptions = counts
         names, news = list(self._names), self._newest if is_new else ()
         rows = [(index, use, who) for _, index, use, who in news]
         if is_whole:
@@ -238,8 +239,8 @@ class NodeUses:
             now_s=self.now_s,
             changes=tuple((names[index], USES[use].value, who) for index, use, who in rows),
             is_whole=is_whole,
-            give_backs=counts[0],
-            preemptions=counts[1],
+            give_backs=give_backs,
+            preemptions=preemptions,
         )
 
     def add(self, note: UsesNote) -> None:
@@ -341,10 +342,11 @@ class NodeUses:
         if index == len(self._now):
             self._now.append(_GONE)
             self._base.append(_GONE)
-            self._counts[_GONE[0]] += 1
+            self._counts[_GONE_USE] += 1
         if self._now[index] != state:
-            self._counts[self._now[index][0]] -= 1
-            self._counts[state[0]] += 1
+            (use_before, _), (use, _) = self._now[index], state
+            self._counts[use_before] -= 1
+            self._counts[use] += 1
             self._now[index] = state
             self._changes.append((number, (at_s, index, *state)))
 
@@ -363,4 +365,5 @@ class NodeUses:
 
 
 _NUMBER: Final[Mapping[NodeUse, int]] = {use: number for number, use in enumerate(USES)}
-_GONE: Final = (_NUMBER[NodeUse.UNAVAILABLE], "")
+_GONE_USE: Final = _NUMBER[NodeUse.UNAVAILABLE]
+_GONE: Final = (_GONE_USE, "")

@@ -79,9 +79,11 @@ def ask(message: bytes, retry_s: float) -> tuple[int, bytes, bytes] | None:
         except OSError:
             received = bytearray()
     line, _, body = bytes(received).partition(b"\n")
-    numbers = [int(word) for word in line.split()]
-    if len(numbers) == 3 and len(body) == numbers[1] + numbers[2]:
-        return numbers[0], body[: numbers[1]], body[numbers[1] :]
+    words = line.split()
+    if len(words) == 3:
+        status, n_out, n_err = map(int, words)
+        if len(body) == n_out + n_err:
+            return status, body[:n_out], body[n_out:]
     time.sleep(max(0.0, started + retry_s - time.monotonic()))
     return None
 

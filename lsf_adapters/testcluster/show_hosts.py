@@ -221,11 +221,12 @@ def bslots(batch: Batch, request: Request) -> Answer:
     if not windows:
         return Answer(out="No backfill window exists at this time\n")
     is_long = "l" in found.flags
+    n_slots = {name: n for name, (n, _) in free.items()}
     lines = [] if is_long else ["SLOTS          RUNTIME"]
     for n, length_s, names in windows:
         length = "UNLIMITED" if length_s is None else moments.words(length_s)
         if is_long:
-            where = " ".join(f"{free[name][0]}*{name}" for name in names)
+            where = " ".join(f"{n_slots[name]}*{name}" for name in names)
             lines += [f"SLOTS: {n}", f"RUNTIME: {length}", f"HOSTS: {where}", ""]
         else:
             lines.append(f"{n:<14} {length}")
@@ -237,6 +238,7 @@ def _windows(
 ) -> list[tuple[int, float | None, list[str]]]:
     """Every length of time for which some hosts are free, with all hosts free that long."""
     lengths = sorted({length for _, length in free.values() if length is not None})
+    n_slots = {name: n for name, (n, _) in free.items()}
     windows: list[tuple[int, float | None, list[str]]] = []
     least = int(found.values.get("n", "1"))
     for length in [*lengths, None]:
@@ -245,7 +247,7 @@ def _windows(
             for name, (_, own) in free.items()
             if own is None or (length is not None and own >= length)
         ]
-        n = sum(free[name][0] for name in names)
+        n = sum(n_slots[name] for name in names)
         if n >= least:
             windows.append((n, length, names))
     return windows

@@ -91,7 +91,9 @@ def bqueues(batch: Batch, request: Request) -> Answer:
         rule = "-" * 79
         texts = [_long(batch, queue, counts[queue.name]) for queue in queues]
         return Answer(out=f"{rule}\n".join(texts))
-    gap = ("  ", 15) if "w" in found.flags else ("   ", 14)
+    gap, width = "   ", 14
+    if "w" in found.flags:
+        gap, width = "  ", 15
     lines = [f"{'QUEUE_NAME':<15} {_HEADER.format(kind='')}SUSP "]
     for queue in queues:
         n = counts[queue.name]
@@ -99,7 +101,7 @@ def bqueues(batch: Batch, request: Request) -> Answer:
         state = _state(batch, queue)
         most = queue.max_slots_per_user or "-"
         lines.append(
-            f"{queue.name:<15} {queue.priority:>3}{gap[0]}{state:<{gap[1]}}   -"
+            f"{queue.name:<15} {queue.priority:>3}{gap}{state:<{width}}   -"
             f" {most:>4}    -    -" + "".join(f"{number:>6}" for number in numbers)
         )
     return Answer(out="\n".join(lines) + "\n")

@@ -6,6 +6,7 @@ import ast
 import json
 import re
 import shlex
+import textwrap
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
@@ -48,10 +49,11 @@ def problem(words: list[str]) -> str:
 
 
 def parsed(text: str) -> ast.Module:
+    dedented = textwrap.dedent(text)  # a field of a class stands as it does there
     try:
-        return ast.parse(text)
+        return ast.parse(dedented)
     except SyntaxError:  # a signature
-        return ast.parse(f"def {text.strip()}: ...")
+        return ast.parse(f"def {dedented.strip()}: ...")
 
 
 def test_commands_name_verbs_and_options_that_exist() -> None:

@@ -104,16 +104,21 @@ def _fragments(
     node_types: Iterable[Any] | None = None,
     partitions: Iterable[Any] | None = None,
 ) -> Fragments:
-    span = [] if span_s is None else [float(at_s) for at_s in span_s]
-    if len(span) not in {0, 2}:
-        raise malformed(path, None, "its span is not a begin and an end")
+    span: tuple[float, float] | None = None
+    if span_s is not None:
+        instants_s = [float(at_s) for at_s in span_s]
+        if len(instants_s) not in {0, 2}:
+            raise malformed(path, None, "its span is not a begin and an end")
+        if instants_s:
+            begin_s, until_s = instants_s
+            span = begin_s, until_s
     return make_fragments(
         names=[str(name) for name in names],
         node=node,
         start_s=start_s,
         end_s=end_s,
         observed_s=observed_s,
-        span_s=(span[0], span[1]) if span else None,
+        span_s=span,
         is_unfillable=unfillable,
         node_types=None if node_types is None else [str(kind) for kind in node_types],
         partitions=None if partitions is None else [str(name) for name in partitions],

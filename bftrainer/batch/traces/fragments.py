@@ -67,9 +67,10 @@ class UsedNodes:
 
     def node_seconds(self, span_s: tuple[float, float]) -> float:
         """Return the integral over a time."""
-        inside = (self.at_s > span_s[0]) & (self.at_s < span_s[1])
-        begins_s = np.concatenate(([span_s[0]], self.at_s[inside]))
-        lengths_s = np.diff(np.append(begins_s, span_s[1]))
+        begin_s, end_s = span_s
+        inside = (self.at_s > begin_s) & (self.at_s < end_s)
+        begins_s = np.concatenate(([begin_s], self.at_s[inside]))
+        lengths_s = np.diff(np.append(begins_s, end_s))
         place = np.searchsorted(self.at_s, begins_s, side="right")
         n_nodes = np.concatenate(([0], self.n_nodes))[place]
         return float((lengths_s * n_nodes).sum())
@@ -107,7 +108,8 @@ class Fragments:
     @property
     def duration_s(self) -> float:
         """The length of the observation."""
-        return self.span_s[1] - self.span_s[0]
+        begin_s, end_s = self.span_s
+        return end_s - begin_s
 
     def node_seconds(self) -> float:
         """Return the integral of the pool's size over time (eq. 17, in node-seconds)."""
@@ -146,8 +148,9 @@ class Fragments:
             TraceError: BFT-4005, there are no such nodes or the trace is shorter.
         """
         first, stop, step = nodes.indices(len(self.names))
-        begin_s = self.span_s[0] if start_s is None else start_s
-        end_s = self.span_s[1] if hours is None else begin_s + hours * HOUR_S
+        first_s, last_s = self.span_s
+        begin_s = first_s if start_s is None else start_s
+        end_s = last_s if hours is None else begin_s + hours * HOUR_S
         if step != 1 or stop <= first:
             shown = ":".join("" if one is None else str(one) for one in (nodes.start, nodes.stop))
             raise TraceError(
@@ -156,12 +159,12 @@ class Fragments:
                 "Choose first:stop with step 1, counting from 0.",
             )
         edge_s = min(EDGE_MOST_S, EDGE_SHARE * (end_s - begin_s))
-        if begin_s >= self.span_s[0] - edge_s and end_s <= self.span_s[1] + edge_s:
-            begin_s, end_s = max(begin_s, self.span_s[0]), min(end_s, self.span_s[1])
-        if not self.span_s[0] <= begin_s < end_s <= self.span_s[1]:
+        if begin_s >= first_s - edge_s and end_s <= last_s + edge_s:
+            begin_s, end_s = max(begin_s, first_s), min(end_s, last_s)
+        if not first_s <= begin_s < end_s <= last_s:
             raise TraceError(
                 "BFT-4005",
-                f"The trace covers {self.span_s[0]:.0f} to {self.span_s[1]:.0f} s, "
+                f"The trace covers {first_s:.0f} to {last_s:.0f} s, "
                 f"not {begin_s:.0f} to {end_s:.0f} s.",
                 "Choose --start and --hours inside the trace.",
             )

@@ -79,13 +79,13 @@ def _least_limits(
 
     Whatever stays idle for that long is fillable.
     """
-    begin_s = trace.span_s[0]
+    begin_s, until_s = trace.span_s
     is_there = (pending.from_s < pending.to_s) & (pending.to_s > begin_s)
     known = np.flatnonzero(is_there & np.isfinite(pending.limit_s))
     moments = [trace.start_s, trace.end_s, pending.to_s[known]]
     moments.append(np.maximum(pending.from_s[known], begin_s))
     at_s = np.unique(np.concatenate([[begin_s], *moments]))
-    at_s = at_s[at_s < trace.span_s[1]]
+    at_s = at_s[at_s < until_s]
     queue = _Queue()
     ends: list[float] = []  # of the fragments idle now, ascending
     comes = _Agenda(at_s, np.maximum(pending.from_s[known], begin_s), known)
@@ -305,7 +305,8 @@ def neighbours(indices: Iterable[int]) -> list[tuple[int, int]]:
     ranges: list[tuple[int, int]] = []
     for index in sorted(set(indices)):
         if ranges and sum(ranges[-1]) == index:
-            ranges[-1] = (ranges[-1][0], ranges[-1][1] + 1)
+            first, count = ranges.pop()
+            ranges.append((first, count + 1))
         else:
             ranges.append((index, 1))
     return ranges
@@ -344,9 +345,10 @@ def idle_fragments(
         notes=table.notes,
         source=table.path.name,
     )
+    _, until_s = span_s
     pending = Pending(
         from_s=np.array(table.wait_from_s),
-        to_s=np.minimum(np.array(table.wait_to_s), span_s[1]),
+        to_s=np.minimum(np.array(table.wait_to_s), until_s),
         n_nodes=np.array(table.wait_nodes, dtype=np.int64),
         limit_s=np.array(table.wait_limit_s),
     )
@@ -479,22 +481,22 @@ def _gaps_of(
     node = node.astype(np.int32)
     # Two sentinels of length 0 per node give the gaps before its first and after its last job.
     everyone = np.arange(nodes.start, nodes.stop, dtype=np.int32)
-    opens, closes = np.full(len(nodes), span_s[0]), np.full(len(nodes), span_s[1])
+    begin_s, until_s = span_s
+    opens, closes = np.full(len(nodes), begin_s), np.full(len(nodes), until_s)
     node = np.concatenate((node, everyone, everyone))
     begin = np.concatenate((starts[run], opens, closes))
     end = np.concatenate((ends[run], opens, closes))
     order = np.lexsort((begin, node))
     node, begin, end = node[order], begin[order], end[order]
-    busy_until = _running_maximum(node, end, span_s)
+    busy_until = _running_maximum(node, end, until_s)
     gap = np.flatnonzero((node[1:] == node[:-1]) & (begin[1:] > busy_until[:-1]))
     return node[gap], busy_until[gap], begin[gap + 1]
 
 
-def _running_maximum(node: Indices, end: Times, span_s: tuple[float, float]) -> NDArray[np.float64]:
-    """Return the latest end so far of each node."""
-    at = np.unique(end, return_inverse=True)
-    values, rank = at[0], at[1].astype(np.int64)
-    lifted = rank + node.astype(np.int64) * len(values)
+def _running_maximum(node: Indices, end: Times, until_s: float) -> NDArray[np.float64]:
+    """Return the latest end so far of each node, at most ``until_s``."""
+    values, rank = np.unique(end, return_inverse=True)
+    lifted = rank.astype(np.int64) + node.astype(np.int64) * len(values)
     highest: NDArray[np.int64] = np.maximum.accumulate(lifted)
     latest: Times = values[highest - node.astype(np.int64) * len(values)]
-    return np.minimum(latest, span_s[1])
+    return np.minimum(latest, until_s)

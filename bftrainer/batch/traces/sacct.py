@@ -207,7 +207,9 @@ class _Reader:
             return _Times(eligible_s, start_s, end_s)
         took_s = float(elapsed) + (duration_s(row.get("Suspended", "") or "0") or 0.0)
         instants = iso_instants(starts, self._zone), iso_instants(ends, self._zone)
-        fitting = [pair for pair in product(*instants) if pair[1] - pair[0] == took_s]
+        fitting = [
+            (begin_s, at_s) for begin_s, at_s in product(*instants) if at_s - begin_s == took_s
+        ]
         if (start_s, end_s) not in fitting and fitting:
             start_s, end_s = fitting[0]
         self._n_jumps += not fitting and abs(end_s - start_s - took_s) == CLOCK_CHANGE_S

@@ -110,8 +110,12 @@ def ramp_warnings(used: UsedNodes, span_s: tuple[float, float]) -> list[str]:
     """
     if len(used.at_s) < RAMP_LEAST_CHANGES:
         return []
-    edges = np.linspace(span_s[0], span_s[1], RAMP_PARTS + 1).tolist()
-    means = [used.node_seconds(part) / (part[1] - part[0]) for part in pairwise(edges)]
+    begin_s, end_s = span_s
+    edges = np.linspace(begin_s, end_s, RAMP_PARTS + 1).tolist()
+    means = []
+    for from_s, to_s in pairwise(edges):
+        means.append(used.node_seconds((from_s, to_s)) / (to_s - from_s))
+    hours = (end_s - begin_s) / RAMP_PARTS / HOUR_S
     warnings = []
     for edge, order, way in (
         ("beginning", means, "a later --start"),
@@ -119,7 +123,6 @@ def ramp_warnings(used: UsedNodes, span_s: tuple[float, float]) -> list[str]:
     ):
         quiet = float(np.quantile(order[1:], RAMP_QUIET))
         if order[0] < RAMP_SHARE * quiet:
-            hours = (edges[1] - edges[0]) / HOUR_S
             warnings.append(
                 f"in the {hours:.1f} h at the {edge} {order[0]:.1f} nodes are in use, in quiet "
                 f"hours of the rest {quiet:.1f}: jobs may be missing there, and their nodes look "

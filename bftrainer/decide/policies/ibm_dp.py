@@ -105,7 +105,8 @@ def _is_due(round_s: float | None, period_s: float, now_s: float) -> bool:
 def _stops(pool: PoolView) -> bool:
     """Return whether a trainer has nodes, but fewer than n_min."""
     for j, names in enumerate(pool.present):
-        if len(names) and _home(pool, j)[1] < pool.trainers[j].n_min:
+        _, n_there = _home(pool, j)
+        if len(names) and n_there < pool.trainers[j].n_min:
             return True
     return False
 

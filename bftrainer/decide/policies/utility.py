@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 
 from bftrainer.decide.policies.base import About, Context, Decided, Policy, Standing, Traits
 from bftrainer.decide.policies.competition import Climb, Climber
@@ -43,9 +43,11 @@ class UtilityOptions:
             raise ValueError("utility needs at least one pair of seconds and dollars")
         if not all(abs(number) <= LARGEST for number in chain.from_iterable(self.utility)):
             raise ValueError("utility needs pairs of finite seconds and dollars")
-        pairs = list(zip(self.utility, self.utility[1:], strict=False))
-        if any(late[0] <= early[0] or late[1] > early[1] for early, late in pairs):
-            raise ValueError("utility needs pairs of rising seconds and of dollars that never rise")
+        for (early_s, early_dollars), (late_s, late_dollars) in pairwise(self.utility):
+            if late_s <= early_s or late_dollars > early_dollars:
+                raise ValueError(
+                    "utility needs pairs of rising seconds and of dollars that never rise"
+                )
 
     def payoffs(self, trainers: Iterable[ProblemTrainer], context: Context) -> list[Payoff | None]:
         """Return the trainers' payoffs; None where a completion time cannot be told."""

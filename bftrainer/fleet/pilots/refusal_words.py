@@ -165,7 +165,8 @@ def waiting(reason: str) -> str:
 def waiting_sentences(reasons: Iterable[str]) -> tuple[str, ...]:
     """Say it of all pilots of a trainer that are pending, by their reasons."""
     sentences, counts = [], Counter(reasons)
-    for reason, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+    for reason in sorted(counts, key=lambda reason: (-counts[reason], reason)):
+        count = counts[reason]
         subject = f"{count} of its pilots wait"
         if count == 1:
             subject = "1 of its pilots waits"
