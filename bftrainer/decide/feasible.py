@@ -29,7 +29,7 @@ TOO_FEW: Final = "Too few nodes for it are free or ours."
 Placed = tuple[Job, NodeDemand]
 
 
-class Room(NamedTuple):
+class NodeRoom(NamedTuple):
     """What is left of a node that jobs use in part."""
 
     among: NodeSet  # it is one of these
@@ -42,12 +42,12 @@ class Rooms:
     def __init__(self, sets: NodeSets, usable: NodeSet) -> None:
         """Begin with partly used nodes; nodes of pilots count as whole."""
         self._sets = sets
-        self._rooms: list[Room | None] = []  # None: replaced by a smaller one
+        self._rooms: list[NodeRoom | None] = []  # None: replaced by a smaller one
         for node in sets.nodes:
             if node.left is not None and node.state is NodeState.ALLOCATED:
                 bit = sets.bit_of[node.name]
                 if not bit & usable:
-                    self._rooms.append(Room(bit, node.left))
+                    self._rooms.append(NodeRoom(bit, node.left))
         self._searched: dict[tuple[NodeSet, NodeLeft], int] = {}
 
     def find(self, demand: NodeDemand, share: NodeLeft) -> list[int]:
@@ -83,7 +83,7 @@ class Rooms:
 
     def _add(self, among: NodeSet, left: NodeLeft) -> None:
         if left.cpus > 0:
-            self._rooms.append(Room(among, left))
+            self._rooms.append(NodeRoom(among, left))
 
 
 class Feasibility:

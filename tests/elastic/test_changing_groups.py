@@ -359,15 +359,19 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 def test_groups_come_along_over_joins_and_restarts(
     tmp_path: Path, template: TemplateProcess
 ) -> None:
-    expected = thawed(tmp_path / "alone", template)
+    expected = thawed(tmp_path / "alone", template, epochs=12)
     directory = tmp_path / "moved"
     directory.mkdir()
-    arguments = [json.dumps({"delay_s": 0.05})]
+    arguments = [json.dumps({"delay_s": 0.1, "epochs": 12})]
+    hold = directory / "hold"  # while it is there, nobody trains: a joiner may take its time
     with Controller(directory, template) as c:
         ids = c.begin(THAWING, arguments)
         for step in (18, 27, 32):  # of 5 in an epoch: a group more, the neck frozen, a group fewer
             c.trained_to(step)
+            hold.touch()
             joiners = c.start(THAWING, arguments)
+            c.warm(joiners)
+            hold.unlink()
             c.form([*ids, *joiners], new=joiners)
             c.trained_to(step + 1)
             c.park()

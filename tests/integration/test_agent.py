@@ -465,6 +465,7 @@ def test_the_time_limit_comes(tmp_path: Path) -> None:
     async def scenario(lab: Lab) -> None:
         daemon = await lab.start_daemon()
         for limit_s in (8.0, 80.0):  # where starting is slow, the first ends before it connects
+            lab.config_file.unlink(missing_ok=True)
             lab.start_agent(end_s=time.time() + limit_s)
             assert await lab.agent_ended() == 0
             if daemon.of(Leaving):

@@ -91,8 +91,10 @@ def test_loss_and_gpus_of_a_training_are_told_and_replayed(
         assert "training loss 4" in shown
 
         def drawn() -> bool:
-            [live] = site.client.timeline(None).curves
-            return (4.0, 25.0) in zip(live.losses, live.gpu_uses, strict=False)
+            for curve in site.client.timeline(None).curves:  # none before its first point
+                if (4.0, 25.0) in zip(curve.losses, curve.gpu_uses, strict=False):
+                    return True
+            return False
 
         wait_for(drawn, what="a point with both in the curve")
         (tmp_path / "one" / "end").touch()

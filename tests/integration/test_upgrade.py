@@ -138,7 +138,7 @@ def digits(out: Path) -> TrainerSpec:
         name="digits",
         user=getpass.getuser(),
         script=train_digits.__file__,
-        args=("--out", str(out), "--epochs", str(EPOCHS), "--sample-ms", "2"),
+        args=("--out", str(out), "--epochs", str(EPOCHS), "--sample-ms", "8"),
         cwd=str(out),
         interpreter=sys.executable,
         n_min=1,
