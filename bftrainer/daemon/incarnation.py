@@ -63,7 +63,7 @@ class Incarnation:
     """Composes the parts and runs the loops; all in one event loop."""
 
     def __init__(self, ground: Ground, journal: Journal, keys: KeyPair) -> None:
-        """Go on where the journal ends; ``listen`` has to follow."""
+        """Go on where the journal ends; ``open`` has to follow."""
         self.ground, self.journal = ground, journal
         self.started_s = ground.clock()
         self.number = journal.begin_incarnation()
