@@ -17,7 +17,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from types import MappingProxyType
 from typing import Final
 
@@ -170,7 +169,8 @@ def suited(problem: Problem, given: DecisionInput, warm_up_s: float = 0.0) -> Pr
         requests.append(asked(spec))
     node_by_name = census_of(given.snapshot).by_name
     barred = barred_from(given)
-    classes = Classes(map(attrgetter("name"), problem.nodes), node_by_name, requests, barred)
+    names = [node.name for node in problem.nodes]
+    classes = Classes(names, node_by_name, requests, barred)
     # A trainer of which no node trains yet has the type of its joining nodes.
     held_nodes = set[str]()
     for pilot in given.pilots:
@@ -195,8 +195,8 @@ def suited(problem: Problem, given: DecisionInput, warm_up_s: float = 0.0) -> Pr
         if warm_up_s:
             trainer = replace(trainer, warm_up_s=warm_up_s)  # noqa: PLW2901
         if not (classes.is_one and choice.classes):
-            names = tuple(map(attrgetter("name"), choice.classes))
-            trainer = replace(trainer, eligible=names or NOTHING, mixes_classes=choice.mixes)  # noqa: PLW2901
+            accepted = tuple([node_class.name for node_class in choice.classes]) or NOTHING
+            trainer = replace(trainer, eligible=accepted, mixes_classes=choice.mixes)  # noqa: PLW2901
         trainers.append(trainer)
     if not trainers:
         return None

@@ -7,9 +7,8 @@ node with an invalid number is left out by name, as if a decision had failed on 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import MISSING, fields, replace
-from operator import attrgetter
 from typing import Final, TypeVar, cast
 
 from bftrainer.model.canonical import CanonicalError, encoder, to_plain
@@ -18,11 +17,6 @@ from bftrainer.model.decision import DecisionInput, Kind, Known, LeftOut
 from milp.plain import field_hints
 
 T = TypeVar("T")
-NAME_OF: Final[Mapping[Kind, Callable[[object], str]]] = {
-    Kind.NODE: attrgetter("name"),
-    Kind.REQUEST: attrgetter("job_id"),
-    Kind.TRAINER: attrgetter("trainer_id"),
-}
 WHAT_TO_DO: Final = (
     "It gets no nodes, and the others are decided without it. It is tried again every minute;"
     " cancel it and submit it with other sizes, weight or curve."
@@ -61,12 +55,11 @@ def names_of(given: DecisionInput, kind: Kind) -> Sequence[str]:
     """Return the names of a kind in the input."""
     match kind:
         case Kind.REQUEST:
-            ordinary_jobs = filter(_is_ordinary, given.snapshot.jobs or ())
-            return list(map(NAME_OF[kind], ordinary_jobs))
+            return [job.job_id for job in given.snapshot.jobs or () if job.is_ordinary]
         case Kind.TRAINER:
-            return list(map(NAME_OF[kind], given.trainers))
+            return [record.trainer_id for record in given.trainers]
         case Kind.NODE:
-            return list(map(NAME_OF[kind], given.snapshot.nodes or ()))
+            return [node.name for node in given.snapshot.nodes or ()]
     return [given.settings.policy]
 
 
@@ -86,10 +79,6 @@ def without_the_gone(given: DecisionInput) -> DecisionInput:
     if len(still_out) == len(left_out):
         return given
     return replace(given, memory=replace(given.memory, left_out=still_out))
-
-
-def _is_ordinary(job: Job) -> bool:
-    return job.is_ordinary
 
 
 def _unclear(job: Job) -> Job:
@@ -117,15 +106,14 @@ def writable(given: DecisionInput) -> DecisionInput:
     """
     snapshot, now_s = given.snapshot, given.now_s
     out: dict[str, LeftOut] = {}
-    for kind, parts in (
-        (Kind.NODE, snapshot.nodes or ()),
-        (Kind.REQUEST, filter(_is_ordinary, snapshot.jobs or ())),
-        (Kind.TRAINER, given.trainers),
+    for kind, named_parts in (
+        (Kind.NODE, [(node.name, node) for node in snapshot.nodes or ()]),
+        (Kind.REQUEST, [(job.job_id, job) for job in snapshot.jobs or () if job.is_ordinary]),
+        (Kind.TRAINER, [(record.trainer_id, record) for record in given.trainers]),
     ):
-        name_of = NAME_OF[kind]
-        for part in parts:
+        for name, part in named_parts:
             if why := _why_not(part):
-                item = LeftOut(kind=kind, name=name_of(part), reason=why, since_s=now_s)
+                item = LeftOut(kind=kind, name=name, reason=why, since_s=now_s)
                 out[item.key] = item
     memory = _kept(given.memory)
     given = replace(given, memory=memory)

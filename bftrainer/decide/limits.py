@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from operator import attrgetter
 
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.end_cost import leave_to_jobs
@@ -67,7 +66,7 @@ def _within(draft: Draft, limit: _Limit) -> Draft:
     too_many = cheapest(
         count - len(free_nodes), our_nodes, draft.pick, draft.memory.assignment, released_nodes
     )
-    why = dict.fromkeys(map(attrgetter("name"), (*free_nodes, *too_many)), limit.reason)
+    why = {node.name: limit.reason for node in (*free_nodes, *too_many)}
     releases = [Release(pilot_id=n.pilot_id, node=n.name, reason=limit.reason) for n in too_many]
     remaining_pool = pool.without(why)
     return replace(draft.releasing(releases, is_held_off=False), pool=remaining_pool)

@@ -41,7 +41,7 @@ from bftrainer.model.decision import DecisionInput
 from bftrainer.model.errors import BftError
 from bftrainer.model.trainer import TrainerRecord
 from milp.check import find_violations
-from milp.problem import Objective, Problem, ProblemTrainer
+from milp.problem import Objective, Problem
 
 _MOST_STANDINGS: Final = 4096
 # The last one of each trainer: those that wait do not change between decisions.
@@ -130,13 +130,9 @@ def _on_any(policy: AllocationPolicy, problem: Problem) -> list[OnProblem]:
     constraints: list[OnProblem] = []
     if problem.caps or not traits.keeps_caps:
         constraints.append(WithinCaps(is_kept_by_policy=traits.keeps_caps))
-    if not traits.keeps_sizes or any(map(_sizes_of, problem.trainers)):
+    if not traits.keeps_sizes or any(trainer.sizes for trainer in problem.trainers):
         constraints.append(InSizes(is_kept_by_policy=traits.keeps_sizes))
     return constraints
-
-
-def _sizes_of(trainer: ProblemTrainer) -> tuple[int, ...]:
-    return trainer.sizes
 
 
 def _allocated(
@@ -145,9 +141,8 @@ def _allocated(
     """Return what the policy makes of what is offered, with what trainers keep."""
     memory, policy = offer.memory, offer.policy
     if policy is None:
-        assignment = dict(memory.assignment)
-        for node in memory.assignment.keys() - {node.name for node in offer.pool.nodes}:
-            del assignment[node]
+        in_pool = {node.name for node in offer.pool.nodes}
+        assignment = {node: owner for node, owner in memory.assignment.items() if node in in_pool}
         return Settlement(assignment=assignment, memory=memory)
     problem = offer.problem()
     if problem is None:
@@ -239,7 +234,7 @@ def _violations(problem: Problem, decided: Decided, now_s: float) -> list[str]:
     if violations:
         return violations
     if order:
-        entering = map(trainers.__getitem__, in_order(trainers, order))
+        entering = [trainers[trainer_id] for trainer_id in in_order(trainers, order)]
         problem = replace(problem, trainers=tuple(entering))
     sizes = decided.allocation.sizes()
     for name in decided.dropped:

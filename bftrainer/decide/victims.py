@@ -155,7 +155,7 @@ def cheapest(
     victims = list(itertools.chain.from_iterable(at_no_cost))[:count]
     if missing := min(count - len(victims), len(of_trainers)):
         victims += sorted(pick(missing, of_trainers, gone))
-    return list(map(by_name.__getitem__, victims))
+    return [by_name[name] for name in victims]
 
 
 def first_by_name(

@@ -91,7 +91,7 @@ class WhatIf:
     def _effect(self, trainer_id: str, names: tuple[str, ...]) -> ConstraintEffect:
         return ConstraintEffect(
             names=names,
-            meanings=tuple(map(self._words.__getitem__, names)),
+            meanings=tuple([self._words[name] for name in names]),
             nodes=tuple(sorted(_nodes_of(trainer_id, self.assignment))),
             nodes_without=tuple(sorted(_nodes_of(trainer_id, self._without(set(names)) or {}))),
         )

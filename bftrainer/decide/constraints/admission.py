@@ -48,8 +48,9 @@ class Admission(Constraint[Problem, Decided]):
         offered = self.admit(problem)
         decided = ask(offered)
         if offered is not problem and not decided.order:
-            order = tuple(map(_id_of, offered.trainers[: offered.p_jmax]))
-            decided = replace(decided, order=order)
+            entering = offered.trainers[: offered.p_jmax]
+            order = [trainer.trainer_id for trainer in entering]
+            decided = replace(decided, order=tuple(order))
         turn_s = self.wake_at_s(offered)
         if turn_s is None:
             return decided
@@ -80,10 +81,6 @@ class Admission(Constraint[Problem, Decided]):
         if half_life_s is None or admitted.p_jmax >= len(admitted.trainers):
             return None
         return self.now_s + LOOKS * half_life_s
-
-
-def _id_of(trainer: ProblemTrainer) -> str:
-    return trainer.trainer_id
 
 
 class _Room:

@@ -103,7 +103,8 @@ class PricedSwaps(Constraint[Problem, Decided]):
 
 def _worth(allocation: Allocation, problem: Problem, owners: Owners, cost_s: float) -> float:
     """Return the worth of an allocation less the price of its swaps."""
-    swaps = Counter(map(allocation.assignment.__getitem__, owners.swaps(allocation.assignment)))
+    assignment = allocation.assignment
+    swaps = Counter([assignment[node] for node in owners.swaps(assignment)])
     in_pool, sizes = {node.name for node in problem.nodes}, allocation.sizes()
     prices = []
     for trainer in problem.trainers:

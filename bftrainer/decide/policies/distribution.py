@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from operator import sub
 
 from bftrainer.decide.policies.base import Decided
 from bftrainer.model.decision import Term
@@ -108,7 +107,7 @@ class Handing:
         n_max = self.trainers[j].n_max
         if self._keeps_all(j, available):
             return min(n_max, sum(available))
-        return min(n_max, sum(map(min, held_by_class, available)))
+        return min(n_max, _common(held_by_class, available))
 
     def could_have(self, j: int) -> int:
         """Most nodes it can have while the others keep theirs, in any class it may choose."""
@@ -154,14 +153,15 @@ class Handing:
     def _keeps_all(self, j: int, available: Sequence[int]) -> bool:
         """Return whether it can keep all the nodes it has, which one that grows must."""
         held_by_class = self.pool.held[j]
-        return sum(map(min, held_by_class, available)) == len(self.pool.present[j])
+        return _common(held_by_class, available) == len(self.pool.present[j])
 
     def _mixed(self, j: int, size: int, available: Sequence[int]) -> list[int]:
         """Nodes by class: those it has first, then of the classes with most left."""
         held_by_class, split, need = self.pool.held[j], [0] * len(available), size
         if self._keeps_all(j, available) and size >= len(self.pool.present[j]):
             split, need = list(held_by_class), size - sum(held_by_class)
-            spare = list(map(sub, available, held_by_class))
+            pairs = zip(available, held_by_class, strict=True)
+            spare = [n_available - n_held for n_available, n_held in pairs]
         else:
             spare = list(map(min, available, held_by_class))
         for k in sorted(range(len(available)), key=lambda k: -spare[k]):
@@ -210,7 +210,7 @@ class Handing:
             node_price=0.0,
             solver=name,
         )
-        ids_in_line = tuple(map(ids.__getitem__, in_line))
+        ids_in_line = tuple([ids[j] for j in in_line])
         stopped = dict.fromkeys(ids_in_line[self.problem.p_jmax :], NO_MARGINAL)
         allocation = replace(allocation, marginals={**allocation.marginals, **stopped})
         return Decided(
@@ -219,6 +219,11 @@ class Handing:
             order=ids_in_line,
             terms={trainer_id: terms(j) for j, trainer_id in enumerate(ids)},
         )
+
+
+def _common(held_by_class: Sequence[int], available: Sequence[int]) -> int:
+    """Return how many of its nodes it can keep, over all classes."""
+    return sum(map(min, held_by_class, available))
 
 
 def _classes_of(accepts: Iterable[bool]) -> list[int]:

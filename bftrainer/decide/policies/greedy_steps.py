@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import add
 from typing import NamedTuple
 
 from bftrainer.decide.policies.base import Context
@@ -110,7 +109,8 @@ def fair_sizes(handing: Handing, among: Sequence[int]) -> list[float]:
     """
     accept = [0] * len(handing.counts)
     for j in among:
-        accept = list(map(add, accept, handing.pool.accepts[j]))
+        for k in handing.accepted(j):
+            accept[k] += 1
     sizes: list[float] = []
     for j, trainer in enumerate(handing.trainers):
         share = math.fsum([handing.counts[k] / max(1, accept[k]) for k in handing.accepted(j)])

@@ -56,7 +56,7 @@ def _allocate(problem: Problem, context: Context, /) -> Decided:
     validate(problem)
     options, state = context.options, context.state or {"entered": [], "round_s": None}
     # One that is no part of this problem, because its nodes are fixed for now, keeps its place.
-    before = list(filter(context.trainers.__contains__, state["entered"]))
+    before = [trainer_id for trainer_id in state["entered"] if trainer_id in context.trainers]
     line = _line(problem, before)
     pool = view_pool(replace(_ordered(problem, line), p_jmax=len(line)))
     is_round = _is_due(state["round_s"], options.period_s, context.now_s) or _stops(pool)
@@ -82,7 +82,7 @@ def _allocate(problem: Problem, context: Context, /) -> Decided:
 def _line(problem: Problem, entered: Sequence[str]) -> list[str]:
     """Return trainers that have entered, in that order, then others with nodes, then all others."""
     trainers = _by_id(problem)
-    line = dict.fromkeys(filter(trainers.__contains__, entered))
+    line = dict.fromkeys([trainer_id for trainer_id in entered if trainer_id in trainers])
     for trainer_id, trainer in trainers.items():
         if trainer.current:
             line.setdefault(trainer_id)
@@ -91,7 +91,7 @@ def _line(problem: Problem, entered: Sequence[str]) -> list[str]:
 
 def _ordered(problem: Problem, order: Sequence[str]) -> Problem:
     trainers = _by_id(problem)
-    return replace(problem, trainers=tuple(map(trainers.__getitem__, order)))
+    return replace(problem, trainers=tuple([trainers[trainer_id] for trainer_id in order]))
 
 
 def _by_id(problem: Problem) -> dict[str, ProblemTrainer]:

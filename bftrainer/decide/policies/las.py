@@ -67,7 +67,7 @@ def _tiresias(problem: Problem, context: Context, /) -> Decided:
     for trainer in problem.trainers:
         standing = context.trainers[trainer.trainer_id]
         attained_node_s[trainer.trainer_id] = standing.attained_node_s
-    second = list(filter(attained_node_s.__contains__, context.state or ()))
+    second = [trainer_id for trainer_id in context.state or () if trainer_id in attained_node_s]
     for trainer_id, node_s in attained_node_s.items():
         if node_s >= threshold_node_s and trainer_id not in second:
             second.append(trainer_id)

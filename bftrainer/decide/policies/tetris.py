@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from operator import mul
 
 import numpy as np
 import numpy.typing as npt
@@ -121,7 +120,7 @@ def _demand(handing: Handing, size: int, j: int, k: int) -> list[float]:
         demand = [0.0] * len(counts)
         demand[k] = float(size)
         return demand
-    offered = list(map(mul, counts, accepts))
+    offered = [count * accepted for count, accepted in zip(counts, accepts, strict=True)]
     return [size * count / sum(offered) for count in offered]
 
 

@@ -188,7 +188,7 @@ def _joint(requests: list[JobNeeds]) -> JobNeeds:
         else:
             limit_s = max(limit_s, request.limit_s)
     ways: list[tuple[NodeDemand, ...]] = []
-    choices = itertools.product(*map(attrgetter("ways"), requests))
+    choices = itertools.product(*[request.ways for request in requests])
     for way in itertools.islice(choices, MOST_WAYS):
         demands = itertools.chain(*way)
         ways.append(tuple(demands))

@@ -179,7 +179,7 @@ def add(
             del by_size[min(by_size, key=lambda n: (by_size[n].seen_s, n))]
         before = SizeThroughput(size=size, batch=batch)
     by_size[size, batch] = _fold(before, samples_per_s, now_s)
-    return tuple(map(by_size.__getitem__, sorted(by_size)))
+    return tuple([by_size[key] for key in sorted(by_size)])
 
 
 def _fold(before: SizeThroughput, samples_per_s: float, now_s: float) -> SizeThroughput:

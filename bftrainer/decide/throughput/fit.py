@@ -20,7 +20,6 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import combinations, pairwise
-from operator import truediv
 from typing import Final, NamedTuple
 
 from milp.portable import (
@@ -292,7 +291,7 @@ def fitted_parts(
     scale = 1.0 / geometric_mean(off)
     parts = [part * scale for part in guess]
     for _ in range(_ROUNDS):
-        pulled, towards = list(map(list.copy, normal)), right.copy()
+        pulled, towards = [row.copy() for row in normal], right.copy()
         for i, (deviation, part) in enumerate(zip(spread, guess, strict=True)):
             force = 1.0 / (deviation * scale * deviation * scale)
             if i == 0:
@@ -321,7 +320,7 @@ def _least_squares(normal: list[Floats], right: Floats) -> Floats:
     every = range(len(right))
     unit = [math.sqrt(normal[i][i]) for i in every]  # the parts differ by orders of magnitude
     normal = [_in_units(normal[i], unit, unit[i]) for i in every]
-    right = list(map(truediv, right, unit))
+    right = [value / part for value, part in zip(right, unit, strict=True)]
     x, free = [0.0] * len(right), set[int]()
     least_slope = 1e-9 * max(map(abs, right))
     for _ in range(4 * len(right)):
@@ -343,7 +342,7 @@ def _least_squares(normal: list[Floats], right: Floats) -> Floats:
                 if i not in free:
                     x[i] = 0.0
         x = solution
-    return list(map(truediv, x, unit))
+    return [value / part for value, part in zip(x, unit, strict=True)]
 
 
 def _solved(normal: list[Floats], right: Floats, free: Sequence[int]) -> Floats:
@@ -355,7 +354,7 @@ def _solved(normal: list[Floats], right: Floats, free: Sequence[int]) -> Floats:
         scaled: Floats = []  # this row of L·D
         for before, j in zip(lower, free[:at], strict=True):
             scaled.append(normal[i][j] - sum_of_products(scaled, before))
-        lower.append(list(map(truediv, scaled, pivots)))
+        lower.append([value / pivot for value, pivot in zip(scaled, pivots, strict=True)])
         pivots.append(normal[i][i] - sum_of_products(scaled, lower[at]))
         x[i] = right[i] - sum_of_products(lower[at], [x[j] for j in free[:at]])
     for at in range(len(free) - 1, -1, -1):

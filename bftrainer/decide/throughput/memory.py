@@ -61,9 +61,10 @@ def memory_use(
     for samples, peak in measured:
         peak_of[samples] = max(peak, peak_of.get(samples, 0))
     rising = sorted(peak_of)
+    peaks = [peak_of[samples] for samples in rising]
     return MemoryUse(
         samples=tuple(rising),
-        peak_bytes=tuple(accumulate(map(peak_of.__getitem__, rising), max)),
+        peak_bytes=tuple(accumulate(peaks, max)),
         passes=tuple(passes),
         failed=failed,
     )
