@@ -122,31 +122,31 @@ def split(problem: Problem) -> list[Problem]:
     if len(classes) < 2:
         return [problem]
     class_of = {node.name: node.eligibility for node in problem.nodes}
-    groups: list[ProblemPart] = []
+    parts: list[ProblemPart] = []
     for trainer in problem.trainers[: problem.p_jmax]:
         # What it holds counts for C_j, accepted or not.
-        own = {class_of[name] for name in trainer.current if name in class_of}
-        own |= classes.keys() & trainer.eligible if trainer.eligible else classes.keys()
-        names = {trainer.trainer_id}
-        apart = []
-        for group in groups:
-            if own.isdisjoint(group.classes):
-                apart.append(group)
+        held_classes = {class_of[name] for name in trainer.current if name in class_of}
+        usable_classes = set(trainer.eligible or classes).intersection(classes)
+        part = ProblemPart(held_classes | usable_classes, {trainer.trainer_id})
+        separate_parts = []
+        for other_part in parts:
+            if part.classes.isdisjoint(other_part.classes):
+                separate_parts.append(other_part)
             else:
-                own |= group.classes
-                names |= group.trainers
-        groups = [*apart, ProblemPart(own, names)]
-    if len(groups) < 2:
+                part.classes.update(other_part.classes)
+                part.trainers.update(other_part.trainers)
+        parts = [*separate_parts, part]
+    if len(parts) < 2:
         return [problem]
-    return [_part(problem, own, names) for own, names in groups]
+    return [_problem_of(part, problem) for part in parts]
 
 
-def _part(problem: Problem, classes: set[str], trainers: set[str]) -> Problem:
+def _problem_of(part: ProblemPart, problem: Problem) -> Problem:
     return replace(
         problem,
-        nodes=tuple([node for node in problem.nodes if node.eligibility in classes]),
-        trainers=tuple([t for t in problem.trainers if t.trainer_id in trainers]),
-        p_jmax=len(trainers),
+        nodes=tuple([node for node in problem.nodes if node.eligibility in part.classes]),
+        trainers=tuple([t for t in problem.trainers if t.trainer_id in part.trainers]),
+        p_jmax=len(part.trainers),
     )
 
 

@@ -45,6 +45,7 @@ from bftrainer.fleet.generations.members import (
 )
 from bftrainer.fleet.generations.state import (
     PLANNED,
+    START,
     Checkpoints,
     Complaint,
     Course,
@@ -63,6 +64,7 @@ from bftrainer.model.trainer import Mark, TrainerProgress
 READY_TIMEOUT_S = 15.0  # control threads answer in milliseconds, except in a stopped process
 END_PATIENCE_S = 10.0  # how long other ranks may run on after rank 0 ended
 MAX_CAUSE_CHARS = 1000  # of a failure's cause
+MAX_REASON_CHARS = 300  # of a complaint's reason within a cause
 KILLED_ITS_AGENT = (  # without the node's name: ``failures`` compares causes
     "BFT-1310: The agent of its node was killed while it ran there, and not by the batch system,"
     " which says {}."
@@ -74,8 +76,7 @@ TAKES_NODE = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
 JOINING = frozenset({WorkerPhase.STARTING, WorkerPhase.WARM})
 STEADY = frozenset({WorkerPhase.MEMBER, WorkerPhase.GONE})
 HAS_STATE = frozenset({WorkerPhase.MEMBER, WorkerPhase.LEAVING})
-MOST_IN_VAIN = 3
-MOST_REASON = 300  # characters
+MOST_IN_VAIN = 3  # generations in a row; so many are a failure
 
 
 @dataclass(kw_only=True, eq=False)
@@ -190,12 +191,12 @@ class GenerationMachine:
                 pass
         return self._advance(now_s)
 
-    def _set_targets(self, plan: stimuli.TargetsSet) -> None:
-        self.plan.batches = plan.batches
+    def _set_targets(self, targets: stimuli.TargetsSet) -> None:
+        self.plan.batches = targets.batches
         if self.course.is_cancelled:
             self.plan.give((), {})
         else:
-            self.plan.give(plan.offers, plan.staying)
+            self.plan.give(targets.offers, targets.staying)
 
     # ---- stimuli -------------------------------------------------------------------
 
@@ -409,7 +410,7 @@ class GenerationMachine:
         # Some member must bring the state. Otherwise park: the members write a checkpoint, from
         # which the joiners start.
         if self.size_range.is_enough(len(roster)) and (staying or not crew.members):
-            reason = trouble.reason if crew.members else "start"
+            reason = trouble.reason if crew.members else START
             return out + self._prepare(roster, reason, now_s)
         if crew.members:
             out += self._park(now_s)
@@ -736,7 +737,7 @@ class GenerationMachine:
         trouble.in_vain += 1
         if trouble.in_vain % MOST_IN_VAIN:
             return []
-        why = shortened(complaint.reason, MOST_REASON).rstrip(".")
+        why = shortened(complaint.reason, MAX_REASON_CHARS).rstrip(".")
         cause = (
             f"BFT-1341: {trouble.in_vain} generations in a row broke without a step, although all"
             f" members live and reach each other: {why}."

@@ -20,9 +20,8 @@ from bftrainer.fleet.generations.members import (
     Rescaled,
     Worker,
 )
-from bftrainer.fleet.generations.state import LOST
+from bftrainer.fleet.generations.state import LOST, START
 from bftrainer.fleet.lifecycle import WorkerPhase
-from milp.problem import largest_size
 
 KILL_MARGIN_S = 10.0  # added to the worker's own grace, for its last messages
 FRESH_START_S = 5.0  # wait for new workers on the former nodes
@@ -136,8 +135,7 @@ class RestartMachine(GenerationMachine):
         return self._match_workers_to_targets(now_s)
 
     def _are_too_few(self) -> bool:
-        sizes = self.size_range
-        return not largest_size(len(self.plan.targets), sizes.n_min, sizes.n_max, sizes.sizes)
+        return not self.size_range.fits_within(len(self.plan.targets))
 
     def _parked(self, stopped: Stopped) -> list[Instruction]:
         self.stopped = None
@@ -156,7 +154,7 @@ class RestartMachine(GenerationMachine):
         roster = self.size_range.cut_down(self._joiners(now_s))
         if not self.size_range.is_enough(len(roster)):
             return []
-        return self._prepare(roster, self.stopped.reason if self.stopped else "start", now_s)
+        return self._prepare(roster, self.stopped.reason if self.stopped else START, now_s)
 
     def _joiners(self, now_s: float) -> list[str]:
         """Warm workers by node, after waiting for further ones.

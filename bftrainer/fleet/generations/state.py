@@ -21,6 +21,7 @@ LEAVE_PATIENCE_S = 60.0  # time for a worker to leave: a long step, a checkpoint
 LOST = "a member was lost"
 MOST_TIMEOUTS = 32.0  # of start_timeout_s, for a worker to start
 PLANNED = "planned"
+START = "start"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,10 @@ class SizeRange:
     def is_enough(self, size: int) -> bool:
         """Return whether so many can train."""
         return size >= max(1, self.n_min)
+
+    def fits_within(self, n_nodes: int) -> bool:
+        """Return whether it can train on so many nodes, or on some of them."""
+        return bool(largest_size(n_nodes, self.n_min, self.n_max, self.sizes))
 
 
 @dataclass(slots=True, kw_only=True)

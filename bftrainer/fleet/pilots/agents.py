@@ -139,7 +139,7 @@ class AgentBook:
             agent_timeout_s=self.policy.agent_timeout_s,
             worker_lease_s=self.policy.worker_lease_s,
             gpus=gpus,
-            interpreters=tuple(filter(None, (interpreter,))),
+            interpreters=(interpreter,) if interpreter else (),
             endpoint_file=self._endpoint_file,
         )
         if not user:

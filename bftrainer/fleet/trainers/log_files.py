@@ -79,7 +79,7 @@ def worker_facts(machine: GenerationMachine, most: int = 0) -> dict[str, WorkerF
     """Return what a machine knows of its workers, by id; of the last ``most``, 0: of all."""
     facts: dict[str, WorkerFacts] = {}
     ranks = {worker_id: rank for rank, worker_id in enumerate(machine.crew.members)}
-    for worker in list(machine.crew.workers.values())[-most:]:
+    for worker in list(machine.crew.workers.values())[-most:]:  # [-0:] is the whole list
         facts[worker.worker_id] = WorkerFacts(
             node=worker.node,
             generation=worker.first_generation,

@@ -483,8 +483,8 @@ class TrainerBook:
             self.speeds.staying(trainer_id, pairs)
             batches = batches_of(trainer.record, len(offers) + len(pairs))
             stimulus: stimuli.Stimulus = stimuli.TimePassed()
-            before, targets_now = trainer.machine.plan, {offer.node: offer for offer in offers}
-            if (targets_now, pairs, batches) != (before.targets, before.staying, before.batches):
+            plan, offer_on = trainer.machine.plan, {offer.node: offer for offer in offers}
+            if (offer_on, pairs, batches) != (plan.targets, plan.staying, plan.batches):
                 stimulus = stimuli.TargetsSet(offers=tuple(offers), staying=pairs, batches=batches)
             self._handle(trainer, stimulus)
 

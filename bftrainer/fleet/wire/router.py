@@ -354,10 +354,13 @@ class CurveRouter:
 
 def _curve_key(parts: list[bytes]) -> str | None:
     """Return the key in a request to authenticate (ZeroMQ RFC 27); None: there is none."""
-    with contextlib.suppress(ValueError):
-        *_, mechanism, key = parts
-        if len(parts) == 7 and mechanism == b"CURVE":
-            return zmq.utils.z85.encode(key).decode("ascii")
+    if len(parts) != 7:
+        return None
+    *_, mechanism, key = parts
+    if mechanism != b"CURVE":
+        return None
+    with contextlib.suppress(ValueError):  # no key at all
+        return zmq.utils.z85.encode(key).decode("ascii")
     return None
 
 

@@ -311,8 +311,12 @@ class AgentServer:
         for route in routes:
             self._order.pop(route, None)
             connection = self._by_route.get(route)
-            if connection is not None:
-                (ended if connection.has_left else broken).append(connection)
+            if connection is None:
+                continue
+            if connection.has_left:
+                ended.append(connection)
+            else:
+                broken.append(connection)
         for connection in ended:
             self._lose(connection, "disconnected")
         for connection in self._not_blamed(broken):
