@@ -71,7 +71,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--seconds", "0.1", "--out", str(path), cwd=path.parent,
     )  # fmt: skip
     assert done.is_ok, done.stderr
-    assert "2e+06 weights, ms" in done.stdout
+    assert "2,000,000 weights, ms" in done.stdout
     return path
 
 
