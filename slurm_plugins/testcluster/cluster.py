@@ -25,9 +25,11 @@ from bftrainer.batch import process
 from bftrainer.batch.commands import why_failed
 from bftrainer.model.errors import BatchSystemError, UsageError
 from slurm_plugins.hook import scripts
+from slurm_plugins.releases import release_of
 from slurm_plugins.testcluster import accounting, power, processes
 from slurm_plugins.testcluster.config import ClusterConfig, Site, gpu_devices, render
-from slurm_plugins.testcluster.jobs import ORDINARY, JobRunner, Kind
+from slurm_plugins.testcluster.jobs import ORDINARY, JobRunner, Kind, Share
+from slurm_plugins.testcluster.sharing import OVER_SUBSCRIBE, RESTRICTED_CORES_SINCE
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol")
 _ATTEMPTS = 3
@@ -258,9 +260,11 @@ class SlurmTestCluster:
         user: str | None = ORDINARY,
         kind: Kind = "sbatch",
         partition: str = "batch",
+        share: Share | None = None,
+        n_tasks: int = 1,
         extra_args: Sequence[str] = (),
     ) -> str:
-        """Submit an ordinary whole-node job and return its id (see ``JobRunner.submit``)."""
+        """Submit an ordinary job and return its id (see ``JobRunner.submit``)."""
         return self.jobs.submit(
             n_nodes=n_nodes,
             duration_s=duration_s,
@@ -268,6 +272,8 @@ class SlurmTestCluster:
             user=user,
             kind=kind,
             partition=partition,
+            share=share,
+            n_tasks=n_tasks,
             extra_args=extra_args,
         )
 
@@ -337,9 +343,15 @@ def check_host(config: ClusterConfig) -> None:
     elif len(str(config.directory / "run" / "munge.sock")) > 100:
         problem = f"The path {config.directory} is too long for a socket in it."
         next_step = "Choose a directory with a shorter path."
-    elif config.gpus_per_node > 5 and os.geteuid() != 0:
+    elif config.n_gpu_files > 5 and os.geteuid() != 0:
         problem = "Without root a node cannot have more than 5 stand-ins for GPUs."
         next_step = "Ask for at most 5, or run as root."
+    elif not OVER_SUBSCRIBE.fullmatch(config.sharing.over_subscribe):
+        problem = f"A partition cannot be OverSubscribe={config.sharing.over_subscribe}."
+        next_step = "Use NO, EXCLUSIVE, YES, FORCE, YES:COUNT or FORCE:COUNT."
+    elif config.sharing.restricted_cores_per_gpu and _release(config) < RESTRICTED_CORES_SINCE:
+        problem = f"Slurm {_release(config)} has no RestrictedCoresPerGPU."
+        next_step = f"Use Slurm {RESTRICTED_CORES_SINCE} or later, with --slurm PREFIX."
     elif closed := [
         str(parent)
         for parent in config.directory.resolve().parents
@@ -349,6 +361,12 @@ def check_host(config: ClusterConfig) -> None:
         next_step = "Choose a directory that every user may enter, such as one under /tmp."
     if problem:
         raise UsageError("BFT-1243", problem, next_step)
+
+
+def _release(config: ClusterConfig) -> str:
+    """Return the release of the Slurm that is used."""
+    said = process.run(("slurmctld", "-V"), timeout_s=20, env={"PATH": config.path})
+    return release_of(said.stdout)
 
 
 def _path_of(program: str, config: ClusterConfig) -> str:

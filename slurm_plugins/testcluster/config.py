@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from slurm_plugins.hook import scripts
+from slurm_plugins.testcluster import gpu_files, sharing
+from slurm_plugins.testcluster.gpu_files import GpuCores
+from slurm_plugins.testcluster.sharing import Sharing
 
 PREFIX_VARIABLE = "BFTRAINER_SLURM"
 """Names the prefix of another Slurm than the machine's, e.g. /opt/slurm-25.05."""
@@ -39,7 +42,7 @@ class ClusterConfig:
     directory: Path
     n_nodes: int = 8
     gpus_per_node: int = 4
-    are_gpus_bound: bool = False  # to processors (Cores=), as AutoDetect does; sinfo says it then
+    gpu_cores: GpuCores = ""  # they are bound to (Cores=), as AutoDetect does; sinfo says it then
     shards_per_node: int = 0  # parts of its GPUs; 0: jobs have whole ones only
     cpus_per_node: int = 4
     memory_mb: int = 4000
@@ -55,9 +58,10 @@ class ClusterConfig:
     preempt_type: Literal["partition_prio", "qos"] = "partition_prio"  # qos: needs accounting
     pilot_partition: str = "bf"  # e.g. scavenge, a partition that is not made for pilots
     preempt_mode: Literal["CANCEL", "REQUEUE"] = "CANCEL"  # of that partition
-    # GPUs (gpu:TYPE:COUNT, at most gpus_per_node; "": none) and features (a,b) of every node;
-    # empty: all nodes are alike.
+    # GPUs (gpu:4; gpu:a100:2,gpu:1g.10gb:7; gpu:4,shard:16; "": none) and features (a,b) of every
+    # node; empty: all nodes are alike.
     node_types: tuple[tuple[str, str], ...] = ()
+    sharing: Sharing = field(default_factory=Sharing)
     nodes_per_switch: int = 0  # in node order; 0: no switches configured
     saves_power: bool = False  # nodes can be powered down (``power``)
     prefix: str = field(default_factory=lambda: os.environ.get(PREFIX_VARIABLE, ""))
@@ -97,6 +101,29 @@ class ClusterConfig:
         return options
 
     @property
+    def gres(self) -> tuple[str, ...]:
+        """The generic resources of every node, as slurm.conf has them."""
+        if self.node_types:
+            return tuple(gres for gres, _ in self.node_types)
+        parts = []
+        if self.gpus_per_node:
+            parts.append(f"gpu:{self.gpus_per_node}")
+        if self.shards_per_node:
+            parts.append(f"shard:{self.shards_per_node}")
+        return (",".join(parts),) * self.n_nodes
+
+    @property
+    def gres_names(self) -> tuple[str, ...]:
+        """The names of those: gpu, shard."""
+        resources = [part for gres in set(self.gres) for part in gpu_files.resources_of(gres)]
+        return tuple(sorted({part.name for part in resources}))
+
+    @property
+    def n_gpu_files(self) -> int:
+        """How many files stand for the GPUs of any node."""
+        return max(gpu_files.files_needed(gres) for gres in set(self.gres))
+
+    @property
     def node_names(self) -> tuple[str, ...]:
         """All nodes: n1, n2 and so on."""
         return tuple(f"n{number}" for number in range(1, self.n_nodes + 1))
@@ -111,7 +138,8 @@ class ClusterConfig:
         """Read what ``save`` stored."""
         values: dict[str, Any] = json.loads((directory / "cluster.json").read_text())
         node_types = tuple((gres, features) for gres, features in values["node_types"])
-        return cls(**{**values, "directory": directory, "node_types": node_types})
+        own = {"directory": directory, "node_types": node_types}
+        return cls(**{**values, **own, "sharing": Sharing(**values["sharing"])})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,18 +167,18 @@ def render(config: ClusterConfig, site: Site) -> dict[str, str]:
 
 
 def _gpus(config: ClusterConfig, site: Site) -> list[str]:
-    bound = f" Cores=0-{config.cpus_per_node - 1}" if config.are_gpus_bound else ""
-    if not config.node_types:
-        lines = [f"Name=gpu File={device}{bound}" for device in site.gpu_devices]
-        shards = f"Name=shard Count={config.shards_per_node}"
-        return [*lines, shards] if config.shards_per_node else lines
     lines = []
-    for name, (gres, _) in zip(config.node_names, config.node_types, strict=True):
-        if gres:
-            _, gpu_type, count = gres.split(":")
-            devices = site.gpu_devices[: int(count)]
-            what = f"NodeName={name} Name=gpu Type={gpu_type}"
-            lines += [f"{what} File={device}{bound}" for device in devices]
+    for name, gres in zip(config.node_names, config.gres, strict=True):
+        prefix = f"NodeName={name} " if config.node_types else ""
+        lines += gpu_files.lines(
+            gres,
+            site.gpu_devices,
+            n_cpus=config.cpus_per_node,
+            cores=config.gpu_cores,
+            prefix=prefix,
+        )
+        if not config.node_types:  # these lines are for all nodes
+            break
     return lines
 
 
@@ -168,9 +196,9 @@ def gpu_devices(config: ClusterConfig, *, own_devices: bool) -> tuple[str, ...]:
     if own_devices:
         return tuple(
             str(config.directory / "run" / f"nvidia{number}")
-            for number in range(config.gpus_per_node)
+            for number in range(config.n_gpu_files)
         )
-    return _STAND_IN_GPUS[: config.gpus_per_node]
+    return _STAND_IN_GPUS[: config.n_gpu_files]
 
 
 def _slurm_conf(config: ClusterConfig, site: Site) -> str:
@@ -224,8 +252,8 @@ def _slurm_conf(config: ClusterConfig, site: Site) -> str:
     }
     if config.preempt_type == "qos":
         settings["PriorityWeightQOS"] = 100_000  # else pilots would rank like other jobs
-    if config.gpus_per_node:
-        settings["GresTypes"] = "gpu,shard" if config.shards_per_node else "gpu"
+    if config.gres_names:
+        settings["GresTypes"] = ",".join(config.gres_names)
     if config.nodes_per_switch:
         settings["TopologyPlugin"] = "topology/tree"
     settings |= site.added
@@ -236,15 +264,17 @@ def _slurm_conf(config: ClusterConfig, site: Site) -> str:
 
 
 def _what_nodes_have(config: ClusterConfig) -> list[str]:
-    """Return GPUs and features of every node in the syntax of slurm.conf."""
-    if not config.node_types:
-        gres = f" Gres=gpu:{config.gpus_per_node}" if config.gpus_per_node else ""
-        gres += f",shard:{config.shards_per_node}" if config.shards_per_node else ""
-        return [gres] * config.n_nodes
-    return [
-        (f" Gres={gres}" if gres else "") + (f" Features={features}" if features else "")
-        for gres, features in config.node_types
-    ]
+    """Return GPUs, features and limits of every node in the syntax of slurm.conf."""
+    features_of_nodes = [features for _, features in config.node_types] or [""] * config.n_nodes
+    texts = []
+    for gres, features in zip(config.gres, features_of_nodes, strict=True):
+        text = sharing.node_settings(config.sharing)
+        if gres:
+            text += f" Gres={gres}"
+        if features:
+            text += f" Features={features}"
+        texts.append(text)
+    return texts
 
 
 def _rank_of_pilots(config: ClusterConfig) -> str:
@@ -264,10 +294,12 @@ def _nodes_and_partitions(config: ClusterConfig, site: Site) -> list[str]:
         (
             "PartitionName=batch Nodes=ALL Default=YES PriorityTier=10 PreemptMode=OFF"
             " MaxTime=1-00:00:00 DefaultTime=10 State=UP"
+            f"{sharing.ordinary_settings(config.sharing)}"
         ),
         (
             f"PartitionName={config.pilot_partition} Nodes=ALL {_rank_of_pilots(config)}"
             f" PreemptMode={config.preempt_mode}"
             f" GraceTime={config.grace_time_s} MaxTime=12:00:00 DefaultTime=10 State=UP"
+            f"{sharing.pilot_settings(config.sharing)}"
         ),
     ]

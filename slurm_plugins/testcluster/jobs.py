@@ -34,8 +34,10 @@ ORDINARY = "ordinary"
 JOB_SCRIPT = """\
 #!/bin/bash
 export LC_ALL=C
-note() { echo "$EPOCHREALTIME $1 $SLURMD_NODENAME $SLURM_JOB_NODELIST" >>"$events/$SLURM_JOB_ID"; }
+note() { echo "$EPOCHREALTIME $1 $SLURMD_NODENAME $SLURM_JOB_NODELIST" >>"$events/$job"; }
 events=$1
+job=$SLURM_JOB_ID
+[ -z "$SLURM_ARRAY_JOB_ID" ] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 if [ "${SLURM_PROCID:-0}" = 0 ]; then
   note START
   trap 'note END' EXIT
@@ -43,6 +45,28 @@ fi
 sleep "$2" &
 wait $!
 """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What a job takes of each of its nodes."""
+
+    gpus: int = 0
+    gpu_type: str = ""  # "": any
+    cpus: int = 1
+    memory_mb: int = 0  # 0: the default of its partition
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options of sbatch and srun that ask for it."""
+        options = [f"--cpus-per-task={self.cpus}"]
+        if self.memory_mb:
+            options.append(f"--mem={self.memory_mb}")
+        if self.gpus:
+            gpu_type = f"{self.gpu_type}:" if self.gpu_type else ""
+            options.append(f"--gres=gpu:{gpu_type}{self.gpus}")
+        return tuple(options)
+
 
 _JOB_ID = re.compile(r"^srun: job(?:id)? ([0-9]+)", re.MULTILINE)
 
@@ -73,19 +97,31 @@ class JobRunner:
         user: str | None = ORDINARY,
         kind: Kind = "sbatch",
         partition: str = "batch",
+        share: Share | None = None,
+        n_tasks: int = 1,
         extra_args: Sequence[str] = (),
     ) -> str:
-        """Submit a job of whole nodes and return its id.
+        """Submit a job and return its id.
 
-        ``limit_s`` is rounded up to Slurm's minutes; the default is slightly above the duration.
-        ``user=None`` submits as ourselves.
+        Args:
+            n_nodes: that it needs.
+            duration_s: after which it ends by itself.
+            limit_s: rounded up to Slurm's minutes; by default slightly above the duration.
+            user: whose job it is; None: ourselves.
+            kind: the command that submits it.
+            partition: where it is submitted.
+            share: what it takes of each node; None: all of it.
+            n_tasks: more than one: an array (of sbatch), whose tasks are ID_0, ID_1 and so on.
+            extra_args: further options.
 
         Raises:
             BatchSystemError: BFT-1241, Slurm refuses it.
         """
         limit_min = max(1, math.ceil((duration_s + 5 if limit_s is None else limit_s) / 60))
+        of_nodes = ("--exclusive",) if share is None else share.options
+        array = (f"--array=0-{n_tasks - 1}",) if n_tasks > 1 else ()
         options = (
-            *(f"--nodes={n_nodes}", "--exclusive", f"--time={limit_min}"),
+            *(f"--nodes={n_nodes}", *of_nodes, f"--time={limit_min}", *array),
             *(f"--partition={partition}", "--chdir=/", *extra_args),
         )
         work = (

@@ -20,6 +20,7 @@ from bftrainer.batch.commands import why_failed
 from bftrainer.model.errors import BftError, ExitCode
 from slurm_plugins.testcluster.cluster import SlurmTestCluster
 from slurm_plugins.testcluster.config import PREFIX_VARIABLE, ClusterConfig
+from slurm_plugins.testcluster.sharing import Sharing
 from slurm_plugins.testcluster.workload import WorkloadRun, load_workload
 
 P = ParamSpec("P")
@@ -63,6 +64,61 @@ def main() -> None:
 @click.option("--nodes", "n_nodes", type=click.IntRange(1, 512), default=8, show_default=True)
 @click.option("--gpus", type=click.IntRange(0, 64), default=4, show_default=True, help="Per node.")
 @click.option("--cpus", type=click.IntRange(1), default=4, show_default=True, help="Per node.")
+@click.option(
+    "--memory",
+    "memory_mb",
+    type=click.IntRange(1),
+    default=4000,
+    show_default=True,
+    help="Per node, MB.",
+)
+@click.option(
+    "--gres",
+    metavar="GRES",
+    default="",
+    help="Of every node, instead of --gpus, e.g. gpu:a100:2,gpu:1g.10gb:7.",
+)
+@click.option(
+    "--gpu-cores",
+    type=click.Choice(["all", "own"]),
+    help="Bind GPUs to all CPUs of their node, or each to its part of them.",
+)
+@click.option(
+    "--over-subscribe",
+    metavar="WORD",
+    default="NO",
+    show_default=True,
+    help="OverSubscribe of the ordinary partition.",
+)
+@click.option(
+    "--exclusive-user",
+    is_flag=True,
+    help="Nodes of the ordinary partition have jobs of one user only.",
+)
+@click.option(
+    "--pilot-cpus",
+    type=click.IntRange(0),
+    default=0,
+    help="Most CPUs of a node for the preemptable partition (MaxCPUsPerNode).",
+)
+@click.option(
+    "--memory-per-gpu",
+    type=click.IntRange(0),
+    default=0,
+    help="Of jobs that name none, MB (DefMemPerGPU).",
+)
+@click.option(
+    "--system-cpus",
+    metavar="LIST",
+    default="",
+    help="CPUs of each node for the system (CpuSpecList), e.g. 0,1.",
+)
+@click.option(
+    "--restricted-cores",
+    type=click.IntRange(0),
+    default=0,
+    help="Cores per GPU for jobs with a GPU only (RestrictedCoresPerGPU, 24.05).",
+)
 @click.option("--bf-interval", type=click.IntRange(1), default=30, show_default=True)
 @click.option("--scheduler-parameters", default="", help="Added to bf_interval.")
 @click.option("--kill-wait", type=click.IntRange(0), default=5, show_default=True)
@@ -99,6 +155,14 @@ def up(
     n_nodes: int,
     gpus: int,
     cpus: int,
+    memory_mb: int,
+    gres: str,
+    gpu_cores: Literal["all", "own"] | None,
+    over_subscribe: str,
+    pilot_cpus: int,
+    memory_per_gpu: int,
+    system_cpus: str,
+    restricted_cores: int,
     bf_interval: int,
     scheduler_parameters: str,
     kill_wait: int,
@@ -108,6 +172,7 @@ def up(
     prefix: str,
     *,
     accounting: bool,
+    exclusive_user: bool,
 ) -> None:
     """Start a cluster, and print the line that points Slurm's commands to it."""
     cluster = SlurmTestCluster(
@@ -116,6 +181,17 @@ def up(
             n_nodes=n_nodes,
             gpus_per_node=gpus,
             cpus_per_node=cpus,
+            memory_mb=memory_mb,
+            node_types=((gres, ""),) * n_nodes if gres else (),
+            gpu_cores=gpu_cores or "",
+            sharing=Sharing(
+                over_subscribe=over_subscribe,
+                is_user_exclusive=exclusive_user,
+                pilot_cpus_per_node=pilot_cpus,
+                memory_per_gpu_mb=memory_per_gpu,
+                system_cpus=system_cpus,
+                restricted_cores_per_gpu=restricted_cores,
+            ),
             bf_interval_s=bf_interval,
             scheduler_parameters=scheduler_parameters,
             kill_wait_s=kill_wait,

@@ -115,7 +115,7 @@ def slurm_cluster() -> Iterator[SlurmTestCluster]:
     """Five idle nodes with four fake GPUs each, bound to processors and without a type."""
     with running_cluster(
         n_nodes=5,
-        are_gpus_bound=True,
+        gpu_cores="all",
         bf_interval_s=2,
         message_timeout_s=3,
         scheduler_parameters=FAST_CYCLE,
