@@ -186,9 +186,10 @@ class Client:
         body = {"schema": schema("drain"), "limit_s": limit_s}
         return self._view(DrainView, "drain", "/v1/drain", method="POST", body=body)
 
-    def resume(self) -> None:
-        """Take nodes again."""
-        self._request("POST", "/v1/resume")
+    def resume(self) -> bool:
+        """Take nodes again; False: this daemon is about to end, and the next one does."""
+        answer = self._request("POST", "/v1/resume")
+        return not answer.get("is_ending", False)  # an earlier release does not say it
 
     def shutdown(self, release: str = "") -> None:
         """Stop the daemon; trainers continue until their lease ends.

@@ -1,8 +1,9 @@
 """A user's view of the trainers of others.
 
 The owner, root and the daemon's own user see everything. Others see names, users, sizes and
-progress, but nothing that may contain secrets: environment, paths, arguments, reasons of failures.
-Where the policy says ``visibility: own`` they see how many trainers there are. Pure.
+progress, but nothing that may contain secrets: environment, paths, arguments, reasons of failures,
+remarks of workers. Where the policy says ``visibility: own`` they see how many trainers there are.
+Pure.
 """
 
 from __future__ import annotations
@@ -39,8 +40,19 @@ def for_peer(view: TrainerView, peer: Peer) -> TrainerView:
     spec = replace(spec, **_disclosed(spec))
     failing = replace(view.record.failing, cause="", place="", log_path="")
     progress = replace(view.record.progress, loss=None, has_finite_loss=True)
+    costs = view.record.costs
+    if costs.restart is not None:
+        costs = replace(costs, restart=replace(costs.restart, unsaved_reason=""))
     record = replace(
-        view.record, spec=spec, reason="", failing=failing, reports=(), progress=progress
+        view.record,
+        spec=spec,
+        reason="",
+        failing=failing,
+        reports=(),
+        progress=progress,
+        costs=costs,
+        diverged=None,
+        remarks=(),
     )
     return replace(view, record=record, trouble="")
 

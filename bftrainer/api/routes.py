@@ -54,7 +54,7 @@ from bftrainer.fleet.background import in_thread, ready_threads
 from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.timeline import TimelineView
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec
-from bftrainer.model.views import TrainerView
+from bftrainer.model.views import Explanation, NodeView, TrainerView
 from bftrainer.site.policy.keys import Visibility
 
 T = TypeVar("T")
@@ -171,9 +171,13 @@ class Routes:
         )
 
     async def _nodes(self, request: Request) -> Response:
-        sight = self._sight(await self._peer(request), self._service.trainers())
+        peer = await self._peer(request)
+
+        def look() -> tuple[Sight, Sequence[NodeView]]:  # of one moment: whose node is hidden
+            return self._sight(peer, self._service.trainers()), self._service.nodes()
+
         return await self._answer(
-            request, self._service.nodes, lambda views: listing("nodes", sight.nodes(views))
+            request, look, lambda looked: listing("nodes", Sight.nodes(*looked))
         )
 
     async def _timeline(self, request: Request) -> Response:
@@ -183,7 +187,8 @@ class Routes:
 
         def look() -> tuple[Sight, TimelineView]:
             view = self._service.timeline(since)
-            is_private = self._is_own() or any(curve.losses for curve in view.curves)
+            has_private = self._is_own() or any(curve.losses for curve in view.curves)
+            is_private = has_private and not is_trusted(peer, "")
             return self._sight(peer, self._service.trainers() if is_private else ()), view
 
         return await self._answer(
@@ -211,12 +216,16 @@ class Routes:
     async def _explain(self, request: Request) -> Response:
         peer, trainer_id = await self._peer(request), trainer_id_of(request)
         self._check_own(trainer_id, peer)
-        explain = partial(self._service.explain, trainer_id)
-        sight = self._sight(peer, self._service.trainers())
-        # A policy's terms take as long as a decision, so they are told beside the event loop.
-        return await self._answer(
-            request, explain, lambda told: document("explain", sight.explanation(told()))
-        )
+
+        def look() -> tuple[Sight, Callable[[], Explanation]]:  # of one moment, as ``_nodes``
+            return self._sight(peer, self._service.trainers()), self._service.explain(trainer_id)
+
+        # It takes an allocation for each constraint that changed something: beside the event loop.
+        def text(looked: tuple[Sight, Callable[[], Explanation]]) -> Any:
+            sight, say = looked
+            return document("explain", sight.explanation(say()))
+
+        return await self._answer(request, look, text)
 
     async def _logs(self, request: Request) -> Response:
         trainer_id = trainer_id_of(request)
@@ -324,9 +333,9 @@ class Routes:
     async def _resume(self, request: Request) -> Response:
         peer = await self._peer(request)
         async with self._turn(request):
-            self._service.resume(peer)
+            takes_nodes = self._service.resume(peer)
             await asyncio.to_thread(self._service.flush)
-        return as_json(document("resume", {}))
+        return as_json(document("resume", {"is_ending": not takes_nodes}))
 
     async def _shutdown(self, request: Request) -> Response:
         body = await body_of(request)

@@ -123,8 +123,8 @@ class Service(Protocol):
     def drain(self, peer: Peer, limit_s: float) -> DrainView:
         """Give all nodes back within the limit, and take none until ``resume``."""
 
-    def resume(self, peer: Peer) -> None:
-        """Take nodes again."""
+    def resume(self, peer: Peer) -> bool:
+        """Take nodes again; False: this daemon is about to end, and the next one does."""
 
     def shutdown(self, peer: Peer, release: str = "") -> None:
         """Stop the daemon; trainers continue until their lease ends.

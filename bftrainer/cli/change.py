@@ -298,8 +298,10 @@ def resume(trainer_ids: tuple[str, ...], socket_name: str | None, *, as_json: bo
             f"'bftrainer resume' is of all nodes and takes no names ({_listed(trainer_ids)}).",
             f"{'; '.join(_going_on(name, socket_name) for name in trainer_ids[:MOST_NAMED])}.",
         )
-    connect(socket_name).resume()
+    takes_nodes = connect(socket_name).resume()
     if as_json:
-        print_json({"resumed": True})
-    else:
+        print_json({"resumed": True, "is_ending": not takes_nodes})
+    elif takes_nodes:
         print_lines("Nodes are taken again.")
+    else:
+        print_lines("This daemon is about to end; the next one takes nodes again.")

@@ -1,4 +1,8 @@
-"""The way of trainers to the daemon: the trainers of an array, their directories, all or none."""
+"""The way of trainers to the daemon: the trainers of an array, their directories, all or none.
+
+A trainer whose checkpoint directory has to be prepared is submitted held: from then on no other
+trainer may use the directory, and this one does not start before it is ready.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,7 @@
 """``bftrainer submit SCRIPT``: submit an elastic trainer to the daemon, like sbatch.
 
 Builds a ``TrainerSpec`` from options and #BFT lines, checks it on this machine and prints
-(``--dry-run``) or sends it. ``--wait`` turns the trainer's end into the exit code.
-
-The trainers of one ``submit`` are sent all, or none. A trainer whose checkpoint directory has to be
-prepared is submitted held: from then on no other trainer may use the directory, and this one does
-not start before it is ready.
+(``--dry-run``) or sends it (``submission``). ``--wait`` turns the trainer's end into the exit code.
 """
 
 from __future__ import annotations

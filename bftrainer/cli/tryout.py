@@ -201,8 +201,9 @@ def try_out(
     exactly once per epoch. Checkpoints are not kept. With --compare also whether elastic training
     changes anything: losses, final parameters, samples, time.
     """
-    module = script if is_module else ""
-    if module:
+    module = ""
+    if is_module:
+        module = script
         script = file_of(module, given(ctx), os.environ)
     check_script(script)
     taken = {n: v for n, v in chosen(ctx, script).items() if n in (*TAKEN, "runtime")}

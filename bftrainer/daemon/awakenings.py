@@ -2,7 +2,7 @@
 
 It says so once (BFT-1318: log, ``status``, metrics), and decides nothing until a poll shows the
 cluster as it is now: the last snapshot, and what was decided on it, are as old as the sleep.
-Owned by ``bftrainer.daemon.daemon``; ``views`` read it.
+Owned by ``bftrainer.daemon.lookout``; ``incarnation`` and ``views`` read it.
 """
 
 from __future__ import annotations

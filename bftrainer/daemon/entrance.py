@@ -43,7 +43,8 @@ class Entrance:
         """Answer requests from now on.
 
         Raises:
-            BftError: BFT-1102, another daemon answers; BFT-1104, the socket's path is not safe.
+            BftError: BFT-1102, another daemon answers; BFT-1104, the socket's path is not safe;
+                BFT-1306, other hosts cannot be listened to.
         """
         await self._api.start()
         if self._far is not None:

@@ -1,4 +1,4 @@
-"""One run of the daemon on its journal: poll -> decide -> carry out -> tell, in three loops.
+"""One run of the daemon on its journal: poll -> decide -> carry out -> tell.
 
 Each step is a part with a name: ``lookout`` and ``poller`` look, ``decision_stage`` decides,
 ``actuator`` carries out, ``chronicle`` tells. The parts do not know each other; what one of them

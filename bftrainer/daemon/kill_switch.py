@@ -99,18 +99,20 @@ class Draining:
         self._start(drain)
         LOG.warning("%s", self.sentence())
 
-    def resume(self, by: str) -> None:
-        """Take nodes again; of a daemon that ends, the next one does."""
+    def resume(self, by: str) -> bool:
+        """Take nodes again; of a daemon that ends, the next one does. Return whether this one."""
+        is_ending = self._phase is DrainPhase.ENDING
         if self._drain is None:
-            return
+            return not is_ending
         self._note(replace(self._drain, is_over=True))
         self._drain = None
         if not self._becomes(DrainPhase.OFF):
             LOG.warning("%s resumes: the next daemon takes nodes again", by)
-            return
+            return False
         self._pilots.keep_retired()
         self._decide_soon()
         LOG.warning("%s resumes: nodes are taken again", by)
+        return True
 
     def end_daemon(self, reason: str, save_s: float) -> None:
         """Give all nodes back because the daemon ends; workers have ``save_s`` to save."""

@@ -316,7 +316,7 @@ class DaemonService(DaemonViews):
         nodes = tuple(sorted(self._state.pilots.by_node()))
         return DrainView(nodes=nodes, deadline_s=time.time() + limit_s)
 
-    def resume(self, peer: Peer) -> None:
-        """Take nodes again."""
+    def resume(self, peer: Peer) -> bool:
+        """Take nodes again; False: this daemon is about to end, and the next one does."""
         _check_administers(peer, "let it take nodes again")
-        self._state.draining.resume(peer.user)
+        return self._state.draining.resume(peer.user)

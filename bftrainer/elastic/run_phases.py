@@ -120,7 +120,7 @@ class RunLife:
 class Pass:
     """What changes from pass to pass over a batch."""
 
-    batch: int = 0  # global size of the batch that the script has, or had last
+    batch: int = 0  # global size of the script's batch, now or last; in a rehearsal, its samples
     is_last: bool = True  # over that batch
     is_empty: bool = False  # this worker has no samples in it
     undo: dict[str, Any] | None = None  # light state, for what follows a pass that is not the last
@@ -128,7 +128,7 @@ class Pass:
 
 @dataclass(slots=True, kw_only=True)
 class LastStep:
-    """What a step leaves to the boundary after it."""
+    """What the boundary after a step must know of it."""
 
     short_batch: int | None = None  # its global size, if some workers had no samples
     # Where the model is sharded, what all workers of the node know:

@@ -76,7 +76,8 @@ class Declaration:
     worker: str = ""  # the field of ``WorkerConfig`` that has its value; "": none
     variable: str = ""  # of a worker's environment, with its value as text unless None; "": none
     is_decided_with: bool = True  # decisions may read it, and are stored with it
-    since: str = ""  # the release that added it; "": any that may read a journal has it
+    # The release that added it, for people; "": any that may read a journal has it.
+    since: str = ""
 
     @property
     def label(self) -> str:

@@ -1,4 +1,4 @@
-"""The data of a trainer: its spec, state and measurements, and its reason for getting no nodes.
+"""The data of a trainer beside its spec: state, measurements, its reason for getting no nodes.
 
 Created by ``bftrainer submit``, stored by the journal, used by ``decide``, ``fleet`` and the
 agents. Trainers that are ``withheld`` are left out of decisions; the daemon tells their users why.

@@ -132,6 +132,20 @@ def test_cancel_prints_what_has_ended_as_a_document(service: MemoryService, outp
 # ---- when it starts ---------------------------------------------------------------------
 
 
+def test_resume_says_whether_this_daemon_takes_nodes_again(
+    service: MemoryService, output: Output
+) -> None:
+    assert main(["resume"]) == 0
+    assert output.readouterr().out == "Nodes are taken again.\n"
+    service.is_ending = True
+    assert main(["resume"]) == 0
+    assert (
+        output.readouterr().out == "This daemon is about to end; the next one takes nodes again.\n"
+    )
+    assert main(["resume", "--json"]) == 0
+    assert json.loads(output.readouterr().out)["is_ending"]
+
+
 def test_conditions_are_sent_and_shown(service: MemoryService, output: Output) -> None:
     submit()
     Path("train.py").write_text("#BFT --begin now+1hour\n")

@@ -90,6 +90,7 @@ class MemoryService:
         self.harm_records: list[HarmRecords] = []
         self.account_sums: Sums = {}
         self.back_off = self.draining = ""
+        self.is_ending = False
         self.slow_nodes: tuple[str, ...] = ()
         self.failures: tuple[str, ...] = ("squeue did not answer.",)
         self.late_agents: tuple[str, ...] = ()
@@ -279,9 +280,10 @@ class MemoryService:
         self.draining = f"{peer.user} gives all nodes back."
         return DrainView(nodes=(), deadline_s=T0 + limit_s)
 
-    def resume(self, peer: Peer) -> None:
+    def resume(self, peer: Peer) -> bool:
         self.peers.append(peer)
         self.draining = ""
+        return not self.is_ending
 
     def shutdown(self, peer: Peer, release: str = "") -> None:
         self.peers.append(peer)

@@ -28,7 +28,7 @@ from bftrainer.cli.submit_options import (
     parameters_of_tries,
 )
 from bftrainer.elastic.protocol import WorkerConfig, to_body
-from bftrainer.model.declaration import declarations
+from bftrainer.model.declaration import Disclosure, declarations
 from bftrainer.model.errors import UsageError
 from bftrainer.model.study import TrialTag
 from bftrainer.model.trainer import TrainerRecord, TrainerState, as_decided
@@ -154,6 +154,17 @@ def test_every_field_says_who_sees_it_and_every_number_has_a_range() -> None:
         if hints[name] in (int, float, int | None, float | None) and name not in WITHOUT_RANGE:
             assert declaration.minimum is not None, name
             assert declaration.maximum is not None, name
+
+
+def test_parts_declare_nothing_that_is_read_of_trainers_alone() -> None:
+    for cls in (BatchRange, CheckpointContract):
+        for name, declaration in declarations(cls).items():
+            assert (declaration.minimum, declaration.maximum) == (None, None), name
+            assert declaration.longest_bytes is None, name
+            assert declaration.disclosure is Disclosure.ALL, name
+            assert not declaration.is_path, name
+            assert not declaration.is_tried, name
+            assert not declaration.variable, name
 
 
 def test_the_help_names_each_declared_option_once_and_converters_exist() -> None:

@@ -70,7 +70,7 @@ def test_nobody_calls_off_the_end_of_a_daemon_that_gives_its_nodes_back(
     site.draining.end_daemon("The daemon ends.", 60.0)
     site.draining.begin("root", 3600.0)
     offered = site.offers_again
-    site.draining.resume("root")
+    assert not site.draining.resume("root")  # who asked is told that this one ends
     assert site.draining.is_on  # else trainers got the nodes again, and lost them at its end
     assert site.offers_again == offered
     site.reasons.clear()
@@ -95,7 +95,7 @@ def test_a_drain_that_is_called_off_is_over_for_the_next_daemon_too() -> None:
     site = Site()
     site.draining.begin("root", 60.0)
     assert not site.takes_nodes()
-    site.draining.resume("root")
+    assert site.draining.resume("root")
     assert site.takes_nodes()
     site.draining.tick()
     assert site.reasons == []

@@ -196,8 +196,9 @@ def base_spec(
     from bftrainer.fleet.runtimes.base import inherits  # noqa: PLC0415 - slow to import
     from bftrainer.study.actions import check_places  # noqa: PLC0415
 
-    section, module = _section(document), script if is_module else ""
-    if module:
+    section, module = _section(document), ""
+    if is_module:
+        module = script
         script = file_of(module, section, os.environ)
     elif section.get("runtime") == COMMAND:
         script = find_command(script, os.environ)

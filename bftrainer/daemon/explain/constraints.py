@@ -27,7 +27,8 @@ def what_if(
 ) -> WhatIf | None:
     """Return a plan's decision, to be taken again without constraints; ``None``: it cannot be.
 
-    That is so where the policy had no answer, or another policy is in force by now.
+    That is so where the policy had no answer, where another policy is in force by now, and where
+    not all of the plan was carried out, because it could not be journalled.
 
     Args:
         given: the plan's input; None: none yet.
