@@ -15,10 +15,8 @@ from bftrainer.batch.commands import PollCommands, UnreadError, why_failed
 from bftrainer.model.hostlist import ParseError
 from lsf_adapters import commands, queue_list, table
 from lsf_adapters.commands import Dialect, LsfCommands, cluster_of, printed
-from lsf_adapters.queue_list import LongForm
+from lsf_adapters.queue_list import SAME_START_S, LongForm
 from lsf_adapters.requests import LOST, JobRow, LsfRequest
-
-SAME_START_S = 2.5  # RUN_TIME is counted in whole seconds
 
 
 class JobReader:

@@ -25,6 +25,7 @@ from lsf_adapters.commands import Dialect, printed, said
 from lsf_adapters.requests import STATES, JobRow, LsfRequest, asked_hosts, hosts_of
 from lsf_adapters.table import Record, S, each, records
 
+SAME_START_S = 2.5  # RUN_TIME is counted in whole seconds
 LONGEST_BLOCK = 1 << 16  # characters; one is longer than that by its user's texts alone
 _HEAD = re.compile(r"^Job <(\d{1,10}(?:\[\d{1,10}\])?)>, ", re.MULTILINE)
 _SUBMITTED = re.compile(rf"^({table.DATE}): Submitted from host <[^>]*>(.*)$", re.MULTILINE)
@@ -310,13 +311,21 @@ def _how_ended(one: Record) -> str:
 
 
 def _began_s(one: Record, now_s: float) -> float | None:
-    """Return the start: START_TIME has whole minutes, RUN_TIME whole seconds since it."""
-    start_s = table.epoch_s(one["START_TIME"], now_s)
-    if start_s is None or table.has_seconds(one["START_TIME"]):
-        return start_s
+    """Return the start: START_TIME has whole minutes, RUN_TIME whole seconds since it.
+
+    RUN_TIME is a second and an answer's way too short, so that a job which started in the last
+    moment of a minute seems to have started in the next one.
+    """
+    minute_s = table.epoch_s(one["START_TIME"], now_s)
+    if minute_s is None or table.has_seconds(one["START_TIME"]):
+        return minute_s
     runs_s = _number(one.get("RUN_TIME", ""))
-    is_of_it = runs_s is not None and start_s <= now_s - runs_s < start_s + table.MINUTE_S
-    return now_s - runs_s if runs_s is not None and is_of_it else start_s
+    if runs_s is None:
+        return minute_s
+    began_s, end_s = now_s - runs_s, minute_s + table.MINUTE_S
+    if not minute_s - SAME_START_S <= began_s <= end_s + SAME_START_S:
+        return minute_s  # it was suspended for a time, which RUN_TIME leaves out
+    return min(max(began_s, minute_s), end_s)
 
 
 def _asked(one: Record, now_s: float) -> LsfRequest:

@@ -26,8 +26,8 @@ def recorded(name: str) -> str:
     return (RECORDED / f"{name}.txt").read_text()
 
 
-def at(hour: int, minute: int, second: int = 0) -> float:
-    return float(timegm((2026, 11, 22, hour, minute, second)))
+def at(hour: int, minute: int, second: float = 0.0) -> float:
+    return timegm((2026, 11, 22, hour, minute, 0)) + second
 
 
 # -- dialect, dates ----------------------------------------------------------------------
@@ -313,8 +313,8 @@ def test_what_a_user_writes_changes_his_own_job_alone() -> None:
     assert twice.asked("30") is None, "two blocks of one job: neither is believed"
 
 
-def test_jobs_of_lsf_10_1() -> None:
-    one = {
+def record_of_10_1() -> dict[str, str]:
+    return {
         **{name.upper(): "" for name in (*queue_list.NEEDED, *queue_list.WANTED)},
         "JOBID": "31",
         "JOBINDEX": "2",
@@ -330,6 +330,10 @@ def test_jobs_of_lsf_10_1() -> None:
         "NREQ_SLOT": "3",
         "PEND_REASON": "Job slot limit reached: 3 hosts;",
     }
+
+
+def test_jobs_of_lsf_10_1() -> None:
+    one = record_of_10_1()
     said = json.dumps({"COMMAND": "bjobs", "JOBS": 1, "RECORDS": [one]}, indent=2)
     (found,) = queue_list.json_rows("LSF is down. Please wait ...\n" + said, NOW_S)
     assert (found.job_id, found.hosts) == ("31[2]", ("n001", "n001", "n002"))
@@ -340,6 +344,25 @@ def test_jobs_of_lsf_10_1() -> None:
     for spoiled in (said[:-9], "", "{}", '{"COMMAND": "bjobs", "RECORDS": [{"JOBID": "1"}]}'):
         with pytest.raises(ParseError):
             queue_list.json_rows(spoiled, NOW_S)
+
+
+@pytest.mark.parametrize(
+    ("now", "run_time", "start"),
+    [
+        (at(9, 1, 5.0), 5, at(9, 1, 0)),  # started at 9:00:59.8, printed as 9:00 and 5.2 s
+        (at(9, 1, 6.5), 5, at(9, 1, 0)),  # and the answer took its time
+        (at(9, 0, 4.9), 6, at(9, 0, 0)),  # a clock that is a little behind
+        (at(9, 0, 30.0), 12, at(9, 0, 18)),
+        (at(9, 30, 0.0), 60, at(9, 0, 0)),  # suspended for half an hour
+    ],
+)
+def test_a_start_is_exact_to_seconds_in_the_last_moment_of_a_minute_too(
+    now: float, run_time: int, start: float
+) -> None:
+    record = {**record_of_10_1(), "RUN_TIME": f"{run_time} second(s)"}
+    said = json.dumps({"COMMAND": "bjobs", "JOBS": 1, "RECORDS": [record]})
+    (row_of_it,) = queue_list.json_rows(said, now)
+    assert row_of_it.start_s == pytest.approx(start, abs=0.01)
 
 
 @pytest.mark.parametrize(
