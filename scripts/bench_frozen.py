@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from _bench.benchmark import Benchmark, Measured, note
+from _bench.choosing import names_in, refuse_unknown
 from _bench.waiting import BenchError, wait_until
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -241,7 +242,8 @@ def _figure(site: LocalSite, name: str) -> float:
 
 def kinds_of(n_agents: int, asked: str) -> list[str]:
     """Return the kinds of stops with so many agents; one node has no size to change."""
-    kinds = asked.split(",") if asked else list(KINDS)
+    kinds = names_in(asked) or list(KINDS)
+    refuse_unknown(kinds, KINDS)
     if n_agents == 1:
         return [kind for kind in kinds if kind in ("quiet", "killed")]
     return kinds

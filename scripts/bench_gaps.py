@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any, Final
 
 from _bench.benchmark import Benchmark, Measured, note
+from _bench.choosing import refuse_unmatched
 from _bench.gaps.machines import SmallJobs, machines
 
 from bftrainer.lab.compare import Interval, interval
@@ -84,6 +85,7 @@ def measure(arguments: argparse.Namespace, measured: Measured) -> None:
     """Play all machines with all settings."""
     tried = QUICK_TRIED if arguments.quick else TRIED
     n_seeds = arguments.seeds or (QUICK_SEEDS if arguments.quick else SEEDS)
+    refuse_unmatched(arguments.machine or (), [machine.name for machine in machines()])
     for machine in machines():
         if arguments.machine and not any(word in machine.name for word in arguments.machine):
             continue

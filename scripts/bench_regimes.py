@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from _bench import regimes
 from _bench.benchmark import Benchmark, Measured, note
+from _bench.choosing import refuse_unknown, refuse_unmatched
 from _bench.regimes import Regime
 
 from bftrainer.batch.traces.fragments import Fragments
@@ -74,6 +75,8 @@ class Row:
 
 def measure(arguments: argparse.Namespace, measured: Measured) -> None:
     """Play all regimes."""
+    refuse_unmatched(arguments.regime or (), [regime.name for regime in _regimes()])
+    refuse_unknown(arguments.policies or (), sorted(policy_names()))
     chosen = [regime for regime in _regimes() if _is_chosen(regime, arguments.regime)]
     names = arguments.policies or sorted(policy_names())
     rivals = [name for name in names if name != DEFAULT]

@@ -22,6 +22,7 @@ from statistics import median
 from typing import Final
 
 from _bench.benchmark import Benchmark, Measured, note
+from _bench.choosing import names_in, refuse_unknown
 from _bench.runtime_arms import ARMS, HOROVODRUN, TWO_MODELS, mpirun_arm
 from _bench.runtime_beds import Arm, Horovodrun, PlaneBed
 from _bench.runtime_cycles import FIRST_LEAVES, GROW, KINDS, LOSS, SHRINK, Cycles, Gap
@@ -86,7 +87,9 @@ def measure_all(
     options: argparse.Namespace, scratch: Path, found: Found, problems: dict[str, str]
 ) -> None:
     """Fill in the gaps of every arm, and why arms have none or fewer."""
-    wanted, models = options.arms.split(","), options.models.split(",")
+    wanted, models = names_in(options.arms), names_in(options.models)
+    refuse_unknown(wanted, [name for arm in ARMS for name in (arm.runtime, arm.name) if name])
+    refuse_unknown(models, sorted({model for arm in ARMS for model in arm.models}))
     others = [mpirun_arm(pair) for pair in options.mpirun]
     for arm in [*(a for a in ARMS if a.runtime in wanted or a.name in wanted), *others]:
         missing = arm.missing() or ("" if arm.runtime else Horovodrun.missing())

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from _bench.benchmark import Benchmark, Measured, note
+from _bench.choosing import names_in, refuse_unmatched
 from _bench.site import measures, report, scenarios, workers
 from _bench.site.measures import Judged, Runs
 from _bench.site.workers import Task
@@ -36,6 +37,7 @@ QUICK_SCENARIOS = ("phantom of 20, limit, lively", "blocked head, 30/30 s", "chu
 
 def measure(arguments: argparse.Namespace, measured: Measured) -> None:
     """Play the scenarios and the grid."""
+    refuse_unmatched(names_in(arguments.only), _names(arguments))
     found = _scenarios(arguments)
     if found:
         measured.targets += [scenarios.target(one, outcome) for one, outcome in found]
@@ -51,8 +53,17 @@ def measure(arguments: argparse.Namespace, measured: Measured) -> None:
     measured.results["cpu_s"] = sum(os.times()[:4])
 
 
+def _names(arguments: argparse.Namespace) -> list[str]:
+    """Return all that ``--only`` can choose."""
+    kinds = ["grid", "large", "scenarios"]
+    cells = workload.quick() if arguments.quick else (*workload.grid(), workload.large())
+    logs = [replace(cells[0], log="; a log").name] if arguments.swf else []
+    own = [scenario.name for scenario in scenarios.all_scenarios()]
+    return [*kinds, *logs, *(cell.name for cell in cells), *own]
+
+
 def _wants(arguments: argparse.Namespace, kind: str, name: str) -> bool:
-    parts = [part.strip() for part in arguments.only.split(",") if part.strip()]
+    parts = names_in(arguments.only)
     return not parts or any(part == kind or part in name for part in parts)
 
 

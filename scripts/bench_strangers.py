@@ -33,6 +33,7 @@ from typing import Final
 
 from _bench import stranger
 from _bench.benchmark import Benchmark, Measured, note
+from _bench.choosing import names_in, refuse_unknown
 from _bench.plane import Plane
 from _bench.rescaling import KINDS, Rescaling
 from _bench.stats import quantile
@@ -46,10 +47,12 @@ HANG_S: Final = 60.0  # without a step
 LATE_S: Final = "0.3"
 MARKS: Final = ("FOREIGN", "UNPROVEN", "PROOF_S")  # files of the training
 RESAMPLES: Final = 2000
+PARTS: Final = ("races", "cost")
 
 
 def measure(options: argparse.Namespace, measured: Measured) -> None:
     """Measure both parts."""
+    refuse_unknown(names_in(options.parts), PARTS)
     logging.getLogger("bftrainer").setLevel(logging.ERROR)  # members are lost on purpose
     be_alone()
     races, cycles = (40, 3) if options.quick else (options.races, options.cycles)
@@ -229,7 +232,7 @@ BENCHMARK = Benchmark(
     about=__doc__,
     quick="40 races and 6 cycles",
     options={
-        "--parts": {"default": "races,cost", "help": "of: %(default)s"},
+        "--parts": {"default": ",".join(PARTS), "help": "of: %(default)s"},
         "--races": {"type": int, "default": 1000, "help": "%(default)s"},
         "--cycles": {"type": int, "default": 20, "help": "pairs of cycles: %(default)s"},
         "--unproven": {

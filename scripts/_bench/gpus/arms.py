@@ -1,0 +1,228 @@
+"""One seed of ``bench_gpus``: several real clusters at once, the same jobs at the same instants.
+
+Each arm has a cluster of its own with a shared-node Slurm and GPUs that are files. The jobs begin
+at the same phase of each cluster's own backfill cycle, so that a job meets the scheduler alike in
+all arms; the clusters' starts differ by less than a cycle. Leaves no process and no directory.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from _bench import sdiag
+from _bench.gpus import controller_log
+from _bench.gpus.measures import ArmRun, OrdinaryJob, Pilot
+from _bench.waiting import BenchError
+from _bench.zero_harm import cycles
+from _bench.zero_harm.arm import light_trainers, wait_for_nodes
+from bftrainer.lab.demo.sidecar import DaemonProcess
+from slurm_plugins.testcluster import FAST_CYCLE, ClusterConfig, SlurmTestCluster
+from slurm_plugins.testcluster.gpu_jobs import GpuDemand, generate
+from slurm_plugins.testcluster.workload import JobRecord, WorkloadItem, WorkloadRun
+
+N_NODES = 6
+GPUS_PER_NODE = 4
+CPUS_PER_NODE = 16
+MEMORY_MB = 16_000
+BF_INTERVAL_S = 5
+PHASE = 0.4  # of that interval, after the begin of a cycle
+TYPICAL_RUN_S = 20.0
+N_TRAINERS = 3
+SETTLE_S = 300.0  # for all arms to be ready
+DRAIN_S = 400.0  # after the last submission, for the last job
+# The policy of the administrators' hour: gaps are a minute long here, not an hour.
+POLICY = """\
+min_gap_s: 20
+gap_margin_s: 10
+reserve_nodes_per_type: 0
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One way to use the idle GPUs, or none."""
+
+    name: str
+    has_daemon: bool = True
+    options: Mapping[str, str] = field(default_factory=dict)  # of the adapter
+    gpus_per_pilot: int = GPUS_PER_NODE
+
+    @property
+    def n_pilots(self) -> int:
+        """How many pilots an empty cluster holds."""
+        return N_NODES * GPUS_PER_NODE // self.gpus_per_pilot
+
+
+ARMS = (
+    Arm(name="without", has_daemon=False),
+    Arm(name="again", has_daemon=False),
+    Arm(
+        name="slots",
+        options={
+            "slot_gpus": "1",
+            "slot_cpus": str(CPUS_PER_NODE // GPUS_PER_NODE),
+            "slot_memory_mb": str(MEMORY_MB // GPUS_PER_NODE),
+        },
+        gpus_per_pilot=1,
+    ),
+    Arm(name="whole"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What all seeds share."""
+
+    span_s: float  # of submissions
+    load: float
+    say: Callable[[str], None]
+
+
+def play(settings: Settings, arms: Sequence[Arm], seed: int) -> list[ArmRun]:
+    """Run the jobs of a seed on all arms at once.
+
+    Raises:
+        BenchError, BftError: an arm did not come to its end.
+    """
+    items = generate(
+        GpuDemand(
+            n_nodes=N_NODES,
+            gpus_per_node=GPUS_PER_NODE,
+            cpus_per_node=CPUS_PER_NODE,
+            memory_mb=MEMORY_MB,
+            span_s=settings.span_s,
+            load=settings.load,
+            typical_run_s=TYPICAL_RUN_S,
+            seed=seed,
+        )
+    )
+    settings.say(f"seed {seed}: {sum(item.n_tasks for item in items)} jobs")
+    ready = threading.Barrier(len(arms))
+    with ThreadPoolExecutor(len(arms)) as pool:
+        futures = [pool.submit(_play, settings, arm, seed, items, ready) for arm in arms]
+        return [future.result() for future in futures]
+
+
+def _play(
+    settings: Settings,
+    arm: Arm,
+    seed: int,
+    items: Sequence[WorkloadItem],
+    ready: threading.Barrier,
+) -> ArmRun:
+    directory = Path(tempfile.mkdtemp(prefix="bft-gpus-", dir="/tmp"))
+    directory.chmod(0o755)  # ordinary users' jobs must reach the cluster's directory
+    config = ClusterConfig(
+        directory=directory / "c",
+        n_nodes=N_NODES,
+        gpus_per_node=GPUS_PER_NODE,
+        cpus_per_node=CPUS_PER_NODE,
+        memory_mb=MEMORY_MB,
+        bf_interval_s=BF_INTERVAL_S,
+        scheduler_parameters=FAST_CYCLE,
+        has_hook=True,
+    )
+    try:
+        with SlurmTestCluster(config) as cluster:
+            log = cycles.note(cluster)
+            with _sidecar(directory, cluster, arm):
+                return _run(settings, arm, seed, items, cluster, log, ready)
+    except BaseException:
+        ready.abort()  # nobody waits for this one
+        raise
+    finally:
+        # A step that ends late may still write here: that is no reason to lose the run.
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def _sidecar(directory: Path, cluster: SlurmTestCluster, arm: Arm) -> Iterator[None]:
+    """Run a daemon whose trainers hold all GPUs, if the arm has one."""
+    if not arm.has_daemon:
+        yield
+        return
+    sidecar = DaemonProcess(
+        directory / "state",
+        batch_system="slurm",
+        batch_options={**cluster.config.batch_options(), **arm.options},
+        policy=POLICY,
+    )
+    try:
+        sidecar.start()
+        for trainer in light_trainers(directory, N_TRAINERS, arm.n_pilots):
+            sidecar.client.submit(trainer)
+        wait_for_nodes(sidecar, arm.n_pilots)
+        yield
+    finally:
+        sidecar.stop()
+
+
+def _run(
+    settings: Settings,
+    arm: Arm,
+    seed: int,
+    items: Sequence[WorkloadItem],
+    cluster: SlurmTestCluster,
+    log: Path,
+    ready: threading.Barrier,
+) -> ArmRun:
+    ready.wait(SETTLE_S)
+    origin_s = cycles.at_phase(cluster, log, PHASE)
+    cluster.command("sdiag", "--reset")
+    run = WorkloadRun(cluster, items)
+    try:
+        run.start(origin_s)
+        time.sleep(max(0.0, origin_s + settings.span_s - time.time()))
+        load = sdiag.parse(cluster.command("sdiag").stdout)
+        if not run.wait(DRAIN_S):
+            raise BenchError(f"{arm.name}, seed {seed}: jobs had not ended {DRAIN_S:g} s later")
+    finally:
+        run.stop()
+    records = run.records()
+    if refused := [record.error for record in records if record.error]:
+        raise BenchError(f"{arm.name}, seed {seed}: a job was refused: {refused[0]}")
+    ordinary = {(record.job_id or "").partition("_")[0] for record in records}
+    told = controller_log.read(log.read_text(errors="replace"), ordinary, origin_s)
+    settings.say(f"seed {seed}, {arm.name}: done")
+    return ArmRun(
+        arm=arm.name,
+        seed=seed,
+        nodes=cluster.config.node_names,
+        gpus_per_node=GPUS_PER_NODE,
+        span_s=settings.span_s,
+        bf_interval_s=BF_INTERVAL_S,
+        jobs=tuple(_job(record, origin_s) for record in records),
+        pilots=tuple(_pilot(pilot, arm, origin_s) for pilot in told.pilots),
+        n_submitted=told.n_submitted,
+        n_requests=sum(load.rpcs.values()),
+    )
+
+
+def _job(record: JobRecord, origin_s: float) -> OrdinaryJob:
+    return OrdinaryJob(
+        key=(record.number, record.task),
+        gpus_per_node=record.item.gpus if record.item.share else GPUS_PER_NODE,
+        submitted_s=(record.submitted_s or 0.0) - origin_s,
+        started_s=(record.started_s or math.inf) - origin_s,
+        ended_s=(record.ended_s or math.inf) - origin_s,
+        nodes=record.nodes,
+    )
+
+
+def _pilot(pilot: controller_log.PilotRun, arm: Arm, origin_s: float) -> Pilot:
+    return Pilot(
+        node=pilot.node,
+        gpus=arm.gpus_per_pilot,
+        started_s=pilot.started_s - origin_s,
+        ended_s=pilot.ended_s - origin_s,
+        is_preempted=pilot.is_preempted,
+    )

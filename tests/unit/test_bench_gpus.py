@@ -1,0 +1,132 @@
+"""What ``bench_gpus`` counts, on runs that are counted by hand, and what it reads of slurmctld."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime
+
+import pytest
+from _bench import choosing
+from _bench.gpus import controller_log, measures
+from _bench.gpus.measures import ArmRun, HandOvers, Idle, OrdinaryJob, Pilot
+from _bench.waiting import BenchError
+
+LOG = """\
+[2026-11-29T07:26:47.035] _slurm_rpc_submit_batch_job: JobId=1 InitPrio=1 usec=428
+[2026-11-29T07:26:49.008] debug:  sched/backfill: _attempt_backfill: backfill: beginning
+[2026-11-29T07:26:49.010] sched/backfill: _start_job: Started JobId=1 in bf on n1
+[2026-11-29T07:26:49.546] _slurm_rpc_submit_batch_job: JobId=2 InitPrio=1 usec=394
+[2026-11-29T07:26:50.016] sched: Allocate JobId=2 NodeList=n2 #CPUs=2 Partition=bf
+[2026-11-29T07:26:52.056] _slurm_rpc_submit_batch_job: JobId=3 InitPrio=9 usec=342
+[2026-11-29T07:26:53.011] sched: Allocate JobId=3 NodeList=n1 #CPUs=2 Partition=batch
+[2026-11-29T07:26:53.200] _slurm_rpc_submit_batch_job: JobId=4 InitPrio=1 usec=342
+[2026-11-29T07:26:55.012] preempted JobId=1 has been killed to reclaim resources for JobId=3
+[2026-11-29T07:26:55.212] _job_complete: JobId=1 WEXITSTATUS 0
+[2026-11-29T07:26:55.213] _job_complete: JobId=1 done
+[2026-11-29T07:26:58.500] _job_complete: JobId=2 done
+"""
+START_S = datetime.fromisoformat("2026-11-29T07:26:48").timestamp()
+
+
+def job(number: int, gpus: int, *spans: float, nodes: tuple[str, ...] = ("n1",)) -> OrdinaryJob:
+    submitted_s, started_s, ended_s = spans
+    return OrdinaryJob(
+        key=(number, 0),
+        gpus_per_node=gpus,
+        submitted_s=submitted_s,
+        started_s=started_s,
+        ended_s=ended_s,
+        nodes=nodes,
+    )
+
+
+def pilot(node: str, gpus: int, from_s: float, to_s: float, *, preempted: bool = False) -> Pilot:
+    return Pilot(node=node, gpus=gpus, started_s=from_s, ended_s=to_s, is_preempted=preempted)
+
+
+def run_of(*jobs: OrdinaryJob, pilots: tuple[Pilot, ...] = (), seed: int = 1) -> ArmRun:
+    return ArmRun(
+        arm="some",
+        seed=seed,
+        nodes=("n1", "n2"),
+        gpus_per_node=4,
+        span_s=100.0,
+        bf_interval_s=5.0,
+        jobs=jobs,
+        pilots=pilots,
+    )
+
+
+def test_pilots_are_those_of_the_log_and_of_their_partition() -> None:
+    told = controller_log.read(LOG, {"3"}, START_S)
+    first, second = told.pilots
+    assert (first.job_id, first.node, first.is_preempted) == ("1", "n1", True)
+    assert first.ended_s - first.started_s == pytest.approx(6.002)  # preempted, not when it left
+    assert (second.node, second.is_preempted) == ("n2", False)
+    assert second.ended_s - second.started_s == pytest.approx(8.484)
+    assert told.n_submitted == 2  # 2 and 4; 1 came before the start
+    assert len(told.cycles_s) == 1
+
+
+def test_idle_gpus_are_of_free_nodes_or_of_used_ones() -> None:
+    # n1: 3 of 4 GPUs used from 20 to 60. n2: free all the time.
+    run = run_of(
+        job(1, 3, 10.0, 20.0, 60.0),
+        pilots=(pilot("n1", 1, 0.0, 50.0), pilot("n2", 4, 90.0, 500.0)),
+    )
+    assert measures.idle_of(run) == Idle(
+        whole_gpu_s=4 * 60.0 + 4 * 100.0,
+        leftover_gpu_s=40.0,
+        lent_whole_gpu_s=20.0 + 4 * 10.0,
+        lent_leftover_gpu_s=30.0,
+    )
+    assert measures.idle_of(run).lent_share == pytest.approx(90.0 / 680.0)
+    full = run_of(job(1, 4, 0.0, 0.0, 100.0, nodes=("n1", "n2")))
+    assert math.isnan(measures.idle_of(full).lent_share)
+
+
+def test_pilots_that_left_are_told_apart_by_what_followed() -> None:
+    run = run_of(
+        job(1, 1, 10.0, 20.0, 30.0),
+        pilots=(
+            pilot("n1", 1, 0.0, 18.0),  # and a job came 2 s later
+            pilot("n1", 1, 0.0, 5.0),  # 15 s later: not for it
+            pilot("n2", 1, 0.0, 18.0),  # nobody came
+            pilot("n1", 1, 0.0, 19.0, preempted=True),
+            pilot("n1", 1, 0.0, 120.0),  # after what is counted
+            pilot("n1", 1, 0.0, math.inf),
+        ),
+    )
+    assert measures.hand_overs_of(run) == HandOvers(given_back=1, preempted=1, in_vain=2)
+
+
+def test_added_waits_are_paired_by_job_and_seeds_count_alike() -> None:
+    before = run_of(job(1, 1, 0.0, 1.0, 2.0), job(2, 1, 0.0, 9.0, 10.0))
+    after = run_of(job(1, 1, 0.5, 2.5, 3.0), job(2, 1, 0.0, 12.0, 13.0))
+    added = measures.added_wait([(before, after)])
+    assert added.mean == pytest.approx(2.0)  # 1 and 3
+    assert (added.low, added.high) == (1.0, 3.0)
+    assert measures.added_wait([(before, after), (before, before)]).mean == pytest.approx(1.0)
+
+
+def test_a_job_that_starts_a_cycle_later_than_ever_lost_it() -> None:
+    controls = [run_of(job(1, 1, 0.0, 1.0, 2.0)), run_of(job(1, 1, 0.0, 3.0, 4.0))]
+    assert measures.lost_cycles(run_of(job(1, 1, 0.0, 7.1, 8.0)), controls) == 1
+    assert measures.lost_cycles(run_of(job(1, 1, 0.0, 6.9, 8.0)), controls) == 0
+
+
+def test_the_order_of_starts_is_compared_pair_by_pair() -> None:
+    before = run_of(*(job(n, 1, 0.0, 10.0 * n, 99.0) for n in (1, 2, 3)))
+    after = run_of(job(1, 1, 0.0, 25.0, 99.0), *before.jobs[1:])
+    assert measures.reordered_share(after, before) == pytest.approx(1 / 3)
+    assert measures.reordered_share(before, before) == 0.0
+
+
+def test_a_word_that_chooses_nothing_is_refused() -> None:
+    names = ("grid", "blocked head, 30/30 s")
+    choosing.refuse_unmatched(["blocked", "grid"], names)
+    choosing.refuse_unknown(choosing.names_in("grid, "), names)
+    with pytest.raises(BenchError, match="nothing is named 'nonsense'; there are: grid"):
+        choosing.refuse_unmatched(["grid", "nonsense"], names)
+    with pytest.raises(BenchError, match="'blocked'"):
+        choosing.refuse_unknown(["blocked"], names)
