@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bftrainer.model.errors import ExitCode
 from tests.integration.study_fixtures import POLICY, StudyUser, end
 from tests.support.site import Site
 from tests.support.waiting import wait_for
@@ -61,5 +62,5 @@ def _until(user: StudyUser, said: str, loop: subprocess.Popen[bytes]) -> None:
 def _is_refused(user: StudyUser) -> None:
     for words in (("run", "moved"), ("run", "--detach", "moved")):
         refused = user.does(*words)
-        assert refused.returncode == 1
+        assert refused.returncode == ExitCode.USAGE
         assert "error BFT-1630: " in refused.stderr
