@@ -59,7 +59,7 @@ def _tabulate_seed(seed: int, runs: dict[str, ArmRun], measured: Measured) -> No
     controls = [runs["without"], runs["again"]]
     lent, harm = [], []
     for run in runs.values():
-        idle, left = measures.idle_of(run), measures.hand_overs_of(run)
+        idle, hand_overs = measures.idle_of(run), measures.hand_overs_of(run)
         rows = (idle.whole_gpu_s, idle.leftover_gpu_s, idle.lent_whole_gpu_s)
         per_gpu_hour = "-"
         if idle.lent_gpu_s:
@@ -69,7 +69,10 @@ def _tabulate_seed(seed: int, runs: dict[str, ArmRun], measured: Measured) -> No
                 run.arm,
                 *(f"{gpu_s:,.0f}" for gpu_s in (*rows, idle.lent_leftover_gpu_s)),
                 f"{100.0 * idle.lent_share:.1f}%",
-                *(str(count) for count in (left.given_back, left.preempted, left.in_vain)),
+                *(
+                    str(count)
+                    for count in (hand_overs.given_back, hand_overs.preempted, hand_overs.in_vain)
+                ),
                 per_gpu_hour,
             )
         )

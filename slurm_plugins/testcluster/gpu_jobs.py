@@ -2,8 +2,8 @@
 
 Most jobs take 1 to 4 GPUs of a node, with CPUs and memory that are not always in proportion; some
 take whole nodes; there are arrays, and jobs that wait for an earlier one. Limits are 2 to 5 times
-the run time, in whole minutes. The shares are those of the administrators' hour: 45% of the jobs
-have one GPU, 30% two, 18% four, 7% two whole nodes.
+the run time, in whole minutes. About 42% of the submissions ask for one GPU, 30% for two, 4% for
+three, 14% for four, and 7% for two whole nodes.
 """
 
 from __future__ import annotations

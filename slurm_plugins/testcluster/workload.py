@@ -124,7 +124,8 @@ def _wrong_order(path: Path, items: Sequence[WorkloadItem]) -> str:
         if item.after is None:
             continue
         if item.after >= len(items) or items[item.after].at_s > item.at_s or item.after == number:
-            return f"Item {number} of the workload {path} waits for item {item.after}, not earlier."
+            waits = f"waits for item {item.after}, which is not before it"
+            return f"Item {number} of the workload {path} {waits}."
     return ""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -67,16 +68,28 @@ class Training:
         wait_for(lambda: self.step() >= before + count, interval_s=0.2, what="it trains on")
 
 
-@pytest.fixture(scope="module")
-def training() -> Iterator[Training]:
-    with (
-        running_hosts(n_nodes=3, slurm=("SlurmdTimeout=40", "ReturnToService=2")) as cluster,
-        OwnDaemon(cluster) as daemon,
-    ):
+@contextmanager
+def trained(slurmd_timeout_s: int) -> Iterator[Training]:
+    slurm = (f"SlurmdTimeout={slurmd_timeout_s}", "ReturnToService=2")
+    with running_hosts(n_nodes=3, slurm=slurm) as cluster, OwnDaemon(cluster) as daemon:
         yield Training(cluster, daemon)
 
 
-def test_a_node_that_was_cut_off_comes_back_with_its_pilot(training: Training) -> None:
+@pytest.fixture(scope="module")
+def training() -> Iterator[Training]:
+    with trained(40) as started:
+        yield started
+
+
+@pytest.fixture
+def patient_training() -> Iterator[Training]:
+    """One whose Slurm does not call a cut-off node down while a busy machine trains slowly."""
+    with trained(300) as started:
+        yield started
+
+
+def test_a_node_that_was_cut_off_comes_back_with_its_pilot(patient_training: Training) -> None:
+    training = patient_training
     jobs = training.jobs()
     training.cluster.cut("n2")
     training.daemon.trains_at(training.trainer, 2)

@@ -191,7 +191,7 @@ def _run(
     if refused := [record.error for record in records if record.error]:
         raise BenchError(f"{arm.name}, seed {seed}: a job was refused: {refused[0]}")
     ordinary = {(record.job_id or "").partition("_")[0] for record in records}
-    told = controller_log.read(log.read_text(errors="replace"), ordinary, origin_s)
+    controller = controller_log.read(log.read_text(errors="replace"), ordinary, origin_s)
     settings.say(f"seed {seed}, {arm.name}: done")
     return ArmRun(
         arm=arm.name,
@@ -201,8 +201,8 @@ def _run(
         span_s=settings.span_s,
         bf_interval_s=BF_INTERVAL_S,
         jobs=tuple(_job(record, origin_s) for record in records),
-        pilots=tuple(_pilot(pilot, arm, origin_s) for pilot in told.pilots),
-        n_submitted=told.n_submitted,
+        pilots=tuple(_pilot(pilot, arm, origin_s) for pilot in controller.pilots),
+        n_submitted=controller.n_submitted,
         n_requests=sum(load.rpcs.values()),
     )
 

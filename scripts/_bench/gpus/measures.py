@@ -57,7 +57,6 @@ class ArmRun:
     pilots: tuple[Pilot, ...] = ()
     n_submitted: int = 0  # pilots
     n_requests: int = 0  # that slurmctld answered in the span
-    phase_s: float = 0.0  # of the start, in the scheduler's cycle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
