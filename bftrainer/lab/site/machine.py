@@ -25,7 +25,7 @@ from functools import partial
 from operator import attrgetter, itemgetter
 from typing import Literal, NamedTuple
 
-NodeSet = int
+from bftrainer.lab.site.sharing import NodeCapacity, NodeSet, Share, SitePartition
 
 
 def lowest(some: NodeSet, count: int) -> NodeSet:
@@ -89,6 +89,8 @@ class JobSpec:
     kind: Kind = "sbatch"
     array: int = 0  # tasks of the same array have the same number; 0: none
     held_by: str = ""  # a limit for which Slurm never starts it: its reason in squeue
+    share: Share | None = None  # of each node; None: whole nodes
+    partition: str = ""  # of ``SchedulerSettings.partitions``; "": the only one
 
     def __deepcopy__(self, _memo: object) -> JobSpec:
         return self
@@ -288,6 +290,8 @@ class SchedulerSettings:
     first_cycle_s: float = 5.0
     end_cost_s: float = 0.0  # from the end of a preemptable job until its node is usable: Epilog
     cycles_s: tuple[float, ...] = ()  # begins of all cycles, where they are known; then no others
+    capacities: tuple[NodeCapacity, ...] = ()  # of each node, in order; (): whole nodes only
+    partitions: tuple[SitePartition, ...] = ()  # (): one, of all nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

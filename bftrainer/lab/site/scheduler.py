@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from bftrainer.lab.site.machine import Machine, NodeSet, Scheduler, SiteJob, Timeline, neighbours
+from bftrainer.lab.site.machine import Machine, Scheduler, SiteJob, Timeline, neighbours
+from bftrainer.lab.site.sharing import NodeSet
 
 SLICE_S = 2.5  # bf_yield_interval and bf_yield_sleep
 Planned = tuple[float, float, NodeSet]  # start, end by its limit, nodes

@@ -40,13 +40,13 @@ from bftrainer.lab.site.losses import HELD, PASSED, QUEUED, RELEASED, STARTING, 
 from bftrainer.lab.site.machine import (
     Machine,
     Neighbour,
-    NodeSet,
     Preemptable,
     SiteJob,
     Timeline,
     positions,
 )
 from bftrainer.lab.site.scheduler import queue_of, startable
+from bftrainer.lab.site.sharing import NodeSet
 from bftrainer.lab.workloads import Submission
 from bftrainer.model.cluster import (
     STAND_IN,

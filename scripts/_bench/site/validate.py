@@ -28,8 +28,9 @@ from _bench.zero_harm.cells import Settings
 from _bench.zero_harm.runs import JobOutcome
 from _bench.zero_harm.submit import Submitter
 from _bench.zero_harm.workload import Demand, PlannedJob, generate
-from bftrainer.lab.site.machine import JobSpec, Machine, NodeSet, SchedulerSettings, SiteJob
+from bftrainer.lab.site.machine import JobSpec, Machine, SchedulerSettings, SiteJob
 from bftrainer.lab.site.scheduler import Backfill, MainScheduler
+from bftrainer.lab.site.sharing import NodeSet
 from slurm_plugins.testcluster import SlurmTestCluster
 
 N_NODES, BF_INTERVAL_S = 16, 10
