@@ -4,8 +4,10 @@
 The same jobs on the same machine without bftrainer, with it, and with ordinary preemptable jobs in
 place of its pilots, seed by seed: which jobs lose a backfill cycle, what all jobs wait longer, how
 much of what an oracle would hold is held, how often a pilot is asked for. ``--only`` takes
-scenario names, parts of them, or ``grid``, ``large``, ``scenarios``; ``--validate`` holds the
-simulated Slurm against a real one. Exits 1 when a target is missed.
+scenario names, parts of them, or ``grid``, ``large``, ``scenarios``, ``validation``.
+``--validate`` holds the simulated Slurm against a real one, with jobs of whole nodes and with jobs
+that share nodes; ``--keep`` stores the real runs, and ``--replay`` compares stored ones and does no
+more. Exits 1 when a target is missed.
 """
 
 from __future__ import annotations
@@ -13,17 +15,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from _bench.benchmark import Benchmark, Measured, note
 from _bench.choosing import names_in, refuse_unmatched
-from _bench.site import measures, report, scenarios, workers
+from _bench.site import measures, real, real_runs, report, scenarios, validate, workers
 from _bench.site.measures import Judged, Runs
+from _bench.site.real import RealRun
 from _bench.site.workers import Task
-from _bench.targets import Target
 
 from bftrainer.lab.site import workload
 from bftrainer.lab.site.arms import Arm, ArmOutcome
@@ -36,7 +37,10 @@ QUICK_SCENARIOS = ("phantom of 20, limit, lively", "blocked head, 30/30 s", "chu
 
 
 def measure(arguments: argparse.Namespace, measured: Measured) -> None:
-    """Play the scenarios and the grid."""
+    """Play the scenarios, the grid and the validation, or compare stored runs."""
+    if arguments.replay:
+        _compare(real.kept(arguments.replay), measured)
+        return
     refuse_unmatched(names_in(arguments.only), _names(arguments))
     found = _scenarios(arguments)
     if found:
@@ -48,14 +52,13 @@ def measure(arguments: argparse.Namespace, measured: Measured) -> None:
         measured.targets += measures.targets(judged)
         measured.results["grid"] = [report.as_values(one) for one in judged]
     if arguments.validate:
-        target, measured.results["validation"] = _validate(arguments)
-        measured.targets.append(target)
+        _compare(_real_runs(arguments), measured)
     measured.results["cpu_s"] = sum(os.times()[:4])
 
 
 def _names(arguments: argparse.Namespace) -> list[str]:
     """Return all that ``--only`` can choose."""
-    kinds = ["grid", "large", "scenarios"]
+    kinds = ["grid", "large", "scenarios", "validation"]
     cells = workload.quick() if arguments.quick else (*workload.grid(), workload.large())
     logs = [replace(cells[0], log="; a log").name] if arguments.swf else []
     own = [scenario.name for scenario in scenarios.all_scenarios()]
@@ -156,14 +159,24 @@ def _run(tasks: Sequence[Task], arguments: argparse.Namespace) -> list[tuple[Tas
 # ---- validation ----------------------------------------------------------------------------
 
 
-def _validate(arguments: argparse.Namespace) -> tuple[Target, list[dict[str, Any]]]:
-    from _bench.site import validate  # noqa: PLC0415 - imports bftrainer
-
-    found = []
+def _real_runs(arguments: argparse.Namespace) -> Iterator[RealRun]:
+    """Play the runs of each kind on a real Slurm, and store them where that is asked for."""
     for seed in range(1, arguments.validate + 1):
-        note(f"validation, seed {seed}: {arguments.validate_minutes:g} min on a real Slurm")
-        found.append(validate.compare(validate.play_real(seed, arguments.validate_minutes)))
-    return validate.target(found), [asdict(one) for one in found]
+        for play in (real_runs.play_whole, real_runs.play_shared):
+            run = play(seed, arguments.validate_minutes)
+            if arguments.keep:
+                note(f"stored: {real.keep(run, arguments.keep)}")
+            yield run
+
+
+def _compare(runs: Iterable[RealRun], measured: Measured) -> None:
+    """Hold the simulation against real runs."""
+    compared = []
+    for run in runs:
+        compared.append(validate.compare(run))
+        note(f"{run.name}: {compared[-1].n_same} of {compared[-1].n_jobs} jobs start alike")
+    measured.targets += validate.targets(compared)
+    measured.results["validation"] = [asdict(one) for one in compared]
 
 
 BENCHMARK = Benchmark(
@@ -188,8 +201,15 @@ BENCHMARK = Benchmark(
             "help": "of the grid: no more seeds beyond, if the added wait asks for them",
         },
         "--processes": {"type": int, "default": os.cpu_count() or 1, "help": "side by side"},
-        "--validate": {"type": int, "default": 0, "metavar": "RUNS", "help": "real runs"},
+        "--validate": {
+            "type": int,
+            "default": 0,
+            "metavar": "RUNS",
+            "help": "so many real runs of whole-node jobs, and as many of jobs that share nodes",
+        },
         "--validate-minutes": {"type": float, "default": 4.0, "help": "of each (default 4)"},
+        "--keep": {"type": Path, "metavar": "DIR", "help": "store the real runs here"},
+        "--replay": {"type": Path, "metavar": "DIR", "help": "compare the runs stored here"},
     },
     measure=measure,
 )

@@ -1,166 +1,144 @@
 """The simulated Slurm beside a real one: the same jobs, and in which cycle each starts.
 
-A short run on the test cluster without bftrainer. Then, for each of its backfill cycles, the
-simulation begins with what really ran and waited when the cycle began, and is given what was
-really submitted and ended until the next: a job's start cycle is the same if the simulation
-starts it between the two cycles between which it really started, and in none before. (A
-simulation that runs on by itself tells little: one start that differs changes all after it.)
+For each backfill cycle of a real run without bftrainer, the simulation begins with what really ran
+and waited when the cycle began, and is given what was really submitted and ended until the next: a
+job's start cycle is the same if the simulation starts it between the two cycles between which it
+really started, and in none before. (A simulation that runs on by itself tells little: one start
+that differs changes all after it.) A job that waits for another one joins the queue when that has
+ended. Pure.
 """
 
 from __future__ import annotations
 
 import math
-import re
-import shutil
-import tempfile
 from bisect import insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from operator import attrgetter
-from pathlib import Path
 
+from _bench.site.real import RealRun, RunKind
 from _bench.targets import Target
-from _bench.zero_harm import cycles
-from _bench.zero_harm.arm import PHASE
-from _bench.zero_harm.cells import Settings
-from _bench.zero_harm.runs import JobOutcome
-from _bench.zero_harm.submit import Submitter
-from _bench.zero_harm.workload import Demand, PlannedJob, generate
-from bftrainer.lab.site.machine import JobSpec, Machine, SchedulerSettings, SiteJob
+from bftrainer.lab.site.machine import JobSpec, Machine, SchedulerSettings, SiteJob, positions
 from bftrainer.lab.site.scheduler import Backfill, MainScheduler
-from bftrainer.lab.site.sharing import NodeSet
-from slurm_plugins.testcluster import SlurmTestCluster
+from bftrainer.lab.site.sharing import NodeSet, Share
 
-N_NODES, BF_INTERVAL_S = 16, 10
 LEAST_SAME = 0.95
-MINUTE_S = 60.0  # slots of a plan begin with whole ones
 AFTER_S = 5.0  # the last real start: what is simulated until then counts
-_PASS = re.compile(r"^\[([0-9T:.-]+)\] .*sched: Running job scheduler( )", re.MULTILINE)
-_ENDED = re.compile(r"^\[([0-9T:.-]+)\] .*_job_complete: JobId=(\d+) done$", re.MULTILINE)
+CYCLE_S = 0.01  # how long a cycle of a small cluster takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Real:
-    """A run on the test cluster; all times from a whole minute before its begin."""
+class ApartStart:
+    """A job that the simulation starts in another cycle, and what one needs to see why."""
 
-    jobs: tuple[JobSpec, ...]
-    starts_s: Mapping[int, float]  # by job
-    nodes: Mapping[int, NodeSet]
-    cycles_s: tuple[float, ...]
-    passes_s: tuple[float, ...]  # of the main scheduler
+    number: int
+    n_nodes: int
+    share: Share | None
+    limit_s: float
+    ready_s: float  # submitted, and waiting for no other job
+    cycle_s: float  # begin of the cycle in which it really started, or which came before
+    real_s: float
+    real_nodes: tuple[int, ...]  # from 0
+    by_backfill: bool  # really
+    simulated_s: float | None  # in an earlier cycle; None: not when it really started
+    simulated_nodes: tuple[int, ...]
+    planned_s: float | None  # simulated backfill's plan, where it does not start the job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
     """Starts of one run, real and simulated."""
 
+    name: str
+    kind: RunKind
     n_jobs: int
     n_same: int
+    n_same_nodes: int  # of these, on the same nodes
     by_backfill: int  # in the simulation
-    apart: tuple[tuple[int, float], ...]  # those that differ: job, when it really started
+    apart: tuple[ApartStart, ...]
 
 
-def play_real(seed: int, minutes: float) -> Real:
-    """Run jobs that wait for each other on a real test cluster.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Span:
+    """From one real cycle to the next."""
 
-    Raises:
-        BenchError, BftError: it did not come to its end.
-    """
-    demand = Demand(
-        n_jobs=round(25 * minutes), n_nodes=N_NODES, minutes=minutes, load=1.0, seed=seed
-    )
-    planned = generate(demand)
-    directory = Path(tempfile.mkdtemp(prefix="bft-site-", dir="/tmp"))
-    directory.chmod(0o755)  # ordinary users' jobs must reach the cluster's directory
-    settings = Settings(name="validation", bf_interval_s=BF_INTERVAL_S)
-    try:
-        with SlurmTestCluster(settings.cluster(directory / "c", N_NODES, "")) as cluster:
-            log = cycles.note(cluster)
-            origin_s = cycles.at_phase(cluster, log, PHASE)
-            outcomes, problem = Submitter(cluster, planned, origin_s).run(90.0 * minutes + 120.0)
-            if problem:
-                raise RuntimeError(problem)
-            return _real(outcomes, planned, origin_s, log)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    from_s: float
+    to_s: float
 
 
-def _real(
-    outcomes: Sequence[JobOutcome], planned: Sequence[PlannedJob], origin_s: float, log: Path
-) -> Real:
-    began_s = origin_s // MINUTE_S * MINUTE_S - MINUTE_S
-    by_slurm_s, shift_s = cycles.starts(log), origin_s - began_s
-    ends_s = {job_id: at_s for at_s, job_id in _stamps(log, _ENDED).items()}
-    specs: list[JobSpec] = []
-    starts_s, nodes = dict[int, float](), dict[int, NodeSet]()
-    for one in sorted(outcomes, key=lambda o: o.submitted_s or 0.0):
-        if one.submitted_s is None or one.started_s is None or one.ended_s is None:
-            continue
-        number = len(specs) + 1
-        starts_s[number] = by_slurm_s.get(one.job_id, one.started_s + origin_s) - began_s
-        end_s = ends_s.get(one.job_id, one.ended_s + origin_s) - began_s
-        nodes[number] = sum(1 << int(name[1:]) - 1 for name in one.nodes)
-        specs.append(
-            JobSpec(
-                number=number,
-                submit_s=one.submitted_s + shift_s,
-                n_nodes=one.n_nodes,
-                limit_s=60.0 * planned[one.number].limit_min,
-                run_s=end_s - starts_s[number],
-                kind=planned[one.number].kind,
-            )
-        )
-    at_s = tuple(c - began_s for c in cycles.read(log) if c >= began_s)
-    return Real(
-        jobs=tuple(specs),
-        starts_s=starts_s,
-        nodes=nodes,
-        cycles_s=at_s,
-        passes_s=tuple(sorted(p - began_s for p in _stamps(log, _PASS))),
-    )
-
-
-def _stamps(log: Path, what: re.Pattern[str]) -> dict[float, str]:
-    """Return when something was logged (epoch), and of which job."""
-    found = what.findall(log.read_text(encoding="utf-8", errors="replace"))
-    return {datetime.fromisoformat(at).timestamp(): job_id for at, job_id in found}
-
-
-def compare(real: Real) -> Beside:
+def compare(real: RealRun) -> Beside:
     """Simulate each cycle of a real run, and hold the starts against the real ones."""
-    same, early, by_backfill = set[int](), set[int](), 0
-    spans = list(zip(real.cycles_s, (*real.cycles_s[1:], math.inf), strict=True))
-    for from_s, to_s in [(0.0, real.cycles_s[0]), *spans]:
-        really = {n for n, at_s in real.starts_s.items() if from_s <= at_s < to_s}
-        last_s = max([real.starts_s[n] for n in really], default=from_s) + AFTER_S
-        machine = _machine(real, from_s)
-        machine.run(min(to_s, last_s))
-        begun = {j.spec.number for j in machine.jobs if _started_since(j, from_s)}
-        same |= begun & really - early
-        early |= begun - really
-        by_backfill += sum(j.by_backfill and j.spec.number in really for j in machine.jobs)
-    apart = sorted((n, at_s) for n, at_s in real.starts_s.items() if n not in same)
+    same, early = dict[int, NodeSet](), dict[int, SiteJob]()
+    by_backfill = 0
+    late: dict[int, tuple[float, SiteJob | None]] = {}
+    for span in _spans(real):
+        really = {n for n, at_s in real.starts_s.items() if span.from_s <= at_s < span.to_s}
+        last_s = max([real.starts_s[n] for n in really], default=span.from_s) + AFTER_S
+        machine = machine_at(real, span.from_s)
+        machine.run(min(span.to_s, last_s))
+        begun = {job.spec.number: job for job in machine.jobs if _starts_since(job, span.from_s)}
+        same |= {n: begun[n].nodes for n in begun.keys() & really - early.keys()}
+        early |= {n: begun[n] for n in begun.keys() - really - early.keys()}
+        by_number = {job.spec.number: job for job in machine.jobs}
+        late |= {n: (span.from_s, by_number.get(n)) for n in really}
+        by_backfill += sum(job.by_backfill for n, job in begun.items() if n in really)
+    apart = [spec for spec in real.jobs if spec.number not in same]
     return Beside(
-        n_jobs=len(real.jobs), n_same=len(same), by_backfill=by_backfill, apart=tuple(apart)
+        name=real.name,
+        kind=real.kind,
+        n_jobs=len(real.jobs),
+        n_same=len(same),
+        n_same_nodes=sum(nodes == real.nodes[n] for n, nodes in same.items()),
+        by_backfill=by_backfill,
+        apart=tuple(_apart(real, spec, early.get(spec.number), late) for spec in apart),
     )
 
 
-def _started_since(job: SiteJob, from_s: float) -> bool:
+def _spans(real: RealRun) -> Iterator[_Span]:
+    begins_s = (0.0, *real.cycles_s)
+    for from_s, to_s in zip(begins_s, (*real.cycles_s, math.inf), strict=True):
+        yield _Span(from_s=from_s, to_s=to_s)
+
+
+def _starts_since(job: SiteJob, from_s: float) -> bool:
     return job.start_s is not None and job.start_s >= from_s
 
 
-def _machine(real: Real, from_s: float) -> Machine:
+def _apart(
+    real: RealRun,
+    spec: JobSpec,
+    early: SiteJob | None,
+    late: dict[int, tuple[float, SiteJob | None]],
+) -> ApartStart:
+    cycle_s, waiting = late[spec.number]
+    return ApartStart(
+        number=spec.number,
+        n_nodes=spec.n_nodes,
+        share=spec.share,
+        limit_s=spec.limit_s,
+        ready_s=real.ready_s(spec),
+        cycle_s=cycle_s,
+        real_s=real.starts_s[spec.number],
+        real_nodes=tuple(positions(real.nodes[spec.number])),
+        by_backfill=spec.number in real.by_backfill,
+        simulated_s=None if early is None else early.start_s,
+        simulated_nodes=() if early is None else tuple(positions(early.nodes)),
+        planned_s=None if waiting is None else waiting.planned_s,
+    )
+
+
+def machine_at(real: RealRun, from_s: float) -> Machine:
     """Make a machine on which runs and waits what did when a cycle began."""
     last_s = max((at_s for at_s in real.passes_s if at_s < from_s), default=0.0)
     machine = Machine(
         SchedulerSettings(
-            n_nodes=N_NODES,
-            bf_duration_s=0.01,
+            n_nodes=real.n_nodes,
+            bf_duration_s=CYCLE_S,
             cycles_s=(from_s,),
             has_epilog=False,
             tick_phase_s=last_s % 1.0,
+            capacities=real.capacities,
         )
     )
     machine.now_s = from_s
@@ -168,35 +146,56 @@ def _machine(real: Real, from_s: float) -> Machine:
     main.resume(last_s)
     for spec in real.jobs:
         start_s = real.starts_s[spec.number]
-        if start_s < from_s < start_s + spec.run_s:
-            _take_over(machine, spec, start_s, real.nodes[spec.number])
-        elif start_s >= from_s > spec.submit_s:
-            machine.jobs.append(SiteJob(spec=spec))
-            insort(machine.pending, machine.jobs[-1], key=attrgetter("key"))
-            if spec.kind == "sbatch" and spec.submit_s > last_s:
-                main.wants_pass(is_end=False)
-    machine.load(tuple(spec for spec in real.jobs if spec.submit_s >= from_s))
+        if start_s < from_s:
+            if from_s < start_s + spec.run_s:
+                machine.take_over(spec, start_s, real.nodes[spec.number])
+            continue
+        ready_s = real.ready_s(spec)
+        if ready_s < from_s:
+            _join(machine, SiteJob(spec=spec))
+        if spec.kind == "sbatch" and last_s < spec.submit_s < from_s:
+            main.wants_pass(is_end=False)
+        if spec.submit_s < from_s <= ready_s:
+            machine.at(ready_s, partial(_join, machine, SiteJob(spec=spec)))
+    _load(real, machine, from_s)
     Backfill(machine)
     return machine
 
 
-def _take_over(machine: Machine, spec: JobSpec, start_s: float, nodes: NodeSet) -> None:
-    """Let a job run that started before the begin."""
-    job = SiteJob(spec=spec, start_s=start_s, nodes=nodes)
+def _load(real: RealRun, machine: Machine, from_s: float) -> None:
+    """Let users submit what was submitted later; what waits for another job joins then."""
+    later = [spec for spec in real.jobs if spec.submit_s >= from_s]
+    machine.load(tuple(spec for spec in later if real.ready_s(spec) == spec.submit_s))
+    for spec in later:
+        if (ready_s := real.ready_s(spec)) > spec.submit_s:
+            # Slurm makes a pass for each submission, but none when a dependency is fulfilled.
+            machine.at(spec.submit_s, partial(machine.scheduler.wants_pass, is_end=False))
+            machine.at(ready_s, partial(_join, machine, SiteJob(spec=spec)))
+
+
+def _join(machine: Machine, job: SiteJob) -> None:
+    """Put a job into the queue without anybody's noticing."""
+    machine.version += 1
     machine.jobs.append(job)
-    machine.running[spec.number] = job
-    machine.busy |= nodes
-    machine.at(start_s + spec.run_s, partial(machine.end, job))
+    insort(machine.pending, job, key=attrgetter("key"))
 
 
-def target(found: Sequence[Beside]) -> Target:
-    """Return how alike the two have to be."""
-    n_jobs = sum(one.n_jobs for one in found)
+def targets(compared: Sequence[Beside]) -> list[Target]:
+    """Return how alike the two have to be, for each kind of run."""
+    return [_target(kind, compared) for kind in dict.fromkeys(one.kind for one in compared)]
+
+
+def _target(kind: RunKind, compared: Sequence[Beside]) -> Target:
+    runs = [one for one in compared if one.kind == kind]
+    n_jobs = sum(one.n_jobs for one in runs)
+    n_same = sum(one.n_same for one in runs)
+    same_nodes = 100.0 * sum(one.n_same_nodes for one in runs) / max(1, n_same)
+    by_backfill = sum(one.by_backfill for one in runs)
     return Target(
-        name="start cycle as on a real Slurm",
-        measured=100.0 * sum(one.n_same for one in found) / max(1, n_jobs),
+        name=f"start cycle as on a real Slurm, {kind}",
+        measured=100.0 * n_same / max(1, n_jobs),
         limit=100.0 * LEAST_SAME,
         relation=">=",
         unit="%",
-        note=f"{n_jobs} jobs, {sum(one.by_backfill for one in found)} started by backfill",
+        note=f"{n_jobs} jobs, {by_backfill} by backfill, {same_nodes:.0f}% on the same nodes",
     )

@@ -1,0 +1,224 @@
+"""Short runs on a real Slurm without bftrainer: whole-node jobs, or jobs that share nodes.
+
+Jobs of GPUs come from ``gpu_jobs``; every tenth of those that share a node asks for no GPU. In
+every second run of them the nodes' GPUs are of two types, and a third of the jobs ask for one.
+Each run has a cluster of its own, and leaves no process and no directory.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from _bench.site import slurm_log
+from _bench.site.real import NotedJob, RealRun
+from _bench.waiting import BenchError
+from _bench.zero_harm import cycles, workload
+from _bench.zero_harm.arm import PHASE
+from _bench.zero_harm.cells import Settings
+from _bench.zero_harm.runs import JobOutcome
+from _bench.zero_harm.submit import Submitter
+from bftrainer.lab.site.machine import JobSpec
+from bftrainer.lab.site.sharing import NodeCapacity, Share
+from slurm_plugins.testcluster import ClusterConfig, SlurmTestCluster, gpu_jobs
+from slurm_plugins.testcluster.workload import JobRecord, WorkloadItem, WorkloadRun
+
+BF_INTERVAL_S = 10
+N_WHOLE_NODES = 16
+JOBS_PER_MINUTE = 25
+LOAD = 1.0
+MINUTE_S = 60.0
+DRAIN_S = 120.0  # and half as long again as the submissions
+# Nodes that jobs share.
+N_SHARED_NODES = 6
+GPUS_PER_NODE = 4
+CPUS_PER_NODE = 16
+MEMORY_MB = 16_000
+TYPES = ("a100", "v100")  # of the first and of the second half of the nodes, where there are types
+TYPICAL_RUN_S = 12.0
+CPU_ONLY_SHARE = 0.1  # of the jobs that take a part of a node
+TYPED_SHARE = 1 / 3  # of the jobs with GPUs
+
+
+def play_whole(seed: int, minutes: float) -> RealRun:
+    """Run whole-node jobs that wait for each other.
+
+    Raises:
+        BenchError, BftError: the run did not come to its end.
+    """
+    planned = workload.generate(
+        workload.Demand(
+            n_jobs=round(JOBS_PER_MINUTE * minutes),
+            n_nodes=N_WHOLE_NODES,
+            minutes=minutes,
+            load=LOAD,
+            seed=seed,
+        )
+    )
+    settings = Settings(name="validation", bf_interval_s=BF_INTERVAL_S)
+    with _cluster(lambda path: settings.cluster(path, N_WHOLE_NODES, "")) as cluster:
+        log = cycles.note(cluster)
+        origin_s = cycles.at_phase(cluster, log, PHASE)
+        submitter = Submitter(cluster, planned, origin_s)
+        outcomes, problem = submitter.run(1.5 * MINUTE_S * minutes + DRAIN_S)
+        if problem:
+            raise BenchError(problem)
+        return RealRun.of(
+            _whole_node_jobs(outcomes, planned, origin_s),
+            slurm_log.read(log.read_text(encoding="utf-8", errors="replace")),
+            origin_s,
+            name=f"whole nodes, seed {seed}",
+            kind="whole nodes",
+            n_nodes=N_WHOLE_NODES,
+        )
+
+
+def _whole_node_jobs(
+    outcomes: Sequence[JobOutcome], planned: Sequence[workload.PlannedJob], origin_s: float
+) -> Iterator[NotedJob]:
+    """Yield the jobs that ran; an immediate one may have been refused."""
+    for outcome in outcomes:
+        times_s = (outcome.submitted_s, outcome.started_s, outcome.ended_s)
+        submitted_s, started_s, ended_s = times_s
+        if submitted_s is None or started_s is None or ended_s is None:
+            continue
+        asked = planned[outcome.number]
+        yield NotedJob(
+            job_id=outcome.job_id,
+            spec=_spec(outcome.n_nodes, MINUTE_S * asked.limit_min, asked.kind),
+            submitted_s=submitted_s + origin_s,
+            started_s=started_s + origin_s,
+            ended_s=ended_s + origin_s,
+            nodes=outcome.nodes,
+        )
+
+
+def play_shared(seed: int, minutes: float) -> RealRun:
+    """Run jobs that share nodes, and wait for each other.
+
+    Raises:
+        BenchError, BftError: the run did not come to its end.
+    """
+    has_types = seed % 2 == 0
+    items = shared_items(seed, MINUTE_S * minutes, has_types=has_types)
+    with _cluster(partial(_shared_config, has_types=has_types)) as cluster:
+        log = cycles.note(cluster)
+        run = WorkloadRun(cluster, items)
+        origin_s = cycles.at_phase(cluster, log, PHASE)
+        try:
+            run.start(origin_s)
+            is_done = run.wait(1.5 * MINUTE_S * minutes + DRAIN_S)
+        finally:
+            run.stop()
+        records = run.records()
+        refused = [record.error for record in records if record.error]
+        if refused or not is_done:
+            raise BenchError(f"jobs had not ended in time, or were refused: {refused[:1]}")
+        return RealRun.of(
+            _noted_jobs(records),
+            slurm_log.read(log.read_text(encoding="utf-8", errors="replace")),
+            origin_s,
+            name=f"GPUs{', types' if has_types else ''}, seed {seed}",
+            kind="GPUs",
+            n_nodes=N_SHARED_NODES,
+            capacities=tuple(map(_capacity, cluster.config.gres)),
+        )
+
+
+def shared_items(seed: int, span_s: float, *, has_types: bool) -> list[WorkloadItem]:
+    """Return the jobs that share nodes; some without a GPU, some that ask for a type."""
+    items = gpu_jobs.generate(
+        gpu_jobs.GpuDemand(
+            n_nodes=N_SHARED_NODES,
+            gpus_per_node=GPUS_PER_NODE,
+            cpus_per_node=CPUS_PER_NODE,
+            memory_mb=MEMORY_MB,
+            span_s=span_s,
+            load=LOAD,
+            typical_run_s=TYPICAL_RUN_S,
+            seed=seed,
+        )
+    )
+    chance = random.Random(seed)  # noqa: S311 - a workload, not a secret
+    return [_varied(item, chance, has_types=has_types) for item in items]
+
+
+def _varied(item: WorkloadItem, chance: random.Random, *, has_types: bool) -> WorkloadItem:
+    if not item.gpus:
+        return item
+    if chance.random() < CPU_ONLY_SHARE:
+        return item.model_copy(update={"gpus": 0})
+    if has_types and chance.random() < TYPED_SHARE:
+        return item.model_copy(update={"gpu_type": chance.choice(TYPES)})
+    return item
+
+
+def _shared_config(directory: Path, *, has_types: bool) -> ClusterConfig:
+    types: tuple[tuple[str, str], ...] = ()
+    if has_types:
+        half = N_SHARED_NODES // len(TYPES)
+        types = tuple((f"gpu:{kind}:{GPUS_PER_NODE}", "") for kind in TYPES for _ in range(half))
+    return ClusterConfig(
+        directory=directory,
+        n_nodes=N_SHARED_NODES,
+        gpus_per_node=GPUS_PER_NODE,
+        cpus_per_node=CPUS_PER_NODE,
+        memory_mb=MEMORY_MB,
+        bf_interval_s=BF_INTERVAL_S,
+        node_types=types,
+    )
+
+
+def _capacity(gres: str) -> NodeCapacity:
+    """Return what a node has; ``gres`` is gpu:4, or gpu:a100:4."""
+    _, *kind, count = gres.split(":")
+    return NodeCapacity(
+        cpus=CPUS_PER_NODE, memory_mb=MEMORY_MB, gpus=(("".join(kind), int(count)),)
+    )
+
+
+def _noted_jobs(records: Sequence[JobRecord]) -> Iterator[NotedJob]:
+    ids = {record.number: (record.job_id or "").partition("_")[0] for record in records}
+    for record in sorted(records, key=lambda record: (record.submitted_s or 0.0, record.task)):
+        item = record.item
+        share = None
+        if item.share:
+            share = Share(
+                cpus=item.share.cpus,
+                memory_mb=item.share.memory_mb,
+                gpus=item.share.gpus,
+                gpu_type=item.share.gpu_type,
+            )
+        yield NotedJob(
+            job_id=record.job_id or "",
+            spec=_spec(item.n_nodes, item.limit_s or 0.0, "sbatch", share),
+            submitted_s=record.submitted_s or 0.0,
+            started_s=record.started_s or 0.0,
+            ended_s=record.ended_s or 0.0,
+            nodes=record.nodes,
+            after="" if item.after is None else ids[item.after],
+        )
+
+
+def _spec(n_nodes: int, limit_s: float, kind: workload.Kind, share: Share | None = None) -> JobSpec:
+    return JobSpec(
+        number=0, submit_s=0.0, n_nodes=n_nodes, limit_s=limit_s, run_s=0.0, kind=kind, share=share
+    )
+
+
+@contextmanager
+def _cluster(config: Callable[[Path], ClusterConfig]) -> Iterator[SlurmTestCluster]:
+    """Run a cluster in a directory of its own."""
+    directory = Path(tempfile.mkdtemp(prefix="bft-site-", dir="/tmp"))
+    directory.chmod(0o755)  # ordinary users' jobs must reach the cluster's directory
+    try:
+        with SlurmTestCluster(config(directory / "c")) as cluster:
+            yield cluster
+    finally:
+        # A step that ends late may still write here: that is no reason to lose the run.
+        shutil.rmtree(directory, ignore_errors=True)
