@@ -62,6 +62,7 @@ class RealRun:
     by_backfill: frozenset[int] = frozenset()
     cycles_s: tuple[float, ...]
     passes_s: tuple[float, ...]  # of the main scheduler
+    full_passes_s: tuple[float, ...]  # of these, over the whole queue
 
     @classmethod
     def of(
@@ -119,7 +120,8 @@ class RealRun:
                 if job.job_id in log.starts and log.starts[job.job_id].by_backfill
             ),
             cycles_s=tuple(at_s - began_s for at_s in log.cycles_s if at_s >= began_s),
-            passes_s=tuple(sorted(at_s - began_s for at_s in log.passes_s)),
+            passes_s=tuple(at_s - began_s for at_s in log.passes_s),
+            full_passes_s=tuple(at_s - began_s for at_s in log.full_passes_s),
         )
 
     def ready_s(self, spec: JobSpec) -> float:

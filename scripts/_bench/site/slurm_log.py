@@ -16,7 +16,8 @@ from bftrainer.model.hostlist import expand
 _STAMP = r"^\[([0-9T:.-]+)\] "
 _JOB = r"JobId=(\d+(?:_\d+)?)(?:\(\d+\))?"  # behind a task's name in brackets: its own number
 _CYCLE = re.compile(rf"{_STAMP}.*backfill: beginning$", re.MULTILINE)
-_PASS = re.compile(rf"{_STAMP}.*sched: Running job scheduler ", re.MULTILINE)
+_PASS = re.compile(rf"{_STAMP}.*sched: Running job scheduler for (\S+) ", re.MULTILINE)
+_FULL = "full"  # as the log has it: the whole queue
 _ACCEPTED = re.compile(rf"{_STAMP}_slurm_rpc_submit_batch_job: {_JOB} ", re.MULTILINE)
 _BY_BACKFILL = re.compile(
     rf"{_STAMP}sched/backfill: _start_job: Started {_JOB} in (\S+) on (\S+)$", re.MULTILINE
@@ -44,6 +45,7 @@ class SlurmLog:
 
     cycles_s: tuple[float, ...]  # begins of backfill
     passes_s: tuple[float, ...]  # of the main scheduler
+    full_passes_s: tuple[float, ...]  # of these, over the whole queue
     accepted_s: Mapping[str, float]  # of sbatch; an array has one entry, without a task
     starts: Mapping[str, LoggedStart]
     ends_s: Mapping[str, float]  # of what was preempted: when it was cancelled
@@ -51,12 +53,14 @@ class SlurmLog:
 
 def read(text: str) -> SlurmLog:
     """Read a log."""
+    passes = [(_epoch_s(at), depth) for at, depth in _PASS.findall(text)]
     ends_s = _times(_COMPLETED, text)
     for job, at_s in _times(_PREEMPTED, text).items():
         ends_s[job] = min(at_s, ends_s.get(job, at_s))
     return SlurmLog(
         cycles_s=tuple(map(_epoch_s, _CYCLE.findall(text))),
-        passes_s=tuple(map(_epoch_s, _PASS.findall(text))),
+        passes_s=tuple(at_s for at_s, _ in passes),
+        full_passes_s=tuple(at_s for at_s, depth in passes if depth == _FULL),
         accepted_s=_times(_ACCEPTED, text),
         starts=dict(_starts(text)),
         ends_s=ends_s,

@@ -11,21 +11,21 @@ ended. Pure.
 from __future__ import annotations
 
 import math
-from bisect import insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
 
 from _bench.site.real import RealRun, RunKind
 from _bench.targets import Target
-from bftrainer.lab.site.machine import JobSpec, Machine, SchedulerSettings, SiteJob, positions
+from bftrainer.lab.site.machine import JobSpec, Machine, Neighbour, SchedulerSettings, SiteJob
 from bftrainer.lab.site.scheduler import Backfill, MainScheduler
 from bftrainer.lab.site.sharing import NodeSet, Share
+from bftrainer.lab.site.timeline import positions
 
 LEAST_SAME = 0.95
 AFTER_S = 5.0  # the last real start: what is simulated until then counts
 CYCLE_S = 0.01  # how long a cycle of a small cluster takes
+DRIFT_S = 0.002  # of slurmctld's ticks, from one pass to the next: about a millisecond a second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,29 +137,46 @@ def machine_at(real: RealRun, from_s: float) -> Machine:
             bf_duration_s=CYCLE_S,
             cycles_s=(from_s,),
             has_epilog=False,
-            tick_phase_s=last_s % 1.0,
+            # Of these passes only the next: the machine then makes one at so many seconds.
+            sched_interval_s=min((s for s in real.full_passes_s if s >= from_s), default=math.inf),
+            tick_phase_s=(last_s + DRIFT_S) % 1.0,
             capacities=real.capacities,
         )
     )
     machine.now_s = from_s
+    machine.neighbour = _Ends(machine)
     main = MainScheduler(machine)
     main.resume(last_s)
     for spec in real.jobs:
         start_s = real.starts_s[spec.number]
+        end_s = start_s + spec.run_s
         if start_s < from_s:
-            if from_s < start_s + spec.run_s:
+            if from_s < end_s:
                 machine.take_over(spec, start_s, real.nodes[spec.number])
+            elif last_s < end_s:
+                main.wants_pass(is_end=False)
             continue
         ready_s = real.ready_s(spec)
         if ready_s < from_s:
-            _join(machine, SiteJob(spec=spec))
+            _join(machine, spec)
         if spec.kind == "sbatch" and last_s < spec.submit_s < from_s:
             main.wants_pass(is_end=False)
         if spec.submit_s < from_s <= ready_s:
-            machine.at(ready_s, partial(_join, machine, SiteJob(spec=spec)))
+            machine.at(ready_s, partial(_join, machine, spec))
     _load(real, machine, from_s)
     Backfill(machine)
     return machine
+
+
+class _Ends(Neighbour):
+    """What slurmctld does where no epilog calls a pass: an end is as good as a submission."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def ended(self, job: SiteJob) -> None:
+        """Let the next pass come as after a submission."""
+        self._machine.scheduler.wants_pass(is_end=False)
 
 
 def _load(real: RealRun, machine: Machine, from_s: float) -> None:
@@ -170,14 +187,13 @@ def _load(real: RealRun, machine: Machine, from_s: float) -> None:
         if (ready_s := real.ready_s(spec)) > spec.submit_s:
             # Slurm makes a pass for each submission, but none when a dependency is fulfilled.
             machine.at(spec.submit_s, partial(machine.scheduler.wants_pass, is_end=False))
-            machine.at(ready_s, partial(_join, machine, SiteJob(spec=spec)))
+            machine.at(ready_s, partial(_join, machine, spec))
 
 
-def _join(machine: Machine, job: SiteJob) -> None:
+def _join(machine: Machine, spec: JobSpec) -> None:
     """Put a job into the queue without anybody's noticing."""
     machine.version += 1
-    machine.jobs.append(job)
-    insort(machine.pending, job, key=attrgetter("key"))
+    machine.wait(machine.add(spec))
 
 
 def targets(compared: Sequence[Beside]) -> list[Target]:
