@@ -42,11 +42,11 @@ from bftrainer.lab.site.machine import (
     Neighbour,
     Preemptable,
     SiteJob,
-    Timeline,
-    positions,
 )
+from bftrainer.lab.site.occupancy import SiteTimeline
 from bftrainer.lab.site.scheduler import queue_of, startable
 from bftrainer.lab.site.sharing import NodeSet
+from bftrainer.lab.site.timeline import positions
 from bftrainer.lab.workloads import Submission
 from bftrainer.model.cluster import (
     STAND_IN,
@@ -365,7 +365,7 @@ MAIN_PASS_S = 3.0  # who knew so long before a cycle could have made room for it
 
 
 # A look, its queue and its timeline: what is needed to tell who could have started.
-Known = tuple[float, list[SiteJob], Callable[[float], Timeline]]
+Known = tuple[float, list[SiteJob], Callable[[float], SiteTimeline]]
 
 
 class Sidecar(Neighbour):
@@ -527,7 +527,7 @@ class Sidecar(Neighbour):
         if not known:
             return tuple
         _, queue, timeline_at = known[-1]
-        return lambda: startable(timeline_at(now_s), queue, machine.settings.bf_window_s)
+        return lambda: startable(machine, timeline_at(now_s), queue)
 
     # ---- decisions -------------------------------------------------------------------------
 
