@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bftrainer.lab.site.arms import alone
+from bftrainer.lab.site.arms import SharedStage, alone, play
 from bftrainer.lab.site.machine import (
     PREEMPT_S,
     JobSpec,
@@ -25,6 +25,8 @@ from bftrainer.lab.site.machine import (
 from bftrainer.lab.site.scheduler import Backfill, MainScheduler
 from bftrainer.lab.site.shared import Layout, Left
 from bftrainer.lab.site.sharing import NodeCapacity, Share, SitePartition
+from bftrainer.lab.site.sidecar import Core
+from bftrainer.model.cluster import NodeLeft, NodeState
 
 NODE = NodeCapacity(cpus=16, memory_mb=1000, gpus=(("a", 4),))
 FIRST_CYCLE_S = 20.0
@@ -336,3 +338,41 @@ def test_what_is_left_is_what_counting_by_hand_leaves() -> None:
     for taken, _, _ in running:
         left.give(taken)
     assert np.array_equal(left.amounts, layout.capacity)
+
+
+def test_bftrainer_is_shown_what_is_left_of_a_node_and_what_a_job_asks_of_it() -> None:
+    partitions = (SitePartition(name="gpu", nodes=0b11), SitePartition(name="all", nodes=0b111))
+    plain = NodeCapacity(cpus=8)
+    site = Site(nodes=(NODE, NODE, plain), settings={"partitions": partitions})
+    site.job(share(gpus=3, cpus=6, memory_mb=300), partition="gpu")
+    site.job(None, submit_s=1.0, partition="gpu")
+    site.job(share(gpus=2, cpus=2), submit_s=20.0, partition="gpu")
+    site.run(30.0)
+    snapshot = Core(site.machine).look()
+    shown = [
+        (node.state, node.left, node.node_type, node.gpus, node.partitions)
+        for node in snapshot.nodes
+    ]
+    left = NodeLeft(cpus=10, memory_mb=700, gpus=1)
+    assert shown == [
+        (NodeState.ALLOCATED, left, "gpu:a:4", 4, ("all", "bf", "gpu")),
+        (NodeState.ALLOCATED, None, "gpu:a:4", 4, ("all", "bf", "gpu")),
+        (NodeState.IDLE, None, "cpu", 0, ("all", "bf")),
+    ]
+    asks = [(job.gpus_per_node, job.cpus_per_node, job.can_share) for job in snapshot.jobs]
+    assert asks == [(2, 2, True), (3, 6, True), (0, 0, False)]
+    assert [(p.name, p.tier) for p in snapshot.partitions] == [("gpu", 11), ("all", 11), ("bf", 0)]
+
+
+def test_the_decision_lends_whole_nodes_beside_jobs_that_share_others() -> None:
+    """One node has a job for the whole run; of the other three the default reserve keeps one."""
+    site = Site()
+    site.job(share(gpus=1), limit_s=10 * HOUR_S, run_s=10 * HOUR_S)
+    stage = SharedStage(
+        slurm=site.machine.settings, jobs=tuple(site.specs), warm_s=60.0, end_s=HOUR_S
+    )
+    outcome = play(stage, "bftrainer")
+    assert outcome.harvest is not None
+    assert outcome.harvest.idle_s == 3 * (HOUR_S - 60.0)
+    assert 1.9 * (HOUR_S - 60.0) < outcome.harvest.held_s < 2.0 * (HOUR_S - 60.0)
+    assert outcome.preempted == 0

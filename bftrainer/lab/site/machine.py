@@ -201,6 +201,11 @@ class Machine:
         partition = self._partitions.get(spec.partition)
         return self.every if partition is None else partition.nodes
 
+    def is_whole(self, spec: JobSpec) -> bool:
+        """Return whether a job has its nodes alone."""
+        partition = self._partitions.get(spec.partition)
+        return spec.share is None or (partition is not None and partition.is_whole)
+
     def need_of(self, job: SiteJob) -> Need | None:
         """Return what a job needs of each of its nodes; None: nodes are whole."""
         return self.occupancy.need(job.spec.share, job.spec.partition)

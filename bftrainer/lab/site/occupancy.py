@@ -7,12 +7,12 @@ and then only those of its nodes (_run_now in job_test.c of Slurm 22.05).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from bftrainer.lab.site.shared import Layout, Left, Need, SharedTimeline, Taken
 from bftrainer.lab.site.sharing import NodeSet, Share
-from bftrainer.lab.site.timeline import EarliestStart, Timeline, lowest, neighbours
+from bftrainer.lab.site.timeline import EarliestStart, Timeline, lowest, neighbours, positions
 
 if TYPE_CHECKING:
     from bftrainer.lab.site.machine import Preemptable, SchedulerSettings, SiteJob
@@ -83,6 +83,9 @@ class Occupancy(Protocol):
     def release(self, mine: Preemptable) -> None:
         """Let it go."""
 
+    def left_on(self, nodes: NodeSet) -> Mapping[int, Share]:
+        """Return what is left of nodes in use, of those of which something can be left."""
+
     def timeline_later(
         self, running: Iterable[SiteJob], slot_s: float
     ) -> Callable[[float], SiteTimeline]:
@@ -135,6 +138,10 @@ class WholeNodes:
     def release(self, mine: Preemptable) -> None:
         """Let it go."""
         self.held &= ~mine.at
+
+    def left_on(self, _nodes: NodeSet) -> Mapping[int, Share]:
+        """Return nothing: a job has all of its nodes."""
+        return {}
 
     def timeline_later(
         self, running: Iterable[SiteJob], slot_s: float
@@ -241,6 +248,10 @@ class SharedNodes:
         self.held = 0
         for other in self._lent.values():
             self.held |= other.nodes
+
+    def left_on(self, nodes: NodeSet) -> Mapping[int, Share]:
+        """Return what is left of those that nobody has alone."""
+        return {k: left for k in positions(nodes) if (left := self._layout.left(self._left, k))}
 
     def timeline_later(
         self, running: Iterable[SiteJob], slot_s: float

@@ -162,6 +162,15 @@ class Layout:
                 open_gpus -= of_type
         return Taken(nodes, at, amounts)
 
+    def left(self, left: Left, node: int) -> Share | None:
+        """Return what is left of a node; None: some job has it alone."""
+        alone, cpus, memory_mb, gpus = left.amounts[: GPUS + 1, node].tolist()
+        if not alone:
+            return None
+        if not self.capacities[node].memory_mb:
+            memory_mb = 0
+        return Share(cpus=cpus, memory_mb=memory_mb, gpus=gpus)
+
     def choose(self, need: Need, nodes: NodeSet, count: int, left: Left) -> NodeSet:
         """Return the nodes that Slurm takes; at least ``count`` are in ``nodes``."""
         each = max(1, int(need.least[CPUS]))
