@@ -77,13 +77,16 @@ def _tabulate_seed(seed: int, runs: dict[str, ArmRun], measured: Measured) -> No
             )
         )
         more_requests = run.n_requests - fmean(control.n_requests for control in controls)
-        others = [control for control in controls if control.arm != run.arm]
+        lost = reordered = "-"
+        if run.arm != "without":  # all are held against this one, the null pair too
+            lost = str(measures.lost_cycles(run, runs["without"]))
+            reordered = f"{100.0 * measures.reordered_share(run, runs['without']):.1f}%"
         harm.append(
             (
                 run.arm,
                 f"{fmean(measures.waits_of(run).values()):.1f}",
-                str(measures.lost_cycles(run, others)),
-                f"{100.0 * measures.reordered_share(run, others[0]):.1f}%",
+                lost,
+                reordered,
                 f"{more_requests / (run.span_s / MINUTE_S):+.0f}",
             )
         )
