@@ -17,6 +17,7 @@ from bftrainer.lab.site.machine import Machine, SchedulerSettings
 from bftrainer.lab.site.scheduler import Backfill, MainScheduler
 
 BF_INTERVAL_S = 120.0
+BF_MAX_JOB_TEST = 100  # of bursts of hundreds of jobs, more would be planned in vain
 # As slurm.conf(5) asks for: a window of about the longest jobs, and then a coarser resolution.
 BF_WINDOW_S, BF_RESOLUTION_S = 7 * philly.DAY_S, 600.0
 
@@ -48,6 +49,7 @@ def play(task: Task, log: Path) -> Outcome:
         SchedulerSettings(
             n_nodes=demand.n_nodes,
             bf_interval_s=BF_INTERVAL_S,
+            bf_max_job_test=BF_MAX_JOB_TEST,
             bf_window_s=BF_WINDOW_S,
             bf_resolution_s=BF_RESOLUTION_S,
             capacities=demand.capacities,

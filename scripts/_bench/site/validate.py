@@ -174,7 +174,7 @@ class _Ends(Neighbour):
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
 
-    def ended(self, job: SiteJob) -> None:
+    def ended(self, _job: SiteJob) -> None:
         """Let the next pass come as after a submission."""
         self._machine.scheduler.wants_pass(is_end=False)
 
