@@ -44,7 +44,7 @@ def test_idle_gpus_are_leftover_where_any_job_runs() -> None:
 
 def counted_by_the_second(
     jobs: list[SiteJob], n_nodes: int, gpus_per_node: int, window: tuple[int, int]
-) -> tuple[int, int, int]:
+) -> tuple[float, float, float]:
     """Return GPU-seconds in use, idle on idle nodes, and idle beside jobs; all times are whole."""
     used = whole = leftover = 0
     for second in range(*window):

@@ -1,10 +1,11 @@
-"""What ``bench_site --validate`` reads of a real Slurm, and how it compares that with the simulated.
+"""What ``bench_site --validate`` reads of a real Slurm, and how it compares the simulated one.
 
 The log is of the lines that slurmctld 22.05 writes.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -51,8 +52,9 @@ def test_tasks_of_arrays_are_read_of_the_log_like_jobs() -> None:
     }
     assert log.starts["1"].nodes == ("n1", "n2")
     assert log.starts["2_1"] == LoggedStart(
-        at_s=pytest.approx(MINUTE_S + 6.503), nodes=("n3",), partition="batch", by_backfill=True
+        at_s=log.starts["2_1"].at_s, nodes=("n3",), partition="batch", by_backfill=True
     )
+    assert log.starts["2_1"].at_s == pytest.approx(MINUTE_S + 6.503)
     ends_s = {job: round(at_s - MINUTE_S, 3) for job, at_s in log.ends_s.items()}
     assert ends_s == {"1": 7.001, "2_0": 8.0, "2_1": 9.0, "3": 14.0}  # 2_1: when it was cancelled
 
@@ -129,47 +131,89 @@ def test_a_run_is_kept_and_read_again(tmp_path: Path) -> None:
 # ---- the comparison --------------------------------------------------------------------------
 
 
-def spec(number: int, submit_s: float, run_s: float, share: Share | None, n: int = 1) -> JobSpec:
-    """Return a job with a limit of two minutes."""
-    return JobSpec(
-        number=number, submit_s=submit_s, n_nodes=n, limit_s=120.0, run_s=run_s, share=share
-    )
-
-
-def run_of(*jobs: JobSpec, starts_s: dict[int, float], nodes: dict[int, int]) -> RealRun:
-    """Return a run on two nodes, with a cycle at 100 and at 130 s and passes on the way."""
-    return RealRun(
-        name="some",
-        kind="GPUs",
-        n_nodes=2,
-        capacities=(NODE,) * 2,
-        jobs=jobs,
-        starts_s=starts_s,
-        nodes=nodes,
-        cycles_s=(100.0, 130.0),
-        passes_s=(99.0, 104.0),
-        full_passes_s=(),
-    )
-
-
 ALL_GPUS = Share(cpus=4, gpus=2)
+NOBODY_HAS_IT = Share(gpus=1, gpu_type="a100")
 
 
-def test_jobs_that_start_in_the_same_cycle_are_the_same() -> None:
-    """Two jobs fill the first node, and the third one the second. Backfill starts the fourth.
-
-    The head needs both nodes. Behind it a small job fits until the first two are over.
-    """
-    run = run_of(
-        spec(1, 10.0, 200.0, SHARE),
-        spec(2, 10.0, 85.0, SHARE),
-        spec(3, 50.0, 200.0, ALL_GPUS),
-        spec(4, 60.0, 10.0, None, n=2),
-        spec(5, 61.0, 10.0, SHARE),
-        starts_s={1: 13.0, 2: 13.0, 3: 53.0, 4: 260.0, 5: 130.001},
-        nodes={1: 0b01, 2: 0b01, 3: 0b10, 4: 0b11, 5: 0b01},
+def spec(number: int, submit_s: float, run_s: float, limit_s: float, share: Share) -> JobSpec:
+    """Return a job of one node."""
+    return JobSpec(
+        number=number, submit_s=submit_s, n_nodes=1, limit_s=limit_s, run_s=run_s, share=share
     )
-    beside = validate.compare(run)
-    assert beside.n_jobs == 5
-    late = {apart.number: apart for apart in beside.apart}
-    print(late)
+
+
+# Two nodes of 4 CPUs and 2 GPUs; cycles of backfill at 100 and at 130 s, the last pass before at
+# 99 s. Job 2 has the second node all the time; the times behind the jobs are real starts.
+COMPARED = RealRun(
+    name="some",
+    kind="GPUs",
+    n_nodes=2,
+    capacities=(NODE,) * 2,
+    jobs=(
+        spec(1, 10.0, 97.0, 1000.0, SHARE),  # 13 s, on half of the first node
+        spec(2, 50.0, 500.0, 1000.0, ALL_GPUS),  # 53 s
+        spec(3, 60.0, 15.0, 120.0, ALL_GPUS),  # 110.5 s, when job 1 has ended
+        spec(4, 60.5, 20.0, 120.0, SHARE),  # 126.5 s: it waits for job 1, and then for job 3
+        spec(5, 61.0, 5.0, 120.0, SHARE),  # 130.001 s, but there was room beside job 1
+        spec(6, 62.0, 20.0, 120.0, NOBODY_HAS_IT),  # 126.6 s, as if somebody had
+    ),
+    eligible_s={4: 110.0},
+    starts_s={1: 13.0, 2: 53.0, 3: 110.5, 4: 126.5, 5: 130.001, 6: 126.6},
+    nodes={1: 0b01, 2: 0b10, 3: 0b01, 4: 0b01, 5: 0b01, 6: 0b10},
+    by_backfill=frozenset({5}),
+    cycles_s=(100.0, 130.0),
+    passes_s=(99.0,),
+    full_passes_s=(),
+)
+
+
+def test_a_job_is_the_same_if_it_starts_between_the_same_two_cycles() -> None:
+    beside = validate.compare(COMPARED)
+    assert (beside.n_jobs, beside.n_same, beside.n_same_nodes, beside.by_backfill) == (6, 4, 4, 1)
+    early, late = beside.apart
+    assert (early.number, early.share, early.real_s, early.by_backfill) == (5, SHARE, 130.001, True)
+    assert (early.simulated_s, early.simulated_nodes) == (100.0, (0,))
+    assert (early.cycle_s, early.real_nodes, early.ready_s) == (130.0, (0,), 61.0)
+    assert (late.number, late.cycle_s, late.simulated_s, late.planned_s) == (6, 100.0, None, None)
+    (target,) = validate.targets([beside])
+    assert target.measured == pytest.approx(100 * 4 / 6)
+    assert not target.is_met
+
+
+def test_a_job_that_waits_for_another_is_not_in_the_queue_before_that_has_ended() -> None:
+    """Without its dependency job 4 would start at 100 s beside job 1, as job 5 does."""
+    machine = validate.machine_at(COMPARED, 100.0)
+    machine.run(130.0)
+    starts_s = {job.spec.number: job.start_s for job in machine.jobs}
+    assert starts_s[5] == 100.0
+    assert starts_s[3] == pytest.approx(110.0, abs=1.1)  # at the tick after the end of job 1
+    assert starts_s[4] == pytest.approx(125.0, abs=1.1)
+    machine = validate.machine_at(replace(COMPARED, eligible_s={}), 100.0)
+    machine.run(130.0)
+    assert {job.spec.number: job.start_s for job in machine.jobs}[4] == 100.0
+
+
+def test_each_kind_of_run_has_a_target() -> None:
+    beside = validate.compare(COMPARED)
+    whole = replace(beside, kind="whole nodes", n_same=6, apart=())
+    first, second = validate.targets([whole, beside, whole])
+    assert (first.measured, first.is_met, first.name[-11:]) == (100.0, True, "whole nodes")
+    assert first.note.startswith("12 jobs")
+    assert second.name.endswith("GPUs")
+
+
+# ---- the jobs that are played ----------------------------------------------------------------
+
+
+def test_some_jobs_that_share_nodes_have_no_gpu_and_some_ask_for_a_type() -> None:
+    plain = real_runs.shared_items(2, 240.0, has_types=False)
+    typed = real_runs.shared_items(2, 240.0, has_types=True)
+    assert plain == real_runs.shared_items(2, 240.0, has_types=False)
+    assert len(plain) == len(typed) > 60
+    assert not any(item.gpu_type for item in plain)
+    assert {item.gpu_type for item in typed} == {"", *real_runs.TYPES}
+    for items in (plain, typed):
+        shares = [item for item in items if item.share]
+        without = [item for item in shares if not item.gpus]
+        assert 0 < len(without) < 0.25 * len(shares)
+        assert all(item.cpus and item.memory_mb and not item.gpu_type for item in without)
