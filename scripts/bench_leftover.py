@@ -108,10 +108,10 @@ def _tabulate(played: Found, arguments: argparse.Namespace, measured: Measured) 
             for gpus, load, is_spread in sorted(played)
             if gpus == gpus_per_node
         ]
-        title = f"{n_nodes} nodes of {gpus_per_node} GPUs, a mean of {days:g} days"
+        title = f"{n_nodes} nodes of {gpus_per_node} GPUs: GPU-hours of {days:g} days, by mean"
         headings = (
-            *("asked for", "placement", "in use", "idle, GPU-h", "on idle nodes", "%"),
-            *("leftover", "%", "by seed", "jobs", "mean wait, min", "waiting at the end"),
+            *("asked", "placed", "in use", "idle", "on idle nodes", "leftover", "% of idle"),
+            *("by seed", "mean wait, min", "queue at the end"),
         )
         if rows:
             measured.table(title, headings, rows, left=2)
@@ -125,11 +125,9 @@ def _cells(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
         f"{split.utilisation:.1%}",
         f"{split.idle_gpu_s / hours:,.0f}",
         f"{split.whole_gpu_s / hours:,.0f}",
-        f"{1.0 - split.leftover_share:.0%}",
         f"{split.leftover_gpu_s / hours:,.0f}",
         f"{split.leftover_share:.0%}",
         f"{shares[0]:.0%} to {shares[-1]:.0%}",
-        f"{fmean(outcome.n_jobs for outcome in outcomes):,.0f}",
         f"{fmean(outcome.mean_wait_s for outcome in outcomes) / philly.MINUTE_S:,.1f}",
         f"{fmean(outcome.n_waiting for outcome in outcomes):,.0f}",
     )
