@@ -6,8 +6,8 @@ place of its pilots, seed by seed: which jobs lose a backfill cycle, what all jo
 much of what an oracle would hold is held, how often a pilot is asked for. ``--only`` takes
 scenario names, parts of them, or ``grid``, ``large``, ``scenarios``, ``validation``.
 ``--validate`` holds the simulated Slurm against a real one, with jobs of whole nodes and with jobs
-that share nodes; ``--keep`` stores the real runs, and ``--replay`` compares stored ones and does no
-more. Exits 1 when a target is missed.
+that share nodes, also where these preempt; ``--keep`` stores the real runs, and ``--replay``
+compares stored ones and does no more. Exits 1 when a target is missed.
 """
 
 from __future__ import annotations
@@ -161,8 +161,9 @@ def _run(tasks: Sequence[Task], arguments: argparse.Namespace) -> list[tuple[Tas
 
 def _real_runs(arguments: argparse.Namespace) -> Iterator[RealRun]:
     """Play the runs of each kind on a real Slurm, and store them where that is asked for."""
+    plays = (real_runs.play_whole, real_runs.play_shared, real_runs.play_preempting)
     for seed in range(1, arguments.validate + 1):
-        for play in (real_runs.play_whole, real_runs.play_shared):
+        for play in plays:
             run = play(seed, arguments.validate_minutes)
             if arguments.keep:
                 note(f"stored: {real.keep(run, arguments.keep)}")
@@ -205,7 +206,7 @@ BENCHMARK = Benchmark(
             "type": int,
             "default": 0,
             "metavar": "RUNS",
-            "help": "so many real runs of whole-node jobs, and as many of jobs that share nodes",
+            "help": "so many real runs of each kind: whole nodes, shared nodes, preempting there",
         },
         "--validate-minutes": {"type": float, "default": 4.0, "help": "of each (default 4)"},
         "--keep": {"type": Path, "metavar": "DIR", "help": "store the real runs here"},

@@ -5,13 +5,14 @@ The log is of the lines that slurmctld 22.05 writes.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 from _bench.site import real, real_runs, slurm_log, validate
-from _bench.site.real import NotedJob, RealRun
+from _bench.site.real import NotedJob, PreemptableRun, RealRun
 from _bench.site.slurm_log import LoggedStart
 from _bench.waiting import BenchError
 
@@ -191,6 +192,38 @@ def test_a_job_that_waits_for_another_is_not_in_the_queue_before_that_has_ended(
     machine = validate.machine_at(replace(COMPARED, eligible_s={}), 100.0)
     machine.run(130.0)
     assert {job.spec.number: job.start_s for job in machine.jobs}[4] == 100.0
+
+
+def test_preemptable_jobs_run_where_they_really_did_until_an_ordinary_one_comes() -> None:
+    """One has half of the first node from the begin on, the other one comes at 105 s."""
+    mine = PreemptableRun(
+        name="8", share=SHARE, node=0b01, start_s=20.0, end_s=200.0, limit_s=3600.0
+    )
+    late = replace(mine, name="9", start_s=105.0)
+    gone = replace(mine, name="7", end_s=100.0)
+    too_much = replace(late, name="10")  # by then there is no room for a third one
+    run = replace(
+        COMPARED,
+        jobs=(COMPARED.jobs[1], replace(COMPARED.jobs[2], submit_s=110.5)),
+        preemptable=(mine, late, gone, too_much),
+        eligible_s={},
+    )
+    machine = validate.machine_at(run, 100.0)
+    machine.run(105.5)
+    assert set(machine.preemptable) == {"8", "9"}
+    machine.run(130.0)
+    (_, head) = machine.jobs
+    assert not machine.preemptable
+    assert head.start_s == pytest.approx(111.1, abs=1.1)  # a tick, and 0.1 s to end them
+    assert validate.compare(run).n_same == 2
+
+
+def test_preemptable_jobs_are_those_of_their_partition() -> None:
+    line = "[2026-11-29T10:09:02.001] sched: Allocate JobId=8 NodeList=n2 #CPUs=4 Partition=bf\n"
+    log = slurm_log.read(LOG + line)
+    (mine,) = real.preemptable_of(log, MINUTE_S + 0.5, SHARE, 3600.0)
+    assert (mine.name, mine.node, mine.end_s) == ("8", 0b010, math.inf)
+    assert mine.start_s == pytest.approx(62.001)
 
 
 def test_each_kind_of_run_has_a_target() -> None:

@@ -19,10 +19,11 @@ from pydantic import TypeAdapter
 from _bench.site.slurm_log import SlurmLog
 from _bench.waiting import BenchError
 from bftrainer.lab.site.machine import JobSpec
-from bftrainer.lab.site.sharing import NodeCapacity, NodeSet
+from bftrainer.lab.site.sharing import NodeCapacity, NodeSet, Share
 
 MINUTE_S = 60.0  # slots of a plan begin with whole ones
-RunKind = Literal["whole nodes", "GPUs"]
+RunKind = Literal["whole nodes", "GPUs", "GPUs, preempting"]
+PREEMPTABLE = "bf"  # the partition below the ordinary one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,18 @@ class NotedJob:
     def base_id(self) -> str:
         """The id that its submission was answered with."""
         return self.job_id.partition("_")[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreemptableRun:
+    """A job of the lowest partition that ran on a node, until it was preempted or to the end."""
+
+    name: str
+    share: Share | None  # None: all of its node
+    node: NodeSet
+    start_s: float
+    end_s: float
+    limit_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +76,7 @@ class RealRun:
     cycles_s: tuple[float, ...]
     passes_s: tuple[float, ...]  # of the main scheduler
     full_passes_s: tuple[float, ...]  # of these, over the whole queue
+    preemptable: tuple[PreemptableRun, ...] = ()
 
     @classmethod
     def of(
@@ -87,7 +101,7 @@ class RealRun:
             n_nodes: of the cluster, named n1, n2 and so on.
             capacities: of these, if jobs share them.
         """
-        began_s = origin_s // MINUTE_S * MINUTE_S - MINUTE_S
+        began_s = _began_s(origin_s)
         jobs = sorted(noted, key=lambda job: log.accepted_s.get(job.base_id, job.submitted_s))
         ends_s = {job.job_id: log.ends_s.get(job.job_id, job.ended_s) - began_s for job in jobs}
         starts_s = {number: _started_s(job, log) - began_s for number, job in enumerate(jobs, 1)}
@@ -113,7 +127,7 @@ class RealRun:
                 if job.after
             },
             starts_s=starts_s,
-            nodes={number: _node_set(job, log) for number, job in enumerate(jobs, 1)},
+            nodes={number: _nodes_of(job, log) for number, job in enumerate(jobs, 1)},
             by_backfill=frozenset(
                 number
                 for number, job in enumerate(jobs, 1)
@@ -129,14 +143,41 @@ class RealRun:
         return max(spec.submit_s, self.eligible_s.get(spec.number, -math.inf))
 
 
+def preemptable_of(
+    log: SlurmLog, origin_s: float, share: Share | None, limit_s: float
+) -> tuple[PreemptableRun, ...]:
+    """Return the jobs of the lowest partition, which are all alike."""
+    began_s = _began_s(origin_s)
+    return tuple(
+        PreemptableRun(
+            name=job_id,
+            share=share,
+            node=_node_set(start.nodes),
+            start_s=start.at_s - began_s,
+            end_s=log.ends_s.get(job_id, math.inf) - began_s,
+            limit_s=limit_s,
+        )
+        for job_id, start in log.starts.items()
+        if start.partition == PREEMPTABLE
+    )
+
+
+def _began_s(origin_s: float) -> float:
+    """Return the whole minute before the one in which a run began (epoch)."""
+    return origin_s // MINUTE_S * MINUTE_S - MINUTE_S
+
+
 def _started_s(job: NotedJob, log: SlurmLog) -> float:
     start = log.starts.get(job.job_id)
     return job.started_s if start is None else start.at_s
 
 
-def _node_set(job: NotedJob, log: SlurmLog) -> NodeSet:
+def _nodes_of(job: NotedJob, log: SlurmLog) -> NodeSet:
     start = log.starts.get(job.job_id)
-    names = job.nodes if start is None else start.nodes
+    return _node_set(job.nodes if start is None else start.nodes)
+
+
+def _node_set(names: Iterable[str]) -> NodeSet:
     return sum(1 << int(name[1:]) - 1 for name in names)
 
 

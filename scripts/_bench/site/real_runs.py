@@ -1,4 +1,4 @@
-"""Short runs on a real Slurm without bftrainer: whole-node jobs, or jobs that share nodes.
+"""Short runs on a real Slurm without bftrainer: jobs of whole nodes, or jobs that share nodes.
 
 Jobs of GPUs come from ``gpu_jobs``; every tenth of those that share a node asks for no GPU. In
 every second run of them the nodes' GPUs are of two types, and a third of the jobs ask for one.
@@ -12,12 +12,14 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from _bench.site import slurm_log
-from _bench.site.real import NotedJob, RealRun
-from _bench.waiting import BenchError
+from _bench.site.real import PREEMPTABLE, NotedJob, RealRun, preemptable_of
+from _bench.site.slurm_log import SlurmLog
+from _bench.waiting import BenchError, wait_until
 from _bench.zero_harm import cycles, workload
 from _bench.zero_harm.arm import PHASE
 from _bench.zero_harm.cells import Settings
@@ -26,6 +28,7 @@ from _bench.zero_harm.submit import Submitter
 from bftrainer.lab.site.machine import JobSpec
 from bftrainer.lab.site.sharing import NodeCapacity, Share
 from slurm_plugins.testcluster import ClusterConfig, SlurmTestCluster, gpu_jobs
+from slurm_plugins.testcluster.jobs import Share as AskedShare
 from slurm_plugins.testcluster.workload import JobRecord, WorkloadItem, WorkloadRun
 
 BF_INTERVAL_S = 10
@@ -43,6 +46,11 @@ TYPES = ("a100", "v100")  # of the first and of the second half of the nodes, wh
 TYPICAL_RUN_S = 12.0
 CPU_ONLY_SHARE = 0.1  # of the jobs that take a part of a node
 TYPED_SHARE = 1 / 3  # of the jobs with GPUs
+# Preemptable jobs: enough for all that are preempted.
+SLOT = Share(cpus=CPUS_PER_NODE // GPUS_PER_NODE, memory_mb=MEMORY_MB // GPUS_PER_NODE, gpus=1)
+N_PREEMPTABLE = 300
+PREEMPTABLE_S = 3600.0
+SETTLE_S = 90.0  # until they run: a cycle of backfill or two
 
 
 def play_whole(seed: int, minutes: float) -> RealRun:
@@ -107,27 +115,92 @@ def play_shared(seed: int, minutes: float) -> RealRun:
     has_types = seed % 2 == 0
     items = shared_items(seed, MINUTE_S * minutes, has_types=has_types)
     with _cluster(partial(_shared_config, has_types=has_types)) as cluster:
-        log = cycles.note(cluster)
-        run = WorkloadRun(cluster, items)
-        origin_s = cycles.at_phase(cluster, log, PHASE)
-        try:
-            run.start(origin_s)
-            is_done = run.wait(1.5 * MINUTE_S * minutes + DRAIN_S)
-        finally:
-            run.stop()
-        records = run.records()
-        refused = [record.error for record in records if record.error]
-        if refused or not is_done:
-            raise BenchError(f"jobs had not ended in time, or were refused: {refused[:1]}")
+        ran = _run_items(cluster, items, minutes)
         return RealRun.of(
-            _noted_jobs(records),
-            slurm_log.read(log.read_text(encoding="utf-8", errors="replace")),
-            origin_s,
+            _noted_jobs(ran.records),
+            ran.log,
+            ran.origin_s,
             name=f"GPUs{', types' if has_types else ''}, seed {seed}",
             kind="GPUs",
             n_nodes=N_SHARED_NODES,
             capacities=tuple(map(_capacity, cluster.config.gres)),
         )
+
+
+def play_preempting(seed: int, minutes: float) -> RealRun:
+    """Run jobs that share nodes on a cluster whose free GPUs all have preemptable jobs.
+
+    These have a GPU each, with the CPUs and the memory that go with it; with an even seed they
+    have a node each.
+
+    Raises:
+        BenchError, BftError: the run did not come to its end.
+    """
+    items = shared_items(seed, MINUTE_S * minutes, has_types=False)
+    share = None if seed % 2 == 0 else SLOT
+    with _cluster(partial(_shared_config, has_types=False)) as cluster:
+        n_free = N_SHARED_NODES * (GPUS_PER_NODE if share else 1)
+        for _ in range(N_PREEMPTABLE):
+            cluster.submit(
+                n_nodes=1,
+                duration_s=PREEMPTABLE_S,
+                limit_s=PREEMPTABLE_S,
+                partition=PREEMPTABLE,
+                share=None if share is None else _as_asked(share),
+            )
+        wait_until(
+            lambda: _n_running(cluster) >= n_free,
+            f"{n_free} preemptable jobs run",
+            patience_s=SETTLE_S,
+            interval_s=0.5,
+        )
+        ran = _run_items(cluster, items, minutes)
+        run = RealRun.of(
+            _noted_jobs(ran.records),
+            ran.log,
+            ran.origin_s,
+            name=f"GPUs, preempting, seed {seed}",
+            kind="GPUs, preempting",
+            n_nodes=N_SHARED_NODES,
+            capacities=tuple(map(_capacity, cluster.config.gres)),
+        )
+        return replace(run, preemptable=preemptable_of(ran.log, ran.origin_s, share, PREEMPTABLE_S))
+
+
+def _as_asked(share: Share) -> AskedShare:
+    return AskedShare(**asdict(share))
+
+
+def _n_running(cluster: SlurmTestCluster) -> int:
+    listed = cluster.command("squeue", "-h", "-p", PREEMPTABLE, "-t", "RUNNING", "-o", "%A")
+    return len(listed.stdout.split())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ran:
+    """What became of some items."""
+
+    origin_s: float  # epoch
+    records: Sequence[JobRecord]
+    log: SlurmLog
+
+
+def _run_items(cluster: SlurmTestCluster, items: Sequence[WorkloadItem], minutes: float) -> _Ran:
+    """Run jobs to the end of the last one."""
+    log = cycles.note(cluster)
+    run = WorkloadRun(cluster, items)
+    origin_s = cycles.at_phase(cluster, log, PHASE)
+    try:
+        run.start(origin_s)
+        is_done = run.wait(1.5 * MINUTE_S * minutes + DRAIN_S)
+    finally:
+        run.stop()
+    records = run.records()
+    refused = [record.error for record in records if record.error]
+    if refused or not is_done:
+        raise BenchError(f"jobs had not ended in time, or were refused: {refused[:1]}")
+    text = log.read_text(encoding="utf-8", errors="replace")
+    return _Ran(origin_s=origin_s, records=records, log=slurm_log.read(text))
 
 
 def shared_items(seed: int, span_s: float, *, has_types: bool) -> list[WorkloadItem]:
@@ -188,12 +261,7 @@ def _noted_jobs(records: Sequence[JobRecord]) -> Iterator[NotedJob]:
         item = record.item
         share = None
         if item.share:
-            share = Share(
-                cpus=item.share.cpus,
-                memory_mb=item.share.memory_mb,
-                gpus=item.share.gpus,
-                gpu_type=item.share.gpu_type,
-            )
+            share = Share(**asdict(item.share))
         yield NotedJob(
             job_id=record.job_id or "",
             spec=_spec(item.n_nodes, item.limit_s or 0.0, "sbatch", share),

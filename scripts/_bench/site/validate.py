@@ -15,9 +15,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from _bench.site.real import RealRun, RunKind
+from _bench.site.real import PreemptableRun, RealRun, RunKind
 from _bench.targets import Target
-from bftrainer.lab.site.machine import JobSpec, Machine, Neighbour, SchedulerSettings, SiteJob
+from bftrainer.lab.site.machine import (
+    JobSpec,
+    Machine,
+    Neighbour,
+    Preemptable,
+    SchedulerSettings,
+    SiteJob,
+)
 from bftrainer.lab.site.scheduler import Backfill, MainScheduler
 from bftrainer.lab.site.sharing import NodeSet, Share
 from bftrainer.lab.site.timeline import positions
@@ -164,6 +171,9 @@ def machine_at(real: RealRun, from_s: float) -> Machine:
         if spec.submit_s < from_s <= ready_s:
             machine.at(ready_s, partial(_join, machine, spec))
     _load(real, machine, from_s)
+    for mine in real.preemptable:
+        if mine.end_s > from_s:
+            machine.at(mine.start_s, partial(_hold, machine, mine))
     Backfill(machine)
     return machine
 
@@ -194,6 +204,16 @@ def _join(machine: Machine, spec: JobSpec) -> None:
     """Put a job into the queue without anybody's noticing."""
     machine.version += 1
     machine.wait(machine.add(spec))
+
+
+def _hold(machine: Machine, real: PreemptableRun) -> None:
+    """Let a preemptable job run where it really ran, if there is room."""
+    mine = Preemptable(
+        name=real.name, limit_s=real.limit_s, share=real.share, start_s=real.start_s, at=real.node
+    )
+    if machine.occupancy.place(mine, real.node):
+        machine.preemptable[mine.name] = mine
+        machine.occupancy.hold(mine)
 
 
 def targets(compared: Sequence[Beside]) -> list[Target]:
