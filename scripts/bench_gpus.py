@@ -67,7 +67,7 @@ def _kept(path: Path) -> list[dict[str, ArmRun]]:
     """Read the runs that ``--json`` wrote."""
     try:
         document = json.loads(path.read_bytes())
-        runs = pydantic.TypeAdapter(list[ArmRun]).validate_python(document["results"]["runs"])
+        runs = pydantic.TypeAdapter(list[ArmRun]).validate_python(document["runs"])
     except (OSError, ValueError, KeyError) as problem:
         raise BenchError(f"{path} has no runs of this benchmark: {problem!r}") from problem
     by_seed: dict[int, dict[str, ArmRun]] = {}

@@ -176,7 +176,7 @@ def test_kept_runs_are_judged_again(tmp_path: Path) -> None:
     kept = tmp_path / "runs.json"
     run = run_of(job(1, 1, 0.0, 3.0, 4.0))
     runs = [dataclasses.asdict(dataclasses.replace(run, arm=arm)) for arm in ("without", "again")]
-    kept.write_text(json.dumps({"results": {"runs": runs}}))
+    kept.write_text(json.dumps({"runs": runs}))
     bench = [sys.executable, "scripts/bench_gpus.py", "--judge", str(kept)]
     done = subprocess.run(bench, capture_output=True, text=True, check=False)
     assert "two runs without bftrainer, mean wait apart" in done.stdout, done.stdout + done.stderr
