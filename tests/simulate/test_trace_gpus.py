@@ -156,9 +156,9 @@ def test_what_the_log_does_not_tell_counts_as_used(tmp_path: Path) -> None:
         ("old", "v100"): (2 * 14, 0),
     }
     notes = " / ".join(trace.notes)
-    assert "2 runs say nothing of GPUs" in notes
+    assert "of 2 runs the log says nothing of GPUs" in notes
     assert "on nodes with several types" in notes
-    assert "more GPUs of 1 nodes than sinfo lists" in notes
+    assert "more GPUs of 1 node than sinfo lists" in notes
 
 
 @pytest.mark.parametrize(

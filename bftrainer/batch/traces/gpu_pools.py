@@ -110,7 +110,7 @@ def gpu_sentences(gpus: IdleGpus) -> Iterator[str]:
     *most, last = (f"{count:,} {name}" for name, count in gpus.n_gpus_by_type.items())
     all_types = f"{', '.join(most)} and {last}" if most else last
     n_gpus = sum(gpus.n_gpus_by_type.values())
-    yield f"The machine has {counted(n_gpus, 'GPU')}: {all_types}."
+    yield f"The nodes have {counted(n_gpus, 'GPU')}: {all_types}."
     yield WORDS
     if gpus.unclear:
         yield f"The leftover is not known: {gpus.unclear}."

@@ -22,6 +22,7 @@ from bftrainer.batch.traces.fragments import Times
 from bftrainer.batch.traces.gpus import GpuTimes, gpu_times
 from bftrainer.batch.traces.jobs import PAIRS_AT_ONCE, JobTable
 from bftrainer.batch.traces.sinfo import ListedNode
+from bftrainer.model.columns import counted
 
 Counts = NDArray[np.int64]
 ALL_GPUS = 1 << 30  # used by a job of which nothing is said: more than any node has
@@ -147,7 +148,10 @@ class _PartlyUsed:
         """Yield what the rows assume."""
         n_unclear = int(self._is_unclear.sum())
         if n_unclear:
-            yield f"{n_unclear:,} runs say nothing of GPUs: all GPUs of their nodes count as used"
+            yield (
+                f"of {counted(n_unclear, 'run')} the log says nothing of GPUs: all GPUs of the nodes "
+                "count as used"
+            )
         if self._is_untyped:
             yield (
                 "GPUs in use whose type is not told, on nodes with several types, count as used of "
@@ -155,7 +159,7 @@ class _PartlyUsed:
             )
         if self._exceeded:
             yield (
-                f"jobs used more GPUs of {len(self._exceeded):,} nodes than sinfo lists: their "
+                f"jobs used more GPUs of {counted(len(self._exceeded), 'node')} than sinfo lists: "
                 "GPUs changed, or a job used different numbers on its nodes"
             )
 

@@ -18,6 +18,7 @@ from bftrainer.batch.traces.gpu_use import gpu_use
 from bftrainer.batch.traces.jobs import JobTable, partitions_of
 from bftrainer.batch.traces.sinfo import COMMAND, ListedNode
 from bftrainer.batch.traces.text import ReadOptions, TraceError
+from bftrainer.model.columns import counted
 
 
 def add_nodes(table: JobTable, nodes: Mapping[str, ListedNode], path: Path) -> None:
@@ -36,8 +37,8 @@ def add_nodes(table: JobTable, nodes: Mapping[str, ListedNode], path: Path) -> N
         )
     if unlisted:
         table.notes.append(
-            f"{len(unlisted):,} nodes of jobs are not in {path.name}, such as {unlisted[0]}: "
-            "their GPUs and types are not known"
+            f"{path.name} lacks {counted(len(unlisted), 'node')} of jobs, such as {unlisted[0]}, "
+            "whose GPUs and types are not known"
         )
     n_before = len(table.names)
     for name in nodes:
@@ -45,8 +46,8 @@ def add_nodes(table: JobTable, nodes: Mapping[str, ListedNode], path: Path) -> N
     if len(table.names) > n_before:
         n_added = len(table.names) - n_before
         table.notes.append(
-            f"on {n_added:,} nodes of {path.name} no job ran: they count as idle unless --closed "
-            "says more"
+            f"no job ran on {counted(n_added, 'node')} of {path.name}: idle, unless --closed says "
+            "more"
         )
 
 
