@@ -24,7 +24,6 @@ from typing import Any, Final
 from _bench.targets import ROOT
 
 from bftrainer.api.documents import schema
-from bftrainer.batch.traces.gpu_pools import IdleGpus
 from bftrainer.batch.traces.statistics import IdleTime, TraceStatistics
 from bftrainer.cli.array_table import ArrayRow
 from bftrainer.lab.demo.watch import Summary
@@ -83,10 +82,9 @@ COMPOSED: Final[tuple[tuple[str, str, str, tuple[type, ...]], ...]] = (
         " ({Sweep}), `expected` ({Expected}, a policy each), `one_second_more` ({SecondMore}),"
         " `short_gaps` ({ShortGaps}), `replayed` ({Replayed}), `kept_back` ({KeptBack}),"
         " `with_policy_node_hours_per_day`, `kinds` ({KindOfNodes}), `idle_over_time`"
-        " ({IdleOverTime}), `gpus` ({IdleGpus}; null: not known), `costs_s`, `seed`,"
-        " `assumptions`, `notes`, `warnings`"),
+        " ({IdleOverTime}), `costs_s`, `seed`, `assumptions`, `notes`, `warnings`"),
         (IdleTime, Sweep, Expected, SecondMore, ShortGaps, Replayed, KeptBack, KindOfNodes,
-         IdleOverTime, IdleGpus),
+         IdleOverTime),
     ),
 )  # fmt: skip
 WORDS: Final = {

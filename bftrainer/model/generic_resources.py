@@ -24,7 +24,7 @@ LONGEST: Final = 4096  # characters of a field; Slurm accepts 1,024 for most (me
 GPU = "gpu"
 PARTS = frozenset({"shard", "mps"})  # of GPUs
 
-_UNITS: dict[str, int] = {unit: 1024**power for power, unit in enumerate(("", *"KMGTP"))}
+_UNITS: dict[str, int] = {unit: 1 << 10 * power for power, unit in enumerate(("", *"KMGTP"))}
 _NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,6})?[KMGTP]?"
 _NAME = re.compile(r"(?:gres[:/])?([^:=/(]*)")
 # A number at the end is the count; what precedes it is the type (4090, 1g.10gb).

@@ -92,7 +92,7 @@ def test_whatif_tells_idle_gpus_and_keeps_types_apart(files: Path, capsys: Outpu
     assert "cannot use the leftover" in page
     assert "of one type at a time" in text
     document = _document(capsys, *argv)
-    assert document["gpus"] == GPUS
+    assert document["idle"]["gpus"] == GPUS
     assert {kind["name"] for kind in document["kinds"]} == {
         "cpu, cpu", "gpu, gpu:a100:4", "gpu, gpu:v100:2",
     }  # fmt: skip

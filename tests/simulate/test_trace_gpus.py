@@ -132,10 +132,10 @@ def test_a_closed_node_has_no_idle_gpu(tmp_path: Path) -> None:
 def test_a_part_of_nodes_and_time_is_cut_out(tmp_path: Path) -> None:
     trace = _written(tmp_path, _log(DAY)).read()
     at = trace.names.index("a1")
-    part = trace.restrict(slice(at, at + 2), start_s=2.0 * HOUR_S, hours=12.0)
+    part = trace.restrict(slice(at, at + 2), start_s=2.0 * HOUR_S, hours=8.0)
     assert part.names == ("a1", "a2")
-    # Half a day from 2 h to 14 h, told for a day. a1: 3 + 3 + 12 left, whole 2 h. a2: 18, 3 h.
-    assert _pools(part) == {("gpu", "a100"): (2 * (8 + 12), 2 * (18 + 18))}
+    # A third of a day, told for a day. a1: 3 + 3 + 8 left. a2: 14 left, whole 1 h.
+    assert _pools(part) == {("gpu", "a100"): (3 * 4, 3 * (14 + 14))}
 
 
 def test_what_the_log_does_not_tell_counts_as_used(tmp_path: Path) -> None:
@@ -147,12 +147,12 @@ def test_what_the_log_does_not_tell_counts_as_used(tmp_path: Path) -> None:
         ("6", 10, 20, "m1", "gpu", "gres/gpu=2,gres/gpu:a100=2"),
         ("7", 10, 20, "v1", "bf", "gres/gpu=1"),  # a pilot
         ("8", 10, 20, "a2", "gpu", "gres/gpu=oops"),
-        ("9", 10, 20, "a1", "gpu", "gres/gpu:A100=1,gres/gpu=1"),  # in capitals
+        ("9", 20, 24, "m1", "gpu", "gres/gpu:V100=1,gres/gpu=1"),  # in capitals
     ]
     trace = _written(tmp_path, _log(rows)).read()
     assert _pools(trace) == {
-        ("gpu", "a100"): (4 * 4 + 4 * 4 + 2 * 4, 30 + 30 + 10),
-        ("gpu", "v100"): (2 * 4, 10 + 20),
+        ("gpu", "a100"): (14 * 4 + 4 * 4, 30 + 10 + 8),
+        ("gpu", "v100"): (0, 10 + 20 + 4),
         ("old", "v100"): (2 * 14, 0),
     }
     notes = " / ".join(trace.notes)
@@ -304,6 +304,13 @@ def test_the_rows_of_a_node_and_type_do_not_overlap_and_are_joined(tmp_path: Pat
     assert (np.bincount(gpus.node) == [0, 3, 1, 2]).all()
 
 
+def test_rows_of_different_nodes_are_not_joined(tmp_path: Path) -> None:
+    rows = [("1", 0, 10, "a1", "gpu", "gres/gpu=1"), ("2", 10, 24, "a2", "gpu", "gres/gpu=1")]
+    gpus = _written(tmp_path, _log(rows)).read().gpus
+    assert gpus is not None
+    assert (gpus.node.tolist(), gpus.count.tolist()) == ([1, 2], [3, 3])
+
+
 def test_npz_keeps_the_gpus_and_csv_does_not(tmp_path: Path) -> None:
     trace = _written(tmp_path, _log(DAY)).read()
     for told in (trace, trace.unfillable()):
@@ -350,6 +357,7 @@ def test_gpus_of_npz_that_contradict_each_other_are_refused(
         ("a1|gpu|gpu:4)\n", "BFT-4012"),
         ("a[1-|gpu|gpu:4\n", "BFT-4012"),
         ("\n", "BFT-4012"),
+        ("a1|gpu|gpu:999999999P\n", "BFT-4012"),
         ("zz|gpu|gpu:4\n", "BFT-4013"),
     ],
 )
@@ -359,6 +367,34 @@ def test_a_list_of_nodes_that_is_none_is_refused(tmp_path: Path, sinfo: str, cod
         written.read()
     assert refused.value.code == code
     assert "sinfo --noheader" in refused.value.next_step
+
+
+def test_damage_of_either_file_gives_a_trace_or_an_error_of_traces(tmp_path: Path) -> None:
+    chance = random.Random(5)  # noqa: S311
+    codes = Counter[str]()
+    odd = (b"|", b",", b":", b"(", b"[1-99]", b"=", b"9" * 19, b"gpu", b"P", b"\xff", b"\n", b"")
+    for _ in range(200):
+        files = [_log(DAY).encode(), SINFO.encode()]
+        number = chance.randrange(2)
+        at = chance.randrange(len(files[number]))
+        cut = at + chance.randrange(8)
+        files[number] = files[number][:at] + chance.choice(odd) + files[number][cut:]
+        written = _written(tmp_path, "")
+        for path, raw in zip((written.log, tmp_path / "sinfo.txt"), files, strict=True):
+            path.write_bytes(raw)
+        try:
+            written.read()
+            codes["read"] += 1
+        except TraceError as problem:
+            codes[problem.code] += 1
+    assert codes["read"] > 20
+    assert codes["BFT-4012"] > 5
+
+
+def test_a_job_with_more_gpus_than_any_machine_uses_all(tmp_path: Path) -> None:
+    rows = [("1", 0, 24, "a1", "gpu", f"gres/gpu={'9' * 9}P")]
+    pools = _pools(_written(tmp_path, _log(rows), "a1|gpu|gpu:4\n").read())
+    assert pools == {("gpu", "gpu"): (0, 0)}
 
 
 def test_a_list_of_nodes_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -383,12 +419,19 @@ def test_headers_and_further_columns_of_sinfo_do_no_harm(tmp_path: Path, form: s
     assert pools == {("gpu", "a100"): (108, 42)}
 
 
+def test_gpus_whose_use_nobody_counts_are_left_out(tmp_path: Path) -> None:
+    sinfo = "a1|gpu|gpu:a100:4,gpu:b:no_consume:2\nv1|old|gpu:no_consume:4\n"
+    pools = _pools(_written(tmp_path, _log(DAY), sinfo).read())
+    assert pools == {("gpu", "a100"): (48, 24)}
+
+
 def test_a_node_of_several_partitions_counts_to_that_of_its_jobs(tmp_path: Path) -> None:
     sinfo = "\n".join(
         f"{node}|{partition}|gpu:{1 + number}"
         for number, node in enumerate(["n1", "n2", "n3", "n4"])
         for partition in ("bf", "all", "short", "long")
     )
+    sinfo += "\nn5|bf|gpu:9\nn5|quiet|gpu:9\n"
     rows = [
         ("1", 0, 10, "n1", "long", "gres/gpu=1"),
         ("2", 10, 11, "n1", "short", "gres/gpu=1"),
@@ -398,5 +441,5 @@ def test_a_node_of_several_partitions_counts_to_that_of_its_jobs(tmp_path: Path)
     trace = _written(tmp_path, _log(rows), sinfo).read()
     # n3 had pilots only and n4 nothing: the first partition of theirs with jobs.
     assert dict(zip(trace.names, trace.partitions or (), strict=True)) == {
-        "c1": "cpu", "n1": "long", "n2": "short", "n3": "short", "n4": "short",
+        "c1": "cpu", "n1": "long", "n2": "short", "n3": "short", "n4": "short", "n5": "quiet",
     }  # fmt: skip

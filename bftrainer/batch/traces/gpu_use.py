@@ -34,7 +34,7 @@ NOT_TRACKED = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuUse:
+class GpuAccount:
     """The GPUs of a machine over time, and what their figures assume."""
 
     times: GpuTimes
@@ -66,7 +66,7 @@ class _Events:
 
 def gpu_use(
     table: JobTable, nodes: Mapping[str, ListedNode], span_s: tuple[float, float]
-) -> GpuUse:
+) -> GpuAccount:
     """Return when GPUs of partly used nodes were idle.
 
     Args:
@@ -80,7 +80,7 @@ def gpu_use(
         unclear = NOT_TRACKED
     machine = gpu_times(kinds=kinds, installed=installed, unclear=unclear)
     if unclear or not kinds:
-        return GpuUse(times=machine, notes=())
+        return GpuAccount(times=machine, notes=())
     search = _PartlyUsed(table, kinds, installed.astype(np.int64), span_s)
     node, kind, count, start_s, end_s = search.rows()
     times = gpu_times(
@@ -92,7 +92,7 @@ def gpu_use(
         start_s=start_s,
         end_s=end_s,
     )
-    return GpuUse(times=times, notes=tuple(search.notes()))
+    return GpuAccount(times=times, notes=tuple(search.notes()))
 
 
 def _installed(
@@ -127,6 +127,7 @@ class _PartlyUsed:
         place = {kind.casefold(): number for number, kind in enumerate(kinds)}
         named = np.array([place.get(name.casefold(), -1) for name in table.gpu_kinds])
         self._kind_of = named[np.array(table.gpu_kind)]
+        self._gpu_run, self._gpu_count = np.array(table.gpu_run), np.array(table.gpu_count)
         self._exceeded: set[int] = set()  # nodes
         self._is_untyped = False  # some GPU in use, on a node with several types
         # Equal rows of ``installed``: nodes with the same GPUs.
@@ -149,8 +150,8 @@ class _PartlyUsed:
         n_unclear = int(self._is_unclear.sum())
         if n_unclear:
             yield (
-                f"of {counted(n_unclear, 'run')} the log says nothing of GPUs: all GPUs of the nodes "
-                "count as used"
+                f"of {counted(n_unclear, 'run')} the log says nothing of GPUs: all GPUs of their "
+                "nodes count as used"
             )
         if self._is_untyped:
             yield (
@@ -222,9 +223,8 @@ class _PartlyUsed:
         return self._of_runs(~is_here)
 
     def _of_runs(self, counted: NDArray[np.bool_]) -> Counts:
-        of_run, count = np.array(self._table.gpu_run), np.array(self._table.gpu_count)
-        sums = np.bincount(of_run[counted], count[counted], len(self._starts))
-        return sums.astype(np.int64)
+        of_run, count = self._gpu_run[counted], self._gpu_count[counted]
+        return np.bincount(of_run, count, len(self._starts)).astype(np.int64)
 
 
 def _joined(

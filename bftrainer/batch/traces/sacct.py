@@ -23,7 +23,7 @@ from bftrainer.batch.traces.closed import add_closed
 from bftrainer.batch.traces.fragments import HOUR_S, Fragments
 from bftrainer.batch.traces.jobs import JobTable, idle_fragments, need_runs, neighbours
 from bftrainer.batch.traces.machine import add_nodes, with_machine
-from bftrainer.batch.traces.sinfo import read_sinfo
+from bftrainer.batch.traces.sinfo import MOST_GPUS, read_sinfo
 from bftrainer.batch.traces.text import (
     NO_ZONE,
     Progress,
@@ -321,4 +321,5 @@ def _gpus_per_node(row: Row, n_nodes: int) -> dict[str, int] | None:
     counts = by_kind(items)
     if any(item.count for item in items if item.name in PARTS):
         counts[""] = counts.get("", 0) + n_nodes
-    return {kind: math.ceil(count / n_nodes) for kind, count in counts.items() if count}
+    means = {kind: -(-count // n_nodes) for kind, count in counts.items() if count}
+    return {kind: min(mean, MOST_GPUS) for kind, mean in means.items()}

@@ -19,6 +19,7 @@ from bftrainer.model.hostlist import expand
 COMMAND = 'sinfo --noheader --Node --all --format "%N|%R|%G"'
 _HEADINGS = frozenset({"NODELIST", "HOSTNAMES"})
 _COLUMNS = 3
+MOST_GPUS = 100_000  # of a node, MIG slices and all: more is a mistake
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +60,12 @@ def _add(nodes: dict[str, ListedNode], cells: list[str]) -> None:
     """Add a line; raises ``ValueError``: a field cannot be read."""
     names, partition, gres = cells[:_COLUMNS]
     partition = partition.removesuffix("*")
+    n_gpus, node_type = gpus_of(gres)
+    if n_gpus > MOST_GPUS:
+        raise ValueError(f"a node has {n_gpus:,} GPUs")
     listed = ListedNode(
         partitions=(partition,) if partition else (),
-        node_type=gpus_of(gres)[1],
+        node_type=node_type,
         gpus=by_kind(item for item in items_of(gres) if item.name == GPU and item.is_counted),
     )
     for name in expand(names):

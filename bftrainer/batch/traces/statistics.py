@@ -249,6 +249,8 @@ class IdleTime:
     fragments_per_day: float
     length_s: dict[str, float]  # p10, p50, p90, mean, longest; empty without fragments
     shorter: tuple[LengthShare, ...]
+    n_node_types: int = 1  # of the trace
+    gpus: IdleGpus | None = None  # of the nodes, and when they are idle; null: not known
 
 
 def describe(trace: Fragments, n_nodes: int | None = None) -> IdleTime:
@@ -282,6 +284,8 @@ def describe(trace: Fragments, n_nodes: int | None = None) -> IdleTime:
             for bound_s in UP_TO_S
             if total_s
         ),
+        n_node_types=len(set(trace.node_types or ("",))),
+        gpus=idle_gpus(trace),
     )
 
 

@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any, Protocol
 
 from bftrainer.batch.traces.fragments import HOUR_S, Fragments
-from bftrainer.batch.traces.gpu_pools import IdleGpus, idle_gpus
 from bftrainer.batch.traces.statistics import IdleTime, describe, statistics, uninterrupted
 from bftrainer.decide import horizon, short_gaps
 from bftrainer.decide.policies.base import load_policy
@@ -290,8 +289,6 @@ class BusinessCase:
     kinds: tuple[KindOfNodes, ...]
     over_time: IdleOverTime
     left_out: tuple[str, ...] = ()  # which time of the source is not in the trace, and why
-    gpus: IdleGpus | None = None  # of the machine; None: not known
-    n_node_types: int = 1  # of the trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -366,8 +363,6 @@ def study(
         kinds=kinds,
         over_time=idle_over_time(trace),
         left_out=trace.left_out,
-        gpus=idle_gpus(trace),
-        n_node_types=len(set(trace.node_types or ("",))),
     )
 
 

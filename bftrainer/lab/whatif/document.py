@@ -54,7 +54,7 @@ def as_document(found: BusinessCase, source: str) -> dict[str, Any]:
         "replayed": dataclasses.asdict(found.replayed),
         "costs_s": given.costs.by_name(),
         "seed": given.seed,
-        "assumptions": list(given.sentences(found.n_node_types)),
+        "assumptions": list(given.sentences(found.idle.n_node_types)),
         "notes": [*found.left_out, *found.notes],
         "warnings": list(found.warnings),
         "answer": answer(found),
@@ -64,7 +64,6 @@ def as_document(found: BusinessCase, source: str) -> dict[str, Any]:
         ),
         "kinds": [dataclasses.asdict(kind) for kind in found.kinds],
         "idle_over_time": dataclasses.asdict(found.over_time),
-        "gpus": None if found.gpus is None else dataclasses.asdict(found.gpus),
     }
 
 
@@ -103,7 +102,7 @@ def report_of(
                 drawn=week_drawn(found),
                 tables=(_table(*kind_rows(found)),),
             ),
-            *gpu_sections(found.gpus),
+            *gpu_sections(found.idle.gpus),
             Section(title=_after_kept(found), text=kept_sentences(found)),
             Section(
                 title="Recommended settings",
@@ -138,7 +137,7 @@ def _before_kept(found: BusinessCase) -> Section:
 
 
 def _assumptions(found: BusinessCase) -> Iterator[str]:
-    yield from found.assumptions.sentences(found.n_node_types)
+    yield from found.assumptions.sentences(found.idle.n_node_types)
     yield from (swept_sentence(sweep) for sweep in found.sweeps if len(sweep.points) > 1)
     yield replayed_sentence(found)
     yield from above_one(found)
