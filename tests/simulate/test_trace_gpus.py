@@ -22,6 +22,7 @@ from bftrainer.batch.traces import (
 )
 from bftrainer.batch.traces.gpu_pools import idle_gpus
 
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "traces"
 HOUR_S, DAY_H = 3600, 24
 HEADER = "JobID|Submit|Start|End|NNodes|NodeList|State|Partition|Timelimit|AllocTRES"
 # Twenty-four hours in which each figure is a whole number of hours.
@@ -188,6 +189,25 @@ def test_unfillable_time_is_of_whole_nodes(tmp_path: Path) -> None:
     assert gpus is not None
     assert "pending job" in gpus.unclear
     assert {pool.leftover_gpu_h_per_day for pool in gpus.pools} == {None}
+
+
+def test_what_a_real_slurm_printed() -> None:
+    begin_s, end_s = 1795949116.0, 1795949134.0
+    sinfo = FIXTURES / "sinfo-gpus.txt"
+    options = ReadOptions(start_s=begin_s, end_s=end_s, sinfo=sinfo, ignored=("bf",))
+    trace = read_trace(FIXTURES / "sacct-gpus.txt", options=options)
+    # Seconds from the begin. n1: job 1 from 0 to 4, job 2 from 1 to 5, job 3 from 4 to 8, of one
+    # a100 each; 4 of two, 7 of both: 1 and 3 s one is left, 8-9 and 13-14 both. n2: 3, of one a100,
+    # from 4 to 8, 4 and 5 take all from 9 to 13, as the type of 5 is not told and 3 of 4's GPUs
+    # on 2 nodes are two each.
+    seconds = (end_s - begin_s) / DAY_H
+    told = _pools(trace).items()
+    pools = {key: (whole * seconds, (left or 0.0) * seconds) for key, (whole, left) in told}
+    assert pools == {
+        ("batch", "a100"): pytest.approx((2 * 2 + 10 * 2, 1 + 3 + 4)),
+        ("batch", "v100"): pytest.approx((10, 4)),
+    }
+    assert trace.node_types == ("gpu:a100:2", "gpu:a100:2,gpu:v100:1", "cpu")
 
 
 # A machine whose every second is counted. Node: partition and GPUs by type.
@@ -373,13 +393,13 @@ def test_damage_of_either_file_gives_a_trace_or_an_error_of_traces(tmp_path: Pat
     chance = random.Random(5)  # noqa: S311
     codes = Counter[str]()
     odd = (b"|", b",", b":", b"(", b"[1-99]", b"=", b"9" * 19, b"gpu", b"P", b"\xff", b"\n", b"")
-    for _ in range(200):
+    written = _written(tmp_path, "")
+    for _ in range(120):
         files = [_log(DAY).encode(), SINFO.encode()]
         number = chance.randrange(2)
         at = chance.randrange(len(files[number]))
         cut = at + chance.randrange(8)
         files[number] = files[number][:at] + chance.choice(odd) + files[number][cut:]
-        written = _written(tmp_path, "")
         for path, raw in zip((written.log, tmp_path / "sinfo.txt"), files, strict=True):
             path.write_bytes(raw)
         try:
