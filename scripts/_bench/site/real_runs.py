@@ -83,6 +83,7 @@ def play_whole(seed: int, minutes: float) -> RealRun:
             name=f"whole nodes, seed {seed}",
             kind="whole nodes",
             n_nodes=N_WHOLE_NODES,
+            has_epilog=cluster.config.has_hook,
         )
 
 

@@ -151,7 +151,8 @@ def machine_at(real: RealRun, from_s: float) -> Machine:
         )
     )
     machine.now_s = from_s
-    machine.neighbour = _Ends(machine)
+    if not real.has_epilog:
+        machine.neighbour = _Ends(machine)
     main = MainScheduler(machine)
     main.resume(last_s)
     for spec in real.jobs:
@@ -160,7 +161,7 @@ def machine_at(real: RealRun, from_s: float) -> Machine:
         if start_s < from_s:
             if from_s < end_s:
                 machine.take_over(spec, start_s, real.nodes[spec.number])
-            elif last_s < end_s:
+            elif last_s < end_s and not real.has_epilog:
                 main.wants_pass(is_end=False)
             continue
         ready_s = real.ready_s(spec)
