@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from bftrainer.lab.site.shared import Layout, Left, Need, SharedTimeline, Taken
+from bftrainer.lab.site.shared import Layout, Left, Need, Taken
+from bftrainer.lab.site.shared_timeline import SharedTimeline
 from bftrainer.lab.site.sharing import NodeSet, Share
 from bftrainer.lab.site.timeline import EarliestStart, Timeline, lowest, neighbours, positions
 
