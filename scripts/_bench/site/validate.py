@@ -11,6 +11,7 @@ ended. Pure.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +33,7 @@ from bftrainer.lab.site.timeline import positions
 LEAST_SAME = 0.95
 AFTER_S = 5.0  # the last real start: what is simulated until then counts
 CYCLE_S = 0.01  # how long a cycle of a small cluster takes
+AT_ONCE_S = 0.1  # from an end to the pass that it calls
 DRIFT_S = 0.002  # of slurmctld's ticks, from one pass to the next: about a millisecond a second
 
 
@@ -144,6 +146,7 @@ def machine_at(real: RealRun, from_s: float) -> Machine:
             bf_duration_s=CYCLE_S,
             cycles_s=(from_s,),
             has_epilog=False,
+            sched_min_interval_s=0.0,  # Slurm's default is two microseconds
             # Of these passes only the next: the machine then makes one at so many seconds.
             sched_interval_s=min((s for s in real.full_passes_s if s >= from_s), default=math.inf),
             tick_phase_s=(last_s + DRIFT_S) % 1.0,
@@ -151,8 +154,7 @@ def machine_at(real: RealRun, from_s: float) -> Machine:
         )
     )
     machine.now_s = from_s
-    if not real.has_epilog:
-        machine.neighbour = _Ends(machine)
+    machine.neighbour = _Ends(machine, real)
     main = MainScheduler(machine)
     main.resume(last_s)
     for spec in real.jobs:
@@ -180,14 +182,24 @@ def machine_at(real: RealRun, from_s: float) -> Machine:
 
 
 class _Ends(Neighbour):
-    """What slurmctld does where no epilog calls a pass: an end is as good as a submission."""
+    """Which passes the ends of jobs call.
 
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
+    An end is as good as a submission where no epilog of slurmctld's runs. Besides, slurmctld makes
+    a pass at once if the last node tells of the end after the job's own message. That is a race,
+    which is not simulated: whether it came so is taken from the real run.
+    """
+
+    def __init__(self, machine: Machine, real: RealRun) -> None:
+        self._machine, self._real = machine, real
 
     def ended(self, _job: SiteJob) -> None:
-        """Let the next pass come as after a submission."""
-        self._machine.scheduler.wants_pass(is_end=False)
+        """Let the next pass come."""
+        passes_s, now_s = self._real.passes_s, self._machine.now_s
+        following = bisect_left(passes_s, now_s)
+        if following < len(passes_s) and passes_s[following] - now_s < AT_ONCE_S:
+            self._machine.scheduler.wants_pass(is_end=True)
+        if not self._real.has_epilog:
+            self._machine.scheduler.wants_pass(is_end=False)
 
 
 def _load(real: RealRun, machine: Machine, from_s: float) -> None:
