@@ -77,7 +77,6 @@ class RealRun:
     passes_s: tuple[float, ...]  # of the main scheduler
     full_passes_s: tuple[float, ...]  # of these, over the whole queue
     preemptable: tuple[PreemptableRun, ...] = ()
-    has_epilog: bool = False  # EpilogSlurmctld; with it the end of a job calls no pass (measured)
 
     @classmethod
     def of(
@@ -90,7 +89,6 @@ class RealRun:
         kind: RunKind,
         n_nodes: int,
         capacities: tuple[NodeCapacity, ...] = (),
-        has_epilog: bool = False,
     ) -> Self:
         """Put a run together.
 
@@ -102,7 +100,6 @@ class RealRun:
             kind: what its jobs ask for.
             n_nodes: of the cluster, named n1, n2 and so on.
             capacities: of these, if jobs share them.
-            has_epilog: whether a script of slurmctld's runs at each end.
         """
         began_s = _began_s(origin_s)
         jobs = sorted(noted, key=lambda job: log.accepted_s.get(job.base_id, job.submitted_s))
@@ -114,7 +111,6 @@ class RealRun:
             kind=kind,
             n_nodes=n_nodes,
             capacities=capacities,
-            has_epilog=has_epilog,
             jobs=tuple(
                 replace(
                     job.spec,

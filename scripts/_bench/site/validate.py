@@ -33,7 +33,7 @@ from bftrainer.lab.site.timeline import positions
 LEAST_SAME = 0.95
 AFTER_S = 5.0  # the last real start: what is simulated until then counts
 CYCLE_S = 0.01  # how long a cycle of a small cluster takes
-AT_ONCE_S = 0.1  # from an end to the pass that it calls
+AT_ONCE_S = 0.05  # from an end to the pass that it calls
 DRIFT_S = 0.002  # of slurmctld's ticks, from one pass to the next: about a millisecond a second
 
 
@@ -163,7 +163,7 @@ def machine_at(real: RealRun, from_s: float) -> Machine:
         if start_s < from_s:
             if from_s < end_s:
                 machine.take_over(spec, start_s, real.nodes[spec.number])
-            elif last_s < end_s and not real.has_epilog:
+            elif last_s < end_s:
                 main.wants_pass(is_end=False)
             continue
         ready_s = real.ready_s(spec)
@@ -184,22 +184,22 @@ def machine_at(real: RealRun, from_s: float) -> Machine:
 class _Ends(Neighbour):
     """Which passes the ends of jobs call.
 
-    An end is as good as a submission where no epilog of slurmctld's runs. Besides, slurmctld makes
-    a pass at once if the last node tells of the end after the job's own message. That is a race,
-    which is not simulated: whether it came so is taken from the real run.
+    An end is as good as a submission where no epilog runs. Besides, slurmctld makes a pass at once
+    if the last node tells of the end after the job's own message. That is a race, which is not
+    simulated: whether it came so is taken from the real run.
     """
 
     def __init__(self, machine: Machine, real: RealRun) -> None:
-        self._machine, self._real = machine, real
+        self._machine = machine
+        self._passes_s = sorted(set(real.passes_s) - set(real.full_passes_s))
 
     def ended(self, _job: SiteJob) -> None:
         """Let the next pass come."""
-        passes_s, now_s = self._real.passes_s, self._machine.now_s
-        following = bisect_left(passes_s, now_s)
-        if following < len(passes_s) and passes_s[following] - now_s < AT_ONCE_S:
+        now_s = self._machine.now_s
+        following = bisect_left(self._passes_s, now_s)
+        if following < len(self._passes_s) and self._passes_s[following] - now_s < AT_ONCE_S:
             self._machine.scheduler.wants_pass(is_end=True)
-        if not self._real.has_epilog:
-            self._machine.scheduler.wants_pass(is_end=False)
+        self._machine.scheduler.wants_pass(is_end=False)
 
 
 def _load(real: RealRun, machine: Machine, from_s: float) -> None:
