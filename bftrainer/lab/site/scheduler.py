@@ -221,6 +221,7 @@ class BlockedSince(NamedTuple):
 
 
 AGENT_S = 1.0  # between two looks of who waits for sched_min_interval
+ROUNDING_S = 1e-6  # a time that is later than a tick by less is that tick's
 
 
 class MainScheduler(Scheduler):
@@ -245,12 +246,15 @@ class MainScheduler(Scheduler):
             self._ask()
             return
         ready_s = max(now_s, self._batched_s + settings.batch_sched_delay_s)
-        due_s = math.ceil(ready_s - settings.tick_phase_s) + settings.tick_phase_s
+        ticks = math.ceil(ready_s - settings.tick_phase_s - ROUNDING_S)
+        due_s = ticks + settings.tick_phase_s
         if due_s < self._batch_due_s:
             self._batch_due_s = due_s
             self._machine.at(due_s, self._batch)
 
     def _batch(self) -> None:
+        if self._machine.now_s < self._batch_due_s:
+            return  # a pass over the whole queue has come before
         self._batched_s, self._batch_due_s = self._machine.now_s, math.inf
         self._ask()
 
@@ -285,6 +289,8 @@ class MainScheduler(Scheduler):
             self._pass(self._machine.settings.default_queue_depth)
 
     def _whole_queue(self) -> None:
+        # The background thread makes one or the other (controller.c of 22.05).
+        self._batched_s, self._batch_due_s = self._machine.now_s, math.inf
         self._pass(len(self._machine.pending) + 1)
         self._machine.at(
             self._machine.now_s + self._machine.settings.sched_interval_s, self._whole_queue
