@@ -34,7 +34,8 @@ LEAST_SAME = 0.95
 AFTER_S = 5.0  # the last real start: what is simulated until then counts
 CYCLE_S = 0.01  # how long a cycle of a small cluster takes
 AT_ONCE_S = 0.05  # from an end to the pass that it calls
-DRIFT_S = 0.002  # of slurmctld's ticks, from one pass to the next: about a millisecond a second
+# slurmctld's ticks are a millisecond or so more than a second apart.
+DRIFT_S, DRIFT_SHARE, TICK_ERROR_S = 0.002, 0.002, 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +140,7 @@ def _apart(
 
 def machine_at(real: RealRun, from_s: float) -> Machine:
     """Make a machine on which runs and waits what did when a cycle began."""
-    last_s = max((at_s for at_s in real.passes_s if at_s < from_s), default=0.0)
+    last_s = max((at_s for at_s in ticks_of(real) if at_s < from_s), default=0.0)
     machine = Machine(
         SchedulerSettings(
             n_nodes=real.n_nodes,
@@ -181,6 +182,20 @@ def machine_at(real: RealRun, from_s: float) -> Machine:
     return machine
 
 
+def ticks_of(real: RealRun) -> list[float]:
+    """Return the passes of slurmctld's background thread, which come with its ticks."""
+    ends_s = sorted(real.starts_s[spec.number] + spec.run_s for spec in real.jobs)
+    ticks_s: list[float] = []
+    for at_s in real.passes_s:
+        last_end = bisect_left(ends_s, at_s) - 1
+        is_after_end = last_end >= 0 and at_s - ends_s[last_end] < AT_ONCE_S
+        since_s = at_s - ticks_s[-1] if ticks_s else 0.0
+        is_tick = abs(since_s - round(since_s)) < TICK_ERROR_S + DRIFT_SHARE * since_s
+        if is_tick or not is_after_end:
+            ticks_s.append(at_s)
+    return ticks_s
+
+
 class _Ends(Neighbour):
     """Which passes the ends of jobs call.
 
@@ -191,7 +206,7 @@ class _Ends(Neighbour):
 
     def __init__(self, machine: Machine, real: RealRun) -> None:
         self._machine = machine
-        self._passes_s = sorted(set(real.passes_s) - set(real.full_passes_s))
+        self._passes_s = sorted(set(real.passes_s) - set(ticks_of(real)))
 
     def ended(self, _job: SiteJob) -> None:
         """Let the next pass come."""
