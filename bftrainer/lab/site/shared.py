@@ -1,4 +1,4 @@
-"""Nodes that jobs share: CPUs, memory and GPUs by type, and backfill's view of their future.
+"""Nodes that jobs share: CPUs, memory and GPUs by type.
 
 As select/cons_tres of Slurm 22.05 does it without a topology (slurm.conf(5); read in job_test.c of
 its select plugins and in backfill.c, and measured): a job takes its share of each of its nodes;
@@ -6,15 +6,10 @@ a job of whole nodes needs nodes without any other. Of the nodes that have room,
 with equal weight count together: the row with the fewest free CPUs that is enough is taken, and a
 job of one node takes the node with the fewest free CPUs in it. With CR_LLN it is the node with the
 largest free share of its CPUs.
-
-Backfill knows what is free at the ends of running jobs, part by part, but what it plans closes
-*whole* nodes to all jobs behind, for the planned time.
 """
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -22,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bftrainer.lab.site.sharing import ANY_TYPE, NodeCapacity, NodeSet, Share, SitePartition
-from bftrainer.lab.site.timeline import EarliestStart, ends_together, positions
+from bftrainer.lab.site.timeline import positions
 
 Matrix = NDArray[np.int64]  # resources x nodes
 UNLIMITED = 1 << 40
@@ -226,106 +221,3 @@ class Layout:
             return self.capacities[k].weight, -free_share
 
         return sum(1 << k for k in sorted(usable, key=load)[:count])
-
-
-class SharedTimeline:
-    """What is left on shared nodes from when on, and which nodes are planned for others."""
-
-    def __init__(
-        self,
-        now_s: float,
-        left: Left,
-        ends: Iterable[tuple[float, Taken]],
-        slot_s: float,
-        layout: Layout,
-    ) -> None:
-        """Begin with nothing planned.
-
-        Args:
-            now_s: when the plan is made.
-            left: beside ordinary jobs now.
-            ends: of running jobs: when their limit strikes, and what they have.
-            slot_s: bf_resolution.
-            layout: of the nodes.
-        """
-        self.now_s, self._slot_s, self._layout = now_s, slot_s, layout
-        self._levels: list[tuple[float, Left]] = [(-math.inf, left.copy())]
-        self._bounds_s: list[float] = []
-        self._last_s: list[float] = []
-        self._closed: list[tuple[float, float, NodeSet]] = []
-        for span in ends_together(now_s, ends):
-            later = self._levels[-1][1].copy()
-            for taken in span.who:
-                later.give(taken)
-            self._levels.append((span.last_s, later))
-            self._bounds_s.append(span.bound_s)
-            self._last_s.append(span.last_s)
-
-    def advance(self, now_s: float) -> None:
-        """Let time pass in which no job started or ended."""
-        self.now_s = now_s
-
-    def earliest(
-        self, count: int, limit_s: float, among: NodeSet, need: Need | None = None
-    ) -> EarliestStart | None:
-        """Return the earliest start of a job on some of these nodes; None: there is none."""
-        need = need or self._layout.need(None, "")
-        levels_s = [at_s for at_s, _ in self._levels]
-        moments_s = {self.now_s, *levels_s[1:], *(end_s for _, end_s, _ in self._closed)}
-        for at_s in sorted(moments_s):
-            if at_s < self.now_s:
-                continue
-            _, left = self._levels[bisect_right(levels_s, at_s) - 1]
-            nodes = left.fits(need) & among
-            if nodes.bit_count() >= count:
-                nodes &= self._open(at_s, limit_s)
-                if nodes.bit_count() >= count:
-                    return EarliestStart(at_s, nodes)
-        return None
-
-    def choose(self, start: EarliestStart, count: int, need: Need | None = None) -> NodeSet:
-        """Return the nodes of a planned start."""
-        need = need or self._layout.need(None, "")
-        levels_s = [at_s for at_s, _ in self._levels]
-        _, left = self._levels[bisect_right(levels_s, start.at_s) - 1]
-        return self._layout.choose(need, start.nodes, count, left)
-
-    def close(self, start_s: float, end_s: float, nodes: NodeSet) -> None:
-        """Plan a job on these nodes as a whole, in slots."""
-        begin_s = max(self._slot(start_s), self.now_s)
-        self.cut(begin_s, max(self._slot(end_s), begin_s + self._slot_s), nodes)
-
-    def start(self, end_s: float, nodes: NodeSet, need: Need | None = None) -> None:
-        """Let a job run from now until its limit."""
-        _, now_left = self._levels[0]
-        taken = self._layout.take(need or self._layout.need(None, ""), nodes, now_left)
-        at = min(bisect_right(self._bounds_s, end_s), len(self._last_s) - 1)
-        until_s = end_s
-        if at >= 0:
-            until_s = max(end_s, self._last_s[at])
-        levels_s = [from_s for from_s, _ in self._levels]
-        after = bisect_left(levels_s, until_s)
-        if after == len(levels_s) or levels_s[after] != until_s:
-            _, before = self._levels[after - 1]
-            self._levels.insert(after, (until_s, before.copy()))
-        for _, left in self._levels[:after]:
-            left.take(taken)
-
-    def cut(self, begin_s: float, end_s: float, nodes: NodeSet) -> None:
-        """Close nodes from one moment to another."""
-        self._closed.append((begin_s, end_s, nodes))
-
-    def open_now(self, limit_s: float) -> NodeSet:
-        """Return the nodes that nobody is planned on for the whole limit; they may be in use."""
-        return self._open(self.now_s, limit_s)
-
-    def _open(self, at_s: float, limit_s: float) -> NodeSet:
-        closed = 0
-        for begin_s, end_s, nodes in self._closed:
-            if begin_s <= at_s + limit_s and end_s > at_s:
-                closed |= nodes
-        every = (1 << len(self._layout.capacities)) - 1
-        return every & ~closed
-
-    def _slot(self, at_s: float) -> float:
-        return at_s if math.isinf(at_s) else math.floor(at_s / self._slot_s) * self._slot_s
