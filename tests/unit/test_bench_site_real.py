@@ -5,7 +5,6 @@ The log is of the lines that slurmctld 22.05 writes.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -122,6 +121,9 @@ def test_a_run_is_kept_and_read_again(tmp_path: Path) -> None:
     path = real.keep(run, tmp_path / "new")
     assert path.name == "GPUs-seed-1.json"
     assert real.kept(path.parent) == [run]
+    mine = PreemptableRun(name="8", share=None, node=1, start_s=1.0, end_s=None, limit_s=2.0)
+    real.keep(replace(run, preemptable=(mine,)), path.parent)
+    assert real.kept(path.parent) == [replace(run, preemptable=(mine,))]
     path.write_text("{}")
     with pytest.raises(BenchError, match="no stored run"):
         real.kept(path.parent)
@@ -222,7 +224,7 @@ def test_preemptable_jobs_are_those_of_their_partition() -> None:
     line = "[2026-11-29T10:09:02.001] sched: Allocate JobId=8 NodeList=n2 #CPUs=4 Partition=bf\n"
     log = slurm_log.read(LOG + line)
     (mine,) = real.preemptable_of(log, MINUTE_S + 0.5, SHARE, 3600.0)
-    assert (mine.name, mine.node, mine.end_s) == ("8", 0b010, math.inf)
+    assert (mine.name, mine.node, mine.end_s) == ("8", 0b010, None)
     assert mine.start_s == pytest.approx(62.001)
 
 

@@ -83,5 +83,8 @@ def run(tasks: Sequence[Task], log: Path, n_processes: int) -> Iterator[tuple[Ta
     with ProcessPoolExecutor(n_processes, mp_context=context) as pool:
         dearest = sorted(tasks, key=lambda task: -task.demand.load)
         futures = {pool.submit(play, task, log): task for task in dearest}
-        for done in as_completed(futures):
-            yield futures[done], done.result()
+        try:
+            for done in as_completed(futures):
+                yield futures[done], done.result()
+        finally:
+            pool.shutdown(cancel_futures=True)  # who is interrupted does not wait for them all

@@ -52,7 +52,7 @@ class PreemptableRun:
     share: Share | None  # None: all of its node
     node: NodeSet
     start_s: float
-    end_s: float
+    end_s: float | None  # None: it was there to the end
     limit_s: float
 
 
@@ -154,7 +154,7 @@ def preemptable_of(
             share=share,
             node=_node_set(start.nodes),
             start_s=start.at_s - began_s,
-            end_s=log.ends_s.get(job_id, math.inf) - began_s,
+            end_s=log.ends_s[job_id] - began_s if job_id in log.ends_s else None,
             limit_s=limit_s,
         )
         for job_id, start in log.starts.items()
@@ -217,4 +217,5 @@ def kept(directory: Path) -> list[RealRun]:
     try:
         return [_STORED.validate_json(path.read_bytes()) for path in paths]
     except ValueError as problem:
-        raise BenchError(f"a file of {directory} is no stored run: {problem}") from problem
+        first, *_ = str(problem).splitlines()
+        raise BenchError(f"a file of {directory} is no stored run: {first}") from problem

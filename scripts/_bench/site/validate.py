@@ -176,7 +176,7 @@ def machine_at(real: RealRun, from_s: float) -> Machine:
             machine.at(ready_s, partial(_join, machine, spec))
     _load(real, machine, from_s)
     for mine in real.preemptable:
-        if mine.end_s > from_s:
+        if mine.end_s is None or mine.end_s > from_s:
             machine.at(mine.start_s, partial(_hold, machine, mine))
     Backfill(machine)
     return machine
