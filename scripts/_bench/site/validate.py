@@ -15,6 +15,8 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
+from statistics import median
 
 from _bench.site.real import PreemptableRun, RealRun, RunKind
 from _bench.targets import Target
@@ -34,8 +36,10 @@ LEAST_SAME = 0.95
 AFTER_S = 5.0  # the last real start: what is simulated until then counts
 CYCLE_S = 0.01  # how long a cycle of a small cluster takes
 AT_ONCE_S = 0.05  # from an end to the pass that it calls
-# slurmctld's ticks are a millisecond or so more than a second apart.
-DRIFT_S, DRIFT_SHARE, TICK_ERROR_S = 0.002, 0.002, 0.02
+# slurmctld's ticks are some milliseconds more than a second apart.
+LEAST_DRIFT, MOST_DRIFT, TICK_ERROR_S = 0.0005, 0.02, 0.02
+HALF_CYCLE_S = 5.0
+NEAR_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +144,9 @@ def _apart(
 
 def machine_at(real: RealRun, from_s: float) -> Machine:
     """Make a machine on which runs and waits what did when a cycle began."""
-    last_s = max((at_s for at_s in ticks_of(real) if at_s < from_s), default=0.0)
+    ticks_s = ticks_of(real)
+    last_s = max((at_s for at_s in ticks_s if at_s < from_s), default=0.0)
+    drift_s = _drift(ticks_s) * (from_s - last_s + HALF_CYCLE_S)
     machine = Machine(
         SchedulerSettings(
             n_nodes=real.n_nodes,
@@ -150,7 +156,7 @@ def machine_at(real: RealRun, from_s: float) -> Machine:
             sched_min_interval_s=0.0,  # Slurm's default is two microseconds
             # Of these passes only the next: the machine then makes one at so many seconds.
             sched_interval_s=min((s for s in real.full_passes_s if s >= from_s), default=math.inf),
-            tick_phase_s=(last_s + DRIFT_S) % 1.0,
+            tick_phase_s=(last_s + drift_s) % 1.0,
             capacities=real.capacities,
         )
     )
@@ -190,10 +196,17 @@ def ticks_of(real: RealRun) -> list[float]:
         last_end = bisect_left(ends_s, at_s) - 1
         is_after_end = last_end >= 0 and at_s - ends_s[last_end] < AT_ONCE_S
         since_s = at_s - ticks_s[-1] if ticks_s else 0.0
-        is_tick = abs(since_s - round(since_s)) < TICK_ERROR_S + DRIFT_SHARE * since_s
+        is_tick = abs(since_s - round(since_s)) < TICK_ERROR_S + LEAST_DRIFT * since_s
         if is_tick or not is_after_end:
             ticks_s.append(at_s)
     return ticks_s
+
+
+def _drift(ticks_s: Sequence[float]) -> float:
+    """Return by how much a tick is late, of the time since the one before."""
+    gaps_s = [to_s - from_s for from_s, to_s in pairwise(ticks_s) if to_s - from_s < NEAR_S]
+    drifts = [(gap_s - round(gap_s)) / gap_s for gap_s in gaps_s]
+    return min(max(median(drifts or [0.0]), LEAST_DRIFT), MOST_DRIFT)
 
 
 class _Ends(Neighbour):
