@@ -16,6 +16,7 @@ from _bench.site.slurm_log import LoggedStart
 from _bench.waiting import BenchError
 
 from bftrainer.lab.site.machine import JobSpec
+from bftrainer.lab.site.scheduler import MainScheduler
 from bftrainer.lab.site.sharing import NodeCapacity, Share
 
 LOG = """\
@@ -248,6 +249,24 @@ def test_preemptable_jobs_are_those_of_their_partition() -> None:
     (mine,) = real.preemptable_of(log, MINUTE_S + 0.5, SHARE, 3600.0)
     assert (mine.name, mine.node, mine.end_s) == ("8", 0b010, None)
     assert mine.start_s == pytest.approx(62.001)
+
+
+def test_a_job_that_is_submitted_later_waits_for_another_all_the_same() -> None:
+    jobs = (COMPARED.jobs[0], COMPARED.jobs[1], replace(COMPARED.jobs[3], submit_s=103.0))
+    machine = validate.machine_at(replace(COMPARED, jobs=jobs), 100.0)
+    machine.run(130.0)
+    starts_s = [job.start_s for job in machine.jobs]
+    assert starts_s == pytest.approx([13.0, 53.0, 111.0], abs=1.1)  # there was room at 103 s
+
+
+def test_an_end_since_the_last_pass_calls_the_next() -> None:
+    """Job 1 ends between the last pass at 99 s and the cycle at 100 s; nobody is submitted."""
+    ended = replace(COMPARED.jobs[0], run_s=86.5)
+    run = replace(COMPARED, jobs=(ended, *COMPARED.jobs[1:3]), eligible_s={})
+    machine = validate.machine_at(run, 100.0)
+    machine.run(103.0)
+    assert isinstance(machine.scheduler, MainScheduler)
+    assert [wait.at_s for wait in machine.scheduler.waits] == pytest.approx([102.0], abs=0.1)
 
 
 def test_each_kind_of_run_has_a_target() -> None:
