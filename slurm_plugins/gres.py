@@ -75,6 +75,15 @@ def gpus_of(gres: str) -> tuple[int, str]:
     return sum(counts.values()), ",".join(kinds) or "cpu"
 
 
+def gpus_by_type(gres: str) -> dict[str, int]:
+    """Return the number of GPUs of each type; "": of no type.
+
+    Raises:
+        ParseError: it cannot be read, or is too long.
+    """
+    return {kind: count for kind, count in _by_kind(_items(gres)).items() if count}
+
+
 def gpus_asked(gres: str) -> tuple[int, int]:
     """Return how many whole GPUs a job asks for, and of how many a part: at most of one.
 
