@@ -24,8 +24,10 @@ from statistics import mean, median
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the tests' hosts
 
 from _bench.benchmark import Benchmark, Measured
+from _bench.choosing import refuse_unknown
 from _bench.stats import quantile, ratio_interval
 from _bench.torture import people
+from _bench.torture.attack import NAMES
 from _bench.torture.probe import memory_mb
 from _bench.torture.site import Site, site
 from _bench.torture.slices import ATTACK, HANG_S, LOAD, PEACE, Slice, slices
@@ -44,6 +46,7 @@ SLICE_S = 30.0
 
 def measure(asked: argparse.Namespace, measured: Measured) -> None:
     """Watch the innocent by turns while others mean harm, and while they only use processors."""
+    refuse_unknown(asked.only or (), NAMES)
     if why := why_not():
         raise BenchError(why)
     pairs, length_s = QUICK if asked.quick else (round(60 * asked.minutes / SLICE_S), SLICE_S)
@@ -158,7 +161,7 @@ BENCHMARK = Benchmark(
     quick="two minutes; shows that it works",
     options={
         "--minutes": {"type": float, "default": 10.0, "help": "of attacks (default 10)"},
-        "--only": {"action": "append", "help": "these attacks, e.g. pairs"},
+        "--only": {"action": "append", "help": f"these attacks, of: {', '.join(NAMES)}"},
         "--keep": {"type": Path, "help": "copy journal and logs here"},
         "--size": {"type": int, "default": 3, "help": "of the innocent, in nodes (default 3)"},
     },

@@ -106,7 +106,8 @@ class Benchmark:
             note("interrupted")
         for table in measured.tables:
             console().print(table)
-        print_targets(self.title, measured.targets)
+        if measured.targets or status is None:  # an empty table looks like a result
+            print_targets(self.title, measured.targets)
         took_s = time.monotonic() - began_s
         print(f"{took_s:.0f} s; load {load:.1f} at the start, {os.getloadavg()[0]:.1f} at the end")
         if options.json and (status is None or measured.targets):

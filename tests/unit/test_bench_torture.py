@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -116,3 +118,11 @@ def test_steps_that_are_redone_count_once() -> None:
     found = [Update(at_s=at_s, step=step, generation=1, size=1) for at_s, step in steps]
     assert steps_in(found, Seen(began_s=5.0, span_s=5.0)) == (2, 2.0)
     assert steps_in(found, Seen(began_s=12.0, span_s=5.0)) == (0, 5.0)
+
+
+def test_an_attack_that_does_not_exist_is_refused_before_anything_is_set_up() -> None:
+    bench = [sys.executable, "scripts/bench_torture.py", "--quick", "--only", "pears"]
+    done = subprocess.run(bench, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "nothing is named 'pears'; there are: pairs, ports" in done.stdout
+    assert "target" not in done.stdout

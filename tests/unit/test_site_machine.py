@@ -246,7 +246,9 @@ def backfill_beside_pilots(*, gone_at_s: float | None = None, knows_all: bool = 
     site.job(8, at_s=8.0, priority=9.0)
     site.job(4, at_s=12.0, limit_s=300.0)
     if gone_at_s is not None:
-        site.machine.at(gone_at_s, lambda: site.machine.preempt(0b1111_0000))
+        site.machine.at(
+            gone_at_s, lambda: site.machine.preempt(site.machine.preemptable_on(0b1111_0000))
+        )
     return site
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from bftrainer.lab.site.machine import Timeline, lowest, neighbours, positions
+from bftrainer.lab.site.timeline import Timeline, lowest, neighbours, positions
 
 EVERY = 0b1111
 

@@ -33,7 +33,6 @@ from bftrainer.lab.site.machine import (
     PreemptableUsers,
     SchedulerSettings,
     SiteJob,
-    positions,
 )
 from bftrainer.lab.site.scheduler import (
     Backfill,
@@ -42,6 +41,7 @@ from bftrainer.lab.site.scheduler import (
     Opening,
     knows_nobody,
 )
+from bftrainer.lab.site.timeline import positions
 
 TICK_S = 2.0  # from a submission to the main scheduler's pass, in the mean
 SHORTEST_S = 60.0  # limit that Slurm knows

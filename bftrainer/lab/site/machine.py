@@ -1,15 +1,11 @@
-"""The state of a simulated Slurm machine, its clock, and backfill's view of its future.
+"""The state of a simulated Slurm machine, and its clock.
 
 The two schedulers (``scheduler``) start ordinary jobs on it; the owner of preemptable jobs is a
 ``Neighbour``. One ordinary partition and, below it, one whose jobs are cancelled for it
 (PreemptMode=CANCEL, by tier). All times are seconds since the begin of the run.
 
-A ``Timeline`` says which nodes are free from when until when. It is built from the running jobs'
-limits; each planned job closes a part of it. As Slurm does it (slurm.conf(5),
-``SchedulerParameters``; measured on 22.05): running jobs that end close together, within spans that
-begin with 30 s and double, end with the last of them; begin and end of a plan are rounded down to
-slots of ``bf_resolution``, and a job whose limit reaches into a closed slot does not fit; what may
-be preempted is no obstacle.
+Where the settings have capacities of nodes, jobs share them (``occupancy``), and there may be
+several ordinary partitions, with nodes in common or not.
 """
 
 from __future__ import annotations
@@ -18,59 +14,16 @@ import heapq
 import itertools
 import math
 import random
-from bisect import bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator
+from bisect import insort
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from operator import attrgetter, itemgetter
-from typing import Literal, NamedTuple
+from operator import attrgetter
+from typing import Literal
 
+from bftrainer.lab.site.occupancy import Occupancy, Room, SharedNodes, SiteTimeline, WholeNodes
+from bftrainer.lab.site.shared import Need
 from bftrainer.lab.site.sharing import NodeCapacity, NodeSet, Share, SitePartition
-
-
-def lowest(some: NodeSet, count: int) -> NodeSet:
-    """Return the ``count`` lowest nodes of a set, or all of it."""
-    rest = some
-    for _ in range(count):
-        rest &= rest - 1
-        if not rest:
-            break
-    return some ^ rest
-
-
-def positions(some: NodeSet) -> Iterator[int]:
-    """Yield the numbers of the nodes, ascending."""
-    while some:
-        bit = some & -some
-        yield bit.bit_length() - 1
-        some ^= bit
-
-
-def neighbours(some: NodeSet, count: int) -> NodeSet:
-    """Choose as Slurm does without a topology: neighbours in the order of slurm.conf.
-
-    Of the shortest row that is long enough; while there is none, all of the longest. At least
-    ``count`` nodes have to be in ``some``.
-    """
-    chosen = 0
-    rows = sorted(_rows(some), key=itemgetter(1), reverse=True)
-    for n, (row, length) in enumerate(rows):
-        if length >= count:
-            enough = [other for other in rows[n:] if other[1] >= count]
-            return chosen | lowest(min(enough, key=itemgetter(1))[0], count)
-        chosen |= row
-        count -= length
-    return chosen
-
-
-def _rows(some: NodeSet) -> list[tuple[NodeSet, int]]:
-    rows = []
-    while some:
-        row = some & ~(some + (some & -some))
-        rows.append((row, row.bit_count()))
-        some ^= row
-    return rows
-
 
 Kind = Literal["sbatch", "srun", "immediate"]  # srun: tried at once; immediate: then or never
 
@@ -110,10 +63,11 @@ class SiteJob:
     planned_s: float | None = None  # backfill's plan, as squeue shows it
     planned: NodeSet = 0
     preempted_in: int = -1  # the last backfill cycle that preempted for it
-    key: tuple[float, float, int] = field(init=False)
+    tier: int = 1  # of its partition
+    key: tuple[int, float, float, int] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.key = (-self.spec.priority, self.spec.submit_s, self.spec.number)
+        self.key = (-self.tier, -self.spec.priority, self.spec.submit_s, self.spec.number)
 
     @property
     def is_eligible(self) -> bool:
@@ -132,122 +86,11 @@ class Preemptable:
 
     name: str
     limit_s: float
+    share: Share | None = None  # of its node; None: all of it
     node: NodeSet = 0  # the one it asks for; 0: any
     run_s: float = math.inf
     start_s: float | None = None
     at: NodeSet = 0  # where it runs
-
-
-FIRST_SPAN_S = 30.0
-Gap = tuple[float, float, NodeSet]  # free from, until, which nodes
-
-
-class EarliestStart(NamedTuple):
-    """When so many nodes are first free for a whole limit, and all that are then."""
-
-    at_s: float
-    nodes: NodeSet
-
-
-class Timeline:
-    """Free gaps in order of their begin; a node may have several."""
-
-    def __init__(
-        self, now_s: float, free: NodeSet, ends: Iterable[tuple[float, NodeSet]], slot_s: float
-    ) -> None:
-        """Begin with nothing planned.
-
-        Args:
-            now_s: when the plan is made.
-            free: nodes without an ordinary job now.
-            ends: of running jobs: when their limit strikes, and their nodes.
-            slot_s: bf_resolution.
-        """
-        self.now_s, self._slot_s = now_s, slot_s
-        self._bounds_s: list[float] = []  # of the spans in which ends are one
-        self._last_s: list[float] = []  # end in each
-        self._gaps: list[Gap] = [(now_s, math.inf, free)]
-        ordered = sorted((max(end_s, now_s + 1.0), nodes) for end_s, nodes in ends)
-        span_s = FIRST_SPAN_S
-        mark_s = ordered[0][0] // FIRST_SPAN_S * FIRST_SPAN_S + FIRST_SPAN_S if ordered else 0.0
-        together = 0
-        for n, (end_s, nodes) in enumerate(ordered):
-            together |= nodes
-            is_last = n + 1 == len(ordered)
-            if is_last or ordered[n + 1][0] > mark_s + span_s:
-                self._bounds_s.append(mark_s + span_s)
-                self._last_s.append(end_s)
-                self._gaps.append((end_s, math.inf, together))
-                together = 0
-                while not is_last and ordered[n + 1][0] > mark_s + span_s:
-                    span_s *= 2.0
-
-    def advance(self, now_s: float) -> None:
-        """Let time pass in which no job started or ended."""
-        self.now_s = now_s
-        self._gaps = [(max(b, now_s), e, nodes) for b, e, nodes in self._gaps if e > now_s]
-
-    def earliest(self, count: int, limit_s: float, among: NodeSet) -> EarliestStart | None:
-        """Return the earliest start of a job on some of these nodes; None: there is none."""
-        total, closing = 0, list[tuple[float, int]]()
-        for begin_s, end_s, nodes in self._gaps:
-            if end_s - begin_s <= limit_s:
-                continue
-            size = (nodes & among).bit_count()
-            if not size:
-                continue
-            while closing and closing[0][0] <= begin_s:
-                total -= heapq.heappop(closing)[1]
-            total += size
-            if end_s != math.inf:
-                heapq.heappush(closing, (end_s - limit_s, size))
-            if total >= count:
-                return EarliestStart(begin_s, among & _union(self._gaps, begin_s, limit_s))
-        return None
-
-    def close(self, start_s: float, end_s: float, nodes: NodeSet) -> None:
-        """Plan a job, in slots."""
-        begin_s = max(self._slot(start_s), self.now_s)
-        self.cut(begin_s, max(self._slot(end_s), begin_s + self._slot_s), nodes)
-
-    def start(self, end_s: float, nodes: NodeSet) -> None:
-        """Let a job run from now until its limit."""
-        at = min(bisect_right(self._bounds_s, end_s), len(self._last_s) - 1)
-        self.cut(self.now_s, max(end_s, self._last_s[at] if at >= 0 else end_s), nodes)
-
-    def cut(self, begin_s: float, end_s: float, nodes: NodeSet) -> None:
-        """Take nodes out of all gaps from one moment to another."""
-        kept, parts = [], []
-        for gap in self._gaps:
-            from_s, to_s, some = gap
-            part = some & nodes
-            if not part or to_s <= begin_s or from_s >= end_s:
-                kept.append(gap)
-                continue
-            if some != part:
-                kept.append((from_s, to_s, some ^ part))
-            if from_s < begin_s:
-                parts.append((from_s, begin_s, part))
-            if end_s < to_s:
-                parts.append((end_s, to_s, part))
-        for gap in parts:
-            insort(kept, gap)
-        self._gaps = kept
-
-    def open_now(self, limit_s: float) -> NodeSet:
-        """Return the nodes that are free now for the whole limit."""
-        return _union(self._gaps, self.now_s, limit_s)
-
-    def _slot(self, at_s: float) -> float:
-        return at_s if math.isinf(at_s) else math.floor(at_s / self._slot_s) * self._slot_s
-
-
-def _union(gaps: Iterable[Gap], at_s: float, limit_s: float) -> NodeSet:
-    found = 0
-    for begin_s, end_s, nodes in gaps:
-        if begin_s <= at_s and end_s - limit_s > at_s:
-            found |= nodes
-    return found
 
 
 class Neighbour:
@@ -292,6 +135,7 @@ class SchedulerSettings:
     cycles_s: tuple[float, ...] = ()  # begins of all cycles, where they are known; then no others
     capacities: tuple[NodeCapacity, ...] = ()  # of each node, in order; (): whole nodes only
     partitions: tuple[SitePartition, ...] = ()  # (): one, of all nodes
+    is_least_loaded_first: bool = False  # CR_LLN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,9 +166,11 @@ class Machine:
         self.settings, self.maintenance = settings, maintenance
         self.now_s = 0.0
         self.every: NodeSet = (1 << settings.n_nodes) - 1
-        self.busy: NodeSet = 0  # with ordinary jobs
-        self.held: NodeSet = 0  # with preemptable ones
-        self.completing: NodeSet = 0  # after preemptable ones, not usable yet
+        self.occupancy: Occupancy = WholeNodes(settings.n_nodes)
+        if settings.capacities:
+            self.occupancy = SharedNodes(settings)
+        self._partitions = {partition.name: partition for partition in settings.partitions}
+        self.completing: NodeSet = 0  # after preemptable jobs, not usable yet
         self.closed: NodeSet = 0  # by maintenance
         self.pending: list[SiteJob] = []
         self.running: dict[int, SiteJob] = {}
@@ -339,6 +185,30 @@ class Machine:
         for reservation in maintenance:
             self.at(reservation.start_s, self._reserve)
             self.at(reservation.end_s, self._reserve)
+
+    @property
+    def busy(self) -> NodeSet:
+        """The nodes with ordinary jobs."""
+        return self.occupancy.busy
+
+    @property
+    def held(self) -> NodeSet:
+        """The nodes with preemptable jobs."""
+        return self.occupancy.held
+
+    def nodes_of(self, spec: JobSpec) -> NodeSet:
+        """Return the nodes of a job's partition."""
+        partition = self._partitions.get(spec.partition)
+        return self.every if partition is None else partition.nodes
+
+    def is_whole(self, spec: JobSpec) -> bool:
+        """Return whether a job has its nodes alone."""
+        partition = self._partitions.get(spec.partition)
+        return spec.share is None or (partition is not None and partition.is_whole)
+
+    def need_of(self, job: SiteJob) -> Need | None:
+        """Return what a job needs of each of its nodes; None: nodes are whole."""
+        return self.occupancy.need(job.spec.share, job.spec.partition)
 
     # ---- the clock -----------------------------------------------------------------------
 
@@ -356,32 +226,50 @@ class Machine:
 
     # ---- ordinary jobs -------------------------------------------------------------------
 
-    def load(self, specs: tuple[JobSpec, ...]) -> None:
+    def load(self, specs: Iterable[JobSpec]) -> None:
         """Let users submit all these jobs in their time."""
         for spec in specs:
-            job = SiteJob(spec=spec)
-            self.jobs.append(job)
+            job = self.add(spec)
             self.at(spec.submit_s, partial(self._submit, job))
+
+    def add(self, spec: JobSpec) -> SiteJob:
+        """Make a job of this machine; it waits for nobody yet."""
+        partition = self._partitions.get(spec.partition)
+        job = SiteJob(spec=spec, tier=1 if partition is None else partition.tier)
+        self.jobs.append(job)
+        return job
+
+    def wait(self, job: SiteJob) -> None:
+        """Put a job into the queue."""
+        insort(self.pending, job, key=attrgetter("key"))
 
     def _submit(self, job: SiteJob) -> None:
         self.version += 1
-        insort(self.pending, job, key=attrgetter("key"))
+        self.wait(job)
         self.neighbour.submitted(job)
         if job.spec.kind == "sbatch":
             self.scheduler.wants_pass(is_end=False)
         else:
             self.scheduler.try_now(job)
 
-    def start(self, job: SiteJob, nodes: NodeSet, *, by_backfill: bool = False) -> None:
-        """Start a job on nodes without an ordinary one; preemptable ones there are cancelled."""
-        victims = nodes & self.held
-        self.preempt(victims)
+    def take_over(self, spec: JobSpec, start_s: float, nodes: NodeSet) -> None:
+        """Let a job run that started before now."""
+        job = self.add(spec)
+        job.start_s, job.nodes = start_s, nodes
+        self.running[spec.number] = job
+        self.occupancy.take(job)
+        self.version += 1
+        self.at(start_s + min(spec.run_s, spec.limit_s), partial(self.end, job))
+
+    def start(self, job: SiteJob, room: Room, *, by_backfill: bool = False) -> None:
+        """Start a job; the preemptable jobs in its way are cancelled."""
+        self.preempt(room.victims)
         self.version += 1
         self.pending.remove(job)
-        self.busy |= nodes
-        job.start_s = self.now_s + (PREEMPT_S + self.settings.end_cost_s if victims else 0.0)
-        job.nodes, job.by_backfill = nodes, by_backfill
+        job.start_s = self.now_s + (PREEMPT_S + self.settings.end_cost_s if room.victims else 0.0)
+        job.nodes, job.by_backfill = room.nodes, by_backfill
         job.planned_s, job.planned = None, 0
+        self.occupancy.take(job)
         self.running[job.spec.number] = job
         lasts_s = min(job.spec.run_s, job.spec.limit_s)
         self.at(job.start_s + lasts_s, partial(self.end, job))
@@ -391,7 +279,7 @@ class Machine:
         if self.running.pop(job.spec.number, None) is None:
             return  # it was ended before its time
         self.version += 1
-        self.busy ^= job.nodes
+        self.occupancy.give(job)
         job.end_s = self.now_s
         self.neighbour.ended(job)
         if self.settings.has_epilog:
@@ -419,32 +307,24 @@ class Machine:
                 found &= ~one.nodes
         return found
 
-    def room_for(self, job: SiteJob, among: NodeSet) -> NodeSet | None:
-        """Return the nodes on which Slurm starts a job, free ones first; None: too few."""
-        free = among & ~self.busy & ~self.held & ~self.completing
-        missing = job.spec.n_nodes - free.bit_count()
-        if missing <= 0:
-            return neighbours(free, job.spec.n_nodes)
-        victims = among & self.held
-        if victims.bit_count() < missing:
-            return None
-        return free | lowest(victims, missing)
+    def room_for(self, job: SiteJob, among: NodeSet) -> Room | None:
+        """Return where Slurm starts a job, free nodes first; None: there is no room."""
+        return self.occupancy.room_for(job, among & ~self.completing, self.preemptable.values())
 
-    def timeline(self) -> Timeline:
+    def timeline(self) -> SiteTimeline:
         """Return what backfill sees with nothing planned."""
         return self.timeline_later()(self.now_s)
 
-    def timeline_later(self) -> Callable[[float], Timeline]:
+    def timeline_later(self) -> Callable[[float], SiteTimeline]:
         """Return a function: what backfill would see at a later time, by what is known now."""
-        ends = [(job.ends_by_s, job.nodes) for job in self.running.values()]
-        free, slot_s = self.every & ~self.busy, self.settings.bf_resolution_s
+        later = self.occupancy.timeline_later(self.running.values(), self.settings.bf_resolution_s)
 
-        def at(now_s: float) -> Timeline:
-            found = Timeline(now_s, free, ends, slot_s)
-            for one in self.maintenance:
-                if one.end_s > now_s:
-                    found.cut(one.start_s, one.end_s, one.nodes)
-            return found
+        def at(now_s: float) -> SiteTimeline:
+            timeline = later(now_s)
+            for closed in self.maintenance:
+                if closed.end_s > now_s:
+                    timeline.cut(closed.start_s, closed.end_s, closed.nodes)
+            return timeline
 
         return at
 
@@ -460,10 +340,13 @@ class Machine:
     ) -> None:
         """Start those that find a free node that is open for their limit."""
         for mine in waiting:
-            free = (mine.node or self.every) & ~self.busy & ~self.held & ~self.completing
-            if free and (open_ := free & open_for(mine.limit_s)):
-                mine.start_s, mine.at = self.now_s, open_ & -open_
-                self.held |= mine.at
+            among = (mine.node or self.every) & ~self.completing
+            if not self.occupancy.place(mine, among):
+                continue  # to ask where it fits is cheaper than to ask how long
+            at = self.occupancy.place(mine, among & open_for(mine.limit_s))
+            if at:
+                mine.start_s, mine.at = self.now_s, at
+                self.occupancy.hold(mine)
                 end_s = self.now_s + min(mine.run_s, mine.limit_s)
                 self.at(end_s, partial(self.cancel_preemptable, mine))
                 self.neighbour.started(mine)
@@ -473,7 +356,7 @@ class Machine:
         if self.preemptable.get(mine.name) is not mine:
             return
         del self.preemptable[mine.name]
-        self.held &= ~mine.at
+        self.occupancy.release(mine)
         self.neighbour.gone(mine)
         if mine.start_s is None:
             return
@@ -488,9 +371,13 @@ class Machine:
             self.completing &= ~nodes
             self.scheduler.wants_pass(is_end=True)
 
-    def preempt(self, nodes: NodeSet) -> None:
-        """Cancel the preemptable jobs on these nodes."""
-        for mine in [p for p in self.preemptable.values() if p.at & nodes] if nodes else ():
+    def preemptable_on(self, nodes: NodeSet) -> tuple[Preemptable, ...]:
+        """Return the preemptable jobs that run on some of these nodes."""
+        return tuple(mine for mine in self.preemptable.values() if mine.at & nodes)
+
+    def preempt(self, victims: Iterable[Preemptable]) -> None:
+        """Cancel preemptable jobs for an ordinary one."""
+        for mine in victims:
             self.n_preempted += 1
             self.cancel_preemptable(mine)
 

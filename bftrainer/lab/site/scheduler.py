@@ -9,7 +9,7 @@ begins ``bf_interval`` after the end of this one.
 The main scheduler makes a pass at the tick after ``batch_sched_delay`` for what was submitted, at
 an end if the last pass is ``sched_min_interval`` ago (else an agent looks every second whether it
 is), and every ``sched_interval`` over the whole queue. The first job that cannot start closes the
-partition's nodes to all behind it, in whichever partition.
+partition's nodes to all behind it, in whichever partition, and its partition to all behind it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from bftrainer.lab.site.machine import Machine, Scheduler, SiteJob, Timeline, neighbours
+from bftrainer.lab.site.machine import Machine, Scheduler, SiteJob
+from bftrainer.lab.site.occupancy import SiteTimeline
 from bftrainer.lab.site.sharing import NodeSet
 
 SLICE_S = 2.5  # bf_yield_interval and bf_yield_sleep
@@ -69,7 +70,7 @@ class Backfill:
         self._queue: list[SiteJob] = []
         self._plans: list[Planned] = []
         self._fitting: list[SiteJob] = []  # at the begin of the cycle
-        self._timeline: Timeline | None = None
+        self._timeline: SiteTimeline | None = None
         self._version = self._planned_version = -1
         for at_s in machine.settings.cycles_s or (machine.settings.first_cycle_s,):
             machine.at(at_s, self._begin)
@@ -93,7 +94,7 @@ class Backfill:
             self._plans = []
             self._knew = self.know()
             if n_slices > 1:  # else who fits starts, or is preempted for
-                self._fitting = startable(machine.timeline(), self._queue, settings.bf_window_s)
+                self._fitting = startable(machine, machine.timeline(), self._queue)
             size = math.ceil(len(self._queue) / n_slices) or 1
             for n in range(n_slices):
                 part = self._queue[n * size : (n + 1) * size]
@@ -129,31 +130,33 @@ class Backfill:
                 self._place(job, self._timeline)
         self._version = machine.version  # what was started here is in the timeline
 
-    def _renew(self) -> Timeline:
+    def _renew(self) -> SiteTimeline:
         timeline = self._machine.timeline()
         for start_s, end_s, nodes in self._plans:
             timeline.close(start_s, end_s, nodes)
         return timeline
 
-    def _place(self, job: SiteJob, timeline: Timeline) -> None:
+    def _place(self, job: SiteJob, timeline: SiteTimeline) -> None:
         machine = self._machine
         now_s, limit_s = timeline.now_s, job.spec.limit_s
-        earliest = timeline.earliest(job.spec.n_nodes, limit_s, machine.every)
+        need = machine.need_of(job)
+        earliest = timeline.earliest(job.spec.n_nodes, limit_s, machine.nodes_of(job.spec), need)
         job.planned_s, job.planned = None, 0
         if earliest is None or earliest.at_s > now_s + machine.settings.bf_window_s:
             return
         start_s, among = earliest
-        if start_s > now_s:
-            nodes = neighbours(among, job.spec.n_nodes)
-        else:
+        nodes = timeline.choose(earliest, job.spec.n_nodes, need)
+        if start_s <= now_s:
             room = machine.room_for(job, among)  # None: nodes of it are completing
-            if room is not None and not room & machine.held:
+            if room is not None and not room.victims:
                 machine.start(job, room, by_backfill=True)
                 self.n_starts += 1
-                timeline.start(now_s + limit_s, room)
+                timeline.start(now_s + limit_s, room.nodes, need)
                 return
-            nodes = neighbours(among, job.spec.n_nodes) if room is None else room
-            machine.preempt(nodes)
+            victims = machine.preemptable_on(nodes)
+            if room is not None:
+                nodes, victims = room
+            machine.preempt(victims)
             job.preempted_in = self.n_cycles
             if job not in self._fitting:
                 self._fitting.append(job)
@@ -193,21 +196,21 @@ def queue_of(machine: Machine) -> list[SiteJob]:
     return found
 
 
-def startable(timeline: Timeline, queue: Iterable[SiteJob], window_s: float) -> list[SiteJob]:
+def startable(machine: Machine, timeline: SiteTimeline, queue: Iterable[SiteJob]) -> list[SiteJob]:
     """Plan a queue and return the jobs that start at once; preemptable jobs are no obstacle."""
-    found, now_s = [], timeline.now_s
+    at_once, now_s = [], timeline.now_s
     for job in queue:
-        limit_s = job.spec.limit_s
-        first = timeline.earliest(job.spec.n_nodes, limit_s, -1)
-        if first is None or first.at_s > now_s + window_s:
+        limit_s, need, n_nodes = job.spec.limit_s, machine.need_of(job), job.spec.n_nodes
+        first = timeline.earliest(n_nodes, limit_s, machine.nodes_of(job.spec), need)
+        if first is None or first.at_s > now_s + machine.settings.bf_window_s:
             continue
-        nodes = neighbours(first.nodes, job.spec.n_nodes)
+        nodes = timeline.choose(first, n_nodes, need)
         if first.at_s <= now_s:
-            found.append(job)
-            timeline.start(now_s + limit_s, nodes)
+            at_once.append(job)
+            timeline.start(now_s + limit_s, nodes, need)
         else:
             timeline.close(first.at_s, first.at_s + limit_s, nodes)
-    return found
+    return at_once
 
 
 class BlockedSince(NamedTuple):
@@ -265,12 +268,14 @@ class MainScheduler(Scheduler):
         One that is immediate finds free nodes, or is refused, though the jobs in its way are gone.
         """
         machine = self._machine
-        first = next((j for j in machine.pending if j.is_eligible), None)
+        own = (j for j in machine.pending if j.spec.partition == job.spec.partition)
+        first = next((j for j in own if j.is_eligible), None)
         room = None
         if first is not None and first.spec.priority <= job.spec.priority:
-            room = machine.room_for(job, machine.open_for(job.spec.limit_s))
-        if job.spec.kind == "immediate" and (room is None or room & machine.held):
-            machine.preempt((room or 0) & machine.held)
+            among = machine.open_for(job.spec.limit_s) & machine.nodes_of(job.spec)
+            room = machine.room_for(job, among)
+        if job.spec.kind == "immediate" and (room is None or room.victims):
+            machine.preempt(() if room is None else room.victims)
             machine.refuse(job)
         elif room is not None:
             machine.start(job, room)
@@ -288,20 +293,25 @@ class MainScheduler(Scheduler):
     def _pass(self, depth: int) -> None:
         machine = self._machine
         self._due_s, self._last_s = math.inf, machine.now_s
-        is_blocked = False
+        blocked: NodeSet = 0
+        blocked_partitions = set[str]()
         for tested, job in enumerate([j for j in machine.pending if j.is_eligible]):
             if tested == depth:
-                is_blocked = True
-            if is_blocked:
+                blocked = machine.every
+            nodes = machine.nodes_of(job.spec)
+            if job.spec.partition in blocked_partitions or not nodes & ~blocked:
                 job.reason = "Priority"
                 continue
-            room = machine.room_for(job, machine.open_for(job.spec.limit_s))
+            room = machine.room_for(job, machine.open_for(job.spec.limit_s) & nodes & ~blocked)
             if room is not None:
                 machine.start(job, room)
             else:
-                is_blocked, job.reason = True, "Resources"
+                blocked |= nodes
+                blocked_partitions.add(job.spec.partition)
+                job.reason = "Resources"
+        is_blocked = bool(blocked)
         if not self.waits or self.waits[-1].is_blocked is not is_blocked:
             self.waits.append(BlockedSince(machine.now_s, is_blocked))
-        if not is_blocked:
+        if blocked != machine.every:
             waiting = [p for p in machine.preemptable.values() if p.start_s is None]
-            machine.start_waiting(waiting, machine.open_for)
+            machine.start_waiting(waiting, lambda limit_s: machine.open_for(limit_s) & ~blocked)

@@ -29,6 +29,7 @@ class NodeCapacity:
     cpus: int
     memory_mb: int = 0  # 0: memory is not counted (CR_CPU, CR_Core)
     gpus: tuple[tuple[str, int], ...] = ()  # type and number
+    weight: int = 1  # nodes of a lower one are taken first (Weight)
 
     @property
     def n_gpus(self) -> int:

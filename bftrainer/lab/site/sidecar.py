@@ -41,18 +41,20 @@ from bftrainer.lab.site.machine import (
     Machine,
     Neighbour,
     Preemptable,
+    SchedulerSettings,
     SiteJob,
-    Timeline,
-    positions,
 )
+from bftrainer.lab.site.occupancy import SiteTimeline
 from bftrainer.lab.site.scheduler import queue_of, startable
 from bftrainer.lab.site.sharing import NodeSet
+from bftrainer.lab.site.timeline import positions
 from bftrainer.lab.workloads import Submission
 from bftrainer.model.cluster import (
     STAND_IN,
     Job,
     JobState,
     Node,
+    NodeLeft,
     NodeState,
     Partition,
     Reservation,
@@ -64,7 +66,9 @@ from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.site.policy.model import SitePolicy, settings_of
 
 EPOCH_S = 1_700_000_040.0  # of the begin of a run: a whole minute
-PARTITIONS = ("batch", "bf")
+ORDINARY, PILOTS = "batch", "bf"
+PARTITIONS = (ORDINARY, PILOTS)
+ORDINARY_TIER = 10  # and above; the pilots' is 0
 CPUS = 64
 TRAINER = "t1"
 POLL_INTERVALS = ("poll_interval_s", "poll_interval_with_hook_s")
@@ -149,13 +153,14 @@ class Core:
     def hear(self, job: SiteJob, *, is_end: bool) -> None:
         """Take over what the hook says of a job."""
         at_s = float(math.floor(EPOCH_S + self._machine.now_s))
+        queue = job.spec.partition or ORDINARY
         if is_end:
-            said = Announcement(at_s=at_s, partition="batch", nodes=self._looks.names(job.nodes))
+            said = Announcement(at_s=at_s, partition=queue, nodes=self._looks.names(job.nodes))
         else:
             stand_in = f"{STAND_IN}{job.spec.number}"
             announced = self._looks.job(job, stand_in, is_waiting=True)
             announced = dataclasses.replace(announced, reason="", priority=0.0)
-            said = Announcement(at_s=at_s, partition="batch", job=announced)
+            said = Announcement(at_s=at_s, partition=queue, job=announced)
         if self._announced.hear((said,)) and self.snapshot is not None:
             self.snapshot = self._announced.add_to(self.snapshot)
 
@@ -239,19 +244,27 @@ STATES = (
 )
 
 
+def _partitions_of(settings: SchedulerSettings) -> tuple[Partition, ...]:
+    if not settings.partitions:
+        return (Partition(name=ORDINARY, tier=ORDINARY_TIER), Partition(name=PILOTS))
+    ordinary = [
+        Partition(name=p.name, tier=ORDINARY_TIER + p.tier, is_exclusive=p.is_whole)
+        for p in settings.partitions
+    ]
+    return (*ordinary, Partition(name=PILOTS))
+
+
 class _Looks:
     """A machine as snapshots; what has not changed is made once."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._names = [f"n{k:05d}" for k in range(machine.settings.n_nodes)]
+        nodes = [self._node(k) for k in range(machine.settings.n_nodes)]
         self._nodes = {
-            state: [
-                Node(name=n, state=state, partitions=PARTITIONS, cpus=CPUS) for n in self._names
-            ]
-            for state in STATES
+            state: [dataclasses.replace(node, state=state) for node in nodes] for state in STATES
         }
-        self._partitions = (Partition(name="batch", tier=10), Partition(name="bf"))
+        self._partitions = _partitions_of(machine.settings)
         self._known: dict[int, tuple[Any, Any]] = {}
         self._reservations = tuple(
             Reservation(
@@ -262,6 +275,27 @@ class _Looks:
                 is_maintenance=True,
             )
             for k, one in enumerate(machine.maintenance)
+        )
+
+    def _node(self, k: int) -> Node:
+        settings = self._machine.settings
+        partitions: tuple[str, ...] = PARTITIONS
+        if settings.partitions:
+            own = (p.name for p in settings.partitions if p.nodes >> k & 1)
+            partitions = tuple(sorted((*own, PILOTS)))
+        name, state = self._names[k], NodeState.IDLE
+        if not settings.capacities:
+            return Node(name=name, state=state, partitions=partitions, cpus=CPUS)
+        capacity = settings.capacities[k]
+        kinds = [f"gpu:{kind}:{number}" for kind, number in capacity.gpus if number]
+        return Node(
+            name=name,
+            state=state,
+            partitions=partitions,
+            cpus=capacity.cpus,
+            memory_mb=capacity.memory_mb,
+            gpus=capacity.n_gpus,
+            node_type=",".join(kinds) or "cpu",
         )
 
     def look(self, cycle: tuple[float, float] | None) -> Any:
@@ -303,6 +337,10 @@ class _Looks:
             alike = self._nodes[state]
             for k in positions(some):
                 found[k] = alike[k]
+        for k, left in machine.occupancy.left_on(used).items():
+            if left.cpus > 0:
+                free = NodeLeft(cpus=left.cpus, memory_mb=left.memory_mb, gpus=left.gpus)
+                found[k] = dataclasses.replace(found[k], left=free)
         return tuple(found)
 
     def names(self, some: NodeSet) -> tuple[str, ...]:
@@ -324,10 +362,10 @@ class _Looks:
         """Return an ordinary job."""
         spec, start_s = job.spec, job.planned_s if is_waiting else job.start_s
         array, is_task, _ = job_id.partition("_")
-        return Job(
+        shown = Job(
             job_id=job_id,
             user=spec.user,
-            partitions=("batch",),
+            partitions=(spec.partition or ORDINARY,),
             family=array if is_task else "",
             state=JobState.PENDING if is_waiting else JobState.RUNNING,
             n_nodes=spec.n_nodes,
@@ -339,13 +377,23 @@ class _Looks:
             nodes=() if is_waiting else self.names(job.nodes),
             planned_nodes=self.names(job.planned),
         )
+        if spec.share is None or not self._machine.settings.capacities:
+            return shown
+        return dataclasses.replace(
+            shown,
+            cpus=spec.share.cpus * spec.n_nodes,
+            cpus_per_node=spec.share.cpus,
+            memory_mb=spec.share.memory_mb,
+            gpus_per_node=spec.share.gpus,
+            can_share=not self._machine.is_whole(spec),
+        )
 
     def _pilot(self, mine: Preemptable) -> Any:
         is_waiting = mine.start_s is None
         return Job(
             job_id=f"9{mine.name[1:]}",
             user="bft",
-            partitions=("bf",),
+            partitions=(PILOTS,),
             state=JobState.PENDING if is_waiting else JobState.RUNNING,
             n_nodes=1,
             time_limit_s=mine.limit_s,
@@ -365,7 +413,7 @@ MAIN_PASS_S = 3.0  # who knew so long before a cycle could have made room for it
 
 
 # A look, its queue and its timeline: what is needed to tell who could have started.
-Known = tuple[float, list[SiteJob], Callable[[float], Timeline]]
+Known = tuple[float, list[SiteJob], Callable[[float], SiteTimeline]]
 
 
 class Sidecar(Neighbour):
@@ -527,7 +575,7 @@ class Sidecar(Neighbour):
         if not known:
             return tuple
         _, queue, timeline_at = known[-1]
-        return lambda: startable(timeline_at(now_s), queue, machine.settings.bf_window_s)
+        return lambda: startable(machine, timeline_at(now_s), queue)
 
     # ---- decisions -------------------------------------------------------------------------
 

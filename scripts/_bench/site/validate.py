@@ -13,12 +13,9 @@ import math
 import re
 import shutil
 import tempfile
-from bisect import insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
-from operator import attrgetter
 from pathlib import Path
 
 from _bench.targets import Target
@@ -169,24 +166,14 @@ def _machine(real: Real, from_s: float) -> Machine:
     for spec in real.jobs:
         start_s = real.starts_s[spec.number]
         if start_s < from_s < start_s + spec.run_s:
-            _take_over(machine, spec, start_s, real.nodes[spec.number])
+            machine.take_over(spec, start_s, real.nodes[spec.number])
         elif start_s >= from_s > spec.submit_s:
-            machine.jobs.append(SiteJob(spec=spec))
-            insort(machine.pending, machine.jobs[-1], key=attrgetter("key"))
+            machine.wait(machine.add(spec))
             if spec.kind == "sbatch" and spec.submit_s > last_s:
                 main.wants_pass(is_end=False)
     machine.load(tuple(spec for spec in real.jobs if spec.submit_s >= from_s))
     Backfill(machine)
     return machine
-
-
-def _take_over(machine: Machine, spec: JobSpec, start_s: float, nodes: NodeSet) -> None:
-    """Let a job run that started before the begin."""
-    job = SiteJob(spec=spec, start_s=start_s, nodes=nodes)
-    machine.jobs.append(job)
-    machine.running[spec.number] = job
-    machine.busy |= nodes
-    machine.at(start_s + spec.run_s, partial(machine.end, job))
 
 
 def target(found: Sequence[Beside]) -> Target:

@@ -18,6 +18,11 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from types import FrameType
 
+LIAR = "lying agent"
+EVERYWHERE = ("pairs", "ports")  # attacks on every host
+ON_DAEMONS_HOST = ("sbatch", "submissions", "socket", "output", "plants", LIAR)
+NAMES = (*EVERYWHERE, *ON_DAEMONS_HOST)
+
 Once = Callable[[random.Random], str]
 PATIENCE_S = 60.0  # for the attack under way
 TURN_S = 0.1  # of burning

@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from _bench.torture.attack import Attack, Attacker, Burner
+from _bench.torture.attack import LIAR, NAMES, Attack, Attacker, Burner
 from _bench.torture.eve import Ended, Setup
 from _bench.torture.floods import Flooder
 from _bench.torture.jobs import submit
@@ -29,7 +29,6 @@ from _bench.torture.ports import Ports, Stranger
 from _bench.torture.socket_user import SocketUser
 from _bench.waiting import wait_until
 
-LIAR = "lying agent"
 STOLEN = Path.home() / "stolen"
 PILOTS = Path.home() / ".bftrainer" / "pilots"
 PATIENCE_S = 180.0
@@ -73,8 +72,11 @@ class OnHost:
         if self._is_daemons:
             self._verb("cancel", "--now", self._own)
             self._trainer("flood")  # it waits for a pilot again and again
-        wanted = self._setup.only
-        self._attacks = [a for a in self._all() if not wanted or a.name in wanted]
+        wanted = self._setup.only or NAMES
+        attacks = tuple(self._all())
+        if unlisted := [attack.name for attack in attacks if attack.name not in NAMES]:
+            raise ValueError(f"attacks that --only cannot choose: {', '.join(unlisted)}")
+        self._attacks = [attack for attack in attacks if attack.name in wanted]
 
     @property
     def _is_daemons(self) -> bool:

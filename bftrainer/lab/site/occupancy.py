@@ -1,0 +1,262 @@
+"""Who is on which node of a simulated machine, and where Slurm puts the next job.
+
+``Machine`` asks the one that fits its settings. A job that has to preempt gets the free nodes
+first; of shared nodes the main scheduler lets preemptable jobs go one by one until the job fits,
+and then only those of its nodes (_run_now in job_test.c of Slurm 22.05).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from bftrainer.lab.site.shared import Layout, Left, Need, SharedTimeline, Taken
+from bftrainer.lab.site.sharing import NodeSet, Share
+from bftrainer.lab.site.timeline import EarliestStart, Timeline, lowest, neighbours, positions
+
+if TYPE_CHECKING:
+    from bftrainer.lab.site.machine import Preemptable, SchedulerSettings, SiteJob
+
+
+class Room(NamedTuple):
+    """Nodes for a job, and the preemptable jobs that have to go before it starts."""
+
+    nodes: NodeSet
+    victims: tuple[Preemptable, ...]
+
+
+class SiteTimeline(Protocol):
+    """Backfill's view of the future; ``need`` is None where nodes are whole."""
+
+    now_s: float
+
+    def advance(self, now_s: float) -> None:
+        """Let time pass in which no job started or ended."""
+
+    def earliest(
+        self, count: int, limit_s: float, among: NodeSet, need: Need | None = None
+    ) -> EarliestStart | None:
+        """Return the earliest start of a job on some of these nodes; None: there is none."""
+
+    def choose(self, start: EarliestStart, count: int, need: Need | None = None) -> NodeSet:
+        """Return the nodes of a planned start."""
+
+    def close(self, start_s: float, end_s: float, nodes: NodeSet) -> None:
+        """Plan a job, in slots."""
+
+    def start(self, end_s: float, nodes: NodeSet, need: Need | None = None) -> None:
+        """Let a job run from now until its limit."""
+
+    def cut(self, begin_s: float, end_s: float, nodes: NodeSet) -> None:
+        """Close nodes from one moment to another."""
+
+    def open_now(self, limit_s: float) -> NodeSet:
+        """Return the nodes on which nobody is planned for the whole limit."""
+
+
+class Occupancy(Protocol):
+    """Ordinary and preemptable jobs on nodes."""
+
+    busy: NodeSet  # with ordinary jobs
+    held: NodeSet  # with preemptable ones
+
+    def need(self, share: Share | None, partition: str) -> Need | None:
+        """Return what a job needs of each node; None: all of it."""
+
+    def take(self, job: SiteJob) -> None:
+        """Let a job run on ``job.nodes``; whoever was in its way is gone."""
+
+    def give(self, job: SiteJob) -> None:
+        """Let it end."""
+
+    def room_for(
+        self, job: SiteJob, among: NodeSet, preemptable: Iterable[Preemptable]
+    ) -> Room | None:
+        """Return where Slurm starts a job; None: there is no room."""
+
+    def place(self, mine: Preemptable, among: NodeSet) -> NodeSet:
+        """Return the node on which a preemptable job starts; 0: there is no room."""
+
+    def hold(self, mine: Preemptable) -> None:
+        """Let it run at ``mine.at``."""
+
+    def release(self, mine: Preemptable) -> None:
+        """Let it go."""
+
+    def left_on(self, nodes: NodeSet) -> Mapping[int, Share]:
+        """Return what is left of nodes in use, of those of which something can be left."""
+
+    def timeline_later(
+        self, running: Iterable[SiteJob], slot_s: float
+    ) -> Callable[[float], SiteTimeline]:
+        """Return a function: what backfill would see at a later time, by what runs now."""
+
+
+class WholeNodes:
+    """A job has its nodes alone."""
+
+    def __init__(self, n_nodes: int) -> None:
+        self._every: NodeSet = (1 << n_nodes) - 1
+        self.busy: NodeSet = 0
+        self.held: NodeSet = 0
+
+    def need(self, _share: Share | None, _partition: str) -> Need | None:
+        """Return that it needs all of a node."""
+        return None
+
+    def take(self, job: SiteJob) -> None:
+        """Let a job run on ``job.nodes``."""
+        self.busy |= job.nodes
+
+    def give(self, job: SiteJob) -> None:
+        """Let it end."""
+        self.busy ^= job.nodes
+
+    def room_for(
+        self, job: SiteJob, among: NodeSet, preemptable: Iterable[Preemptable]
+    ) -> Room | None:
+        """Return where Slurm starts a job, free nodes first; None: too few."""
+        free = among & ~self.busy & ~self.held
+        missing = job.spec.n_nodes - free.bit_count()
+        if missing <= 0:
+            return Room(neighbours(free, job.spec.n_nodes), ())
+        victims = among & self.held
+        if victims.bit_count() < missing:
+            return None
+        nodes = free | lowest(victims, missing)
+        return Room(nodes, tuple(mine for mine in preemptable if mine.at & nodes))
+
+    def place(self, _mine: Preemptable, among: NodeSet) -> NodeSet:
+        """Return the lowest free node; 0: there is none."""
+        free = among & ~self.busy & ~self.held
+        return free & -free
+
+    def hold(self, mine: Preemptable) -> None:
+        """Let it run at ``mine.at``."""
+        self.held |= mine.at
+
+    def release(self, mine: Preemptable) -> None:
+        """Let it go."""
+        self.held &= ~mine.at
+
+    def left_on(self, _nodes: NodeSet) -> Mapping[int, Share]:
+        """Return nothing: a job has all of its nodes."""
+        return {}
+
+    def timeline_later(
+        self, running: Iterable[SiteJob], slot_s: float
+    ) -> Callable[[float], SiteTimeline]:
+        """Return a function: what backfill would see at a later time, by what runs now."""
+        ends = [(job.ends_by_s, job.nodes) for job in running]
+        free = self._every & ~self.busy
+        return lambda now_s: Timeline(now_s, free, ends, slot_s)
+
+
+class SharedNodes:
+    """A job has its share of its nodes."""
+
+    def __init__(self, settings: SchedulerSettings) -> None:
+        self._layout = Layout(
+            settings.capacities, settings.partitions, settings.is_least_loaded_first
+        )
+        self._beside_jobs = Left(self._layout.capacity.copy())
+        self._left = self._beside_jobs.copy()  # beside jobs and preemptable ones
+        self._taken: dict[int, Taken] = {}  # by job
+        self._lent: dict[str, Taken] = {}  # by preemptable job
+        self._n_jobs: dict[int, int] = {}  # ordinary ones, by node
+        self.busy: NodeSet = 0
+        self.held: NodeSet = 0
+
+    def need(self, share: Share | None, partition: str) -> Need | None:
+        """Return what a job needs of each node."""
+        return self._layout.need(share, partition)
+
+    def _need_of(self, job: SiteJob) -> Need:
+        return self._layout.need(job.spec.share, job.spec.partition)
+
+    def take(self, job: SiteJob) -> None:
+        """Let a job run on ``job.nodes``."""
+        taken = self._layout.take(self._need_of(job), job.nodes, self._left)
+        self._taken[job.spec.number] = taken
+        self._beside_jobs.take(taken)
+        self._left.take(taken)
+        self.busy |= job.nodes
+        for node in taken.at.tolist():
+            self._n_jobs[node] = self._n_jobs.get(node, 0) + 1
+
+    def give(self, job: SiteJob) -> None:
+        """Let it end."""
+        taken = self._taken.pop(job.spec.number)
+        self._beside_jobs.give(taken)
+        self._left.give(taken)
+        for node in taken.at.tolist():
+            self._n_jobs[node] -= 1
+            if not self._n_jobs[node]:
+                self.busy &= ~(1 << node)
+
+    def room_for(
+        self, job: SiteJob, among: NodeSet, preemptable: Iterable[Preemptable]
+    ) -> Room | None:
+        """Return where Slurm starts a job; None: there is no room."""
+        need, count = self._need_of(job), job.spec.n_nodes
+        free = self._left.fits(need) & among
+        if free.bit_count() >= count:
+            return Room(self._layout.choose(need, free, count, self._left), ())
+        could_fit = self._beside_jobs.fits(need) & among
+        if could_fit.bit_count() < count:
+            return None
+        candidates = [mine for mine in preemptable if mine.name in self._lent and mine.at & among]
+        first = self._without(candidates, need, count, among)
+        if first is None:
+            return None
+        own = [mine for mine in reversed(first.victims) if mine.at & first.nodes]
+        return self._without(own, need, count, among) or first
+
+    def _without(
+        self, candidates: Sequence[Preemptable], need: Need, count: int, among: NodeSet
+    ) -> Room | None:
+        """Let preemptable jobs go, one by one, until there is room."""
+        left = self._left.copy()
+        for n, mine in enumerate(candidates, 1):
+            left.give(self._lent[mine.name])
+            fitting = left.fits(need) & among
+            if fitting.bit_count() >= count:
+                nodes = self._layout.choose(need, fitting, count, left)
+                gone = tuple(other for other in candidates[:n] if other.at & nodes)
+                return Room(nodes, gone)
+        return None
+
+    def place(self, mine: Preemptable, among: NodeSet) -> NodeSet:
+        """Return the node on which a preemptable job starts; 0: there is no room."""
+        need = self._layout.need(mine.share, "")
+        fitting = self._left.fits(need) & among
+        return self._layout.choose(need, fitting, 1, self._left) if fitting else 0
+
+    def hold(self, mine: Preemptable) -> None:
+        """Let it run at ``mine.at``."""
+        taken = self._layout.take(self._layout.need(mine.share, ""), mine.at, self._left)
+        self._lent[mine.name] = taken
+        self._left.take(taken)
+        self.held |= mine.at
+
+    def release(self, mine: Preemptable) -> None:
+        """Let it go."""
+        taken = self._lent.pop(mine.name, None)
+        if taken is None:
+            return
+        self._left.give(taken)
+        self.held = 0
+        for other in self._lent.values():
+            self.held |= other.nodes
+
+    def left_on(self, nodes: NodeSet) -> Mapping[int, Share]:
+        """Return what is left of those that nobody has alone."""
+        return {k: left for k in positions(nodes) if (left := self._layout.left(self._left, k))}
+
+    def timeline_later(
+        self, running: Iterable[SiteJob], slot_s: float
+    ) -> Callable[[float], SiteTimeline]:
+        """Return a function: what backfill would see at a later time, by what runs now."""
+        ends = [(job.ends_by_s, self._taken[job.spec.number]) for job in running]
+        left, layout = self._beside_jobs.copy(), self._layout
+        return lambda now_s: SharedTimeline(now_s, left, ends, slot_s, layout)
