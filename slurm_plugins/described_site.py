@@ -56,6 +56,7 @@ class DescribedNode:
     memory_mb: int  # 0: not described
     gpus: tuple[tuple[str, int], ...]  # type and number
     node_type: str  # as the daemon names it: gpu:a100:4, or cpu
+    weight: int = 1  # nodes of a lower one are taken first
 
     @property
     def n_gpus(self) -> int:
@@ -254,6 +255,7 @@ def _node(name: str, record: Record) -> DescribedNode:
         memory_mb=max(0, _number(record, "realmemory") - _number(record, "memspeclimit")),
         gpus=tuple(gpus_by_type(gres).items()),
         node_type=node_type,
+        weight=_number(record, "weight", 1),
     )
 
 

@@ -51,10 +51,6 @@ def _enforces(record: Record, word: str) -> bool:
     return word in record.get("accountingstorageenforce", "").lower().split(",")
 
 
-def _differ(records: Iterable[Record], name: str) -> bool:
-    return len({record.get(name, "1") for record in records}) > 1
-
-
 def _any(records: Iterable[Record], *names: str) -> bool:
     return any(_has(record, name) for record in records for name in names)
 
@@ -110,7 +106,6 @@ _OF_PARTITIONS: tuple[tuple[Callable[[Record], bool], str], ...] = (
     ),
 )
 _OF_NODES: tuple[tuple[Callable[[Sequence[Record]], bool], str], ...] = (
-    (lambda nodes: _differ(nodes, "weight"), "Weights of nodes: the order of the files decides."),
     (
         lambda nodes: _any(nodes, "feature", "features", "availablefeatures"),
         "Features: a job with a constraint may run on any node of its partition.",

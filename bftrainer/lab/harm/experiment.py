@@ -10,18 +10,20 @@ from __future__ import annotations
 import heapq
 import random
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from bftrainer.lab.harm.segments import Segment
 from bftrainer.lab.site.arms import Span, alone, idle_spans
-from bftrainer.lab.site.machine import Machine, Preemptable, SiteJob, positions
+from bftrainer.lab.site.machine import Machine, Preemptable, SiteJob
 from bftrainer.lab.site.scheduler import Backfill, MainScheduler
 from bftrainer.lab.site.sidecar import Core, Sidecar
+from bftrainer.lab.site.timeline import positions
 
 HELLO_S = 3.0  # from a pilot's start to its agent's hello
+TAKE_OVER_S = 120.0  # in which the jobs start that ran at the begin; then the queue comes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +107,8 @@ def play_segment(segment: Segment) -> SegmentOutcome:
     MainScheduler(machine)
     backfill = Backfill(machine, sidecar.know)
     sidecar.last_cycle = lambda: backfill.last
+    machine.load(segment.begun)
+    machine.run(TAKE_OVER_S)
     machine.load(segment.jobs)
     machine.at(segment.warm_s, sidecar.begin)
     machine.run(segment.begin_s)
@@ -151,9 +155,9 @@ def _blocks(
         }
 
 
-def waits_of(jobs: Sequence[SiteJob], from_s: float, to_s: float) -> Counter[str]:
+def waits_of(jobs: Sequence[SiteJob], from_s: float, to_s: float) -> defaultdict[str, float]:
     """Return how long the jobs of each partition waited in a span, in job-seconds."""
-    total = Counter[str]()
+    total = defaultdict[str, float](float)
     for job in jobs:
         if job.spec.submit_s < to_s and job.is_eligible and not job.is_refused:
             start_s = to_s

@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from bftrainer.batch.traces.sacct_jobs import JobLog, LoggedJob
 from bftrainer.lab.site.machine import JobSpec, SchedulerSettings
@@ -24,8 +23,6 @@ from slurm_plugins.parse import memory_mb_of
 
 MINUTE_S = 60.0
 NO_LIMIT_S = 30 * 86_400.0  # stands for no limit: backfill plans no further
-LEAST_LOADED = "is_least_loaded_first"
-NO_LEAST_LOADED = "CR_LLN and LLN=YES: jobs get the first nodes that fit, not the least loaded."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +94,6 @@ def replica(
     builder = _Builder(site, ignored)
     slurm = builder.slurm(cycle_s)
     jobs, left_out = builder.jobs(log, closer)
-    not_modelled = list(site.not_modelled)
-    if site.scheduler.is_least_loaded_first and not _has_least_loaded():
-        not_modelled.append(NO_LEAST_LOADED)
     return Replica(
         slurm=slurm,
         node_types=builder.node_types(),
@@ -108,12 +102,8 @@ def replica(
         span_s=(log.end_s - log.begin_s) / closer,
         left_out=left_out,
         notes=(*site.notes, *builder.notes, *log.notes),
-        not_modelled=tuple(not_modelled),
+        not_modelled=site.not_modelled,
     )
-
-
-def _has_least_loaded() -> bool:
-    return LEAST_LOADED in {field.name for field in fields(SchedulerSettings)}
 
 
 class _Builder:
@@ -142,9 +132,6 @@ class _Builder:
     def slurm(self, cycle_s: float) -> SchedulerSettings:
         """Return the settings of the simulated Slurm."""
         described = self._scheduler
-        more: dict[str, Any] = {}
-        if described.is_least_loaded_first and _has_least_loaded():
-            more[LEAST_LOADED] = True
         return SchedulerSettings(
             n_nodes=len(self.nodes),
             bf_interval_s=described.bf_interval_s,
@@ -160,16 +147,19 @@ class _Builder:
             has_epilog=described.has_epilog,
             capacities=tuple(self._capacities()),
             partitions=tuple(map(self._partition, self._partitions)),
-            **more,
+            is_least_loaded_first=described.is_least_loaded_first,
         )
 
     def _capacities(self) -> Iterator[NodeCapacity]:
-        """Yield what nodes have; of a site that gives whole nodes only nothing."""
-        if not self._scheduler.are_nodes_shared:
+        """Yield what nodes have; nothing of a site that gives whole, like nodes only."""
+        kinds = {(node.node_type, node.weight) for node in self.nodes}
+        if not self._scheduler.are_nodes_shared and len(kinds) == 1:
             return
         for node in self.nodes:
             memory_mb = node.memory_mb * self._scheduler.is_memory_counted
-            yield NodeCapacity(cpus=node.cpus, memory_mb=memory_mb, gpus=node.gpus)
+            yield NodeCapacity(
+                cpus=node.cpus, memory_mb=memory_mb, gpus=node.gpus, weight=node.weight
+            )
 
     def _partition(self, partition: DescribedPartition) -> SitePartition:
         return SitePartition(

@@ -9,7 +9,7 @@ Segments are spread evenly, each drawn within its stretch of the log.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from bftrainer.lab.site.arms import BLOCK_CYCLES, BLOCK_S
 from bftrainer.lab.site.machine import JobSpec, SchedulerSettings
 from bftrainer.model.errors import ExitCode, UsageError
 
-WARM_S = 4 * 3600.0  # at most
+WARM_S = 2 * 3600.0  # at most
 LEAST_WARM_S = 1800.0
 BLOCKS = 9  # of a segment, at most
 LEAST_BLOCKS = 2
@@ -46,6 +46,7 @@ class Segment:
     number: int
     slurm: SchedulerSettings = field(compare=False)
     policy_values: tuple[tuple[str, Any], ...] = field(compare=False)
+    begun: tuple[JobSpec, ...] = field(compare=False)  # they ran at the begin
     jobs: tuple[JobSpec, ...] = field(compare=False)
     node_types: tuple[NodeType, ...] = field(compare=False)
     gpus: tuple[int, ...] = field(compare=False)  # of each node
@@ -126,6 +127,7 @@ def segment(
     warm_s = min(WARM_S, stretch.from_s)
     length_s = block_s(replica.slurm)
     end_s = stretch.from_s + (stretch.n_blocks + 1) * length_s
+    begun, jobs = jobs_from(replica.jobs, stretch.from_s - warm_s, end_s)
     chance = random.Random(f"{seed} {number}")  # noqa: S311 - a phase, not a secret
     first_cycle_s = chance.random() * variant.slurm.bf_interval_s
     return Segment(
@@ -134,7 +136,8 @@ def segment(
         number=number,
         slurm=replace(variant.slurm, first_cycle_s=first_cycle_s),
         policy_values=variant.policy_values,
-        jobs=tuple(jobs_from(replica.jobs, stretch.from_s - warm_s, end_s)),
+        begun=begun,
+        jobs=jobs,
         node_types=replica.node_types,
         gpus=replica.gpus,
         warm_s=warm_s,
@@ -145,26 +148,37 @@ def segment(
     )
 
 
-def jobs_from(jobs: Sequence[PlayedJob], from_s: float, to_s: float) -> Iterator[JobSpec]:
-    """Yield the jobs of a part of the span, in its own seconds.
+Specs = tuple[JobSpec, ...]
 
-    Of an array those tasks are together that had not started; the first of them announces it.
+
+def jobs_from(jobs: Sequence[PlayedJob], from_s: float, to_s: float) -> tuple[Specs, Specs]:
+    """Return the jobs that run at the begin of a part of the span, and the others of that part.
+
+    In its own seconds. Of those that run, what is left of them. Of an array those tasks are
+    together that had not started; the first of them announces it.
     """
     first_of = dict[int, int]()
+    begun, others = list[JobSpec](), list[JobSpec]()
     for job in jobs:
-        spec, is_begun = job.spec, job.start_s < from_s
+        spec = job.spec
         if job.end_s <= from_s or spec.submit_s >= to_s:
             continue
-        if is_begun:
-            ran_s = from_s - job.start_s
-            yield replace(
-                spec,
-                submit_s=0.0,
-                run_s=job.end_s - from_s,
-                limit_s=max(spec.limit_s - ran_s, job.end_s - from_s, LEAST_LEFT_S),
-                priority=FIRST,
-                array=0,
-            )
+        if job.start_s < from_s:
+            begun.append(_rest_of(job, from_s))
             continue
         array = first_of.setdefault(spec.array, spec.number) if spec.array else 0
-        yield replace(spec, submit_s=spec.submit_s - from_s, array=array)
+        others.append(replace(spec, submit_s=spec.submit_s - from_s, array=array))
+    return tuple(begun), tuple(others)
+
+
+def _rest_of(job: PlayedJob, from_s: float) -> JobSpec:
+    left_s = job.end_s - from_s
+    limit_s = job.spec.limit_s - (from_s - job.start_s)
+    return replace(
+        job.spec,
+        submit_s=0.0,
+        run_s=left_s,
+        limit_s=max(limit_s, left_s, LEAST_LEFT_S),
+        priority=FIRST,
+        array=0,
+    )

@@ -18,10 +18,10 @@ from bftrainer.lab.site.machine import (
     Machine,
     SchedulerSettings,
     SiteJob,
-    positions,
 )
 from bftrainer.lab.site.scheduler import Backfill, MainScheduler
 from bftrainer.lab.site.sharing import NodeCapacity, Share, SitePartition
+from bftrainer.lab.site.timeline import positions
 from bftrainer.lab.site.workload import Demand, generate
 
 EPOCH_S = 1_714_521_600.0  # 2024-05-01
