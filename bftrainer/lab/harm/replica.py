@@ -263,13 +263,15 @@ def _played(logged: LoggedJob, begin_s: float, closer: float, limit_s: float) ->
     waited_s = logged.start_s - logged.eligible_s
     if submit_s > 0.0:
         submit_s /= closer
-    run_s = min(logged.end_s - logged.start_s, limit_s)
+    run_s = logged.end_s - logged.start_s
+    if math.isinf(run_s):
+        run_s = limit_s
     start_s = submit_s + waited_s
     spec = JobSpec(
         number=0,
         submit_s=submit_s,
         n_nodes=logged.n_nodes,
-        limit_s=limit_s,
+        limit_s=max(limit_s, run_s),  # Slurm lets it run on for a while (OverTimeLimit)
         run_s=run_s,
         priority=logged.priority or 0.0,
         user=logged.user or "u",
