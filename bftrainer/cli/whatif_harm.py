@@ -120,6 +120,14 @@ def answer_harm(*, as_json: bool, processes: int, **options: Any) -> None:
     site = read_description(config, options["sinfo_file"])
     ignored = options["ignored"] or (PILOTS,)
     log = _log(log_file, ignored, options)
+    known = {partition.name for partition in site.partitions}
+    unknown = [name for name in options["ignored"] if name not in known]
+    if unknown and not log.n_ignored:
+        raise UsageError(
+            "BFT-4147",
+            f"--ignore: neither the site nor the log has a partition {unknown[0][:40]!r}.",
+            f"Name one of: {', '.join(sorted(known))}.",
+        )
     told = _told(site, log, ignored, options, processes, began_s)
     if as_json:
         print_json(as_document(told))
@@ -226,12 +234,16 @@ def _choices(made: Replica, options: Mapping[str, Any]) -> Choices:
     """Return how to ask.
 
     Raises:
-        UsageError: BFT-4142, several policies; BFT-4147, a wrong --watts-per-node.
+        UsageError: BFT-4142, several policies; BFT-3050, there is no such one; BFT-4147, a wrong
+            --watts-per-node.
     """
-    from bftrainer.lab.harm.study import Choices  # noqa: PLC0415 - numpy
+    from bftrainer.decide.policies.base import load_policy  # noqa: PLC0415 - numpy takes 0.1 s
+    from bftrainer.lab.harm.study import Choices  # noqa: PLC0415
     from bftrainer.site.policy.model import SitePolicy  # noqa: PLC0415
 
     policies, defaults = options["policies"], SitePolicy()
+    for name in policies:
+        load_policy(name)
     if len(policies) > 1:
         raise UsageError(
             "BFT-4142",

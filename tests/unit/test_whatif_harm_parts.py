@@ -345,6 +345,30 @@ class TestFigures:
         assert (told.pilots_per_day, told.preempted_per_day) == (60.0, 12.0)
 
 
+def outcome_of(variant: str, number: int, held_s: float, beside_s: float) -> SegmentOutcome:
+    waits = BlockWaits(jobs=10, without_s=10.0, beside_s=beside_s, again_s=10.0)
+    harvest = TypeHarvest(held_s=held_s, trained_s=held_s, idle_s=7200.0, held_gpu_s=0.0,
+                          trained_gpu_s=0.0, leftover_gpu_s=0.0)  # fmt: skip
+    return SegmentOutcome(
+        variant=variant, value="2" * bool(variant), number=number, counted_s=3600.0,
+        blocks=({"batch": waits},) * 2, harvest={"cpu": harvest, "gpu:a100:4": harvest}, pilots=0,
+        preempted=0, cpu_s=1.0,
+    )  # fmt: skip
+
+
+def test_a_setting_is_compared_on_the_parts_on_which_it_was_tried(tmp_path: Path) -> None:
+    outcomes = [outcome_of("", n, 3600.0 * n, 10.0 + n) for n in range(3)]
+    outcomes.append(outcome_of("min_gap_s", 1, 1800.0, 30.0))
+    told = findings(replica_of(tmp_path), outcomes, (), is_closer=True, watts={}, seed=1)
+    as_is, other = told.settings
+    assert (as_is.setting, as_is.held_node_hours, as_is.jobs) == ("", 48.0, 20)  # part 1 alone
+    assert as_is.added.mean_s == pytest.approx(0.1)
+    assert (other.setting, other.value, other.held_node_hours) == ("min_gap_s", "2", 24.0)
+    assert other.added.mean_s == pytest.approx(2.0)
+    assert told.everybody.jobs == 60
+    assert told.hours == 3.0
+
+
 def small_segment(tmp_path: Path) -> Segment:
     made = replica_of(tmp_path)
     return segment(
@@ -358,15 +382,15 @@ def small_segment(tmp_path: Path) -> Segment:
 
 
 def test_a_segment_is_played_alike_each_time_and_counts_whole_nodes(tmp_path: Path) -> None:
-    """Of five idle nodes bftrainer leaves one of each type alone."""
+    """Job 7 has two of the five nodes; bftrainer leaves one idle node of each type alone."""
     task = small_segment(tmp_path)
     outcome, again = play_segment(task), play_segment(task)
     assert outcome.blocks == again.blocks
     assert outcome.harvest == again.harvest
     assert outcome.counted_s == 2400.0
     cpu = outcome.harvest["cpu"]
-    assert cpu.idle_s == pytest.approx(4 * 2400.0)
-    assert cpu.held_s == pytest.approx(3 * 2400.0, rel=0.01)
+    assert cpu.idle_s == pytest.approx(2 * 2400.0)
+    assert cpu.held_s == pytest.approx(2400.0, rel=0.01)
     assert cpu.trained_s == pytest.approx(cpu.held_s, rel=0.01)
     assert outcome.harvest["gpu:a100:4"].held_s == 0.0
     assert math.isfinite(outcome.cpu_s)

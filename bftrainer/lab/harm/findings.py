@@ -26,7 +26,7 @@ HOUR_S, DAY_H = 3600.0, 24.0
 class WaitChange:
     """Seconds per job, with the 95% interval; null: too few blocks to tell."""
 
-    mean_s: float
+    mean_s: float  # added; below 0: waited less
     low_s: float | None  # lower end of the interval
     high_s: float | None  # upper end of the interval
 
@@ -50,7 +50,7 @@ class TypeYield:
 
     node_type: str  # as in the policy; cpu: without GPUs
     nodes: int  # of this type
-    idle_node_hours: float
+    idle_node_hours: float  # without an ordinary job
     held_node_hours: float  # by pilots
     trained_node_hours: float  # after the start of workers
     trained_gpu_hours: float  # all GPUs of these nodes
@@ -76,12 +76,12 @@ class HarmFindings:
 
     hours: float  # counted of the site's time
     blocks: int  # that were played with and without bftrainer
-    partitions: tuple[PartitionHarm, ...]
-    everybody: PartitionHarm
-    node_types: tuple[TypeYield, ...]
+    partitions: tuple[PartitionHarm, ...]  # with jobs in the blocks
+    everybody: PartitionHarm  # the jobs of all partitions
+    node_types: tuple[TypeYield, ...]  # in the order of the site's nodes
     settings: tuple[SettingEffect, ...]  # the first: as they are, on the same blocks
-    pilots_per_day: float
-    preempted_per_day: float
+    pilots_per_day: float  # requested
+    preempted_per_day: float  # pilots that ordinary jobs ended
     cpu_s: float  # processor time
 
 

@@ -52,8 +52,8 @@ class PlayedJob:
 class LeftOut:
     """Jobs of the log that are not played."""
 
-    why: str
-    jobs: int
+    why: str  # a clause
+    jobs: int  # so many
     example: str  # the id of the first
 
 
