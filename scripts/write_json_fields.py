@@ -29,7 +29,7 @@ from bftrainer.cli.array_table import ArrayRow
 from bftrainer.lab.demo.watch import Summary
 from bftrainer.lab.harm.document import Worth
 from bftrainer.lab.harm.findings import HarmFindings
-from bftrainer.lab.harm.replica import LeftOut
+from bftrainer.lab.harm.replica import UnplayedJobs
 from bftrainer.lab.tryout import TryReport
 from bftrainer.lab.whatif.advice import Expected, Replayed, SecondMore, Sweep
 from bftrainer.lab.whatif.kept import IdleOverTime, KeptBack, KindOfNodes
@@ -93,10 +93,10 @@ COMPOSED: Final[tuple[tuple[str, str, str, tuple[type, ...]], ...]] = (
         "whatif-harm",
         "`whatif --harm`",
         ("`answers`, `log`, the fields of {HarmFindings}, `worth` ({Worth}), `log_hours`,"
-        " `jobs_in_log`, `left_out` ({LeftOut}), `slurm` (the settings of its schedulers), `policy`"
+        " `jobs_in_log`, `left_out` ({UnplayedJobs}), `slurm` (the settings of its schedulers), `policy`"
         " (keys that are not the default), `assumptions`, `not_modelled`, `notes`, `warnings`,"
         " `seed`, `took_s`"),
-        (HarmFindings, Worth, LeftOut),
+        (HarmFindings, Worth, UnplayedJobs),
     ),
 )  # fmt: skip
 WORDS: Final = {

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from bftrainer.batch.traces.sacct_jobs import JobLog
     from bftrainer.lab.harm.document import Told
     from bftrainer.lab.harm.replica import Replica
-    from bftrainer.lab.harm.study import Choices
+    from bftrainer.lab.harm.study import HarmChoices
     from slurm_plugins.described_site import DescribedSite
 
 HOUR_S = 3600.0
@@ -230,7 +230,7 @@ def _never_ran(log: JobLog) -> tuple[str, ...]:
     return (text,)
 
 
-def _choices(made: Replica, options: Mapping[str, Any]) -> Choices:
+def _choices(made: Replica, options: Mapping[str, Any]) -> HarmChoices:
     """Return how to ask.
 
     Raises:
@@ -238,7 +238,7 @@ def _choices(made: Replica, options: Mapping[str, Any]) -> Choices:
             --watts-per-node.
     """
     from bftrainer.decide.policies.base import load_policy  # noqa: PLC0415 - numpy takes 0.1 s
-    from bftrainer.lab.harm.study import Choices  # noqa: PLC0415
+    from bftrainer.lab.harm.study import HarmChoices  # noqa: PLC0415
     from bftrainer.site.policy.model import SitePolicy  # noqa: PLC0415
 
     policies, defaults = options["policies"], SitePolicy()
@@ -251,7 +251,7 @@ def _choices(made: Replica, options: Mapping[str, Any]) -> Choices:
             "Give --policy once, and ask again for another.",
         )
     values = {"policy": policies[0], **{key: options[key] for key in POLICY_KEYS}}
-    return Choices(
+    return HarmChoices(
         policy_values={k: value for k, value in values.items() if value != getattr(defaults, k)},
         worker_start_s=options["worker_start_s"],
         hours=options["play_hours"],

@@ -114,7 +114,7 @@ def test_the_document_has_the_fields_that_the_page_names(document: dict[str, Any
     named = set(re.findall(r"`(\w+)`", line.rpartition(" | ")[2]))
     section = page.partition("\n## HarmFindings\n")[2].partition("\n## ")[0]
     named |= set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE))
-    assert set(document) == {"schema", *(named - {"HarmFindings", "Worth", "LeftOut"})}
+    assert set(document) == {"schema", *(named - {"HarmFindings", "Worth", "UnplayedJobs"})}
 
 
 def test_the_report_begins_with_plain_sentences(files: tuple[Path, Path]) -> None:
@@ -127,7 +127,13 @@ def test_the_report_begins_with_plain_sentences(files: tuple[Path, Path]) -> Non
     )
     assert second.startswith("Jobs of partition batch would wait ")
     assert "two runs without bftrainer differ by up to" in second
-    titles = ("What jobs notice", "What is harvested", "Assumptions", "Not modelled", "How long")
+    titles = (
+        "What jobs notice",
+        "What trainers would get",
+        "Assumptions",
+        "Not modelled",
+        "How long",
+    )
     places = [text.index(f"\n{title}") for title in titles]
     assert places == sorted(places)
     assert "kWh" not in text

@@ -25,14 +25,14 @@ from bftrainer.lab.harm.replica import PlayedJob, Replica, replica, share_of
 from bftrainer.lab.harm.segments import (
     FIRST,
     LEAST_WARM_S,
+    LogPart,
     Segment,
-    Stretch,
     Variant,
     jobs_from,
     segment,
     stretches,
 )
-from bftrainer.lab.harm.study import Choices, hour_cost_s, parts_of, planned, variants
+from bftrainer.lab.harm.study import HarmChoices, hour_cost_s, parts_of, planned, variants
 from bftrainer.lab.site.machine import JobSpec, Machine, SchedulerSettings, SiteJob
 from bftrainer.lab.site.scheduler import Backfill, MainScheduler
 from bftrainer.lab.site.sharing import Share
@@ -220,14 +220,14 @@ class TestSegments:
     def test_how_much_is_played_follows_from_site_and_log(self, tmp_path: Path) -> None:
         made = replica_of(tmp_path)
         assert hour_cost_s(made) > 0.0
-        one = Choices(hours=0.1)
+        one = HarmChoices(hours=0.1)
         tasks = list(planned(made, one, parts_of(made, one)))
         assert len(tasks) == 1 + 8
         assert {task.variant for task in tasks} == {
             *("", "reserve_nodes_per_type", "min_gap_s", "poll_interval_with_hook_s"),
             "bf_interval",
         }
-        alone = Choices(hours=0.1, has_settings=False)
+        alone = HarmChoices(hours=0.1, has_settings=False)
         assert len(list(planned(made, alone, parts_of(made, alone)))) == 1
 
     def test_a_setting_in_force_is_not_tried(self) -> None:
@@ -374,7 +374,7 @@ def small_segment(tmp_path: Path) -> Segment:
     return segment(
         made,
         Variant(slurm=made.slurm),
-        Stretch(from_s=3600.0, n_blocks=2),
+        LogPart(from_s=3600.0, n_blocks=2),
         0,
         worker_start_s=5.0,
         seed=1,

@@ -35,7 +35,7 @@ _CONSEQUENCES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoggedJob:
+class AccountedJob:
     """A job that ran; times in seconds of the epoch."""
 
     job_id: str  # 12, or 12_3 of an array
@@ -60,7 +60,7 @@ class LoggedJob:
 class JobLog:
     """The jobs of a file."""
 
-    jobs: tuple[LoggedJob, ...]  # by the time at which they became eligible
+    jobs: tuple[AccountedJob, ...]  # by the time at which they became eligible
     begin_s: float  # of the time for which the file lists all jobs
     end_s: float
     n_never_ran: int
@@ -76,7 +76,7 @@ def read_jobs(path: Path, options: ReadOptions, progress: Progress | None = None
         TraceError: BFT-4001, a line cannot be read; BFT-4008, no job ran.
     """
     reader, ignored = RunReader(path, options), {*options.ignored} - {""}
-    jobs, columns = list[LoggedJob](), set[str]()
+    jobs, columns = list[AccountedJob](), set[str]()
     n_never_ran = n_ignored = 0
     for number, row in read_rows(path, progress):
         columns = columns or set(row)
@@ -119,7 +119,7 @@ def _window(coverage: Coverage, options: ReadOptions) -> tuple[float, float]:
     )
 
 
-def _job(row: Row, times: RunTimes, count: Callable[[str], int]) -> LoggedJob | None:
+def _job(row: Row, times: RunTimes, count: Callable[[str], int]) -> AccountedJob | None:
     """Return the job of a row; None: it never ran. ``count``: nodes of a list."""
     nodes = row["NodeList"]
     if times.start_s is None or nodes in {"None assigned", *_NOTHING}:
@@ -135,7 +135,7 @@ def _job(row: Row, times: RunTimes, count: Callable[[str], int]) -> LoggedJob | 
         eligible_s = min(times.eligible_s, times.start_s)
     priority = row.get("Priority", "")
     tres = (row.get("AllocTRES", ""), row.get("ReqTRES", ""))
-    return LoggedJob(
+    return AccountedJob(
         job_id=row["JobID"],
         user=row.get("User", ""),
         partition=row.get("Partition", ""),

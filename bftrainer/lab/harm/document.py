@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bftrainer.lab.harm.findings import HarmFindings, PartitionHarm, WaitChange
-from bftrainer.lab.harm.replica import LeftOut
+from bftrainer.lab.harm.replica import UnplayedJobs
 from bftrainer.lab.harm.segments import WARM_S, block_s
 from bftrainer.lab.harm.study import HarmStudy
 from bftrainer.lab.report_page import ReportPage, Section
@@ -127,7 +127,7 @@ def report_of(told: Told) -> ReportPage:
                 tables=(TextTable(headers=HARM_HEADERS, rows=tuple(_harm_rows(found))),),
                 items=(LOGGED,),
             ),
-            Section(title="What is harvested, a day", tables=(_yield_table(told),)),
+            Section(title="What trainers would get, a day", tables=(_yield_table(told),)),
             *_settings_section(found),
             *_left_out_section(told),
             Section(title="Assumptions", items=tuple(assumptions(told))),
@@ -232,7 +232,7 @@ def _interval(change: WaitChange) -> str:
 
 
 def _yield_table(told: Told) -> TextTable:
-    """Return what is harvested by type of node; columns without a figure are left out."""
+    """Return what trainers would get by type of node; columns without a figure are left out."""
     kinds = told.found.node_types
     columns: list[tuple[str, Sequence[str]]] = [
         ("NODES OF", [kind.node_type for kind in kinds]),
@@ -297,7 +297,7 @@ def _left_out_section(told: Told) -> Iterator[Section]:
         yield Section(title="Jobs of the log that are not played", items=items)
 
 
-def left_out_sentence(some: LeftOut) -> str:
+def left_out_sentence(some: UnplayedJobs) -> str:
     """Return how many jobs are not played, and why."""
     return f"{counted(some.jobs, 'job')}, the first is {some.example}: {some.why}."
 
@@ -332,8 +332,8 @@ def assumptions(told: Told) -> Iterator[str]:
         "tells it, sdiag does."
     )
     yield (
-        "There is always enough to train; bftrainer runs with its hook. An agent connects 3 s "
-        f"after its pilot starts, a worker begins {choices.worker_start_s:g} s later."
+        "There is always enough to train, and the hook of bftrainer is installed. An agent "
+        f"connects 3 s after its pilot starts, a worker begins {choices.worker_start_s:g} s later."
     )
     values = ", ".join(f"{key} {value}" for key, value in sorted(choices.policy_values.items()))
     yield f"The policy's settings are the defaults{f', but {values}' if values else ''}."

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bftrainer.batch.traces.sacct_jobs import JobLog, LoggedJob
+from bftrainer.batch.traces.sacct_jobs import AccountedJob, JobLog
 from bftrainer.lab.site.machine import JobSpec, SchedulerSettings
 from bftrainer.lab.site.sharing import ANY_TYPE, NodeCapacity, NodeSet, Share, SitePartition
 from bftrainer.model.errors import ExitCode, UsageError
@@ -49,7 +49,7 @@ class PlayedJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
+class UnplayedJobs:
     """Jobs of the log that are not played."""
 
     why: str  # a clause
@@ -66,7 +66,7 @@ class Replica:
     gpus: tuple[int, ...]  # of each node
     jobs: tuple[PlayedJob, ...]  # by submission
     span_s: float
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[UnplayedJobs, ...]
     notes: tuple[str, ...]
     not_modelled: tuple[str, ...]
 
@@ -82,8 +82,8 @@ def replica(
     """Return the site with its jobs.
 
     Args:
-        site: of the administrator's files.
-        log: of his accounting.
+        site: as its files describe it.
+        log: of its accounting.
         cycle_s: how long a cycle of backfill takes.
         closer: submissions are drawn so many times closer together.
         ignored: partitions of pilots.
@@ -178,7 +178,7 @@ class _Builder:
             gpus[node.node_type] = node.n_gpus
         return tuple(NodeType(name=name, nodes=nodes[name], gpus=gpus[name]) for name in nodes)
 
-    def jobs(self, log: JobLog, closer: float) -> tuple[list[PlayedJob], tuple[LeftOut, ...]]:
+    def jobs(self, log: JobLog, closer: float) -> tuple[list[PlayedJob], tuple[UnplayedJobs, ...]]:
         """Return the jobs that can be played, and those that cannot.
 
         Raises:
@@ -210,7 +210,8 @@ class _Builder:
             )
             played.append(replace(made, spec=spec))
         left_out = tuple(
-            LeftOut(why=why, jobs=count, example=examples[why]) for why, count in counts.items()
+            UnplayedJobs(why=why, jobs=count, example=examples[why])
+            for why, count in counts.items()
         )
         if not played:
             reason = f": {left_out[0].why} ({left_out[0].example})" if left_out else ""
@@ -222,7 +223,7 @@ class _Builder:
             )
         return played, left_out
 
-    def _share(self, logged: LoggedJob, partition: DescribedPartition | None) -> Share | None:
+    def _share(self, logged: AccountedJob, partition: DescribedPartition | None) -> Share | None:
         """Return what a job takes of each node; None: whole nodes.
 
         Raises:
@@ -257,7 +258,7 @@ def share_of(tres: str, n_nodes: int, *, has_memory: bool) -> Share:
     )
 
 
-def _played(logged: LoggedJob, begin_s: float, closer: float, limit_s: float) -> PlayedJob:
+def _played(logged: AccountedJob, begin_s: float, closer: float, limit_s: float) -> PlayedJob:
     """Return a job with its times; what it has in the site is not in it yet."""
     submit_s = logged.eligible_s - begin_s
     waited_s = logged.start_s - logged.eligible_s
@@ -288,7 +289,7 @@ class _Fitting:
         self._enough: dict[tuple[str, Share | None], int] = {}
 
     def obstacle(
-        self, logged: LoggedJob, partition: DescribedPartition | None, share: Share | None
+        self, logged: AccountedJob, partition: DescribedPartition | None, share: Share | None
     ) -> str:
         """Return why a job could never start; "": it could."""
         if partition is None:

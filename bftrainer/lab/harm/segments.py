@@ -68,7 +68,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class LogPart:
     """The begin of bftrainer beside the site, in seconds of the span, and the blocks counted."""
 
     from_s: float
@@ -82,7 +82,7 @@ def block_s(slurm: SchedulerSettings) -> float:
 
 def stretches(
     span_s: float, slurm: SchedulerSettings, hours: float, seed: int
-) -> tuple[Stretch, ...]:
+) -> tuple[LogPart, ...]:
     """Return the parts of a span that make about so many hours of blocks.
 
     Raises:
@@ -106,7 +106,7 @@ def stretches(
     part_s = room_s / count
     chance = random.Random(seed)  # noqa: S311 - a choice of times, not a secret
     return tuple(
-        Stretch(
+        LogPart(
             from_s=LEAST_WARM_S + number * part_s + chance.random() * (part_s - each_s),
             n_blocks=n_blocks,
         )
@@ -117,7 +117,7 @@ def stretches(
 def segment(
     replica: Replica,
     variant: Variant,
-    stretch: Stretch,
+    stretch: LogPart,
     number: int,
     *,
     worker_start_s: float,

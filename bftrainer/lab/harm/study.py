@@ -1,6 +1,6 @@
 """The whole question: which segments are played with which settings, and what comes of it.
 
-How much is played follows from the site, the log and ``Choices`` alone, so that a seed gives the
+How much is played follows from the site, the log and ``HarmChoices`` alone, so that a seed gives the
 same figures on every machine; it is chosen to take some minutes on two processors.
 """
 
@@ -14,8 +14,8 @@ from bftrainer.lab.harm.experiment import play_segment
 from bftrainer.lab.harm.findings import HarmFindings, findings
 from bftrainer.lab.harm.replica import Replica
 from bftrainer.lab.harm.segments import (
+    LogPart,
     Segment,
-    Stretch,
     Variant,
     block_s,
     segment,
@@ -39,7 +39,7 @@ MORE_RESERVE = 20  # one more idle node is kept for so many nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choices:
+class HarmChoices:
     """The ways to ask."""
 
     policy_values: Mapping[str, Any] = field(default_factory=dict)  # where not the defaults
@@ -56,8 +56,8 @@ class HarmStudy:
     """The answer."""
 
     replica: Replica
-    choices: Choices
-    stretches: tuple[Stretch, ...]  # of the span
+    choices: HarmChoices
+    stretches: tuple[LogPart, ...]  # of the span
     findings: HarmFindings
 
 
@@ -75,7 +75,7 @@ def hour_cost_s(replica: Replica) -> float:
 
 def study(
     replica: Replica,
-    choices: Choices,
+    choices: HarmChoices,
     *,
     processes: int,
     on_progress: Callable[[float], None] = lambda _: None,
@@ -103,14 +103,14 @@ def study(
     )
 
 
-def _counted(replica: Replica, stretch: Stretch) -> Span:
+def _counted(replica: Replica, stretch: LogPart) -> Span:
     """Return the span of a stretch's blocks."""
     length_s = block_s(replica.slurm)
     begin_s = stretch.from_s + length_s
     return begin_s, begin_s + stretch.n_blocks * length_s
 
 
-def parts_of(replica: Replica, choices: Choices) -> tuple[Stretch, ...]:
+def parts_of(replica: Replica, choices: HarmChoices) -> tuple[LogPart, ...]:
     """Return the parts of the log that are played; raises ``UsageError``: it is too short."""
     hours = choices.hours
     if hours is None:
@@ -121,7 +121,7 @@ def parts_of(replica: Replica, choices: Choices) -> tuple[Stretch, ...]:
     return stretches(replica.span_s, replica.slurm, hours, choices.seed)
 
 
-def planned(replica: Replica, choices: Choices, parts: Sequence[Stretch]) -> Iterator[Segment]:
+def planned(replica: Replica, choices: HarmChoices, parts: Sequence[LogPart]) -> Iterator[Segment]:
     """Yield the segments: all with the settings as they are, some with each of the others."""
     own = Variant(slurm=replica.slurm, policy_values=tuple(sorted(choices.policy_values.items())))
     others = variants(own) if choices.has_settings else ()
@@ -133,7 +133,7 @@ def planned(replica: Replica, choices: Choices, parts: Sequence[Stretch]) -> Ite
 
 
 def _segment(
-    replica: Replica, variant: Variant, parts: Sequence[Stretch], number: int, choices: Choices
+    replica: Replica, variant: Variant, parts: Sequence[LogPart], number: int, choices: HarmChoices
 ) -> Segment:
     return segment(
         replica,
@@ -145,7 +145,7 @@ def _segment(
     )
 
 
-def _some(replica: Replica, parts: Sequence[Stretch], n_variants: int) -> tuple[int, ...]:
+def _some(replica: Replica, parts: Sequence[LogPart], n_variants: int) -> tuple[int, ...]:
     """Return the numbers of the parts on which other settings are tried, spread evenly."""
     if not n_variants:
         return ()
