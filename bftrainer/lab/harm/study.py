@@ -1,7 +1,7 @@
 """The whole question: which segments are played with which settings, and what comes of it.
 
-How much is played follows from the site, the log and ``HarmChoices`` alone, so that a seed gives the
-same figures on every machine; it is chosen to take some minutes on two processors.
+How much is played follows from the site, the log and ``HarmChoices`` alone, so that a seed gives
+the same figures on every machine; it is chosen to take some minutes on two processors.
 """
 
 from __future__ import annotations
