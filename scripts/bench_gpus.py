@@ -11,26 +11,45 @@ and from slurmctld's log, not from bftrainer.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from statistics import fmean
 
+import pydantic
 from _bench.benchmark import Benchmark, Measured, note
 from _bench.choosing import names_in, refuse_unknown
 from _bench.gpus import arms, measures
 from _bench.gpus.measures import ArmRun
+from _bench.waiting import BenchError
 
 MINUTE_S = 60.0
 HOUR_S = 3600.0
 SPAN_S = 600.0
 QUICK_SPAN_S = 60.0
 SEEDS = 3
+MOST_APART_PERCENT = 10.0  # of the idle GPU time: lent as simulated, and as measured
 MOST_BY_CHANCE_S = 1.0  # of the mean wait: between the two runs without bftrainer
 
 
 def measure(arguments: argparse.Namespace, measured: Measured) -> None:
-    """Play all seeds, then judge each arm beside the run without bftrainer."""
+    """Play all seeds, or take kept ones; then judge each arm beside the run without bftrainer."""
+    by_seed = _kept(arguments.judge) if arguments.judge else _played(arguments)
+    measured.results["runs"] = [asdict(run) for runs in by_seed for run in runs.values()]
+    predictions = []
+    for runs in by_seed:
+        without = runs["without"]
+        predictions.append(arms.predict(without.span_s, arguments.load, without.seed))
+        _tabulate_lent(without.seed, [*runs.values(), *predictions[-1]], measured)
+        _tabulate_noticed(without.seed, runs, measured)
+    _tabulate_harm(by_seed, predictions, measured)
+    if all("whole" in runs for runs in by_seed):
+        _compare(by_seed, predictions, measured)
+
+
+def _played(arguments: argparse.Namespace) -> list[dict[str, ArmRun]]:
     settings = arms.Settings(
         span_s=arguments.span or (QUICK_SPAN_S if arguments.quick else SPAN_S),
         load=arguments.load,
@@ -38,12 +57,23 @@ def measure(arguments: argparse.Namespace, measured: Measured) -> None:
     )
     chosen = _chosen(arguments.arms)
     n_seeds = arguments.seeds or (1 if arguments.quick else SEEDS)
-    by_seed: list[dict[str, ArmRun]] = []
-    for seed in range(arguments.seed, arguments.seed + n_seeds):
-        by_seed.append({run.arm: run for run in arms.play(settings, chosen, seed)})
-        _tabulate_seed(seed, by_seed[-1], measured)
-    _tabulate_harm(by_seed, measured)
-    measured.results["runs"] = [asdict(run) for runs in by_seed for run in runs.values()]
+    return [
+        {run.arm: run for run in arms.play(settings, chosen, seed)}
+        for seed in range(arguments.seed, arguments.seed + n_seeds)
+    ]
+
+
+def _kept(path: Path) -> list[dict[str, ArmRun]]:
+    """Read the runs that ``--json`` wrote."""
+    try:
+        document = json.loads(path.read_bytes())
+        runs = pydantic.TypeAdapter(list[ArmRun]).validate_python(document["runs"])
+    except (OSError, ValueError, KeyError) as problem:
+        raise BenchError(f"{path} has no runs of this benchmark: {problem!r}") from problem
+    by_seed: dict[int, dict[str, ArmRun]] = {}
+    for run in runs:
+        by_seed.setdefault(run.seed, {})[run.arm] = run
+    return list(by_seed.values())
 
 
 def _chosen(names: str) -> tuple[arms.Arm, ...]:
@@ -54,37 +84,24 @@ def _chosen(names: str) -> tuple[arms.Arm, ...]:
     return tuple(by_name[name] for name in needed)
 
 
-def _tabulate_seed(seed: int, runs: dict[str, ArmRun], measured: Measured) -> None:
+def _tabulate_lent(seed: int, runs: Sequence[ArmRun], measured: Measured) -> None:
     """Show what was lent, and how it was given back."""
-    controls = [runs["without"], runs["again"]]
-    lent, harm = [], []
-    for run in runs.values():
+    rows = []
+    for run in runs:
         idle, hand_overs = measures.idle_of(run), measures.hand_overs_of(run)
-        rows = (idle.whole_gpu_s, idle.leftover_gpu_s, idle.lent_whole_gpu_s)
+        of_kinds = (idle.whole_gpu_s, idle.leftover_gpu_s)
+        lent = (idle.lent_whole_gpu_s, idle.lent_leftover_gpu_s)
+        left = (hand_overs.given_back, hand_overs.preempted, hand_overs.in_vain)
         per_gpu_hour = "-"
         if idle.lent_gpu_s:
             per_gpu_hour = f"{run.n_submitted * HOUR_S / idle.lent_gpu_s:.0f}"
-        lent.append(
+        rows.append(
             (
                 run.arm,
-                *(f"{gpu_s:,.0f}" for gpu_s in (*rows, idle.lent_leftover_gpu_s)),
+                *(f"{gpu_s:,.0f}" for gpu_s in (*of_kinds, *lent)),
                 f"{100.0 * idle.lent_share:.1f}%",
-                *(
-                    str(count)
-                    for count in (hand_overs.given_back, hand_overs.preempted, hand_overs.in_vain)
-                ),
+                *(str(count) for count in left),
                 per_gpu_hour,
-            )
-        )
-        more_requests = run.n_requests - fmean(control.n_requests for control in controls)
-        others = [control for control in controls if control.arm != run.arm]
-        harm.append(
-            (
-                run.arm,
-                f"{fmean(measures.waits_of(run).values()):.1f}",
-                str(measures.lost_cycles(run, others)),
-                f"{100.0 * measures.reordered_share(run, others[0]):.1f}%",
-                f"{more_requests / (run.span_s / MINUTE_S):+.0f}",
             )
         )
     headings = (
@@ -92,18 +109,41 @@ def _tabulate_seed(seed: int, runs: dict[str, ArmRun], measured: Measured) -> No
         *("given back", "preempted", "in vain", "pilots per GPU-h"),
     )
     title = f"Seed {seed}: GPU-seconds, and pilots that left"
-    measured.table(title, headings, lent, left=1)
-    of_jobs = ("arm", "mean wait, s", "lost cycles", "other order", "requests a minute")
-    n_jobs = len(runs["without"].jobs)
-    measured.table(f"Seed {seed}: what {n_jobs} ordinary jobs notice", of_jobs, harm, left=1)
+    measured.table(title, headings, rows, left=1)
 
 
-def _tabulate_harm(by_seed: Sequence[dict[str, ArmRun]], measured: Measured) -> None:
+def _tabulate_noticed(seed: int, runs: dict[str, ArmRun], measured: Measured) -> None:
+    """Show what ordinary jobs notice."""
+    without = runs["without"]
+    usual_requests = fmean((without.n_requests, runs["again"].n_requests))
     rows = []
-    for arm in by_seed[0]:
-        if arm == "without":
-            continue
-        added = measures.added_wait([(runs["without"], runs[arm]) for runs in by_seed])
+    for run in runs.values():
+        lost = reordered = "-"
+        if run is not without:  # all are held against this one, the null pair too
+            lost = str(measures.lost_cycles(run, without))
+            reordered = f"{100.0 * measures.reordered_share(run, without):.1f}%"
+        more_requests = (run.n_requests - usual_requests) / (run.span_s / MINUTE_S)
+        wait_s = fmean(measures.waits_of(run).values())
+        rows.append((run.arm, f"{wait_s:.1f}", lost, reordered, f"{more_requests:+.0f}"))
+    headings = ("arm", "mean wait, s", "lost cycles", "other order", "requests a minute")
+    title = f"Seed {seed}: what {len(without.jobs)} ordinary jobs notice"
+    measured.table(title, headings, rows, left=1)
+
+
+def _tabulate_harm(
+    by_seed: Sequence[dict[str, ArmRun]],
+    predictions: Sequence[tuple[ArmRun, ArmRun]],
+    measured: Measured,
+) -> None:
+    pairs = {
+        arm: [(runs["without"], runs[arm]) for runs in by_seed]
+        for arm in by_seed[0]
+        if arm != "without"
+    }
+    pairs["whole, predicted"] = list(predictions)
+    rows = []
+    for arm, of_arm in pairs.items():
+        added = measures.added_wait(of_arm)
         rows.append((arm, f"{added.mean:+.2f}", f"{added.low:+.2f} to {added.high:+.2f}"))
         measured.results.setdefault("added_wait_s", {})[arm] = asdict(added)
         if arm == "again":
@@ -115,6 +155,32 @@ def _tabulate_harm(by_seed: Sequence[dict[str, ArmRun]], measured: Measured) -> 
             )
     title = f"Added to the mean wait, s, {len(by_seed)} seeds (again: by chance alone)"
     measured.table(title, ("arm", "mean", "95% interval"), rows, left=1)
+
+
+def _compare(
+    by_seed: Sequence[dict[str, ArmRun]],
+    predictions: Sequence[tuple[ArmRun, ArmRun]],
+    measured: Measured,
+) -> None:
+    """Hold the simulated site's predictions for whole nodes against the real clusters."""
+    real = measures.added_wait([(runs["without"], runs["whole"]) for runs in by_seed])
+    simulated = measures.added_wait(list(predictions))
+    beyond_s = max(real.low - simulated.mean, simulated.mean - real.high, 0.0)
+    measured.at_most(
+        "added wait with whole nodes, predicted, outside of the measured interval",
+        beyond_s,
+        0.0,
+        note=f"{simulated.mean:+.2f} s, measured {real.low:+.2f} to {real.high:+.2f}",
+    )
+    lent = fmean(measures.idle_of(runs["whole"]).lent_share for runs in by_seed)
+    predicted_lent = fmean(measures.idle_of(run).lent_share for _, run in predictions)
+    measured.at_most(
+        "lent with whole nodes, of the idle GPU time, predicted and measured apart",
+        100.0 * abs(lent - predicted_lent),
+        MOST_APART_PERCENT,
+        "%",
+        note=f"{100.0 * predicted_lent:.1f}% predicted, {100.0 * lent:.1f}% measured",
+    )
 
 
 BENCHMARK = Benchmark(
@@ -130,6 +196,7 @@ BENCHMARK = Benchmark(
         "--seeds": {"type": int, "help": f"(default {SEEDS}, quick 1)"},
         "--seed": {"type": int, "default": 1, "help": "the first"},
         "--span": {"type": float, "help": "of submissions, s (default 600, quick 60)"},
+        "--judge": {"type": Path, "help": "judge the runs that --json wrote to this file again"},
         "--load": {"type": float, "default": 0.7, "help": "GPU-seconds asked for, of all"},
     },
     measure=measure,

@@ -94,8 +94,8 @@ COMPOSED: Final[tuple[tuple[str, str, str, tuple[type, ...]], ...]] = (
         "`whatif --harm`",
         ("`answers`, `log`, the fields of {HarmFindings}, `worth` ({Worth}), `log_hours`,"
         " `jobs_in_log`, `left_out` ({UnplayedJobs}), `slurm` (the settings of its schedulers),"
-        " `policy` (keys that are not the default), `assumptions`, `not_modelled`, `notes`, `warnings`,"
-        " `seed`, `took_s`"),
+        " `policy` (keys that are not the default), `assumptions`, `not_modelled`, `notes`,"
+        " `warnings`, `seed`, `took_s`"),
         (HarmFindings, Worth, UnplayedJobs),
     ),
 )  # fmt: skip

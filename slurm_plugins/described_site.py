@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from bftrainer.model.generic_resources import by_kind, gpus_of, items_of
 from bftrainer.model.hostlist import ParseError, expand
 from slurm_plugins.fields import NOTHING, whole
-from slurm_plugins.gres import gpus_by_type, gpus_of
 from slurm_plugins.omissions import omissions
 from slurm_plugins.parse import (
     duration_s,
@@ -253,7 +253,7 @@ def _node(name: str, record: Record) -> DescribedNode:
         name=name,
         cpus=_cpus(record),
         memory_mb=max(0, _number(record, "realmemory") - _number(record, "memspeclimit")),
-        gpus=tuple(gpus_by_type(gres).items()),
+        gpus=tuple((kind, count) for kind, count in by_kind(items_of(gres)).items() if count),
         node_type=node_type,
         weight=_number(record, "weight", 1),
     )

@@ -17,12 +17,12 @@ from typing import TypeVar
 
 from bftrainer.model.cluster import LONGEST as LONGEST_RULE
 from bftrainer.model.cluster import MOST_NAMES, Job, Rule, Way, rule_of
+from bftrainer.model.generic_resources import LONGEST
 from bftrainer.model.hostlist import ParseError, expand
 
 T = TypeVar("T")
 LOG = logging.getLogger("bftrainer.slurm")
 
-LONGEST = 4096  # characters of a field; Slurm accepts 1,024 for most (measured on 22.05)
 MOST_NODES = 8192  # of a list
 MOST_NODES_IN_ALL = 1 << 18  # of all different lists of one poll
 MOST_PARTITIONS = 256

@@ -22,8 +22,9 @@ from functools import partial
 from typing import Any
 
 from bftrainer.model.cluster import Job, JobState, Way
+from bftrainer.model.generic_resources import LONGEST
 from bftrainer.model.hostlist import ParseError
-from slurm_plugins.fields import LONGEST, NOTHING, UNREAD, Doubts, ways_of, whole
+from slurm_plugins.fields import NOTHING, UNREAD, Doubts, ways_of, whole
 from slurm_plugins.gres import gpus_asked, gpus_needed
 from slurm_plugins.parse import ControllerConfig, Made, duration_s, long_records, memory_mb_of
 

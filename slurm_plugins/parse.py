@@ -37,11 +37,12 @@ from bftrainer.model.cluster import (
     Reservation,
     SchedulerCycle,
 )
+from bftrainer.model.generic_resources import LONGEST, gpus_of
 from bftrainer.model.hostlist import ParseError, expand
 from slurm_plugins import states
 from slurm_plugins.arrays import tasks_of
-from slurm_plugins.fields import LONGEST, NOTHING, Doubts, NodeLists, said, ways_of, whole
-from slurm_plugins.gres import gpus_left, gpus_needed, gpus_of
+from slurm_plugins.fields import NOTHING, Doubts, NodeLists, said, ways_of, whole
+from slurm_plugins.gres import gpus_left, gpus_needed
 from slurm_plugins.releases import release_of
 
 T = TypeVar("T")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 2.0  # nobody wants a progress bar for less
 HOUR_S = 3600.0
+GPUS_LOST = "idle GPUs are kept in .npz files only"
 DATE_LENGTH = len("2024-05-01")
 
 
@@ -45,6 +46,8 @@ READING = [
            "pilots.", name="ignored", multiple=True),
     option("--closed FILE", "Output of sacctmgr show event: nodes that were down or drained then "
            "were not idle (sacct).", PATH),
+    option("--sinfo FILE", "Output of sinfo: all nodes, with their partitions and GPUs (sacct).",
+           PATH),
 ]  # fmt: skip
 SELECTION = [
     option("--nodes A:B", "Nodes A to B-1, from 0.", default=":", show_default=False),
@@ -64,7 +67,7 @@ SELECTION = [
 ]
 # The parameters of these options, which ``load`` takes.
 SELECTION_NAMES = ("nodes", "start", "end", "hours", "only_unfillable")
-READING_NAMES = ("format_name", "time_zone", "year", "ignored", "closed")
+READING_NAMES = ("format_name", "time_zone", "year", "ignored", "closed", "sinfo")
 
 
 @verb(
@@ -104,6 +107,7 @@ def info(file: Path, plot: Path | None, *, as_json: bool, **options: Any) -> Non
         for row in bars(chosen)
     ]
     print_table((">HOURS", ">EVENTS", ">IDLE"), hours)
+    _print_gpus(chosen)
     print_remarks(chosen.warnings, (*chosen.left_out, *chosen.notes))
 
 
@@ -148,7 +152,8 @@ def convert(file: Path, out: Path, **options: Any) -> None:
     chosen = load(file, **options)
     write_trace(out, chosen)
     print_lines(f"{out}: {_size_of(chosen)}")
-    print_remarks(chosen.warnings, (*chosen.left_out, *chosen.notes))
+    lost = () if chosen.gpus is None or out.suffix == ".npz" else (GPUS_LOST,)
+    print_remarks(chosen.warnings, (*chosen.left_out, *chosen.notes, *lost))
 
 
 def _size_of(trace: Fragments) -> str:
@@ -158,6 +163,24 @@ def _size_of(trace: Fragments) -> str:
     count = len(fragment_lengths_s(trace))
     rows = "" if count == len(trace) else f" in {len(trace):,} rows"
     return f"{count:,} fragments of {len(trace.names):,} nodes{rows}"
+
+
+def _print_gpus(trace: Fragments) -> None:
+    """Print the idle GPUs, where the GPUs of the nodes are known."""
+    from bftrainer.batch.traces.gpu_pools import (  # noqa: PLC0415 - numpy takes 0.1 s
+        HEADERS,
+        gpu_rows,
+        gpu_sentences,
+        idle_gpus,
+    )
+
+    gpus = idle_gpus(trace)
+    if gpus is None:
+        return
+    print_lines("", *gpu_sentences(gpus))
+    if gpus.pools:
+        print_lines("")
+        print_table(HEADERS, gpu_rows(gpus))
 
 
 def print_remarks(warnings: Iterable[str], notes: Iterable[str]) -> None:
@@ -181,6 +204,7 @@ def load(
     year: int | None = None,
     ignored: tuple[str, ...] = (),
     closed: Path | None = None,
+    sinfo: Path | None = None,
 ) -> Fragments:
     """Read the part of a trace that the options choose, with a progress bar if it takes long."""
     from bftrainer.batch.traces import ReadOptions, read_trace  # noqa: PLC0415
@@ -198,6 +222,7 @@ def load(
         start_s=start_s,
         end_s=end_s,
         closed=closed,
+        sinfo=sinfo,
     )
     with LateProgress(f"reading {file.name}") as progress:
         whole = read_trace(file, format_name, options=options, progress=progress.report)

@@ -38,9 +38,9 @@ HARM_OPTIONS = [
     option("--harm", "Say what the jobs of your own site would notice.", name="harm"),
     option("--slurm-conf FILE", "With --harm: slurm.conf, or the output of scontrol show config.",
            FILE, name="slurm_conf"),
-    option("--sinfo FILE", "With --harm: the output of scontrol show node and scontrol show "
+    option("--scontrol FILE", "With --harm: the output of scontrol show node and scontrol show "
            "partition, one after the other; else slurm.conf names nodes and partitions.", FILE,
-           name="sinfo_file"),
+           name="scontrol_file"),
     option("--bf-cycle S", "With --harm: how long a cycle of backfill takes (sdiag).",
            click.FloatRange(0.01, 3600.0), 0.5, name="cycle_s"),
     option("--scale-load X", "With --harm: draw submissions X times closer together.",
@@ -58,7 +58,7 @@ HARM_OPTIONS = [
     option("--price-per-kwh", "With --harm.", click.FloatRange(0), name="kwh"),
 ]  # fmt: skip
 OWN_NAMES = frozenset({
-    *("slurm_conf", "sinfo_file", "cycle_s", "closer", "play_hours", "no_settings"),
+    *("slurm_conf", "scontrol_file", "cycle_s", "closer", "play_hours", "no_settings"),
     *("worker_start_s", "watts", "node_hour", "gpu_hour", "kwh"),
 })  # fmt: skip
 SHARED_NAMES = frozenset({
@@ -117,7 +117,7 @@ def answer_harm(*, as_json: bool, processes: int, **options: Any) -> None:
             "Give --slurm-conf FILE and --sacct FILE; docs/howto/choose-settings.md has how to "
             "make them.",
         )
-    site = read_description(config, options["sinfo_file"])
+    site = read_description(config, options["scontrol_file"])
     ignored = options["ignored"] or (PILOTS,)
     log = _log(log_file, ignored, options)
     known = {partition.name for partition in site.partitions}
@@ -149,7 +149,7 @@ def read_description(config: Path, shown: Path | None) -> DescribedSite:
         raise UsageError(
             "BFT-4144",
             f"{config.name} is the output of scontrol show config, which names no nodes.",
-            "Give --sinfo FILE, too: (scontrol show node; scontrol show partition) > site.txt.",
+            "Give --scontrol FILE, too: (scontrol show node; scontrol show partition) > site.txt.",
             exit_code=ExitCode.VALIDATION_FAILED,
         )
     nodes = _text(shown) if shown is not None else ""

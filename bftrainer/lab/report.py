@@ -21,7 +21,9 @@ from typing import Any
 import numpy as np
 
 from bftrainer import __version__
+from bftrainer.batch.traces import gpu_pools
 from bftrainer.batch.traces.fragments import HOUR_S, Fragments, Times
+from bftrainer.batch.traces.gpu_pools import IdleGpus, idle_gpus
 from bftrainer.batch.traces.text import unreadable
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.lab.html import (
@@ -119,6 +121,7 @@ def document(run: ReplayRun, setup: ReportSetup, selection: Mapping[str, Any]) -
     """Return one replay as a JSON object; ``selection`` is the part of the trace."""
     choices = run.choices
     jobs = not load_policy(choices.policy).traits.rescales
+    gpus = idle_gpus(run.outcome.trace)
     return {
         "policy": choices.policy,
         "trace": setup.trace,
@@ -127,13 +130,19 @@ def document(run: ReplayRun, setup: ReportSetup, selection: Mapping[str, Any]) -
         "costs_s": None if choices.costs is None else choices.costs.by_name(),
         "poll_interval_s": choices.poll_s,
         "seed": choices.seed,
-        "selection": {k: v for k, v in selection.items() if v not in (None, (), False)},
+        "selection": {k: _plain(v) for k, v in selection.items() if v not in (None, (), False)},
         **dataclasses.asdict(run.metrics),
         "t_fwd_s": choices.t_fwd_s,
         "p_jmax": choices.p_jmax,
         "objective": choices.objective.value,
         "job_nodes": job_nodes(run.outcome.trace, choices) if jobs else None,
+        "gpus": None if gpus is None else dataclasses.asdict(gpus),
     }
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON can hold: files by their names."""
+    return str(value) if isinstance(value, Path) else value
 
 
 def check_place(path: Path) -> None:
@@ -163,6 +172,9 @@ def _probe(target: Path) -> None:
     target.unlink()
 
 
+NO_COLUMNS = frozenset({"selection", "costs_s", "gpus"})  # of a table: they are no single figure
+
+
 def write_csv(path: Path, documents: Sequence[Mapping[str, Any]]) -> None:
     """Write one line per replay and one column per figure.
 
@@ -170,7 +182,7 @@ def write_csv(path: Path, documents: Sequence[Mapping[str, Any]]) -> None:
         TraceError: BFT-4002, no file can be written.
     """
     stream = io.StringIO(newline="")
-    names = [name for name in documents[0] if name not in ("selection", "costs_s")]
+    names = [name for name in documents[0] if name not in NO_COLUMNS]
     writer = csv.DictWriter(stream, names, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(documents)
@@ -461,9 +473,20 @@ def report_of(
                     TextTable(headers=("", *(f">{name}" for name in names), "MEANING"), rows=rows),
                 ),
             ),
+            *gpu_sections(idle_gpus(runs[0].outcome.trace)),
         ),
         command=setup.command,
     )
+
+
+def gpu_sections(gpus: IdleGpus | None) -> tuple[Section, ...]:
+    """Return a section about idle GPUs; none where the GPUs of the nodes are not known."""
+    if gpus is None:
+        return ()
+    table = TextTable(headers=gpu_pools.HEADERS, rows=tuple(gpu_pools.gpu_rows(gpus)))
+    text = tuple(gpu_pools.gpu_sentences(gpus))
+    tables = (table,) if gpus.pools else ()
+    return (Section(title=gpu_pools.TITLE, text=text, tables=tables),)
 
 
 def nodes_drawn(runs: Sequence[ReplayRun]) -> tuple[str, ...]:

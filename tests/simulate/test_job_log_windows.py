@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from bftrainer.batch.traces import Fragments, ReadOptions, TraceError, closed, read_trace
+from bftrainer.batch.traces import Fragments, ReadOptions, TraceError, closed, read_trace, sinfo
 from bftrainer.batch.traces import sacct as sacct_module
 from bftrainer.batch.traces.statistics import describe, node_time
 from bftrainer.cli.main import cli
@@ -295,7 +295,11 @@ def test_unnamed_nodes_are_closed_and_fillable_time_is_apart(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("command", "begins"),
-    [(sacct_module.COMMAND, "sacct --allusers"), (closed.COMMAND, "show event")],
+    [
+        (sacct_module.COMMAND, "sacct --allusers"),
+        (closed.COMMAND, "show event"),
+        (sinfo.COMMAND, "sinfo --noheader"),
+    ],
 )
 def test_every_page_prints_the_command(command: str, begins: str) -> None:
     """In whatever lines it is broken."""

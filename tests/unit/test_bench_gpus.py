@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
+import subprocess
+import sys
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 from _bench import choosing
-from _bench.gpus import controller_log, measures
+from _bench.gpus import controller_log, measures, predicted
 from _bench.gpus.measures import ArmRun, HandOvers, Idle, OrdinaryJob, Pilot
 from _bench.waiting import BenchError
+
+from bftrainer.lab.site.sharing import NodeCapacity
+from slurm_plugins.testcluster.workload import WorkloadItem
 
 LOG = """\
 [2026-11-29T07:26:47.035] _slurm_rpc_submit_batch_job: JobId=1 InitPrio=1 usec=428
@@ -109,10 +117,10 @@ def test_added_waits_are_paired_by_job_and_seeds_count_alike() -> None:
     assert measures.added_wait([(before, after), (before, before)]).mean == pytest.approx(1.0)
 
 
-def test_a_job_that_starts_a_cycle_later_than_ever_lost_it() -> None:
-    controls = [run_of(job(1, 1, 0.0, 1.0, 2.0)), run_of(job(1, 1, 0.0, 3.0, 4.0))]
-    assert measures.lost_cycles(run_of(job(1, 1, 0.0, 7.1, 8.0)), controls) == 1
-    assert measures.lost_cycles(run_of(job(1, 1, 0.0, 6.9, 8.0)), controls) == 0
+def test_a_job_that_starts_most_of_a_cycle_later_lost_it() -> None:
+    control = run_of(job(1, 1, 0.0, 3.0, 4.0))
+    assert measures.lost_cycles(run_of(job(1, 1, 0.0, 7.1, 8.0)), control) == 1
+    assert measures.lost_cycles(run_of(job(1, 1, 0.0, 6.9, 8.0)), control) == 0
 
 
 def test_the_order_of_starts_is_compared_pair_by_pair() -> None:
@@ -130,3 +138,50 @@ def test_a_word_that_chooses_nothing_is_refused() -> None:
         choosing.refuse_unmatched(["grid", "nonsense"], names)
     with pytest.raises(BenchError, match="'blocked'"):
         choosing.refuse_unknown(["blocked"], names)
+
+
+def test_a_workload_is_predicted_with_its_arrays_its_dependencies_and_its_phase() -> None:
+    """Two GPUs; the array's tasks run side by side, the next waits for both, the last for it."""
+    items = (
+        WorkloadItem(at_s=0.0, n_nodes=1, duration_s=30.0, gpus=1, cpus=1, n_tasks=2),
+        WorkloadItem(at_s=1.0, n_nodes=1, duration_s=10.0, gpus=1, cpus=1, after=0),
+        WorkloadItem(at_s=2.0, n_nodes=1, duration_s=10.0),
+    )
+    capacity = NodeCapacity(cpus=4, memory_mb=100, gpus=(("", 2),))
+    slurm = predicted.settings_of(n_nodes=1, capacity=capacity, bf_interval_s=5.0, phase=0.4)
+    assert slurm.first_cycle_s % 5.0 == 3.0, "2 s before the first job"
+    run = predicted.play(items, slurm, arm="predicted", seed=1, span_s=60.0, gpus_per_node=2)
+    starts_s = {job.key: job.started_s for job in run.jobs}
+    launch_s = predicted.LAUNCH_S
+    assert starts_s[0, 0] == starts_s[0, 1] == pytest.approx(launch_s)
+    ended_s = {job.key: job.ended_s for job in run.jobs}
+    assert starts_s[1, 0] == pytest.approx(ended_s[0, 1] + launch_s), "it was submitted first"
+    assert starts_s[2, 0] == pytest.approx(ended_s[1, 0] + launch_s)
+    assert measures.idle_of(run).gpu_s == pytest.approx(2 * (60.0 - 30.0 - 10.0) - 10.0, abs=2.0)
+    beside = predicted.play(
+        items,
+        slurm,
+        arm="predicted",
+        seed=1,
+        span_s=60.0,
+        gpus_per_node=2,
+        policy_values={"reserve_nodes_per_type": 0, "min_gap_s": 1, "gap_margin_s": 1},
+    )
+    first, *_ = beside.pilots
+    assert first.started_s < 0.0
+    assert first.ended_s == pytest.approx(0.0, abs=0.2), "it is gone when the first job comes"
+
+
+def test_kept_runs_are_judged_again(tmp_path: Path) -> None:
+    kept = tmp_path / "runs.json"
+    run = run_of(job(1, 1, 0.0, 3.0, 4.0))
+    runs = [dataclasses.asdict(dataclasses.replace(run, arm=arm)) for arm in ("without", "again")]
+    kept.write_text(json.dumps({"runs": runs}))
+    bench = [sys.executable, "scripts/bench_gpus.py", "--judge", str(kept)]
+    done = subprocess.run(bench, capture_output=True, text=True, check=False)
+    assert "two runs without bftrainer, mean wait apart" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0
+    kept.write_text("{}")
+    done = subprocess.run(bench, capture_output=True, text=True, check=False)
+    assert "has no runs of this benchmark" in done.stdout
+    assert done.returncode == 1

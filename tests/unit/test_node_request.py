@@ -6,9 +6,9 @@ import re
 
 import pytest
 
+from bftrainer.model.generic_resources import gpus_of
 from bftrainer.model.node_request import NodeRequest, asked, gpus_of_type, request_of
 from bftrainer.model.trainer import TrainerSpec
-from slurm_plugins.gres import gpus_of
 from tests.support.snapshots import node
 
 A100 = node("n1", node_type="gpu:a100:4", gpus=4, features=("a100", "nvlink", "amd"))

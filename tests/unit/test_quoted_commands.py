@@ -152,7 +152,7 @@ def test_fields_of_exports_are_those_of_the_manual() -> None:
     from bftrainer.batch.traces import closed, sacct
 
     fields = sacct.COMMAND.partition("--format ")[2].split(",")
-    assert len(fields) == 12
+    assert len(fields) == 13
     listed = _manual("sacct").partition("Fields available")[2].partition("NOTE")[0].split()
     assert set(fields) <= set(listed)
     events = _manual("sacctmgr").partition("LIST/SHOW EVENT FORMAT")[2].partition(".SH")[0]

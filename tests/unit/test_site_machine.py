@@ -5,6 +5,7 @@ Where a figure was measured on a real Slurm 22.05 the test says so.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -351,3 +352,16 @@ def test_who_preempts_starts_when_the_epilog_has_ended() -> None:
         return job.start_s
 
     assert start_s(15.0) - start_s(0.0) == pytest.approx(15.0)
+
+
+def test_a_job_that_depends_on_others_is_queued_when_the_last_has_ended() -> None:
+    site = Site()
+    site.job(1, run_s=50.0)
+    site.job(1, run_s=80.0)
+    site.job(1, at_s=5.0)
+    first, second, third = site.specs
+    site.specs = [first, second, dataclasses.replace(third, after=(1, 2))]
+    jobs = site.run(79.0)
+    assert site.machine.pending == []
+    site.machine.run(200.0)
+    assert jobs[2].start_s == 80.0

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bftrainer.model.cluster import JobState, NodeState, Presence
+from bftrainer.model.generic_resources import gpus_of
 from bftrainer.model.hostlist import MAX_NAMES, ParseError, expand
 from slurm_plugins import job_requests, parse, releases, states
-from slurm_plugins.gres import gpus_of
 from slurm_plugins.launcher import batch_script
 from slurm_plugins.parse import switches
 from tests.support.examples import examples

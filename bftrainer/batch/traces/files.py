@@ -1,7 +1,8 @@
 """Our own trace files: npz, csv (also gzipped) and parquet, read and written.
 
 All three hold the same: fragments (node, start_s, end_s, and unfillable where known),
-the names of all nodes, the instants observed and the span. ``read`` calls it.
+the names of all nodes, the instants observed and the span; npz also holds idle GPUs of partly used
+nodes. ``read`` calls it.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ import math
 import zipfile
 import zlib
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bftrainer.batch.traces.fragments import Fragments, make_fragments
+from bftrainer.batch.traces.gpus import GpuTimes, gpu_times
 from bftrainer.batch.traces.text import Progress, ReadOptions, TraceError, malformed, read_lines
 
 MAGIC = "# bftrainer-trace 1"
@@ -31,6 +34,13 @@ _COLUMNS = ("node", "start_s", "end_s")
 _SAID = ("span_s", "names", "observed_s", "node_types", "partitions")  # beside the columns
 _TEXTS = ("names", "node_types", "partitions")
 _IN_NPZ = {"start_s": "start", "end_s": "end", "observed_s": "obs", "span_s": "span"}
+# Of ``GpuTimes``, in npz only.
+_GPU_KINDS, _GPU_UNCLEAR = "gpu_kinds", "gpu_unclear"
+_IN_NPZ_GPUS = {
+    **{key: f"gpu_{key}" for key in ("installed", "node", "kind", "count")},
+    "start_s": "gpu_start",
+    "end_s": "gpu_end",
+}
 
 
 def read_npz(path: Path, _options: ReadOptions, _progress: Progress | None) -> Fragments:
@@ -50,10 +60,30 @@ def read_npz(path: Path, _options: ReadOptions, _progress: Progress | None) -> F
             said = {key: arrays[name] for key, name in has.items() if name in arrays.files}
             for key in {*_SAID} & said.keys():
                 said[key] = said[key].ravel()
-            return _fragments(path, **said)
+            return replace(_fragments(path, **said), gpus=_gpus(arrays))
     except _BROKEN_ARCHIVE as problem:
         what = f"it is not an npz archive of plain arrays ({problem})"
         raise malformed(path, None, what) from problem
+
+
+def _gpus(arrays: Mapping[str, Any]) -> GpuTimes | None:
+    """Return the GPUs of an archive; None: it has none.
+
+    Raises:
+        ValueError: they contradict each other.
+        KeyError: one of their arrays is missing.
+    """
+    if _GPU_KINDS not in arrays:
+        return None
+    columns = {key: arrays[name] for key, name in _IN_NPZ_GPUS.items()}
+    gpus = gpu_times(
+        kinds=tuple(map(str, arrays[_GPU_KINDS].ravel().tolist())),
+        unclear=str(arrays[_GPU_UNCLEAR]),
+        **columns,
+    )
+    if len(gpus.installed) != len(arrays["names"].ravel()):
+        raise ValueError("its GPUs are of other nodes")
+    return gpus
 
 
 # What zipfile and numpy raise on an archive that is cut, damaged or full of objects.
@@ -70,6 +100,10 @@ def write_npz(path: Path, trace: Fragments) -> None:
         "node": trace.node.astype(np.int16 if len(trace.names) < 1 << 15 else np.int32),
         "span_s": np.array(trace.span_s),
     }
+    if trace.gpus is not None:
+        arrays |= {name: getattr(trace.gpus, key) for key, name in _IN_NPZ_GPUS.items()}
+        arrays |= {name: _whole(arrays[name]) for name in ("gpu_start", "gpu_end")}
+        arrays |= {_GPU_KINDS: list(trace.gpus.kinds), _GPU_UNCLEAR: trace.gpus.unclear}
     with path.open("wb") as file:
         named: dict[str, Any] = {str(_IN_NPZ.get(key, key)): arrays[key] for key in arrays}
         np.savez_compressed(file, **named)

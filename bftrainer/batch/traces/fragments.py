@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bftrainer.batch.traces.gpus import GpuTimes
 from bftrainer.batch.traces.text import TraceError
 
 Times = NDArray[np.float64]
@@ -21,6 +22,7 @@ Indices = NDArray[np.int32]
 HOUR_S = 3600.0
 # A trace ends with its last event, or poll: so much of a time asked for may be missing at an end.
 EDGE_SHARE, EDGE_MOST_S = 0.01, 600.0
+WHOLE_ONLY = "of parts of nodes nobody knows whether a pending job could have used them"
 Kind = TypeVar("Kind", bound=np.generic)
 
 
@@ -94,6 +96,7 @@ class Fragments:
     warnings: tuple[str, ...] = ()  # why the figures may be wrong
     used: UsedNodes | None = None  # by jobs, of all nodes; None: the source has idle times only
     occupied: UsedNodes | None = None  # used, or closed (down, drained)
+    gpus: GpuTimes | None = None  # of the nodes; None: not known
     fillable_s: float = 0.0  # node-seconds of fillable idle time that ``unfillable`` left out
 
     def __len__(self) -> int:
@@ -182,9 +185,13 @@ class Fragments:
             end_s=_frozen(np.minimum(part.end_s, end_s), np.float64),
             observed_s=_frozen(self.observed_s[seen], np.float64),
             span_s=(begin_s, end_s),
+            gpus=self._gpus_of(slice(first, stop), (begin_s, end_s)),
             used=self.used if is_whole else None,
             occupied=self.occupied if is_whole else None,
         )
+
+    def _gpus_of(self, nodes: slice, span_s: tuple[float, float]) -> GpuTimes | None:
+        return None if self.gpus is None else self.gpus.restrict(nodes, span_s)
 
     def where(self, keep: NDArray[np.bool_]) -> Fragments:
         """Return the fragments for which ``keep`` holds, of the same nodes and time."""
@@ -202,7 +209,11 @@ class Fragments:
         if self.is_unfillable is None:
             return self
         chosen = self.where(self.is_unfillable)
-        return replace(chosen, fillable_s=self.node_seconds() - chosen.node_seconds())
+        return replace(
+            chosen,
+            fillable_s=self.node_seconds() - chosen.node_seconds(),
+            gpus=None if self.gpus is None else self.gpus.without_rows(WHOLE_ONLY),
+        )
 
     def pool_changes(self) -> PoolChanges:
         """Return the events; simultaneous changes are one, and none if they cancel out.

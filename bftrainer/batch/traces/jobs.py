@@ -16,7 +16,7 @@ import math
 from array import array
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -228,6 +228,13 @@ class JobTable:
     is_closed: array[int] = field(default_factory=lambda: array("b"))  # a run of no job
     partition_of: array[int] = field(default_factory=lambda: array("q"))  # run -> of partitions
     partitions: dict[str, int] = field(default_factory=dict)  # or queues; "": not known
+    # GPUs that a run uses on each of its nodes, a row for each type.
+    tells_gpus: bool = False
+    gpu_run: array[int] = field(default_factory=lambda: array("q"))
+    gpu_kind: array[int] = field(default_factory=lambda: array("q"))  # -> of gpu_kinds
+    gpu_count: array[int] = field(default_factory=lambda: array("q"))
+    gpu_kinds: dict[str, int] = field(default_factory=dict)  # "": the type is not told
+    is_unclear: array[int] = field(default_factory=lambda: array("b"))  # how many GPUs a run uses
     run_of: array[int] = field(default_factory=lambda: array("q"))  # range -> run
     first: array[int] = field(default_factory=lambda: array("q"))  # range: first node
     count: array[int] = field(default_factory=lambda: array("q"))  # range: nodes
@@ -257,8 +264,18 @@ class JobTable:
         line: int,
         *,
         partition: str = "",
+        gpus: Mapping[str, int] | None = None,
     ) -> None:
-        """Add a run on nodes; ``end_s`` is infinite for a running job."""
+        """Add a run on nodes; ``end_s`` is infinite for a running job.
+
+        Args:
+            start_s: when it began.
+            end_s: when it ended.
+            ranges: of its nodes: the first, and how many.
+            line: of the log, for errors.
+            partition: or queue.
+            gpus: on each of its nodes, by type; None: the log does not tell.
+        """
         self._check(start_s, line)
         if end_s != NEVER_S:
             self._check(end_s, line)
@@ -266,6 +283,11 @@ class JobTable:
         self.run_start_s.append(start_s)
         self.run_end_s.append(end_s)
         self.is_closed.append(False)
+        self.is_unclear.append(gpus is None)
+        for kind, n_gpus in (gpus or {}).items():
+            self.gpu_run.append(run)
+            self.gpu_kind.append(self.gpu_kinds.setdefault(kind, len(self.gpu_kinds)))
+            self.gpu_count.append(n_gpus)
         self.partition_of.append(self.partitions.setdefault(partition, len(self.partitions)))
         for first, count in ranges:
             self.run_of.append(run)
@@ -378,19 +400,22 @@ def need_runs(table: JobTable) -> None:
         )
 
 
-def partitions_of(table: JobTable, lengths_s: Times, n_nodes: int) -> tuple[str, ...] | None:
+def partitions_of(
+    table: JobTable, lengths_s: Times, n_nodes: int, *, fewest: int = 2
+) -> tuple[str, ...] | None:
     """Return the partition, or queue, of each node: the one whose jobs ran there longest.
 
     Args:
         table: with the nodes of the runs and their partitions.
         lengths_s: of the runs, within the time observed.
         n_nodes: of the machine.
+        fewest: partitions that the log has to name.
 
     Returns:
-        "" for a node on which no job of a partition ran; None: the log names at most one.
+        "" for a node on which no job of a partition ran; None: the log names fewer.
     """
     named = {name: number for name, number in table.partitions.items() if name}
-    if len(named) < 2:
+    if len(named) < fewest:
         return None
     run, first = np.array(table.run_of), np.array(table.first)
     last, of_run = first + np.array(table.count), np.array(table.partition_of)[run]

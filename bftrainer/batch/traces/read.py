@@ -52,6 +52,13 @@ def read_trace(
     name = guess_format(path) if format == "auto" else format
     if name not in FORMATS:
         raise _unknown(f"There is no trace format {name[:40]!r}.")
+    if options is not None and options.sinfo is not None and name != "sacct":
+        raise TraceError(
+            "BFT-4014",
+            f"{path.name} is read as {name}, and --sinfo describes the nodes of a log of sacct.",
+            "Leave --sinfo out, or give the log of sacct; a file .npz of 'bftrainer trace convert' "
+            "keeps what --sinfo told.",
+        )
     try:
         return FORMATS[name].read(path, options or ReadOptions(), progress)
     except OSError as problem:

@@ -22,6 +22,8 @@ from pathlib import Path
 from bftrainer.batch.traces.closed import add_closed
 from bftrainer.batch.traces.fragments import HOUR_S, Fragments
 from bftrainer.batch.traces.jobs import JobTable, idle_fragments, need_runs, neighbours
+from bftrainer.batch.traces.machine import add_nodes, with_machine
+from bftrainer.batch.traces.sinfo import MOST_GPUS, read_sinfo
 from bftrainer.batch.traces.text import (
     NO_ZONE,
     Progress,
@@ -34,15 +36,18 @@ from bftrainer.batch.traces.text import (
     time_zone,
 )
 from bftrainer.batch.traces.window import Coverage, RecordedTimes
-from bftrainer.model.hostlist import expand
+from bftrainer.model.generic_resources import PARTS, by_kind, items_of
+from bftrainer.model.hostlist import ParseError, expand
 
 COMMAND = (
     "SLURM_TIME_FORMAT=%s sacct --allusers --duplicates --allocations --parsable2 --truncate "
     "--starttime 2024-05-01 --endtime 2024-05-08 --format "
-    "JobID,Submit,Eligible,Start,End,ElapsedRaw,Suspended,NNodes,NodeList,State,Partition,Timelimit"
+    "JobID,Submit,Eligible,Start,End,ElapsedRaw,Suspended,NNodes,NodeList,State,Partition,Timelimit,"
+    "AllocTRES"
 )
 MAX_CACHED_LISTS = 100_000
 CLOCK_CHANGE_S = 3600.0
+_RESOURCES = ("AllocTRES", "ReqTRES")  # the first that says something tells a run's GPUs
 _NEEDED = ("JobID", "Start", "End", "NodeList")
 _NEVER = frozenset({"Unknown", "None", ""})
 _NO_NODES = frozenset({"None assigned", "None", "(null)", "Unknown", ""})
@@ -60,7 +65,12 @@ def read_sacct(path: Path, options: ReadOptions, progress: Progress | None) -> F
     coverage = reader.coverage()
     if options.closed is not None:
         add_closed(reader.table, options.closed, options)
-    return idle_fragments(reader.table, coverage, options, progress=progress)
+    if options.sinfo is None:
+        return idle_fragments(reader.table, coverage, options, progress=progress)
+    nodes = read_sinfo(options.sinfo)
+    add_nodes(reader.table, nodes, options.sinfo)
+    trace = idle_fragments(reader.table, coverage, options, progress=progress)
+    return with_machine(trace, reader.table, nodes, options)
 
 
 def read_rows(path: Path, progress: Progress | None) -> Iterator[tuple[int, Row]]:
@@ -134,6 +144,7 @@ class RunReader:
         self.table, self._seen, self._form = JobTable(path=path), RecordedTimes(), _Form()
         self._zone, self._ignored = time_zone(options.time_zone), {*options.ignored} - {""}
         self._has_zone = options.time_zone is not None
+        self._has_machine = options.sinfo is not None
         self._rows: set[tuple[str, ...]] = set()
         self._lists: dict[str, list[tuple[int, int]]] = {}
         self._n_rows_of: Counter[str] = Counter()  # job id -> different runs
@@ -147,6 +158,7 @@ class RunReader:
         Raises:
             TraceError: BFT-4001, a cell cannot be read.
         """
+        self.table.tells_gpus = any(name in row for name in _RESOURCES)
         try:
             return self._take(row, number)
         except (ValueError, OverflowError) as problem:
@@ -176,7 +188,8 @@ class RunReader:
             if not is_ignored:
                 partition = row.get("Partition", "")
                 ranges = self._ranges(nodes)
-                self.table.add_run(start_s, end_s, ranges, number, partition=partition)
+                gpus = _gpus_per_node(row, sum(count for _, count in ranges))
+                self.table.add_run(start_s, end_s, ranges, number, partition=partition, gpus=gpus)
                 self._note_suspended(row, nodes)
         if not is_ignored:
             self._wait(row, times, number)
@@ -266,7 +279,8 @@ class RunReader:
     def _say(self) -> None:
         """Add what the figures assume, and what makes them doubtful."""
         notes, warnings = self.table.notes, self.table.warnings
-        notes.append("nodes on which no job ran are not in sacct's output")
+        if not self._has_machine:
+            notes.append("nodes on which no job ran are not in sacct's output")
         if self._n_ignored:
             names = ", ".join(sorted(self._ignored))
             notes.append(f"{self._n_ignored} jobs of partition {names} count as idle")
@@ -309,3 +323,26 @@ class RunReader:
                 self._lists.clear()
             self._lists[nodes] = neighbours(map(self.table.index, expand(nodes)))
         return self._lists[nodes]
+
+
+def _gpus_per_node(row: Row, n_nodes: int) -> dict[str, int] | None:
+    """Return the GPUs of a run on each of its nodes, by type, "" where that is not told.
+
+    sacct adds up those of all nodes. The mean is rounded up. A part of a GPU (shard, mps) counts
+    as a GPU of each node.
+
+    Returns:
+        None: the row does not tell.
+    """
+    resources = next(filter(None, (row.get(name, "") for name in _RESOURCES)), "")
+    try:
+        items = items_of(resources)
+    except ParseError:
+        return None
+    if not resources or not n_nodes:
+        return None
+    counts = by_kind(items)
+    if any(item.count for item in items if item.name in PARTS):
+        counts[""] = counts.get("", 0) + n_nodes
+    means = {kind: -(-count // n_nodes) for kind, count in counts.items() if count}
+    return {kind: min(mean, MOST_GPUS) for kind, mean in means.items()}

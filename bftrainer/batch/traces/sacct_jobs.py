@@ -16,7 +16,7 @@ from bftrainer.batch.traces.sacct import Row, RunReader, RunTimes, read_rows
 from bftrainer.batch.traces.text import Progress, ReadOptions, duration_s, malformed
 from bftrainer.batch.traces.window import LEAST_LEFT, Coverage
 
-COMMAND = f"{sacct.COMMAND},User,Priority,AllocTRES,ReqTRES"
+COMMAND = f"{sacct.COMMAND},User,Priority,ReqTRES"
 _NOTHING = frozenset({"", "(null)", "Unknown", "None", "N/A"})
 _CONSEQUENCES = (
     (("Priority",), "jobs start in the order in which they became eligible (Priority is missing)"),

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bftrainer.batch.traces.fragments import HOUR_S, Fragments, PoolChanges, Times, make_fragments
+from bftrainer.batch.traces.gpu_pools import IdleGpus, idle_gpus
 
 SHORT_S = 600.0  # the paper's "less than 10 minutes"
 CDF_MINUTES = (0.5, 1, 70 / 60, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 40, 50, 60, 90, 120, 240, 1440)
@@ -99,6 +100,7 @@ class TraceStatistics:
     node_time: NodeTimeSums
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
+    gpus: IdleGpus | None = None  # of the machine, and when they are idle; null: not known
 
 
 def statistics(trace: Fragments) -> TraceStatistics:
@@ -133,6 +135,7 @@ def statistics(trace: Fragments) -> TraceStatistics:
         node_time=node_time(trace),
         notes=(*trace.left_out, *trace.notes),
         warnings=trace.warnings,
+        gpus=idle_gpus(trace),
     )
 
 
@@ -246,6 +249,8 @@ class IdleTime:
     fragments_per_day: float
     length_s: dict[str, float]  # p10, p50, p90, mean, longest; empty without fragments
     shorter: tuple[LengthShare, ...]
+    n_node_types: int = 1  # of the trace
+    gpus: IdleGpus | None = None  # of the nodes, and when they are idle; null: not known
 
 
 def describe(trace: Fragments, n_nodes: int | None = None) -> IdleTime:
@@ -279,6 +284,8 @@ def describe(trace: Fragments, n_nodes: int | None = None) -> IdleTime:
             for bound_s in UP_TO_S
             if total_s
         ),
+        n_node_types=len(set(trace.node_types or ("",))),
+        gpus=idle_gpus(trace),
     )
 
 
@@ -315,6 +322,8 @@ def uninterrupted(trace: Fragments) -> Fragments:
         span_s=trace.span_s,
         observed_s=trace.observed_s,
         notes=trace.notes,
+        node_types=trace.node_types,
+        partitions=trace.partitions,
     )
 
 
@@ -332,4 +341,6 @@ def held_down(trace: Fragments, hold_s: float) -> Fragments:
         end_s=whole.end_s[keep],
         span_s=whole.span_s,
         notes=whole.notes,
+        node_types=whole.node_types,
+        partitions=whole.partitions,
     )

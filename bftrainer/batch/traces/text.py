@@ -3,7 +3,8 @@
 Codes: 4001 malformed file (with its line), 4002 file cannot be read or written, 4003
 format unknown, 4004 optional package missing, 4005 selection outside the trace, 4006
 not a pandas frame, 4007 contradictory fragments, 4008 no jobs or nodes,
-4009 parameters of the generator, 4010 malformed workload, 4011 unknown workload.
+4009 parameters of the generator, 4010 malformed workload, 4011 unknown workload, 4012 malformed
+list of nodes, 4013 list of another cluster's nodes, 4014 list of nodes for a log that has none.
 
 Local times need the time zone of the cluster; seconds of the epoch do not. Used by the
 readers of sacct and LSF output.
@@ -64,6 +65,7 @@ class ReadOptions:
     start_s: float | None = None  # of the time for which a log lists all jobs; None: see ``window``
     end_s: float | None = None
     closed: Path | None = None  # output of sacctmgr show event: when nodes were down or drained
+    sinfo: Path | None = None  # output of sinfo: nodes, their partitions and GPUs (sacct)
     year: int | None = None  # of times without one: bhist; None: this year
     ignored: tuple[str, ...] = ()  # partitions or queues whose jobs (pilots) count as idle
 

@@ -16,9 +16,9 @@ from bftrainer.batch.traces.sacct_jobs import AccountedJob, JobLog
 from bftrainer.lab.site.machine import JobSpec, SchedulerSettings
 from bftrainer.lab.site.sharing import ANY_TYPE, NodeCapacity, NodeSet, Share, SitePartition
 from bftrainer.model.errors import ExitCode, UsageError
+from bftrainer.model.generic_resources import by_kind, items_of
 from bftrainer.model.hostlist import ParseError
 from slurm_plugins.described_site import DescribedNode, DescribedPartition, DescribedSite
-from slurm_plugins.gres import gpus_by_type
 from slurm_plugins.parse import memory_mb_of
 
 MINUTE_S = 60.0
@@ -117,7 +117,7 @@ class _Builder:
             raise UsageError(
                 "BFT-4144",
                 "The files describe no partition with nodes, besides the pilots' one.",
-                "Give a slurm.conf with its NodeName and PartitionName lines, or --sinfo FILE.",
+                "Give a slurm.conf with its NodeName and PartitionName lines, or --scontrol FILE.",
                 exit_code=ExitCode.VALIDATION_FAILED,
             )
         used = {name for partition in self._partitions for name in partition.nodes}
@@ -245,7 +245,7 @@ def share_of(tres: str, n_nodes: int, *, has_memory: bool) -> Share:
     cpus = values.get("cpu", "1")
     if not cpus.isdecimal():
         raise ParseError(f"not a number of CPUs: {cpus[:40]!r}")
-    gpus = gpus_by_type(tres)
+    gpus = by_kind(items_of(tres))
     gpu_type = next(filter(None, gpus), ANY_TYPE)
     memory_mb = 0
     if has_memory:

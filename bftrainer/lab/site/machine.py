@@ -44,6 +44,7 @@ class JobSpec:
     held_by: str = ""  # a limit for which Slurm never starts it: its reason in squeue
     share: Share | None = None  # of each node; None: whole nodes
     partition: str = ""  # of ``SchedulerSettings.partitions``; "": the only one
+    after: tuple[int, ...] = ()  # it is not in the queue before these jobs have ended
 
     def __deepcopy__(self, _memo: object) -> JobSpec:
         return self
@@ -173,6 +174,8 @@ class Machine:
         self.completing: NodeSet = 0  # after preemptable jobs, not usable yet
         self.closed: NodeSet = 0  # by maintenance
         self.pending: list[SiteJob] = []
+        self._depending: list[SiteJob] = []  # submitted, and not in the queue yet
+        self._over = set[int]()  # numbers of the jobs that have ended
         self.running: dict[int, SiteJob] = {}
         self.jobs: list[SiteJob] = []
         self.preemptable: dict[str, Preemptable] = {}
@@ -244,6 +247,9 @@ class Machine:
         insort(self.pending, job, key=attrgetter("key"))
 
     def _submit(self, job: SiteJob) -> None:
+        if not self._over.issuperset(job.spec.after):
+            self._depending.append(job)
+            return
         self.version += 1
         self.wait(job)
         self.neighbour.submitted(job)
@@ -281,6 +287,10 @@ class Machine:
         self.version += 1
         self.occupancy.give(job)
         job.end_s = self.now_s
+        self._over.add(job.spec.number)
+        depending, self._depending = self._depending, []
+        for other in depending:
+            self._submit(other)
         self.neighbour.ended(job)
         if self.settings.has_epilog:
             self.scheduler.wants_pass(is_end=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 from bftrainer.batch.traces.fragments import HOUR_S
 from bftrainer.decide import short_gaps
+from bftrainer.lab.report import gpu_sections
 from bftrainer.lab.report_page import Picture, ReportPage, Section
 from bftrainer.lab.simulator.metrics import WHICH_FIGURE
 from bftrainer.lab.whatif.advice import (
@@ -53,7 +54,7 @@ def as_document(found: BusinessCase, source: str) -> dict[str, Any]:
         "replayed": dataclasses.asdict(found.replayed),
         "costs_s": given.costs.by_name(),
         "seed": given.seed,
-        "assumptions": list(given.sentences()),
+        "assumptions": list(given.sentences(found.idle.n_node_types)),
         "notes": [*found.left_out, *found.notes],
         "warnings": list(found.warnings),
         "answer": answer(found),
@@ -101,6 +102,7 @@ def report_of(
                 drawn=week_drawn(found),
                 tables=(_table(*kind_rows(found)),),
             ),
+            *gpu_sections(found.idle.gpus),
             Section(title=_after_kept(found), text=kept_sentences(found)),
             Section(
                 title="Recommended settings",
@@ -135,7 +137,7 @@ def _before_kept(found: BusinessCase) -> Section:
 
 
 def _assumptions(found: BusinessCase) -> Iterator[str]:
-    yield from found.assumptions.sentences()
+    yield from found.assumptions.sentences(found.idle.n_node_types)
     yield from (swept_sentence(sweep) for sweep in found.sweeps if len(sweep.points) > 1)
     yield replayed_sentence(found)
     yield from above_one(found)

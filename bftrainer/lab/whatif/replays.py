@@ -125,15 +125,21 @@ class Assumptions:
     min_gap_s: float = Settings().min_gap_s
     gap_margin_s: float = Settings().gap_margin_s
 
-    def sentences(self) -> tuple[str, ...]:
-        """Return the assumptions in words."""
+    def sentences(self, n_node_types: int = 1) -> tuple[str, ...]:
+        """Return the assumptions in words; ``n_node_types``: of the trace."""
+        alike = "All nodes are alike, and every trainer may use every node."
+        if n_node_types > 1:
+            alike = (
+                f"Every trainer may use nodes of any of the {n_node_types} types, of one type at a "
+                "time, and is as fast on each."
+            )
         return (
             (
                 f"There is always a trainer waiting: {self.network.name} (Table 2 of the BFTrainer "
                 f"paper), {self.samples:,.0f} samples each, {self.n_min} to {self.n_max} nodes."
             ),
             f"Costs: {self.costs}.",
-            "All nodes are alike, and every trainer may use every node.",
+            alike,
             "Ordinary jobs run as they did; nodes come back to them when the trace says so.",
             "In the replays no node is kept in reserve, and a pilot's time limit never strikes.",
             "The future of a gap is not known: no node is left alone for a gap that is too short.",

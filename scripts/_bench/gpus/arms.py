@@ -7,6 +7,7 @@ all arms; the clusters' starts differ by less than a cycle. Leaves no process an
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import tempfile
@@ -16,15 +17,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from _bench import sdiag
-from _bench.gpus import controller_log
+from _bench.gpus import controller_log, predicted
 from _bench.gpus.measures import ArmRun, OrdinaryJob, Pilot
 from _bench.waiting import BenchError
 from _bench.zero_harm import cycles
 from _bench.zero_harm.arm import light_trainers, wait_for_nodes
 from bftrainer.lab.demo.sidecar import DaemonProcess
+from bftrainer.lab.site.sharing import NodeCapacity
 from slurm_plugins.testcluster import FAST_CYCLE, ClusterConfig, SlurmTestCluster
 from slurm_plugins.testcluster.gpu_jobs import GpuDemand, generate
 from slurm_plugins.testcluster.workload import JobRecord, WorkloadItem, WorkloadRun
@@ -40,11 +43,7 @@ N_TRAINERS = 3
 SETTLE_S = 300.0  # for all arms to be ready
 DRAIN_S = 400.0  # after the last submission, for the last job
 # The policy of the administrators' hour: gaps are a minute long here, not an hour.
-POLICY = """\
-min_gap_s: 20
-gap_margin_s: 10
-reserve_nodes_per_type: 0
-"""
+POLICY = {"min_gap_s": 20, "gap_margin_s": 10, "reserve_nodes_per_type": 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,23 +92,44 @@ def play(settings: Settings, arms: Sequence[Arm], seed: int) -> list[ArmRun]:
     Raises:
         BenchError, BftError: an arm did not come to its end.
     """
-    items = generate(
-        GpuDemand(
-            n_nodes=N_NODES,
-            gpus_per_node=GPUS_PER_NODE,
-            cpus_per_node=CPUS_PER_NODE,
-            memory_mb=MEMORY_MB,
-            span_s=settings.span_s,
-            load=settings.load,
-            typical_run_s=TYPICAL_RUN_S,
-            seed=seed,
-        )
-    )
+    items = workload(settings.span_s, settings.load, seed)
     settings.say(f"seed {seed}: {sum(item.n_tasks for item in items)} jobs")
     ready = threading.Barrier(len(arms))
     with ThreadPoolExecutor(len(arms)) as pool:
         futures = [pool.submit(_play, settings, arm, seed, items, ready) for arm in arms]
         return [future.result() for future in futures]
+
+
+def workload(span_s: float, load: float, seed: int) -> tuple[WorkloadItem, ...]:
+    """Return the jobs of a seed."""
+    return generate(
+        GpuDemand(
+            n_nodes=N_NODES,
+            gpus_per_node=GPUS_PER_NODE,
+            cpus_per_node=CPUS_PER_NODE,
+            memory_mb=MEMORY_MB,
+            span_s=span_s,
+            load=load,
+            typical_run_s=TYPICAL_RUN_S,
+            seed=seed,
+        )
+    )
+
+
+def predict(span_s: float, load: float, seed: int) -> tuple[ArmRun, ArmRun]:
+    """Return the jobs of a seed on the simulated site: without bftrainer, and with whole nodes."""
+    capacity = NodeCapacity(cpus=CPUS_PER_NODE, memory_mb=MEMORY_MB, gpus=(("", GPUS_PER_NODE),))
+    slurm = predicted.settings_of(
+        n_nodes=N_NODES, capacity=capacity, bf_interval_s=BF_INTERVAL_S, phase=PHASE
+    )
+    items = workload(span_s, load, seed)
+    play_arm = partial(
+        predicted.play, items, slurm, seed=seed, span_s=span_s, gpus_per_node=GPUS_PER_NODE
+    )
+    return (
+        play_arm(arm="without, predicted"),
+        play_arm(arm="whole, predicted", policy_values=POLICY),
+    )
 
 
 def _play(
@@ -154,7 +174,7 @@ def _sidecar(directory: Path, cluster: SlurmTestCluster, arm: Arm) -> Iterator[N
         directory / "state",
         batch_system="slurm",
         batch_options={**cluster.config.batch_options(), **arm.options},
-        policy=POLICY,
+        policy=json.dumps(POLICY),  # which is YAML, too
     )
     try:
         sidecar.start()

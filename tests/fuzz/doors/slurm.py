@@ -11,10 +11,11 @@ from hypothesis.strategies import SearchStrategy
 from bftrainer.decide.queue.models import PrintedQueue
 from bftrainer.model.census import census_of
 from bftrainer.model.cluster import Partition, meets, rule_of
+from bftrainer.model.generic_resources import gpus_of
 from bftrainer.model.hostlist import ParseError, expand
 from slurm_plugins import doctor, job_requests, parse, states
 from slurm_plugins.fields import ways_of, whole
-from slurm_plugins.gres import gpus_left, gpus_needed, gpus_of
+from slurm_plugins.gres import gpus_left, gpus_needed
 from slurm_plugins.hook.lines import announcement
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import texts
