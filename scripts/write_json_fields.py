@@ -27,6 +27,9 @@ from bftrainer.api.documents import schema
 from bftrainer.batch.traces.statistics import IdleTime, TraceStatistics
 from bftrainer.cli.array_table import ArrayRow
 from bftrainer.lab.demo.watch import Summary
+from bftrainer.lab.harm.document import Worth
+from bftrainer.lab.harm.findings import HarmFindings
+from bftrainer.lab.harm.replica import UnplayedJobs
 from bftrainer.lab.tryout import TryReport
 from bftrainer.lab.whatif.advice import Expected, Replayed, SecondMore, Sweep
 from bftrainer.lab.whatif.kept import IdleOverTime, KeptBack, KindOfNodes
@@ -85,6 +88,15 @@ COMPOSED: Final[tuple[tuple[str, str, str, tuple[type, ...]], ...]] = (
         " ({IdleOverTime}), `costs_s`, `seed`, `assumptions`, `notes`, `warnings`"),
         (IdleTime, Sweep, Expected, SecondMore, ShortGaps, Replayed, KeptBack, KindOfNodes,
          IdleOverTime),
+    ),
+    (
+        "whatif-harm",
+        "`whatif --harm`",
+        ("`answers`, `log`, the fields of {HarmFindings}, `worth` ({Worth}), `log_hours`,"
+        " `jobs_in_log`, `left_out` ({UnplayedJobs}), `slurm` (the settings of its schedulers),"
+        " `policy` (keys that are not the default), `assumptions`, `not_modelled`, `notes`,"
+        " `warnings`, `seed`, `took_s`"),
+        (HarmFindings, Worth, UnplayedJobs),
     ),
 )  # fmt: skip
 WORDS: Final = {

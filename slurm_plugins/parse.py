@@ -21,7 +21,7 @@ import datetime as dt
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Generic, TypeVar
@@ -406,17 +406,7 @@ def controller_config(text: str) -> ControllerConfig:
     values = settings_in(text)
     if "SLURM_VERSION" not in values:
         raise ParseError("scontrol show config does not report a version")
-    items = values.get("SchedulerParameters", "").split(",")
-    parameters = dict(item.strip().partition("=")[::2] for item in items)
-
-    def number(name: str, default: float, most: float) -> float:
-        """Return a parameter as Slurm reads it: outside 1 to ``most`` the default applies."""
-        try:
-            value = float(parameters[name])
-        except (KeyError, ValueError):
-            return default
-        return value if 1.0 <= value <= most else default
-
+    number = partial(parameter_in_range, scheduler_parameters(values))
     slurm_user = re.search(r"\(([0-9]{1,10})\)", values.get("SlurmUser", ""))
     return ControllerConfig(
         release=release_of(values["SLURM_VERSION"]),
@@ -430,6 +420,24 @@ def controller_config(text: str) -> ControllerConfig:
         has_switches=values.get("TopologyPlugin") == "topology/tree",
         enforces_accounts="associations" in values.get("AccountingStorageEnforce", ""),
     )
+
+
+def scheduler_parameters(values: Mapping[str, str]) -> dict[str, str]:
+    """Return the items of SchedulerParameters; those without a value have ""."""
+    items = values.get("SchedulerParameters", "").split(",")
+    pairs = (item.strip().partition("=") for item in items)
+    return {name: value for name, _, value in pairs if name not in NOTHING}
+
+
+def parameter_in_range(
+    parameters: Mapping[str, str], name: str, default: float, most: float
+) -> float:
+    """Return a parameter as Slurm reads it: outside 1 to ``most`` the default applies."""
+    try:
+        value = float(parameters[name])
+    except (KeyError, ValueError):
+        return default
+    return value if 1.0 <= value <= most else default
 
 
 def settings_in(text: str) -> dict[str, str]:

@@ -31,6 +31,7 @@ from bftrainer.cli.trace import (
     load,
     workload_of,
 )
+from bftrainer.cli.whatif_harm import HARM_OPTIONS, OWN_NAMES, answer_harm, is_asked
 from bftrainer.model.columns import counted
 from bftrainer.model.errors import UsageError
 
@@ -454,6 +455,7 @@ PILOT_PARTITION = "bf"  # where the Slurm adapter submits pilots unless told oth
     option("--seed", "The same seed gives the same figures.", click.IntRange(0), 1),
     PROCESSES,
     option("--report FILE.html", "Also write the page.", PATH),
+    *HARM_OPTIONS,
     JSON,
     example="bftrainer whatif --sacct jobs.txt --nodes 500 --report idle.html",
 )  # fmt: skip
@@ -467,7 +469,14 @@ def whatif(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Say what a machine's idle time is worth, and with which settings."""
+    """Say what a machine's idle time is worth, and with which settings.
+
+    With --harm: what the jobs of your own site would notice.
+    """
+    if is_asked(click.get_current_context()):
+        answer_harm(sacct_file=sacct_file, processes=processes, as_json=as_json, **options)
+        return
+    options = {name: value for name, value in options.items() if name not in {"harm", *OWN_NAMES}}
     from bftrainer.decide.policies.base import load_policy  # noqa: PLC0415 - numpy takes 0.1 s
     from bftrainer.lab.whatif import as_document, report_of, study  # noqa: PLC0415
 

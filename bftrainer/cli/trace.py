@@ -210,7 +210,7 @@ def load(
     from bftrainer.batch.traces import ReadOptions, read_trace  # noqa: PLC0415
 
     chosen_nodes = _nodes(nodes)
-    start_s, end_s = _instant(start, time_zone, "--start"), _instant(end, time_zone, "--end")
+    start_s, end_s = instant(start, time_zone, "--start"), instant(end, time_zone, "--end")
     if end_s is not None and hours is not None:
         raise click.UsageError("Give --end or --hours, not both.")
     if start_s is not None and hours is not None:
@@ -232,7 +232,7 @@ def load(
     return chosen.unfillable() if only_unfillable else chosen
 
 
-def _instant(text: str | None, zone: str | None, name: str) -> float | None:
+def instant(text: str | None, zone: str | None, name: str) -> float | None:
     """Return the seconds of a point in time that a user types; None: it is not given."""
     from bftrainer.batch.traces.text import iso_seconds, time_zone  # noqa: PLC0415
 

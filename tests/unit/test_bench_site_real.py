@@ -16,6 +16,7 @@ from _bench.site.slurm_log import LoggedStart
 from _bench.waiting import BenchError
 
 from bftrainer.lab.site.machine import JobSpec
+from bftrainer.lab.site.scheduler import MainScheduler
 from bftrainer.lab.site.sharing import NodeCapacity, Share
 
 LOG = """\
@@ -196,6 +197,28 @@ def test_a_job_that_waits_for_another_is_not_in_the_queue_before_that_has_ended(
     assert {job.spec.number: job.start_s for job in machine.jobs}[4] == 100.0
 
 
+def test_a_pass_that_an_end_called_is_no_tick() -> None:
+    """Ticks are at 99, 102.006 and 105.012 s; job 1 ends at 110 s, and a pass follows at once."""
+    passes_s = (99.0, 102.006, 105.012, 110.045, 111.024)
+    run = replace(COMPARED, jobs=COMPARED.jobs[:3], passes_s=passes_s, eligible_s={})
+    assert validate.ticks_of(run) == [99.0, 102.006, 105.012, 111.024]
+    machine = validate.machine_at(run, 106.0)
+    # 2 ms a second: the tick of 105.012 s is at 106.024 in the middle of the cycle.
+    assert machine.settings.tick_phase_s == pytest.approx(0.012 + 0.002 * 6.0, abs=1e-4)
+    machine.run(110.1)
+    assert [job.start_s for job in machine.jobs] == [13.0, 53.0, 110.0]
+    later = replace(run, passes_s=(99.0, 102.006, 105.012, 111.024))
+    machine = validate.machine_at(later, 106.0)
+    machine.run(112.0)
+    assert [job.start_s for job in machine.jobs] == pytest.approx([13.0, 53.0, 110.024], abs=1e-4)
+
+
+def test_passes_over_the_whole_queue_are_where_they_were() -> None:
+    run = replace(COMPARED, full_passes_s=(99.0, 117.5), passes_s=(99.0, 117.5))
+    assert validate.machine_at(run, 100.0).settings.sched_interval_s == 117.5
+    assert validate.machine_at(run, 120.0).settings.sched_interval_s == float("inf")
+
+
 def test_preemptable_jobs_run_where_they_really_did_until_an_ordinary_one_comes() -> None:
     """One has half of the first node from the begin on, the other one comes at 105 s."""
     mine = PreemptableRun(
@@ -226,6 +249,24 @@ def test_preemptable_jobs_are_those_of_their_partition() -> None:
     (mine,) = real.preemptable_of(log, MINUTE_S + 0.5, SHARE, 3600.0)
     assert (mine.name, mine.node, mine.end_s) == ("8", 0b010, None)
     assert mine.start_s == pytest.approx(62.001)
+
+
+def test_a_job_that_is_submitted_later_waits_for_another_all_the_same() -> None:
+    jobs = (COMPARED.jobs[0], COMPARED.jobs[1], replace(COMPARED.jobs[3], submit_s=103.0))
+    machine = validate.machine_at(replace(COMPARED, jobs=jobs), 100.0)
+    machine.run(130.0)
+    starts_s = [job.start_s for job in machine.jobs]
+    assert starts_s == pytest.approx([13.0, 53.0, 111.0], abs=1.1)  # there was room at 103 s
+
+
+def test_an_end_since_the_last_pass_calls_the_next() -> None:
+    """Job 1 ends between the last pass at 99 s and the cycle at 100 s; nobody is submitted."""
+    ended = replace(COMPARED.jobs[0], run_s=86.5)
+    run = replace(COMPARED, jobs=(ended, *COMPARED.jobs[1:3]), eligible_s={})
+    machine = validate.machine_at(run, 100.0)
+    machine.run(103.0)
+    assert isinstance(machine.scheduler, MainScheduler)
+    assert [wait.at_s for wait in machine.scheduler.waits] == pytest.approx([102.0], abs=0.1)
 
 
 def test_each_kind_of_run_has_a_target() -> None:

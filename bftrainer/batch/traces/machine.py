@@ -16,8 +16,8 @@ import numpy as np
 from bftrainer.batch.traces.fragments import Fragments
 from bftrainer.batch.traces.gpu_use import gpu_use
 from bftrainer.batch.traces.jobs import JobTable, partitions_of
-from bftrainer.batch.traces.sinfo import COMMAND, ListedNode
-from bftrainer.batch.traces.text import ReadOptions, TraceError
+from bftrainer.batch.traces.sinfo import ListedNode, other_cluster
+from bftrainer.batch.traces.text import ReadOptions
 from bftrainer.model.columns import counted
 
 
@@ -29,12 +29,7 @@ def add_nodes(table: JobTable, nodes: Mapping[str, ListedNode], path: Path) -> N
     """
     unlisted = [name for name in table.names if name not in nodes]
     if len(unlisted) == len(table.names):
-        raise TraceError(
-            "BFT-4013",
-            f"None of the {len(unlisted):,} nodes of {table.path.name}, such as {unlisted[0]}, is "
-            f"in {path.name}.",
-            f"Write the file of --sinfo on the cluster of the log with: {COMMAND}",
-        )
+        raise other_cluster(path.name, table.path.name, unlisted[0])
     if unlisted:
         table.notes.append(
             f"{path.name} lacks {counted(len(unlisted), 'node')} of jobs, such as {unlisted[0]}, "

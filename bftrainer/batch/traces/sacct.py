@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -59,25 +59,9 @@ Row = Mapping[str, str]
 
 def read_sacct(path: Path, options: ReadOptions, progress: Progress | None) -> Fragments:
     """Read the output of ``COMMAND`` (more columns do no harm)."""
-    reader, header = _Reader(path, options), list[str]()
-    for number, line in read_lines(path, progress):
-        cells = line.split("|")
-        if not header:
-            header = cells
-            reader.table.tells_gpus = any(name in header for name in _RESOURCES)
-            missing = [name for name in _NEEDED if name not in header]
-            if missing or len({*header}) != len(header):
-                what = f"the header lacks {', '.join(missing)}"
-                what = what if missing else "a column is there twice"
-                raise malformed(path, number, what, f"Export with: {COMMAND}")
-        elif len(cells) != len(header):
-            raise malformed(path, number, f"{len(cells)} fields, the header has {len(header)}")
-        else:
-            row = dict(zip(header, map(str.strip, cells), strict=True))
-            try:
-                reader.take(row, number)
-            except (ValueError, OverflowError) as problem:
-                raise malformed(path, number, str(problem)) from problem
+    reader = RunReader(path, options)
+    for number, row in read_rows(path, progress):
+        reader.take_row(row, number)
     coverage = reader.coverage()
     if options.closed is not None:
         add_closed(reader.table, options.closed, options)
@@ -89,8 +73,30 @@ def read_sacct(path: Path, options: ReadOptions, progress: Progress | None) -> F
     return with_machine(trace, reader.table, nodes, options)
 
 
+def read_rows(path: Path, progress: Progress | None) -> Iterator[tuple[int, Row]]:
+    """Yield the number of each line behind the header, and its cells by column.
+
+    Raises:
+        TraceError: BFT-4001, a column is missing, or a line has another number of cells.
+    """
+    header = list[str]()
+    for number, line in read_lines(path, progress):
+        cells = line.split("|")
+        if not header:
+            header = cells
+            missing = [name for name in _NEEDED if name not in header]
+            if missing or len({*header}) != len(header):
+                what = f"the header lacks {', '.join(missing)}"
+                what = what if missing else "a column is there twice"
+                raise malformed(path, number, what, f"Export with: {COMMAND}")
+        elif len(cells) != len(header):
+            raise malformed(path, number, f"{len(cells)} fields, the header has {len(header)}")
+        else:
+            yield number, dict(zip(header, map(str.strip, cells), strict=True))
+
+
 @dataclass(frozen=True, slots=True)
-class _Times:
+class RunTimes:
     """When a job could start, started and ended, in seconds; infinite: not yet."""
 
     eligible_s: float | None
@@ -131,7 +137,7 @@ class _Form:
         return len(self.first_submits) > 1 and len(self.last_starts) > 1
 
 
-class _Reader:
+class RunReader:
     """Collects the runs and waits of rows."""
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
@@ -146,13 +152,25 @@ class _Reader:
         self._suspended_s = 0.0  # node-seconds
         self._n_local = self._n_twice = self._n_ignored = self._n_jumps = 0
 
-    def take(self, row: Row, number: int) -> None:
+    def take_row(self, row: Row, number: int) -> RunTimes | None:
+        """Take a row and return its times; None: it is a step, or was there before.
+
+        Raises:
+            TraceError: BFT-4001, a cell cannot be read.
+        """
+        self.table.tells_gpus = any(name in row for name in _RESOURCES)
+        try:
+            return self._take(row, number)
+        except (ValueError, OverflowError) as problem:
+            raise malformed(self.table.path, number, str(problem)) from problem
+
+    def _take(self, row: Row, number: int) -> RunTimes | None:
         job_id = row["JobID"]
         if not job_id[:1].isdigit():
             raise ValueError(f"{job_id[:40]!r} is not a job id")
         key = (job_id, row.get("Submit", ""), row["Start"], row["End"])
         if "." in job_id or key in self._rows:
-            return  # a step, or the same run again, from concatenated files
+            return None  # a step, or the same run again, from concatenated files
         self._rows.add(key)
         times = self._times(row)
         self._note(row, times, number)
@@ -175,6 +193,7 @@ class _Reader:
                 self._note_suspended(row, nodes)
         if not is_ignored:
             self._wait(row, times, number)
+        return times
 
     def coverage(self) -> Coverage:
         """Return for which time the rows are complete; complete the notes.
@@ -206,18 +225,18 @@ class _Reader:
             "--endtime. --start and --end, the times of the export, take all of it",
         )
 
-    def _times(self, row: Row) -> _Times:
+    def _times(self, row: Row) -> RunTimes:
         """Read the times; of an hour that a clock change repeats those that fit together."""
         starts, ends, eligible = row["Start"], row["End"], row.get("Eligible", "")
         since = row.get("Submit", "") if eligible in _NEVER else eligible
         eligible_s = None if since in _NEVER else self._seconds(since, None)
         start_s = None if starts in _NEVER else self._seconds(starts, eligible_s)
         if ends in _NEVER:
-            return _Times(eligible_s, start_s, math.inf)
+            return RunTimes(eligible_s, start_s, math.inf)
         end_s = self._seconds(ends, start_s if start_s is not None else eligible_s)
         elapsed = row.get("ElapsedRaw", "")
         if start_s is None or not elapsed.isdecimal():
-            return _Times(eligible_s, start_s, end_s)
+            return RunTimes(eligible_s, start_s, end_s)
         took_s = float(elapsed) + (duration_s(row.get("Suspended", "") or "0") or 0.0)
         instants = iso_instants(starts, self._zone), iso_instants(ends, self._zone)
         fitting = [
@@ -226,14 +245,18 @@ class _Reader:
         if (start_s, end_s) not in fitting and fitting:
             start_s, end_s = fitting[0]
         self._n_jumps += not fitting and abs(end_s - start_s - took_s) == CLOCK_CHANGE_S
-        return _Times(eligible_s, start_s, end_s)
+        return RunTimes(eligible_s, start_s, end_s)
+
+    def n_nodes(self, nodes: str) -> int:
+        """Return how many nodes a list has."""
+        return sum(count for _, count in self._ranges(nodes))
 
     def _seconds(self, text: str, not_before_s: float | None) -> float:
         self._n_local += not text.isdecimal()
         self._n_twice += len(iso_instants(text, self._zone)) > 1
         return iso_seconds(text, self._zone, not_before_s)
 
-    def _note(self, row: Row, times: _Times, number: int) -> None:
+    def _note(self, row: Row, times: RunTimes, number: int) -> None:
         """Note what the row says of the file, whether its job ran or not."""
         state = row.get("State", "").split(" ")[0]
         self._form.has_unknown |= row["Start"] in _NEVER or row["End"] in _NEVER
@@ -251,7 +274,7 @@ class _Reader:
 
     def _note_suspended(self, row: Row, nodes: str) -> None:
         suspended_s = duration_s(row.get("Suspended", "") or "0") or 0.0
-        self._suspended_s += suspended_s * sum(count for _, count in self._ranges(nodes))
+        self._suspended_s += suspended_s * self.n_nodes(nodes)
 
     def _say(self) -> None:
         """Add what the figures assume, and what makes them doubtful."""
@@ -283,7 +306,7 @@ class _Reader:
                 "changed, and --time-zone does not name the cluster's zone"
             )
 
-    def _wait(self, row: Row, times: _Times, number: int) -> None:
+    def _wait(self, row: Row, times: RunTimes, number: int) -> None:
         """Add its time in the queue."""
         asked = row.get("NNodes") or row.get("ReqNodes", "")
         if times.eligible_s is None or row.get("State", "").startswith("REQUEUED") or not asked:

@@ -76,6 +76,15 @@ def _add(nodes: dict[str, ListedNode], cells: list[str]) -> None:
             nodes[name] = replace(before, partitions=(*before.partitions, partition))
 
 
+def other_cluster(listed: str, log: str, node: str) -> TraceError:
+    """Return the error of a list that has no node of a log, such as ``node``."""
+    return TraceError(
+        "BFT-4013",
+        f"{listed} lists no node on which a job of {log} ran, such as {node}.",
+        f"Write the file of --sinfo on the cluster of the log with: {COMMAND}",
+    )
+
+
 def _malformed(where: str, what: str) -> TraceError:
     return TraceError(
         "BFT-4012",

@@ -1,0 +1,259 @@
+"""Adds up segments: what is harvested, what jobs notice, and what chance alone does. Pure.
+
+Intervals are 95%: a percentile bootstrap over the blocks (B. Efron, R. Tibshirani, An Introduction
+to the Bootstrap, 1993, chapter 13) of a ratio, job-seconds of added wait by jobs submitted.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bftrainer.lab.harm.experiment import BlockWaits, SegmentOutcome, TypeHarvest
+from bftrainer.lab.harm.replica import PlayedJob, Replica
+from bftrainer.lab.harm.segments import AS_IS
+from bftrainer.lab.site.arms import Span
+
+RESAMPLES = 2000
+LOW, HIGH = 0.025, 0.975
+HOUR_S, DAY_H = 3600.0, 24.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitChange:
+    """Seconds per job, with the 95% interval; null: too few blocks to tell."""
+
+    mean_s: float  # added; below 0: waited less
+    low_s: float | None  # lower end of the interval
+    high_s: float | None  # upper end of the interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionHarm:
+    """The change that jobs of a partition would notice."""
+
+    partition: str  # its name; "" stands for all together
+    jobs: int  # submitted in the blocks
+    wait_s: float  # mean, without bftrainer
+    logged_wait_s: float | None  # mean of the same log; null: submissions were drawn closer
+    added: WaitChange  # beside bftrainer
+    by_chance: WaitChange  # of two runs without bftrainer
+    is_beyond_chance: bool  # the interval lacks 0, and the mean is beyond that of chance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeYield:
+    """The harvest of a type of nodes, a day."""
+
+    node_type: str  # as in the policy; cpu: without GPUs
+    nodes: int  # of this type
+    idle_node_hours: float  # without an ordinary job
+    held_node_hours: float  # by pilots
+    trained_node_hours: float  # after the start of workers
+    trained_gpu_hours: float  # all GPUs of these nodes
+    leftover_gpu_hours: float  # unused GPUs of nodes with jobs: not lent
+    energy_kwh: float | None  # of the trained time; null: the draw is not given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingEffect:
+    """The same blocks with one setting changed."""
+
+    setting: str  # the key of the policy, or the item of SchedulerParameters; "" as it is
+    value: str  # tried
+    held_node_hours: float  # a day
+    trained_node_hours: float  # a day
+    jobs: int  # submitted in the blocks
+    added: WaitChange  # of all jobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HarmFindings:
+    """All that is measured."""
+
+    hours: float  # counted of the site's time
+    blocks: int  # that were played with and without bftrainer
+    partitions: tuple[PartitionHarm, ...]  # with jobs in the blocks
+    everybody: PartitionHarm  # the jobs of all partitions
+    node_types: tuple[TypeYield, ...]  # in the order of the site's nodes
+    settings: tuple[SettingEffect, ...]  # the first: as they are, on the same blocks
+    pilots_per_day: float  # requested
+    preempted_per_day: float  # pilots that ordinary jobs ended
+    cpu_s: float  # processor time
+
+
+Blocks = Sequence[Mapping[str, BlockWaits]]
+
+
+def findings(
+    replica: Replica,
+    outcomes: Iterable[SegmentOutcome],
+    spans: Sequence[Span],
+    *,
+    is_closer: bool,
+    watts: Mapping[str, float],
+    seed: int,
+) -> HarmFindings:
+    """Add up.
+
+    Args:
+        replica: the site.
+        outcomes: of all segments, with all settings.
+        spans: from when until when blocks were counted, in seconds of the log's span.
+        is_closer: submissions were drawn closer: the log's waits are no comparison.
+        watts: that a node of a type draws; "" stands for the others.
+        seed: of the resampling.
+    """
+    ordered = sorted(outcomes, key=lambda o: (o.variant, o.value, o.number))
+    own = [outcome for outcome in ordered if outcome.variant == AS_IS]
+    blocks = [block for outcome in own for block in outcome.blocks]
+    names = [partition.name for partition in replica.slurm.partitions]
+    logged = _LoggedWaits(replica.jobs, () if is_closer else spans)
+    harms = [_harm(name, blocks, logged, seed) for name in names]
+    days = sum(outcome.counted_s for outcome in own) / HOUR_S / DAY_H
+    return HarmFindings(
+        hours=days * DAY_H,
+        blocks=len(blocks),
+        partitions=tuple(harm for harm in harms if harm.jobs or harm.wait_s),
+        everybody=_harm("", blocks, logged, seed),
+        node_types=tuple(_yields(replica, own, watts)),
+        settings=tuple(_effects(ordered, seed)),
+        pilots_per_day=sum(outcome.pilots for outcome in own) / days,
+        preempted_per_day=sum(outcome.preempted for outcome in own) / days,
+        cpu_s=sum(outcome.cpu_s for outcome in ordered),
+    )
+
+
+def _harm(partition: str, blocks: Blocks, logged: _LoggedWaits, seed: int) -> PartitionHarm:
+    waits = [_of_block(block, partition) for block in blocks]
+    jobs = sum(wait.jobs for wait in waits)
+    added = change([(wait.jobs, wait.beside_s - wait.without_s) for wait in waits], seed)
+    chance = change([(wait.jobs, wait.again_s - wait.without_s) for wait in waits], seed)
+    return PartitionHarm(
+        partition=partition,
+        jobs=jobs,
+        wait_s=sum(wait.without_s for wait in waits) / max(1, jobs),
+        logged_wait_s=logged.mean_s(partition),
+        added=added,
+        by_chance=chance,
+        is_beyond_chance=is_beyond(added, chance),
+    )
+
+
+def _of_block(block: Mapping[str, BlockWaits], partition: str) -> BlockWaits:
+    """Return the waits of a partition's jobs; "" is all of them."""
+    chosen = [waits for name, waits in block.items() if partition in ("", name)]
+    return BlockWaits(
+        jobs=sum(waits.jobs for waits in chosen),
+        without_s=sum(waits.without_s for waits in chosen),
+        beside_s=sum(waits.beside_s for waits in chosen),
+        again_s=sum(waits.again_s for waits in chosen),
+    )
+
+
+def change(blocks: Sequence[tuple[int, float]], seed: int) -> WaitChange:
+    """Return the change of the wait per job; blocks are jobs and job-seconds."""
+    jobs = sum(count for count, _ in blocks)
+    mean_s = sum(seconds for _, seconds in blocks) / max(1, jobs)
+    if len(blocks) < 2 or not jobs:
+        return WaitChange(mean_s=mean_s, low_s=None, high_s=None)
+    chance = random.Random(seed)  # noqa: S311 - a resampling, not a secret
+    means = sorted(_mean_s(chance.choices(blocks, k=len(blocks))) for _ in range(RESAMPLES))
+    return WaitChange(
+        mean_s=mean_s,
+        low_s=means[math.floor(LOW * RESAMPLES)],
+        high_s=means[math.ceil(HIGH * RESAMPLES) - 1],
+    )
+
+
+def _mean_s(blocks: Iterable[tuple[int, float]]) -> float:
+    jobs, total_s = 0, 0.0
+    for count, seconds in blocks:
+        jobs += count
+        total_s += seconds
+    return total_s / max(1, jobs)
+
+
+def is_beyond(added: WaitChange, chance: WaitChange) -> bool:
+    """Return whether a change is clear, and beyond the interval of two runs without bftrainer."""
+    if None in (added.low_s, added.high_s, chance.low_s, chance.high_s):
+        return False
+    low_s, high_s = added.low_s or 0.0, added.high_s or 0.0
+    is_longer = low_s > 0.0 and added.mean_s > (chance.high_s or 0.0)
+    return is_longer or (high_s < 0.0 and added.mean_s < (chance.low_s or 0.0))
+
+
+class _LoggedWaits:
+    """The waits of the log itself in the same spans, counted as those of the blocks are."""
+
+    def __init__(self, jobs: Iterable[PlayedJob], spans: Sequence[Span]) -> None:
+        self._waited_s = defaultdict[str, float](float)
+        self._jobs = Counter[str]()
+        for job in jobs:
+            submit_s = job.spec.submit_s
+            for from_s, to_s in spans:
+                waited_s = max(0.0, min(job.start_s, to_s) - max(submit_s, from_s))
+                for name in (job.spec.partition, ""):
+                    self._waited_s[name] += waited_s
+                    self._jobs[name] += from_s <= submit_s < to_s
+
+    def mean_s(self, partition: str) -> float | None:
+        """Return seconds per job that was submitted; None: there is none."""
+        if not self._jobs[partition]:
+            return None
+        return self._waited_s[partition] / self._jobs[partition]
+
+
+def _yields(
+    replica: Replica, outcomes: Sequence[SegmentOutcome], watts: Mapping[str, float]
+) -> Iterable[TypeYield]:
+    counted_h = sum(outcome.counted_s for outcome in outcomes) / HOUR_S
+    for kind in replica.node_types:
+        harvests = [outcome.harvest[kind.name] for outcome in outcomes]
+        trained_h = _per_day([h.trained_s for h in harvests], counted_h)
+        draw = watts.get(kind.name, watts.get(""))
+        yield TypeYield(
+            node_type=kind.name,
+            nodes=kind.n_nodes,
+            idle_node_hours=_per_day([h.idle_s for h in harvests], counted_h),
+            held_node_hours=_per_day([h.held_s for h in harvests], counted_h),
+            trained_node_hours=trained_h,
+            trained_gpu_hours=_per_day([h.trained_gpu_s for h in harvests], counted_h),
+            leftover_gpu_hours=_per_day([h.leftover_gpu_s for h in harvests], counted_h),
+            energy_kwh=None if draw is None else draw * trained_h / 1000.0,
+        )
+
+
+def _per_day(seconds: Iterable[float], counted_h: float) -> float:
+    """Return hours a day."""
+    return sum(seconds) / HOUR_S / counted_h * DAY_H
+
+
+def _effects(outcomes: Sequence[SegmentOutcome], seed: int) -> Iterable[SettingEffect]:
+    """Yield each setting on the segments on which others were tried, the site's own first."""
+    by_setting: dict[tuple[str, str], list[SegmentOutcome]] = {}
+    for outcome in outcomes:
+        by_setting.setdefault((outcome.variant, outcome.value), []).append(outcome)
+    tried = {o.number for (name, _), some in by_setting.items() if name != AS_IS for o in some}
+    if not tried:
+        return
+    for (setting, value), some in by_setting.items():
+        same = [outcome for outcome in some if outcome.number in tried]
+        waits = [_of_block(block, "") for outcome in same for block in outcome.blocks]
+        harvests = [harvest for outcome in same for harvest in outcome.harvest.values()]
+        counted_h = sum(outcome.counted_s for outcome in same) / HOUR_S
+        yield SettingEffect(
+            setting=setting,
+            value=value,
+            held_node_hours=_per_day([h.held_s for h in harvests], counted_h),
+            trained_node_hours=_trained_h(harvests, counted_h),
+            jobs=sum(wait.jobs for wait in waits),
+            added=change([(wait.jobs, wait.beside_s - wait.without_s) for wait in waits], seed),
+        )
+
+
+def _trained_h(harvests: Sequence[TypeHarvest], counted_h: float) -> float:
+    return _per_day([harvest.trained_s for harvest in harvests], counted_h)

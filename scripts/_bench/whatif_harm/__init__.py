@@ -1,0 +1,1 @@
+"""Sites and logs on which ``bench_whatif_harm`` asks ``whatif --harm``."""
