@@ -140,7 +140,11 @@ def read_site(config: str, shown: str = "") -> DescribedSite:
         nodes=tuple(nodes),
         partitions=tuple(partitions),
         scheduler=scheduler,
-        not_modelled=omissions(parts.settings, parts.nodes, parts.partitions),
+        not_modelled=omissions(
+            parts.settings,
+            tuple(_with_defaults(parts.nodes, NODE)),
+            tuple(_with_defaults(parts.partitions, PARTITION)),
+        ),
         notes=(*parts.notes, *left_out),
     )
 
