@@ -137,6 +137,7 @@ def _said(text: str) -> None:
 
 def _described(text: str) -> None:
     """Read it as slurm.conf, and as what scontrol shows; nodes have what is left for jobs."""
+    text = text[:20_000]  # the administrator's own file may be long
     for words in ((text,), (_DESCRIBED, text)):
         try:
             site = read_site(*words)
