@@ -61,7 +61,7 @@ class Told:
 
     @property
     def found(self) -> HarmFindings:
-        """What was measured."""
+        """The figures of the segments."""
         return self.study.findings
 
 

@@ -281,7 +281,7 @@ def _played(logged: AccountedJob, begin_s: float, closer: float, limit_s: float)
 
 
 class _Fitting:
-    """Whether the site has room for a job when it is empty."""
+    """The room that the empty site has for jobs."""
 
     def __init__(self, site: DescribedSite, nodes: Sequence[DescribedNode]) -> None:
         self._of_name: Mapping[str, DescribedNode] = {node.name: node for node in nodes}
