@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from _bench.whatif_harm import sites
+from bench_whatif_harm import QUICK, QUICK_DAYS
 
 from bftrainer.batch.traces.sacct_jobs import JobLog, read_jobs
 from bftrainer.batch.traces.text import ReadOptions, TraceError
@@ -144,6 +147,15 @@ class TestReplica:
         assert [job.spec.submit_s for job in closer.jobs] == [0.0, 5.0, 5.0]
         assert [job.start_s for job in closer.jobs] == [0.0, 595.0, 695.0]
         assert closer.span_s == 15_000.0
+
+    def test_jobs_beside_the_time_that_is_played_are_none_of_it(self, tmp_path: Path) -> None:
+        log = replace(log_of(tmp_path), begin_s=T + 1650.0, end_s=T + 5000.0)
+        made = replica(read_site(CONF), log, cycle_s=0.5, ignored=("bf",))
+        assert [(job.start_s, job.end_s) for job in made.jobs] == [
+            (-1650.0, 18_350.0),
+            (-950.0, 50.0),
+        ]
+        assert made.left_out == ()
 
     def test_like_nodes_that_are_given_whole_have_no_capacities(self, tmp_path: Path) -> None:
         conf = CONF.replace("cons_tres", "linear").replace("Gres=gpu:a100:4", "")
@@ -367,6 +379,21 @@ def test_a_setting_is_compared_on_the_parts_on_which_it_was_tried(tmp_path: Path
     assert other.added.mean_s == pytest.approx(2.0)
     assert told.everybody.jobs == 60
     assert told.hours == 3.0
+
+
+@pytest.mark.parametrize("name", ["whole", "gpus", "mixed"])
+def test_the_drawn_sites_of_the_benchmark_fit_their_logs(name: str, tmp_path: Path) -> None:
+    site = QUICK[name]()
+    conf, log = sites.write(site, tmp_path)
+    begin_s = sites.EPOCH_S
+    options = ReadOptions(start_s=begin_s, end_s=begin_s + site.hours * 3600.0)
+    made = replica(read_site(conf.read_text()), read_jobs(log, options), cycle_s=0.5)
+    assert made.left_out == made.notes == made.not_modelled == ()
+    assert len(made.jobs) > 10
+    assert made.span_s == QUICK_DAYS * 86_400.0
+    shares = {job.spec.share is not None for job in made.jobs}
+    assert shares == {"whole": {False}, "gpus": {True}, "mixed": {False, True}}[name]
+    assert all(0.0 <= job.spec.submit_s <= job.start_s for job in made.jobs)
 
 
 def small_segment(tmp_path: Path) -> Segment:

@@ -188,6 +188,8 @@ class _Builder:
         fitting = _Fitting(self._site, self.nodes)
         first_of = dict[str, int]()
         for logged in log.jobs:
+            if logged.end_s <= log.begin_s or logged.eligible_s >= log.end_s:
+                continue  # beside the time that is played
             partition = self._of_name.get(logged.partition)
             if partition is None and len(self._partitions) == 1 and not logged.partition:
                 partition = self._partitions[0]
