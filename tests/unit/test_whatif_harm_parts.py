@@ -388,7 +388,8 @@ def test_the_drawn_sites_of_the_benchmark_fit_their_logs(name: str, tmp_path: Pa
     begin_s = sites.EPOCH_S
     options = ReadOptions(start_s=begin_s, end_s=begin_s + site.hours * 3600.0)
     made = replica(read_site(conf.read_text()), read_jobs(log, options), cycle_s=0.5)
-    assert not (made.left_out or made.notes or made.not_modelled)
+    assert made.left_out == ()
+    assert (*made.notes, *made.not_modelled) == ()
     assert len(made.jobs) > 10
     assert made.span_s == QUICK_DAYS * 86_400.0
     shares = {job.spec.share is not None for job in made.jobs}
