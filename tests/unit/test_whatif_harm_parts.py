@@ -375,6 +375,7 @@ def test_a_setting_is_compared_on_the_parts_on_which_it_was_tried(tmp_path: Path
     as_is, other = told.settings
     assert (as_is.setting, as_is.held_node_hours, as_is.jobs) == ("", 48.0, 20)  # part 1 alone
     assert as_is.added.mean_s == pytest.approx(0.1)
+    assert (as_is.hours, other.hours) == (1.0, 1.0)
     assert (other.setting, other.value, other.held_node_hours) == ("min_gap_s", "2", 24.0)
     assert other.added.mean_s == pytest.approx(2.0)
     assert told.everybody.jobs == 60

@@ -277,8 +277,8 @@ def _settings_section(found: HarmFindings) -> Iterator[Section]:
         for effect in found.settings
     ]
     text = (
-        f"{counted(as_is.jobs, 'job')} of all partitions were submitted in these blocks. They are "
-        "the same for all settings, so that changes are more certain than the figures themselves."
+        f"Each setting is played for the same {as_is.hours:.1f} h, in which {as_is.jobs:,} jobs "
+        "were submitted. Changes are more certain than the figures themselves."
     )
     yield Section(
         title="Which settings change it: one at a time, on fewer blocks",

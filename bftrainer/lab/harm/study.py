@@ -27,7 +27,7 @@ from bftrainer.lab.site.machine import SchedulerSettings
 from bftrainer.site.policy.model import SitePolicy
 
 BUDGET_S = 330.0  # of processor time
-OWN_SHARE = 0.6  # of it for the settings as they are, if others are tried
+OWN_SHARE = 0.5  # of it for the settings as they are, if others are tried
 # Processor time of a simulated hour (measured: 64 to 100 nodes, 80 to 95 jobs an hour, of which 4
 # to 35 wait).
 RECHECKS, PER_JOB = 720.0, 5.0  # decisions an hour, and more for each job
