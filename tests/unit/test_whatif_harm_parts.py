@@ -157,6 +157,12 @@ class TestReplica:
         ]
         assert made.left_out == ()
 
+    def test_components_of_heterogeneous_jobs_are_told(self, tmp_path: Path) -> None:
+        assert not any("Hetero" in line for line in replica_of(tmp_path).not_modelled)
+        log = log_of(tmp_path, LOG.replace("\n7|", "\n7+0|"))
+        made = replica(read_site(CONF), log, cycle_s=0.5, ignored=("bf",))
+        assert "Heterogeneous jobs" in made.not_modelled[-1]
+
     def test_like_nodes_that_are_given_whole_have_no_capacities(self, tmp_path: Path) -> None:
         conf = CONF.replace("cons_tres", "linear").replace("Gres=gpu:a100:4", "")
         made = replica_of(tmp_path, conf)

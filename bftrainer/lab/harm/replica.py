@@ -21,7 +21,7 @@ from bftrainer.model.hostlist import ParseError
 from slurm_plugins.described_site import DescribedNode, DescribedPartition, DescribedSite
 from slurm_plugins.parse import memory_mb_of
 
-MINUTE_S = 60.0
+HETEROGENEOUS = "Heterogeneous jobs: each component starts as soon as it fits."
 NO_LIMIT_S = 30 * 86_400.0  # stands for no limit: backfill plans no further
 
 
@@ -94,6 +94,7 @@ def replica(
     builder = _Builder(site, ignored)
     slurm = builder.slurm(cycle_s)
     jobs, left_out = builder.jobs(log, closer)
+    has_components = any("+" in logged.job_id for logged in log.jobs)
     return Replica(
         slurm=slurm,
         node_types=builder.node_types(),
@@ -102,7 +103,7 @@ def replica(
         span_s=(log.end_s - log.begin_s) / closer,
         left_out=left_out,
         notes=(*site.notes, *builder.notes, *log.notes),
-        not_modelled=site.not_modelled,
+        not_modelled=(*site.not_modelled, *[HETEROGENEOUS] * has_components),
     )
 
 
