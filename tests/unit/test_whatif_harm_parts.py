@@ -248,6 +248,15 @@ class TestSegments:
         alone = HarmChoices(hours=0.1, has_settings=False)
         assert len(list(planned(made, alone, parts_of(made, alone)))) == 1
 
+    def test_parts_of_a_large_site_are_short(self, tmp_path: Path) -> None:
+        """So that each setting can be tried on one."""
+        made = replace(replica_of(tmp_path), span_s=100 * 3600.0)
+        small = parts_of(made, HarmChoices())
+        nodes = replace(made.slurm, n_nodes=2000, capacities=())
+        large = parts_of(replace(made, slurm=nodes), HarmChoices())
+        assert (small[0].n_blocks, large[0].n_blocks) == (9, 2)
+        assert sum(part.n_blocks for part in large) < sum(part.n_blocks for part in small)
+
     def test_a_setting_in_force_is_not_tried(self) -> None:
         own = Variant(
             slurm=SchedulerSettings(n_nodes=40), policy_values=(("reserve_nodes_per_type", 0),)
