@@ -418,7 +418,7 @@ def small_segment(tmp_path: Path) -> Segment:
     return segment(
         made,
         Variant(slurm=made.slurm, policy_values=(("reserve_nodes_per_type", 0),)),
-        LogPart(from_s=3600.0, n_blocks=2),
+        LogPart(from_s=1800.0, n_blocks=1),
         0,
         worker_start_s=5.0,
         seed=1,
@@ -431,14 +431,14 @@ def test_a_segment_is_played_alike_each_time_and_counts_whole_nodes(tmp_path: Pa
     outcome, again = play_segment(task), play_segment(task)
     assert outcome.blocks == again.blocks
     assert outcome.harvest == again.harvest
-    assert outcome.counted_s == 2400.0
+    assert outcome.counted_s == 1200.0
     cpu = outcome.harvest["cpu"]
-    assert cpu.idle_s == pytest.approx(2 * 2400.0)
-    assert cpu.held_s == pytest.approx(2 * 2400.0, rel=0.01)
+    assert cpu.idle_s == pytest.approx(2 * 1200.0)
+    assert cpu.held_s == pytest.approx(2 * 1200.0, rel=0.01)
     assert cpu.trained_s == pytest.approx(cpu.held_s, rel=0.01)
     gpu = outcome.harvest["gpu:a100:4"]
-    assert gpu.idle_s == 2400.0
-    assert gpu.held_s == pytest.approx(2400.0, rel=0.01)
+    assert gpu.idle_s == 1200.0
+    assert gpu.held_s == pytest.approx(1200.0, rel=0.01)
     assert gpu.held_gpu_s == 4 * gpu.held_s
     assert gpu.trained_gpu_s == 4 * gpu.trained_s
     assert math.isfinite(outcome.cpu_s)
