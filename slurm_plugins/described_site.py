@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from bftrainer.model.generic_resources import by_kind, gpus_of, items_of
@@ -36,11 +36,14 @@ MINUTE_S = 60.0
 LONGEST_INTERVAL_S = 10_800.0
 LONGEST_WINDOW_MIN = 43_200.0
 MOST = 1e9
+MOST_NODES = 65_536
+MOST_PARTITIONS = 1000
+MOST_MEMBERS = 1 << 21  # nodes of all partitions and sets together
 _SHARING_SELECTS = ("select/cons_tres", "select/cons_res")
 _ABSENT = ("FUTURE", "CLOUD")  # node states: it is not there, or only sometimes
 _CLOSED = ("DOWN", "DRAIN", "FAIL")
 _PRINTED = "Configuration data as of"  # the begin of ``scontrol show config``
-_SETTING = re.compile(r'([A-Za-z_][\w/]*)=("[^"]*"|\S*)')
+_SETTING = re.compile(r'(?<![\w/])([A-Za-z_][\w/]{0,63})=("[^"]*"|\S*)')
 _COMMENT = re.compile(r"(?<!\\)#.*")
 _BLOCK = re.compile(r"^(?=(?:NodeName|PartitionName)=)", re.MULTILINE)
 _FREE_TEXT = re.compile(r"\b(?:Reason|Comment|Extra|OS)=.*")
@@ -140,7 +143,11 @@ def read_site(config: str, shown: str = "") -> DescribedSite:
         nodes=tuple(nodes),
         partitions=tuple(partitions),
         scheduler=scheduler,
-        not_modelled=omissions(parts.settings, parts.nodes, parts.partitions),
+        not_modelled=omissions(
+            parts.settings,
+            tuple(_with_defaults(parts.nodes, NODE)),
+            tuple(_with_defaults(parts.partitions, PARTITION)),
+        ),
         notes=(*parts.notes, *left_out),
     )
 
@@ -223,13 +230,15 @@ def _nodes(parts: _Parts) -> tuple[list[DescribedNode], tuple[str, ...]]:
     nodes, closed, absent = list[DescribedNode](), list[str](), list[str]()
     down = {name for record in parts.down for name in expand(record[DOWN])}
     for record in _with_defaults(parts.nodes, NODE):
-        names, state = expand(record[NODE]), record.get("state", "").upper()
+        names = expand(record[NODE], MOST_NODES - len(nodes) - len(closed) - len(absent))
+        state = record.get("state", "").upper()
         if any(word in state for word in _ABSENT):
             absent += names
             continue
         is_closed = any(word in state for word in _CLOSED)
         closed += [name for name in names if is_closed or name in down]
-        nodes += [_node(name, record) for name in names if not is_closed and name not in down]
+        like = _node(record)
+        nodes += [replace(like, name=n) for n in names if not is_closed and n not in down]
     if not nodes:
         raise ParseError("no node is described that can be used")
     sentences = [
@@ -244,13 +253,14 @@ def _nodes(parts: _Parts) -> tuple[list[DescribedNode], tuple[str, ...]]:
     return nodes, tuple(told)
 
 
-def _node(name: str, record: Record) -> DescribedNode:
+def _node(record: Record) -> DescribedNode:
+    """Return a node of a line, without its name."""
     gres = record.get("gres", "")
     if gres in NOTHING:
         gres = ""
     _, node_type = gpus_of(gres)
     return DescribedNode(
-        name=name,
+        name="",
         cpus=_cpus(record),
         memory_mb=max(0, _number(record, "realmemory") - _number(record, "memspeclimit")),
         gpus=tuple((kind, count) for kind, count in by_kind(items_of(gres)).items() if count),
@@ -282,11 +292,16 @@ def _number(record: Record, name: str, otherwise: int = 0) -> int:
 
 
 def _partitions(parts: _Parts, nodes: Sequence[DescribedNode]) -> list[DescribedPartition]:
-    names = [node.name for node in nodes]
+    places = {node.name: place for place, node in enumerate(nodes)}
+    if max(len(parts.partitions), len(parts.node_sets)) > MOST_PARTITIONS:
+        raise ParseError(f"more than {MOST_PARTITIONS:,} partitions or sets of nodes")
     sets = {record[NODE_SET]: _of_set(record, parts.nodes) for record in parts.node_sets}
-    partitions = [
-        _partition(record, names, sets) for record in _with_defaults(parts.partitions, PARTITION)
-    ]
+    partitions, n_members = list[DescribedPartition](), 0
+    for record in _with_defaults(parts.partitions, PARTITION):
+        partitions.append(_partition(record, places, sets))
+        n_members += len(partitions[-1].nodes)
+        if n_members > MOST_MEMBERS:
+            raise ParseError(f"more than {MOST_MEMBERS:,} nodes in all partitions together")
     if not partitions:
         raise ParseError("no partition is described")
     return partitions
@@ -303,12 +318,13 @@ def _of_set(record: Record, nodes: Iterable[Record]) -> tuple[str, ...]:
 
 
 def _partition(
-    record: Record, every: Sequence[str], sets: Mapping[str, Sequence[str]]
+    record: Record, places: Mapping[str, int], sets: Mapping[str, Sequence[str]]
 ) -> DescribedPartition:
+    """Return a partition; ``places``: of the nodes, in Slurm's order."""
     text = record.get("nodes", "")
     members = set[str]()
     if text.upper() == ALL:
-        members = set(every)
+        members.update(places)
     elif text not in NOTHING:
         for word in expand(text):
             members.update(sets.get(word, (word,)))
@@ -316,7 +332,7 @@ def _partition(
     limit = record.get("maxtime", "UNLIMITED")
     return DescribedPartition(
         name=record[PARTITION],
-        nodes=tuple(name for name in every if name in members),
+        nodes=tuple(sorted(members & places.keys(), key=places.__getitem__)),
         tier=_number(record, "prioritytier", _number(record, "priority", 1)),
         is_whole=sharing.startswith("EXCLUSIVE"),
         max_cpus_per_node=_number(record, "maxcpuspernode"),

@@ -17,6 +17,7 @@ MODELLED = frozenset({
     *("default_queue_depth", "batch_sched_delay", "sched_min_interval", "sched_interval"),
 })  # fmt: skip
 WITHOUT_EFFECT = frozenset({"bf_continue"})  # the simulated cycle goes on as it does with it
+PREEMPTION = "Preemption among ordinary jobs, and PreemptExemptTime: only pilots are preempted."
 _NO = frozenset({"NO", "OFF", "NONE", "0", "UNLIMITED", "INFINITE"})
 
 
@@ -37,9 +38,20 @@ def omissions(
     sentences = [text for applies, text in _OF_SETTINGS if applies(settings)]
     sentences += [text for applies, text in _OF_PARTITIONS if any(map(applies, partitions))]
     sentences += [text for applies, text in _OF_NODES if applies(nodes)]
+    if _preempt_each_other(settings, partitions):
+        sentences.append(PREEMPTION)
     if others:
         sentences.append(f"SchedulerParameters has {', '.join(others)}, which have no effect here.")
     return tuple(sentences)
+
+
+def _preempt_each_other(settings: Record, partitions: Iterable[Record]) -> bool:
+    """Return whether jobs of more than one partition, that of pilots, are preempted."""
+    if not _has(settings, "preempttype") or settings["preempttype"] == "preempt/none":
+        return False
+    usual = settings.get("preemptmode", "OFF")
+    modes = [record.get("preemptmode", usual).upper() for record in partitions]
+    return sum(mode not in _NO for mode in modes) > 1
 
 
 def _has(record: Record, name: str) -> bool:
@@ -73,10 +85,6 @@ _OF_SETTINGS: tuple[tuple[Callable[[Record], bool], str], ...] = (
     (
         lambda r: r.get("schedulertype", "sched/backfill") != "sched/backfill",
         "SchedulerType: backfill is simulated, whatever it says.",
-    ),
-    (
-        lambda r: r.get("preempttype", "preempt/none") not in ("preempt/none", "(null)"),
-        "Preemption among ordinary jobs, and PreemptExemptTime: only pilots are preempted.",
     ),
     (
         lambda r: _has(r, "burstbuffertype"),

@@ -53,9 +53,12 @@ HARM_OPTIONS = [
            click.FloatRange(0.0, 3600.0), 5.0, name="worker_start_s"),
     option("--watts-per-node [TYPE=]W", "With --harm: what a node draws; repeat for several types.",
            name="watts", multiple=True),
-    option("--price-per-node-hour", "With --harm.", click.FloatRange(0), name="node_hour"),
-    option("--price-per-gpu-hour", "With --harm.", click.FloatRange(0), name="gpu_hour"),
-    option("--price-per-kwh", "With --harm.", click.FloatRange(0), name="kwh"),
+    option("--price-per-node-hour", "With --harm: what a node-hour would cost elsewhere.",
+           click.FloatRange(0), name="node_hour"),
+    option("--price-per-gpu-hour", "With --harm: what a GPU-hour would cost elsewhere.",
+           click.FloatRange(0), name="gpu_hour"),
+    option("--price-per-kwh", "With --harm: of the energy, with --watts-per-node.",
+           click.FloatRange(0), name="kwh"),
 ]  # fmt: skip
 OWN_NAMES = frozenset({
     *("slurm_conf", "scontrol_file", "cycle_s", "closer", "play_hours", "no_settings"),

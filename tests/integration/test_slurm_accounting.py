@@ -16,13 +16,16 @@ import pytest
 from click.testing import CliRunner
 
 from bftrainer.batch import process
-from bftrainer.batch.traces import ReadOptions, read_trace
+from bftrainer.batch.traces import ReadOptions, read_trace, sacct_jobs
+from bftrainer.batch.traces.sacct_jobs import read_jobs
 from bftrainer.cli.main import cli
 from bftrainer.journal.projection import JournalEntry, PilotState
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.lab.demo.watch import collect
+from bftrainer.lab.harm.replica import share_of
 from bftrainer.model.trainer import TrainerSpec
 from milp.problem import Curve
+from slurm_plugins.described_site import read_site
 from slurm_plugins.testcluster import FAST_CYCLE, ClusterConfig, SlurmTestCluster, accounting
 from slurm_plugins.testcluster.workload import WorkloadItem, WorkloadRun
 from tests.integration.daemon_scripts import SLOW, trainer_spec
@@ -68,13 +71,15 @@ def cluster() -> Iterator[SlurmTestCluster]:
         yield running
 
 
-def export(cluster: SlurmTestCluster, path: Path, n_jobs: int, since_s: float) -> Path:
+def export(
+    cluster: SlurmTestCluster, path: Path, n_jobs: int, since_s: float, columns: str = COLUMNS
+) -> Path:
     """Write what sacct says since then, once it knows the end of so many ordinary jobs."""
     env = {**cluster.env, "PATH": os.environ["PATH"], "SLURM_TIME_FORMAT": "%s", "TZ": "UTC0"}
     since = datetime.fromtimestamp(math.floor(since_s), UTC).strftime("%Y-%m-%dT%H:%M:%S")
     argv = (
         *("sacct", "--allusers", "--duplicates", "--allocations", "--parsable2"),
-        *("--starttime", since, "--format", COLUMNS),
+        *("--starttime", since, "--format", columns),
     )
 
     def everything() -> str:
@@ -95,6 +100,28 @@ def run_script(cluster: SlurmTestCluster, items: Sequence[WorkloadItem]) -> tupl
     ended = [r.ended_s for r in run.records() if r.ended_s is not None]
     assert len(started) == len(ended) == len(items)
     return min(started), max(ended)
+
+
+def test_the_cluster_is_described_alike_by_its_file_and_by_scontrol(
+    cluster: SlurmTestCluster, tmp_path: Path
+) -> None:
+    """As ``whatif --harm`` reads them, with a job of which sacct tells size and priority."""
+    since_s = time.time()
+    cluster.submit(n_nodes=2, duration_s=1)
+    shown = [cluster.command("scontrol", "show", what).stdout for what in ("node", "partition")]
+    by_scontrol = read_site(cluster.command("scontrol", "show", "config").stdout, "".join(shown))
+    by_file = read_site(cluster.config.slurm_conf.read_text())
+    assert by_scontrol.nodes == by_file.nodes
+    assert len(by_file.nodes) == N_NODES
+    assert by_scontrol.partitions == by_file.partitions
+    assert by_scontrol.scheduler == by_file.scheduler
+    columns = sacct_jobs.COMMAND.rpartition(" ")[2]
+    file = export(cluster, tmp_path / "sacct.txt", 1, since_s, columns)
+    (job,) = read_jobs(file, ReadOptions(ignored=("bf",))).jobs
+    assert (job.n_nodes, job.partition) == (2, "batch")
+    assert job.priority is not None
+    assert share_of(job.tres, job.n_nodes, has_memory=False).cpus >= 1
+    assert job.end_s - job.start_s == pytest.approx(1.0, abs=2 * RESOLUTION_S)
 
 
 @pytest.mark.long

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from bftrainer.model.hostlist import ParseError
 from slurm_plugins.described_site import DescribedSite, read_site
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "slurm"
+NODE_LINE = "NodeName=n1 CPUTot=4 CPUEfctv=4 RealMemory=1000 State=IDLE\n"
 
 CONF = """\
 # the site
@@ -127,6 +132,28 @@ def test_what_scontrol_shows_is_read_alike() -> None:
     assert not scheduler.has_epilog
     assert scheduler.is_least_loaded_first
     assert "such as n2" in shown.notes[0]
+
+
+@pytest.mark.parametrize("release", ["22.05", "23.11", "25.05", "25.11", "26.05"])
+def test_what_real_releases_show_is_read(release: str) -> None:
+    """Recorded of test clusters, in which only the pilots' partition is preempted."""
+    recorded = FIXTURES / release
+    config = (recorded / "config.txt").read_text()
+    found = site(config, NODE_LINE + (recorded / "partitions.txt").read_text())
+    by_name = {partition.name: partition for partition in found.partitions}
+    assert (by_name["batch"].tier, by_name["batch"].max_time_s) == (10, 86_400.0)
+    assert by_name["bf"].tier == 1
+    assert found.scheduler.bf_interval_s == 2.0
+    assert found.scheduler.are_nodes_shared
+    assert not any("Preemption" in sentence for sentence in found.not_modelled)
+
+
+def test_preemption_among_ordinary_jobs_is_told() -> None:
+    lines = "PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE\nNodeName=n1\n"
+    two = "PartitionName=a Nodes=n1\nPartitionName=b Nodes=n1 PreemptMode=OFF\n"
+    assert site(lines + two).not_modelled == ()
+    told = site(lines + two.replace(" PreemptMode=OFF", "")).not_modelled
+    assert "Preemption among ordinary jobs" in told[0]
 
 
 def test_scontrols_nodes_go_before_those_of_slurm_conf() -> None:

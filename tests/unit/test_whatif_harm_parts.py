@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from _bench.whatif_harm import sites
+from bench_whatif_harm import QUICK, QUICK_DAYS
 
 from bftrainer.batch.traces.sacct_jobs import JobLog, read_jobs
 from bftrainer.batch.traces.text import ReadOptions, TraceError
@@ -145,6 +148,21 @@ class TestReplica:
         assert [job.start_s for job in closer.jobs] == [0.0, 595.0, 695.0]
         assert closer.span_s == 15_000.0
 
+    def test_jobs_beside_the_time_that_is_played_are_none_of_it(self, tmp_path: Path) -> None:
+        log = replace(log_of(tmp_path), begin_s=T + 1650.0, end_s=T + 5000.0)
+        made = replica(read_site(CONF), log, cycle_s=0.5, ignored=("bf",))
+        assert [(job.start_s, job.end_s) for job in made.jobs] == [
+            (-1650.0, 18_350.0),
+            (-950.0, 50.0),
+        ]
+        assert made.left_out == ()
+
+    def test_components_of_heterogeneous_jobs_are_told(self, tmp_path: Path) -> None:
+        assert not any("Hetero" in line for line in replica_of(tmp_path).not_modelled)
+        log = log_of(tmp_path, LOG.replace("\n7|", "\n7+0|"))
+        made = replica(read_site(CONF), log, cycle_s=0.5, ignored=("bf",))
+        assert "Heterogeneous jobs" in made.not_modelled[-1]
+
     def test_like_nodes_that_are_given_whole_have_no_capacities(self, tmp_path: Path) -> None:
         conf = CONF.replace("cons_tres", "linear").replace("Gres=gpu:a100:4", "")
         made = replica_of(tmp_path, conf)
@@ -229,6 +247,15 @@ class TestSegments:
         }
         alone = HarmChoices(hours=0.1, has_settings=False)
         assert len(list(planned(made, alone, parts_of(made, alone)))) == 1
+
+    def test_parts_of_a_large_site_are_short(self, tmp_path: Path) -> None:
+        """So that each setting can be tried on one."""
+        made = replace(replica_of(tmp_path), span_s=100 * 3600.0)
+        small = parts_of(made, HarmChoices())
+        nodes = replace(made.slurm, n_nodes=2000, capacities=())
+        large = parts_of(replace(made, slurm=nodes), HarmChoices())
+        assert (small[0].n_blocks, large[0].n_blocks) == (9, 2)
+        assert sum(part.n_blocks for part in large) < sum(part.n_blocks for part in small)
 
     def test_a_setting_in_force_is_not_tried(self) -> None:
         own = Variant(
@@ -363,18 +390,35 @@ def test_a_setting_is_compared_on_the_parts_on_which_it_was_tried(tmp_path: Path
     as_is, other = told.settings
     assert (as_is.setting, as_is.held_node_hours, as_is.jobs) == ("", 48.0, 20)  # part 1 alone
     assert as_is.added.mean_s == pytest.approx(0.1)
+    assert (as_is.hours, other.hours) == (1.0, 1.0)
     assert (other.setting, other.value, other.held_node_hours) == ("min_gap_s", "2", 24.0)
     assert other.added.mean_s == pytest.approx(2.0)
     assert told.everybody.jobs == 60
     assert told.hours == 3.0
 
 
+@pytest.mark.parametrize("name", ["whole", "gpus", "mixed"])
+def test_the_drawn_sites_of_the_benchmark_fit_their_logs(name: str, tmp_path: Path) -> None:
+    site = QUICK[name]()
+    conf, log = sites.write(site, tmp_path)
+    begin_s = sites.EPOCH_S
+    options = ReadOptions(start_s=begin_s, end_s=begin_s + site.hours * 3600.0)
+    made = replica(read_site(conf.read_text()), read_jobs(log, options), cycle_s=0.5)
+    assert made.left_out == ()
+    assert (*made.notes, *made.not_modelled) == ()
+    assert len(made.jobs) > 10
+    assert made.span_s == QUICK_DAYS * 86_400.0
+    shares = {job.spec.share is not None for job in made.jobs}
+    assert shares == {"whole": {False}, "gpus": {True}, "mixed": {False, True}}[name]
+    assert all(0.0 <= job.spec.submit_s <= job.start_s for job in made.jobs)
+
+
 def small_segment(tmp_path: Path) -> Segment:
     made = replica_of(tmp_path)
     return segment(
         made,
-        Variant(slurm=made.slurm),
-        LogPart(from_s=3600.0, n_blocks=2),
+        Variant(slurm=made.slurm, policy_values=(("reserve_nodes_per_type", 0),)),
+        LogPart(from_s=1800.0, n_blocks=1),
         0,
         worker_start_s=5.0,
         seed=1,
@@ -382,15 +426,19 @@ def small_segment(tmp_path: Path) -> Segment:
 
 
 def test_a_segment_is_played_alike_each_time_and_counts_whole_nodes(tmp_path: Path) -> None:
-    """Job 7 has two of the five nodes; bftrainer leaves one idle node of each type alone."""
+    """Job 7 has two of the five nodes; without a reserve bftrainer holds all others."""
     task = small_segment(tmp_path)
     outcome, again = play_segment(task), play_segment(task)
     assert outcome.blocks == again.blocks
     assert outcome.harvest == again.harvest
-    assert outcome.counted_s == 2400.0
+    assert outcome.counted_s == 1200.0
     cpu = outcome.harvest["cpu"]
-    assert cpu.idle_s == pytest.approx(2 * 2400.0)
-    assert cpu.held_s == pytest.approx(2400.0, rel=0.01)
+    assert cpu.idle_s == pytest.approx(2 * 1200.0)
+    assert cpu.held_s == pytest.approx(2 * 1200.0, rel=0.01)
     assert cpu.trained_s == pytest.approx(cpu.held_s, rel=0.01)
-    assert outcome.harvest["gpu:a100:4"].held_s == 0.0
+    gpu = outcome.harvest["gpu:a100:4"]
+    assert gpu.idle_s == 1200.0
+    assert gpu.held_s == pytest.approx(1200.0, rel=0.01)
+    assert gpu.held_gpu_s == 4 * gpu.held_s
+    assert gpu.trained_gpu_s == 4 * gpu.trained_s
     assert math.isfinite(outcome.cpu_s)

@@ -61,7 +61,7 @@ class Told:
 
     @property
     def found(self) -> HarmFindings:
-        """What was measured."""
+        """The figures of the segments."""
         return self.study.findings
 
 
@@ -277,8 +277,8 @@ def _settings_section(found: HarmFindings) -> Iterator[Section]:
         for effect in found.settings
     ]
     text = (
-        f"{counted(as_is.jobs, 'job')} of all partitions were submitted in these blocks. They are "
-        "the same for all settings, so that changes are more certain than the figures themselves."
+        f"Each setting is played for the same {as_is.hours:.1f} h, in which {as_is.jobs:,} jobs "
+        "were submitted. Changes are more certain than the figures themselves."
     )
     yield Section(
         title="Which settings change it: one at a time, on fewer blocks",
@@ -319,21 +319,23 @@ def assumptions(told: Told) -> Iterator[str]:
         "bftrainer, without it, and without it again with backfill in another phase (by chance). "
         "A delay that goes on into the next block counts there only if bftrainer causes it anew."
     )
+    scale = "nothing is rescaled"
+    if told.closer != 1.0:
+        scale = f"submissions are drawn closer together by {told.closer:g} (--scale-load)"
     yield (
-        f"Nothing is rescaled: {counted(slurm.n_nodes, 'node')}, {len(replica.jobs):,} jobs, "
-        f"bf_interval {slurm.bf_interval_s:g} s, bf_max_job_test {slurm.bf_max_job_test}, "
+        f"The site has {counted(slurm.n_nodes, 'node')} and {len(replica.jobs):,} jobs; {scale}. "
+        f"bf_interval is {slurm.bf_interval_s:g} s, bf_max_job_test {slurm.bf_max_job_test}, "
         f"bf_window {slurm.bf_window_s / MINUTE_S:g} min, bf_resolution "
         f"{slurm.bf_resolution_s:g} s."
-        if told.closer == 1.0
-        else f"Submissions are drawn closer together by {told.closer:g} (--scale-load)."
     )
     yield (
         f"A cycle of backfill takes {told.cycle_s:g} s (--bf-cycle); neither slurm.conf nor sacct "
         "tells it, sdiag does."
     )
     yield (
-        "There is always enough to train, and the hook of bftrainer is installed. An agent "
-        f"connects 3 s after its pilot starts, a worker begins {choices.worker_start_s:g} s later."
+        "There is always enough to train on each type of nodes, and the hook of bftrainer is "
+        "installed. An agent connects 3 s after its pilot starts, a worker begins "
+        f"{choices.worker_start_s:g} s later."
     )
     values = ", ".join(f"{key} {value}" for key, value in sorted(choices.policy_values.items()))
     yield f"The policy's settings are the defaults{f', but {values}' if values else ''}."

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from bftrainer.lab.harm.segments import Segment
+from bftrainer.lab.harm.typed_core import TypedCore
 from bftrainer.lab.site.arms import Span, alone, idle_spans
 from bftrainer.lab.site.machine import Machine, Preemptable, SiteJob
 from bftrainer.lab.site.scheduler import Backfill, MainScheduler
@@ -102,7 +103,12 @@ def play_segment(segment: Segment) -> SegmentOutcome:
     """Play a segment."""
     began_s = time.process_time()
     machine = Machine(segment.slurm)
-    core = Core(machine, start_s=segment.worker_start_s, policy_values=dict(segment.policy_values))
+    core = TypedCore(
+        machine,
+        segment.node_types,
+        start_s=segment.worker_start_s,
+        policy_values=dict(segment.policy_values),
+    )
     sidecar = NotedSidecar(machine, hello_s=HELLO_S, core=core)
     MainScheduler(machine)
     backfill = Backfill(machine, sidecar.know)

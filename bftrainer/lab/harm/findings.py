@@ -64,6 +64,7 @@ class SettingEffect:
 
     setting: str  # the key of the policy, or the item of SchedulerParameters; "" as it is
     value: str  # tried
+    hours: float  # of the site's time, that were counted
     held_node_hours: float  # a day
     trained_node_hours: float  # a day
     jobs: int  # submitted in the blocks
@@ -248,6 +249,7 @@ def _effects(outcomes: Sequence[SegmentOutcome], seed: int) -> Iterable[SettingE
         yield SettingEffect(
             setting=setting,
             value=value,
+            hours=counted_h,
             held_node_hours=_per_day([h.held_s for h in harvests], counted_h),
             trained_node_hours=_trained_h(harvests, counted_h),
             jobs=sum(wait.jobs for wait in waits),

@@ -21,7 +21,7 @@ from bftrainer.model.hostlist import ParseError
 from slurm_plugins.described_site import DescribedNode, DescribedPartition, DescribedSite
 from slurm_plugins.parse import memory_mb_of
 
-MINUTE_S = 60.0
+HETEROGENEOUS = "Heterogeneous jobs: each component starts as soon as it fits."
 NO_LIMIT_S = 30 * 86_400.0  # stands for no limit: backfill plans no further
 
 
@@ -94,6 +94,7 @@ def replica(
     builder = _Builder(site, ignored)
     slurm = builder.slurm(cycle_s)
     jobs, left_out = builder.jobs(log, closer)
+    has_components = any("+" in logged.job_id for logged in log.jobs)
     return Replica(
         slurm=slurm,
         node_types=builder.node_types(),
@@ -102,7 +103,7 @@ def replica(
         span_s=(log.end_s - log.begin_s) / closer,
         left_out=left_out,
         notes=(*site.notes, *builder.notes, *log.notes),
-        not_modelled=site.not_modelled,
+        not_modelled=(*site.not_modelled, *[HETEROGENEOUS] * has_components),
     )
 
 
@@ -188,6 +189,8 @@ class _Builder:
         fitting = _Fitting(self._site, self.nodes)
         first_of = dict[str, int]()
         for logged in log.jobs:
+            if logged.end_s <= log.begin_s or logged.eligible_s >= log.end_s:
+                continue  # beside the time that is played
             partition = self._of_name.get(logged.partition)
             if partition is None and len(self._partitions) == 1 and not logged.partition:
                 partition = self._partitions[0]
@@ -281,7 +284,7 @@ def _played(logged: AccountedJob, begin_s: float, closer: float, limit_s: float)
 
 
 class _Fitting:
-    """Whether the site has room for a job when it is empty."""
+    """The room that the empty site has for jobs."""
 
     def __init__(self, site: DescribedSite, nodes: Sequence[DescribedNode]) -> None:
         self._of_name: Mapping[str, DescribedNode] = {node.name: node for node in nodes}

@@ -81,9 +81,9 @@ def block_s(slurm: SchedulerSettings) -> float:
 
 
 def stretches(
-    span_s: float, slurm: SchedulerSettings, hours: float, seed: int
+    span_s: float, slurm: SchedulerSettings, hours: float, seed: int, most_blocks: int = BLOCKS
 ) -> tuple[LogPart, ...]:
-    """Return the parts of a span that make about so many hours of blocks.
+    """Return the parts of a span that make about so many hours of blocks, so many each at most.
 
     Raises:
         UsageError: BFT-4146, the span is too short.
@@ -98,7 +98,7 @@ def stretches(
             "Export a week of accounting, or name the time of the export with --start and --end.",
             exit_code=ExitCode.VALIDATION_FAILED,
         )
-    n_blocks = min(BLOCKS, n_all)
+    n_blocks = max(LEAST_BLOCKS, min(most_blocks, n_all))
     each_s = (n_blocks + 1) * length_s
     room_s = span_s - LEAST_WARM_S
     wanted = max(1, round(hours * 3600.0 / (n_blocks * length_s)))

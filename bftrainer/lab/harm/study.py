@@ -14,6 +14,7 @@ from bftrainer.lab.harm.experiment import play_segment
 from bftrainer.lab.harm.findings import HarmFindings, findings
 from bftrainer.lab.harm.replica import Replica
 from bftrainer.lab.harm.segments import (
+    BLOCKS,
     LogPart,
     Segment,
     Variant,
@@ -27,7 +28,7 @@ from bftrainer.lab.site.machine import SchedulerSettings
 from bftrainer.site.policy.model import SitePolicy
 
 BUDGET_S = 330.0  # of processor time
-OWN_SHARE = 0.6  # of it for the settings as they are, if others are tried
+OWN_SHARE = 0.5  # of it for the settings as they are, if others are tried
 # Processor time of a simulated hour (measured: 64 to 100 nodes, 80 to 95 jobs an hour, of which 4
 # to 35 wait).
 RECHECKS, PER_JOB = 720.0, 5.0  # decisions an hour, and more for each job
@@ -35,6 +36,7 @@ RECHECKS, PER_JOB = 720.0, 5.0  # decisions an hour, and more for each job
 DECISION_S, NODE_S, QUEUED_S = 1.2e-3, 1.25e-5, 7e-5
 SHARED = 1.2  # times as long where nodes are shared
 HOUR_S = 3600.0
+N_VARIANTS = 8  # settings that are tried, at most
 MORE_RESERVE = 20  # one more idle node is kept for so many nodes
 
 
@@ -112,13 +114,16 @@ def _counted(replica: Replica, stretch: LogPart) -> Span:
 
 def parts_of(replica: Replica, choices: HarmChoices) -> tuple[LogPart, ...]:
     """Return the parts of the log that are played; raises ``UsageError``: it is too short."""
-    hours = choices.hours
+    hours, most_blocks, cost_s = choices.hours, BLOCKS, hour_cost_s(replica)
+    budget_s = BUDGET_S
+    if choices.has_settings:
+        budget_s *= OWN_SHARE
+        each_s = (BUDGET_S - budget_s) / N_VARIANTS
+        block_cost_s = cost_s * block_s(replica.slurm) / HOUR_S
+        most_blocks = min(BLOCKS, int(each_s / block_cost_s) - 1)  # one is the lead-in
     if hours is None:
-        budget_s = BUDGET_S
-        if choices.has_settings:
-            budget_s *= OWN_SHARE
-        hours = budget_s / hour_cost_s(replica)
-    return stretches(replica.span_s, replica.slurm, hours, choices.seed)
+        hours = budget_s / cost_s
+    return stretches(replica.span_s, replica.slurm, hours, choices.seed, most_blocks)
 
 
 def planned(replica: Replica, choices: HarmChoices, parts: Sequence[LogPart]) -> Iterator[Segment]:

@@ -37,6 +37,7 @@ SchedulerParameters=bf_interval=30,bf_max_job_test=500
 Epilog=/etc/slurm/epilog
 """
 LOAD = 0.85  # of what there is; more would let the queue grow for a week
+GPU_LOAD = 0.65  # whole nodes are rarely free among small jobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +153,7 @@ def _small(part: Part, span_s: float, seed: int) -> Iterator[JobSpec]:
     """Yield jobs of some GPUs of a node, or of whole nodes."""
     chance = random.Random(f"gpus {seed}")  # noqa: S311 - a workload, not a secret
     n_gpus = part.capacity.n_gpus
-    wanted_s = LOAD * part.count * n_gpus * span_s
+    wanted_s = GPU_LOAD * part.count * n_gpus * span_s
     number = 0
     while wanted_s > 0.0:
         number += 1

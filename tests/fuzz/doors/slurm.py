@@ -9,11 +9,13 @@ from pathlib import Path
 from hypothesis.strategies import SearchStrategy
 
 from bftrainer.decide.queue.models import PrintedQueue
+from bftrainer.lab.harm.replica import share_of
 from bftrainer.model.census import census_of
 from bftrainer.model.cluster import Partition, meets, rule_of
 from bftrainer.model.generic_resources import gpus_of
 from bftrainer.model.hostlist import ParseError, expand
 from slurm_plugins import doctor, job_requests, parse, states
+from slurm_plugins.described_site import read_site
 from slurm_plugins.fields import ways_of, whole
 from slurm_plugins.gres import gpus_left, gpus_needed
 from slurm_plugins.hook.lines import announcement
@@ -133,6 +135,25 @@ def _said(text: str) -> None:
         announcement(line, 1, 4)
 
 
+def _described(text: str) -> None:
+    """Read it as slurm.conf, and as what scontrol shows; nodes have what is left for jobs."""
+    text = text[:20_000]  # the administrator's own file may be long
+    for words in ((text,), (_DESCRIBED, text)):
+        try:
+            site = read_site(*words)
+        except ParseError:
+            continue
+        assert site.nodes
+        assert all(node.cpus >= 0 and node.memory_mb >= 0 for node in site.nodes)
+        assert all(set(p.nodes) <= {node.name for node in site.nodes} for p in site.partitions)
+
+
+def _resources(text: str) -> None:
+    share = share_of(text, 3, has_memory=True)
+    assert share.cpus >= 1
+    assert min(share.memory_mb, share.gpus) >= 0
+
+
 def _door(
     name: str, call: Callable[[str], object], inputs: SearchStrategy[str], *, refuses: bool = False
 ) -> Door:
@@ -147,6 +168,15 @@ _LINES = texts(
 _GRES_USED = texts(
     "gpu:(null):2(IDX:0-1),shard:a100:5(3/4,2/4,-/4)", "gres/gpu=1,gres/gpu:a100=1", "mps:1K"
 )
+_DESCRIBED = """\
+SchedulerParameters=bf_interval=60,bf_window=2880
+NodeName=DEFAULT Sockets=2 CoresPerSocket=16 RealMemory=256000
+NodeName=n[01-03,05] CoreSpecCount=2 Weight=5 Gres=gpu:a100:4(S:0-1)
+NodeSet=some Nodes=n[01-02]
+PartitionName=batch Nodes=some OverSubscribe=EXCLUSIVE MaxTime=1-00:00:00
+"""
+_SHOWN = "NodeName=n1 CPUEfctv=4 CPUTot=4 State=IDLE\nPartitionName=b Nodes=n1 PriorityTier=2\n"
+_RESOURCES = texts("cpu=9,gres/gpu=4,gres/gpu:a100=4,mem=3G,node=2", "mem=500M")
 _VALUES = texts("2-03:04:05", "1795165335", "2026-11-20T09:02:15", "1.50G", "500M", "12+", "3-00")
 
 DOORS = (
@@ -165,6 +195,8 @@ DOORS = (
     ),
     _door("slurm-cycle", parse.backfill_stats, _recorded("busy.sdiag", "idle.sdiag"), refuses=True),
     _door("slurm-config", _configured, _recorded("config"), refuses=True),
+    _door("slurm-description", _described, texts(_DESCRIBED, _SHOWN)),
+    _door("slurm-resources", _resources, _RESOURCES, refuses=True),
     _door("slurm-doctor", _advised, _recorded("config")),
     _door("slurm-value", _value, _VALUES),
     _door("slurm-state", _state, texts("idle*", "MIXED-", "PENDING", "down~*")),

@@ -1,0 +1,80 @@
+"""The decision beside a site of several types of nodes: a trainer for each type.
+
+A trainer uses one type of node at a time. So that no type is without one, each type has a trainer
+of its own, that asks for a feature that its nodes have in the looks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from bftrainer.lab.harm.replica import NodeType
+from bftrainer.lab.site.machine import Machine
+from bftrainer.lab.site.sidecar import EPOCH_S, Core
+from bftrainer.lab.site.timeline import positions
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
+
+
+class TypedCore(Core):
+    """The decision, with a trainer on each type of nodes."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        node_types: Sequence[NodeType],
+        *,
+        start_s: float,
+        policy_values: Mapping[str, Any],
+    ) -> None:
+        """``start_s``: of a worker, until its first step."""
+        super().__init__(machine, start_s=start_s, policy_values=policy_values)
+        self._types = {
+            f"n{node:05d}": number
+            for number, kind in enumerate(node_types)
+            for node in positions(kind.nodes)
+        }
+        self._looked: dict[Any, Any] = {}  # a node of a look -> the same with its feature
+        self._trainers = tuple(
+            _trainer(number, kind.n_nodes) for number, kind in enumerate(node_types)
+        )
+
+    def look(self) -> Any:
+        """Return what a look shows now, with a feature for each type."""
+        snapshot, known = super().look(), self._looked
+        self._looked = {
+            node: known.get(node) or dataclasses.replace(node, features=(self._feature(node),))
+            for node in snapshot.nodes
+        }
+        return dataclasses.replace(snapshot, nodes=tuple(self._looked.values()))
+
+    def _feature(self, node: Any) -> str:
+        return _feature(self._types[node.name])
+
+    def _training(self, held: AbstractSet[str]) -> Mapping[str, str]:
+        """Return the trainer on each node: that of its type."""
+        return self._started({name: _name(self._types[name]) for name in held})
+
+
+def _feature(number: int) -> str:
+    return f"type{number}"
+
+
+def _name(number: int) -> str:
+    return f"t{number + 1}"
+
+
+def _trainer(number: int, n_nodes: int) -> TrainerRecord:
+    spec = TrainerSpec(
+        name=_name(number),
+        user="b",
+        script="/dev/null",
+        n_min=1,
+        n_max=n_nodes,
+        constraint=_feature(number),
+    )
+    return TrainerRecord(
+        trainer_id=_name(number), spec=spec, state=TrainerState.RUNNING, submitted_s=EPOCH_S
+    )
