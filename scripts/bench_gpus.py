@@ -15,6 +15,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 
@@ -25,6 +26,7 @@ from _bench.gpus import arms, measures
 from _bench.gpus.measures import ArmRun
 from _bench.waiting import BenchError
 
+Predictions = list[tuple[ArmRun, ArmRun]]  # of a seed: without bftrainer, with whole nodes
 MINUTE_S = 60.0
 HOUR_S = 3600.0
 SPAN_S = 600.0
@@ -42,7 +44,8 @@ def measure(arguments: argparse.Namespace, measured: Measured) -> None:
     for runs in by_seed:
         without = runs["without"]
         predictions.append(arms.predict(without.span_s, arguments.load, without.seed))
-        _tabulate_lent(without.seed, [*runs.values(), *predictions[-1]], measured)
+        first, *_ = predictions[-1]
+        _tabulate_lent(without.seed, [*runs.values(), *first], measured)
         _tabulate_noticed(without.seed, runs, measured)
     _tabulate_harm(by_seed, predictions, measured)
     if all("whole" in runs for runs in by_seed):
@@ -132,7 +135,7 @@ def _tabulate_noticed(seed: int, runs: dict[str, ArmRun], measured: Measured) ->
 
 def _tabulate_harm(
     by_seed: Sequence[dict[str, ArmRun]],
-    predictions: Sequence[tuple[ArmRun, ArmRun]],
+    predictions: Sequence[Predictions],
     measured: Measured,
 ) -> None:
     pairs = {
@@ -140,7 +143,10 @@ def _tabulate_harm(
         for arm in by_seed[0]
         if arm != "without"
     }
-    pairs["whole, predicted"] = list(predictions)
+    pairs["again, predicted"] = [
+        (before, after) for of_seed in predictions for (before, _), (after, _) in pairwise(of_seed)
+    ]
+    pairs["whole, predicted"] = _all_of(predictions)
     rows = []
     for arm, of_arm in pairs.items():
         added = measures.added_wait(of_arm)
@@ -157,14 +163,18 @@ def _tabulate_harm(
     measured.table(title, ("arm", "mean", "95% interval"), rows, left=1)
 
 
+def _all_of(predictions: Sequence[Predictions]) -> Predictions:
+    return [pair for of_seed in predictions for pair in of_seed]
+
+
 def _compare(
     by_seed: Sequence[dict[str, ArmRun]],
-    predictions: Sequence[tuple[ArmRun, ArmRun]],
+    predictions: Sequence[Predictions],
     measured: Measured,
 ) -> None:
     """Hold the simulated site's predictions for whole nodes against the real clusters."""
     real = measures.added_wait([(runs["without"], runs["whole"]) for runs in by_seed])
-    simulated = measures.added_wait(list(predictions))
+    simulated = measures.added_wait(_all_of(predictions))
     beyond_s = max(real.low - simulated.mean, simulated.mean - real.high, 0.0)
     measured.at_most(
         "added wait with whole nodes, predicted, outside of the measured interval",
@@ -173,7 +183,7 @@ def _compare(
         note=f"{simulated.mean:+.2f} s, measured {real.low:+.2f} to {real.high:+.2f}",
     )
     lent = fmean(measures.idle_of(runs["whole"]).lent_share for runs in by_seed)
-    predicted_lent = fmean(measures.idle_of(run).lent_share for _, run in predictions)
+    predicted_lent = fmean(measures.idle_of(run).lent_share for _, run in _all_of(predictions))
     measured.at_most(
         "lent with whole nodes, of the idle GPU time, predicted and measured apart",
         100.0 * abs(lent - predicted_lent),

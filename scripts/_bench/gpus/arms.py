@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import shutil
 import tempfile
 import threading
@@ -40,6 +41,8 @@ BF_INTERVAL_S = 5
 PHASE = 0.4  # of that interval, after the begin of a cycle
 TYPICAL_RUN_S = 20.0
 N_TRAINERS = 3
+N_PREDICTIONS = 6  # of each seed
+SUBMITTING_S = 0.2  # within which a submission reaches the scheduler
 SETTLE_S = 300.0  # for all arms to be ready
 DRAIN_S = 400.0  # after the last submission, for the last job
 # The policy of the administrators' hour: gaps are a minute long here, not an hour.
@@ -116,20 +119,29 @@ def workload(span_s: float, load: float, seed: int) -> tuple[WorkloadItem, ...]:
     )
 
 
-def predict(span_s: float, load: float, seed: int) -> tuple[ArmRun, ArmRun]:
-    """Return the jobs of a seed on the simulated site: without bftrainer, and with whole nodes."""
+def predict(span_s: float, load: float, seed: int) -> list[tuple[ArmRun, ArmRun]]:
+    """Return the jobs of a seed on the simulated site: without bftrainer, and with whole nodes.
+
+    Several times, each with the submissions a little later, as they are on real clusters: what one
+    of them shows may be chance, as it may be there.
+    """
     capacity = NodeCapacity(cpus=CPUS_PER_NODE, memory_mb=MEMORY_MB, gpus=(("", GPUS_PER_NODE),))
     slurm = predicted.settings_of(
         n_nodes=N_NODES, capacity=capacity, bf_interval_s=BF_INTERVAL_S, phase=PHASE
     )
-    items = workload(span_s, load, seed)
-    play_arm = partial(
-        predicted.play, items, slurm, seed=seed, span_s=span_s, gpus_per_node=GPUS_PER_NODE
-    )
-    return (
-        play_arm(arm="without, predicted"),
-        play_arm(arm="whole, predicted", policy_values=POLICY),
-    )
+    chance = random.Random(seed)  # noqa: S311 - a workload, not a secret
+    pairs = []
+    for _ in range(N_PREDICTIONS):
+        items = [
+            item.model_copy(update={"at_s": item.at_s + chance.uniform(0.0, SUBMITTING_S)})
+            for item in workload(span_s, load, seed)
+        ]
+        play_arm = partial(
+            predicted.play, items, slurm, seed=seed, span_s=span_s, gpus_per_node=GPUS_PER_NODE
+        )
+        without = play_arm(arm="without, predicted")
+        pairs.append((without, play_arm(arm="whole, predicted", policy_values=POLICY)))
+    return pairs
 
 
 def _play(
