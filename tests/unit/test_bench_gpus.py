@@ -10,6 +10,7 @@ import sys
 from datetime import datetime
 from pathlib import Path
 
+import bench_gpus
 import pytest
 from _bench import choosing
 from _bench.gpus import controller_log, measures, predicted
@@ -182,6 +183,5 @@ def test_kept_runs_are_judged_again(tmp_path: Path) -> None:
     assert "two runs without bftrainer, mean wait apart" in done.stdout, done.stdout + done.stderr
     assert done.returncode == 0
     kept.write_text("{}")
-    done = subprocess.run(bench, capture_output=True, text=True, check=False)
-    assert "has no runs of this benchmark" in done.stdout
-    assert done.returncode == 1
+    with pytest.raises(BenchError, match="has no runs of this benchmark"):
+        bench_gpus._kept(kept)
