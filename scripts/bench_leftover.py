@@ -10,8 +10,9 @@ How the jobs are drawn: a week of the log, another one with each seed, is drawn 
 until it asks for the wanted share of all GPU-seconds, counted as if each job started when it is
 submitted. Jobs of at most as many GPUs as a node has share nodes, with CPUs and memory in
 proportion; larger ones take whole nodes. The log has no limits: they are drawn, 2 to 5 times the
-run time. Two days before the week the simulation begins with the jobs that would run then. The log
-is sought in BFTRAINER_DATA; without it, nothing is measured.
+run time. Two days before the week the simulation begins with the jobs that would run then. Nodes
+are fragmented only after days, so that ``--quick`` shows no more than that all works. The log is
+sought in BFTRAINER_DATA; without it, nothing is measured.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from statistics import fmean
 
 from _bench.benchmark import Benchmark, Measured, note
 from _bench.leftover import philly, runs
-from _bench.leftover.philly import DAY_S, Demand
-from _bench.leftover.runs import Outcome, Task
+from _bench.leftover.philly import DAY_S, WeekDemand
+from _bench.leftover.runs import WeekOutcome, WeekRun
 from _bench.leftover.split import together
 
 DATA_VARIABLE = "BFTRAINER_DATA"
@@ -45,7 +46,7 @@ CALCULATED_LOAD = 0.90
 CALCULATED_SHARES = {8: 0.74, 4: 0.46}
 PLACEMENTS = {False: "packed", True: "spread"}
 Key = tuple[int, float, bool]  # GPUs of a node, load, is spread
-Found = Mapping[Key, Sequence[Outcome]]
+Played = Mapping[Key, Sequence[WeekOutcome]]
 
 
 def measure(arguments: argparse.Namespace, measured: Measured) -> None:
@@ -56,7 +57,7 @@ def measure(arguments: argparse.Namespace, measured: Measured) -> None:
         measured.results["skipped"] = why
         measured.tables.append(f"Nothing is measured: {why}.")
         return
-    played: dict[Key, list[Outcome]] = {}
+    played: dict[Key, list[WeekOutcome]] = {}
     for task, outcome in runs.run(_tasks(arguments), log, arguments.processes):
         demand = task.demand
         note(
@@ -69,17 +70,18 @@ def measure(arguments: argparse.Namespace, measured: Measured) -> None:
             {**asdict(demand), "is_spread": task.is_spread, **asdict(outcome)}
         )
     _tabulate(played, arguments, measured)
-    _judge(played, measured)
+    if not arguments.quick:
+        _judge(played, measured)
 
 
-def _tasks(arguments: argparse.Namespace) -> list[Task]:
+def _tasks(arguments: argparse.Namespace) -> list[WeekRun]:
     is_quick = arguments.quick
     machines = QUICK_MACHINES if is_quick else MACHINES
     seeds = arguments.seeds or (QUICK_SEEDS if is_quick else SEEDS)
     warm_days = QUICK_WARM_DAYS if is_quick else WARM_DAYS
     return [
-        Task(
-            demand=Demand(
+        WeekRun(
+            demand=WeekDemand(
                 n_nodes=n_nodes,
                 gpus_per_node=gpus_per_node,
                 warm_s=warm_days * DAY_S,
@@ -100,7 +102,7 @@ def _days(arguments: argparse.Namespace) -> float:
     return float(arguments.days or default)
 
 
-def _tabulate(played: Found, arguments: argparse.Namespace, measured: Measured) -> None:
+def _tabulate(played: Played, arguments: argparse.Namespace, measured: Measured) -> None:
     days = _days(arguments)
     for n_nodes, gpus_per_node in MACHINES:
         rows = [
@@ -117,7 +119,7 @@ def _tabulate(played: Found, arguments: argparse.Namespace, measured: Measured) 
             measured.table(title, headings, rows, left=2)
 
 
-def _cells(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+def _cells(outcomes: Sequence[WeekOutcome]) -> tuple[str, ...]:
     split = together(outcome.split for outcome in outcomes)
     shares = sorted(outcome.split.leftover_share for outcome in outcomes)
     hours = HOUR_S * len(outcomes)
@@ -133,7 +135,7 @@ def _cells(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
     )
 
 
-def _judge(played: Found, measured: Measured) -> None:
+def _judge(played: Played, measured: Measured) -> None:
     """Hold the shares of leftovers against those that were calculated."""
     for gpus_per_node, share in CALCULATED_SHARES.items():
         outcomes = played.get((gpus_per_node, CALCULATED_LOAD, False))

@@ -8,7 +8,7 @@ import bench_leftover
 import pytest
 from _bench.benchmark import Measured
 from _bench.leftover import philly
-from _bench.leftover.philly import DAY_S, Demand, LoggedJob
+from _bench.leftover.philly import DAY_S, PhillyJob, WeekDemand
 from _bench.leftover.split import IdleSplit, split_of, together
 
 from bftrainer.lab.site.machine import JobSpec, SiteJob
@@ -97,8 +97,8 @@ timestamp,duration,num_gpus,gpu_time,cluster
 
 def test_a_log_is_read_in_order_of_submission() -> None:
     first, second = philly.read(LOG.splitlines())
-    assert first == LoggedJob(submit_s=0.0, run_s=300.0, n_gpus=16, user="a")
-    assert second == LoggedJob(submit_s=100.0, run_s=50.0, n_gpus=2, user="b")
+    assert first == PhillyJob(submit_s=0.0, run_s=300.0, n_gpus=16, user="a")
+    assert second == PhillyJob(submit_s=100.0, run_s=50.0, n_gpus=2, user="b")
 
 
 @pytest.mark.parametrize("text", ["", "timestamp,duration\n2017-10-02 00:01:40,50.0\n"])
@@ -117,12 +117,12 @@ def test_a_job_has_a_share_of_one_node_or_whole_nodes() -> None:
 
 
 BEGIN_S = philly.begin_of(1)
-DEMAND = Demand(n_nodes=1, gpus_per_node=4, warm_s=100.0, counted_s=1000.0, load=0.5, seed=1)
+DEMAND = WeekDemand(n_nodes=1, gpus_per_node=4, warm_s=100.0, counted_s=1000.0, load=0.5, seed=1)
 
 
-def logged(at_s: float, run_s: float, n_gpus: int) -> LoggedJob:
+def logged(at_s: float, run_s: float, n_gpus: int) -> PhillyJob:
     """Return a job that is submitted so long after the begin of the counted span."""
-    return LoggedJob(submit_s=BEGIN_S + at_s, run_s=run_s, n_gpus=n_gpus, user="a")
+    return PhillyJob(submit_s=BEGIN_S + at_s, run_s=run_s, n_gpus=n_gpus, user="a")
 
 
 def test_submissions_are_drawn_together_until_the_load_is_right() -> None:

@@ -44,7 +44,7 @@ SEARCH_STEPS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoggedJob:
+class PhillyJob:
     """A job of the log."""
 
     submit_s: float  # after the first submission
@@ -54,7 +54,7 @@ class LoggedJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
+class WeekDemand:
     """The machine, and how much of it is asked for."""
 
     n_nodes: int
@@ -80,7 +80,7 @@ class Demand:
         return (node,) * self.n_nodes
 
 
-def read(lines: Iterable[str]) -> tuple[LoggedJob, ...]:
+def read(lines: Iterable[str]) -> tuple[PhillyJob, ...]:
     """Read the log.
 
     Raises:
@@ -92,7 +92,7 @@ def read(lines: Iterable[str]) -> tuple[LoggedJob, ...]:
     times_s = [datetime.fromisoformat(r["timestamp"]).replace(tzinfo=UTC).timestamp() for r in rows]
     first_s = min(times_s)
     jobs = [
-        LoggedJob(
+        PhillyJob(
             submit_s=at_s - first_s,
             run_s=float(row["duration"]),
             n_gpus=int(row["num_gpus"]),
@@ -103,7 +103,7 @@ def read(lines: Iterable[str]) -> tuple[LoggedJob, ...]:
     return tuple(sorted(jobs, key=lambda job: job.submit_s))
 
 
-def draw(log: Sequence[LoggedJob], demand: Demand) -> tuple[JobSpec, ...]:
+def draw(log: Sequence[PhillyJob], demand: WeekDemand) -> tuple[JobSpec, ...]:
     """Return the jobs of a simulation, in order of submission.
 
     Raises:
@@ -140,7 +140,7 @@ def begin_of(seed: int) -> float:
     return (FIRST_BEGIN_DAYS + shift_days) * DAY_S
 
 
-def factor_of(log: Sequence[LoggedJob], demand: Demand, begin_s: float) -> float:
+def factor_of(log: Sequence[PhillyJob], demand: WeekDemand, begin_s: float) -> float:
     """Return the factor for the times between submissions at which the load is the wanted one.
 
     Raises:

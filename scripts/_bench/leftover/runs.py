@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 
 from _bench.leftover import philly
-from _bench.leftover.philly import Demand
+from _bench.leftover.philly import WeekDemand
 from _bench.leftover.split import IdleSplit, split_of
 from bftrainer.lab.site.machine import Machine, SchedulerSettings
 from bftrainer.lab.site.scheduler import Backfill, MainScheduler
@@ -23,15 +23,15 @@ BF_WINDOW_S, BF_RESOLUTION_S = 7 * philly.DAY_S, 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class WeekRun:
     """A run to make."""
 
-    demand: Demand
+    demand: WeekDemand
     is_spread: bool  # the least loaded node first (CR_LLN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class WeekOutcome:
     """The result of a run; waits are those of jobs submitted in the counted span."""
 
     split: IdleSplit
@@ -42,7 +42,7 @@ class Outcome:
     cpu_s: float
 
 
-def play(task: Task, log: Path) -> Outcome:
+def play(task: WeekRun, log: Path) -> WeekOutcome:
     """Make a run."""
     demand, began_s = task.demand, time.process_time()
     machine = Machine(
@@ -63,7 +63,7 @@ def play(task: Task, log: Path) -> Outcome:
     machine.run(demand.end_s)
     counted = [job for job in machine.jobs if job.spec.submit_s >= demand.warm_s]
     starts_s = [demand.end_s if job.start_s is None else job.start_s for job in counted]
-    return Outcome(
+    return WeekOutcome(
         split=split_of(
             machine.jobs, demand.n_nodes, demand.gpus_per_node, (demand.warm_s, demand.end_s)
         ),
@@ -77,7 +77,9 @@ def play(task: Task, log: Path) -> Outcome:
     )
 
 
-def run(tasks: Sequence[Task], log: Path, n_processes: int) -> Iterator[tuple[Task, Outcome]]:
+def run(
+    tasks: Sequence[WeekRun], log: Path, n_processes: int
+) -> Iterator[tuple[WeekRun, WeekOutcome]]:
     """Make all runs; yield each when it is done."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(n_processes, mp_context=context) as pool:
