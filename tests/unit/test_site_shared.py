@@ -23,7 +23,7 @@ from bftrainer.lab.site.machine import (
     SiteJob,
 )
 from bftrainer.lab.site.scheduler import Backfill, MainScheduler
-from bftrainer.lab.site.shared import Layout, Left
+from bftrainer.lab.site.shared import Remainder, ResourceLayout
 from bftrainer.lab.site.sharing import NodeCapacity, Share, SitePartition
 from bftrainer.lab.site.sidecar import Core
 from bftrainer.model.cluster import NodeLeft, NodeState
@@ -295,8 +295,8 @@ def test_what_is_left_is_what_counting_by_hand_leaves() -> None:
         NodeCapacity(cpus=chance.choice((8, 16)), memory_mb=100, gpus=(("a", 2), ("b", k % 3)))
         for k in range(9)
     )
-    layout = Layout(nodes, (), is_least_loaded_first=False)
-    left = Left(layout.capacity.copy())
+    layout = ResourceLayout(nodes, (), is_least_loaded_first=False)
+    left = Remainder(layout.capacity.copy())
     books = [{"cpus": node.cpus, "memory": node.memory_mb} | dict(node.gpus) for node in nodes]
     running: list[tuple[Any, int, dict[str, int]]] = []
     for _ in range(300):

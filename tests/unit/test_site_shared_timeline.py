@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bftrainer.lab.site.shared import Layout, Left, Taken
+from bftrainer.lab.site.shared import Remainder, ResourceLayout, TakenParts
 from bftrainer.lab.site.shared_timeline import SharedTimeline
 from bftrainer.lab.site.sharing import NodeCapacity, Share
 from bftrainer.lab.site.timeline import EarliestStart
@@ -15,9 +15,9 @@ EVERY = 0b1111
 
 def timeline(n_nodes: int, *running: tuple[float, Share | None, int]) -> SharedTimeline:
     """Return what backfill sees at 1,000 s: limits of running jobs, their shares, their nodes."""
-    layout = Layout((NODE,) * n_nodes, (), is_least_loaded_first=False)
-    left = Left(layout.capacity.copy())
-    ends: list[tuple[float, Taken]] = []
+    layout = ResourceLayout((NODE,) * n_nodes, (), is_least_loaded_first=False)
+    left = Remainder(layout.capacity.copy())
+    ends: list[tuple[float, TakenParts]] = []
     for end_s, share, nodes in running:
         taken = layout.take(layout.need(share, ""), nodes, left)
         left.take(taken)

@@ -21,7 +21,13 @@ from functools import partial
 from operator import attrgetter
 from typing import Literal
 
-from bftrainer.lab.site.occupancy import Occupancy, Room, SharedNodes, SiteTimeline, WholeNodes
+from bftrainer.lab.site.occupancy import (
+    JobRoom,
+    NodeOccupancy,
+    SharedNodes,
+    SiteTimeline,
+    WholeNodes,
+)
 from bftrainer.lab.site.shared import Need
 from bftrainer.lab.site.sharing import NodeCapacity, NodeSet, Share, SitePartition
 
@@ -167,7 +173,7 @@ class Machine:
         self.settings, self.maintenance = settings, maintenance
         self.now_s = 0.0
         self.every: NodeSet = (1 << settings.n_nodes) - 1
-        self.occupancy: Occupancy = WholeNodes(settings.n_nodes)
+        self.occupancy: NodeOccupancy = WholeNodes(settings.n_nodes)
         if settings.capacities:
             self.occupancy = SharedNodes(settings)
         self._partitions = {partition.name: partition for partition in settings.partitions}
@@ -267,7 +273,7 @@ class Machine:
         self.version += 1
         self.at(start_s + min(spec.run_s, spec.limit_s), partial(self.end, job))
 
-    def start(self, job: SiteJob, room: Room, *, by_backfill: bool = False) -> None:
+    def start(self, job: SiteJob, room: JobRoom, *, by_backfill: bool = False) -> None:
         """Start a job; the preemptable jobs in its way are cancelled."""
         self.preempt(room.victims)
         self.version += 1
@@ -317,7 +323,7 @@ class Machine:
                 found &= ~one.nodes
         return found
 
-    def room_for(self, job: SiteJob, among: NodeSet) -> Room | None:
+    def room_for(self, job: SiteJob, among: NodeSet) -> JobRoom | None:
         """Return where Slurm starts a job, free nodes first; None: there is no room."""
         return self.occupancy.room_for(job, among & ~self.completing, self.preemptable.values())
 

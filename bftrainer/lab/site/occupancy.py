@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from bftrainer.lab.site.shared import Layout, Left, Need, Taken
+from bftrainer.lab.site.shared import Need, Remainder, ResourceLayout, TakenParts
 from bftrainer.lab.site.shared_timeline import SharedTimeline
 from bftrainer.lab.site.sharing import NodeSet, Share
 from bftrainer.lab.site.timeline import EarliestStart, Timeline, lowest, neighbours, positions
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bftrainer.lab.site.machine import Preemptable, SchedulerSettings, SiteJob
 
 
-class Room(NamedTuple):
+class JobRoom(NamedTuple):
     """Nodes for a job, and the preemptable jobs that have to go before it starts."""
 
     nodes: NodeSet
@@ -55,7 +55,7 @@ class SiteTimeline(Protocol):
         """Return the nodes on which nobody is planned for the whole limit."""
 
 
-class Occupancy(Protocol):
+class NodeOccupancy(Protocol):
     """Ordinary and preemptable jobs on nodes."""
 
     busy: NodeSet  # with ordinary jobs
@@ -72,7 +72,7 @@ class Occupancy(Protocol):
 
     def room_for(
         self, job: SiteJob, among: NodeSet, preemptable: Iterable[Preemptable]
-    ) -> Room | None:
+    ) -> JobRoom | None:
         """Return where Slurm starts a job; None: there is no room."""
 
     def place(self, mine: Preemptable, among: NodeSet) -> NodeSet:
@@ -115,17 +115,17 @@ class WholeNodes:
 
     def room_for(
         self, job: SiteJob, among: NodeSet, preemptable: Iterable[Preemptable]
-    ) -> Room | None:
+    ) -> JobRoom | None:
         """Return where Slurm starts a job, free nodes first; None: too few."""
         free = among & ~self.busy & ~self.held
         missing = job.spec.n_nodes - free.bit_count()
         if missing <= 0:
-            return Room(neighbours(free, job.spec.n_nodes), ())
+            return JobRoom(neighbours(free, job.spec.n_nodes), ())
         victims = among & self.held
         if victims.bit_count() < missing:
             return None
         nodes = free | lowest(victims, missing)
-        return Room(nodes, tuple(mine for mine in preemptable if mine.at & nodes))
+        return JobRoom(nodes, tuple(mine for mine in preemptable if mine.at & nodes))
 
     def place(self, _mine: Preemptable, among: NodeSet) -> NodeSet:
         """Return the lowest free node; 0: there is none."""
@@ -157,13 +157,13 @@ class SharedNodes:
     """A job has its share of its nodes."""
 
     def __init__(self, settings: SchedulerSettings) -> None:
-        self._layout = Layout(
+        self._layout = ResourceLayout(
             settings.capacities, settings.partitions, settings.is_least_loaded_first
         )
-        self._beside_jobs = Left(self._layout.capacity.copy())
+        self._beside_jobs = Remainder(self._layout.capacity.copy())
         self._left = self._beside_jobs.copy()  # beside jobs and preemptable ones
-        self._taken: dict[int, Taken] = {}  # by job
-        self._lent: dict[str, Taken] = {}  # by preemptable job
+        self._taken: dict[int, TakenParts] = {}  # by job
+        self._lent: dict[str, TakenParts] = {}  # by preemptable job
         self._n_jobs: dict[int, int] = {}  # ordinary ones, by node
         self.busy: NodeSet = 0
         self.held: NodeSet = 0
@@ -197,12 +197,12 @@ class SharedNodes:
 
     def room_for(
         self, job: SiteJob, among: NodeSet, preemptable: Iterable[Preemptable]
-    ) -> Room | None:
+    ) -> JobRoom | None:
         """Return where Slurm starts a job; None: there is no room."""
         need, count = self._need_of(job), job.spec.n_nodes
         free = self._left.fits(need) & among
         if free.bit_count() >= count:
-            return Room(self._layout.choose(need, free, count, self._left), ())
+            return JobRoom(self._layout.choose(need, free, count, self._left), ())
         could_fit = self._beside_jobs.fits(need) & among
         if could_fit.bit_count() < count:
             return None
@@ -215,7 +215,7 @@ class SharedNodes:
 
     def _without(
         self, candidates: Sequence[Preemptable], need: Need, count: int, among: NodeSet
-    ) -> Room | None:
+    ) -> JobRoom | None:
         """Let preemptable jobs go, one by one, until there is room."""
         left = self._left.copy()
         for n, mine in enumerate(candidates, 1):
@@ -224,7 +224,7 @@ class SharedNodes:
             if fitting.bit_count() >= count:
                 nodes = self._layout.choose(need, fitting, count, left)
                 gone = tuple(other for other in candidates[:n] if other.at & nodes)
-                return Room(nodes, gone)
+                return JobRoom(nodes, gone)
         return None
 
     def place(self, mine: Preemptable, among: NodeSet) -> NodeSet:

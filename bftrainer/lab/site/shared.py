@@ -38,18 +38,18 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Taken:
+class TakenParts:
     """What a job has of its nodes."""
 
     nodes: NodeSet
     at: NDArray[np.intp]  # the numbers of the nodes
     amounts: Matrix  # resources x these nodes
 
-    def __deepcopy__(self, _memo: object) -> Taken:
+    def __deepcopy__(self, _memo: object) -> TakenParts:
         return self
 
 
-class Left:
+class Remainder:
     """What is left on each node, and which nodes have enough for a need."""
 
     def __init__(self, amounts: Matrix) -> None:
@@ -57,9 +57,9 @@ class Left:
         self.amounts = amounts
         self._fitting: dict[Need, NodeSet] = {}
 
-    def copy(self) -> Left:
+    def copy(self) -> Remainder:
         """Return another one with as much."""
-        return Left(self.amounts.copy())
+        return Remainder(self.amounts.copy())
 
     def fits(self, need: Need) -> NodeSet:
         """Return the nodes that have enough."""
@@ -70,19 +70,19 @@ class Left:
             self._fitting[need] = nodes
         return nodes
 
-    def take(self, taken: Taken) -> None:
+    def take(self, taken: TakenParts) -> None:
         """Let a job have its part."""
         self.amounts[:, taken.at] -= taken.amounts
         self._fitting.clear()
 
-    def give(self, taken: Taken) -> None:
+    def give(self, taken: TakenParts) -> None:
         """Let it leave."""
         self.amounts[:, taken.at] += taken.amounts
         self._fitting.clear()
 
 
 @dataclass(slots=True, eq=False)
-class Layout:
+class ResourceLayout:
     """The resources of a site's nodes, what jobs need of them, and the choice among nodes."""
 
     capacities: Sequence[NodeCapacity]
@@ -104,7 +104,7 @@ class Layout:
                    for node in self.capacities]  # fmt: skip
         self.capacity = np.array(columns, dtype=np.int64).T.copy()
 
-    def __deepcopy__(self, _memo: object) -> Layout:
+    def __deepcopy__(self, _memo: object) -> ResourceLayout:
         return self
 
     def _of(self, node: NodeCapacity) -> list[int]:
@@ -145,7 +145,7 @@ class Layout:
     def _row_of(self, kind: str) -> int:
         return GPUS + 1 + self.types.index(kind)
 
-    def take(self, need: Need, nodes: NodeSet, left: Left) -> Taken:
+    def take(self, need: Need, nodes: NodeSet, left: Remainder) -> TakenParts:
         """Return what a job gets of these nodes; of GPUs whose type it leaves open, the first."""
         at = np.array(list(positions(nodes)), dtype=np.intp)
         amounts = np.repeat(need.least[:, None], len(at), axis=1)
@@ -155,9 +155,9 @@ class Layout:
                 of_type = np.minimum(open_gpus, np.maximum(left.amounts[row, at], 0))
                 amounts[row] = of_type
                 open_gpus -= of_type
-        return Taken(nodes, at, amounts)
+        return TakenParts(nodes, at, amounts)
 
-    def left(self, left: Left, node: int) -> Share | None:
+    def left(self, left: Remainder, node: int) -> Share | None:
         """Return what is left of a node; None: some job has it alone."""
         alone, cpus, memory_mb, gpus = left.amounts[: GPUS + 1, node].tolist()
         if not alone:
@@ -166,7 +166,7 @@ class Layout:
             memory_mb = 0
         return Share(cpus=cpus, memory_mb=memory_mb, gpus=gpus)
 
-    def choose(self, need: Need, nodes: NodeSet, count: int, left: Left) -> NodeSet:
+    def choose(self, need: Need, nodes: NodeSet, count: int, left: Remainder) -> NodeSet:
         """Return the nodes that Slurm takes; at least ``count`` are in ``nodes``."""
         each = max(1, int(need.least[CPUS]))
         usable = {k: int(left.amounts[CPUS, k]) // each * each for k in positions(nodes)}
@@ -215,7 +215,7 @@ class Layout:
 
         return min(rows, key=badness)
 
-    def _least_loaded(self, usable: Iterable[int], count: int, left: Left) -> NodeSet:
+    def _least_loaded(self, usable: Iterable[int], count: int, left: Remainder) -> NodeSet:
         def load(k: int) -> tuple[int, float]:
             free_share = int(left.amounts[CPUS, k]) / max(1, self.capacities[k].cpus)
             return self.capacities[k].weight, -free_share

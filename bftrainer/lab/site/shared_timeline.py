@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import NamedTuple
 
-from bftrainer.lab.site.shared import Layout, Left, Need, Taken
+from bftrainer.lab.site.shared import Need, Remainder, ResourceLayout, TakenParts
 from bftrainer.lab.site.sharing import NodeSet
 from bftrainer.lab.site.timeline import FIRST_SPAN_S, EarliestStart, union_of
 
@@ -46,10 +46,10 @@ class SharedTimeline:
     def __init__(
         self,
         now_s: float,
-        left: Left,
-        ends: Iterable[tuple[float, Taken]],
+        left: Remainder,
+        ends: Iterable[tuple[float, TakenParts]],
         slot_s: float,
-        layout: Layout,
+        layout: ResourceLayout,
     ) -> None:
         """Begin with nothing planned.
 
@@ -68,7 +68,7 @@ class SharedTimeline:
         every = (1 << len(layout.capacities)) - 1
         self._slots = [_Slot(self._slot(self._now), math.inf, every)]
         self._fits: dict[Need, list[_Fit]] = {}
-        self._later: dict[int, Left] = {}
+        self._later: dict[int, Remainder] = {}
 
     @property
     def _now(self) -> int:
@@ -174,7 +174,7 @@ class SharedTimeline:
                     span_s *= 2.0
         return last
 
-    def _left_after(self, turn: int) -> Left:
+    def _left_after(self, turn: int) -> Remainder:
         """Return what is left when all jobs up to this one have ended."""
         if turn < 0:
             return self._left
