@@ -1,4 +1,4 @@
-"""When GPUs of partly used nodes were idle, from the runs of a log and the nodes' GPUs. Pure.
+"""Finds the idle GPUs of partly used nodes, from the runs of a log and the nodes' GPUs. Pure.
 
 At an instant a node is *partly used* if a job runs on it and it is not closed. Of each type it then
 has as many idle GPUs as it has GPUs, less those of its jobs. What the log does not tell counts as
@@ -142,7 +142,8 @@ class _PartlyUsed:
             for offer in np.unique(self._offer_of[events.node]).tolist():
                 parts.extend(self._of_offer(events.of(self._offer_of[events.node] == offer), offer))
         columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-        order = np.lexsort((columns[3], columns[1], columns[0]))
+        node, kind, _, start_s, _ = columns
+        order = np.lexsort((start_s, kind, node))
         return tuple(column[order] for column in columns)
 
     def notes(self) -> Iterator[str]:

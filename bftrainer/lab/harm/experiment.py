@@ -146,18 +146,20 @@ def _blocks(
         shift_backfill(again, chance.random())
         for played in (without, again, machine):
             played.run(to_s)
-        waits = [waits_of(played.jobs, from_s, to_s) for played in (without, machine, again)]
+        without_s, beside_s, again_s = (
+            waits_of(played.jobs, from_s, to_s) for played in (without, machine, again)
+        )
         jobs = Counter(
             job.spec.partition for job in machine.jobs if from_s <= job.spec.submit_s < to_s
         )
         yield {
             name: BlockWaits(
                 jobs=jobs[name],
-                without_s=waits[0][name],
-                beside_s=waits[1][name],
-                again_s=waits[2][name],
+                without_s=without_s[name],
+                beside_s=beside_s[name],
+                again_s=again_s[name],
             )
-            for name in sorted({*jobs, *waits[0], *waits[1], *waits[2]})
+            for name in sorted({*jobs, *without_s, *beside_s, *again_s})
         }
 
 
@@ -239,12 +241,13 @@ def leftover_gpu_s(
         idle_s: time of each node without a job.
         window: the span that is counted.
     """
-    length_s = window[1] - window[0]
+    begin_s, until_s = window
+    length_s = until_s - begin_s
     unused_s = [count * (length_s - free_s) for count, free_s in zip(gpus, idle_s, strict=True)]
     for job in jobs:
         if job.start_s is None:
             continue
-        end_s = window[1]
+        end_s = until_s
         if job.end_s is not None:
             end_s = job.end_s
         used_s = _within(job.start_s, end_s, window)
@@ -257,4 +260,5 @@ def leftover_gpu_s(
 
 
 def _within(from_s: float, to_s: float, window: Span) -> float:
-    return max(0.0, min(to_s, window[1]) - max(from_s, window[0]))
+    begin_s, until_s = window
+    return max(0.0, min(to_s, until_s) - max(from_s, begin_s))

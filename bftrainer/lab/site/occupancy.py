@@ -1,4 +1,4 @@
-"""Who is on which node of a simulated machine, and where Slurm puts the next job.
+"""The jobs on the nodes of a simulated machine, and the nodes that Slurm gives the next one.
 
 ``Machine`` asks the one that fits its settings. A job that has to preempt gets the free nodes
 first; of shared nodes the main scheduler lets preemptable jobs go one by one until the job fits,
