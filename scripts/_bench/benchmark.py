@@ -82,7 +82,8 @@ class Benchmark:
         parser = argparse.ArgumentParser(
             description=self.about, formatter_class=argparse.RawDescriptionHelpFormatter
         )
-        parser.add_argument("--quick", action="store_true", help=self.quick)
+        quick = self.quick.replace("%", "%%")  # a sentence, in which 90% is 90%
+        parser.add_argument("--quick", action="store_true", help=quick)
         parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here")
         for flag, settings in self.options.items():
             parser.add_argument(flag, **settings)

@@ -185,3 +185,10 @@ def test_kept_runs_are_judged_again(tmp_path: Path) -> None:
     kept.write_text("{}")
     with pytest.raises(BenchError, match="has no runs of this benchmark"):
         bench_gpus._kept(kept)
+
+
+def test_the_help_of_a_benchmark_may_speak_of_per_cent(capsys: pytest.CaptureFixture[str]) -> None:
+    speaks = dataclasses.replace(bench_gpus.BENCHMARK, quick="one run at 90%")
+    with pytest.raises(SystemExit):
+        speaks.parse(["--help"])
+    assert "one run at 90%" in capsys.readouterr().out
