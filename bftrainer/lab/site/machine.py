@@ -208,7 +208,9 @@ class Machine:
     def nodes_of(self, spec: JobSpec) -> NodeSet:
         """Return the nodes of a job's partition."""
         partition = self._partitions.get(spec.partition)
-        return self.every if partition is None else partition.nodes
+        if partition is None:
+            return self.every
+        return partition.nodes
 
     def is_whole(self, spec: JobSpec) -> bool:
         """Return whether a job has its nodes alone."""
@@ -244,7 +246,9 @@ class Machine:
     def add(self, spec: JobSpec) -> SiteJob:
         """Make a job of this machine; it waits for nobody yet."""
         partition = self._partitions.get(spec.partition)
-        job = SiteJob(spec=spec, tier=1 if partition is None else partition.tier)
+        job = SiteJob(spec=spec)
+        if partition is not None:
+            job = SiteJob(spec=spec, tier=partition.tier)
         self.jobs.append(job)
         return job
 

@@ -231,7 +231,9 @@ class SharedNodes:
         """Return the node on which a preemptable job starts; 0: there is no room."""
         need = self._layout.need(mine.share, "")
         fitting = self._left.fits(need) & among
-        return self._layout.choose(need, fitting, 1, self._left) if fitting else 0
+        if not fitting:
+            return 0
+        return self._layout.choose(need, fitting, 1, self._left)
 
     def hold(self, mine: Preemptable) -> None:
         """Let it run at ``mine.at``."""

@@ -15,9 +15,12 @@ from bisect import bisect_right, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from bftrainer.lab.site.sharing import NodeSet
+
+FIRST_SPAN_S = 30.0
+Gap = tuple[float, float, NodeSet]  # free from, until, which nodes
 
 
 def lowest(some: NodeSet, count: int) -> NodeSet:
@@ -72,13 +75,6 @@ def _rows(some: NodeSet) -> list[tuple[NodeSet, int]]:
     return rows
 
 
-FIRST_SPAN_S = 30.0
-Gap = tuple[float, float, NodeSet]  # free from, until, which nodes
-
-
-T = TypeVar("T")
-
-
 class EarliestStart(NamedTuple):
     """When so many nodes are first free for a whole limit, and all that are then."""
 
@@ -87,36 +83,36 @@ class EarliestStart(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class EndsTogether(Generic[T]):
+class EndsTogether:
     """Running jobs whose limits strike so close together that backfill takes them for one."""
 
     bound_s: float  # jobs that end before belong to these or earlier ones
     last_s: float  # of their limits
-    who: tuple[T, ...]
+    nodes: NodeSet  # of all these jobs
 
 
-def ends_together(now_s: float, ends: Iterable[tuple[float, T]]) -> Iterator[EndsTogether[T]]:
+def ends_together(now_s: float, ends: Iterable[tuple[float, NodeSet]]) -> Iterator[EndsTogether]:
     """Put the ends of running jobs together, within spans that begin with 30 s and double.
 
     A limit that is overdue is taken to strike in a second.
     """
-    ordered = sorted(((max(end_s, now_s + 1.0), who) for end_s, who in ends), key=itemgetter(0))
+    ordered = sorted((max(end_s, now_s + 1.0), nodes) for end_s, nodes in ends)
     if not ordered:
         return
     first_s, _ = ordered[0]
     span_s = FIRST_SPAN_S
     mark_s = first_s // FIRST_SPAN_S * FIRST_SPAN_S + FIRST_SPAN_S
-    together: list[T] = []
+    together: NodeSet = 0
     last_s = first_s
-    for end_s, who in ordered:
-        if together and end_s > mark_s + span_s:
-            yield EndsTogether(mark_s + span_s, last_s, tuple(together))
-            together = []
+    for end_s, nodes in ordered:
+        if end_s > mark_s + span_s:  # never the first: the mark lies behind it
+            yield EndsTogether(mark_s + span_s, last_s, together)
+            together = 0
             while end_s > mark_s + span_s:
                 span_s *= 2.0
-        together.append(who)
+        together |= nodes
         last_s = end_s
-    yield EndsTogether(mark_s + span_s, last_s, tuple(together))
+    yield EndsTogether(mark_s + span_s, last_s, together)
 
 
 class Timeline:
@@ -140,7 +136,7 @@ class Timeline:
         for span in ends_together(now_s, ends):
             self._bounds_s.append(span.bound_s)
             self._last_s.append(span.last_s)
-            self._gaps.append((span.last_s, math.inf, union_of(span.who)))
+            self._gaps.append((span.last_s, math.inf, span.nodes))
 
     def advance(self, now_s: float) -> None:
         """Let time pass in which no job started or ended."""
