@@ -12,6 +12,7 @@ import pytest
 
 from bftrainer.batch.batch_system import PilotRequest
 from bftrainer.daemon.decider import DECISION
+from bftrainer.daemon.harm.ledger import KIND as HARM
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.reports import UnusableNode
 from slurm_plugins.adapter import create
@@ -69,6 +70,14 @@ def _harm(sidecar: DaemonProcess, node: str) -> UnusableNode | None:
     return next((one for one in nodes if one.node == node), None)
 
 
+def _has_been_left(sidecar: DaemonProcess, node: str) -> bool:
+    """Whether a look has shown that a pilot's job is gone from the node."""
+    nodes: list[str] = []
+    for entry in sidecar.entries(HARM):
+        nodes += [departure["node"] for departure in entry.payload.get("left", ())]
+    return node in nodes
+
+
 def _first_claim_s(sidecar: DaemonProcess, node: str, after_s: float) -> float | None:
     """When the node was first asked for again."""
     return next(
@@ -96,6 +105,8 @@ def test_nodes_that_are_unusable_after_a_pilot_are_harm_and_rest(
         for name in ("n1", "n2", "n3")
     }
     wait_for(lambda: cluster.started_s(jobs["n2"]), what="the job on n2")
+    # A node that is down in the first look without its pilot may have fallen under it: no release.
+    wait_for(lambda: _has_been_left(sidecar, "n2"), what="the daemon sees that the pilot left n2")
     cluster.set_node("n2", "down", "no power")
     drained = wait_for(lambda: _harm(sidecar, "n1"), what="n1 is drained")
     assert (drained.state, drained.job_id != jobs["n1"]) == ("drained", True)
