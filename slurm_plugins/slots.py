@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, replace
 
-from bftrainer.model.cluster import SLOT_MARK, Job, Node, NodeLeft, NodeState, Reservation
+from bftrainer.model.cluster import PART_MARK, Job, Node, NodeLeft, NodeState, Reservation
 from bftrainer.model.errors import UsageError
 
 _IN_USE = (NodeState.IDLE, NodeState.PLANNED, NodeState.ALLOCATED, NodeState.COMPLETING)
@@ -19,7 +19,7 @@ _IN_USE = (NodeState.IDLE, NodeState.PLANNED, NodeState.ALLOCATED, NodeState.COM
 def names(node: Node, share: NodeLeft) -> tuple[str, ...]:
     """Return the slots of a node."""
     whole = NodeLeft(cpus=node.cpus, memory_mb=node.memory_mb, gpus=node.gpus)
-    return tuple(f"{node.name}{SLOT_MARK}{k}" for k in range(fitting(whole, share)))
+    return tuple(f"{node.name}{PART_MARK}{k}" for k in range(fitting(whole, share)))
 
 
 def fitting(room: NodeLeft, share: NodeLeft) -> int:

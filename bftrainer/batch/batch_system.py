@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from bftrainer.batch.announcer import Announcer
 from bftrainer.model.cluster import EndedBy, Presence, Snapshot
 from bftrainer.model.errors import ExitCode, UsageError
+from bftrainer.model.parts import NodePart
 from bftrainer.model.plugins import load_plugin
 from bftrainer.model.site import NOTHING, Finding, Measured, ReleaseTrial, SiteFile
 
@@ -38,6 +39,7 @@ class PilotRequest:
     user: str = ""  # runs as this one, through the submit helper; "": as the daemon
     files: Mapping[str, str] = field(default_factory=dict)  # for the pilot's directory, if so
     account: str = ""  # charged for it; "": as the site's options say
+    part: NodePart | None = None  # of the node, that it asks for; None: all of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,7 @@ from sqlalchemy import (
 )
 
 from bftrainer.model.canonical import CanonicalError, from_plain, parse, text_of, to_plain
+from bftrainer.model.parts import NodePart
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 
 T = TypeVar("T")
@@ -78,7 +79,8 @@ class PilotRecord:
     ended_s: float | None = None
     reason: str = ""  # why it is in this state, one sentence
     user: str = ""  # it runs as, and only whose trainers it serves; "": the daemon's, and all
-    ADDED: ClassVar = frozenset({"user"})  # not written while unused; see CONTRIBUTING.md
+    part: NodePart | None = None  # of the node, that it asks for; None: all of it
+    ADDED: ClassVar = frozenset({"user", "part"})  # not written while unused; see CONTRIBUTING.md
 
     def __post_init__(self) -> None:
         """Refuse an id that is not of our numbering."""

@@ -20,13 +20,13 @@ from bftrainer.model.cluster import (
     Job,
     JobState,
     Node,
-    NodeLeft,
     NodeState,
     Snapshot,
     node_of,
 )
 from bftrainer.model.decision import PilotView
 from bftrainer.model.node_sets import NodeSets
+from bftrainer.model.parts import NodePart
 
 FREE_STATES: Final = (NodeState.IDLE, NodeState.PLANNED)
 LOST_STATES: Final = (  # not usable
@@ -56,23 +56,6 @@ def once_per_look(work: Callable[[Argument], Result]) -> Callable[[Argument], Re
         return result
 
     return cached
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodePart:
-    """What is lent as one: GPUs of one type of a node, with cores and memory; at most the node."""
-
-    name: str  # its key in the census, in pools and assignments; of a whole node the node's name
-    node: str  # of which it is a part
-    gpu_type: str  # as the adapter names it: GPUs by type and count, or "default"
-    gpus: int
-    cores: int
-    memory_mb: int  # 0: not known
-
-    def has_room_for(self, share: NodeLeft) -> bool:
-        """Return whether a job that needs this much of a node could start on the part."""
-        has_memory = not self.memory_mb or share.memory_mb <= self.memory_mb
-        return share.cpus <= self.cores and share.gpus <= self.gpus and has_memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

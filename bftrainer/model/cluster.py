@@ -143,13 +143,27 @@ class NodeLeft:
         )
 
 
-SLOT_MARK = "/"
-"""Divides the name of a slot, part of a node that is treated as a node: n1/0, n1/1."""
+PART_MARK = "/"
+"""Divides the name of a part of a node into the node's and a number: n1/0, n1/1."""
 
 
-def node_of(slot: str) -> str:
-    """Return the node of a slot; a node is returned as it is."""
-    return slot.partition(SLOT_MARK)[0]
+def node_of(part: str) -> str:
+    """Return the node of a part by its name; a node is returned as it is."""
+    return part.partition(PART_MARK)[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LentGpus:
+    """GPUs of one type of a node that may be lent one by one.
+
+    A GPU is not free while a job or a pilot has it, or a shard or MPS share of it.
+    """
+
+    gpu_type: str  # as the batch system names it: "a100", "1g.10gb"; "": it has no name
+    n_gpus: int  # in all
+    n_free: int  # as many could start a pilot with these CPUs and memory each
+    cpus: int  # that each is lent with
+    memory_mb: int  # likewise; 0: memory is not allocated to jobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +181,11 @@ class Node:
     partitions: tuple[str, ...] = ()
     switch: str = ""  # network switch it is connected to; "": unknown
     left: NodeLeft | None = None  # free part of a partly used node
+    # Its GPUs by type, if pilots may have them one by one; (): it is lent as a whole or not at all.
+    lends: tuple[LentGpus, ...] = ()
+    is_shared: bool = False  # ordinary jobs may share it with other jobs
+    why_whole: str = ""  # why its GPUs are not lent one by one, a sentence; "": they are
+    ADDED: ClassVar = frozenset({"lends", "is_shared", "why_whole"})  # not written while unused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,8 +245,9 @@ class Job:
     reservations: tuple[str, ...] = ()  # it may start only in these
     can_share: bool = False  # nodes with other jobs; then its whole request is known
     unclear: str = ""  # further requests that were not understood, in words
+    gpu_type: str = ""  # that its GPUs must have; "": any
     # The last three were Slurm's texts; adapters now convert them to data.
-    ADDED: ClassVar = frozenset({"prefers"})
+    ADDED: ClassVar = frozenset({"prefers", "gpu_type"})
     REMOVED: ClassVar = frozenset({"was_tried", "partition", "features", "reservation"})
 
     @property

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from bftrainer.model.cluster import Snapshot
 from bftrainer.model.fairness import Blackout, Limits, Usage, Wait
+from bftrainer.model.parts import Lend, NodePart
 from bftrainer.model.trainer import TrainerRecord
 from milp.plain import Later
 from milp.problem import Allocation, Objective
@@ -80,8 +81,9 @@ class Settings:
     fair_share_half_life_s: float | None = None  # None: first come, first served
     max_wait_s: float | None = None  # of a trainer without nodes; None: the policy's choice
     expects_losses: bool = False  # curves count what losses of nodes cost (bftrainer.decide.losses)
+    lend: Lend = Lend.NODES  # the snapshot's nodes show what of it applies (``parts.as_lent``)
     ADDED: ClassVar = frozenset(
-        {"limits", "fair_share_half_life_s", "max_wait_s", "expects_losses"}
+        {"limits", "fair_share_half_life_s", "max_wait_s", "expects_losses", "lend"}
     )
     REMOVED: ClassVar = frozenset(
         {"learns_reserve", "learns_min_gap", "backfill_lead_s", "pilot_start_timeout_s"}
@@ -101,7 +103,8 @@ class PilotView:
     end_s: float | None = None  # when its time limit expires
     user: str = ""  # it runs as, and only whose trainers may use it; "": all trainers
     is_silent: bool = False  # its agent was connected and is not heard; it did not say it leaves
-    ADDED: ClassVar = frozenset({"is_silent"})
+    part: NodePart | None = None  # what it holds, or will; None: the whole node
+    ADDED: ClassVar = frozenset({"is_silent", "part"})
     REMOVED: ClassVar = frozenset({"shortest_limit_s"})
 
 
@@ -319,6 +322,8 @@ class Claim:
     node: str
     time_limit_s: float
     for_trainer: str
+    part: NodePart | None = None  # None: the whole node
+    ADDED: ClassVar = frozenset({"part"})
     REMOVED: ClassVar = frozenset({"or_time_limit_s"})
 
 

@@ -1,0 +1,90 @@
+"""Parts of nodes: what is lent as one. Data.
+
+A part is GPUs of one type of a node, with their cores and memory; a whole node is the largest part.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+
+from bftrainer.model.cluster import LentGpus, Node, NodeLeft, Snapshot
+
+NOT_SHARED = "Ordinary jobs do not share it, so it is lent as a whole (lend: auto)."
+
+
+class Lend(enum.StrEnum):
+    """What is lent: the policy's ``lend``."""
+
+    AUTO = "auto"  # GPUs of nodes that jobs share, other nodes as a whole
+    NODES = "nodes"  # whole nodes
+    GPUS = "gpus"  # GPUs, also where ordinary jobs have whole nodes; nothing else
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePart:
+    """What is lent as one: GPUs of one type of a node, with cores and memory; at most the node.
+
+    Its name is that of its node, or for less than the node ``n1/0``, ``n1/1``: a number that no
+    other part of the node has while a pilot of ours has this one. The number says nothing of which
+    GPUs they are.
+    """
+
+    name: str  # its key in the census, in pools and assignments; of a whole node the node's name
+    node: str  # of which it is a part
+    # Of a whole node as the adapter names it: GPUs by type and count, or "default". Of less than a
+    # node the type alone, as sbatch's --gres has it: "gpu:a100", or "gpu" where it has no name.
+    gpu_type: str
+    gpus: int
+    cores: int
+    memory_mb: int  # 0: not known
+
+    def has_room_for(self, share: NodeLeft) -> bool:
+        """Return whether a job that needs this much of a node could start on the part."""
+        has_memory = not self.memory_mb or share.memory_mb <= self.memory_mb
+        return share.cpus <= self.cores and share.gpus <= self.gpus and has_memory
+
+
+def gres_of(part: NodePart) -> str:
+    """Return the GPUs of less than a node as sbatch's --gres has them: ``gpu:a100:2``."""
+    return f"{part.gpu_type}:{part.gpus}"
+
+
+def type_name(lent: LentGpus) -> str:
+    """Return the type of a part of these GPUs (``NodePart.gpu_type``)."""
+    if lent.gpu_type:
+        return f"gpu:{lent.gpu_type}"
+    return "gpu"
+
+
+def as_lent(snapshot: Snapshot, lend: Lend, before: Snapshot | None = None) -> Snapshot:
+    """Return the snapshot with GPUs lent one by one only where the policy lends them so.
+
+    Args:
+        snapshot: as the batch system shows it.
+        lend: the policy's wish.
+        before: the result for the look before, of which unchanged nodes are used again.
+    """
+    nodes = snapshot.nodes
+    if nodes is None or lend is Lend.GPUS or not any(node.lends for node in nodes):
+        return snapshot
+    known: dict[str, Node] = {}
+    if before is not None:
+        known = {node.name: node for node in before.nodes or ()}
+    lent: list[Node] = []
+    for node in nodes:
+        if not node.lends or (lend is Lend.AUTO and node.is_shared):
+            lent.append(node)
+            continue
+        as_whole = _whole_only(node, lend)
+        # The same object where nothing has changed: what is worked out by it is kept.
+        if known.get(node.name) == as_whole:
+            as_whole = known[node.name]
+        lent.append(as_whole)
+    return replace(snapshot, nodes=tuple(lent))
+
+
+def _whole_only(node: Node, lend: Lend) -> Node:
+    if lend is Lend.AUTO:
+        return replace(node, lends=(), why_whole=NOT_SHARED)
+    return replace(node, lends=(), is_shared=False, why_whole="")
