@@ -153,7 +153,13 @@ def times_ms(jobs: Sequence[Job], repeats: int) -> tuple[list[float], int]:
         census = census_of(given.snapshot, given.pilots)
         queue = PrintedQueue(census, NOW_S, given.settings.cycle_s)
         draft = Draft(
-            given=given, census=census, queue=queue, memory=given.memory, pick=pick, policy=None
+            given=given,
+            census=census,
+            hosts=census,
+            queue=queue,
+            memory=given.memory,
+            pick=pick,
+            policy=None,
         )
         gone = giveback.stage(draft)
         found.append((time.process_time() - began) * 1000.0)

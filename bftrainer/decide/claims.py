@@ -18,6 +18,7 @@ from bftrainer.decide import eligible
 from bftrainer.decide.constraints import swaps
 from bftrainer.decide.cycles import are_told, have_passed
 from bftrainer.decide.draft import Draft
+from bftrainer.model.cluster import PART_MARK
 from bftrainer.model.decision import (
     AgentPatience,
     Claim,
@@ -27,6 +28,7 @@ from bftrainer.model.decision import (
     PoolNode,
     Release,
 )
+from bftrainer.model.parts import NodePart
 
 LEAST_S, MOST_S = 60.0, 900.0  # bounds of the agents' time limit; imports are slow
 TIMES: Final = 3.0  # a wait lasts at most so many times what it usually takes
@@ -68,7 +70,15 @@ def _claims(draft: Draft) -> Iterator[Claim]:
         limit_s = longest_s
         if node.usable_until_s is not None:
             limit_s = min(limit_s, node.usable_until_s - draft.pool.starts_s)
-        yield Claim(node=node.name, time_limit_s=limit_s, for_trainer=draft.assignment[node.name])
+        part: NodePart | None = None
+        if PART_MARK in node.name:
+            part = draft.census.parts[node.name]
+        yield Claim(
+            node=node.name,
+            time_limit_s=limit_s,
+            for_trainer=draft.assignment[node.name],
+            part=part,
+        )
 
 
 def _swapped(draft: Draft) -> Iterator[Release]:

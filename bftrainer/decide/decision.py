@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from bftrainer.decide import allocation, claims, eligible, end_cost, giveback, limits
+from bftrainer.decide.division import divided
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.observation import observe
 from bftrainer.decide.policies.base import AllocationPolicy
@@ -81,8 +82,12 @@ def before_allocation(given: DecisionInput, policy: AllocationPolicy) -> Draft:
 
 def _begun(given: DecisionInput, policy: AllocationPolicy | None) -> Draft:
     """Return the draft before the first stage."""
-    given = eligible.parted(given)
+    as_shown = eligible.parted(given)
+    given = divided(as_shown)
     census = census_of(given.snapshot, given.pilots)
+    hosts = census
+    if given is not as_shown:
+        hosts = census_of(as_shown.snapshot)
     memory = observe(given, census)
     end_cost_s = end_cost.end_cost_s(memory)
     given = replace(given, settings=end_cost.applied(given.settings, end_cost_s))
@@ -92,7 +97,8 @@ def _begun(given: DecisionInput, policy: AllocationPolicy | None) -> Draft:
     return Draft(
         given=given,
         census=census,
-        queue=queue_of(census, given.now_s, given.settings.cycle_s),
+        hosts=hosts,
+        queue=queue_of(hosts, given.now_s, given.settings.cycle_s),
         memory=memory,
         end_cost_s=end_cost_s,
         pick=pick,

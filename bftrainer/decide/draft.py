@@ -19,9 +19,10 @@ from bftrainer.model.queue import GapEnd
 class Draft:
     """The decision so far; every stage returns a new draft."""
 
-    given: DecisionInput
+    given: DecisionInput  # with parts for hosts whose GPUs are lent one by one (``division``)
     census: NodeCensus  # of the given snapshot and pilots
-    queue: QueueModel  # of the given snapshot
+    hosts: NodeCensus  # of the snapshot as the batch system shows it; often the same object
+    queue: QueueModel  # of the hosts
     memory: Memory  # including what this decision observed and decided
     pick: Pick  # chooses victims among the nodes of trainers
     policy: AllocationPolicy | None  # None: every trainer keeps its nodes

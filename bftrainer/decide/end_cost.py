@@ -17,7 +17,7 @@ from itertools import chain
 from statistics import median
 
 from bftrainer.decide.queue.models import QueueModel
-from bftrainer.model.cluster import Job, JobState, NodeState, Snapshot
+from bftrainer.model.cluster import Job, JobState, NodeState, Snapshot, node_of
 from bftrainer.model.decision import (
     DecisionInput,
     Ending,
@@ -197,11 +197,13 @@ def leave_to_jobs(pool: Pool, queue: QueueModel, cost_s: float) -> Pool:
         if ways in judged_ways:
             continue
         judged_ways.add(ways)
-        for name in _named(ways, queue.sets) & names:
-            why[name] = (
-                f"Job {job.job_id} may start on it, and a node comes back only {cost_s:.0f} s after"
-                " its pilot (docs/howto/slurm-site.md)."
-            )
+        hosts = _named(ways, queue.sets)
+        for name in names:
+            if node_of(name) in hosts:
+                why[name] = (
+                    f"Job {job.job_id} may start on it, and a node comes back only {cost_s:.0f} s"
+                    " after its pilot (docs/howto/slurm-site.md)."
+                )
     return pool.without(why)
 
 

@@ -1,7 +1,8 @@
 """Chooses pilots to cancel for pending ordinary jobs, before the scheduler has to preempt them.
 
 ``feasible`` judges which jobs could start, ``skipped_jobs`` remembers jobs that could have and
-did not, ``victims`` chooses the nodes; the census tells which are free, coming back or ours.
+did not, ``victims`` chooses the nodes; the census tells which are free, coming back or ours. Where
+GPUs are lent one by one, ``giveback_parts`` does what ``feasible`` and ``victims`` do.
 
 The reason: a job for which the scheduler must preempt may wait a whole cycle longer
 (docs/design/give-back.md); it does not wait if the nodes are free in time. A wrong release costs
@@ -11,12 +12,13 @@ cannot be predicted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from bftrainer.decide import skipped_jobs
+from bftrainer.decide import giveback_parts, skipped_jobs
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.feasible import Feasibility
+from bftrainer.decide.host_rooms import LentPart
 from bftrainer.decide.victims import VictimPool, give
 from bftrainer.model.cluster import Job
 from bftrainer.model.decision import PilotView, Release
@@ -31,6 +33,8 @@ def stage(draft: Draft) -> Draft:
     draft = replace(draft, coming_back=coming_back)
     if not draft.queue.jobs:
         return draft
+    if draft.hosts is not census:
+        return _of_parts(draft)
     ours, free = census.in_the_way, census.free - census.in_the_way.keys()
     to_have = free | coming_back
     usable_nodes = sets.named(to_have | ours.keys() | census.of_others)
@@ -70,6 +74,53 @@ def stage(draft: Draft) -> Draft:
     if not releases:
         return draft
     return draft.releasing(releases, is_held_off=True)
+
+
+def _of_parts(draft: Draft) -> Draft:
+    """Do the same where hosts are shown by their parts."""
+    given, memory = draft.given, draft.memory
+    verdict, plan = giveback_parts.judge(draft, skipped_jobs.refusals(memory.vain))
+    held_off = dict(memory.held_off)
+    for_jobs = set[str]()
+    releases: list[Release] = []
+    served: list[skipped_jobs.Served] = []
+    for job in verdict.starts:
+        names = verdict.held_off[job.job_id]
+        for_jobs.update(names)
+        is_free_already = draft.coming_back.isdisjoint(names)
+        for choice in verdict.choices[job.job_id]:
+            is_free_already = is_free_already and not choice.released
+            if given.settings.gives_back:
+                releases += _parts_released(choice.released, job)
+        served.append((job, tuple(names) if is_free_already else None))
+    for name in for_jobs:
+        held_off.setdefault(name, given.now_s)
+    for_jobs.update([release.node for release in releases])
+    memory = replace(
+        memory, held_off=held_off, vain=skipped_jobs.serve(memory.vain, served, given.now_s)
+    )
+    draft = replace(
+        draft,
+        memory=memory,
+        for_jobs=for_jobs,
+        refused=verdict.refused,
+        planned_starts=plan.planned_starts,
+    )
+    if not releases:
+        return draft
+    return draft.releasing(releases, is_held_off=True)
+
+
+def _parts_released(parts: Iterable[LentPart], job: Job) -> Iterator[Release]:
+    """Release parts of ours; those of other daemons are theirs to release."""
+    for lent in parts:
+        if lent.pilot_id:
+            yield Release(
+                pilot_id=lent.pilot_id,
+                node=lent.part.name,
+                reason=f"Ordinary job {job.job_id} could start here.",
+                for_job=job.job_id,
+            )
 
 
 def _served(

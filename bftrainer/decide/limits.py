@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
+from bftrainer.decide import giveback_parts
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.end_cost import leave_to_jobs
 from bftrainer.decide.pool import build_pool, gap_end, wake_at_s
@@ -204,6 +205,9 @@ def _with_pool(draft: Draft) -> Draft:
             pilots.append(replace(pilot, is_leaving=True))
         else:
             pilots.append(pilot)
+    spared: AbstractSet[str] = frozenset()
+    if draft.hosts is not draft.census:
+        spared = giveback_parts.spared(draft)
     pool = build_pool(
         draft.census,
         queue.gap_ends,
@@ -213,6 +217,7 @@ def _with_pool(draft: Draft) -> Draft:
         given.settings,
         given.now_s,
         gap_end(given),
+        spared,
     )
     at_s = wake_at_s(given)
     wakes_s: tuple[float, ...] = ()

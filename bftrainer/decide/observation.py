@@ -27,7 +27,7 @@ from bftrainer.decide import (
     warm_up,
 )
 from bftrainer.model.census import NodeCensus, census_of
-from bftrainer.model.cluster import Snapshot
+from bftrainer.model.cluster import PART_MARK, Snapshot
 from bftrainer.model.decision import DecisionInput, Event, Memory, Situation
 
 
@@ -75,8 +75,12 @@ def situation_of(
         held: pilots with a connected agent.
     """
     census = census_of(snapshot)
+    free_gpus: list[str] = []
+    for node in snapshot.nodes or ():
+        for lent in node.lends:
+            free_gpus += [f"{node.name}{PART_MARK}{lent.gpu_type}{k}" for k in range(lent.n_free)]
     return Situation(
-        usable=frozenset((*census.free, *ours)),
+        usable=frozenset((*census.free, *ours, *free_gpus)),
         pending=frozenset([job.job_id for job in census.pending_jobs]),
         trainers=frozenset(trainers),
         held=frozenset(held),

@@ -15,13 +15,15 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
 from bftrainer.model.census import FREE_STATES, LOST_STATES, NodeCensus, once_per_look
-from bftrainer.model.cluster import JobState, Node, NodeState
+from bftrainer.model.cluster import PART_MARK, JobState, Node, NodeState, node_of
 from bftrainer.model.decision import DecisionInput, Memory, PilotView, Pool, PoolNode, Settings
+from bftrainer.model.parts import Lend
 from bftrainer.model.queue import GapEnd, Then
 
 # Usually two passes of the main scheduler: a job for which a node was released has started by
@@ -80,6 +82,7 @@ def build_pool(
     settings: Settings,
     now_s: float,
     closing: GapEnd | None = None,
+    spared: AbstractSet[str] = frozenset(),
 ) -> Pool:
     """Sort every node of a complete snapshot into pool, reserve or not used.
 
@@ -93,9 +96,11 @@ def build_pool(
         settings: of the site.
         now_s: on the batch system's clock.
         closing: ends all gaps, whatever the batch system plans.
+        spared: parts that stay when the job starts that is planned next on their host.
     """
     by_node = {p.node: p for p in pilots}
     looked_at = census.free | by_node.keys()
+    printed, planned = _of_parts(printed, looked_at), _of_parts(planned, looked_at)
     printed = earlier(printed, closing, looked_at)
     sooner = {**printed, **{n: e for n, e in planned.items() if e.is_before(printed.get(n))}}
     # While jobs are pending, the scheduler reaches a pilot only in its next cycle, so the time
@@ -114,6 +119,8 @@ def build_pool(
         else:
             if pilot.is_held or pilot.end_s is not None:
                 end = printed.get(node.name)
+                if end is not None and end.then is Then.JOB and node.name in spared:
+                    end = None
             until_s = sorter.keep_until_s(pilot, end)
             pilot_facts = pilot.pilot_id, pilot.is_held, pilot.user
             why, must_go = sorter.leave(node, pilot, end)
@@ -131,6 +138,21 @@ def build_pool(
     reserve = in_reserve(candidates, settings, now_s)
     pool = Pool(nodes=tuple(usable), not_used=not_used, due=due, starts_s=now_s + waits_s)
     return replace(pool.without(dict.fromkeys(reserve, KEPT_FREE)), reserve=reserve)
+
+
+def _of_parts(ends: Mapping[str, GapEnd], names: Iterable[str]) -> Mapping[str, GapEnd]:
+    """Return the ends of gaps by the names of parts, too: a host's are those of its parts."""
+    if not ends:
+        return ends
+    of_parts: dict[str, GapEnd] = {}
+    for name in names:
+        if PART_MARK in name:
+            end = ends.get(node_of(name))
+            if end is not None:
+                of_parts[name] = end
+    if not of_parts:
+        return ends
+    return {**ends, **of_parts}
 
 
 def in_reserve(free: Sequence[PoolNode], settings: Settings, now_s: float) -> tuple[str, ...]:
@@ -215,6 +237,9 @@ class _Sorter:
         settings = self._settings
         if settings.eligible_node_types and node.node_type not in settings.eligible_node_types:
             return f"Policy does not use nodes of type {node.node_type}."
+        if settings.lend is Lend.GPUS and PART_MARK not in node.name:
+            because = node.why_whole or "It lends none."
+            return f"The policy lends GPUs one by one only (lend: gpus). {because}"
         if node.name in self._held_off:
             return "It is left to the queue until a whole scheduler cycle has passed."
         until_s = self.until_s(end)

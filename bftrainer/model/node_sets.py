@@ -17,7 +17,7 @@ NodeSet = int
 LONG = 64  # shortest list of names whose set is cached
 MOST_CACHED = 4096  # such sets
 _NAME = attrgetter("name")
-_KIND = attrgetter("partitions", "features", "cpus", "memory_mb", "gpus")
+_KIND = attrgetter("partitions", "features", "cpus", "memory_mb", "gpus", "node_type")
 
 
 @dataclass(frozen=True, slots=True)

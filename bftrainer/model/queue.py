@@ -20,6 +20,7 @@ class NodeDemand:
     count: int
     n_more: int = 0  # that it takes as well if they are free
     share: NodeLeft | None = None  # part needed of each node; others may use the rest
+    gpu_type: str = ""  # that the GPUs of the share must have; "": any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from bftrainer.decide import giveback
 from bftrainer.decide.decision import decide
+from bftrainer.decide.division import divided
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.policies.base import Context, Decided, Traits
 from bftrainer.decide.queue.models import PrintedQueue
@@ -284,10 +285,18 @@ def given_back(
         settings=settings,
         memory=memory or Memory(),
     )
-    census = census_of(seen, given.pilots)
-    queue = PrintedQueue(census, now_s, given.settings.cycle_s)
+    as_shown, given = given, divided(given)
+    census = census_of(given.snapshot, given.pilots)
+    hosts = census if given is as_shown else census_of(seen)
+    queue = PrintedQueue(hosts, now_s, given.settings.cycle_s)
     draft = Draft(
-        given=given, census=census, queue=queue, memory=given.memory, pick=pick, policy=None
+        given=given,
+        census=census,
+        hosts=hosts,
+        queue=queue,
+        memory=given.memory,
+        pick=pick,
+        policy=None,
     )
     return giveback.stage(draft)
 

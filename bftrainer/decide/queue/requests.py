@@ -15,6 +15,7 @@ from operator import attrgetter
 
 from bftrainer.model.census import NodeCensus, whole, why_it_waits
 from bftrainer.model.cluster import Job, Node, NodeLeft, Rule, Way, meets
+from bftrainer.model.node_request import gpus_of_type
 from bftrainer.model.node_sets import NodeSet
 from bftrainer.model.queue import JobNeeds, NodeDemand
 
@@ -23,7 +24,7 @@ ASKS = attrgetter(
     *("partitions", "n_nodes", "n_nodes_max", "time_limit_s", "time_limit_min_s", "wants"),
     *("prefers", "required_nodes", "excluded_nodes", "waits_for", "reservations", "can_share"),
     *("cpus", "cpus_per_node", "memory_mb", "memory_per_cpu_mb", "gpus_per_node", "gpus"),
-    *("reason", "is_entitled", "begin_s", "together"),
+    *("reason", "is_entitled", "begin_s", "together", "gpu_type"),
 )
 MOST_WAYS = 64  # of one job: partitions times alternatives of its constraint
 ANY = Way()
@@ -153,7 +154,7 @@ class Requests:
         for size in _sizes(job, [node for node, _ in kinds]):
             n_nodes = max(size, n_required, n_counted)
             share = _share(job, n_nodes)
-            enough = [(n, members) for n, members in kinds if whole(n).has_room_for(share)]
+            enough = [(n, members) for n, members in kinds if _has_room(n, share, job.gpu_type)]
             among = [(required, n_required)]
             for rule, count in counted_rules:
                 nodes = _all(enough, rule) & ~required
@@ -167,7 +168,7 @@ class Requests:
             for nodes, count in among:
                 if count > 0:
                     is_met = is_met and nodes.bit_count() >= count
-                    demands.append(NodeDemand(nodes, count, 0, part))
+                    demands.append(NodeDemand(nodes, count, 0, part, job.gpu_type))
             if is_met:
                 n_more = max(0, (job.n_nodes_max or 0) - n_nodes)
                 demands[-1] = replace(demands[-1], n_more=n_more)
@@ -204,6 +205,13 @@ def _is_one(node: Node, partition: str, wanted: Way) -> bool:
     if partition and node.partitions and partition not in node.partitions:
         return False
     return not node.features or meets(node.features, wanted.everywhere)
+
+
+def _has_room(node: Node, share: NodeLeft, gpu_type: str) -> bool:
+    """Return whether a node has as much, with GPUs of that type ("": any)."""
+    if gpu_type and gpus_of_type(node.node_type, gpu_type) < share.gpus:
+        return False
+    return whole(node).has_room_for(share)
 
 
 def _all(kinds: Iterable[tuple[Node, NodeSet]], rule: Rule) -> NodeSet:

@@ -166,6 +166,7 @@ class PilotBook:
                     end_s=end_s,
                     user=self.user_of(pilot_id),
                     is_silent=pilot.unheard_s is not None,
+                    part=record.part,
                 )
             )
         return tuple(views)
@@ -181,6 +182,7 @@ class PilotBook:
             time_limit_s=claim.time_limit_s,
             owner=self._owner,
             user=user,
+            part=claim.part,
         )
         pilot = Pilot(record=record, for_trainer=claim.for_trainer, is_written=False)
         pilot.begins(record.requested_s)

@@ -157,6 +157,7 @@ class Claiming:
             user=record.user,
             files=files.contents,
             account=account,
+            part=record.part,
         )
         launch, loop = self._pilots.system.launch_pilot, asyncio.get_running_loop()
         try:

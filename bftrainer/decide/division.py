@@ -1,0 +1,289 @@
+"""Divides hosts into the parts that are lent, for one decision. Pure.
+
+A snapshot shows hosts. Where GPUs are lent one by one (``Node.lends``), the stages of a decision
+see each host's parts as nodes instead: the parts that pilots of ours hold or wait for, under the
+names that the pilots have, and its free GPUs, under the smallest numbers that are not in use. A GPU
+that is given back has no name in the batch system; the name of the part that it was stands for it
+until a job has it (``Memory.held_off`` and others remember such names). So the parts of a host
+are, in this order of claim on its free GPUs:
+
+1. those of pilots that run: their GPUs are in use;
+2. those of pilots that wait for their GPU; without a free one they are *taken* by ordinary jobs;
+3. remembered names, of GPUs given back; likewise;
+4. further free GPUs.
+
+The queue model goes on to see hosts (``queue``): jobs ask for hosts and for amounts of them.
+A host is shown as a whole where a pilot has all of it, and where it has no part to show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from bftrainer.model.census import FREE_STATES, LOST_STATES, once_per_look
+from bftrainer.model.cluster import PART_MARK, Job, JobState, Node, NodeState, node_of
+from bftrainer.model.decision import Cooling, DecisionInput, Memory
+from bftrainer.model.parts import NodePart, type_name
+
+NOTHING_LEFT: Final = "no GPU of it is free with the CPUs and memory that go with it"
+_UNUSABLE: Final = (*LOST_STATES, NodeState.UNKNOWN)
+_MOST_DIVIDED: Final = 1 << 14  # hosts remembered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldPart:
+    """A part that a pilot of ours holds or waits for."""
+
+    part: NodePart
+    job_state: JobState | None  # of its pilot's job in the snapshot; None: it has none there
+    is_leaving: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostParts:
+    """The parts of a host as nodes."""
+
+    nodes: tuple[Node, ...]
+    taken: tuple[str, ...] = ()  # of ``nodes``, those that ordinary jobs have
+
+
+# By host the last division and what it was made of: most hosts do not change between decisions.
+_DIVIDED: dict[str, tuple[Node, Sequence[HeldPart], tuple[str, ...], HostParts]] = {}
+
+
+@once_per_look
+def _lend_parts(nodes: tuple[Node, ...]) -> bool:
+    return any(node.lends for node in nodes)
+
+
+def divided(given: DecisionInput) -> DecisionInput:
+    """Return the input with hosts that lend GPUs, or have lent some, as parts."""
+    snapshot = given.snapshot
+    if snapshot.nodes is None:
+        return given
+    has_parts = any(pilot.part is not None for pilot in given.pilots)
+    if not (has_parts or _lend_parts(snapshot.nodes)):
+        return given
+    held = _held_parts(given)
+    whole_hosts = {pilot.node for pilot in given.pilots if pilot.part is None}
+    remembered = _remembered(given.memory)
+    nodes: list[Node] = []
+    taken_of: dict[str, tuple[str, ...]] = {}
+    for node in snapshot.nodes:
+        is_parted = node.lends or node.name in held
+        if not is_parted or node.name in whole_hosts:
+            nodes.append(node)
+            continue
+        host = parts_of(node, held.get(node.name, ()), remembered.get(node.name, ()))
+        nodes += host.nodes
+        if host.taken:
+            taken_of[node.name] = host.taken
+    part_of = {pilot.pilot_id: pilot.node for pilot in given.pilots if pilot.part is not None}
+    jobs = snapshot.jobs
+    if jobs is not None:
+        jobs = _renamed(jobs, part_of, taken_of)
+    return replace(
+        given,
+        snapshot=replace(snapshot, nodes=tuple(nodes), jobs=jobs),
+        cooling=_cooling(given.cooling, nodes),
+    )
+
+
+def _cooling(cooling: Mapping[str, Cooling], nodes: Iterable[Node]) -> Mapping[str, Cooling]:
+    """Return what cools down by part: a host does as a whole, which GPU of it failed is unknown."""
+    if not cooling:
+        return cooling
+    by_host: dict[str, Cooling] = {}
+    for name in sorted(cooling):
+        by_host.setdefault(node_of(name), cooling[name])
+    of_parts: dict[str, Cooling] = {}
+    for node in nodes:
+        host = node_of(node.name)
+        if PART_MARK in node.name and host in by_host:
+            of_parts[node.name] = by_host[host]
+    return {**cooling, **of_parts}
+
+
+def _held_parts(given: DecisionInput) -> dict[str, list[HeldPart]]:
+    """Return the parts of our pilots, by host."""
+    states: dict[str, JobState] = {}
+    for job in given.snapshot.jobs or ():
+        if job.pilot_id is not None:
+            states[job.pilot_id] = job.state
+    held: dict[str, list[HeldPart]] = {}
+    for pilot in given.pilots:
+        if pilot.part is None:
+            continue
+        state = states.get(pilot.pilot_id)
+        if state is None and pilot.is_held and not pilot.is_leaving:
+            state = JobState.RUNNING  # it has started since the snapshot, or that lacks it
+        held_part = HeldPart(part=pilot.part, job_state=state, is_leaving=pilot.is_leaving)
+        held.setdefault(pilot.part.node, []).append(held_part)
+    return held
+
+
+def _remembered(memory: Memory) -> dict[str, tuple[str, ...]]:
+    """Return the names of parts that stand for GPUs given back, by host."""
+    names = {*memory.held_off, *memory.ends.ending}
+    for record in memory.vain.values():
+        names.update(record.nodes)
+    by_host: dict[str, list[str]] = {}
+    for name in sorted(names):
+        if PART_MARK in name:
+            by_host.setdefault(node_of(name), []).append(name)
+    return {host: tuple(own) for host, own in by_host.items()}
+
+
+def parts_of(
+    node: Node, held: Sequence[HeldPart] = (), remembered: tuple[str, ...] = ()
+) -> HostParts:
+    """Return the parts of a host.
+
+    Args:
+        node: as the batch system shows it.
+        held: the parts of our pilots on it.
+        remembered: names of further parts, of GPUs that were given back.
+    """
+    entry = _DIVIDED.get(node.name)
+    if entry is not None:
+        its_node, its_held, its_names, host = entry
+        if its_node is node and its_held == held and its_names == remembered:
+            return host
+    host = _Division(node).of(held, remembered)
+    if len(_DIVIDED) >= _MOST_DIVIDED:
+        _DIVIDED.clear()
+    _DIVIDED[node.name] = node, tuple(held), remembered, host
+    return host
+
+
+class _Division:
+    """The division of one host, part by part."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._types = {type_name(lent): lent for lent in node.lends}
+        self._n_free = {kind: lent.n_free for kind, lent in self._types.items()}
+        self._is_unusable = node.state in _UNUSABLE
+        if self._is_unusable:
+            self._n_free = dict.fromkeys(self._n_free, 0)
+        self._free_state = NodeState.IDLE
+        if node.state is NodeState.PLANNED:
+            self._free_state = NodeState.PLANNED
+        self._nodes: list[Node] = []
+        self._taken: list[str] = []
+
+    def of(self, held: Sequence[HeldPart], remembered: Iterable[str]) -> HostParts:
+        running = (JobState.RUNNING, JobState.COMPLETING, JobState.OTHER)
+        waiting: list[HeldPart] = []
+        leaving: list[HeldPart] = []
+        for held_part in held:
+            if held_part.job_state in running:
+                self._add_running(held_part)
+            elif held_part.is_leaving:
+                leaving.append(held_part)
+            else:
+                waiting.append(held_part)
+        for held_part in (*waiting, *leaving):
+            self._add_from_free(held_part.part)
+        names = {held_part.part.name for held_part in held}
+        for name in remembered:
+            if name not in names:
+                names.add(name)
+                self._add_from_free(self._single(name))
+        number = 0
+        for kind in self._types:
+            while self._n_free[kind] > 0:
+                name = f"{self._node.name}{PART_MARK}{number}"
+                number += 1
+                if name not in names:
+                    self._add_from_free(self._single(name, kind))
+        if not self._nodes:
+            return HostParts(nodes=(_without_parts(self._node),))
+        return HostParts(nodes=tuple(self._nodes), taken=tuple(self._taken))
+
+    def _single(self, name: str, kind: str = "") -> NodePart:
+        """Return a part of one GPU; of a type of which one is free, unless it is named."""
+        if not kind:
+            kinds = [kind for kind, count in self._n_free.items() if count] or [*self._types, "gpu"]
+            kind = kinds[0]
+        lent = self._types.get(kind)
+        cpus, memory_mb = 1, 0
+        if lent is not None:
+            cpus, memory_mb = lent.cpus, lent.memory_mb
+        return NodePart(
+            name=name,
+            node=self._node.name,
+            gpu_type=kind,
+            gpus=1,
+            cores=cpus,
+            memory_mb=memory_mb,
+        )
+
+    def _add_running(self, held_part: HeldPart) -> None:
+        state = NodeState.ALLOCATED
+        if held_part.job_state is JobState.COMPLETING:
+            state = NodeState.COMPLETING
+        self._add(held_part.part, state)
+
+    def _add_from_free(self, part: NodePart) -> None:
+        n_free = self._n_free.get(part.gpu_type, 0)
+        if n_free >= part.gpus:
+            self._n_free[part.gpu_type] = n_free - part.gpus
+            self._add(part, self._free_state)
+            return
+        if not self._is_unusable:
+            self._taken.append(part.name)
+        self._add(part, NodeState.ALLOCATED)
+
+    def _add(self, part: NodePart, state: NodeState) -> None:
+        if self._is_unusable:
+            state = self._node.state
+        self._nodes.append(
+            replace(
+                self._node,
+                name=part.name,
+                state=state,
+                node_type=part.gpu_type,
+                gpus=part.gpus,
+                cpus=part.cores,
+                memory_mb=part.memory_mb,
+                left=None,
+                lends=(),
+            )
+        )
+
+
+def _without_parts(node: Node) -> Node:
+    """Return a host of which nothing can be lent now, as it is shown for that."""
+    if node.state in FREE_STATES:
+        return replace(node, state=NodeState.ALLOCATED, reason=NOTHING_LEFT, lends=())
+    return replace(node, lends=())
+
+
+def _renamed(
+    jobs: tuple[Job, ...], part_of: Mapping[str, str], taken_of: Mapping[str, tuple[str, ...]]
+) -> tuple[Job, ...]:
+    """Name parts in jobs: our pilots have theirs, and ordinary jobs those that they have taken.
+
+    Whose of several ordinary jobs on a host a taken part is, makes no difference to a decision.
+    """
+    unnamed = dict(taken_of)
+    renamed: list[Job] = []
+    for job in jobs:
+        if job.pilot_id in part_of:
+            name = part_of[job.pilot_id or ""]
+            nodes = (name,) if job.nodes else ()
+            required = (name,) if job.required_nodes else ()
+            renamed.append(replace(job, nodes=nodes, required_nodes=required, planned_nodes=()))
+            continue
+        if unnamed and job.pilot_id is None and job.state is not JobState.PENDING:
+            names: list[str] = []
+            for host in job.nodes:
+                names += unnamed.pop(host, ())
+            if names:
+                renamed.append(replace(job, nodes=(*job.nodes, *names)))
+                continue
+        renamed.append(job)
+    return tuple(renamed)

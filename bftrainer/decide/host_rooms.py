@@ -1,0 +1,214 @@
+"""Amounts of hosts that jobs share: free, and ours to give back. Pure.
+
+On hosts whose GPUs are lent one by one a job asks for an amount: CPUs, memory and GPUs, of any
+type or of one. A *room* is what a host has for ordinary jobs: what is free, and the parts that
+pilots of ours hold there. Rooms get smaller as jobs of a decision are placed in them, never larger.
+Called by ``giveback_parts``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bftrainer.model.cluster import Node, NodeLeft, NodeState
+from bftrainer.model.node_sets import NodeSet
+from bftrainer.model.parts import NodePart, type_name
+
+ANY_TYPE = "gpu"  # of GPUs without a name, as parts have it
+
+
+@dataclass(slots=True, kw_only=True)
+class Amount:
+    """CPUs, memory and GPUs of a host; not negative."""
+
+    cpus: int = 0
+    memory_mb: float = 0.0  # inf: memory is not allocated to jobs
+    gpus: dict[str, int] = field(default_factory=dict)  # by type, as ``NodePart.gpu_type``
+
+    def n_gpus(self, gpu_type: str = "") -> int:
+        """Return the number of GPUs of a type, as jobs name it; "": of all types."""
+        if not gpu_type:
+            return sum(self.gpus.values())
+        named = f"{ANY_TYPE}:{gpu_type}"
+        if named in self.gpus or any(kind != ANY_TYPE for kind in self.gpus):
+            return self.gpus.get(named, 0)
+        return self.gpus.get(ANY_TYPE, 0)  # the host's types are not told apart
+
+    def add(self, part: NodePart) -> None:
+        """Add what a part has."""
+        self.cpus += part.cores
+        self.memory_mb += part.memory_mb
+        if part.gpus:
+            self.gpus[part.gpu_type] = self.gpus.get(part.gpu_type, 0) + part.gpus
+
+    def take(self, need: Need) -> None:
+        """Take what a job needs; of several types first the one of which most are left."""
+        self.cpus = max(0, self.cpus - need.cpus)
+        self.memory_mb = max(0.0, self.memory_mb - need.memory_mb)
+        missing = need.gpus
+        kinds = sorted(self.gpus, key=lambda kind: (-self.gpus[kind], kind))
+        if need.gpu_type and f"{ANY_TYPE}:{need.gpu_type}" in self.gpus:
+            kinds = [f"{ANY_TYPE}:{need.gpu_type}"]
+        for kind in kinds:
+            taken = min(missing, self.gpus[kind])
+            self.gpus[kind] -= taken
+            missing -= taken
+
+    def lacks(self, need: Need) -> tuple[int, float, int]:
+        """Return how many CPUs, how much memory and how many GPUs are missing for a job."""
+        return (
+            max(0, need.cpus - self.cpus),
+            max(0.0, need.memory_mb - self.memory_mb),
+            max(0, need.gpus - self.n_gpus(need.gpu_type)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What a job needs of each of its hosts."""
+
+    cpus: int
+    memory_mb: int = 0
+    gpus: int = 0
+    gpu_type: str = ""  # as jobs name it; "": any
+
+    @classmethod
+    def of(cls, share: NodeLeft, gpu_type: str) -> Need:
+        """Return a job's share of a host as a need."""
+        return cls(cpus=share.cpus, memory_mb=share.memory_mb, gpus=share.gpus, gpu_type=gpu_type)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LentPart:
+    """A part in the way of ordinary jobs."""
+
+    part: NodePart
+    tier: int  # 0 to 2: no trainer loses by its release; 3: one does; ``OF_OTHERS``
+    pilot_id: str = ""  # "": of another daemon, which gives it back by itself
+
+
+OF_OTHERS = 4
+
+
+@dataclass(slots=True, kw_only=True)
+class HostRoom:
+    """What a host has for ordinary jobs."""
+
+    name: str
+    bit: NodeSet
+    free: Amount  # now, or as soon as what was asked to leave has left
+    lent: list[LentPart] = field(default_factory=list)  # and not released by this decision
+    is_shared_out: bool = False  # an ordinary job is on it: no job may have all of it
+    free_names: list[str] = field(default_factory=list)  # of parts, or of the host as a whole
+
+    def victims(self, need: Need | None) -> list[LentPart] | None:
+        """Return the parts without which a job has room; None: it has none without all of ours.
+
+        Args:
+            need: None: of all of the host.
+        """
+        if need is None:
+            if self.is_shared_out:
+                return None
+            return list(self.lent)
+        lack = self.free.lacks(need)
+        if not any(lack):
+            return []
+        chosen: list[LentPart] = []
+        trial = Amount(
+            cpus=self.free.cpus, memory_mb=self.free.memory_mb, gpus=dict(self.free.gpus)
+        )
+        for lent in sorted(self.lent, key=_cheapness):
+            if not _helps(lent.part, trial.lacks(need), need):
+                continue
+            trial.add(lent.part)
+            chosen.append(lent)
+            if not any(trial.lacks(need)):
+                return self._without_idle_ones(chosen, need)
+        return None
+
+    def _without_idle_ones(self, chosen: Sequence[LentPart], need: Need) -> list[LentPart]:
+        """Leave out parts that the others make unnecessary, the dearest first."""
+        kept = list(chosen)
+        for lent in reversed(chosen):
+            others = [other for other in kept if other is not lent]
+            trial = Amount(
+                cpus=self.free.cpus, memory_mb=self.free.memory_mb, gpus=dict(self.free.gpus)
+            )
+            for other in others:
+                trial.add(other.part)
+            if not any(trial.lacks(need)):
+                kept = others
+        return kept
+
+    def place(self, need: Need | None, released: Iterable[LentPart]) -> None:
+        """Put a job on the host, after these parts are released."""
+        gone = {lent.part.name for lent in released}
+        for lent in released:
+            self.free.add(lent.part)
+        self.lent = [lent for lent in self.lent if lent.part.name not in gone]
+        self.is_shared_out = True
+        if need is None:
+            self.free = Amount()
+        else:
+            self.free.take(need)
+
+    def names_held_off(self, shapes: Mapping[str, NodePart]) -> list[str]:
+        """Return the free parts that no longer fit beside the jobs placed here.
+
+        Args:
+            shapes: part of each name of ``free_names``.
+        """
+        rest = Amount(cpus=self.free.cpus, memory_mb=self.free.memory_mb, gpus=dict(self.free.gpus))
+        crowded_out: list[str] = []
+        for name in self.free_names:
+            part = shapes[name]
+            need = Need(cpus=part.cores, memory_mb=part.memory_mb)
+            has_gpus = rest.gpus.get(part.gpu_type, 0) >= part.gpus
+            if not part.gpus:
+                has_gpus = True
+            if not has_gpus or any(rest.lacks(need)):
+                crowded_out.append(name)
+                continue
+            rest.take(need)
+            if part.gpus:
+                rest.gpus[part.gpu_type] -= part.gpus
+        return crowded_out
+
+
+def _cheapness(lent: LentPart) -> tuple[int, int, str]:
+    return lent.tier, lent.part.gpus, lent.part.name
+
+
+def _helps(part: NodePart, lack: tuple[int, float, int], need: Need) -> bool:
+    """Return whether a part has of what is missing; a job lacking GPUs needs parts with GPUs."""
+    cpus, memory_mb, gpus = lack
+    if gpus:
+        named = f"{ANY_TYPE}:{need.gpu_type}"
+        return part.gpus > 0 and (not need.gpu_type or part.gpu_type in (named, ANY_TYPE))
+    return bool((cpus and part.cores) or (memory_mb and part.memory_mb))
+
+
+def free_amount(node: Node) -> Amount:
+    """Return what of a host no job and no pilot has."""
+    left = node.left
+    if node.state in (NodeState.IDLE, NodeState.PLANNED):
+        left = NodeLeft(cpus=node.cpus, memory_mb=node.memory_mb, gpus=node.gpus)
+    if left is None:
+        left = NodeLeft(cpus=0)
+    memory_mb: float = left.memory_mb
+    if not node.memory_mb:
+        memory_mb = math.inf
+    return Amount(cpus=left.cpus, memory_mb=memory_mb, gpus=_gpus_by_type(node, left.gpus))
+
+
+def _gpus_by_type(node: Node, n_free: int) -> dict[str, int]:
+    """Return the free GPUs by type, as far as they are told apart."""
+    if len(node.lends) > 1:
+        return {type_name(lent): lent.n_free for lent in node.lends}
+    kind = ANY_TYPE
+    for lent in node.lends:
+        kind = type_name(lent)
+    return {kind: n_free}

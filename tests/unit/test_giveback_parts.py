@@ -1,0 +1,205 @@
+"""Which parts of shared hosts go when ordinary jobs wait for GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bftrainer.decide.division import HeldPart, parts_of
+from bftrainer.decide.draft import Draft
+from bftrainer.model.cluster import Job, JobState, Node, NodeState
+from bftrainer.model.decision import Memory, Settings
+from tests.support.gpu_hosts import (
+    exclusive_job,
+    gpu_host,
+    gpu_job,
+    ordinary,
+    part,
+    part_pilot,
+    pilot_job,
+)
+from tests.support.snapshots import T0, Fold, given_back, pending, record, snapshot
+
+SETTINGS = Settings(reserve_nodes_per_type=0, cycle_s=30.0)
+
+
+def _given_back(hosts: list[Node], jobs: list[Job], *ours: str) -> Draft:
+    """What goes when pilots of ours run on these parts."""
+    seen = snapshot(hosts, [*jobs, *map(pilot_job, ours)])
+    return given_back(seen, [part_pilot(name) for name in ours], settings=SETTINGS)
+
+
+def _released(draft: Draft) -> dict[str, set[str]]:
+    by_job: dict[str, set[str]] = {}
+    for release in draft.releases:
+        by_job.setdefault(release.for_job, set()).add(release.node)
+    return by_job
+
+
+# ---- the parts of a host ------------------------------------------------------------------
+
+
+def test_free_gpus_have_the_smallest_numbers_that_no_pilot_has() -> None:
+    host = gpu_host("n1", ordinary=1, ours=1)
+    shown = parts_of(host, _held("n1/1", JobState.RUNNING))
+    states = {node.name: node.state for node in shown.nodes}
+    assert states == {
+        "n1/1": NodeState.ALLOCATED,
+        "n1/0": NodeState.IDLE,
+        "n1/2": NodeState.IDLE,
+    }
+    assert {node.node_type for node in shown.nodes} == {"gpu:a100"}
+    assert not shown.taken
+
+
+def test_a_pilot_whose_gpu_an_ordinary_job_has_taken_is_taken() -> None:
+    shown = parts_of(gpu_host("n1", ordinary=4), _held("n1/1", None))
+    assert shown.taken == ("n1/1",)
+
+
+def test_a_remembered_name_stands_for_the_gpu_that_was_given_back() -> None:
+    shown = parts_of(gpu_host("n1", ordinary=3), (), ("n1/2",))
+    assert [(node.name, node.state) for node in shown.nodes] == [("n1/2", NodeState.IDLE)]
+    assert parts_of(gpu_host("n1", ordinary=4), (), ("n1/2",)).taken == ("n1/2",)
+
+
+def test_a_host_with_nothing_to_lend_stays_a_host() -> None:
+    (host,) = parts_of(gpu_host("n1", ordinary=4)).nodes
+    assert (host.name, host.state) == ("n1", NodeState.ALLOCATED)
+    drained = replace(gpu_host("n1"), state=NodeState.DRAINED, reason="disk")
+    (host,) = parts_of(drained).nodes
+    assert (host.state, host.reason) == (NodeState.DRAINED, "disk")
+
+
+def _held(name: str, state: JobState | None) -> tuple[HeldPart, ...]:
+    return (HeldPart(part=part(name), job_state=state, is_leaving=False),)
+
+
+# ---- what is given back -------------------------------------------------------------------
+
+
+def test_a_job_gets_the_gpus_that_it_lacks_and_no_more() -> None:
+    hosts = [gpu_host("n1", ordinary=1, ours=2), gpu_host("n2", ordinary=2, ours=2)]
+    jobs = [ordinary("1", "n1", 1), ordinary("2", "n2", 2), gpu_job("7", 2)]
+    draft = _given_back(hosts, jobs, "n1/0", "n1/1", "n2/0", "n2/1")
+    assert _released(draft) == {"7": {"n1/0"}}  # of n1 one is free already
+
+
+def test_a_job_that_fits_into_what_is_free_takes_nothing_and_has_it_kept_free() -> None:
+    hosts = [gpu_host("n1", ordinary=1, ours=1)]
+    draft = _given_back(hosts, [ordinary("1", "n1", 1), gpu_job("7", 1)], "n1/0")
+    assert not draft.releases
+    (name,) = draft.memory.held_off
+    assert name in {"n1/1", "n1/2"}
+
+
+def test_an_exclusive_job_that_cannot_start_gets_nothing() -> None:
+    """G3: ordinary jobs hold GPUs on all hosts; 24 of 34 were given back in vain."""
+    hosts = [gpu_host(f"n{k}", ordinary=1, ours=3) for k in range(1, 7)]
+    jobs: list[Job] = [ordinary(str(k), f"n{k}", 1) for k in range(1, 7)]
+    names = [f"n{k}/{part}" for k in range(1, 7) for part in range(3)]
+    draft = _given_back(hosts, [*jobs, exclusive_job("9", 6)], *names)
+    assert not draft.releases
+    assert "9" in draft.refused
+
+
+def test_an_exclusive_job_gets_all_parts_of_hosts_that_only_we_use() -> None:
+    hosts = [gpu_host("n1", ours=2), gpu_host("n2", ordinary=1, ours=3)]
+    names = ["n1/0", "n1/1", "n2/0", "n2/1", "n2/2"]
+    draft = _given_back(hosts, [ordinary("2", "n2", 1), exclusive_job("9", 1)], *names)
+    assert _released(draft) == {"9": {"n1/0", "n1/1"}}
+    assert set(draft.memory.held_off) == {"n1/0", "n1/1", "n1/2", "n1/3"}
+
+
+def test_a_job_of_several_nodes_gets_its_gpus_on_each() -> None:
+    hosts = [gpu_host(f"n{k}", ordinary=1, ours=3) for k in (1, 2, 3)]
+    jobs: list[Job] = [ordinary(str(k), f"n{k}", 1) for k in (1, 2, 3)]
+    names = [f"n{k}/{part}" for k in (1, 2, 3) for part in range(3)]
+    draft = _given_back(hosts, [*jobs, gpu_job("9", 2, n_nodes=2)], *names)
+    released = _released(draft)["9"]
+    assert len(released) == 4
+    assert len({name.partition("/")[0] for name in released}) == 2
+
+
+def test_a_job_for_one_type_gets_gpus_of_that_type() -> None:
+    hosts = [gpu_host("n1", ours=4, gpu_type="v100"), gpu_host("n2", ours=4)]
+    seen_jobs = [gpu_job("7", 1, gpu_type="a100")]
+    names = [f"n{k}/{part}" for k in (1, 2) for part in range(4)]
+    pilots = []
+    for name in names:
+        gpu_type = "v100" if name.startswith("n1") else "a100"
+        pilots.append(replace(part_pilot(name), part=part(name, gpu_type=gpu_type)))
+    seen = snapshot(hosts, [*seen_jobs, *map(pilot_job, names)])
+    draft = given_back(seen, pilots, settings=SETTINGS)
+    assert _released(draft) == {"7": {"n2/0"}}
+
+
+def test_jobs_add_up_in_the_order_of_the_scheduler() -> None:
+    hosts = [gpu_host("n1", ours=2, ordinary=2)]
+    jobs = [ordinary("1", "n1", 2), gpu_job("7", 1), gpu_job("8", 2, priority=5.0)]
+    draft = _given_back(hosts, jobs, "n1/0", "n1/1")
+    assert _released(draft) == {"8": {"n1/0", "n1/1"}}
+    assert "7" in draft.refused
+
+
+def test_a_job_for_cpus_alone_gets_a_part_for_its_cpus() -> None:
+    hosts = [gpu_host("n1", ours=4)]
+    cpu_job = replace(pending("7", 1), cpus_per_node=6, memory_mb=10, can_share=True)
+    draft = _given_back(hosts, [cpu_job], "n1/0", "n1/1", "n1/2", "n1/3")
+    assert len(_released(draft)["7"]) == 2  # 4 CPUs each
+
+
+# ---- from decision to decision ------------------------------------------------------------
+
+
+def test_gpus_given_back_are_not_asked_for_again_until_the_job_has_them() -> None:
+    fold = Fold(settings=replace(SETTINGS, idle_confirmations=1))
+    trainers = [record("t1", n_min=1, n_max=8)]
+    running_job = ordinary("1", "n1", 2)
+    full = snapshot([gpu_host("n1", ordinary=2, ours=2)], [running_job, *_ours("n1/0", "n1/1")])
+    pilots = [part_pilot("n1/0"), part_pilot("n1/1")]
+    assert not fold.decide(full, pilots, trainers).releases
+    waits = snapshot(
+        full.nodes or (), [running_job, *_ours("n1/0", "n1/1"), gpu_job("7", 1)], at_s=T0 + 1
+    )
+    (release,) = fold.decide(waits, pilots, trainers, at_s=T0 + 1).releases
+    left = [pilot for pilot in pilots if pilot.pilot_id != release.pilot_id]
+    stays = left[0].node
+    freed = snapshot(
+        [gpu_host("n1", ordinary=2, ours=1)],
+        [running_job, *_ours(stays), gpu_job("7", 1)],
+        at_s=T0 + 2,
+    )
+    plan = fold.decide(freed, left, trainers, at_s=T0 + 2)
+    assert not plan.claims
+    assert not plan.releases
+    starts = replace(gpu_job("7", 1), state=JobState.RUNNING, nodes=("n1",), start_s=T0 + 3)
+    taken = snapshot(
+        [gpu_host("n1", ordinary=3, ours=1)], [running_job, starts, *_ours(stays)], at_s=T0 + 4
+    )
+    plan = fold.decide(taken, left, trainers, at_s=T0 + 4)
+    assert not plan.claims
+    assert not fold.memory.held_off
+
+
+def test_free_gpus_of_used_and_unused_hosts_are_claimed_each_with_its_part() -> None:
+    fold = Fold(settings=SETTINGS)
+    seen = snapshot([gpu_host("n1", ordinary=3), gpu_host("n2")], [ordinary("1", "n1", 3)])
+    plan = fold.decide(seen, (), [record("t1", n_min=1, n_max=8)])
+    assert {claim.node for claim in plan.claims} == {"n1/0", "n2/0", "n2/1", "n2/2", "n2/3"}
+    assert {claim.part for claim in plan.claims} == {part(claim.node) for claim in plan.claims}
+
+
+def test_a_pilot_that_waits_keeps_its_part() -> None:
+    fold = Fold(settings=SETTINGS, memory=Memory(assignment={"n1/0": "t1"}))
+    seen = snapshot(
+        [gpu_host("n1", ordinary=3)],
+        [ordinary("1", "n1", 3), pilot_job("n1/0", JobState.PENDING)],
+    )
+    waiting = part_pilot("n1/0", is_held=False)
+    plan = fold.decide(seen, [waiting], [record("t1", n_min=1, n_max=8)])
+    assert (plan.claims, plan.releases) == ((), ())
+    assert plan.assignment == {"n1/0": "t1"}
+
+
+def _ours(*names: str) -> list[Job]:
+    return [pilot_job(name) for name in names]
