@@ -50,7 +50,8 @@ class HostParts:
 
 
 # By host the last division and what it was made of: most hosts do not change between decisions.
-_DIVIDED: dict[str, tuple[Node, Sequence[HeldPart], tuple[str, ...], HostParts]] = {}
+_DIVIDED: dict[str, tuple[Node, tuple[HeldPart, ...], tuple[str, ...], HostParts]] = {}
+_NAMED: dict[str, tuple[Job, str, Job]] = {}  # by id our pilots' jobs, and with their parts' names
 
 
 @once_per_look
@@ -76,7 +77,8 @@ def divided(given: DecisionInput) -> DecisionInput:
         if not is_parted or node.name in whole_hosts:
             nodes.append(node)
             continue
-        host = parts_of(node, held.get(node.name, ()), remembered.get(node.name, ()))
+        its_parts = tuple(held.get(node.name, ()))
+        host = parts_of(node, its_parts, remembered.get(node.name, ()))
         nodes += host.nodes
         if host.taken:
             taken_of[node.name] = host.taken
@@ -137,7 +139,7 @@ def _remembered(memory: Memory) -> dict[str, tuple[str, ...]]:
 
 
 def parts_of(
-    node: Node, held: Sequence[HeldPart] = (), remembered: tuple[str, ...] = ()
+    node: Node, held: tuple[HeldPart, ...] = (), remembered: tuple[str, ...] = ()
 ) -> HostParts:
     """Return the parts of a host.
 
@@ -154,7 +156,7 @@ def parts_of(
     host = _Division(node).of(held, remembered)
     if len(_DIVIDED) >= _MOST_DIVIDED:
         _DIVIDED.clear()
-    _DIVIDED[node.name] = node, tuple(held), remembered, host
+    _DIVIDED[node.name] = node, held, remembered, host
     return host
 
 
@@ -273,10 +275,7 @@ def _renamed(
     renamed: list[Job] = []
     for job in jobs:
         if job.pilot_id in part_of:
-            name = part_of[job.pilot_id or ""]
-            nodes = (name,) if job.nodes else ()
-            required = (name,) if job.required_nodes else ()
-            renamed.append(replace(job, nodes=nodes, required_nodes=required, planned_nodes=()))
+            renamed.append(_of_part(job, part_of[job.pilot_id or ""]))
             continue
         if unnamed and job.pilot_id is None and job.state is not JobState.PENDING:
             names: list[str] = []
@@ -287,3 +286,19 @@ def _renamed(
                 continue
         renamed.append(job)
     return tuple(renamed)
+
+
+def _of_part(job: Job, name: str) -> Job:
+    """Return a pilot's job with its part for its host."""
+    entry = _NAMED.get(job.job_id)
+    if entry is not None:
+        its_job, its_name, renamed = entry
+        if its_job is job and its_name == name:
+            return renamed
+    nodes = (name,) if job.nodes else ()
+    required = (name,) if job.required_nodes else ()
+    renamed = replace(job, nodes=nodes, required_nodes=required, planned_nodes=())
+    if len(_NAMED) >= _MOST_DIVIDED:
+        _NAMED.clear()
+    _NAMED[job.job_id] = job, name, renamed
+    return renamed

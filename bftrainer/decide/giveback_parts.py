@@ -16,8 +16,9 @@ hosts of its plan as a whole, also where jobs share them (Slurm 22.05, ``backfil
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
 
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.feasible import TOO_FEW
@@ -33,6 +34,9 @@ from bftrainer.model.queue import JobNeeds, NodeDemand
 TRAINERS_TIER = 3
 
 
+Cost = tuple[int, int, int, int, str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """A host for a job, and what is released for it there."""
@@ -40,14 +44,71 @@ class Choice:
     room: HostRoom
     need: Need | None  # None: all of the host
     released: tuple[LentPart, ...]
+    cost: Cost  # no parts of others, few of trainers, few at all, a tight fit, the first by name
 
-    @property
-    def cost(self) -> tuple[int, int, int, float, str]:
-        """Order of preference: no parts of others, few of trainers, few at all, a tight fit."""
-        n_others = sum(lent.tier == OF_OTHERS for lent in self.released)
-        n_trainers = sum(lent.tier == TRAINERS_TIER for lent in self.released)
-        n_left = self.room.free.n_gpus()
-        return n_others, n_trainers, len(self.released), n_left, self.room.name
+
+def _choice(room: HostRoom, need: Need | None) -> Choice | None:
+    """Return what a job would have released on a host; None: it has no room there."""
+    victims = room.victims(need)
+    if victims is None:
+        return None
+    n_others = n_trainers = 0
+    for lent in victims:
+        n_others += lent.tier == OF_OTHERS
+        n_trainers += lent.tier == TRAINERS_TIER
+    cost = n_others, n_trainers, len(victims), room.free.n_gpus(), room.name
+    return Choice(room=room, need=need, released=tuple(victims), cost=cost)
+
+
+class _Candidates:
+    """The hosts that have room for one need, the cheapest first.
+
+    Many jobs have equal needs, and a placed job changes few rooms: only those are looked at again.
+    """
+
+    def __init__(self, need: Need | None, rooms: Sequence[HostRoom]) -> None:
+        self._need = need
+        self._valid: dict[str, Choice] = {}  # by host
+        self._queue: list[tuple[Cost, Choice]] = []
+        self._n_changes = 0  # that were taken into account
+        for room in rooms:
+            self._consider(room)
+
+    def _consider(self, room: HostRoom) -> None:
+        choice = _choice(room, self._need)
+        if choice is None:
+            self._valid.pop(room.name, None)
+            return
+        self._valid[room.name] = choice
+        heappush(self._queue, (choice.cost, choice))
+
+    def update(self, changed: Sequence[HostRoom]) -> None:
+        """Take the rooms into account that have changed, in order, since the beginning."""
+        for room in {room.name: room for room in changed[self._n_changes :]}.values():
+            self._consider(room)
+        self._n_changes = len(changed)
+
+    def best(self, among: NodeSet, count: int) -> list[Choice]:
+        """Return the cheapest ``count`` of these hosts; fewer if there are fewer."""
+        best: list[Choice] = []
+        aside: list[tuple[Cost, Choice]] = []
+        while self._queue and len(best) < count:
+            entry = heappop(self._queue)
+            _, choice = entry
+            if self._valid.get(choice.room.name) is not choice:
+                continue  # the room has changed since
+            aside.append(entry)
+            if choice.room.bit & among:
+                best.append(choice)
+        for entry in aside:
+            heappush(self._queue, entry)
+        return best
+
+    def alike(self, choice: Choice, among: NodeSet) -> Iterator[Choice]:
+        """Yield the hosts of which as much would be released as of this one."""
+        for other in self._valid.values():
+            if other.cost[:3] == choice.cost[:3] and other.room.bit & among:
+                yield other
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,6 +152,8 @@ class _Judge:
     verdict: Verdict = field(default_factory=Verdict)
     _hopeless: set[object] = field(default_factory=set)  # requests that found too little
     _gone: set[str] = field(default_factory=set)  # parts of trainers that are released
+    _candidates: dict[Need | None, _Candidates] = field(default_factory=dict)
+    _changed: list[HostRoom] = field(default_factory=list)  # rooms in which jobs were placed
 
     def judge(self, job: Job) -> None:
         """Place a job, or plan it."""
@@ -137,48 +200,32 @@ class _Judge:
             need: Need | None = None
             if demand.share is not None:
                 need = Need.of(demand.share, demand.gpu_type)
-            candidates: list[Choice] = []
-            for room in self.rooms:
-                if not room.bit & among:
-                    continue
-                victims = room.victims(need)
-                if victims is not None:
-                    candidates.append(Choice(room=room, need=need, released=tuple(victims)))
-            if len(candidates) < demand.count:
+            candidates = self._candidates.get(need)
+            if candidates is None:
+                candidates = self._candidates[need] = _Candidates(need, self.rooms)
+            candidates.update(self._changed)
+            best = candidates.best(among, demand.count)
+            if len(best) < demand.count:
                 return []
-            candidates.sort(key=lambda choice: choice.cost)
-            own = candidates[: demand.count]
             if demand.count == 1:
-                own = [self._cheapest(candidates)]
-            for choice in own:
+                best = [self._cheapest(best[0], candidates, among)]
+            for choice in best:
                 used |= choice.room.bit
-            chosen += own
+            chosen += best
         return chosen
 
-    def _cheapest(self, candidates: list[Choice]) -> Choice:
+    def _cheapest(self, best: Choice, candidates: _Candidates, among: NodeSet) -> Choice:
         """Return the best host for one node; where single parts suffice, the cheapest part."""
-        best = candidates[0]
         if len(best.released) != 1 or best.released[0].tier != TRAINERS_TIER:
             return best
         by_part: dict[str, Choice] = {}
-        for choice in candidates:
-            if choice.cost[:3] != best.cost[:3]:
-                break
-            for lent in choice.room.lent:
-                if lent.tier == TRAINERS_TIER and self._suffices(choice, lent):
+        for choice in candidates.alike(best, among):
+            for lent in choice.room.sufficient(choice.need):
+                if lent.tier == TRAINERS_TIER:
                     by_part[lent.part.name] = replace(choice, released=(lent,))
-        names = self.pick(1, list(by_part), self._gone)
-        for name in names:
+        for name in self.pick(1, list(by_part), self._gone):
             return by_part[name]
         return best
-
-    def _suffices(self, choice: Choice, lent: LentPart) -> bool:
-        if choice.need is None:
-            return choice.released == (lent,)
-        only = HostRoom(
-            name=choice.room.name, bit=choice.room.bit, free=choice.room.free, lent=[lent]
-        )
-        return only.victims(choice.need) == [lent]
 
     def _place(self, job: Job, request: JobNeeds, choices: list[Choice]) -> None:
         if job.is_announced:
@@ -187,6 +234,7 @@ class _Judge:
         nodes: NodeSet = 0
         for choice in choices:
             choice.room.place(choice.need, choice.released)
+            self._changed.append(choice.room)
             nodes |= choice.room.bit
             self._gone.update([lent.part.name for lent in choice.released])
             crowded_out = choice.room.names_held_off(self.draft.census.parts)

@@ -9,7 +9,7 @@ Called by ``giveback_parts``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bftrainer.model.cluster import Node, NodeLeft, NodeState
@@ -30,7 +30,10 @@ class Amount:
     def n_gpus(self, gpu_type: str = "") -> int:
         """Return the number of GPUs of a type, as jobs name it; "": of all types."""
         if not gpu_type:
-            return sum(self.gpus.values())
+            n_all = 0
+            for count in self.gpus.values():
+                n_all += count
+            return n_all
         named = f"{ANY_TYPE}:{gpu_type}"
         if named in self.gpus or any(kind != ANY_TYPE for kind in self.gpus):
             return self.gpus.get(named, 0)
@@ -58,10 +61,13 @@ class Amount:
 
     def lacks(self, need: Need) -> tuple[int, float, int]:
         """Return how many CPUs, how much memory and how many GPUs are missing for a job."""
+        n_gpus = 0
+        if need.gpus:
+            n_gpus = need.gpus - self.n_gpus(need.gpu_type)
         return (
             max(0, need.cpus - self.cpus),
             max(0.0, need.memory_mb - self.memory_mb),
-            max(0, need.gpus - self.n_gpus(need.gpu_type)),
+            max(0, n_gpus),
         )
 
 
@@ -128,6 +134,19 @@ class HostRoom:
             if not any(trial.lacks(need)):
                 return self._without_idle_ones(chosen, need)
         return None
+
+    def sufficient(self, need: Need | None) -> Iterator[LentPart]:
+        """Yield the parts each of which makes room for a job by itself."""
+        if need is None:
+            if len(self.lent) == 1:
+                yield from self.lent
+            return
+        cpus, memory_mb, gpus = self.free.lacks(need)
+        for lent in self.lent:
+            part = lent.part
+            has_rest = part.cores >= cpus and part.memory_mb >= memory_mb
+            if has_rest and part.gpus >= gpus and _helps(part, (cpus, memory_mb, gpus), need):
+                yield lent
 
     def _without_idle_ones(self, chosen: Sequence[LentPart], need: Need) -> list[LentPart]:
         """Leave out parts that the others make unnecessary, the dearest first."""
