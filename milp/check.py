@@ -107,6 +107,8 @@ def _units(
                 is_whole = not node.host or node.width == node.host_width
                 if not (is_whole if width == 0 else of_part == width):
                     wrong.append(f"trainer {own} has {name}, which is no unit of {_gpus(width)}")
+            elif width == 1:
+                size += 1
             else:
                 on_host[node.host, node.eligibility, width or node.host_width] += 1
         for (host, _, per_unit), count in on_host.items():
@@ -309,13 +311,13 @@ def _look_closely(problem: Problem) -> None:
 def _validate_hosts(problem: Problem) -> None:
     """Raise ``ProblemError`` unless hosts, parts and widths fit together."""
     width_of: dict[str, int] = {}
-    in_use: Counter[str] = Counter()
+    in_use: dict[str, int] = {}
     free: set[str] = set()
     for node in problem.nodes:
         host, width, of_host = node.host, node.width, node.host_width
         if not host:
             continue
-        in_use[host] += width
+        in_use[host] = n_used = in_use.get(host, 0) + width
         if not node.has_pilot:
             free.add(node.name)
         if not 1 <= width <= of_host <= LARGEST_SIZE:
@@ -330,8 +332,8 @@ def _validate_hosts(problem: Problem) -> None:
             cause = f"Host {host} has host_width {width_of[host]} and {of_host}."
             next_step = "Give all nodes of a host the same host_width."
             raise ProblemError("BFT-3015", cause, next_step, node=node.name)
-        if in_use[host] > of_host:
-            cause = f"The nodes of host {host} are {in_use[host]} GPUs, and it has {of_host}."
+        if n_used > of_host:
+            cause = f"The nodes of host {host} are {n_used} GPUs, and it has {of_host}."
             next_step = "List each GPU of a host once, free or in a part."
             raise ProblemError("BFT-3016", cause, next_step, node=node.name)
     for trainer in problem.trainers:

@@ -47,6 +47,7 @@ from numpy.typing import NDArray
 
 from milp.decomposition import decompose
 from milp.exact.group_caps import Infeasible, Members, solve_nested
+from milp.narrow import NarrowModel
 from milp.options import Options
 from milp.pool import PoolView
 from milp.problem import ProblemError
@@ -246,6 +247,9 @@ class _Model:
         self._scale = LARGEST_COST / (float(np.abs(choices.gain).max(initial=0.0)) or 1.0)
         self._counts, self._first_class = options.counts, len(pool.trainers)
         self._supply = supply
+        self._narrow: NarrowModel | None = None
+        self._taken: FloatArray = np.zeros(0)  # by column, of the best solution of ``_narrow``
+        self._eased: dict[str, Any] = {}  # settings that differ once there are many x
         self._accepts, self._held = pool.accepts, pool.held
         self._current = options.current.tolist()
         self._is_capped = False
@@ -368,6 +372,8 @@ class _Model:
 
     def solve(self, split: IntArray) -> tuple[float, float]:
         """Write the best nodes by trainer and class into ``split``; returns price and gap."""
+        if self._supply is not None:
+            return self._solve_narrowly(split)
         highs, n_x, n_all = self._highs, len(self._choices.gain), self._highs.getNumCol()
         bound, _ = self._run(infeasible=None)
         relaxed = highs.getSolution()
@@ -391,11 +397,56 @@ class _Model:
             proven = min(proven, upto, decomposed_bound)
             if of_relaxed >= value:
                 value, taken = of_relaxed, np.array(highs.getSolution().col_value)
-        x, chosen = self._choices, np.flatnonzero((taken[:n_x] > 0.5) & ~self._is_mixed)
+        self._write(taken, split)
+        return self._price_and_gap(prices, proven - value)
+
+    def _solve_narrowly(self, split: IntArray) -> tuple[float, float]:
+        """Do the same where kinds compete, with few choices in HiGHS at a time."""
+        x = self._choices
+        self._narrow = NarrowModel(self._highs, len(x.gain))
+        relaxed = self._narrow.relax(self._corners(), NOISE)
+        if relaxed is None:  # sizes that are no corners are needed, or nothing fits
+            relaxed = self._narrow.relax(np.ones(len(x.gain), dtype=np.bool_), NOISE)
+        if relaxed is None:
+            raise Infeasible
+        value, proven = self._search(relaxed.bound, relaxed.costs)
+        if value == -np.inf:
+            raise Infeasible
+        self._write(self._taken, split)
+        return self._price_and_gap(np.abs(relaxed.prices), proven - value)
+
+    def _corners(self) -> BoolArray:
+        """Return the choices behind which a trainer gains less per unit, and its size now.
+
+        All of one that mixes classes.
+        """
+        x = self._choices
+        order = np.lexsort((x.size, x.of_class, x.trainer))
+        row = x.trainer[order] * len(self._counts) + x.of_class[order]
+        size, gain = x.size[order], x.gain[order]
+        is_first = np.append(True, row[1:] != row[:-1])
+        is_last = np.append(is_first[1:], True)
+        size_before = np.where(is_first, 0, np.append(0, size[:-1]))
+        gain_before = np.where(is_first, 0.0, np.append(0.0, gain[:-1]))
+        slope = (gain - gain_before) / (size - size_before)
+        slope_after = np.append(slope[1:], 0.0)
+        # Rounding must not make corners of all sizes on a line.
+        bends = slope_after < slope - NOISE * NOISE * np.abs(slope)
+        is_corner: BoolArray = np.zeros(len(order), dtype=np.bool_)
+        is_corner[order] = is_last | bends
+        is_corner |= x.size == np.array(self._current, dtype=np.int64)[x.trainer]
+        return is_corner | self._is_mixed
+
+    def _write(self, taken: FloatArray, split: IntArray) -> None:
+        """Write the nodes by trainer and class that values of columns stand for."""
+        x, n_x = self._choices, len(self._choices.gain)
+        chosen = np.flatnonzero((taken[:n_x] > 0.5) & ~self._is_mixed)
         split[x.trainer[chosen], x.of_class[chosen]] = x.size[chosen]
         for j, k, column in self._parts:
             split[j, k] = round(taken[column])
-        gap = max(0.0, round(proven - value, DIGITS))
+
+    def _price_and_gap(self, prices: FloatArray, missing: float) -> tuple[float, float]:
+        gap = max(0.0, round(missing, DIGITS))
         of_classes = prices[self._first_class : self._first_class + len(self._counts)]
         return round(float(of_classes.max()), DIGITS) / self._scale, gap / self._scale
 
@@ -411,6 +462,7 @@ class _Model:
             n_near = int((costs <= bound - value + NOISE).sum())
             within = min(bound - value, float(costs.max()))
             if self._is_capped and n_near > MOST_EXACT:
+                self._eased = {"mip_rel_gap": CLOSE_ENOUGH}
                 self._highs.setOptionValue("mip_rel_gap", CLOSE_ENOUGH)
                 if n_near > MOST_CAPPED and is_open.sum() < MOST_CAPPED:
                     within = float(by_cost[MOST_CAPPED - 1])
@@ -470,6 +522,15 @@ class _Model:
         Both are -inf if there is no answer with these x alone.
         """
         n_x = len(is_open)
+        if self._narrow is not None:
+            self._highs, columns = self._narrow.pass_on(is_open, is_whole=True)
+            for name, setting in (SETTINGS | self._eased).items():
+                self._highs.setOptionValue(name, setting)
+            value, is_best = self._run(infeasible=-np.inf)
+            if value > -np.inf:
+                self._taken = self._narrow.spread(self._highs.getSolution().col_value, columns)
+            is_proven = is_best or value == -np.inf
+            return value, value if is_proven else self._highs.getInfo().mip_dual_bound
         every = np.arange(n_x, dtype=np.int32)
         self._highs.changeColsBounds(n_x, every, np.zeros(n_x), is_open.astype(np.float64))
         value, is_best = self._run(infeasible=None if is_open.all() else -np.inf)

@@ -8,6 +8,7 @@ compete only for free GPUs and for parts that are a whole host.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,11 +27,15 @@ class Kind(NamedTuple):
 
 
 class PartKind(NamedTuple):
-    """Parts with a pilot that are alike."""
+    """Parts with a pilot that are alike, or nodes that are whole hosts."""
 
     eligibility: str
-    width: int  # GPUs
+    width: int  # GPUs; WHOLE: a node without a host
     is_full: bool  # all GPUs of its host: it serves trainers of whole hosts, too
+
+    def serves(self, width: int) -> bool:
+        """Return whether one of them is a unit of this width."""
+        return self.is_full if width == WHOLE else self.width == width
 
 
 class FreeHost(NamedTuple):
@@ -70,17 +75,14 @@ class HostsView:
     """The nodes by what they can be used for, and the kinds that some trainer accepts."""
 
     kinds: tuple[Kind, ...]  # [k]
-    whole: Mapping[str, Sequence[str]]  # by class: names of nodes that are whole hosts
     parts: Mapping[PartKind, Sequence[str]]  # names
     free: Sequence[FreeHost]
+    part_of: Mapping[str, PartKind]  # name -> what it is, of all but free GPUs
 
     @cached_property
     def groups(self) -> dict[str, list[Group]]:
         """Hosts with free GPUs by class, those alike together."""
-        counts: dict[tuple[str, int, bool], int] = {}
-        for one in self.free:
-            key = one.eligibility, len(one.names), one.is_whole()
-            counts[key] = counts.get(key, 0) + 1
+        counts = Counter([(one.eligibility, len(one.names), one.is_whole()) for one in self.free])
         groups: dict[str, list[Group]] = {}
         for (eligibility, n_free, is_whole), n_hosts in sorted(counts.items()):
             group = Group(n_free=n_free, is_whole=is_whole, n_hosts=n_hosts)
@@ -107,16 +109,11 @@ class HostsView:
 
     def ready(self, kind: Kind) -> list[str]:
         """Return the names of the nodes that are one unit of a kind each."""
-        if kind.width == WHOLE:
-            names = list(self.whole.get(kind.eligibility, ()))
-            for part, own in self.parts.items():
-                if part.eligibility == kind.eligibility and part.is_full:
-                    names += own
-            return names
         return [
             name
-            for is_full in (False, True)
-            for name in self.parts.get(PartKind(*kind, is_full), ())
+            for part, names in self.parts.items()
+            if part.eligibility == kind.eligibility and part.serves(kind.width)
+            for name in names
         ]
 
     def contended(self, eligibility: str) -> list[PartKind]:
@@ -133,31 +130,43 @@ class HostsView:
 
     def of_kinds(self, kinds: Sequence[Kind]) -> HostsView:
         """Return the view of trainers that want some of the kinds only."""
-        view = HostsView(kinds=tuple(kinds), whole=self.whole, parts=self.parts, free=self.free)
+        view = HostsView(
+            kinds=tuple(kinds), parts=self.parts, free=self.free, part_of=self.part_of
+        )
         vars(view)["groups"] = self.groups
         return view
 
 
 def view_hosts(nodes: Iterable[ProblemNode], trainers: Sequence[ProblemTrainer]) -> HostsView:
     """Sort the nodes, one pass; kinds are those of which there is a unit and a trainer for it."""
-    whole: dict[str, list[str]] = {}
-    parts: dict[PartKind, list[str]] = {}
-    free: dict[tuple[str, str], FreeHost] = {}
+    parts: dict[tuple[str, int, bool], list[str]] = {}
+    free: dict[tuple[str, str], list[str]] = {}
+    host_width: dict[str, int] = {}
     for node in nodes:
-        eligibility, host = node.eligibility, node.host
+        host = node.host
         if not host:
-            whole.setdefault(eligibility, []).append(node.name)
+            parts.setdefault((node.eligibility, WHOLE, True), []).append(node.name)
         elif node.has_pilot:
-            part = PartKind(eligibility, node.width, node.width == node.host_width)
-            parts.setdefault(part, []).append(node.name)
+            is_full = node.width == node.host_width
+            parts.setdefault((node.eligibility, node.width, is_full), []).append(node.name)
         else:
-            key = host, eligibility
+            key = host, node.eligibility
             if key in free:
-                free[key].names.append(node.name)
+                free[key].append(node.name)
             else:
-                free[key] = FreeHost(host, eligibility, node.host_width, [node.name])
-    view = HostsView(kinds=(), whole=whole, parts=parts, free=list(free.values()))
-    classes = dict.fromkeys([*whole, *(part.eligibility for part in parts), *view.groups])
+                free[key] = [node.name]
+                host_width[host] = node.host_width
+    named = {PartKind(*key): names for key, names in sorted(parts.items())}
+    part_of: dict[str, PartKind] = {}
+    for part, names in named.items():
+        part_of.update(dict.fromkeys(names, part))
+    view = HostsView(
+        kinds=(),
+        parts=named,
+        free=[FreeHost(*key, host_width[key[0]], names) for key, names in free.items()],
+        part_of=part_of,
+    )
+    classes = dict.fromkeys([*(part.eligibility for part in named), *view.groups])
     wanted: dict[Kind, None] = {}
     for width in sorted({trainer.width for trainer in trainers}):
         accepted = [set(t.eligible) for t in trainers if t.width == width]

@@ -9,10 +9,11 @@ a class of nodes and a width. Their counts are what there is of each kind were i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from milp.hosts import HostsView, Kind, usable_as, view_hosts
+from milp.hosts import HostsView, Kind, view_hosts
 from milp.problem import Problem, ProblemNode, ProblemTrainer, lends_gpus
 
 
@@ -137,18 +138,16 @@ def _view_units(problem: Problem) -> PoolView:
     hosts = view_hosts(problem.nodes, trainers)
     kinds = hosts.kinds
     names = tuple([tuple(hosts.ready(kind)) for kind in kinds])
-    by_name = {node.name: node for node in problem.nodes}
     index = {kind: k for k, kind in enumerate(kinds)}
     present: list[tuple[str, ...]] = []
     held: list[tuple[int, ...]] = []
     for trainer in trainers:
-        own = tuple([name for name in trainer.current if name in by_name])
+        own = tuple([name for name in trainer.current if name in hosts.part_of])
         counts = [0] * max(len(kinds), 1)
-        for name in own:
-            node = by_name[name]
-            k = index.get(Kind(node.eligibility, trainer.width))
-            if k is not None and usable_as(node, trainer.width):
-                counts[k] += 1
+        for part, count in Counter([hosts.part_of[name] for name in own]).items():
+            k = index.get(Kind(part.eligibility, trainer.width))
+            if k is not None and part.serves(trainer.width):
+                counts[k] += count
         present.append(own)
         held.append(tuple(counts))
     accepts = [

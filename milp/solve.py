@@ -50,9 +50,14 @@ def solve(problem: Problem) -> Allocation:
     """
     validate(problem)
     answer = None if _breaks_caps(problem) else _solve_freely(problem)
-    if answer is None or not is_kept(problem, answer.unit_sizes(problem)):
+    if answer is None or not (_is_free(problem) or is_kept(problem, answer.unit_sizes(problem))):
         answer = solve_capped(problem)
     return with_full_caps(problem, answer) if problem.caps else answer
+
+
+def _is_free(problem: Problem) -> bool:
+    """Return whether there are no caps, and no trainer has to run."""
+    return not problem.caps and not any([trainer.must_run for trainer in problem.trainers])
 
 
 def _breaks_caps(problem: Problem) -> bool:
@@ -60,8 +65,10 @@ def _breaks_caps(problem: Problem) -> bool:
 
     Several classes take HiGHS, and their relaxation tells as a rule.
     """
+    if not problem.caps:
+        return False
     pool = view_pool(problem)
-    if not problem.caps or len(pool.names) == 1:
+    if len(pool.names) == 1:
         return False
     sizes = relaxed_sizes(build_options(problem, pool), pool)
     return any(

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from milp.hosts import WHOLE, FreeHost, HostsView, Kind, PartKind, usable_as
 from milp.placement.packing import Plan, pack, pack_as_planned, plan_units
@@ -26,14 +26,22 @@ from milp.pool import PoolView
 from milp.problem import Problem, ProblemNode, ProblemTrainer
 from milp.supply import Supply, supply_of
 
-Unit: TypeAlias = tuple[str, ...]  # names of its nodes: one part, or free GPUs of a host
-
-
 class Place(NamedTuple):
     """The host of a unit; a node without one is its own."""
 
     switch: str
     host: str
+
+
+class _Lot(NamedTuple):
+    """Units of one host that are handed out together or one by one."""
+
+    names: list[str]  # of their nodes, unit after unit
+    width: int  # nodes of one unit
+
+    def count(self) -> int:
+        """Return how many units there are."""
+        return len(self.names) // self.width
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,8 +82,8 @@ def place_units(
                 takers[k].append(
                     _Taker(trainer_id=trainer.trainer_id, need=need, places=places)
                 )
-    units = _chosen(pool, hosts, supply, plan, takers, split, assignment, nodes)
-    for own, offered in zip(takers, units, strict=True):
+    lots = _chosen(pool, hosts, supply, plan, takers, split, assignment, nodes)
+    for own, offered in zip(takers, lots, strict=True):
         _share_out(own, offered, nodes, assignment)
     return assignment
 
@@ -158,9 +166,9 @@ def _chosen(
     split: Sequence[Sequence[int]],
     assignment: Mapping[str, str],
     nodes: Mapping[str, ProblemNode],
-) -> list[list[Unit]]:
+) -> list[list[_Lot]]:
     """Return by kind as many units as its takers need: those there are, then of free GPUs."""
-    units: list[list[Unit]] = []
+    lots: list[list[_Lot]] = []
     carved: dict[Kind, int] = {}
     liked: dict[Kind, set[str]] = {}
     given = set(assignment)
@@ -175,12 +183,12 @@ def _chosen(
             )
             del ready[need:]
         given.update(ready)
-        units.append([(name,) for name in ready])
+        lots.append([_Lot([name], 1) for name in ready])
         if need > len(ready):
             carved[kind] = need - len(ready)
             liked[kind] = {place.host for taker in own for place in taker.places}
     if not carved:
-        return units
+        return lots
     ends_s: dict[tuple[str, str], float] = {}
 
     def remaining_s(host: FreeHost) -> float:
@@ -199,16 +207,13 @@ def _chosen(
     used: dict[tuple[str, str], int] = {}
     index = {kind: k for k, kind in enumerate(hosts.kinds)}
     for kind, slots in packed.items():
-        own_units = units[index[kind]]
+        own_lots = lots[index[kind]]
         for host, count in slots:
             width, key = kind.width or host.host_width, (host.host, host.eligibility)
             start = used.get(key, 0)
-            used[key] = start + count * width
-            own_units += [
-                tuple(host.names[at : at + width])
-                for at in range(start, start + count * width, width)
-            ]
-    return units
+            used[key] = end = start + count * width
+            own_lots.append(_Lot(host.names[start:end], width))
+    return lots
 
 
 def _serving(
@@ -243,64 +248,79 @@ def _serving(
 class _Switch:
     """Units behind one switch, by host."""
 
-    total: int = 0
-    of_host: dict[str, list[Unit]] = field(default_factory=dict)
+    total: int = 0  # units
+    of_host: dict[str, list[_Lot]] = field(default_factory=dict)
+    count_of: dict[str, int] = field(default_factory=dict)  # host -> units
     by_count: dict[int, list[str]] = field(default_factory=dict)  # hosts, some no longer right
 
-    def fill(self, need: int) -> list[Unit]:
-        """Take up to ``need`` units: of the smallest host that has so many, else of the largest."""
-        taken: list[Unit] = []
-        while need and self.total:
-            counts = [count for count, names in self.by_count.items() if names]
-            enough = [count for count in counts if count >= need]
+    def fill(self, need: int, names: list[str]) -> int:
+        """Take up to ``need`` units: of the smallest host that has so many, else of the largest.
+
+        Returns:
+            How many units, whose nodes are added to ``names``.
+        """
+        n_taken = 0
+        while n_taken < need and self.total:
+            missing = need - n_taken
+            counts = [count for count, hosts in self.by_count.items() if hosts]
+            enough = [count for count in counts if count >= missing]
             count = min(enough) if enough else max(counts)
             host = self.by_count[count].pop()
-            if len(self.of_host[host]) == count:
-                own = self.take(host, need)
-                taken += own
-                need -= len(own)
-        return taken
+            if self.count_of[host] == count:
+                n_taken += self.take(host, missing, names)
+        return n_taken
 
-    def take(self, host: str, need: int) -> list[Unit]:
-        """Take up to ``need`` units of a host."""
-        units = self.of_host.get(host, [])
-        taken, self.of_host[host] = units[:need], units[need:]
-        self.total -= len(taken)
-        if taken and len(units) > need:
-            self.by_count.setdefault(len(units) - need, []).append(host)
-        return taken
+    def take(self, host: str, need: int, names: list[str]) -> int:
+        """Take up to ``need`` units of a host likewise."""
+        count = self.count_of.get(host, 0)
+        missing = n_taken = min(need, count)
+        lots = self.of_host.get(host, [])
+        while missing:
+            lot = lots.pop()
+            n_of_lot = min(missing, lot.count())
+            names += lot.names[: n_of_lot * lot.width]
+            missing -= n_of_lot
+            if n_of_lot < lot.count():
+                lots.append(_Lot(lot.names[n_of_lot * lot.width :], lot.width))
+        self.total -= n_taken
+        if n_taken:
+            self.count_of[host] = count - n_taken
+            if count > n_taken:
+                self.by_count.setdefault(count - n_taken, []).append(host)
+        return n_taken
 
 
 def _share_out(
     takers: Sequence[_Taker],
-    units: Sequence[Unit],
+    lots: Sequence[_Lot],
     nodes: Mapping[str, ProblemNode],
     assignment: dict[str, str],
 ) -> None:
     """Give each taker its units; there are as many as they need."""
     if len(takers) == 1:
-        for unit in units:
-            assignment.update(dict.fromkeys(unit, takers[0].trainer_id))
+        for lot in lots:
+            assignment.update(dict.fromkeys(lot.names, takers[0].trainer_id))
         return
     switches: dict[str, _Switch] = {}
-    for unit in units:
-        place = _place_of(nodes[unit[0]])
+    for lot in lots:
+        place = _place_of(nodes[lot.names[0]])
         at = switches.setdefault(place.switch, _Switch())
-        at.of_host.setdefault(place.host, []).append(unit)
-        at.total += 1
+        at.of_host.setdefault(place.host, []).append(lot)
+        at.count_of[place.host] = at.count_of.get(place.host, 0) + lot.count()
+        at.total += lot.count()
     for at in switches.values():
         for host in sorted(at.of_host, reverse=True):  # the last is taken first
-            at.by_count.setdefault(len(at.of_host[host]), []).append(host)
+            at.by_count.setdefault(at.count_of[host], []).append(host)
     for taker in sorted(takers, key=lambda taker: (-taker.need, taker.trainer_id)):
-        got: list[Unit] = []
+        names: list[str] = []
+        missing = taker.need
         for place in sorted(taker.places):
-            if place.switch in switches and len(got) < taker.need:
-                got += switches[place.switch].take(place.host, taker.need - len(got))
+            if missing and place.switch in switches:
+                missing -= switches[place.switch].take(place.host, missing, names)
         own_switches = {place.switch for place in taker.places} & switches.keys()
         for switch in sorted(own_switches):
-            got += switches[switch].fill(taker.need - len(got))
-        while len(got) < taker.need:
-            missing = taker.need - len(got)
+            missing -= switches[switch].fill(missing, names)
+        while missing:
             best = min(
                 [
                     (at.total < missing, at.total if at.total >= missing else -at.total, switch)
@@ -308,6 +328,5 @@ def _share_out(
                     if at.total
                 ]
             )
-            got += switches[best[-1]].fill(missing)
-        for unit in got:
-            assignment.update(dict.fromkeys(unit, taker.trainer_id))
+            missing -= switches[best[-1]].fill(missing, names)
+        assignment.update(dict.fromkeys(names, taker.trainer_id))
