@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from milp.problem import Problem, ProblemNode, ProblemTrainer
+from milp.problem import ProblemNode, ProblemTrainer
 
 WHOLE = 0  # the width that stands for a whole host
 
@@ -99,7 +99,7 @@ class HostsView:
         return [
             width
             for width in self.widths_of(eligibility)
-            if any([group.most(width) for group in groups])
+            if any(group.most(width) for group in groups)
         ]
 
     def most_carved(self, kind: Kind) -> int:
@@ -130,9 +130,7 @@ class HostsView:
 
     def of_kinds(self, kinds: Sequence[Kind]) -> HostsView:
         """Return the view of trainers that want some of the kinds only."""
-        view = HostsView(
-            kinds=tuple(kinds), parts=self.parts, free=self.free, part_of=self.part_of
-        )
+        view = HostsView(kinds=tuple(kinds), parts=self.parts, free=self.free, part_of=self.part_of)
         vars(view)["groups"] = self.groups
         return view
 
@@ -171,7 +169,7 @@ def view_hosts(nodes: Iterable[ProblemNode], trainers: Sequence[ProblemTrainer])
     for width in sorted({trainer.width for trainer in trainers}):
         accepted = [set(t.eligible) for t in trainers if t.width == width]
         for eligibility in classes:
-            if any([not own or eligibility in own for own in accepted]):
+            if any(not own or eligibility in own for own in accepted):
                 wanted[Kind(eligibility, width)] = None
     return view.of_kinds([k for k in wanted if view.ready(k) or view.most_carved(k)])
 

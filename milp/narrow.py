@@ -1,8 +1,8 @@
 """A linear model of many columns, solved with few of them at a time.
 
-Takes a model that HiGHS has, of which the first columns are choices and the others stay in it in any
-case. Called by ``milp.classes`` where kinds of units compete: most sizes of most trainers are in no
-answer, and HiGHS would read them again in each run.
+Takes a model that HiGHS has, of which the first columns are choices and the others stay in it in
+any case. Called by ``milp.classes`` where kinds of units compete: most sizes of most trainers are
+in no answer, and HiGHS would read them again in each run.
 
 The linear relaxation with some of the choices is that with all of them when none of the others
 would gain at its prices; those that would are added until there is none (column generation).
@@ -17,6 +17,8 @@ import highspy
 import numpy as np
 
 from milp.tables import BoolArray, FloatArray, IntArray
+
+QUIET = {"output_flag": False, "threads": 1, "random_seed": 0}
 
 
 class Relaxed(NamedTuple):
@@ -104,6 +106,7 @@ class NarrowModel:
             )
             lp.integrality_ = [highspy.HighsVarType.kInteger] * len(columns)
         highs: Any = highspy.Highs()  # highspy is typed in part only
-        highs.setOptionValue("output_flag", False)
+        for name, value in QUIET.items():
+            highs.setOptionValue(name, value)
         highs.passModel(lp)
         return highs, columns

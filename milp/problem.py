@@ -156,7 +156,7 @@ class Allocation:
     gap: float = 0.0  # the optimum is worth at most this much more; 0: this is it
 
     def sizes(self) -> dict[str, int]:
-        """Number of nodes per trainer that has any; where GPUs are lent ``unit_sizes`` has sizes."""
+        """Number of nodes per trainer that has any: its size, unless GPUs are lent."""
         return dict(Counter(self.assignment.values()))
 
     def unit_sizes(self, problem: Problem) -> dict[str, int]:
@@ -166,7 +166,8 @@ class Allocation:
 
 def lends_gpus(problem: Problem) -> bool:
     """Return whether some host's GPUs are lent one by one, or some trainer asks for GPUs."""
-    return any([node.host for node in problem.nodes]) or any([t.width for t in problem.trainers])
+    nodes, trainers = problem.nodes, problem.trainers
+    return any([node.host for node in nodes]) or any([t.width for t in trainers])  # noqa: C419 - quicker
 
 
 def unit_sizes(problem: Problem, assignment: Mapping[str, str]) -> dict[str, int]:
@@ -183,9 +184,7 @@ def unit_sizes(problem: Problem, assignment: Mapping[str, str]) -> dict[str, int
     width_of = {trainer.trainer_id: trainer.width for trainer in problem.trainers}
     units = dict.fromkeys(assignment.values(), 0)
     gpus: Counter[tuple[str, str, str, int]] = Counter()
-    combined = {
-        node.name: node for node in problem.nodes if node.host and not node.has_pilot
-    }
+    combined = {node.name: node for node in problem.nodes if node.host and not node.has_pilot}
     for name, trainer_id in assignment.items():
         node = combined.get(name)
         if node is None:

@@ -57,7 +57,7 @@ def solve(problem: Problem) -> Allocation:
 
 def _is_free(problem: Problem) -> bool:
     """Return whether there are no caps, and no trainer has to run."""
-    return not problem.caps and not any([trainer.must_run for trainer in problem.trainers])
+    return not problem.caps and not any(trainer.must_run for trainer in problem.trainers)
 
 
 def _breaks_caps(problem: Problem) -> bool:

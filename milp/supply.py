@@ -92,9 +92,7 @@ def supply_of(pool: PoolView) -> Supply | None:
     return supply
 
 
-def _carve(
-    supply: Supply, hosts: HostsView, eligibility: str, index: dict[Kind, int]
-) -> None:
+def _carve(supply: Supply, hosts: HostsView, eligibility: str, index: dict[Kind, int]) -> None:
     """Add what several kinds make of the free GPUs of a class."""
     carvable = hosts.carvable(eligibility)
     widths = [width for width in carvable if width != WHOLE]
@@ -109,7 +107,7 @@ def _carve(
             whole_column[group] = column
             supply.arcs[Arc(eligibility, group, 0, WHOLE)] = column
             supply.units[index[Kind(eligibility, WHOLE)]].append((column, 1.0))
-    if all([larger % smaller == 0 for smaller, larger in pairwise(widths)]):
+    if all(larger % smaller == 0 for smaller, larger in pairwise(widths)):
         column_of = {}
         for width in widths:
             kind = Kind(eligibility, width)
@@ -146,7 +144,7 @@ def _fill(
             balance.setdefault(start, []).append((column, 1.0))
             balance.setdefault(start + width, []).append((column, -1.0))
     for start, terms in balance.items():
-        if any([factor > 0 for _, factor in terms]):
+        if any(factor > 0 for _, factor in terms):
             supply.rows.append((terms, 0 if start else group.n_hosts))
 
 

@@ -18,13 +18,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple
 
-from milp.hosts import WHOLE, FreeHost, HostsView, Kind, PartKind, usable_as
-from milp.placement.packing import Plan, pack, pack_as_planned, plan_units
+from milp.hosts import HostsView, Kind, PartKind
+from milp.placement.packing import NO_PLAN, Plan, pack, pack_as_planned, plan_units
 from milp.pool import PoolView
 from milp.problem import Problem, ProblemNode, ProblemTrainer
 from milp.supply import Supply, supply_of
+
 
 class Place(NamedTuple):
     """The host of a unit; a node without one is its own."""
@@ -39,7 +41,7 @@ class _Lot(NamedTuple):
     names: list[str]  # of their nodes, unit after unit
     width: int  # nodes of one unit
 
-    def count(self) -> int:
+    def n_units(self) -> int:
         """Return how many units there are."""
         return len(self.names) // self.width
 
@@ -53,9 +55,19 @@ class _Taker:
     places: set[Place]  # of its units
 
 
-def place_units(
-    problem: Problem, pool: PoolView, split: Sequence[Sequence[int]]
-) -> dict[str, str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scene:
+    """What is given, and how units come about where they cannot be taken one by one."""
+
+    pool: PoolView
+    hosts: HostsView
+    nodes: Mapping[str, ProblemNode]
+    split: Sequence[Sequence[int]]  # [j][k]
+    supply: Supply | None
+    plan: Plan | None
+
+
+def place_units(problem: Problem, pool: PoolView, split: Sequence[Sequence[int]]) -> dict[str, str]:
     """Choose the nodes; ``split[j][k]`` units of kind k are for ``pool.trainers[j]``.
 
     Raises:
@@ -69,20 +81,24 @@ def place_units(
     plan: Plan | None = None
     if supply is not None and supply.contended:
         plan = plan_units(pool, supply, split)
+    scene = _Scene(pool=pool, hosts=hosts, nodes=nodes, split=split, supply=supply, plan=plan)
     assignment: dict[str, str] = {}
     takers: list[list[_Taker]] = [[] for _ in hosts.kinds]  # [k]
     for j, trainer in enumerate(pool.trainers):
-        kept = _kept(pool, j, split[j], nodes, plan)
+        kept, size = _kept(scene, j), sum(split[j])
         assignment.update(dict.fromkeys(kept, trainer.trainer_id))
+        if size <= len(pool.present[j]):
+            continue
         places = {_place_of(nodes[name]) for name in kept}
         for k, count in enumerate(split[j]):
-            n_kept = count if sum(split[j]) < len(pool.present[j]) else pool.held[j][k]
-            if count > n_kept:
-                need = count - n_kept
-                takers[k].append(
-                    _Taker(trainer_id=trainer.trainer_id, need=need, places=places)
-                )
-    lots = _chosen(pool, hosts, supply, plan, takers, split, assignment, nodes)
+            if count > pool.held[j][k]:
+                need = count - pool.held[j][k]
+                taker = _Taker(trainer_id=trainer.trainer_id, need=need, places=places)
+                takers[k].append(taker)
+    lots, missing = _ready(scene, takers, assignment)
+    if missing:
+        for kind, own_lots in _carved(scene, takers, missing).items():
+            lots[hosts.kinds.index(kind)] += own_lots
     for own, offered in zip(takers, lots, strict=True):
         _share_out(own, offered, nodes, assignment)
     return assignment
@@ -99,14 +115,9 @@ def _remaining_s(node: ProblemNode) -> float:
 # ---- what is kept ----------------------------------------------------------------------------
 
 
-def _kept(
-    pool: PoolView,
-    j: int,
-    counts: Sequence[int],
-    nodes: Mapping[str, ProblemNode],
-    plan: Plan | None,
-) -> list[str]:
+def _kept(scene: _Scene, j: int) -> list[str]:
     """Return the names of the units that a trainer keeps."""
+    pool, nodes, counts = scene.pool, scene.nodes, scene.split[j]
     present, trainer = pool.present[j], pool.trainers[j]
     size = sum(counts)
     if not size or not present:
@@ -114,15 +125,15 @@ def _kept(
     if size >= len(present):
         return list(present)
     kept: list[str] = []
+    last_to_go = _last_to_go(trainer, nodes)
     for k, count in enumerate(counts):
-        if not count:
-            continue
-        kind = pool.hosts.kinds[k] if pool.hosts else Kind("", WHOLE)
-        own = [name for name in present if nodes[name].eligibility == kind.eligibility]
-        own = [name for name in own if usable_as(nodes[name], trainer.width)]
-        own.sort(key=_last_to_go(trainer, nodes).__getitem__)
-        quota = plan.keeps.get((j, k)) if plan else None
-        kept += own[:count] if quota is None else _within(own, count, quota, nodes)
+        if count:
+            kind = scene.hosts.kinds[k]
+            own = [name for name in present if nodes[name].eligibility == kind.eligibility]
+            own = [name for name in own if scene.hosts.part_of[name].serves(kind.width)]
+            own.sort(key=last_to_go.__getitem__)
+            quota = scene.plan.keeps.get((j, k)) if scene.plan else None
+            kept += own[:count] if quota is None else _within(own, count, quota, scene.hosts)
     return kept
 
 
@@ -139,17 +150,15 @@ def _last_to_go(
 
 
 def _within(
-    own: Sequence[str], count: int, quota: Mapping[PartKind, int], nodes: Mapping[str, ProblemNode]
+    own: Sequence[str], count: int, quota: Mapping[PartKind, int], hosts: HostsView
 ) -> list[str]:
     """Return the first names with no more contended parts than planned."""
     left, kept = dict(quota), list[str]()
     for name in own:
-        node = nodes[name]
-        part = PartKind(node.eligibility, node.width, node.width == node.host_width)
-        is_contended = bool(node.host) and part in left
-        if len(kept) < count and (not is_contended or left[part]):
+        part = hosts.part_of[name]
+        if len(kept) < count and left.get(part, 1):
             kept.append(name)
-            if is_contended:
+            if part in left:
                 left[part] -= 1
     return kept
 
@@ -157,90 +166,81 @@ def _within(
 # ---- what the others get ---------------------------------------------------------------------
 
 
-def _chosen(
-    pool: PoolView,
-    hosts: HostsView,
-    supply: Supply | None,
-    plan: Plan | None,
-    takers: Sequence[Sequence[_Taker]],
-    split: Sequence[Sequence[int]],
-    assignment: Mapping[str, str],
-    nodes: Mapping[str, ProblemNode],
-) -> list[list[_Lot]]:
-    """Return by kind as many units as its takers need: those there are, then of free GPUs."""
+def _ready(
+    scene: _Scene, takers: Sequence[Sequence[_Taker]], assignment: Mapping[str, str]
+) -> tuple[list[list[_Lot]], dict[Kind, int]]:
+    """Return by kind the units that are there for its takers, and how many are missing."""
+    pool, nodes = scene.pool, scene.nodes
     lots: list[list[_Lot]] = []
-    carved: dict[Kind, int] = {}
-    liked: dict[Kind, set[str]] = {}
+    missing: dict[Kind, int] = {}
     given = set(assignment)
-    for k, (kind, own) in enumerate(zip(hosts.kinds, takers, strict=True)):
+    for k, (kind, own) in enumerate(zip(scene.hosts.kinds, takers, strict=True)):
         need = sum([taker.need for taker in own])
-        ready = [name for name in pool.names[k] if name not in given] if need else []
-        if plan is not None and supply is not None and k in supply.contended:
-            ready = _serving(ready, k, plan, assignment, hosts, pool)
-        if len(ready) > need or len({nodes[name].has_pilot for name in ready}) > 1:
-            ready.sort(
+        names = [name for name in pool.names[k] if name not in given] if need else []
+        if scene.supply is not None and k in scene.supply.contended:
+            names = _serving(scene, names, k, assignment)
+        if len(names) > need or len({nodes[name].has_pilot for name in names}) > 1:
+            names.sort(
                 key=lambda name: (not nodes[name].has_pilot, -_remaining_s(nodes[name]), name)
             )
-            del ready[need:]
-        given.update(ready)
-        lots.append([_Lot([name], 1) for name in ready])
-        if need > len(ready):
-            carved[kind] = need - len(ready)
-            liked[kind] = {place.host for taker in own for place in taker.places}
-    if not carved:
-        return lots
-    ends_s: dict[tuple[str, str], float] = {}
+            del names[need:]
+        given.update(names)
+        lots.append([_Lot([name], 1) for name in names])
+        if need > len(names):
+            missing[kind] = need - len(names)
+    return lots, missing
 
-    def remaining_s(host: FreeHost) -> float:
-        key = host.host, host.eligibility
-        if key not in ends_s:
-            ends_s[key] = min([_remaining_s(nodes[name]) for name in host.names])
-        return ends_s[key]
 
-    packed = None
-    if plan is None or not plan.patterns:
-        packed = pack(hosts.free, carved, liked, remaining_s)
-    if packed is None:
-        if plan is None and supply is not None:
-            plan = plan_units(pool, supply, split)
-        packed = pack_as_planned(hosts.free, carved, plan or Plan(keeps={}, serves={}, patterns={}), remaining_s)
-    used: dict[tuple[str, str], int] = {}
-    index = {kind: k for k, kind in enumerate(hosts.kinds)}
+def _carved(
+    scene: _Scene, takers: Sequence[Sequence[_Taker]], wanted: Mapping[Kind, int]
+) -> dict[Kind, list[_Lot]]:
+    """Return by kind as many units of free GPUs as are wanted."""
+    hosts, plan = scene.hosts, scene.plan
+    liked: dict[Kind, set[str]] = {}
+    for kind, own in zip(hosts.kinds, takers, strict=True):
+        liked[kind] = {place.host for taker in own for place in taker.places}
+
+    @cache
+    def remaining_s(index: int) -> float:
+        return min([_remaining_s(scene.nodes[name]) for name in hosts.free[index].names])
+
+    packed = pack(hosts.free, wanted, liked, remaining_s)
+    if packed is None:  # seldom, and only where some width does not divide the next larger one
+        if plan is None and scene.supply is not None:
+            plan = plan_units(scene.pool, scene.supply, scene.split)
+        packed = pack_as_planned(hosts.free, wanted, plan or NO_PLAN, remaining_s)
+    used: dict[int, int] = {}  # by index of the host
+    lots: dict[Kind, list[_Lot]] = {}
     for kind, slots in packed.items():
-        own_lots = lots[index[kind]]
-        for host, count in slots:
-            width, key = kind.width or host.host_width, (host.host, host.eligibility)
-            start = used.get(key, 0)
-            used[key] = end = start + count * width
+        own_lots = lots.setdefault(kind, [])
+        for index, count in slots:
+            host = hosts.free[index]
+            width = kind.width or host.host_width
+            start = used.get(index, 0)
+            used[index] = end = start + count * width
             own_lots.append(_Lot(host.names[start:end], width))
     return lots
 
 
 def _serving(
-    ready: Sequence[str],
-    k: int,
-    plan: Plan,
-    assignment: Mapping[str, str],
-    hosts: HostsView,
-    pool: PoolView,
+    scene: _Scene, names: Sequence[str], k: int, assignment: Mapping[str, str]
 ) -> list[str]:
     """Return those of the names that serve this kind by the plan."""
-    width_of = {trainer.trainer_id: trainer.width for trainer in pool.trainers}
-    left: dict[str, list[int]] = {}  # by name: how many of its parts may serve, shared
+    hosts, plan = scene.hosts, scene.plan or NO_PLAN
+    width_of = {trainer.trainer_id: trainer.width for trainer in scene.pool.trainers}
+    left: dict[PartKind, int] = {}
     for (part, of_kind), count in plan.serves.items():
-        if of_kind != k:
-            continue
-        width = hosts.kinds[k].width
-        kept = [n for n in hosts.parts[part] if width_of.get(assignment.get(n, ""), -1) == width]
-        quota = [count - len(kept)]
-        left.update(dict.fromkeys(hosts.parts[part], quota))
+        if of_kind == k:
+            owners = [assignment.get(name, "") for name in hosts.parts[part]]
+            kept = [own for own in owners if width_of.get(own, -1) == hosts.kinds[k].width]
+            left[part] = count - len(kept)
     serving: list[str] = []
-    for name in ready:
-        quota_of = left.get(name)
-        if quota_of is None or quota_of[0] > 0:
+    for name in names:
+        part = hosts.part_of[name]
+        if left.get(part, 1) > 0:
             serving.append(name)
-            if quota_of is not None:
-                quota_of[0] -= 1
+            if part in left:
+                left[part] -= 1
     return serving
 
 
@@ -277,10 +277,10 @@ class _Switch:
         lots = self.of_host.get(host, [])
         while missing:
             lot = lots.pop()
-            n_of_lot = min(missing, lot.count())
+            n_of_lot = min(missing, lot.n_units())
             names += lot.names[: n_of_lot * lot.width]
             missing -= n_of_lot
-            if n_of_lot < lot.count():
+            if n_of_lot < lot.n_units():
                 lots.append(_Lot(lot.names[n_of_lot * lot.width :], lot.width))
         self.total -= n_taken
         if n_taken:
@@ -306,8 +306,8 @@ def _share_out(
         place = _place_of(nodes[lot.names[0]])
         at = switches.setdefault(place.switch, _Switch())
         at.of_host.setdefault(place.host, []).append(lot)
-        at.count_of[place.host] = at.count_of.get(place.host, 0) + lot.count()
-        at.total += lot.count()
+        at.count_of[place.host] = at.count_of.get(place.host, 0) + lot.n_units()
+        at.total += lot.n_units()
     for at in switches.values():
         for host in sorted(at.of_host, reverse=True):  # the last is taken first
             at.by_count.setdefault(at.count_of[host], []).append(host)

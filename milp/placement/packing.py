@@ -22,7 +22,7 @@ from milp.pool import PoolView
 from milp.problem import ProblemError
 from milp.supply import Arc, Supply
 
-Carved: TypeAlias = dict[Kind, list[tuple[FreeHost, int]]]  # units of a host
+Carved: TypeAlias = dict[Kind, list[tuple[int, int]]]  # index of a host, units of it
 Pattern: TypeAlias = tuple[int, ...]  # widths that one host is filled with
 
 
@@ -35,11 +35,14 @@ class Plan:
     patterns: dict[tuple[str, Group], list[Pattern]]  # of a class's hosts that are filled
 
 
+NO_PLAN = Plan(keeps={}, serves={}, patterns={})
+
+
 def pack(
-    free: Iterable[FreeHost],
+    free: Sequence[FreeHost],
     wanted: Mapping[Kind, int],
     liked: Mapping[Kind, Collection[str]],
-    remaining_s: Callable[[FreeHost], float],
+    remaining_s: Callable[[int], float],
 ) -> Carved | None:
     """Return by kind how many units are made of which host; None: not all fit this way.
 
@@ -47,51 +50,48 @@ def pack(
         free: hosts with free GPUs.
         wanted: how many units of each kind.
         liked: hosts on which trainers that want such units have some.
-        remaining_s: how long a host's GPUs are expected to stay free.
+        remaining_s: how long the GPUs of the host with this index are expected to stay free.
     """
-    by_class: dict[str, list[FreeHost]] = {}
-    for host in free:
-        by_class.setdefault(host.eligibility, []).append(host)
     carved: Carved = {}
-    left: dict[tuple[str, str], int] = {}
+    left = [len(host.names) for host in free]
+    by_class: dict[str, list[int]] = {}
+    for index, host in enumerate(free):
+        by_class.setdefault(host.eligibility, []).append(index)
     # Whole hosts, then the widest.
     for kind in sorted(wanted, key=lambda kind: (kind.width != WHOLE, -kind.width)):
-        missing, likes = wanted[kind], liked.get(kind, ())
+        missing, liking, own = wanted[kind], liked.get(kind, ()), carved.setdefault(kind, [])
         rows = []
-        for number, host in enumerate(by_class.get(kind.eligibility, ()) if missing else ()):
-            n_left = left.get((kind.eligibility, host.host), len(host.names))
+        for index in by_class.get(kind.eligibility, ()):
+            host, n_left = free[index], left[index]
             n_units = n_left // (kind.width or host.host_width)
             if n_units:
                 is_unbroken = n_left == host.host_width
-                likes_it = host.host in likes
-                rows.append((is_unbroken, n_left, not likes_it, -remaining_s(host), number, n_units))
-        own = carved.setdefault(kind, [])
-        for *_, number, n_units in sorted(rows):
+                is_strange = host.host not in liking
+                order = is_unbroken, n_left, is_strange, -remaining_s(index)
+                rows.append((*order, index, n_units))
+        for *_, index, n_units in sorted(rows):
             if not missing:
                 break
-            host = by_class[kind.eligibility][number]
             n_taken = min(n_units, missing)
             missing -= n_taken
-            own.append((host, n_taken))
-            key = kind.eligibility, host.host
-            gpus = n_taken * (kind.width or host.host_width)
-            left[key] = left.get(key, len(host.names)) - gpus
+            own.append((index, n_taken))
+            left[index] -= n_taken * (kind.width or free[index].host_width)
         if missing:
             return None
     return carved
 
 
 def pack_as_planned(
-    free: Iterable[FreeHost],
+    free: Sequence[FreeHost],
     wanted: Mapping[Kind, int],
     plan: Plan,
-    remaining_s: Callable[[FreeHost], float],
+    remaining_s: Callable[[int], float],
 ) -> Carved:
     """Return the same from a plan, as far as units are wanted."""
-    hosts: dict[tuple[str, int, bool], list[FreeHost]] = {}
-    for host in free:
+    hosts: dict[tuple[str, int, bool], list[int]] = {}
+    for index, host in enumerate(free):
         key = host.eligibility, len(host.names), host.is_whole()
-        hosts.setdefault(key, []).append(host)
+        hosts.setdefault(key, []).append(index)
     missing = dict(wanted)
     carved: Carved = {kind: [] for kind in wanted}
     # Wholly free hosts last: what is planned too much is not made of them.
@@ -99,14 +99,14 @@ def pack_as_planned(
         plan.patterns.items(), key=lambda item: (item[0][1].is_whole, item[0][1].n_free)
     ):
         alike = hosts[eligibility, group.n_free, group.is_whole]
-        alike.sort(key=lambda host: -remaining_s(host))
-        for host, pattern in zip(alike, patterns, strict=False):
+        alike.sort(key=lambda index: -remaining_s(index))
+        for index, pattern in zip(alike, patterns, strict=False):
             for width in sorted(set(pattern)):
                 kind = Kind(eligibility, width)
                 n_taken = min(pattern.count(width), missing.get(kind, 0))
                 if n_taken:
                     missing[kind] -= n_taken
-                    carved[kind].append((host, n_taken))
+                    carved[kind].append((index, n_taken))
     return carved
 
 
@@ -152,8 +152,11 @@ def plan_units(pool: PoolView, supply: Supply, split: Sequence[Sequence[int]]) -
                 add([(column, 1.0)], float(held.counts[part]), highspy.kHighsInf)
         else:
             needed = split[held.trainer][held.kind]
-            add([(column, 1.0) for column in held.columns.values()],
-                float(max(needed - held.n_others, 0)), float(needed))
+            add(
+                [(column, 1.0) for column in held.columns.values()],
+                float(max(needed - held.n_others, 0)),
+                float(needed),
+            )
     highs.run()
     if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
         raise ProblemError(

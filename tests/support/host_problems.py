@@ -1,4 +1,4 @@
-"""Small problems with hosts whose GPUs are lent one by one, and their answer by trying every way."""
+"""Small problems with hosts whose GPUs are lent one by one, and the best of every way."""
 
 from __future__ import annotations
 
@@ -117,7 +117,8 @@ def _suits(node: ProblemNode, width: int) -> bool:
 def _curve(chance: random.Random) -> Curve:
     sizes = sorted(chance.sample(range(1, 8), chance.randint(1, 3)))
     slope = chance.choice([0.0, 0.0, 1.0, 0.5])
-    rates = [slope * size or chance.choice([chance.randint(1, 6), 6 * chance.random()]) for size in sizes]
+    drawn = [chance.choice([chance.randint(1, 6), 6 * chance.random()]) for _ in sizes]
+    rates = [slope * size or rate for size, rate in zip(sizes, drawn, strict=True)]
     return Curve(sizes=tuple(sizes), samples_per_s=tuple(map(float, rates)))
 
 
@@ -141,13 +142,13 @@ def best_by_trying(problem: Problem) -> float:
             if _suits(node, trainer.width) and _accepts(trainer, node):
                 units = (1, 0) if node.name in trainer.current else (0, 1)
                 reached |= {_with(state, j, *units, node.eligibility) for state in states}
-        states = {state for state in reached if _is_possible(problem, before, state)}
+        states = {state for state in reached if _is_possible(problem, state)}
     for members in free.values():
         states = {
             state
             for old in states
             for state in _filled(problem, old, members)
-            if _is_possible(problem, before, state)
+            if _is_possible(problem, state)
         }
     worths = [_worth(problem, before, state) for state in states]
     return max([worth for worth in worths if worth is not None], default=math.nan)
@@ -182,16 +183,12 @@ def _filled(problem: Problem, state: State, members: Sequence[ProblemNode]) -> I
             yield filled
 
 
-def _is_possible(problem: Problem, before: Sequence[int], state: State) -> bool:
-    for trainer, (kept, new, classes), n_before in zip(
-        problem.trainers, state, before, strict=True
-    ):
+def _is_possible(problem: Problem, state: State) -> bool:
+    for trainer, (kept, new, classes) in zip(problem.trainers, state, strict=True):
         if kept + new > trainer.n_max or (len(classes) > 1 and not trainer.mixes_classes):
             return False
     sizes = _sizes(problem, state)
-    return all(
-        sum([sizes[name] for name in set(cap.trainers)]) <= cap.most for cap in problem.caps
-    )
+    return all(sum([sizes[name] for name in set(cap.trainers)]) <= cap.most for cap in problem.caps)
 
 
 def _sizes(problem: Problem, state: State) -> dict[str, int]:
