@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -48,6 +49,53 @@ def make_allocation(
         node_price=max(node_price, 0.0),
         marginals=marginals,
         solver=solver,
+        gap=gap,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizesAnswer:
+    """Sizes of trainers that compete with each other alone, and what they are worth."""
+
+    split: Split
+    values: list[float]  # [j]
+    marginals: dict[str, Marginal]
+    price: float
+    gap: float = 0.0
+
+
+def sizes_of_one(options: Options, pool: PoolView, one: PoolAnswer) -> SizesAnswer:
+    """Return the worth of sizes in one kind of units."""
+    split, price = [[size] for size in one.sizes.tolist()], one.value_of_one_more - one.value
+    values, marginals = _worth(options, pool, split)
+    return SizesAnswer(split=split, values=values, marginals=marginals, price=price)
+
+
+def sizes_of_several(options: Options, pool: PoolView, several: ClassesAnswer) -> SizesAnswer:
+    """Return the worth of kinds and sizes."""
+    split = several.split.tolist()
+    values, marginals = _worth(options, pool, split)
+    return SizesAnswer(
+        split=split, values=values, marginals=marginals, price=several.price, gap=several.gap
+    )
+
+
+def answer_of_parts(
+    problem: Problem, pool: PoolView, split: Split, answers: Sequence[SizesAnswer]
+) -> Allocation:
+    """Return the allocation of sizes that were found apart; the price is that of the dearest."""
+    marginals: dict[str, Marginal] = {}
+    for answer in answers:
+        marginals |= answer.marginals
+    in_order = {t.trainer_id: marginals.get(t.trainer_id, NO_MARGINAL) for t in problem.trainers}
+    values = [value for answer in answers for value in answer.values]
+    gap = math.fsum([answer.gap for answer in answers])
+    return Allocation(
+        assignment=place(problem, pool, split),
+        objective=math.fsum([*values, *values_of_stopped(problem)]),
+        node_price=max([0.0, *(answer.price for answer in answers)]),
+        marginals=in_order,
+        solver="bounded" if gap > 0 else "exact",
         gap=gap,
     )
 

@@ -23,6 +23,7 @@ from milp.problem import (
     ProblemError,
     ProblemNode,
     ProblemTrainer,
+    lends_gpus,
 )
 from milp.worth import allocation_value, objective_value, terms
 
@@ -53,6 +54,9 @@ def find_violations(problem: Problem, allocation: Allocation) -> list[str]:
         in_pool & trainer.current if trainer.current else set() for trainer in problem.trainers
     ]
     found: list[str] = []
+    units, sizes = "nodes", {trainer_id: len(names) for trainer_id, names in by_trainer.items()}
+    if lends_gpus(problem):
+        units, (sizes, found) = "units", _units(problem, by_trainer, pool)
     if not (allocation.assignment.keys() <= in_pool and by_trainer.keys() <= trainer_ids):
         found += _strangers(allocation, pool, trainer_ids)
     for rank, (trainer, held) in enumerate(zip(problem.trainers, before, strict=True)):
@@ -61,23 +65,65 @@ def find_violations(problem: Problem, allocation: Allocation) -> list[str]:
             found.append(
                 f"trainer {trainer.trainer_id} runs, but {problem.p_jmax} trainers come before it"
             )
-        if names and trainer.largest_of(len(names)) != len(names):
+        size = sizes.get(trainer.trainer_id, 0)
+        if names and trainer.largest_of(size) != size:
             bounds = ", ".join(map(str, trainer.sizes)) or f"{trainer.n_min}..{trainer.n_max}"
-            found.append(f"trainer {trainer.trainer_id} has {len(names)} nodes, outside {bounds}")
+            found.append(f"trainer {trainer.trainer_id} has {size} {units}, outside {bounds}")
         # Eq. 6: nodes are only added or only taken away.
         if not (held.issuperset(names) or held.issubset(names)):
             found.append(_migration(trainer, set(names), held))
         if trainer.must_run and not names and rank < problem.p_jmax:
             found.append(f"trainer {trainer.trainer_id} must run, but has no nodes")
     for cap in problem.caps:
-        together = sum([len(by_trainer.get(name, ())) for name in set(cap.trainers)])
+        together = sum([sizes.get(name, 0) for name in set(cap.trainers)])
         if together > cap.most:
-            found.append(f"{cap.name} has {together} nodes, {cap.most} at most")
+            found.append(f"{cap.name} has {together} {units}, {cap.most} at most")
     found += _eligibility(problem, by_trainer, pool)
-    sizes = {trainer_id: len(names) for trainer_id, names in by_trainer.items()}
     found += _worth(allocation, terms(problem, sizes, [len(held) for held in before]))
     found += _numbers(allocation, trainer_ids)
     return found
+
+
+def _units(
+    problem: Problem, by_trainer: Mapping[str, Sequence[str]], pool: Mapping[str, ProblemNode]
+) -> tuple[dict[str, int], list[str]]:
+    """Return each trainer's size in units, and what of its nodes makes no whole unit.
+
+    A unit is a node that is a whole host, a part with a pilot, or free GPUs of one host and class
+    that are as many as a unit has.
+    """
+    sizes: dict[str, int] = {}
+    wrong: list[str] = []
+    for trainer in problem.trainers:
+        own, width = trainer.trainer_id, trainer.width
+        size, on_host = 0, Counter[tuple[str, str, int]]()
+        for name in by_trainer.get(own, ()):
+            node = pool.get(name)
+            if node is None:
+                continue
+            if not node.host or node.has_pilot:
+                size += 1
+                of_part = node.width if node.host else 0
+                is_whole = not node.host or node.width == node.host_width
+                if not (is_whole if width == 0 else of_part == width):
+                    wrong.append(f"trainer {own} has {name}, which is no unit of {_gpus(width)}")
+            elif width == 1:
+                size += 1
+            else:
+                on_host[node.host, node.eligibility, width or node.host_width] += 1
+        for (host, _, per_unit), count in on_host.items():
+            size += count // per_unit
+            if count % per_unit:
+                wrong.append(
+                    f"trainer {own} has {count} free GPUs of {host}, no multiple of {per_unit}"
+                )
+        if size or by_trainer.get(own):
+            sizes[own] = size
+    return sizes, wrong
+
+
+def _gpus(width: int) -> str:
+    return f"{width} GPUs" if width else "a whole host"
 
 
 def _strangers(
@@ -166,6 +212,8 @@ def validate(problem: Problem) -> None:
 
     A trainer's current node that is not in the pool is no error: it has left.
     """
+    if lends_gpus(problem):
+        _validate_hosts(problem)
     if not _is_plainly_sound(problem):
         _look_closely(problem)
 
@@ -258,6 +306,46 @@ def _look_closely(problem: Problem) -> None:
         except ProblemError as found:
             found.trainer_id = own
             raise
+
+
+def _validate_hosts(problem: Problem) -> None:
+    """Raise ``ProblemError`` unless hosts, parts and widths fit together."""
+    width_of: dict[str, int] = {}
+    in_use: dict[str, int] = {}
+    free: set[str] = set()
+    for node in problem.nodes:
+        host, width, of_host = node.host, node.width, node.host_width
+        if not host:
+            continue
+        in_use[host] = n_used = in_use.get(host, 0) + width
+        if not node.has_pilot:
+            free.add(node.name)
+        if not 1 <= width <= of_host <= LARGEST_SIZE:
+            cause = f"Node {node.name}: width {_shown(width)} is not from 1 to its host_width"
+            cause += f" {_shown(of_host)}."
+            raise ProblemError("BFT-3013", cause, "Correct width or host_width.", node=node.name)
+        if width > 1 and not node.has_pilot:
+            cause = f"Node {node.name} has no pilot, but a width of {width}."
+            next_step = "List free GPUs one by one, each with width 1."
+            raise ProblemError("BFT-3014", cause, next_step, node=node.name)
+        if width_of.setdefault(host, of_host) != of_host:
+            cause = f"Host {host} has host_width {width_of[host]} and {of_host}."
+            next_step = "Give all nodes of a host the same host_width."
+            raise ProblemError("BFT-3015", cause, next_step, node=node.name)
+        if n_used > of_host:
+            cause = f"The nodes of host {host} are {n_used} GPUs, and it has {of_host}."
+            next_step = "List each GPU of a host once, free or in a part."
+            raise ProblemError("BFT-3016", cause, next_step, node=node.name)
+    for trainer in problem.trainers:
+        own = trainer.trainer_id
+        if not 0 <= trainer.width <= LARGEST_SIZE:
+            cause = f"Trainer {own}: width is {_shown(trainer.width)}."
+            next_step = f"Give 0 for whole hosts, or a number of GPUs up to {LARGEST_SIZE}."
+            raise ProblemError("BFT-3017", cause, next_step, trainer_id=own)
+        for name in free.intersection(trainer.current):
+            cause = f"Trainer {own}: its current names {name}, a GPU that no pilot holds."
+            next_step = "Name parts with pilots only."
+            raise ProblemError("BFT-3018", cause, next_step, trainer_id=own, node=name)
 
 
 def _validate_trainer(trainer: ProblemTrainer, objective: Objective) -> None:

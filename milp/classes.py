@@ -25,6 +25,11 @@ makes those of a class alike, as for one class (``milp.exact``).
   decomposition would take too long, the search ends within ``CLOSE_ENOUGH`` or, of even more x,
   takes the best ``MOST_CAPPED``. What a better answer could be worth more is the gap.
 
+* Where GPUs are lent, the classes are kinds of units, and kinds that are made of the same GPUs have
+  rows of ``milp.supply`` beside their own: N_k is then what there is of the kind in any case, and
+  columns say how many units more it gets. Ties between the sizes of such kinds are settled within
+  as many units as the kind has, and not at all where a trainer could have to migrate.
+
 Ties: as they come from HiGHS (one thread, fixed seed: the same problem, the same answer), but
 sizes within a class are those of ``milp.exact``: fewest rescales, then earlier trainers get more.
 """
@@ -38,12 +43,15 @@ from typing import Any
 
 import highspy
 import numpy as np
+from numpy.typing import NDArray
 
 from milp.decomposition import decompose
 from milp.exact.group_caps import Infeasible, Members, solve_nested
+from milp.narrow import NarrowModel
 from milp.options import Options
 from milp.pool import PoolView
 from milp.problem import ProblemError
+from milp.supply import HeldParts, Supply, supply_of
 from milp.tables import BoolArray, FloatArray, IntArray
 
 FIRST = 240  # x tried first
@@ -119,19 +127,25 @@ def solve_classes(
     if caps or is_bound.any():
         choices = _useful(choices, caps, is_mixed)
     split = np.zeros(accepts.shape, dtype=np.int64)
+    supply = supply_of(pool)
     price = gap = 0.0
     if not np.isin(np.flatnonzero(is_bound), choices.trainer).all():
         raise Infeasible
     if is_bound.any() or (len(choices.gain) and choices.gain.max() > 0):
-        model = _Model(options, pool, choices, is_mixed)
+        model = _Model(options, pool, choices, is_mixed, supply)
         model.cap(caps, is_bound)
         price, gap = model.solve(split)
     may_settle = accepts & ~is_mixed[:, None]
+    full = set[int]()  # kinds whose number of units stays
+    if supply is not None:
+        full = supply.coupled
+        may_settle[:, list(supply.contended)] = False
     groups = [frozenset(members) for members, _ in caps]
     under = [tuple([j in group for group in groups]) for j in range(len(split))]
     for group in dict.fromkeys(under):
         is_own = np.array([one == group for one in under], dtype=np.bool_)
-        _settle(options, split, may_settle & is_own[:, None], is_bound, is_full=any(group))
+        is_full = [any(group) or k in full for k in range(len(options.counts))]
+        _settle(options, split, may_settle & is_own[:, None], is_bound, is_full)
     return ClassesAnswer(split=split, price=price, gap=gap)
 
 
@@ -142,7 +156,7 @@ def relaxed_sizes(options: Options, pool: PoolView) -> list[float]:
     choices = _choices(options, accepts, is_mixed)
     if not len(choices.gain):
         return [0.0] * len(accepts)
-    return _Model(options, pool, choices, is_mixed).relaxed_sizes()
+    return _Model(options, pool, choices, is_mixed, supply_of(pool)).relaxed_sizes()
 
 
 def _choices(options: Options, accepts: BoolArray, is_mixed: BoolArray) -> _Choices:
@@ -196,13 +210,13 @@ def _settle(
     split: IntArray,
     may_have: BoolArray,
     is_bound: BoolArray,
-    *,
-    is_full: bool,
+    is_full: Sequence[bool],
 ) -> None:
     """Take sizes within each class from the solver for one; ``split`` changes, its worth not.
 
     Trainers without nodes take part, so that of equal trainers the first one starts. Those under
-    the same caps (``is_full``) have no more nodes together than before.
+    the same caps, or of units that other kinds compete for (``is_full``, by class), have no more
+    nodes together than before.
     """
     for k, count in enumerate(options.counts):
         is_member = may_have[:, k] & (split.sum(axis=1) == split[:, k])
@@ -211,7 +225,7 @@ def _settle(
             allowed = options.allowed[k][members]
             allowed[:, 0] = options.allowed[:, members, 0].max(axis=0)
             left = count - int(split[~is_member, k].sum())
-            left = int(split[members, k].sum()) if is_full else left
+            left = int(split[members, k].sum()) if is_full[k] else left
             best = solve_nested(
                 allowed, options.current[members], is_bound[members], (), left, options.tolerance
             )
@@ -222,11 +236,20 @@ class _Model:
     """The model in HiGHS."""
 
     def __init__(
-        self, options: Options, pool: PoolView, choices: _Choices, is_mixed: BoolArray
+        self,
+        options: Options,
+        pool: PoolView,
+        choices: _Choices,
+        is_mixed: BoolArray,
+        supply: Supply | None,
     ) -> None:
         self._choices, self._is_mixed = choices, is_mixed[choices.trainer]
         self._scale = LARGEST_COST / (float(np.abs(choices.gain).max(initial=0.0)) or 1.0)
         self._counts, self._first_class = options.counts, len(pool.trainers)
+        self._supply = supply
+        self._narrow: NarrowModel | None = None
+        self._taken: FloatArray = np.zeros(0)  # by column, of the best solution of ``_narrow``
+        self._eased: dict[str, Any] = {}  # settings that differ once there are many x
         self._accepts, self._held = pool.accepts, pool.held
         self._current = options.current.tolist()
         self._is_capped = False
@@ -240,6 +263,8 @@ class _Model:
         highs.passModel(self._lp())
         for j in np.flatnonzero(is_mixed).tolist():
             self._mix(j, pool, int(options.current[j]))
+        if supply is not None:
+            self._add_supply(supply)
 
     def _lp(self) -> highspy.HighsLp:
         """Columns x; a row per trainer and one per class."""
@@ -254,7 +279,8 @@ class _Model:
         lp.col_lower_ = np.zeros(len(x.gain))
         lp.col_upper_ = np.full(len(x.gain), highspy.kHighsInf)
         lp.row_lower_ = np.full(lp.num_row_, -highspy.kHighsInf)
-        lp.row_upper_ = np.array([1] * self._first_class + list(self._counts), dtype=np.float64)
+        counts = self._counts if self._supply is None else self._supply.base
+        lp.row_upper_ = np.array([1] * self._first_class + list(counts), dtype=np.float64)
         lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
         lp.a_matrix_.start_ = np.append(0, is_entry.sum(axis=1).cumsum())
         lp.a_matrix_.index_ = rows[is_entry].astype(np.int32)
@@ -280,6 +306,42 @@ class _Model:
             self._add_row(at, np.append(np.where(keeps, count, held), -1), highspy.kHighsInf)
         self._add_row(np.append(own, columns), np.append(x.size[own], [-1] * len(columns)), 0.0)
 
+    def _add_supply(self, supply: Supply) -> None:
+        """Add the columns and rows of kinds that compete."""
+        highs, first = self._highs, self._highs.getNumCol()
+        rows_of: list[list[int]] = [[] for _ in supply.upper]
+        for k, terms in enumerate(supply.units):
+            for column, _ in terms:
+                rows_of[column].append(self._first_class + k)
+        for upper, rows in zip(supply.upper, rows_of, strict=True):
+            at = np.array(rows, dtype=np.int32)
+            highs.addCol(0.0, 0.0, float(upper), len(rows), at, -np.ones(len(rows)))
+        for terms, most in supply.rows:
+            at = np.array([first + column for column, _ in terms], dtype=np.int32)
+            factors = np.array([factor for _, factor in terms], dtype=np.float64)
+            highs.addRow(-highspy.kHighsInf, float(most), len(at), at, factors)
+        for parts in supply.held:
+            self._keep_parts(parts, first)
+
+    def _keep_parts(self, held: HeldParts, first: int) -> None:
+        """Add how many of its contended parts a trainer keeps at least, whatever its size."""
+        x, j = self._choices, held.trainer
+        own = np.flatnonzero((x.trainer == j) & ((x.of_class == held.kind) | self._is_mixed))
+        keeps = x.size[own] >= self._current[j]
+        none = np.zeros(len(own), dtype=np.int64)
+        columns = [first + column for column in held.columns.values()]
+        for column, count in zip(columns, held.counts.values(), strict=True):
+            terms = np.where(keeps, -count, none)
+            self._add_row(np.append(own, column), np.append(terms, 1), highspy.kHighsInf)
+        of_kind = [column for i, k, column in self._parts if (i, k) == (j, held.kind)]
+        if of_kind:  # it mixes classes: a column has its units of this kind
+            terms = np.where(keeps, self._counts[held.kind], none)
+        else:
+            terms = np.where(keeps, none, -x.size[own])
+        at = np.concatenate([own, columns, of_kind]).astype(np.int64)
+        factors = np.concatenate([terms, np.ones(len(columns)), -np.ones(len(of_kind))])
+        self._add_row(at, factors, highspy.kHighsInf, lower=-float(held.n_others))
+
     def cap(self, caps: Sequence[tuple[Members, int]], is_bound: BoolArray) -> None:
         """Add rows for the caps and for those that must run."""
         highs, x = self._highs, self._choices
@@ -292,10 +354,12 @@ class _Model:
         for j in np.flatnonzero(is_bound).tolist():
             highs.changeRowBounds(j, 1.0, 1.0)
 
-    def _add_row(self, columns: IntArray, factors: IntArray, upper: float) -> None:
+    def _add_row(
+        self, columns: IntArray, factors: NDArray[Any], upper: float, *, lower: float = 0.0
+    ) -> None:
         used = factors != 0
         at, values = columns[used].astype(np.int32), factors[used].astype(np.float64)
-        self._highs.addRow(0.0, upper, len(at), at, values)
+        self._highs.addRow(lower, upper, len(at), at, values)
 
     def relaxed_sizes(self) -> list[float]:
         """Return each trainer's size in the linear relaxation."""
@@ -308,6 +372,8 @@ class _Model:
 
     def solve(self, split: IntArray) -> tuple[float, float]:
         """Write the best nodes by trainer and class into ``split``; returns price and gap."""
+        if self._supply is not None:
+            return self._solve_narrowly(split)
         highs, n_x, n_all = self._highs, len(self._choices.gain), self._highs.getNumCol()
         bound, _ = self._run(infeasible=None)
         relaxed = highs.getSolution()
@@ -316,7 +382,7 @@ class _Model:
         every = np.arange(n_all, dtype=np.int32)
         highs.changeColsIntegrality(n_all, every, np.ones(n_all, dtype=np.uint8))
         decomposed, decomposed_bound = None, math.inf
-        if self._caps and n_x > FIRST:
+        if self._caps and n_x > FIRST and self._supply is None:
             decomposed = self._decomposed(prices)
         for name, setting in (SETTINGS if decomposed is None else CAPPED_SETTINGS).items():
             highs.setOptionValue(name, setting)
@@ -331,11 +397,56 @@ class _Model:
             proven = min(proven, upto, decomposed_bound)
             if of_relaxed >= value:
                 value, taken = of_relaxed, np.array(highs.getSolution().col_value)
-        x, chosen = self._choices, np.flatnonzero((taken[:n_x] > 0.5) & ~self._is_mixed)
+        self._write(taken, split)
+        return self._price_and_gap(prices, proven - value)
+
+    def _solve_narrowly(self, split: IntArray) -> tuple[float, float]:
+        """Do the same where kinds compete, with few choices in HiGHS at a time."""
+        x = self._choices
+        self._narrow = NarrowModel(self._highs, len(x.gain))
+        relaxed = self._narrow.relax(self._corners(), NOISE)
+        if relaxed is None:  # sizes that are no corners are needed, or nothing fits
+            relaxed = self._narrow.relax(np.ones(len(x.gain), dtype=np.bool_), NOISE)
+        if relaxed is None:
+            raise Infeasible
+        value, proven = self._search(relaxed.bound, relaxed.costs)
+        if value == -np.inf:
+            raise Infeasible
+        self._write(self._taken, split)
+        return self._price_and_gap(np.abs(relaxed.prices), proven - value)
+
+    def _corners(self) -> BoolArray:
+        """Return the choices behind which a trainer gains less per unit, and its size now.
+
+        All of one that mixes classes.
+        """
+        x = self._choices
+        order = np.lexsort((x.size, x.of_class, x.trainer))
+        row = x.trainer[order] * len(self._counts) + x.of_class[order]
+        size, gain = x.size[order], x.gain[order]
+        is_first = np.append(True, row[1:] != row[:-1])
+        is_last = np.append(is_first[1:], True)
+        size_before = np.where(is_first, 0, np.append(0, size[:-1]))
+        gain_before = np.where(is_first, 0.0, np.append(0.0, gain[:-1]))
+        slope = (gain - gain_before) / (size - size_before)
+        slope_after = np.append(slope[1:], 0.0)
+        # Rounding must not make corners of all sizes on a line.
+        bends = slope_after < slope - NOISE * NOISE * np.abs(slope)
+        is_corner: BoolArray = np.zeros(len(order), dtype=np.bool_)
+        is_corner[order] = is_last | bends
+        is_corner |= x.size == np.array(self._current, dtype=np.int64)[x.trainer]
+        return is_corner | self._is_mixed
+
+    def _write(self, taken: FloatArray, split: IntArray) -> None:
+        """Write the nodes by trainer and class that values of columns stand for."""
+        x, n_x = self._choices, len(self._choices.gain)
+        chosen = np.flatnonzero((taken[:n_x] > 0.5) & ~self._is_mixed)
         split[x.trainer[chosen], x.of_class[chosen]] = x.size[chosen]
         for j, k, column in self._parts:
             split[j, k] = round(taken[column])
-        gap = max(0.0, round(proven - value, DIGITS))
+
+    def _price_and_gap(self, prices: FloatArray, missing: float) -> tuple[float, float]:
+        gap = max(0.0, round(missing, DIGITS))
         of_classes = prices[self._first_class : self._first_class + len(self._counts)]
         return round(float(of_classes.max()), DIGITS) / self._scale, gap / self._scale
 
@@ -351,6 +462,7 @@ class _Model:
             n_near = int((costs <= bound - value + NOISE).sum())
             within = min(bound - value, float(costs.max()))
             if self._is_capped and n_near > MOST_EXACT:
+                self._eased = {"mip_rel_gap": CLOSE_ENOUGH}
                 self._highs.setOptionValue("mip_rel_gap", CLOSE_ENOUGH)
                 if n_near > MOST_CAPPED and is_open.sum() < MOST_CAPPED:
                     within = float(by_cost[MOST_CAPPED - 1])
@@ -410,6 +522,15 @@ class _Model:
         Both are -inf if there is no answer with these x alone.
         """
         n_x = len(is_open)
+        if self._narrow is not None:
+            self._highs, columns = self._narrow.pass_on(is_open, is_whole=True)
+            for name, setting in (SETTINGS | self._eased).items():
+                self._highs.setOptionValue(name, setting)
+            value, is_best = self._run(infeasible=-np.inf)
+            if value > -np.inf:
+                self._taken = self._narrow.spread(self._highs.getSolution().col_value, columns)
+            is_proven = is_best or value == -np.inf
+            return value, value if is_proven else self._highs.getInfo().mip_dual_bound
         every = np.arange(n_x, dtype=np.int32)
         self._highs.changeColsBounds(n_x, every, np.zeros(n_x), is_open.astype(np.float64))
         value, is_best = self._run(infeasible=None if is_open.all() else -np.inf)

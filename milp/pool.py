@@ -2,13 +2,19 @@
 
 Takes a validated Problem; the exact solver, placement and simple policies read it.
 Classes that the same trainers accept, all of which mix classes, are one class here.
+
+Where GPUs are lent, "nodes" here are units, and the classes are kinds of units (``milp.hosts``):
+a class of nodes and a width. Their counts are what there is of each kind were it the only one.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from milp.problem import Problem, ProblemNode, ProblemTrainer
+from milp.hosts import HostsView, Kind, view_hosts
+from milp.problem import Problem, ProblemNode, ProblemTrainer, lends_gpus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,10 +28,16 @@ class PoolView:
     held: tuple[tuple[int, ...], ...]  # [j][k]: how many of them are of class k
     accepts: tuple[tuple[bool, ...], ...]  # [j][k]
     mixes: tuple[bool, ...]  # [j]: has nodes of several classes at once, if it likes
+    hosts: HostsView | None = None  # where GPUs are lent; ``names`` has ready units only then
+    n_units: tuple[int, ...] = ()  # [k]: likewise, ready and made of free GPUs
 
     def counts(self) -> tuple[int, ...]:
         """Nodes per class."""
-        return tuple(len(names) for names in self.names)
+        return self.n_units or tuple(len(names) for names in self.names)
+
+    def count(self, k: int) -> int:
+        """Nodes of a class."""
+        return self.n_units[k] if self.n_units else len(self.names[k])
 
     def largest(self, j: int, k: int, *, extra: int = 0) -> int:
         """Largest size trainer j may take of class k, were there ``extra`` nodes more.
@@ -43,7 +55,7 @@ class PoolView:
         mine = [i for i, is_mine in enumerate(accepts) if is_mine]
         n_held = sum(self.held[j][i] for i in mine)
         if n_held == len(self.present[j]):
-            return min(trainer.n_max, sum(len(self.names[i]) for i in mine) + extra)
+            return min(trainer.n_max, sum(self.count(i) for i in mine) + extra)
         return min(trainer.n_max, n_held)
 
     def largest_of_one(self, j: int, k: int, *, extra: int = 0) -> int:
@@ -52,12 +64,14 @@ class PoolView:
         if not self.accepts[j][k]:
             return 0
         if n_held == len(self.present[j]):
-            return min(trainer.n_max, len(self.names[k]) + extra)
+            return min(trainer.n_max, self.count(k) + extra)
         return min(trainer.n_max, n_held)
 
 
 def view_pool(problem: Problem) -> PoolView:
     """Count the pool, one pass over nodes and one over current nodes."""
+    if lends_gpus(problem):
+        return _view_units(problem)
     trainers = problem.trainers[: problem.p_jmax]
     classes = {node.eligibility for node in problem.nodes}
     by_class: dict[str, list[ProblemNode]] = {}
@@ -116,3 +130,100 @@ def _count(names: tuple[str, ...], class_of: dict[str, int], n_classes: int) -> 
         if k is not None:
             counts[k] += 1
     return tuple(counts)
+
+
+def _view_units(problem: Problem) -> PoolView:
+    """Count the units of each kind."""
+    trainers = problem.trainers[: problem.p_jmax]
+    hosts = view_hosts(problem.nodes, trainers)
+    kinds = hosts.kinds
+    names = tuple([tuple(hosts.ready(kind)) for kind in kinds])
+    index = {kind: k for k, kind in enumerate(kinds)}
+    present: list[tuple[str, ...]] = []
+    held: list[tuple[int, ...]] = []
+    for trainer in trainers:
+        own = tuple([name for name in trainer.current if name in hosts.part_of])
+        counts = [0] * max(len(kinds), 1)
+        for part, count in Counter([hosts.part_of[name] for name in own]).items():
+            k = index.get(Kind(part.eligibility, trainer.width))
+            if k is not None and part.serves(trainer.width):
+                counts[k] += count
+        present.append(own)
+        held.append(tuple(counts))
+    accepts = [
+        tuple(
+            [
+                kind.width == trainer.width
+                and (not trainer.eligible or kind.eligibility in trainer.eligible)
+                for kind in kinds
+            ]
+        )
+        for trainer in trainers
+    ]
+    if not kinds:  # an empty pool is one class, which nobody accepts
+        names, accepts = ((),), [(False,) for _ in trainers]
+    return PoolView(
+        trainers=trainers,
+        names=names,
+        class_of={},
+        present=tuple(present),
+        held=tuple(held),
+        accepts=tuple(accepts),
+        mixes=tuple([t.mixes_classes for t in trainers]),
+        hosts=hosts,
+        n_units=tuple(
+            [len(own) + hosts.most_carved(kind) for own, kind in zip(names, kinds, strict=True)]
+        )
+        if kinds
+        else (0,),
+    )
+
+
+def independent(pool: PoolView) -> list[tuple[list[int], list[int], PoolView]]:
+    """Return trainers [j] that compete with each other alone, their kinds [k], and their pool.
+
+    Of a pool whose GPUs are lent. Kinds compete where they are made of the same GPUs, and where
+    some trainer accepts both.
+    """
+    hosts = pool.hosts
+    if hosts is None or not hosts.kinds:
+        return [(list(range(len(pool.trainers))), list(range(len(pool.names))), pool)]
+    coupled = {kind.eligibility for kind in hosts.kinds}
+    coupled = {eligibility for eligibility in coupled if hosts.is_coupled(eligibility)}
+    marks = [
+        kind.eligibility if kind.eligibility in coupled else kind for kind in hosts.kinds
+    ]  # kinds with one mark compete
+    parts: list[tuple[set[object], list[int]]] = []
+    for j, accepts in enumerate(pool.accepts):
+        own: set[object] = {mark for mark, is_its in zip(marks, accepts, strict=True) if is_its}
+        own = own or {None}  # those that accept nothing are together
+        members, apart = [j], list[tuple[set[object], list[int]]]()
+        for part in parts:
+            if part[0].isdisjoint(own):
+                apart.append(part)
+            else:
+                own |= part[0]
+                members = part[1] + members
+        parts = [*apart, (own, members)]
+    shares = []
+    for own, members in parts:
+        of_part = [k for k, mark in enumerate(marks) if mark in own] or [0]
+        members.sort()
+        shares.append((members, of_part, _part_of(pool, members, of_part)))
+    return shares
+
+
+def _part_of(pool: PoolView, members: Sequence[int], kinds: Sequence[int]) -> PoolView:
+    """Return the pool of some trainers and kinds."""
+    hosts = pool.hosts
+    return replace(
+        pool,
+        trainers=tuple([pool.trainers[j] for j in members]),
+        names=tuple([pool.names[k] for k in kinds]),
+        present=tuple([pool.present[j] for j in members]),
+        held=tuple([tuple([pool.held[j][k] for k in kinds]) for j in members]),
+        accepts=tuple([tuple([pool.accepts[j][k] for k in kinds]) for j in members]),
+        mixes=tuple([pool.mixes[j] for j in members]),
+        hosts=None if hosts is None else hosts.of_kinds([hosts.kinds[k] for k in kinds]),
+        n_units=tuple([pool.n_units[k] for k in kinds]),
+    )

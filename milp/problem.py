@@ -14,6 +14,9 @@ samples (or units of the objective) within T_fwd; ``milp.reference.timeline`` is
 Beyond the paper, too, trainers may have a cap together, one may have to run, and one may have
 certain sizes only.
 
+Where GPUs are lent, a node of the problem is a free GPU of a host, or a part of a host that a pilot
+holds. Sizes count *units*: what a trainer calls one is a whole host, or so many GPUs of one host.
+
 The errors are raised by the modules of this package; callers turn them into errors for users.
 """
 
@@ -50,7 +53,11 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemNode:
-    """A node of the pool."""
+    """A node of the pool: a whole host, a free GPU of one, or the part of one that a pilot holds.
+
+    A part with a pilot is lent and returned as it is. Free GPUs of one host and class may become
+    one unit together.
+    """
 
     name: str
     eligibility: str = "default"  # type or class; trainers name those they accept
@@ -58,6 +65,10 @@ class ProblemNode:
     expected_remaining_s: float | None = None  # None: no end in sight; decides who gets it
     switch: str = ""
     has_pilot: bool = False  # one of ours is on it, or asked for
+    host: str = ""  # whose GPUs are lent one by one; empty: the node is a whole host by itself
+    width: int = 1  # GPUs of it, where there is a host; 1 without a pilot
+    host_width: int = 0  # GPUs of the whole host
+    ADDED: ClassVar = frozenset({"host", "width", "host_width"})  # not written while unused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +90,8 @@ class ProblemTrainer:
     must_run: bool = False  # has n_min nodes at least, whatever they are worth, if it may run
     utility: Curve | None = None  # what Objective.UTILITY maximises
     sizes: tuple[int, ...] = ()  # the only ones of n_min to n_max that it may have; empty: all
-    ADDED: ClassVar = frozenset({"sizes"})  # not written while unused
+    width: int = 0  # GPUs of one host that are one unit of its sizes; 0: whole hosts
+    ADDED: ClassVar = frozenset({"sizes", "width"})  # not written while unused
 
     def largest_of(self, most: int) -> int:
         """Return the largest size that it may have of ``most`` nodes; 0: none."""
@@ -144,8 +156,48 @@ class Allocation:
     gap: float = 0.0  # the optimum is worth at most this much more; 0: this is it
 
     def sizes(self) -> dict[str, int]:
-        """Number of nodes per trainer that has any."""
+        """Number of nodes per trainer that has any: its size, unless GPUs are lent."""
         return dict(Counter(self.assignment.values()))
+
+    def unit_sizes(self, problem: Problem) -> dict[str, int]:
+        """Size in units per trainer that has any nodes."""
+        return unit_sizes(problem, self.assignment)
+
+
+def lends_gpus(problem: Problem) -> bool:
+    """Return whether some host's GPUs are lent one by one, or some trainer asks for GPUs."""
+    nodes, trainers = problem.nodes, problem.trainers
+    return any([node.host for node in nodes]) or any([t.width for t in trainers])  # noqa: C419 - quicker
+
+
+def unit_sizes(problem: Problem, assignment: Mapping[str, str]) -> dict[str, int]:
+    """Return the size in units of each trainer that has any nodes.
+
+    Free GPUs that are too few for a unit count as none.
+
+    Args:
+        problem: whose nodes and trainers these are; others count one unit for each name.
+        assignment: node name -> trainer_id.
+    """
+    if not lends_gpus(problem):
+        return dict(Counter(assignment.values()))
+    width_of = {trainer.trainer_id: trainer.width for trainer in problem.trainers}
+    units = dict.fromkeys(assignment.values(), 0)
+    gpus: Counter[tuple[str, str, str, int]] = Counter()
+    combined = {node.name: node for node in problem.nodes if node.host and not node.has_pilot}
+    for name, trainer_id in assignment.items():
+        node = combined.get(name)
+        if node is None:
+            units[trainer_id] += 1
+        else:
+            width = width_of.get(trainer_id, 1) or node.host_width
+            if width == 1:
+                units[trainer_id] += 1
+            else:
+                gpus[trainer_id, node.host, node.eligibility, width] += 1
+    for (trainer_id, _, _, width), count in gpus.items():
+        units[trainer_id] += count // width
+    return units
 
 
 class ProblemError(Exception):

@@ -21,14 +21,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from milp.answer import NO_MARGINAL, answer_of_one, answer_of_several, values_of_stopped
+from milp.answer import (
+    NO_MARGINAL,
+    SizesAnswer,
+    answer_of_one,
+    answer_of_parts,
+    answer_of_several,
+    sizes_of_one,
+    sizes_of_several,
+    values_of_stopped,
+)
 from milp.check import validate
 from milp.classes import relaxed_sizes, solve_classes
 from milp.exact.dual import PoolAnswer, solve_pool
 from milp.exact.group_caps import Infeasible, Members, is_nested, solve_nested
 from milp.options import Options, build_options
-from milp.pool import PoolView, view_pool
-from milp.problem import Allocation, Problem, ProblemError
+from milp.pool import PoolView, independent, view_pool
+from milp.problem import Allocation, Problem, ProblemError, lends_gpus
 
 BROKEN = 1.1  # of a cap: a relaxed optimum above that is taken for one that no whole sizes mend
 
@@ -41,9 +50,14 @@ def solve(problem: Problem) -> Allocation:
     """
     validate(problem)
     answer = None if _breaks_caps(problem) else _solve_freely(problem)
-    if answer is None or not is_kept(problem, answer.sizes()):
+    if answer is None or not (_is_free(problem) or is_kept(problem, answer.unit_sizes(problem))):
         answer = solve_capped(problem)
     return with_full_caps(problem, answer) if problem.caps else answer
+
+
+def _is_free(problem: Problem) -> bool:
+    """Return whether there are no caps, and no trainer has to run."""
+    return not problem.caps and not any(trainer.must_run for trainer in problem.trainers)
 
 
 def _breaks_caps(problem: Problem) -> bool:
@@ -51,8 +65,10 @@ def _breaks_caps(problem: Problem) -> bool:
 
     Several classes take HiGHS, and their relaxation tells as a rule.
     """
+    if not problem.caps:
+        return False
     pool = view_pool(problem)
-    if not problem.caps or len(pool.names) == 1:
+    if len(pool.names) == 1:
         return False
     sizes = relaxed_sizes(build_options(problem, pool), pool)
     return any(
@@ -63,6 +79,8 @@ def _breaks_caps(problem: Problem) -> bool:
 
 def _solve_freely(problem: Problem) -> Allocation:
     """Return the optimum without caps, as if no trainer had to run."""
+    if lends_gpus(problem):
+        return _solve_units(problem)
     parts = split(problem)
     if len(parts) == 1:
         return _solve_part(problem)
@@ -75,6 +93,25 @@ def _solve_part(problem: Problem) -> Allocation:
     if len(pool.names) > 1:  # which class a trainer has is part of the question
         return answer_of_several(problem, pool, options, solve_classes(options, pool))
     return answer_of_one(problem, pool, options, solve_sizes(options))
+
+
+def _solve_units(problem: Problem) -> Allocation:
+    """Return the same where GPUs are lent; placed at once, as kinds may share hosts."""
+    pool = view_pool(problem)
+    split_of = [[0] * len(pool.names) for _ in pool.trainers]
+    answers: list[SizesAnswer] = []
+    for members, kinds, part in independent(pool):
+        options = build_options(problem, part)
+        if len(part.names) > 1:
+            several = solve_classes(options, part)
+            answer = sizes_of_several(options, part, several)
+        else:
+            answer = sizes_of_one(options, part, solve_sizes(options))
+        for j, sizes in zip(members, answer.split, strict=True):
+            for k, size in zip(kinds, sizes, strict=True):
+                split_of[j][k] = size
+        answers.append(answer)
+    return answer_of_parts(problem, pool, split_of, answers)
 
 
 def solve_sizes(options: Options, *, is_dense: bool = False) -> PoolAnswer:
@@ -224,7 +261,7 @@ def binding(problem: Problem, pool: PoolView) -> list[tuple[Members, int]]:
 
 def with_full_caps(problem: Problem, allocation: Allocation) -> Allocation:
     """Say that a trainer under a full cap cannot have one node more."""
-    sizes, full = allocation.sizes(), set[str]()
+    sizes, full = allocation.unit_sizes(problem), set[str]()
     for cap in problem.caps:
         if sum([sizes.get(name, 0) for name in cap.trainers]) >= cap.most:
             full.update(cap.trainers)

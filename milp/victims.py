@@ -6,6 +6,9 @@ trainer has go first, they cost nothing. The rest is shared out among the traine
 an exact program over how many each gives; a trainer left below n_min is parked, and
 what it still had is freed but not given back. One that may have certain sizes only goes
 down to the next of them, and the rest is freed likewise.
+
+Where GPUs are lent, a node here is a part with a pilot, which is one unit of its trainer whatever
+its width. ``choose_victims_on`` asks for GPUs of one host instead of a number of nodes.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,7 +30,7 @@ TIE = 1e-12  # of the largest cost: how much one trainer touched more counts
 class Victims:
     """The nodes to give back, and what the trainers are left with."""
 
-    nodes: tuple[str, ...]  # given back, exactly as many as asked for
+    nodes: tuple[str, ...]  # given back, exactly as many as asked for (of GPUs: at least)
     freed: tuple[str, ...]  # lost by trainers beyond that: ours still, without a trainer
     sizes_after: Mapping[str, int]  # trainer_id -> size, of every trainer that had nodes
     parked: tuple[str, ...]  # trainer_ids that end at size 0
@@ -71,13 +74,93 @@ def choose_victims(
         free.sort(key=lambda name: (_remaining_s(pool[name]), name))
     given = free[:n_nodes]
     counts = _share(givers, n_nodes - len(given))
+    return _victims(given, givers, counts, pool)
+
+
+def choose_victims_on(
+    problem: Problem, host: str, n_gpus: int, *, candidates: Collection[str] | None = None
+) -> Victims:
+    """Choose parts of one host to give back, so that ``n_gpus`` of its GPUs at least get free.
+
+    They cost as little as possible; of those that cost the same the ones with fewest trainers,
+    then with fewest GPUs and fewest parts. GPUs that are free already do not count.
+    ``candidates`` are as in ``choose_victims``.
+
+    Raises:
+        ProblemError: the candidates have fewer GPUs on that host.
+    """
+    pool = {node.name: node for node in problem.nodes}
+    on_host = {name for name, node in pool.items() if node.host == host and node.has_pilot}
+    if candidates is not None:
+        on_host &= set(candidates)
+    held = {name for trainer in problem.trainers for name in trainer.current}
+    free = sorted(on_host - held, key=lambda name: (_remaining_s(pool[name]), name))
+    givers = [
+        replace(giver, may_go=tuple(_in_order(giver.trainer, giver.may_go, pool)))
+        for giver in _givers(problem, pool, on_host)
+        if giver.may_go
+    ]
+    n_most = sum([pool[name].width for name in on_host])
+    if not 0 <= n_gpus <= n_most:
+        raise ProblemError(
+            "BFT-3062",
+            f"{n_gpus} GPUs of host {host} are to be given back, {n_most} can be.",
+            "Ask for no more GPUs than the parts of trainers and pilots on the host have.",
+        )
+    tie = TIE * (max([float(np.abs(giver.costs).max()) for giver in givers], default=0.0) or 1.0)
+    # What each may give: cost, GPUs and parts of giving none, the first, the first two...
+    offers: list[list[tuple[float, int, int]]] = [
+        [(0.0, 0, 0), (0.0, pool[name].width, 1)] for name in free
+    ]
+    for giver in givers:
+        widths = np.cumsum([0, *(pool[name].width for name in giver.may_go)]).tolist()
+        offers.append(
+            [
+                (float(cost) + (tie if count else 0.0), width, count)
+                for count, (cost, width) in enumerate(zip(giver.costs, widths, strict=True))
+            ]
+        )
+    counts = _cheapest_cover(offers, n_gpus)
+    given = [name for name, count in zip(free, counts, strict=False) if count]
+    return _victims(given, givers, counts[len(free) :], pool)
+
+
+def _cheapest_cover(offers: Sequence[Sequence[tuple[float, int, int]]], n_gpus: int) -> list[int]:
+    """Return how many parts each gives so that they have ``n_gpus`` at least, at the least cost."""
+    # By GPUs that are covered so far: cost, GPUs, parts and who gives how many.
+    best: dict[int, tuple[float, int, int, tuple[int, ...]]] = {0: (0.0, 0, 0, ())}
+    for offer in offers:
+        reached: dict[int, tuple[float, int, int, tuple[int, ...]]] = {}
+        for covered, (cost, gpus, parts, counts) in best.items():
+            for more_cost, more_gpus, more_parts in offer:
+                at = min(covered + more_gpus, n_gpus)
+                row = (
+                    cost + more_cost,
+                    gpus + more_gpus,
+                    parts + more_parts,
+                    (*counts, more_parts),
+                )
+                if at not in reached or row < reached[at]:
+                    reached[at] = row
+        best = reached
+    return list(best[n_gpus][-1])
+
+
+def _victims(
+    given: Sequence[str],
+    givers: Sequence[_Giver],
+    counts: Sequence[int],
+    pool: Mapping[str, ProblemNode],
+) -> Victims:
+    """Return the names of what is given back: those that nobody has, and so many of each giver."""
+    nodes = list(given)
     freed: list[str] = []
     sizes_after: dict[str, int] = {}
     for giver, count in zip(givers, counts, strict=True):
         going = giver.may_go
         if 0 < count < len(going):
             going = tuple(_in_order(giver.trainer, going, pool)[:count])
-        given += going[:count]
+        nodes += going[:count]
         left = size = len(giver.present) - count
         if count and (size := giver.trainer.largest_of(left)) < left:
             gone = set(going[:count])
@@ -85,7 +168,7 @@ def choose_victims(
             freed += _in_order(giver.trainer, stays, pool)[: left - size] if size else stays
         sizes_after[giver.trainer.trainer_id] = size
     return Victims(
-        nodes=tuple(given),
+        nodes=tuple(nodes),
         freed=tuple(freed),
         sizes_after=sizes_after,
         parked=tuple(name for name, size in sizes_after.items() if size == 0),

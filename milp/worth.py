@@ -20,16 +20,15 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
-from milp.problem import Curve, Objective, Problem, ProblemError, ProblemTrainer
+from milp.problem import Curve, Objective, Problem, ProblemError, ProblemTrainer, unit_sizes
 
 
 def objective_value(problem: Problem, sizes: Mapping[str, int]) -> float:
-    """Eq. 16 for these sizes (missing trainers: 0); nodes beyond the present ones warm up."""
+    """Eq. 16 for these sizes in units (missing trainers: 0); those that join warm up."""
     pool = {node.name for node in problem.nodes}
     before = [len(pool.intersection(trainer.current)) for trainer in problem.trainers]
     return math.fsum(terms(problem, sizes, before))
@@ -37,7 +36,7 @@ def objective_value(problem: Problem, sizes: Mapping[str, int]) -> float:
 
 def allocation_value(problem: Problem, assignment: Mapping[str, str]) -> float:
     """The same for a map node -> trainer_id."""
-    return objective_value(problem, Counter(assignment.values()))
+    return objective_value(problem, unit_sizes(problem, assignment))
 
 
 def terms(problem: Problem, sizes: Mapping[str, int], before: Sequence[int]) -> list[float]:
@@ -108,7 +107,7 @@ def worth(problem: Problem, fractions: Mapping[str, float], assignment: Mapping[
         assignment: node -> trainer.
     """
     nodes = {node.name for node in problem.nodes}
-    own_of, worths = dict[str, list[str]](), list[float]()
+    sizes, own_of, worths = unit_sizes(problem, assignment), dict[str, list[str]](), list[float]()
     for name, trainer_id in assignment.items():
         own_of.setdefault(trainer_id, []).append(name)
 
@@ -121,7 +120,7 @@ def worth(problem: Problem, fractions: Mapping[str, float], assignment: Mapping[
         joins = not set(own).issubset(before)
         warming_s = min(trainer.warm_up_s, problem.t_fwd_s) if joins else 0.0
         if own:
-            reached = lowest(own) * rate(trainer, len(own), problem.objective)
+            reached = lowest(own) * rate(trainer, sizes[trainer.trainer_id], problem.objective)
             worths.append(reached * (problem.t_fwd_s - warming_s))
         if before:
             held = lowest(before) * rate(trainer, len(before), problem.objective)

@@ -10,7 +10,7 @@ settled one after the other (``end_times``, ``topology``, pilots), small pools r
 ``refine`` makes columns of numbers of the movable nodes and their trainers. Each round makes the
 exchange of two nodes that saves most of the cost, until none saves anything. ``place_alike`` is for
 nodes that all share one end and one switch, as on a machine about which no more is known.
-``placement_cost`` measures the distance to the optimum.
+``placement_cost`` measures the distance to the optimum. Where GPUs are lent, ``hosts`` places.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from functools import partial
 import numpy as np
 
 from milp.placement.end_times import ENDLESS, Share, Want, share_leavers
+from milp.placement.hosts import place_units
 from milp.placement.topology import Cell, Taker, take_from_switches
 from milp.pool import PoolView
 from milp.problem import Problem, ProblemNode, ProblemTrainer
@@ -38,6 +39,8 @@ def place(problem: Problem, pool: PoolView, split: Sequence[Sequence[int]]) -> d
 
     The sizes must fit: the trainers ask for no more nodes of a class than it has.
     """
+    if pool.hosts is not None:
+        return place_units(problem, pool, split)
     if are_alike(problem):
         return place_alike(problem, pool, split)
     nodes = {node.name: node for node in problem.nodes}

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -22,7 +21,7 @@ from typing import Protocol
 from milp.check import find_violations, validate
 from milp.codec import problem_from_dict, problem_to_dict
 from milp.plain import Form, codec, parse
-from milp.problem import Allocation, CheckFailed, Problem, ProblemError
+from milp.problem import Allocation, CheckFailed, Problem, ProblemError, unit_sizes
 from milp.reference.backends import ModelAnswer, ModelStatus, SolveOptions, load_backend
 from milp.reference.node_model import build_node_model, read_map, values_of_map
 from milp.reference.solve import gap_below, keep_map, marginals, price_of_best_step
@@ -232,7 +231,7 @@ def _magnitude(problem: Problem, assignment: Mapping[str, str]) -> float:
 
 def _allocation(problem: Problem, assignment: Mapping[str, str], solver: str) -> Allocation:
     """A map with all the numbers that belong to an answer."""
-    steps = marginals(problem, Counter(assignment.values()))
+    steps = marginals(problem, unit_sizes(problem, assignment))
     value = _value(problem, assignment)
     return Allocation(
         assignment=dict(assignment),

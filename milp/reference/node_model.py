@@ -4,7 +4,9 @@
 values. Section order: data, variables, constraints, objective, read back. Solved by
 ``milp.reference.backends``; the exact solver is compared with it and shares no code with it.
 The breakpoints of a trainer's curve and its present rate are those of ``milp.worth``, which judges
-answers; the exact solver has its own (``milp.tables``).
+answers; the exact solver has its own (``milp.tables``). Beyond the paper, nodes may be free GPUs of
+hosts: a trainer has so many units of the free GPUs of each host, and that many times the width of
+them.
 """
 
 from __future__ import annotations
@@ -46,6 +48,9 @@ class TrainerColumns:
     points: tuple[Point, ...]  # (N_ji, O_ji), the first is (0, 0)
     held: float  # O_j(C_j)
     present: frozenset[int]  # n with c_jn = 1
+    units: Mapping[tuple[str, str], int]  # host and class -> units of its free GPUs together
+    gpus: Mapping[tuple[str, str], tuple[int, ...]]  # likewise -> n of these GPUs
+    per_unit: Mapping[tuple[str, str], int]  # likewise -> how many of them one unit is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +94,7 @@ def build_node_model(problem: Problem) -> NodeModel:
             _restrict_classes(model, problem, j, own, node_classes)
         else:
             model.equal("p_jmax", _size(own), 0.0)
+        _make_units(model, problem, trainer, own)
         _forbid_migration(model, own)
         _interpolate_curve(model, own)
         _tell_rescale(model, own)
@@ -110,6 +116,12 @@ def _add_variables(
     present = frozenset(n for n, node in enumerate(problem.nodes) if node.name in names)
     points = objective_points(trainer, problem.objective, n_nodes)
     classes = [] if trainer.mixes_classes else sorted(set(node_classes))
+    gpus: dict[tuple[str, str], list[int]] = {}
+    host_widths: dict[tuple[str, str], int] = {}
+    for n, node in enumerate(problem.nodes):
+        if node.host and not node.has_pilot:
+            gpus.setdefault((node.host, node.eligibility), []).append(n)
+            host_widths[node.host, node.eligibility] = node.host_width
     return TrainerColumns(
         x=tuple(model.binary("x") for _ in range(n_nodes)),
         u=tuple(model.binary("u") for _ in range(n_nodes)),
@@ -123,12 +135,22 @@ def _add_variables(
         points=points,
         held=rate(trainer, len(present), problem.objective),
         present=present,
+        units={key: model.column("units", 0.0, float(n_nodes), is_integer=True) for key in gpus},
+        gpus={key: tuple(own) for key, own in gpus.items()},
+        per_unit={key: trainer.width or host_width for key, host_width in host_widths.items()},
     )
 
 
+def _alone(own: TrainerColumns) -> list[int]:
+    """Return the nodes that are a unit each: all but free GPUs of hosts."""
+    combined = {n for members in own.gpus.values() for n in members}
+    return [n for n in range(len(own.x)) if n not in combined]
+
+
 def _size(own: TrainerColumns) -> Terms:
-    """Eq. 2: N_j is the sum of x_jn over the nodes."""
-    return [(column, 1.0) for column in own.x]
+    """Eq. 2: N_j is the sum of x_jn over the nodes; free GPUs of a host count by the unit."""
+    units: Terms = [(column, 1.0) for column in own.units.values()]
+    return [(own.x[n], 1.0) for n in _alone(own)] + units
 
 
 # --- Constraints --------------------------------------------------------------------
@@ -151,6 +173,21 @@ def _one_trainer_per_node(model: LinearModel, columns: Sequence[TrainerColumns])
         model.row("eq. 5", [(column, 1.0) for column in claims], at_most=1.0)
 
 
+def _make_units(
+    model: LinearModel, problem: Problem, trainer: ProblemTrainer, own: TrainerColumns
+) -> None:
+    """Beyond the paper: parts of its width only, and free GPUs of a host by the unit."""
+    for key, members in own.gpus.items():
+        terms: Terms = [(own.x[n], 1.0) for n in members]
+        model.equal("units", [*terms, (own.units[key], -float(own.per_unit[key]))], 0.0)
+    for n in _alone(own):
+        node = problem.nodes[n]
+        width = node.width if node.host else 0
+        is_whole = not node.host or node.width == node.host_width
+        if not (is_whole if trainer.width == 0 else width == trainer.width):
+            model.row("width", [(own.x[n], 1.0)], at_most=0.0)
+
+
 def _forbid_migration(model: LinearModel, own: TrainerColumns) -> None:
     """Eq. 6 as eq. 9 and 10: as many nodes change hands as the size changes by."""
     for n, (x, u) in enumerate(zip(own.x, own.u, strict=True)):
@@ -159,10 +196,13 @@ def _forbid_migration(model: LinearModel, own: TrainerColumns) -> None:
         model.row("eq. 9", [(u, 1.0), (x, -1.0)], at_least=-c)
         model.row("eq. 9", [(u, 1.0), (x, 1.0)], at_least=c)
         model.row("eq. 9", [(u, 1.0), (x, 1.0)], at_most=2.0 - c)
-    size, n_present, big = _size(own), float(len(own.present)), float(2 * len(own.x) + 1)
-    changes: Terms = [(column, 1.0) for column in own.u]
+    n_present, big, alone = float(len(own.present)), float(2 * len(own.x) + 1), _alone(own)
+    size: Terms = [(own.x[n], 1.0) for n in alone]
+    changes: Terms = [(own.u[n], 1.0) for n in alone]
+    # Units of free GPUs, which are nobody's yet, are of the size and of the change likewise.
+    twice: Terms = [(column, 2.0) for column in own.units.values()]
     model.row("eq. 10", [*size, *negative(changes), (own.z, big)], at_least=n_present)
-    model.row("eq. 10", [*size, *changes, (own.z, big)], at_most=n_present + big)
+    model.row("eq. 10", [*size, *changes, *twice, (own.z, big)], at_most=n_present + big)
 
 
 def _interpolate_curve(model: LinearModel, own: TrainerColumns) -> None:
@@ -249,13 +289,16 @@ def values_of_map(node_model: NodeModel, assignment: Mapping[str, str]) -> list[
             values[own.x[n]] = 1.0
         for n in has ^ own.present:
             values[own.u[n]] = 1.0
+        for key, members in own.gpus.items():
+            values[own.units[key]] = float(len(has.intersection(members)) // own.per_unit[key])
         for name in {node_model.node_classes[n] for n in has} & set(own.classes):
             values[own.classes[name]] = 1.0
         values[own.y_lower] = values[own.y_upper] = float(not has)
-        values[own.z] = float(len(has) < len(own.present))
-        values[own.grows] = float(len(has) > len(own.present))
-        values[own.shrinks] = float(len(has) < len(own.present))
-        for weight, share in zip(own.weights, _shares(own.points, len(has)), strict=True):
+        size = round(sum([values[column] for column, _ in _size(own)]))
+        values[own.z] = float(size < len(own.present))
+        values[own.grows] = float(size > len(own.present))
+        values[own.shrinks] = float(size < len(own.present))
+        for weight, share in zip(own.weights, _shares(own.points, size), strict=True):
             values[weight] = share
     return values
 

@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from milp.check import validate
-from milp.problem import Marginal, Problem, ProblemError, ProblemTrainer
+from milp.hosts import usable_as
+from milp.problem import Marginal, Problem, ProblemError, ProblemTrainer, lends_gpus
 from milp.reference.backends import ModelStatus, SolveOptions, load_backend
 from milp.reference.node_model import build_node_model, read_map
 from milp.worth import allocation_value, trainer_terms
@@ -116,10 +117,14 @@ def keep_map(problem: Problem) -> dict[str, str]:
     ones leave it of a cap; one below n_min, or beyond p_jmax, gives up all.
     """
     eligibility = {node.name: node.eligibility for node in problem.nodes}
+    is_lent = lends_gpus(problem)
     left = [cap.most for cap in problem.caps]
     kept: dict[str, str] = {}
     for trainer in problem.trainers[: problem.p_jmax]:
         own = [c for c, cap in enumerate(problem.caps) if trainer.trainer_id in cap.trainers]
+        if is_lent:  # parts of its width only
+            nodes = [node for node in problem.nodes if usable_as(node, trainer.width)]
+            eligibility = {node.name: node.eligibility for node in nodes}
         names = _kept(trainer, eligibility, min([left[c] for c in own], default=trainer.n_max))
         kept |= dict.fromkeys(names, trainer.trainer_id)
         for c in own:

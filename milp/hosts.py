@@ -1,0 +1,181 @@
+"""Hosts whose GPUs are lent one by one: what trainers of each width could have of them.
+
+Takes a validated Problem, returns its nodes by what they can be used for; ``milp.pool`` makes of it
+what the solver reads. A *kind* is a class of nodes together with a width: units of one kind are
+alike. A trainer may have units of the kinds of its width only, so trainers of different widths
+compete only for free GPUs and for parts that are a whole host.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from milp.problem import ProblemNode, ProblemTrainer
+
+WHOLE = 0  # the width that stands for a whole host
+
+
+class Kind(NamedTuple):
+    """Units that are alike."""
+
+    eligibility: str
+    width: int  # GPUs; WHOLE: whole hosts
+
+
+class PartKind(NamedTuple):
+    """Parts with a pilot that are alike, or nodes that are whole hosts."""
+
+    eligibility: str
+    width: int  # GPUs; WHOLE: a node without a host
+    is_full: bool  # all GPUs of its host: it serves trainers of whole hosts, too
+
+    def serves(self, width: int) -> bool:
+        """Return whether one of them is a unit of this width."""
+        return self.is_full if width == WHOLE else self.width == width
+
+
+class FreeHost(NamedTuple):
+    """The GPUs of one class that are free on a host."""
+
+    host: str
+    eligibility: str
+    host_width: int
+    names: list[str]  # of the free GPUs, in the order of the problem
+
+    def is_whole(self) -> bool:
+        """Return whether nothing of the host is in use."""
+        return len(self.names) == self.host_width
+
+    def most(self, width: int) -> int:
+        """Return how many units of a width its GPUs make."""
+        if width == WHOLE:
+            return int(self.is_whole())
+        return len(self.names) // width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Hosts with equally many GPUs of one class free."""
+
+    n_free: int
+    is_whole: bool
+    n_hosts: int
+
+    def most(self, width: int) -> int:
+        """Return how many units of a width one of these hosts makes."""
+        return int(self.is_whole) if width == WHOLE else self.n_free // width
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HostsView:
+    """The nodes by what they can be used for, and the kinds that some trainer accepts."""
+
+    kinds: tuple[Kind, ...]  # [k]
+    parts: Mapping[PartKind, Sequence[str]]  # names
+    free: Sequence[FreeHost]
+    part_of: Mapping[str, PartKind]  # name -> what it is, of all but free GPUs
+
+    @cached_property
+    def groups(self) -> dict[str, list[Group]]:
+        """Hosts with free GPUs by class, those alike together."""
+        counts = Counter([(one.eligibility, len(one.names), one.is_whole()) for one in self.free])
+        groups: dict[str, list[Group]] = {}
+        for (eligibility, n_free, is_whole), n_hosts in sorted(counts.items()):
+            group = Group(n_free=n_free, is_whole=is_whole, n_hosts=n_hosts)
+            groups.setdefault(eligibility, []).append(group)
+        return groups
+
+    def widths_of(self, eligibility: str) -> list[int]:
+        """Return the widths of a class that some trainer accepts, ascending."""
+        return sorted([kind.width for kind in self.kinds if kind.eligibility == eligibility])
+
+    def carvable(self, eligibility: str) -> list[int]:
+        """Return those of them that its free GPUs make at least one unit of."""
+        groups = self.groups.get(eligibility, [])
+        return [
+            width
+            for width in self.widths_of(eligibility)
+            if any(group.most(width) for group in groups)
+        ]
+
+    def most_carved(self, kind: Kind) -> int:
+        """Return how many units of a kind the free GPUs make, were there no other kind."""
+        groups = self.groups.get(kind.eligibility, [])
+        return sum([group.n_hosts * group.most(kind.width) for group in groups])
+
+    def ready(self, kind: Kind) -> list[str]:
+        """Return the names of the nodes that are one unit of a kind each."""
+        return [
+            name
+            for part, names in self.parts.items()
+            if part.eligibility == kind.eligibility and part.serves(kind.width)
+            for name in names
+        ]
+
+    def contended(self, eligibility: str) -> list[PartKind]:
+        """Return the parts that trainers of whole hosts and those of their width both want."""
+        widths = self.widths_of(eligibility)
+        if WHOLE not in widths:
+            return []
+        full = [PartKind(eligibility, width, is_full=True) for width in widths if width != WHOLE]
+        return [part for part in full if self.parts.get(part)]
+
+    def is_coupled(self, eligibility: str) -> bool:
+        """Return whether kinds of a class compete for the same GPUs."""
+        return len(self.carvable(eligibility)) > 1 or bool(self.contended(eligibility))
+
+    def of_kinds(self, kinds: Sequence[Kind]) -> HostsView:
+        """Return the view of trainers that want some of the kinds only."""
+        view = HostsView(kinds=tuple(kinds), parts=self.parts, free=self.free, part_of=self.part_of)
+        vars(view)["groups"] = self.groups
+        return view
+
+
+def view_hosts(nodes: Iterable[ProblemNode], trainers: Sequence[ProblemTrainer]) -> HostsView:
+    """Sort the nodes, one pass; kinds are those of which there is a unit and a trainer for it."""
+    parts: dict[tuple[str, int, bool], list[str]] = {}
+    free: dict[tuple[str, str], list[str]] = {}
+    host_width: dict[str, int] = {}
+    for node in nodes:
+        host = node.host
+        if not host:
+            parts.setdefault((node.eligibility, WHOLE, True), []).append(node.name)
+        elif node.has_pilot:
+            is_full = node.width == node.host_width
+            parts.setdefault((node.eligibility, node.width, is_full), []).append(node.name)
+        else:
+            key = host, node.eligibility
+            if key in free:
+                free[key].append(node.name)
+            else:
+                free[key] = [node.name]
+                host_width[host] = node.host_width
+    named = {PartKind(*key): names for key, names in sorted(parts.items())}
+    part_of: dict[str, PartKind] = {}
+    for part, names in named.items():
+        part_of.update(dict.fromkeys(names, part))
+    view = HostsView(
+        kinds=(),
+        parts=named,
+        free=[FreeHost(*key, host_width[key[0]], names) for key, names in free.items()],
+        part_of=part_of,
+    )
+    classes = dict.fromkeys([*(part.eligibility for part in named), *view.groups])
+    wanted: dict[Kind, None] = {}
+    for width in sorted({trainer.width for trainer in trainers}):
+        accepted = [set(t.eligible) for t in trainers if t.width == width]
+        for eligibility in classes:
+            if any(not own or eligibility in own for own in accepted):
+                wanted[Kind(eligibility, width)] = None
+    return view.of_kinds([k for k in wanted if view.ready(k) or view.most_carved(k)])
+
+
+def usable_as(node: ProblemNode, width: int) -> bool:
+    """Return whether a node is one unit of a width by itself."""
+    if width == WHOLE:
+        return not node.host or (node.has_pilot and node.width == node.host_width)
+    return bool(node.host) and node.has_pilot and node.width == width

@@ -1,0 +1,332 @@
+"""From sizes to nodes where GPUs are lent: units of hosts for each trainer.
+
+Takes a Problem, its PoolView and each trainer's units by kind, returns the map node -> trainer;
+``milp.placement.place`` calls it. The sizes are given, and the wishes follow in this order:
+
+1. A trainer that grows keeps all it has, one that shrinks has nothing new; what already trains is
+   given up last, then what is expected to stay longest.
+2. Units that are there, with a pilot, come before free GPUs, of which a pilot has to take hold:
+   those that are expected to stay longest first.
+3. Free GPUs of partly used hosts come before those of wholly free ones, and of these the host with
+   the fewest that suffice (``packing`` has the details), then that which stays free longest.
+4. Among trainers of one kind the units are shared out so that each has those on its own hosts, then
+   those behind its own switches, and otherwise few switches and few hosts; the largest need first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import NamedTuple
+
+from milp.hosts import HostsView, Kind, PartKind
+from milp.placement.packing import NO_PLAN, Plan, pack, pack_as_planned, plan_units
+from milp.pool import PoolView
+from milp.problem import Problem, ProblemNode, ProblemTrainer
+from milp.supply import Supply, supply_of
+
+
+class Place(NamedTuple):
+    """The host of a unit; a node without one is its own."""
+
+    switch: str
+    host: str
+
+
+class _Lot(NamedTuple):
+    """Units of one host that are handed out together or one by one."""
+
+    names: list[str]  # of their nodes, unit after unit
+    width: int  # nodes of one unit
+
+    def n_units(self) -> int:
+        """Return how many units there are."""
+        return len(self.names) // self.width
+
+
+@dataclass(slots=True, kw_only=True)
+class _Taker:
+    """A trainer that gets units of one kind beside those it keeps."""
+
+    trainer_id: str
+    need: int
+    places: set[Place]  # of its units
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scene:
+    """What is given, and how units come about where they cannot be taken one by one."""
+
+    pool: PoolView
+    hosts: HostsView
+    nodes: Mapping[str, ProblemNode]
+    split: Sequence[Sequence[int]]  # [j][k]
+    supply: Supply | None
+    plan: Plan | None
+
+
+def place_units(problem: Problem, pool: PoolView, split: Sequence[Sequence[int]]) -> dict[str, str]:
+    """Choose the nodes; ``split[j][k]`` units of kind k are for ``pool.trainers[j]``.
+
+    Raises:
+        milp.problem.ProblemError: BFT-3023, the sizes do not fit.
+    """
+    hosts = pool.hosts
+    if hosts is None or not hosts.kinds:
+        return {}
+    nodes = {node.name: node for node in problem.nodes}
+    supply = supply_of(pool)
+    plan: Plan | None = None
+    if supply is not None and supply.contended:
+        plan = plan_units(pool, supply, split)
+    scene = _Scene(pool=pool, hosts=hosts, nodes=nodes, split=split, supply=supply, plan=plan)
+    assignment: dict[str, str] = {}
+    takers: list[list[_Taker]] = [[] for _ in hosts.kinds]  # [k]
+    for j, trainer in enumerate(pool.trainers):
+        kept, size = _kept(scene, j), sum(split[j])
+        assignment.update(dict.fromkeys(kept, trainer.trainer_id))
+        if size <= len(pool.present[j]):
+            continue
+        places = {_place_of(nodes[name]) for name in kept}
+        for k, count in enumerate(split[j]):
+            if count > pool.held[j][k]:
+                need = count - pool.held[j][k]
+                taker = _Taker(trainer_id=trainer.trainer_id, need=need, places=places)
+                takers[k].append(taker)
+    lots, missing = _ready(scene, takers, assignment)
+    if missing:
+        for kind, own_lots in _carved(scene, takers, missing).items():
+            lots[hosts.kinds.index(kind)] += own_lots
+    for own, offered in zip(takers, lots, strict=True):
+        _share_out(own, offered, nodes, assignment)
+    return assignment
+
+
+def _place_of(node: ProblemNode) -> Place:
+    return Place(node.switch, node.host or node.name)
+
+
+def _remaining_s(node: ProblemNode) -> float:
+    return math.inf if node.expected_remaining_s is None else node.expected_remaining_s
+
+
+# ---- what is kept ----------------------------------------------------------------------------
+
+
+def _kept(scene: _Scene, j: int) -> list[str]:
+    """Return the names of the units that a trainer keeps."""
+    pool, nodes, counts = scene.pool, scene.nodes, scene.split[j]
+    present, trainer = pool.present[j], pool.trainers[j]
+    size = sum(counts)
+    if not size or not present:
+        return []
+    if size >= len(present):
+        return list(present)
+    kept: list[str] = []
+    last_to_go = _last_to_go(trainer, nodes)
+    for k, count in enumerate(counts):
+        if count:
+            kind = scene.hosts.kinds[k]
+            own = [name for name in present if nodes[name].eligibility == kind.eligibility]
+            own = [name for name in own if scene.hosts.part_of[name].serves(kind.width)]
+            own.sort(key=last_to_go.__getitem__)
+            quota = scene.plan.keeps.get((j, k)) if scene.plan else None
+            kept += own[:count] if quota is None else _within(own, count, quota, scene.hosts)
+    return kept
+
+
+def _last_to_go(
+    trainer: ProblemTrainer, nodes: Mapping[str, ProblemNode]
+) -> dict[str, tuple[bool, float, str]]:
+    """Return a key by which those come first that are given up last."""
+    settled = set(trainer.settled)
+    return {
+        name: (name not in settled, -_remaining_s(nodes[name]), name)
+        for name in trainer.current
+        if name in nodes
+    }
+
+
+def _within(
+    own: Sequence[str], count: int, quota: Mapping[PartKind, int], hosts: HostsView
+) -> list[str]:
+    """Return the first names with no more contended parts than planned."""
+    left, kept = dict(quota), list[str]()
+    for name in own:
+        part = hosts.part_of[name]
+        if len(kept) < count and left.get(part, 1):
+            kept.append(name)
+            if part in left:
+                left[part] -= 1
+    return kept
+
+
+# ---- what the others get ---------------------------------------------------------------------
+
+
+def _ready(
+    scene: _Scene, takers: Sequence[Sequence[_Taker]], assignment: Mapping[str, str]
+) -> tuple[list[list[_Lot]], dict[Kind, int]]:
+    """Return by kind the units that are there for its takers, and how many are missing."""
+    pool, nodes = scene.pool, scene.nodes
+    lots: list[list[_Lot]] = []
+    missing: dict[Kind, int] = {}
+    given = set(assignment)
+    for k, (kind, own) in enumerate(zip(scene.hosts.kinds, takers, strict=True)):
+        need = sum([taker.need for taker in own])
+        names = [name for name in pool.names[k] if name not in given] if need else []
+        if scene.supply is not None and k in scene.supply.contended:
+            names = _serving(scene, names, k, assignment)
+        if len(names) > need or len({nodes[name].has_pilot for name in names}) > 1:
+            names.sort(
+                key=lambda name: (not nodes[name].has_pilot, -_remaining_s(nodes[name]), name)
+            )
+            del names[need:]
+        given.update(names)
+        lots.append([_Lot([name], 1) for name in names])
+        if need > len(names):
+            missing[kind] = need - len(names)
+    return lots, missing
+
+
+def _carved(
+    scene: _Scene, takers: Sequence[Sequence[_Taker]], wanted: Mapping[Kind, int]
+) -> dict[Kind, list[_Lot]]:
+    """Return by kind as many units of free GPUs as are wanted."""
+    hosts, plan = scene.hosts, scene.plan
+    liked: dict[Kind, set[str]] = {}
+    for kind, own in zip(hosts.kinds, takers, strict=True):
+        liked[kind] = {place.host for taker in own for place in taker.places}
+
+    @cache
+    def remaining_s(index: int) -> float:
+        return min([_remaining_s(scene.nodes[name]) for name in hosts.free[index].names])
+
+    packed = pack(hosts.free, wanted, liked, remaining_s)
+    if packed is None:  # seldom, and only where some width does not divide the next larger one
+        if plan is None and scene.supply is not None:
+            plan = plan_units(scene.pool, scene.supply, scene.split)
+        packed = pack_as_planned(hosts.free, wanted, plan or NO_PLAN, remaining_s)
+    used: dict[int, int] = {}  # by index of the host
+    lots: dict[Kind, list[_Lot]] = {}
+    for kind, slots in packed.items():
+        own_lots = lots.setdefault(kind, [])
+        for index, count in slots:
+            host = hosts.free[index]
+            width = kind.width or host.host_width
+            start = used.get(index, 0)
+            used[index] = end = start + count * width
+            own_lots.append(_Lot(host.names[start:end], width))
+    return lots
+
+
+def _serving(
+    scene: _Scene, names: Sequence[str], k: int, assignment: Mapping[str, str]
+) -> list[str]:
+    """Return those of the names that serve this kind by the plan."""
+    hosts, plan = scene.hosts, scene.plan or NO_PLAN
+    width_of = {trainer.trainer_id: trainer.width for trainer in scene.pool.trainers}
+    left: dict[PartKind, int] = {}
+    for (part, of_kind), count in plan.serves.items():
+        if of_kind == k:
+            owners = [assignment.get(name, "") for name in hosts.parts[part]]
+            kept = [own for own in owners if width_of.get(own, -1) == hosts.kinds[k].width]
+            left[part] = count - len(kept)
+    serving: list[str] = []
+    for name in names:
+        part = hosts.part_of[name]
+        if left.get(part, 1) > 0:
+            serving.append(name)
+            if part in left:
+                left[part] -= 1
+    return serving
+
+
+@dataclass(slots=True, kw_only=True)
+class _Switch:
+    """Units behind one switch, by host."""
+
+    total: int = 0  # units
+    of_host: dict[str, list[_Lot]] = field(default_factory=dict)
+    count_of: dict[str, int] = field(default_factory=dict)  # host -> units
+    by_count: dict[int, list[str]] = field(default_factory=dict)  # hosts, some no longer right
+
+    def fill(self, need: int, names: list[str]) -> int:
+        """Take up to ``need`` units: of the smallest host that has so many, else of the largest.
+
+        Returns:
+            How many units, whose nodes are added to ``names``.
+        """
+        n_taken = 0
+        while n_taken < need and self.total:
+            missing = need - n_taken
+            counts = [count for count, hosts in self.by_count.items() if hosts]
+            enough = [count for count in counts if count >= missing]
+            count = min(enough) if enough else max(counts)
+            host = self.by_count[count].pop()
+            if self.count_of[host] == count:
+                n_taken += self.take(host, missing, names)
+        return n_taken
+
+    def take(self, host: str, need: int, names: list[str]) -> int:
+        """Take up to ``need`` units of a host likewise."""
+        count = self.count_of.get(host, 0)
+        missing = n_taken = min(need, count)
+        lots = self.of_host.get(host, [])
+        while missing:
+            lot = lots.pop()
+            n_of_lot = min(missing, lot.n_units())
+            names += lot.names[: n_of_lot * lot.width]
+            missing -= n_of_lot
+            if n_of_lot < lot.n_units():
+                lots.append(_Lot(lot.names[n_of_lot * lot.width :], lot.width))
+        self.total -= n_taken
+        if n_taken:
+            self.count_of[host] = count - n_taken
+            if count > n_taken:
+                self.by_count.setdefault(count - n_taken, []).append(host)
+        return n_taken
+
+
+def _share_out(
+    takers: Sequence[_Taker],
+    lots: Sequence[_Lot],
+    nodes: Mapping[str, ProblemNode],
+    assignment: dict[str, str],
+) -> None:
+    """Give each taker its units; there are as many as they need."""
+    if len(takers) == 1:
+        for lot in lots:
+            assignment.update(dict.fromkeys(lot.names, takers[0].trainer_id))
+        return
+    switches: dict[str, _Switch] = {}
+    for lot in lots:
+        place = _place_of(nodes[lot.names[0]])
+        at = switches.setdefault(place.switch, _Switch())
+        at.of_host.setdefault(place.host, []).append(lot)
+        at.count_of[place.host] = at.count_of.get(place.host, 0) + lot.n_units()
+        at.total += lot.n_units()
+    for at in switches.values():
+        for host in sorted(at.of_host, reverse=True):  # the last is taken first
+            at.by_count.setdefault(at.count_of[host], []).append(host)
+    for taker in sorted(takers, key=lambda taker: (-taker.need, taker.trainer_id)):
+        names: list[str] = []
+        missing = taker.need
+        for place in sorted(taker.places):
+            if missing and place.switch in switches:
+                missing -= switches[place.switch].take(place.host, missing, names)
+        own_switches = {place.switch for place in taker.places} & switches.keys()
+        for switch in sorted(own_switches):
+            missing -= switches[switch].fill(missing, names)
+        while missing:
+            best = min(
+                [
+                    (at.total < missing, at.total if at.total >= missing else -at.total, switch)
+                    for switch, at in switches.items()
+                    if at.total
+                ]
+            )
+            missing -= switches[best[-1]].fill(missing, names)
+        assignment.update(dict.fromkeys(names, taker.trainer_id))

@@ -1,0 +1,203 @@
+"""The hosts whose free GPUs become units, when it is decided how many of each width there are.
+
+``pack`` takes the free hosts and how many units of each kind are made of them, and returns by kind
+how many of which host. Units of whole hosts go first, then wide ones before narrow ones. Each goes
+to a partly used host before a wholly free one, to the host with fewest free GPUs among these, then
+to one on which a trainer that wants such units has some already, then to that which stays free
+longest. Where each width divides the next larger one this always comes out; where it does not, or
+where parts with a pilot are contended, ``plan`` solves the rows of ``milp.supply`` for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import highspy
+import numpy as np
+
+from milp.hosts import WHOLE, FreeHost, Group, Kind, PartKind
+from milp.pool import PoolView
+from milp.problem import ProblemError
+from milp.supply import Arc, Supply
+
+Carved: TypeAlias = dict[Kind, list[tuple[int, int]]]  # index of a host, units of it
+Pattern: TypeAlias = tuple[int, ...]  # widths that one host is filled with
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A way in which the units of all kinds come about."""
+
+    keeps: dict[tuple[int, int], dict[PartKind, int]]  # by j and k: contended parts it keeps
+    serves: dict[tuple[PartKind, int], int]  # contended parts that serve kind k
+    patterns: dict[tuple[str, Group], list[Pattern]]  # of a class's hosts that are filled
+
+
+NO_PLAN = Plan(keeps={}, serves={}, patterns={})
+
+
+def pack(
+    free: Sequence[FreeHost],
+    wanted: Mapping[Kind, int],
+    liked: Mapping[Kind, Collection[str]],
+    remaining_s: Callable[[int], float],
+) -> Carved | None:
+    """Return by kind how many units are made of which host; None: not all fit this way.
+
+    Args:
+        free: hosts with free GPUs.
+        wanted: how many units of each kind.
+        liked: hosts on which trainers that want such units have some.
+        remaining_s: how long the GPUs of the host with this index are expected to stay free.
+    """
+    carved: Carved = {}
+    left = [len(host.names) for host in free]
+    by_class: dict[str, list[int]] = {}
+    for index, host in enumerate(free):
+        by_class.setdefault(host.eligibility, []).append(index)
+    # Whole hosts, then the widest.
+    for kind in sorted(wanted, key=lambda kind: (kind.width != WHOLE, -kind.width)):
+        missing, liking, own = wanted[kind], liked.get(kind, ()), carved.setdefault(kind, [])
+        rows = []
+        for index in by_class.get(kind.eligibility, ()):
+            host, n_left = free[index], left[index]
+            n_units = n_left // (kind.width or host.host_width)
+            if n_units:
+                is_unbroken = n_left == host.host_width
+                is_strange = host.host not in liking
+                order = is_unbroken, n_left, is_strange, -remaining_s(index)
+                rows.append((*order, index, n_units))
+        for *_, index, n_units in sorted(rows):
+            if not missing:
+                break
+            n_taken = min(n_units, missing)
+            missing -= n_taken
+            own.append((index, n_taken))
+            left[index] -= n_taken * (kind.width or free[index].host_width)
+        if missing:
+            return None
+    return carved
+
+
+def pack_as_planned(
+    free: Sequence[FreeHost],
+    wanted: Mapping[Kind, int],
+    plan: Plan,
+    remaining_s: Callable[[int], float],
+) -> Carved:
+    """Return the same from a plan, as far as units are wanted."""
+    hosts: dict[tuple[str, int, bool], list[int]] = {}
+    for index, host in enumerate(free):
+        key = host.eligibility, len(host.names), host.is_whole()
+        hosts.setdefault(key, []).append(index)
+    missing = dict(wanted)
+    carved: Carved = {kind: [] for kind in wanted}
+    # Wholly free hosts last: what is planned too much is not made of them.
+    for (eligibility, group), patterns in sorted(
+        plan.patterns.items(), key=lambda item: (item[0][1].is_whole, item[0][1].n_free)
+    ):
+        alike = hosts[eligibility, group.n_free, group.is_whole]
+        alike.sort(key=lambda index: -remaining_s(index))
+        for index, pattern in zip(alike, patterns, strict=False):
+            for width in sorted(set(pattern)):
+                kind = Kind(eligibility, width)
+                n_taken = min(pattern.count(width), missing.get(kind, 0))
+                if n_taken:
+                    missing[kind] -= n_taken
+                    carved[kind].append((index, n_taken))
+    return carved
+
+
+def plan_units(pool: PoolView, supply: Supply, split: Sequence[Sequence[int]]) -> Plan:
+    """Return a way to make the units of these sizes that breaks few wholly free hosts.
+
+    Args:
+        pool: of the problem.
+        supply: of the same pool.
+        split: [j][k], units of each kind for each trainer; such that there is a way.
+
+    Raises:
+        ProblemError: HiGHS finds none, which would be a defect.
+    """
+    highs: Any = highspy.Highs()  # highspy is typed in part only
+    for name, value in (("output_flag", False), ("threads", 1), ("random_seed", 0)):
+        highs.setOptionValue(name, value)
+    n_columns = len(supply.upper)
+    cost = np.zeros(n_columns)
+    for arc, column in supply.arcs.items():
+        cost[column] = float(arc.group.is_whole and not arc.start)
+    for column, upper in enumerate(supply.upper):
+        highs.addVar(0.0, float(upper))
+        highs.changeColCost(column, float(cost[column]))
+    every = np.arange(n_columns, dtype=np.int32)
+    highs.changeColsIntegrality(n_columns, every, np.ones(n_columns, dtype=np.uint8))
+
+    def add(terms: Iterable[tuple[int, float]], lower: float, upper: float) -> None:
+        pairs = list(terms)
+        at = np.array([column for column, _ in pairs], dtype=np.int32)
+        factors = np.array([factor for _, factor in pairs], dtype=np.float64)
+        highs.addRow(lower, upper, len(pairs), at, factors)
+
+    for terms, most in supply.rows:
+        add(terms, -highspy.kHighsInf, float(most))
+    for k in supply.coupled:
+        n_used = sum([row[k] for row in split])
+        add(supply.units[k], float(n_used - supply.base[k]), highspy.kHighsInf)
+    for held in supply.held:
+        size = sum(split[held.trainer])
+        if size >= len(pool.present[held.trainer]):
+            for part, column in held.columns.items():
+                add([(column, 1.0)], float(held.counts[part]), highspy.kHighsInf)
+        else:
+            needed = split[held.trainer][held.kind]
+            add(
+                [(column, 1.0) for column in held.columns.values()],
+                float(max(needed - held.n_others, 0)),
+                float(needed),
+            )
+    highs.run()
+    if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        raise ProblemError(
+            "BFT-3023",
+            "The sizes that were decided cannot be placed on the hosts.",
+            "Report this with the problem: sizes are such that they can.",
+        )
+    taken = [round(value) for value in highs.getSolution().col_value]
+    return Plan(
+        keeps={
+            (held.trainer, held.kind): {part: taken[at] for part, at in held.columns.items()}
+            for held in supply.held
+        },
+        serves={key: taken[column] for key, column in supply.serving.items()},
+        patterns=_patterns(supply, taken),
+    )
+
+
+def _patterns(supply: Supply, taken: Sequence[int]) -> dict[tuple[str, Group], list[Pattern]]:
+    """Return how single hosts are filled: paths of the flow of each group."""
+    arcs_of: dict[tuple[str, Group], dict[Arc, int]] = {}
+    for arc, column in supply.arcs.items():
+        if taken[column]:
+            arcs_of.setdefault((arc.eligibility, arc.group), {})[arc] = taken[column]
+    patterns: dict[tuple[str, Group], list[Pattern]] = {}
+    for key, counts in arcs_of.items():
+        own = patterns.setdefault(key, [])
+        while path := _path(counts):
+            own.append(tuple([arc.width for arc in path]))
+            for arc in path:
+                counts[arc] -= 1
+    return patterns
+
+
+def _path(counts: Mapping[Arc, int]) -> list[Arc]:
+    """Return arcs from GPU 0 on, each from where the one before ends; empty: none begins there."""
+    path: list[Arc] = []
+    at = 0
+    while True:
+        following = [arc for arc, count in counts.items() if count and arc.start == at]
+        if not following or (path and path[-1].width == WHOLE):
+            return path
+        path.append(following[0])
+        at += following[0].width

@@ -1,0 +1,201 @@
+"""How many units of several kinds the same GPUs make at once, as columns and rows.
+
+Takes a PoolView whose GPUs are lent, returns linear rows over whole numbers; ``milp.classes`` adds
+them to its model, and ``milp.placement.packing`` solves them for sizes that are decided. Exact:
+what keeps these rows can be placed, and what can be placed keeps them.
+
+* Each width divides the next larger one, as 1, 2, 4 and 8 do: units of widths w_1 < w_2 < ... fit
+  into hosts with f_h free GPUs exactly if for every i those of w_i and more, counted in w_i, are no
+  more than sum_h floor(f_h / w_i). For the largest go first, wherever they fit, and take so many
+  places of the smaller ones in any case. A column z counts the hosts that are lent whole.
+* Other widths: a host is filled from its first free GPU to its last. Columns count the hosts of a
+  group in which a unit of width w reaches from GPU p to p + w; no more begin at a place than end
+  there (the arc-flow model of cutting stock; Valerio de Carvalho, Annals of Operations Research 86,
+  1999). Such a flow is a number of hosts that are filled one way or another.
+* Parts with a pilot that are a whole host serve trainers of their width and those of whole hosts.
+  Columns count how many serve which. As there is no migration, a trainer that grows keeps all of
+  them that it has, and one that shrinks as many as it cannot do without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
+
+from milp.hosts import WHOLE, Group, HostsView, Kind, PartKind
+from milp.pool import PoolView
+
+Terms: TypeAlias = list[tuple[int, float]]  # column, factor
+
+
+class Arc(NamedTuple):
+    """A unit in the hosts of a group, from one of their free GPUs on."""
+
+    eligibility: str
+    group: Group
+    start: int
+    width: int  # WHOLE: all of the host
+
+
+class HeldParts(NamedTuple):
+    """Contended parts that a trainer has now."""
+
+    trainer: int  # j
+    kind: int  # k
+    columns: dict[PartKind, int]  # how many of them it keeps
+    counts: dict[PartKind, int]  # how many of them it has
+    n_others: int  # its other units of this kind
+
+
+@dataclass(slots=True, kw_only=True)
+class Supply:
+    """Columns that are whole numbers from 0 to ``upper``, and what follows from them."""
+
+    base: list[int]  # [k]: units that nothing else competes for
+    units: list[Terms]  # [k]: units beside these
+    upper: list[int] = field(default_factory=list)  # [column]
+    rows: list[tuple[Terms, int]] = field(default_factory=list)  # terms <= number
+    held: list[HeldParts] = field(default_factory=list)
+    arcs: dict[Arc, int] = field(default_factory=dict)  # -> column
+    serving: dict[tuple[PartKind, int], int] = field(default_factory=dict)  # with k -> column
+    coupled: set[int] = field(default_factory=set)  # k: those that compete
+    contended: set[int] = field(default_factory=set)  # k: of those the ones for the same parts
+    is_greedy: bool = True  # the largest units first, wherever they fit, always come out
+
+    def column(self, upper: int) -> int:
+        """Add a column."""
+        self.upper.append(upper)
+        return len(self.upper) - 1
+
+
+def supply_of(pool: PoolView) -> Supply | None:
+    """Return what limits the kinds together; None: each has its own units."""
+    hosts = pool.hosts
+    if hosts is None or not hosts.kinds:
+        return None
+    classes = dict.fromkeys([kind.eligibility for kind in hosts.kinds])
+    coupled = [eligibility for eligibility in classes if hosts.is_coupled(eligibility)]
+    if not coupled:
+        return None
+    supply = Supply(base=list(pool.counts()), units=[[] for _ in hosts.kinds])
+    index = {kind: k for k, kind in enumerate(hosts.kinds)}
+    for eligibility in coupled:
+        widths = hosts.widths_of(eligibility)
+        supply.coupled.update([index[Kind(eligibility, width)] for width in widths])
+        if len(hosts.carvable(eligibility)) > 1:
+            _carve(supply, hosts, eligibility, index)
+        for part in hosts.contended(eligibility):
+            _share(supply, pool, part, index)
+    _hold(supply, pool)
+    return supply
+
+
+def _carve(supply: Supply, hosts: HostsView, eligibility: str, index: dict[Kind, int]) -> None:
+    """Add what several kinds make of the free GPUs of a class."""
+    carvable = hosts.carvable(eligibility)
+    widths = [width for width in carvable if width != WHOLE]
+    for width in carvable:
+        kind = Kind(eligibility, width)
+        supply.base[index[kind]] -= hosts.most_carved(kind)
+    groups = hosts.groups[eligibility]
+    whole_column: dict[Group, int] = {}
+    for group in groups if WHOLE in carvable else ():
+        if group.is_whole:
+            column = supply.column(group.n_hosts)
+            whole_column[group] = column
+            supply.arcs[Arc(eligibility, group, 0, WHOLE)] = column
+            supply.units[index[Kind(eligibility, WHOLE)]].append((column, 1.0))
+    if all(larger % smaller == 0 for smaller, larger in pairwise(widths)):
+        column_of = {}
+        for width in widths:
+            kind = Kind(eligibility, width)
+            column_of[width] = supply.column(hosts.most_carved(kind))
+            supply.units[index[kind]].append((column_of[width], 1.0))
+        for width in widths:
+            most = hosts.most_carved(Kind(eligibility, width))
+            terms = [(column_of[w], float(w // width)) for w in widths if w >= width]
+            terms += [(column, float(g.most(width))) for g, column in whole_column.items()]
+            supply.rows.append((terms, most))
+        return
+    supply.is_greedy = False
+    for group in groups:
+        _fill(supply, eligibility, group, widths, index, whole_column.get(group))
+
+
+def _fill(
+    supply: Supply,
+    eligibility: str,
+    group: Group,
+    widths: Sequence[int],
+    index: dict[Kind, int],
+    whole_column: int | None,
+) -> None:
+    """Add the ways to fill the hosts of a group: a flow from GPU to GPU."""
+    balance: dict[int, Terms] = {0: [] if whole_column is None else [(whole_column, 1.0)]}
+    for start in _places(group.n_free, widths):
+        for width in widths:
+            if start + width > group.n_free:
+                continue
+            column = supply.column(group.n_hosts)
+            supply.arcs[Arc(eligibility, group, start, width)] = column
+            supply.units[index[Kind(eligibility, width)]].append((column, 1.0))
+            balance.setdefault(start, []).append((column, 1.0))
+            balance.setdefault(start + width, []).append((column, -1.0))
+    for start, terms in balance.items():
+        if any(factor > 0 for _, factor in terms):
+            supply.rows.append((terms, 0 if start else group.n_hosts))
+
+
+def _places(n_free: int, widths: Sequence[int]) -> Iterator[int]:
+    """Yield the GPUs at which a unit may begin, ascending."""
+    reached = {0}
+    for start in range(n_free):
+        if start in reached:
+            yield start
+            reached.update([start + width for width in widths])
+
+
+def _share(supply: Supply, pool: PoolView, part: PartKind, index: dict[Kind, int]) -> None:
+    """Add which contended parts serve which of two kinds."""
+    hosts = pool.hosts
+    count = len(hosts.parts[part]) if hosts else 0
+    terms: Terms = []
+    for width in (part.width, WHOLE):
+        k = index[Kind(part.eligibility, width)]
+        column = supply.column(count)
+        supply.base[k] -= count
+        supply.units[k].append((column, 1.0))
+        supply.serving[part, k] = column
+        supply.contended.add(k)
+        terms.append((column, 1.0))
+    supply.rows.append((terms, count))
+
+
+def _hold(supply: Supply, pool: PoolView) -> None:
+    """Add what trainers keep of the contended parts that they have."""
+    hosts = pool.hosts
+    kind_of = {
+        name: part
+        for part, _ in supply.serving
+        for name in (hosts.parts[part] if hosts is not None else ())
+    }
+    uses: dict[tuple[PartKind, int], Terms] = {}
+    for j, present in enumerate(pool.present) if kind_of else ():
+        counts: dict[int, dict[PartKind, int]] = {}  # by k
+        for name in present:
+            part = kind_of.get(name)
+            if part is None:
+                continue
+            for k in [k for p, k in supply.serving if p == part and pool.accepts[j][k]]:
+                own = counts.setdefault(k, {})
+                own[part] = own.get(part, 0) + 1
+        for k, own in counts.items():
+            columns = {part: supply.column(count) for part, count in own.items()}
+            n_others = pool.held[j][k] - sum(own.values())
+            supply.held.append(HeldParts(j, k, columns, own, n_others))
+            for part, column in columns.items():
+                uses.setdefault((part, k), []).append((column, 1.0))
+    for (part, k), terms in uses.items():
+        supply.rows.append(([*terms, (supply.serving[part, k], -1.0)], 0))
