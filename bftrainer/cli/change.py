@@ -19,7 +19,7 @@ from bftrainer.cli.common import connect
 from bftrainer.cli.main import print_error
 from bftrainer.cli.mistakes import Meant
 from bftrainer.cli.next_commands import print_next_of_trainers
-from bftrainer.cli.option_values import GpuSizes, Sizes, parse_gpus, parse_sizes
+from bftrainer.cli.option_values import GpuSizes, NodeSizes, parse_gpus, parse_sizes
 from bftrainer.cli.options import JSON, SOCKET, is_trainer_id, option, trainer_ids, verb
 from bftrainer.cli.output import duration, print_json, print_lines
 from bftrainer.cli.sizes import changed_sizes
@@ -72,7 +72,7 @@ def release(trainer_ids: tuple[str, ...], socket_name: str | None, *, as_json: b
 
 @verb(
     trainer_ids(nargs=-1),
-    option("-N, --nodes MIN:MAX", "Sizes it may have, in nodes; or a set.", parse_sizes,
+    option("-N, --nodes MIN:MAX", "NodeSizes it may have, in nodes; or a set.", parse_sizes,
            name="sizes"),
     option("-G, --gpus MIN:MAX", "The same in GPUs, of a trainer that asked for GPUs.", parse_gpus,
            name="gpus"),
@@ -83,7 +83,7 @@ def release(trainer_ids: tuple[str, ...], socket_name: str | None, *, as_json: b
 )  # fmt: skip
 def update(
     trainer_ids: tuple[str, ...],
-    sizes: Sizes | None,
+    sizes: NodeSizes | None,
     gpus: GpuSizes | None,
     weight: float | None,
     name: str | None,

@@ -9,8 +9,8 @@ from bftrainer.api.documents import CodecError, decode, parse
 from bftrainer.cli.output import print_lines
 from bftrainer.cli.sizes import AskedSizes
 from bftrainer.elastic.regular_file import read_file
-from bftrainer.model.columns import counted
 from bftrainer.model.errors import UsageError
+from bftrainer.model.size_words import units
 from milp.problem import Curve
 
 MAX_CURVE_BYTES = 1024 * 1024
@@ -72,14 +72,12 @@ def fitting_curve(path: str, asked: AskedSizes, per_node: int) -> Curve:
     n_min, n_max, only = asked.sizes
     if n_min >= least:
         return found.curve
-    unit, option = "node", "--nodes"
-    if asked.gpus_per_unit:
-        unit = "unit"
+    each, option = units(asked.gpus_per_unit), "--nodes"
     if asked.gpus_per_unit == 1:
-        unit, option = "GPU", "--gpus"
+        option = "--gpus"
     if per_node != found.workers_per_node:
         says = f"{path} is of {found.workers_per_node} workers per node, not of {per_node}"
-        print_lines(f"warning: {says}: how many {unit}s it needs is not known", err=True)
+        print_lines(f"warning: {says}: how many {each} it needs is not known", err=True)
         return found.curve
     fitting = [n for n in only if n >= least]
     if n_max < least:
@@ -88,11 +86,11 @@ def fitting_curve(path: str, asked: AskedSizes, per_node: int) -> Curve:
         wanted = ",".join(map(str, fitting))
     else:
         wanted = f"{fitting[0]}" if fitting else f"{least}:{n_max}"
-    none = f"It does not fit on {counted(n_min, unit)}"
+    none = f"It does not fit on {n_min} {each}"
     if n_max < least:
         none = "No size that is allowed fits"
     raise UsageError(
         "BFT-1068",
-        f"{none}: a worker has enough memory from {least} {unit}s on, says {path}.",
+        f"{none}: a worker has enough memory from {least} {each} on, says {path}.",
         f"Write {option} {wanted}.",
     )

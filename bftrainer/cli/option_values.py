@@ -43,7 +43,7 @@ def parse_range(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-class Sizes(NamedTuple):
+class NodeSizes(NamedTuple):
     """Value of ``--nodes``."""
 
     n_min: int
@@ -55,7 +55,7 @@ class GpuSizes(NamedTuple):
     """Value of ``--gpus``."""
 
     gpu_type: str  # "": any
-    sizes: Sizes  # in GPUs
+    sizes: NodeSizes  # in GPUs
 
 
 class UnitOption(NamedTuple):
@@ -145,7 +145,7 @@ def _no_array(cause: str) -> UsageError:
     return UsageError("BFT-1046", cause, "Write --array 0-9, 1,3,5-7 or 0-99%10 (10 at once).")
 
 
-def parse_sizes(text: str) -> Sizes:
+def parse_sizes(text: str) -> NodeSizes:
     """Return n_min, n_max and the set of ``4``, ``1:8`` (``1-8`` as in sbatch) or ``1,2,4``.
 
     Raises:
@@ -154,7 +154,7 @@ def parse_sizes(text: str) -> Sizes:
     return _sizes(text, "--nodes")
 
 
-def _sizes(text: str, option: str) -> Sizes:
+def _sizes(text: str, option: str) -> NodeSizes:
     only: tuple[int, ...] = ()
     if len(text) <= MAX_SET_CHARS and _SET.match(text):
         only = tuple(sorted(set(map(int, text.split(",")))))
@@ -169,7 +169,7 @@ def _sizes(text: str, option: str) -> Sizes:
             f"Write {option} N, {option} MIN:MAX or a set of sizes, {option} 1,2,4.",
         )
     check_sizes(n_min, n_max, only, option)
-    return Sizes(n_min, n_max, only)
+    return NodeSizes(n_min, n_max, only)
 
 
 def parse_gpus(text: str) -> GpuSizes:

@@ -281,8 +281,8 @@ def account(
 
     Harvested is node time that pilots hold, from the start of a pilot's job to its end. The part of
     it that brought no trainer forward is lost: training done again, warm-up, and pilots without a
-    trainer. Of a pilot with 2 of a node's 8 GPUs a quarter of the time counts. Given back is what pilots still had of their time limits when they ended for an
-    ordinary job.
+    trainer. Given back is what pilots still had of their time limits when they ended for an
+    ordinary job. Of a pilot with 2 of a node's 8 GPUs a quarter of the time counts.
     """
     if as_csv and as_json:
         raise click.UsageError("--csv and --json exclude each other")

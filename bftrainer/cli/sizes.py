@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from bftrainer.api.admission import read_request
-from bftrainer.cli.option_values import GpuSizes, Sizes, UnitOption
+from bftrainer.cli.option_values import GpuSizes, NodeSizes, UnitOption
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import TrainerSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedSizes:
-    """Sizes of a trainer, what they count, and the GPUs that it requests."""
+    """NodeSizes of a trainer, what they count, and the GPUs that it requests."""
 
-    sizes: Sizes  # in units
+    sizes: NodeSizes  # in units
     gpus_per_unit: int  # 0: a unit is a node
     gres: str  # with the type that the options name
 
@@ -34,14 +34,14 @@ def asked_sizes(values: Mapping[str, Any], *, has_nodes: bool) -> AskedSizes:
     """
     gpus, unit = values.get("gpus"), values.get("gpus_per_node")
     if gpus is None and unit is None:
-        return AskedSizes(sizes=Sizes(*values["sizes"]), gpus_per_unit=0, gres=values["gres"])
+        return AskedSizes(sizes=NodeSizes(*values["sizes"]), gpus_per_unit=0, gres=values["gres"])
     per_unit, types = 1, [one.gpu_type for one in (gpus, unit) if one is not None]
     if unit is not None:
         per_unit = unit.gpus
     if gpus is None:
-        sizes = Sizes(*values["sizes"])
+        sizes = NodeSizes(*values["sizes"])
     elif has_nodes:
-        raise _both(gpus, Sizes(*values["sizes"]), unit)
+        raise _both(gpus, NodeSizes(*values["sizes"]), unit)
     else:
         sizes = in_units(gpus.sizes, per_unit)
     return AskedSizes(
@@ -49,7 +49,7 @@ def asked_sizes(values: Mapping[str, Any], *, has_nodes: bool) -> AskedSizes:
     )
 
 
-def in_units(gpus: Sizes, per_unit: int) -> Sizes:
+def in_units(gpus: NodeSizes, per_unit: int) -> NodeSizes:
     """Return sizes in units of sizes in GPUs.
 
     Raises:
@@ -65,10 +65,12 @@ def in_units(gpus: Sizes, per_unit: int) -> Sizes:
                 f"Ask for multiples of {per_unit}: {nearest} instead of {count}.",
             )
     only = tuple([size // per_unit for size in gpus.only])
-    return Sizes(gpus.n_min // per_unit, gpus.n_max // per_unit, only)
+    return NodeSizes(gpus.n_min // per_unit, gpus.n_max // per_unit, only)
 
 
-def changed_sizes(spec: TrainerSpec, nodes: Sizes | None, gpus: GpuSizes | None) -> Sizes | None:
+def changed_sizes(
+    spec: TrainerSpec, nodes: NodeSizes | None, gpus: GpuSizes | None
+) -> NodeSizes | None:
     """Return the sizes, in units, of a change by ``--nodes`` or ``--gpus``; None: neither is given.
 
     Raises:
@@ -93,7 +95,7 @@ def changed_sizes(spec: TrainerSpec, nodes: Sizes | None, gpus: GpuSizes | None)
     )
 
 
-def _both(gpus: GpuSizes, nodes: Sizes, unit: UnitOption | None) -> UsageError:
+def _both(gpus: GpuSizes, nodes: NodeSizes, unit: UnitOption | None) -> UsageError:
     """Return the refusal of ``--nodes`` with ``--gpus``, with what was probably meant."""
     step = "Leave out --nodes, or write --nodes MIN:MAX --gpus-per-node K."
     n_gpus, n_nodes = gpus.sizes.n_max, nodes.n_max

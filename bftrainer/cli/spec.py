@@ -58,10 +58,6 @@ def build_spec(
     contract = _contract(values)
     name = values["name"] or module.rpartition(".")[2] or Path(path).stem
     cwd = working_directory(values)
-    checkpoint_dir = values["checkpoint_dir"]
-    if checkpoint_dir is None:  # named after the trainer, as a safe component of a path
-        safe = re.sub(r"[^\w.-]", "_", name)[:64]
-        checkpoint_dir = str(Path(cwd) / f"bft-{safe}")
     asked = asked_sizes(values, has_nodes="sizes" in chosen)
     n_min, n_max, sizes = asked.sizes
     per_node, curve = _workers_per_node(values, asked), None
@@ -92,7 +88,7 @@ def build_spec(
         sizes=sizes,
         gpus_per_unit=asked.gpus_per_unit,
         workers_per_node=per_node,
-        checkpoint_dir=_absolute("the checkpoint directory", checkpoint_dir),
+        checkpoint_dir=_checkpoint_dir(values["checkpoint_dir"], name, cwd),
         curve=curve,
         environment=environment,
         contract=contract,
@@ -102,6 +98,14 @@ def build_spec(
         notify=_notification(values["notify"] or "", environ),
         batch=batch_range(values),
     )
+
+
+def _checkpoint_dir(chosen: str | None, name: str, cwd: str) -> str:
+    """Return the directory of checkpoints: by default one named after the trainer."""
+    if chosen is None:  # a safe component of a path
+        safe = re.sub(r"[^\w.-]", "_", name)[:64]
+        chosen = str(Path(cwd) / f"bft-{safe}")
+    return _absolute("the checkpoint directory", chosen)
 
 
 def _taken_as_they_are(values: Mapping[str, Any]) -> dict[str, Any]:
