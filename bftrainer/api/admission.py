@@ -21,9 +21,11 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 
 from bftrainer.decide.throughput.plausibility import FASTEST, LEAP, SLOWEST
+from bftrainer.model.columns import counted
 from bftrainer.model.declaration import declarations
 from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.model.node_request import NodeRequest, request_of
+from bftrainer.model.parts import Lend
 from bftrainer.model.preamble import fault_of
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec
 from bftrainer.model.trainer_spec import MAX_STRING_BYTES
@@ -102,7 +104,7 @@ def check_spec(spec: TrainerSpec) -> None:
     """
     _check_counts(spec)
     check_strings(spec)
-    check_sizes(spec.n_min, spec.n_max, spec.sizes)
+    check_sizes(spec.n_min, spec.n_max, spec.sizes, spec.size_option)
     if spec.curve is not None:
         check_curve(spec.curve)
     if spec.utility is not None:
@@ -155,14 +157,14 @@ def _is_object(text: str) -> bool:
         return False
 
 
-def read_request(gres: str, constraint: str) -> NodeRequest:
-    """Return the request for every node.
+def read_request(gres: str, constraint: str, gpus_per_unit: int = 0) -> NodeRequest:
+    """Return the request for every node, or for GPUs of nodes.
 
     Raises:
         UsageError: BFT-1040, the request is malformed.
     """
     try:
-        return request_of(gres, constraint)
+        return request_of(gres, constraint, gpus_per_unit=gpus_per_unit)
     except ValueError as problem:
         raise UsageError(
             "BFT-1040",
@@ -172,7 +174,15 @@ def read_request(gres: str, constraint: str) -> NodeRequest:
 
 
 def _check_gpus(spec: TrainerSpec) -> None:
-    n_gpus = read_request(spec.gres, spec.constraint).n_gpus
+    n_gpus = read_request(spec.gres, spec.constraint, spec.gpus_per_unit).n_gpus
+    if n_gpus % spec.workers_per_node and spec.gpus_per_unit:
+        raise UsageError(
+            "BFT-1041",
+            f"{counted(spec.workers_per_node, 'worker')} cannot share"
+            f" {counted(n_gpus, 'GPU')} evenly.",
+            "Write --gpus-per-node K, where K is a multiple of --workers-per-node: the workers"
+            " share the K GPUs.",
+        )
     if n_gpus % spec.workers_per_node:
         raise UsageError(
             "BFT-1041",
@@ -201,10 +211,13 @@ def check_notify(notify: str) -> None:
         )
 
 
-def check_sizes(n_min: int, n_max: int, sizes: tuple[int, ...] = ()) -> None:
-    """Refuse impossible sizes (BFT-1002)."""
+def check_sizes(
+    n_min: int, n_max: int, sizes: tuple[int, ...] = (), option: str = "--nodes"
+) -> None:
+    """Refuse impossible sizes (BFT-1002); ``option``: which says them."""
+    unit = "GPU" if option == "--gpus" else "node"
     if n_min < 1:
-        cause = f"The smallest size must be at least 1 node, not {_shown(n_min)}."
+        cause = f"The smallest size must be at least 1 {unit}, not {_shown(n_min)}."
     elif n_min > n_max:
         cause = f"The smallest size ({_shown(n_min)}) is above the largest ({_shown(n_max)})."
     elif n_max > MAX_NODES:
@@ -217,7 +230,7 @@ def check_sizes(n_min: int, n_max: int, sizes: tuple[int, ...] = ()) -> None:
         cause = "The sizes of the set must rise."
     else:
         return
-    next_step = "Write --nodes MIN:MAX with 1 <= MIN <= MAX, or a set: --nodes 1,2,4."
+    next_step = f"Write {option} MIN:MAX with 1 <= MIN <= MAX, or a set: {option} 1,2,4."
     raise UsageError("BFT-1002", cause, next_step)
 
 
@@ -381,6 +394,19 @@ def _shown(number: float) -> str:
     if len(text) > 40:
         return f"{text[:20]}... ({len(text)} digits)"
     return text
+
+
+def check_lent(spec: TrainerSpec, lend: Lend) -> None:
+    """Refuse a trainer that asks for GPUs where whole nodes are lent (BFT-1036)."""
+    if spec.gpus_per_unit and lend is Lend.NODES:
+        raise UsageError(
+            "BFT-1036",
+            f"The trainer asks for GPUs ({' '.join(spec.size_words)}), and this site lends whole"
+            " nodes.",
+            "Write --nodes MIN:MAX, and --gres gpu:COUNT if a node needs so many GPUs; or ask the"
+            " administrator for 'lend: auto' in the policy.",
+            exit_code=ExitCode.REFUSED_BY_POLICY,
+        )
 
 
 class Allowance:

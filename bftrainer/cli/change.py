@@ -10,6 +10,7 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import click
 
@@ -18,11 +19,13 @@ from bftrainer.cli.common import connect
 from bftrainer.cli.main import print_error
 from bftrainer.cli.mistakes import Meant
 from bftrainer.cli.next_commands import print_next_of_trainers
-from bftrainer.cli.option_values import parse_sizes
+from bftrainer.cli.option_values import GpuSizes, NodeSizes, parse_gpus, parse_sizes
 from bftrainer.cli.options import JSON, SOCKET, is_trainer_id, option, trainer_ids, verb
 from bftrainer.cli.output import duration, print_json, print_lines
+from bftrainer.cli.sizes import changed_sizes
 from bftrainer.model.columns import counted, shown
 from bftrainer.model.errors import BftError, ExitCode, UsageError
+from bftrainer.model.size_words import size_words, units
 from bftrainer.model.trainer import TrainerChange, TrainerState
 from bftrainer.model.views import TrainerView
 
@@ -69,8 +72,10 @@ def release(trainer_ids: tuple[str, ...], socket_name: str | None, *, as_json: b
 
 @verb(
     trainer_ids(nargs=-1),
-    option("-N, --nodes MIN:MAX", "Sizes it may have, in nodes; or a set.", parse_sizes,
+    option("-N, --nodes MIN:MAX", "NodeSizes it may have, in nodes; or a set.", parse_sizes,
            name="sizes"),
+    option("-G, --gpus MIN:MAX", "The same in GPUs, of a trainer that asked for GPUs.", parse_gpus,
+           name="gpus"),
     option("--weight W", "Priority under the weighted objective.", float),
     option("-J, --job-name, --name NAME", "Name of the trainer.", name="name"),
     JSON, SOCKET,
@@ -78,7 +83,8 @@ def release(trainer_ids: tuple[str, ...], socket_name: str | None, *, as_json: b
 )  # fmt: skip
 def update(
     trainer_ids: tuple[str, ...],
-    sizes: tuple[int, int, tuple[int, ...]] | None,
+    sizes: NodeSizes | None,
+    gpus: GpuSizes | None,
     weight: float | None,
     name: str | None,
     socket_name: str | None,
@@ -86,11 +92,21 @@ def update(
     as_json: bool,
 ) -> int:
     """Change the trainers ID..., whether they run or wait; the next decision knows it."""
-    n_min, n_max, only = sizes or (None, None, None)
-    change = TrainerChange(n_min=n_min, n_max=n_max, sizes=only, weight=weight, name=name)
-    if change == TrainerChange():
+    change = TrainerChange(weight=weight, name=name)
+    if change == TrainerChange() and sizes is None and gpus is None:
         raise click.UsageError("There is nothing to change: give --nodes, --weight or --job-name.")
-    return _change(trainer_ids, socket_name, change, _changed, as_json=as_json)
+    client = connect(socket_name)
+
+    def ask(trainer_id: str) -> TrainerView:
+        if sizes is None and gpus is None:
+            return client.change(trainer_id, change)
+        # What its sizes count never changes.
+        spec = client.trainer(trainer_id).record.spec
+        wanted = changed_sizes(spec, sizes, gpus)
+        n_min, n_max, only = wanted or (None, None, None)
+        return client.change(trainer_id, replace(change, n_min=n_min, n_max=n_max, sizes=only))
+
+    return for_each(trainer_ids, ask, _changed, as_json=as_json)
 
 
 @verb(trainer_ids(nargs=-1), JSON, SOCKET, example="bftrainer requeue t1")
@@ -127,13 +143,14 @@ def _change(
 
 def _changed(trainer_id: str, view: TrainerView) -> str:
     spec = view.record.spec
-    about = f"{spec.name}, {spec.nodes} nodes, weight {spec.weight:g}"
+    sizes = f"{spec.nodes} {units(spec.gpus_per_unit)}"
+    about = f"{spec.name}, {sizes}, weight {spec.weight:g}"
     return f"{trainer_id} is {view.record.state} and from the next decision on: {about}"
 
 
 def _held(trainer_id: str, view: TrainerView) -> str:
-    nodes = counted(len(view.observed_nodes), "node")
-    what = f"writes a checkpoint and leaves its {nodes}" if view.observed_nodes else "gets no nodes"
+    size = size_words(len(view.observed_nodes), view.record.spec.gpus_per_unit)
+    what = f"writes a checkpoint and leaves its {size}" if view.observed_nodes else "gets no nodes"
     return f"{trainer_id} is held: it {what}, until 'bftrainer release {trainer_id}'"
 
 

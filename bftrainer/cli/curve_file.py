@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from bftrainer.api.admission import check_curve
 from bftrainer.api.documents import CodecError, decode, parse
 from bftrainer.cli.output import print_lines
+from bftrainer.cli.sizes import AskedSizes
 from bftrainer.elastic.regular_file import read_file
 from bftrainer.model.errors import UsageError
+from bftrainer.model.size_words import units
 from milp.problem import Curve
 
 MAX_CURVE_BYTES = 1024 * 1024
@@ -60,30 +61,36 @@ def _added(body: Any) -> dict[str, int]:
     return added
 
 
-def fitting_curve(path: str, n_min: int, n_max: int, sizes: Sequence[int], per_node: int) -> Curve:
-    """Read the curve for these numbers of nodes.
+def fitting_curve(path: str, asked: AskedSizes, per_node: int) -> Curve:
+    """Read the curve for these sizes, and workers of a node or of GPUs of one.
 
     Raises:
-        UsageError: BFT-1015; BFT-1068, a worker has too little memory on the fewest nodes.
+        UsageError: BFT-1015; BFT-1068, a worker has too little memory at the smallest size.
     """
     found = read_curve_file(path)
     least = found.fits_from
+    n_min, n_max, only = asked.sizes
     if n_min >= least:
         return found.curve
+    each, option = units(asked.gpus_per_unit), "--nodes"
+    if asked.gpus_per_unit == 1:
+        option = "--gpus"
     if per_node != found.workers_per_node:
         says = f"{path} is of {found.workers_per_node} workers per node, not of {per_node}"
-        print_lines(f"warning: {says}: how many nodes it needs is not known", err=True)
+        print_lines(f"warning: {says}: how many {each} it needs is not known", err=True)
         return found.curve
-    fitting = [n for n in sizes if n >= least]
+    fitting = [n for n in only if n >= least]
     if n_max < least:
         wanted = f"{least}:{2 * least}, or shard it over more --workers-per-node"
     elif len(fitting) > 1:
         wanted = ",".join(map(str, fitting))
     else:
         wanted = f"{fitting[0]}" if fitting else f"{least}:{n_max}"
-    none = "No size that is allowed fits" if n_max < least else f"It does not fit on {n_min} nodes"
+    none = f"It does not fit on {n_min} {each}"
+    if n_max < least:
+        none = "No size that is allowed fits"
     raise UsageError(
         "BFT-1068",
-        f"{none}: a worker has enough memory from {least} nodes on, says {path}.",
-        f"Write --nodes {wanted}.",
+        f"{none}: a worker has enough memory from {least} {each} on, says {path}.",
+        f"Write {option} {wanted}.",
     )

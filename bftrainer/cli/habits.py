@@ -69,7 +69,7 @@ MOST_SHOWN = 200  # characters of a command line
 VERB_MEANT = {word: verb for verb, words in _WORDS.items() for word in words.split()}
 
 _PILOTS = "Pilots get it, not trainers: 'bftrainer up {}' sets it for your daemon."
-_SIZE = "A trainer has whole nodes, as many as --nodes MIN:MAX says"
+_SIZE = "A trainer has whole nodes, as many as --nodes MIN:MAX says, or GPUs (--gpus MIN:MAX)"
 # option of sbatch -> what takes its place
 _OPTIONS_MEANT = {
     ("-p", "--partition"): _PILOTS.format("--partition NAME"),
@@ -78,11 +78,11 @@ _OPTIONS_MEANT = {
     ("-q", "--qos"): _PILOTS.format("--qos NAME"),
     ("--reservation",): _PILOTS.format("--reservation NAME"),
     ("--comment",): _PILOTS.format("--comment TEXT"),
-    ("--mem", "--mem-per-cpu", "--mem-per-gpu"): f"{_SIZE}, with all their memory; parts of nodes: "
-    "'bftrainer up --mem-per-pilot MB'.",
+    ("--mem", "--mem-per-cpu", "--mem-per-gpu"): f"{_SIZE} with their share of the memory.",
     ("-n", "--ntasks", "--ntasks-per-node"): f"{_SIZE}; workers on each: --workers-per-node.",
-    ("-c", "--cpus-per-task"): f"{_SIZE}; parts of nodes: 'bftrainer up --cpus-per-pilot C'.",
-    ("-G", "--gpus", "--gpus-per-node", "--gpus-per-task"): "GPUs of each node: --gres gpu:COUNT.",
+    ("-c", "--cpus-per-task"): f"{_SIZE} with their share of the cores.",
+    ("--gpus-per-task", "--gpus-per-socket"): "GPUs: --gpus MIN:MAX of any nodes, "
+    "--gpus-per-node K of one node together, --gres gpu:COUNT of whole nodes.",
     ("-o", "--output", "-e", "--error", "-i", "--input"): "'bftrainer logs ID' prints what workers "
     "write.",
     ("-w", "--nodelist", "-x", "--exclude", "--exclusive"): "The daemon chooses the nodes; "

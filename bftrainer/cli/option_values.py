@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from bftrainer.api.admission import check_after, check_sizes, read_request
 from bftrainer.cli.environment import parse_variable
+from bftrainer.elastic.protocol import MAX_GPUS
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer_spec import LATEST_BEGIN_S
 
@@ -27,6 +28,9 @@ _UNITS_S = {"": 1, "s": 1, "second": 1, "minute": 60, "hour": 3600, "day": 86_40
 _FROM_NOW = re.compile(r"now(?:\+(\d{1,9})([a-z]*))?\Z", re.ASCII)
 _FORMS = ("%H:%M", "%H:%M:%S", "%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S")
 _PART = re.compile(r"(\d{1,6})(?:-(\d{1,6})(?::(\d{1,6}))?)?\Z", re.ASCII)
+_TYPE = r"(?:(?P<type>[A-Za-z0-9_]*[A-Za-z_][\w.+-]*):)?"  # digits alone are a number
+_GPUS = re.compile(rf"{_TYPE}(?P<sizes>[\d,:.-]+)\Z", re.ASCII)
+_UNIT = re.compile(rf"{_TYPE}(?P<count>\d{{1,9}})\Z", re.ASCII)
 _SIZES = re.compile(r"(\d{1,9})(?:(?:[:-]|\.\.)(\d{1,9}))?\Z", re.ASCII)
 _SET = re.compile(r"\d{1,9}(?:,\d{1,9})+\Z", re.ASCII)
 
@@ -37,6 +41,28 @@ def parse_range(text: str) -> tuple[int, int]:
     if match is None:
         raise UsageError("BFT-1067", f"{text[:60]!r} is not a range of batches.", NEXT_BATCH)
     return int(match[1]), int(match[2])
+
+
+class NodeSizes(NamedTuple):
+    """Value of ``--nodes``."""
+
+    n_min: int
+    n_max: int
+    only: tuple[int, ...]  # (): all from n_min to n_max
+
+
+class GpuSizes(NamedTuple):
+    """Value of ``--gpus``."""
+
+    gpu_type: str  # "": any
+    sizes: NodeSizes  # in GPUs
+
+
+class UnitOption(NamedTuple):
+    """Value of ``--gpus-per-node``."""
+
+    gpu_type: str  # "": any
+    gpus: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,26 +145,58 @@ def _no_array(cause: str) -> UsageError:
     return UsageError("BFT-1046", cause, "Write --array 0-9, 1,3,5-7 or 0-99%10 (10 at once).")
 
 
-def parse_sizes(text: str) -> tuple[int, int, tuple[int, ...]]:
+def parse_sizes(text: str) -> NodeSizes:
     """Return n_min, n_max and the set of ``4``, ``1:8`` (``1-8`` as in sbatch) or ``1,2,4``.
 
     Raises:
         UsageError: BFT-1002 when this is not a range.
     """
-    sizes: tuple[int, ...] = ()
+    return _sizes(text, "--nodes")
+
+
+def _sizes(text: str, option: str) -> NodeSizes:
+    only: tuple[int, ...] = ()
     if len(text) <= MAX_SET_CHARS and _SET.match(text):
-        sizes = tuple(sorted(set(map(int, text.split(",")))))
-        n_min, n_max = sizes[0], sizes[-1]
+        only = tuple(sorted(set(map(int, text.split(",")))))
+        n_min, n_max = only[0], only[-1]
     elif match := _SIZES.match(text):
         n_min, n_max = int(match[1]), int(match[2] or match[1])
     else:
+        what = option.removeprefix("--")
         raise UsageError(
             "BFT-1002",
-            f"{text[:60]!r} is not a number of nodes.",
-            "Write --nodes N, --nodes MIN:MAX or a set of sizes, --nodes 1,2,4.",
+            f"{text[:60]!r} is not a number of {'GPUs' if what == 'gpus' else what}.",
+            f"Write {option} N, {option} MIN:MAX or a set of sizes, {option} 1,2,4.",
         )
-    check_sizes(n_min, n_max, sizes)
-    return n_min, n_max, sizes
+    check_sizes(n_min, n_max, only, option)
+    return NodeSizes(n_min, n_max, only)
+
+
+def parse_gpus(text: str) -> GpuSizes:
+    """Return the type and the sizes of ``4``, ``1:16``, ``1,2,4``, ``a100:4`` or ``a100:1:16``.
+
+    Raises:
+        UsageError: BFT-1002 when this is not a range.
+    """
+    match = _GPUS.match(text)
+    if match is None:
+        return GpuSizes("", _sizes(text, "--gpus"))  # which refuses it
+    return GpuSizes(match["type"] or "", _sizes(match["sizes"], "--gpus"))
+
+
+def parse_unit(text: str) -> UnitOption:
+    """Return the type and the number of ``4`` or ``a100:4``; raise BFT-1016 if it is no such."""
+    match = _UNIT.match(text)
+    count = 0
+    if match is not None:
+        count = int(match["count"])
+    if match is None or not 1 <= count <= MAX_GPUS:
+        raise UsageError(
+            "BFT-1016",
+            f"--gpus-per-node is {text[:60]!r}.",
+            f"Write --gpus-per-node K or TYPE:K, where K is from 1 to {MAX_GPUS}.",
+        )
+    return UnitOption(match["type"] or "", count)
 
 
 def parse_gres(text: str) -> str:
@@ -159,10 +217,12 @@ def converter(name: str) -> Callable[[str], Any]:
         "array": parse_array,
         "begin": parse_begin,
         "constraint": parse_constraint,
+        "gpus": parse_gpus,
         "gres": parse_gres,
         "ids": parse_ids,
         "nodes": parse_sizes,
         "range": parse_range,
+        "unit": parse_unit,
         "variable": parse_variable,
     }
     return converters[name]

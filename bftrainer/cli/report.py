@@ -229,7 +229,7 @@ def _rate(per_hour: float | None) -> str:
 _HEADERS = (">HARVESTED", ">LOST", ">REDONE", ">WARM-UP", ">IDLE", ">UNUSED LIMIT", ">PILOTS")
 _FIGURES = (
     "harvested_h", "lost_h", "redone_h", "warm_up_h", "idle_h", "given_back_h",
-    "pilots", "pilots_given_back", "pilots_preempted", "energy_kwh",
+    "pilots", "pilots_given_back", "pilots_preempted", "energy_kwh", "gpu_h",
 )  # fmt: skip
 
 
@@ -277,12 +277,12 @@ def account(
     as_csv: bool,
     as_json: bool,
 ) -> None:
-    """Say who used how many node-hours: harvested, lost and given back.
+    """Say who used how many node-hours, and GPU-hours: harvested, lost and given back.
 
     Harvested is node time that pilots hold, from the start of a pilot's job to its end. The part of
     it that brought no trainer forward is lost: training done again, warm-up, and pilots without a
     trainer. Given back is what pilots still had of their time limits when they ended for an
-    ordinary job.
+    ordinary job. Of a pilot with 2 of a node's 8 GPUs a quarter of the time counts.
     """
     if as_csv and as_json:
         raise click.UsageError("--csv and --json exclude each other")
@@ -314,14 +314,19 @@ def _print_account(found: AccountReport) -> None:
         print_lines("nobody used anything")
         return
     sums = found.total
-    has_energy = sums.energy_kwh is not None
+    has_energy, has_gpus = sums.energy_kwh is not None, sums.gpu_h > 0.0
 
     def cells(line: AccountLine) -> list[str]:
         hours = (getattr(line, name) for name in _FIGURES[:6])
-        energy = "-" if line.energy_kwh is None else f"{line.energy_kwh:.2f}"
-        return [*(f"{h:.2f}" for h in hours), str(line.pilots), *([energy] if has_energy else [])]
+        texts = [*(f"{h:.2f}" for h in hours), str(line.pilots)]
+        if has_energy:
+            texts.append("-" if line.energy_kwh is None else f"{line.energy_kwh:.2f}")
+        if has_gpus:
+            texts.append(f"{line.gpu_h:.2f}")
+        return texts
 
-    headers = (*(name.upper() for name in found.by), *_HEADERS, *((">KWH",) if has_energy else ()))
+    headers = [*(name.upper() for name in found.by), *_HEADERS]
+    headers += [">KWH"] * has_energy + [">GPU-HOURS"] * has_gpus
     rows = [
         (*(str(getattr(line, name)) or "-" for name in found.by), *cells(line))
         for line in found.lines
@@ -335,6 +340,8 @@ def _print_account(found: AccountReport) -> None:
     )
     if has_energy:
         print_lines("kWh: an estimate, watts_per_node_type of the policy times harvested hours")
+    if has_gpus:
+        print_lines("GPU-hours: harvested; of a node that was held as a whole all its GPUs count")
 
 
 def _print_csv(found: AccountReport) -> None:

@@ -20,6 +20,7 @@ from bftrainer.cli.curve_file import fitting_curve
 from bftrainer.cli.environment import exported
 from bftrainer.cli.option_values import NEXT_BATCH
 from bftrainer.cli.preamble import python_under, read_preamble
+from bftrainer.cli.sizes import AskedSizes, asked_sizes
 from bftrainer.cli.submit_options import option_defaults
 from bftrainer.daemon.notifier import mailer
 from bftrainer.elastic.main_module import described
@@ -57,14 +58,11 @@ def build_spec(
     contract = _contract(values)
     name = values["name"] or module.rpartition(".")[2] or Path(path).stem
     cwd = working_directory(values)
-    checkpoint_dir = values["checkpoint_dir"]
-    if checkpoint_dir is None:  # named after the trainer, as a safe component of a path
-        safe = re.sub(r"[^\w.-]", "_", name)[:64]
-        checkpoint_dir = str(Path(cwd) / f"bft-{safe}")
-    n_min, n_max, sizes = values["sizes"]
-    per_node, curve = _workers_per_node(values), None
+    asked = asked_sizes(values, has_nodes="sizes" in chosen)
+    n_min, n_max, sizes = asked.sizes
+    per_node, curve = _workers_per_node(values, asked), None
     if values["curve"] != "auto":
-        curve = fitting_curve(values["curve"], n_min, n_max, sizes, per_node)
+        curve = fitting_curve(values["curve"], asked, per_node)
     interpreter, is_named = "", bool(values["interpreter"] or values["venv"] or module)
     if is_named or values["runtime"] != COMMAND:
         interpreter = interpreter_of(values, preamble, environment, cwd, environ)
@@ -78,7 +76,7 @@ def build_spec(
     elif module:
         environment = (*environment, described(module, path))
     return TrainerSpec(
-        **_taken_as_they_are(values),
+        **_taken_as_they_are(values) | {"gres": asked.gres},
         name=name,
         user=user_name(os.geteuid()),
         script=path,
@@ -88,8 +86,9 @@ def build_spec(
         n_min=n_min,
         n_max=n_max,
         sizes=sizes,
+        gpus_per_unit=asked.gpus_per_unit,
         workers_per_node=per_node,
-        checkpoint_dir=_absolute("the checkpoint directory", checkpoint_dir),
+        checkpoint_dir=_checkpoint_dir(values["checkpoint_dir"], name, cwd),
         curve=curve,
         environment=environment,
         contract=contract,
@@ -99,6 +98,14 @@ def build_spec(
         notify=_notification(values["notify"] or "", environ),
         batch=batch_range(values),
     )
+
+
+def _checkpoint_dir(chosen: str | None, name: str, cwd: str) -> str:
+    """Return the directory of checkpoints: by default one named after the trainer."""
+    if chosen is None:  # a safe component of a path
+        safe = re.sub(r"[^\w.-]", "_", name)[:64]
+        chosen = str(Path(cwd) / f"bft-{safe}")
+    return _absolute("the checkpoint directory", chosen)
 
 
 def _taken_as_they_are(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,11 +164,11 @@ def _notification(text: str, environ: Mapping[str, str]) -> str:
     return f"{shlex.quote(os.path.abspath(path))}{blank}{rest}"  # noqa: PTH100 - not resolved
 
 
-def _workers_per_node(values: Mapping[str, Any]) -> int:
+def _workers_per_node(values: Mapping[str, Any], asked: AskedSizes) -> int:
     """Return the option's value; by default one per requested GPU if the runtime allows it."""
     if values["workers_per_node"] is not None:
         return int(values["workers_per_node"])
-    n_gpus = read_request(values["gres"], values["constraint"]).n_gpus
+    n_gpus = read_request(asked.gres, values["constraint"], asked.gpus_per_unit).n_gpus
     if values["runtime"] != SEVERAL_PER_NODE:
         return 1
     return max(1, n_gpus)

@@ -33,7 +33,8 @@ from bftrainer.model.columns import columns, counted, heading, shown
 from bftrainer.model.decision import Term
 from bftrainer.model.errors import UsageError
 from bftrainer.model.quantities import quantity
-from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.model.size_words import limit_words, short_limits, short_size, size_words, units
+from bftrainer.model.trainer import TrainerRecord, TrainerState
 from bftrainer.model.views import Explanation, NodeView, SizeSpeed, StatusView, TrainerView
 
 
@@ -49,9 +50,9 @@ COLUMNS: dict[str, TrainerColumn] = {
     "name": TrainerColumn("NAME", lambda view, _: view.record.spec.name),
     "user": TrainerColumn("USER", lambda view, _: view.record.spec.user),
     "state": TrainerColumn("STATE", lambda view, _: view.state),
-    "nodes": TrainerColumn(">NODES", lambda view, _: str(len(view.observed_nodes))),
-    "plan": TrainerColumn(">PLAN", lambda view, _: str(len(view.planned_nodes))),
-    "limits": TrainerColumn("LIMITS", lambda view, _: view.record.spec.nodes),
+    "nodes": TrainerColumn(">NODES", lambda view, _: _short(view, view.observed_nodes)),
+    "plan": TrainerColumn(">PLAN", lambda view, _: _short(view, view.planned_nodes)),
+    "limits": TrainerColumn("LIMITS", lambda view, _: short_limits(view.record.spec)),
     "epoch": TrainerColumn(">EPOCH", lambda view, _: str(view.record.progress.epoch)),
     "step": TrainerColumn(">STEP", lambda view, _: str(view.step)),
     "samples": TrainerColumn(">SAMPLES", lambda view, _: str(view.record.progress.samples)),
@@ -78,9 +79,9 @@ MEANINGS = {
     "name": "of --job-name, else of the script; commands take it, too",
     "user": "who submitted it",
     "state": "queued: has not run; running; parked: without nodes now; or how it ended",
-    "nodes": "on which it trains",
-    "plan": "nodes that the last decision gave it",
-    "limits": "sizes of --nodes that it may have",
+    "nodes": "on which it trains, or GPUs where it asked for GPUs",
+    "plan": "nodes or GPUs that the last decision gave it",
+    "limits": "sizes of --nodes or --gpus that it may have",
     "epoch": "that it is in",
     "step": "updates made; of a parked one those in its checkpoint",
     "samples": "trained since its first start",
@@ -319,7 +320,7 @@ def trainer_lines(view: TrainerView) -> list[tuple[str, str]]:
         ("user", spec.user),
         ("state", f"{view.state}{f': {why}' if why else ''}"),
         ("asks for", " ".join(f"{name} {value}" for name, value in asked if value)),
-        ("size", f"{len(view.observed_nodes)} of {_sizes(spec)}{each}"),
+        ("size", f"{len(view.observed_nodes)} of {limit_words(spec)}{each}"),
         ("planned", ", ".join(view.planned_nodes) or "none"),
         ("requested", ", ".join(view.requested_nodes) or "none"),
         ("observed", ", ".join(view.observed_nodes) or "none"),
@@ -399,19 +400,19 @@ def explained(view: Explanation) -> list[str]:
     return [head, *sentences, *_numbers(view)]
 
 
+def _short(view: TrainerView, places: Sequence[str]) -> str:
+    """Return how many nodes or GPUs those are, for a column."""
+    return short_size(len(places), view.record.spec.gpus_per_unit)
+
+
 def _place_of(view: Explanation) -> str:
     """Say where a trainer is and is to be, unless it has ended."""
     if view.state in _ENDED and not view.observed_size:
         return ""
-    has = f"on {counted(view.observed_size, 'node')}" if view.observed_size else "without nodes"
+    has = "without nodes"
+    if view.observed_size:
+        has = f"on {size_words(view.observed_size, view.gpus_per_unit)}"
     return f" {has}; planned: {view.planned_size}"
-
-
-def _sizes(spec: TrainerSpec) -> str:
-    """Return the sizes that a trainer may have, in nodes."""
-    if spec.n_min == spec.n_max:
-        return counted(spec.n_max, "node")
-    return f"{spec.nodes.replace(':', ' to ')} nodes"
 
 
 def _numbers(view: Explanation) -> list[str]:
@@ -424,9 +425,10 @@ def _numbers(view: Explanation) -> list[str]:
         lines.append(f"{decision}what the policy {view.policy} went by:")
         lines += [f"  {shown(term.name):<{width}}  {_valued(term)}" for term in view.terms]
     if view.speeds:
-        headers = (">NODES", ">SAMPLES/S", ">LEFT", ">GAIN")
+        headers = (">GPUS" if view.gpus_per_unit else ">NODES", ">SAMPLES/S", ">LEFT", ">GAIN")
         table = columns(headers, [_speed_row(one, view) for one in view.speeds])
-        lines.append(f"{'' if lines else decision}what it trains with so many nodes:")
+        counted_by = units(min(view.gpus_per_unit, 1))
+        lines.append(f"{'' if lines else decision}what it trains with so many {counted_by}:")
         lines += [f"  {line}" for line in table.splitlines()]
         if any(one.change_samples is not None for one in view.speeds):
             lines.append(f"  GAIN: within the next {view.t_fwd_s:.0f} s, pause included")
@@ -445,7 +447,10 @@ def _speed_row(one: SizeSpeed, view: Explanation) -> tuple[str, ...]:
     gain = "-" if one.change_samples is None else f"{one.change_samples:+.0f} samples"
     if one.size == view.planned_size:
         gain = "planned"
-    return str(one.size), quantity(one.samples_per_s, 4), duration(one.left_s), gain
+    size = str(one.size)
+    if view.gpus_per_unit > 1:
+        size = size_words(one.size, view.gpus_per_unit)
+    return size, quantity(one.samples_per_s, 4), duration(one.left_s), gain
 
 
 @verb(SOCKET, example="bftrainer metrics")

@@ -27,6 +27,7 @@ SCRIPT: Final = (
     argument("args", click.UNPROCESSED, metavar="[ARGS]...", nargs=-1),
 )
 PREFIX: Final = "#BFT"
+SIZES: Final = frozenset({"sizes", "gpus"})  # parameters that each say all sizes
 _MAX_LINE_BYTES = 64 * 1024
 
 
@@ -82,8 +83,11 @@ def read_directives(script: str) -> dict[str, Any]:
 
 def chosen(ctx: click.Context, script: str) -> dict[str, Any]:
     """Return what #BFT lines and the command line set; the last wins."""
-    values = read_directives(script)
-    for name, value in given(ctx).items():
+    values, typed = read_directives(script), given(ctx)
+    if not SIZES.isdisjoint(typed):
+        for name in SIZES:
+            values.pop(name, None)
+    for name, value in typed.items():
         merge(values, name, value)
     return values
 

@@ -1,4 +1,4 @@
-"""Sums up node-hours for users: by user, account, trainer or day."""
+"""Sums up node-hours and GPU-hours for users: by user, account, trainer or day."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from bftrainer.model.node_request import gpus_of_type
 from bftrainer.model.reports import (
     COLUMNS,
     AccountLine,
@@ -31,6 +32,14 @@ class _Group:
         self.time += time
         before_s = self.by_type.get(owner.node_type, 0.0)
         self.by_type[owner.node_type] = before_s + time.harvested_s
+
+    @property
+    def gpu_h(self) -> float:
+        """GPU-hours: what was harvested of nodes, times the GPUs that nodes of the type have."""
+        gpu_s = 0.0
+        for node_type, harvested_s in self.by_type.items():
+            gpu_s += gpus_of_type(node_type) * harvested_s
+        return gpu_s / HOUR_S
 
     def energy_kwh(self, watts: Mapping[str, float]) -> float | None:
         """Return what the nodes draw by the policy; None: it does not say it of all types."""
@@ -109,4 +118,5 @@ def _line(
         pilots_given_back=time.given_back,
         pilots_preempted=time.preempted,
         energy_kwh=group.energy_kwh(watts),
+        gpu_h=group.gpu_h,
     )

@@ -2,7 +2,9 @@
 
 ``Accountant`` looks once a second. The time that a pilot has used since the last look counts as
 what it does now, so the sum over a pilot is exact and its parts are exact to a second. Times are
-cut to whole seconds, as batch systems do in their own accounting. A daemon that starts counts the
+cut to whole seconds, as batch systems do in their own accounting. Of a pilot with K of a node's G
+GPUs K/G of the time counts: node-hours of a node's parts add up to those of the node, and a node's
+GPUs times its node-hours are GPU-hours whatever pilots held. A daemon that starts counts the
 time since its predecessor's last entry, because trainers go on without a daemon.
 """
 
@@ -23,7 +25,7 @@ from bftrainer.fleet.pilots.pilots import SIGNAL, Pilot, PilotBook
 from bftrainer.fleet.trainers.occupancy import Occupancy
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.tables import ACCOUNT_SUMS
-from bftrainer.model.cluster import EndedBy, Node
+from bftrainer.model.cluster import EndedBy, Node, node_of
 from bftrainer.model.reports import AccountReport, Asked, NodeTime, Use, UserAccount, Whose, day_of
 from bftrainer.model.trainer import Mark, TrainerRecord
 from bftrainer.site.policy.model import SitePolicy
@@ -54,6 +56,7 @@ class _Span(NamedTuple):
     trainer_id: str
     user: str  # of the pilot
     node_type: str
+    share: float  # of the node
     use: Use
     begin_s: float
     end_s: float
@@ -68,6 +71,7 @@ class _PilotTime:
     begin_s: float | None = None  # counted from here; None: it has not started
     until_s: float = 0.0
     trainer_id: str = ""  # the last that it was for
+    share: float = 1.0  # of its node, by GPUs
     ended_s: float = math.inf  # when we noticed
 
 
@@ -115,6 +119,7 @@ class Accountant:
         self._furthest: dict[str, Mark] = {}
         self._typed_nodes: Sequence[Node] = ()  # that the types are of
         self._types: dict[str, str] = {}  # by node
+        self._gpus: dict[str, int] = {}  # likewise
 
     def look(self) -> None:
         """Count everything until now, and write it down now and then."""
@@ -245,10 +250,16 @@ class Accountant:
 
     def _span(self, pilot_time: _PilotTime, begin_s: float, end_s: float, use: Use) -> None:
         record = pilot_time.pilot.record
+        node_type = self._type_of(record.node)
+        if record.part is not None:
+            node_gpus = self._gpus.get(record.part.node, 0)
+            if node_gpus:  # else as before: the node is not shown at present
+                pilot_time.share = min(1.0, record.part.gpus / node_gpus)
         span = _Span(
             trainer_id=pilot_time.trainer_id,
             user=record.user,
-            node_type=self._type_of(record.node),
+            node_type=node_type,
+            share=pilot_time.share,
             use=use,
             begin_s=begin_s,
             end_s=end_s,
@@ -259,7 +270,7 @@ class Accountant:
         zone = self._policy().time_zone
         for span, n_pilots in self._spans.items():
             for day, seconds in days(span.begin_s, span.end_s, zone):
-                used_s = n_pilots * seconds
+                used_s = n_pilots * seconds * span.share
                 owner = self._whose(day, span.trainer_id, span.user, span.node_type)
                 self._sum(owner, NodeTime(**dict[str, Any]({span.use: used_s})))
                 self.used_s[(owner.user, owner.account), span.use] += used_s
@@ -288,12 +299,13 @@ class Accountant:
         snapshot = self._seen.snapshot
         if snapshot is not None and snapshot.nodes is not None:
             self._note_types(snapshot.nodes)
-        return self._types.get(node, "default")
+        return self._types.get(node_of(node), "default")
 
     def _note_types(self, nodes: Sequence[Node]) -> None:
         if nodes is not self._typed_nodes:
             self._typed_nodes = nodes
             self._types = {node.name: node.node_type for node in nodes}
+            self._gpus = {node.name: node.gpus for node in nodes}
 
     def _redoes(self, trainer_id: str) -> bool:
         """Return whether a trainer is not yet as far as it once was."""
@@ -315,10 +327,10 @@ def _limit_s(pilot_time: _PilotTime) -> float:
 
 
 def _rest_s(pilot_time: _PilotTime) -> float:
-    """Return how much of its time limit a pilot did not use."""
+    """Return how much of its time limit a pilot did not use, by its share of the node."""
     if pilot_time.begin_s is None:
         return 0.0
-    return max(0.0, _limit_s(pilot_time) - pilot_time.until_s)
+    return pilot_time.share * max(0.0, _limit_s(pilot_time) - pilot_time.until_s)
 
 
 def _use(trains: str, plans: str, redoing: Container[str]) -> Use:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from bftrainer.api.admission import Allowance, check_spec
+from bftrainer.api.admission import Allowance, check_lent, check_spec
 from bftrainer.api.checkpoint_place import TakenError, check_place, check_places
 from bftrainer.api.privacy import check_submitter
 from bftrainer.api.service import Peer
@@ -241,6 +241,7 @@ class DaemonService(DaemonViews):
                     "Ask for fewer nodes (--nodes MIN:MAX).",
                     exit_code=ExitCode.REFUSED_BY_POLICY,
                 )
+        check_lent(spec, self._state.in_force.settings.lend)
         load_runtime(spec.runtime).check(spec)
         check_user(spec)
         check_fit(spec, self._state.in_force.settings)

@@ -185,7 +185,11 @@ class DaemonViews:
             effects = effects_on(record, decision, circumstances)
             return replace(
                 view,
-                sentences=(*reasons, *constraint_sentences(effects), *further_sentences),
+                sentences=(
+                    *reasons,
+                    *constraint_sentences(effects, view.gpus_per_unit),
+                    *further_sentences,
+                ),
                 terms=policy_terms(decision).get(trainer_id, ()),
                 constraints=effects,
             )
@@ -220,6 +224,7 @@ class DaemonViews:
             speeds=speeds,
             t_fwd_s=settings.t_fwd_s,
             unheard_nodes=view.unheard_nodes,
+            gpus_per_unit=record.spec.gpus_per_unit,
         )
 
     def _reasons(

@@ -1,7 +1,8 @@
-"""The nodes that a trainer requests, and which nodes satisfy that. Pure.
+"""The nodes, or GPUs of nodes, that a trainer requests, and which ones satisfy that. Pure.
 
 Parses ``sbatch --gres`` and ``--constraint`` as the user wrote them. Every node of a trainer must
 satisfy them by itself; requests that count nodes are refused, because a trainer's size changes.
+Where a size counts GPUs (``TrainerSpec.gpus_per_unit``), every part of a node must.
 Called by ``api.admission`` and ``decide.eligible``. Source: sbatch manual page, release 22.05.
 """
 
@@ -11,7 +12,8 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from bftrainer.model.cluster import Node, Rule, meets, rule_of
+from bftrainer.model.cluster import LentGpus, Node, Rule, meets, rule_of
+from bftrainer.model.parts import NodePart
 from bftrainer.model.trainer import TrainerSpec
 
 _GPU = re.compile(r"gpu(?::(?P<type>[A-Za-z0-9_][\w.+-]*?))?(?::(?P<count>[0-9]{1,9}))?")
@@ -27,41 +29,83 @@ class NodeRequest:
     gpus: tuple[tuple[str, int], ...] = ()  # type ("": any) and minimum count
     features: Rule = ()
     n_workers: int = 1  # a node that has GPUs at all has one for each
+    gpus_per_unit: int = 0  # of one type, lent together; 0: whole nodes are requested
 
     def __str__(self) -> str:
         """Return it as one line of text."""
         gpus = [":".join(filter(None, ("gpu", kind, str(count)))) for kind, count in self.gpus]
         each = [f"a GPU for each of {self.n_workers} workers or none"] * (self.n_workers > 1)
+        if self.gpus_per_unit == 1:
+            each.append("single GPUs")
+        elif self.gpus_per_unit:
+            each.append(f"{self.gpus_per_unit} GPUs of a node together")
         return "&".join([*gpus, *(["".join(self.features)] if self.features else []), *each])
 
     @property
     def n_gpus(self) -> int:
-        """GPUs per node, of all types."""
+        """GPUs that workers of a node, or of a part of one, share; of all types."""
+        if self.gpus_per_unit:
+            return self.gpus_per_unit
         return sum(count for _, count in self.gpus)
+
+    @property
+    def gpu_type(self) -> str:
+        """The type of a unit's GPUs; "": any."""
+        if len(self.gpus) != 1:
+            return ""
+        kind, _ = self.gpus[0]
+        return kind
+
+    def is_met_by_part(self, part: NodePart, node: Node) -> bool:
+        """Return whether a part of a node satisfies all requirements.
+
+        Who requests nodes gets whole ones, who requests GPUs gets less than a node.
+        """
+        is_whole = part.name == node.name
+        if not self.gpus_per_unit or is_whole:
+            return is_whole and not self.gpus_per_unit and self.is_met_by(node)
+        is_of_type = not self.gpu_type or part.gpu_type == f"gpu:{self.gpu_type}"
+        return is_of_type and part.gpus >= self.gpus_per_unit and self.is_met_by(node)
 
     def is_met_by(self, node: Node) -> bool:
         """Return whether the node satisfies all requirements."""
         if node.gpus and node.gpus < self.n_workers:
+            return False
+        if self.gpus_per_unit and not any(map(self._is_unit_of, node.lends)):
             return False
         return meets(node.features, self.features) and all(
             (gpus_of_type(node.node_type, gpu_type) if gpu_type else node.gpus) >= count
             for gpu_type, count in self.gpus
         )
 
+    def _is_unit_of(self, lent: LentGpus) -> bool:
+        return self.gpu_type in ("", lent.gpu_type) and lent.n_gpus >= self.gpus_per_unit
+
 
 @lru_cache(maxsize=1024)
-def request_of(gres: str, constraint: str, n_workers: int = 1) -> NodeRequest:
+def request_of(
+    gres: str, constraint: str, n_workers: int = 1, gpus_per_unit: int = 0
+) -> NodeRequest:
     """Parse both options; "" requests nothing.
 
     Args:
         gres: as sbatch has it.
         constraint: likewise.
         n_workers: per node; without ``gres`` each gets one GPU where there are any.
+        gpus_per_unit: GPUs of one node that are requested together; 0: whole nodes.
 
     Raises:
         ValueError: what cannot be requested, in one sentence.
     """
     gpus = _gpus(gres)
+    if gpus_per_unit:
+        if len(gpus) > 1:
+            raise ValueError("GPUs of several types are requested of one unit")
+        return NodeRequest(
+            gpus=gpus or (("", gpus_per_unit),),
+            features=_features(constraint),
+            gpus_per_unit=gpus_per_unit,
+        )
     each = 1 if gpus else n_workers
     return NodeRequest(gpus=gpus, features=_features(constraint), n_workers=each)
 
@@ -69,7 +113,7 @@ def request_of(gres: str, constraint: str, n_workers: int = 1) -> NodeRequest:
 def asked(spec: TrainerSpec) -> NodeRequest:
     """Return the trainer's requirements on its nodes."""
     try:
-        return request_of(spec.gres, spec.constraint, spec.workers_per_node)
+        return request_of(spec.gres, spec.constraint, spec.workers_per_node, spec.gpus_per_unit)
     except ValueError:  # another release may have accepted more
         return NodeRequest(features=NOTHING)
 

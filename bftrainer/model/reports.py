@@ -19,7 +19,10 @@ UserAccount = tuple[str, str]  # "": nobody; the user's default account
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTime:
-    """The use of the time of nodes; node-seconds, and numbers of pilots."""
+    """The use of the time of nodes; node-seconds, and numbers of pilots.
+
+    Of a pilot with K of a node's G GPUs K/G of the time counts.
+    """
 
     trained_s: float = 0.0  # forward
     redone_s: float = 0.0  # until a trainer was again as far as it once had been
@@ -85,6 +88,7 @@ class AccountLine:
     pilots_given_back: int = 0  # of these: by us, for an ordinary job
     pilots_preempted: int = 0  # of these: by the batch system, for one
     energy_kwh: float | None = None  # estimate; None: the policy does not say what nodes draw
+    gpu_h: float = 0.0  # GPU-hours that pilots held; of a whole node all its GPUs count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

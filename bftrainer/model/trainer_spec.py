@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from bftrainer.elastic.backend_choice import BACKENDS
-from bftrainer.elastic.protocol import SEED
+from bftrainer.elastic.protocol import MAX_GPUS, SEED
 from bftrainer.model.declaration import Disclosure, InStudy, about, added, declared, option
 from bftrainer.model.study import TrialTag
 from milp.problem import Curve, largest_size
@@ -24,7 +24,8 @@ LATEST_BEGIN_S: Final = 10**11  # of the years until 5138
 LARGEST_SEED: Final = 2**32 - 1  # what numpy takes
 # The order of options in the help; one that is not named comes after them.
 IN_HELP: Final = (
-    *("--name", "--nodes", "--rescale-rest", "--workers-per-node", "--gres", "--constraint"),
+    *("--name", "--nodes", "--gpus", "--gpus-per-node", "--rescale-rest", "--workers-per-node"),
+    *("--gres", "--constraint"),
     *("--epochs", "--samples", "--seed", "--steps", "--curve", "--chdir", "--interpreter"),
     *("--venv", "--checkpoint-dir", "--checkpoint-interval", "--export", "--allow-nan"),
     *("--preamble", "--batch", "--batch-per-worker", "--lr-rule", "--account", "--weight"),
@@ -480,6 +481,13 @@ class TrainerSpec:
             unset="1",
             is_value=False,
         ),
+        option(
+            "-G, --gpus [TYPE:]MIN:MAX",
+            "Sizes it may have, in GPUs of any nodes: 1:16, or a100:4 for exactly four A100.",
+            parameter="gpus",
+            takes="gpus",
+            is_value=False,
+        ),
         default=(),
         disclosure=Disclosure.ALL,
         in_study=InStudy.DECIDED,
@@ -525,6 +533,23 @@ class TrainerSpec:
         worker="steps",
         since="0.1.0",
     )
+    # What a size counts: nodes if 0, else units of so many GPUs of one node each
+    gpus_per_unit: int = declared(
+        option(
+            "--gpus-per-node [TYPE:]K",
+            "Have K GPUs of each node together, as a tensor-parallel or sharded model needs; "
+            "--nodes counts these.",
+            parameter="gpus_per_node",
+            takes="unit",
+            is_value=False,
+        ),
+        default=0,
+        minimum=0,
+        maximum=MAX_GPUS,
+        disclosure=Disclosure.ALL,
+        in_study=InStudy.REWORDED,
+        since="0.1.0",
+    )
     # Not written while unused; CONTRIBUTING.md.
     ADDED: ClassVar = added(vars())
 
@@ -542,6 +567,21 @@ class TrainerSpec:
     def nodes(self) -> str:
         """The sizes it may have, as ``--nodes`` takes them."""
         return ",".join(map(str, self.sizes)) or f"{self.n_min}:{self.n_max}"
+
+    @property
+    def size_option(self) -> str:
+        """The option of submit that says its sizes."""
+        if self.gpus_per_unit == 1:
+            return "--gpus"
+        return "--nodes"
+
+    @property
+    def size_words(self) -> tuple[str, ...]:
+        """The options of submit that say its sizes and what they count, with their values."""
+        words = (self.size_option, self.nodes)
+        if self.gpus_per_unit > 1:
+            return (*words, "--gpus-per-node", str(self.gpus_per_unit))
+        return words
 
     def has_size(self, size: int) -> bool:
         """Return whether it may run on so many nodes.

@@ -263,6 +263,7 @@ class Explanation:
     t_fwd_s: float = 0.0
     unheard_nodes: tuple[str, ...] = ()  # as in ``TrainerView``
     constraints: tuple[ConstraintEffect, ...] = ()  # those that shaped its nodes
+    gpus_per_unit: int = 0  # what its sizes count; 0: nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -75,7 +75,7 @@ def test_csv_has_every_figure_and_no_formula(service: MemoryService, capsys: Out
     assert by_user["ada"] == {
         "user": "ada", "harvested_h": "2.0", "lost_h": "0.2", "redone_h": "0.1",
         "warm_up_h": "0.05", "idle_h": "0.05", "given_back_h": "1.0", "pilots": "3",
-        "pilots_given_back": "1", "pilots_preempted": "1", "energy_kwh": "1.0",
+        "pilots_given_back": "1", "pilots_preempted": "1", "energy_kwh": "1.0", "gpu_h": "0.0",
     }  # fmt: skip
 
 

@@ -130,7 +130,16 @@ def test_the_worked_example_needs_one_declaration(tmp_path: Path) -> None:
         ],
         "spec": 2.5,
         "of the journal": [
-            *("account", "gradient_clip", "rescale_rest_s", "seed", "sizes", "steps", "trial")
+            *(
+                "account",
+                "gpus_per_unit",
+                "gradient_clip",
+                "rescale_rest_s",
+                "seed",
+                "sizes",
+                "steps",
+                "trial",
+            )
         ],
         "refusals": [
             ["BFT-1016", "--gradient-clip is 0.0.", refusal],
@@ -185,7 +194,7 @@ def test_the_help_names_each_declared_option_once_and_converters_exist() -> None
 
 def test_studies_and_tries_take_what_they_took() -> None:
     assert parameters_of_no_study() == {
-        *("sizes", "epochs", "samples", "steps", "name", "checkpoint_dir", "hold", "array")
+        *("sizes", "gpus", "epochs", "samples", "steps", "name", "checkpoint_dir", "hold", "array")
     }
     assert parameters_of_tries() == {
         *("cwd", "interpreter", "venv", "environment", "preamble"),

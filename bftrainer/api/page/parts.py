@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bftrainer.model.progress import MOST_POINTS, gpu_uses_of, losses_of
+from bftrainer.model.size_words import short_limits
 from bftrainer.model.study import Report
 from bftrainer.model.timeline import USES, TimelineView
 from bftrainer.model.views import StatusView, TrainerView
@@ -51,7 +52,7 @@ def row(view: TrainerView) -> Part:
         "is_over": record.state.is_final,
         "nodes": len(view.observed_nodes),
         "planned": len(view.planned_nodes),
-        "limits": spec.nodes,
+        "limits": short_limits(spec),
         "done": None if view.done is None else round(view.done, 4),
         "left_s": None if view.left_s is None else round(view.left_s),
         "rate": float(f"{progress.samples_per_s:.3g}"),

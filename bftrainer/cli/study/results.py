@@ -80,7 +80,7 @@ def command_of(study: StudyDirectory, row: TrialRow) -> str:
 
     base, document, unit = study.base, study.document, study.document.unit
     words = ["bftrainer", "submit", "-J", f"{document.name}-best"]
-    words += ["--nodes", base.nodes, f"--{unit}", str(document.rule_with().most)]
+    words += [*base.size_words, f"--{unit}", str(document.rule_with().most)]
     words += ["--runtime", base.runtime, "--workers-per-node", str(base.workers_per_node)]
     words += ["--chdir", base.cwd]
     for name in ("curve", "preamble"):  # trainers have what those files say

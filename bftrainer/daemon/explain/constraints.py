@@ -12,9 +12,9 @@ from bftrainer.daemon.explain.sizes import Circumstances
 from bftrainer.decide.exclusion import without
 from bftrainer.decide.policies.base import AllocationPolicy
 from bftrainer.decide.what_if import WhatIf
-from bftrainer.model.columns import counted
 from bftrainer.model.decision import DecisionInput, Plan
 from bftrainer.model.errors import BftError
+from bftrainer.model.size_words import size_words, units
 from bftrainer.model.trainer import TrainerRecord
 from bftrainer.model.views import ConstraintEffect
 from milp.problem import ProblemError
@@ -62,18 +62,21 @@ def effects_on(
     return decision.effects(record.trainer_id)
 
 
-def constraint_sentences(effects: Sequence[ConstraintEffect]) -> tuple[str, ...]:
+def constraint_sentences(
+    effects: Sequence[ConstraintEffect], gpus_per_unit: int = 0
+) -> tuple[str, ...]:
     """Say what the last decision would have given a trainer without these constraints."""
     sentences: list[str] = []
     for effect in effects:
         begin = f"Without {effect.meanings[0]}"
         if len(effect.names) > 1:
             begin = f"With neither {' nor '.join(effect.meanings)}"
-        sentences.append(f"{begin}, the last decision would have given it {_instead(effect)}.")
+        instead = _instead(effect, gpus_per_unit)
+        sentences.append(f"{begin}, the last decision would have given it {instead}.")
     return tuple(sentences)
 
 
-def _instead(effect: ConstraintEffect) -> str:
+def _instead(effect: ConstraintEffect, gpus_per_unit: int) -> str:
     """Say the size that it would have had and has, or the nodes where their number is the same."""
     size, size_without = len(effect.nodes), len(effect.nodes_without)
     if size == size_without:
@@ -81,10 +84,9 @@ def _instead(effect: ConstraintEffect) -> str:
         names_without = [name for name in effect.nodes_without if name not in effect.nodes]
         return f"{_listed(names_without)} instead of {_listed(names)}"
     if not size_without:
-        return f"no nodes instead of {size}"
-    if not size:
-        return f"{counted(size_without, 'node')} instead of none"
-    return f"{counted(size_without, 'node')} instead of {size}"
+        return f"no {units(min(gpus_per_unit, 1))} instead of {size}"
+    words = size_words(size_without, gpus_per_unit)
+    return f"{words} instead of {size or 'none'}"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -22,7 +22,8 @@ from bftrainer.model.assignments import nodes_by_trainer
 from bftrainer.model.cluster import Node
 from bftrainer.model.columns import counted
 from bftrainer.model.decision import Plan, PoolNode, Settings, Term, Terms
-from bftrainer.model.node_request import asked
+from bftrainer.model.node_request import NodeRequest, asked
+from bftrainer.model.size_words import size_words, units
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from milp.problem import Allocation, Objective
 
@@ -63,7 +64,7 @@ def limit_sentences(
                 n_used += sizes[member.trainer_id]
         if record.spec.n_min > max_nodes and not size:
             sentences.append(
-                f"It cannot run: it needs {counted(record.spec.n_min, 'node')} (n_min) and the"
+                f"It cannot run: it needs {_least(record.spec)} (n_min) and the"
                 f" policy allows {name} {max_nodes} at once ({key})."
             )
         elif n_used + step > max_nodes and size < record.spec.n_max:
@@ -118,7 +119,7 @@ def impossible(records: Sequence[TrainerRecord], seen: Sequence[Node]) -> dict[s
         reason = f"No node of this cluster meets its request ({asked(record.spec)})."
         if n_suitable:
             reason = (
-                f"It needs {counted(record.spec.n_min, 'node')} (n_min) of one type, and of those"
+                f"It needs {_least(record.spec)} (n_min) of one type, and of those"
                 f" that it may use this cluster has {n_suitable}."
             )
         reasons[record.trainer_id] = reason
@@ -147,7 +148,7 @@ def cannot_start(
         of_type = " of one type that it may use"
         if n_suitable == len(names):
             of_type = ""
-        needs = f"It needs {counted(record.spec.n_min, 'node')} (n_min)"
+        needs = f"It needs {_least(record.spec)} (n_min)"
         reasons[record.trainer_id] = f"{needs} and the pool has {n_suitable}{of_type}."
     return {**reasons, **impossible(records, seen)}
 
@@ -165,9 +166,29 @@ def _too_few(
     classes = Classes(names, {node.name: node for node in seen}, requests)
     for record, request in zip(records, requests, strict=True):
         its_nodes = held.get(record.trainer_id, ())
-        n_suitable = classes.choice(request, record.spec.n_min, its_nodes).most
+        if request.gpus_per_unit:
+            n_suitable = _most_units(request, seen)
+        else:
+            n_suitable = classes.choice(request, record.spec.n_min, its_nodes).most
         if n_suitable < record.spec.n_min:
             yield record, n_suitable
+
+
+def _most_units(request: NodeRequest, seen: Sequence[Node]) -> int:
+    """Return how many units of GPUs of one type the cluster lends at most."""
+    units = Counter[str]()
+    for node in seen:
+        if not request.is_met_by(node):
+            continue
+        for lent in node.lends:
+            if request.gpu_type in ("", lent.gpu_type):
+                units[lent.gpu_type] += lent.n_gpus // request.gpus_per_unit
+    return max(units.values(), default=0)
+
+
+def _least(spec: TrainerSpec) -> str:
+    """Return the smallest size of a trainer in words."""
+    return size_words(spec.n_min, spec.gpus_per_unit)
 
 
 def explain_trainer(
@@ -253,7 +274,7 @@ def _of_plan(
     if not (planned or observed_size) and now_s:
         sentences += _wait(record, plan, settings, now_s)
     if planned != observed_size:
-        sentences.append(_change(observed_size, planned))
+        sentences.append(_change(observed_size, planned, record.spec.gpus_per_unit))
     if coming := Counter(plan.swaps.values())[record.trainer_id]:
         sentences.append(
             f"{coming} more come from other users: their pilots leave, then its own start."
@@ -265,7 +286,7 @@ def _of_none(record: TrainerRecord, circumstances: Circumstances, observed: int)
     """Say what becomes of a trainer that is to have no nodes now."""
     why = circumstances.withheld
     if observed and record.requeued_s is None:  # else this is said already
-        leaves = f"It leaves its {counted(observed, 'node')}"
+        leaves = f"It leaves its {size_words(observed, record.spec.gpus_per_unit)}"
         if why:
             return [why, f"{leaves}."]
         return [f"{leaves}, as all do."]
@@ -284,7 +305,7 @@ def _parked(record: TrainerRecord, observed: int) -> list[str]:
     return []
 
 
-def _change(observed: int, planned: int) -> str:
+def _change(observed: int, planned: int, gpus_per_unit: int) -> str:
     """Say how a trainer comes from the size that it has to the one that it is to have."""
     if not planned:
         how = "it gives all back"
@@ -294,7 +315,7 @@ def _change(observed: int, planned: int) -> str:
         how = "it trains on and grows when agents and workers there have started"
     else:
         how = "it trains when agents and workers there have started"
-    return f"It is on its way from {observed} to {counted(planned, 'node')}: {how}."
+    return f"It is on its way from {observed} to {size_words(planned, gpus_per_unit)}: {how}."
 
 
 def _wait(record: TrainerRecord, plan: Plan, settings: Settings, now_s: float) -> list[str]:
@@ -346,7 +367,8 @@ def _size_sentences(
         has = "is to have"
         if observed == planned:
             has = "has"
-        return [f"It {has} its maximum of {counted(planned, 'node')} (n_max)."]
+        most = size_words(planned, record.spec.gpus_per_unit)
+        return [f"It {has} its maximum of {most} (n_max)."]
     return _of_size(record, plan, settings, planned, limited)
 
 
@@ -373,7 +395,11 @@ def _way_out(record: TrainerRecord, nodes: Sequence[Node]) -> list[str]:
         return []
     of_one_node = replace(record, spec=replace(record.spec, n_min=1))
     if record.spec.n_min > 1 and not impossible([of_one_node], nodes):
-        return [f"'bftrainer update {record.trainer_id} --nodes MIN:MAX' lets it run on fewer."]
+        option = record.spec.size_option
+        return [f"'bftrainer update {record.trainer_id} {option} MIN:MAX' lets it run on fewer."]
+    if record.spec.gpus_per_unit:
+        options = "--gpus, --gpus-per-node, --gres or --constraint"
+        return [f"Cancel it, and submit it with other {options}; 'bftrainer nodes' shows the GPUs."]
     return ["Cancel it, and submit it with another --gres or --constraint."]
 
 
@@ -384,7 +410,8 @@ def _of_size(
     pool = len(plan.pool)
     sentences = list(limited)
     if record.spec.sizes:
-        sentences.append(f"It may have {record.spec.nodes} nodes only (--nodes).")
+        option, unit = record.spec.size_option, units(record.spec.gpus_per_unit)
+        sentences.append(f"It may have {record.spec.nodes} {unit} only ({option}).")
     if plan.allocation is None and pool:
         return [*sentences, "The last decision did not weigh it; the next one does."]
     if plan.allocation is None:
@@ -413,7 +440,10 @@ def _worth(
         sentences.append(unproven)
     marginal = allocation.marginals.get(record.trainer_id)
     if marginal and marginal.gain_of_one_more is not None:
-        sentences.append(_of_one_more(marginal.gain_of_one_more, allocation.node_price))
+        more = _of_one_more(
+            marginal.gain_of_one_more, allocation.node_price, record.spec.gpus_per_unit
+        )
+        sentences.append(more)
     return sentences
 
 
@@ -455,15 +485,18 @@ def not_proven(allocation: Allocation | None) -> str:
     return f"The last decision is not proven to be the best one: another may be better {margin}."
 
 
-def _of_one_more(gain: float, price: float) -> str:
-    """Say why it has not one node more; the unit of both figures cancels out."""
+def _of_one_more(gain: float, price: float, gpus_per_unit: int) -> str:
+    """Say why it has not one node, or unit, more; the unit of both figures cancels out."""
+    unit, has = "node", "a node brings"
+    if gpus_per_unit:
+        unit, has = "GPU", "a GPU brings"
+    if gpus_per_unit > 1:
+        unit, has = f"unit of {gpus_per_unit} GPUs", "they bring"
     if gain <= 0.0:
-        return "With one node more it would lose more by the rescale than it gains in that time."
+        return f"With one {unit} more it would lose more by the rescale than it gains in that time."
     if price > gain:
-        return f"One more node would bring it {gain / price:.0%} of what a node brings elsewhere."
-    return (
-        "One more node would bring it as much as a node brings elsewhere, but none is left for it."
-    )
+        return f"One more {unit} would bring it {gain / price:.0%} of what {has} elsewhere."
+    return f"One more {unit} would bring it as much as {has} elsewhere, but none is left for it."
 
 
 def _idle(plan: Plan, settings: Settings) -> list[str]:

@@ -63,6 +63,7 @@ function chip(trainer) {
 }
 
 const number = (value, digits = 4) => (value === null || value === undefined ? "–" : String(Number(value.toPrecision(digits))));
+const sizeText = (size, each) => (each > 1 ? `${size} x ${each} GPUs` : `${size} ${each ? "GPU" : "node"}${size === 1 ? "" : "s"}`);
 const hours = (value) => (value >= 100 ? value.toFixed(0) : value >= 1 ? value.toFixed(2) : number(value, 2));
 const percent = (part) => (part === null || part === undefined ? "–" : `${(100 * part).toFixed(1)}%`);
 
@@ -261,8 +262,9 @@ function drawHarvest() {
   const told = state.parts[`harvest by ${state.by}`];
   if (!told) return;
   const had = new Map(state.by === "day" ? (state.parts.days || []).map(([day, had_s, trained_s]) => [day, [hours(had_s / 3600), percent(trained_s / had_s)]]) : []);
-  const rows = told.lines.map((one) => [one[state.by] || "–", hours(one.harvested_h), hours(one.warm_up_h), hours(one.idle_h), hours(one.redone_h), hours(one.given_back_h), String(one.pilots), ...(had.size ? had.get(one.day) || ["–", "–"] : [])]);
-  table(find("harvest"), [state.by === "account" ? "project" : state.by, ">harvested, node-hours", ">starting", ">held idle", ">redone", ">time limit given back", ">pilots", ...(had.size ? [">without ordinary jobs", ">of it trained"] : [])], rows);
+  const hasGpus = told.lines.some((one) => one.gpu_h > 0);
+  const rows = told.lines.map((one) => [one[state.by] || "–", hours(one.harvested_h), hours(one.warm_up_h), hours(one.idle_h), hours(one.redone_h), hours(one.given_back_h), String(one.pilots), ...(hasGpus ? [hours(one.gpu_h)] : []), ...(had.size ? had.get(one.day) || ["–", "–"] : [])]);
+  table(find("harvest"), [state.by === "account" ? "project" : state.by, ">harvested, node-hours", ">starting", ">held idle", ">redone", ">time limit given back", ">pilots", ...(hasGpus ? [">GPU-hours"] : []), ...(had.size ? [">without ordinary jobs", ">of it trained"] : [])], rows);
   find("had").textContent = had.size ? "Node-hours without ordinary jobs are counted while a daemon runs." : "";
 }
 
@@ -322,12 +324,12 @@ async function explain() {
     if (state.chosen !== id) return;
     const speeds = make("table");
     if (told.speeds.length) {
-      table(speeds, [">nodes", ">samples/s", ">left", ">gain in samples"], told.speeds.map((speed) => [
-        String(speed.size), number(speed.samples_per_s), lasting(speed.left_s),
+      table(speeds, [told.gpus_per_unit ? ">GPUs" : ">nodes", ">samples/s", ">left", ">gain in samples"], told.speeds.map((speed) => [
+        told.gpus_per_unit > 1 ? sizeText(speed.size, told.gpus_per_unit) : String(speed.size), number(speed.samples_per_s), lasting(speed.left_s),
         speed.size === told.planned_size ? "planned" : number(speed.change_samples, 3)]));
     }
     parts.push(
-      make("h3", {}, `Why ${id}${one ? ` (${one.name})` : ""} is ${told.state} on ${told.observed_size} node${told.observed_size === 1 ? "" : "s"}; planned: ${told.planned_size} `, close),
+      make("h3", {}, `Why ${id}${one ? ` (${one.name})` : ""} is ${told.state} on ${sizeText(told.observed_size, told.gpus_per_unit)}; planned: ${told.planned_size} `, close),
       make("ul", {}, ...told.sentences.map((text) => make("li", {}, text))));
     if (one?.gpu_use) parts.push(make("p", { id: "gpus" }, `${one.gpu_use}.`));
     if (one) parts.push(charts(one), commands(one));
