@@ -6,15 +6,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
-from bftrainer.decide import policy_answer
+from bftrainer.decide import carving, policy_answer
 from bftrainer.decide.constraints.offer import Offer
 from bftrainer.decide.draft import Draft
+
+MOST_CARVINGS: Final = 3  # answers that may change which free GPUs are one unit; one is usual
 
 
 def stage(draft: Draft) -> Draft:
     """Allocate the pool; without a policy every trainer keeps its nodes that are still in it."""
     answer = policy_answer.allocated(offered(draft))
+    if draft.hosts is not draft.census:
+        for _ in range(MOST_CARVINGS):
+            units = carving.units_of(draft, answer.assignment)
+            if not units:
+                break
+            draft = carving.carved(draft, units)
+            answer = policy_answer.allocated(offered(draft))
     wakes_s = draft.wakes_s
     if answer.decided is not None and answer.decided.wake_at_s is not None:
         wakes_s = (*wakes_s, answer.decided.wake_at_s)

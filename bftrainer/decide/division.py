@@ -37,7 +37,7 @@ class HeldPart:
     """A part that a pilot of ours holds or waits for."""
 
     part: NodePart
-    job_state: JobState | None  # of its pilot's job in the snapshot; None: it has none there
+    job_state: JobState | None  # of its pilot's job; None: the snapshot does not show it on a node
     is_leaving: bool
 
 
@@ -119,8 +119,8 @@ def _held_parts(given: DecisionInput) -> dict[str, list[HeldPart]]:
         if pilot.part is None:
             continue
         state = states.get(pilot.pilot_id)
-        if state is None and pilot.is_held and not pilot.is_leaving:
-            state = JobState.RUNNING  # it has started since the snapshot, or that lacks it
+        if state is JobState.PENDING:
+            state = None
         held_part = HeldPart(part=pilot.part, job_state=state, is_leaving=pilot.is_leaving)
         held.setdefault(pilot.part.node, []).append(held_part)
     return held
@@ -177,16 +177,16 @@ class _Division:
         self._taken: list[str] = []
 
     def of(self, held: Sequence[HeldPart], remembered: Iterable[str]) -> HostParts:
-        running = (JobState.RUNNING, JobState.COMPLETING, JobState.OTHER)
         waiting: list[HeldPart] = []
         leaving: list[HeldPart] = []
         for held_part in held:
-            if held_part.job_state in running:
+            if held_part.job_state is not None:
                 self._add_running(held_part)
             elif held_part.is_leaving:
                 leaving.append(held_part)
             else:
                 waiting.append(held_part)
+        self._bound(held)
         for held_part in (*waiting, *leaving):
             self._add_from_free(held_part.part)
         names = {held_part.part.name for held_part in held}
@@ -204,6 +204,16 @@ class _Division:
         if not self._nodes:
             return HostParts(nodes=(_without_parts(self._node),))
         return HostParts(nodes=tuple(self._nodes), taken=tuple(self._taken))
+
+    def _bound(self, held: Iterable[HeldPart]) -> None:
+        """Count no more GPUs than there are: nodes and jobs are not read at the same instant."""
+        for kind, lent in self._types.items():
+            n_held = 0
+            for held_part in held:
+                if held_part.part.gpu_type == kind and held_part.job_state is not None:
+                    n_held += held_part.part.gpus
+            n_bound = lent.n_gpus - n_held
+            self._n_free[kind] = max(0, min(self._n_free[kind], n_bound))
 
     def _single(self, name: str, kind: str = "") -> NodePart:
         """Return a part of one GPU; of a type of which one is free, unless it is named."""
@@ -252,7 +262,6 @@ class _Division:
                 cpus=part.cores,
                 memory_mb=part.memory_mb,
                 left=None,
-                lends=(),
             )
         )
 
@@ -302,3 +311,21 @@ def _of_part(job: Job, name: str) -> Job:
         _NAMED.clear()
     _NAMED[job.job_id] = job, name, renamed
     return renamed
+
+
+def host_of(part: Node) -> Node:
+    """Return the host of a part as a node, with all GPUs that it has."""
+    types: list[str] = []
+    n_gpus = 0
+    for lent in part.lends:
+        types.append(f"{type_name(lent)}:{lent.n_gpus}")
+        n_gpus += lent.n_gpus
+    return replace(part, name=node_of(part.name), gpus=n_gpus, node_type=",".join(types))
+
+
+def n_gpus_of_host(part: Node) -> int:
+    """Return how many GPUs the host of a part has."""
+    n_gpus = 0
+    for lent in part.lends:
+        n_gpus += lent.n_gpus
+    return n_gpus

@@ -20,11 +20,13 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
+from bftrainer.decide.division import host_of, n_gpus_of_host
 from bftrainer.model.assignments import nodes_by_trainer
 from bftrainer.model.census import census_of
-from bftrainer.model.cluster import Node
+from bftrainer.model.cluster import PART_MARK, Node
 from bftrainer.model.decision import DecisionInput
 from bftrainer.model.node_request import NOTHING, NodeRequest, asked
+from bftrainer.model.parts import NodePart
 from milp.problem import Problem, ProblemNode, ProblemTrainer
 
 HOLD_S: Final = 120.0  # an unused one keeps its pilot, so that it is back soon after a short cut
@@ -75,11 +77,14 @@ class NodeClass:
     node_type: str
     meets: frozenset[NodeRequest]
     bars: frozenset[str] = frozenset()  # trainers that must not get them (``apart``)
+    host_gpus: int = 0  # of hosts whose GPUs are lent one by one; 0: whole nodes
 
     @property
     def name(self) -> str:
         """Its name in the allocation problem."""
         request_texts = sorted(map(str, self.meets - {ANYTHING}))
+        if self.host_gpus:
+            request_texts.append(f"of {self.host_gpus}")
         bar_texts = [f"not:{trainer_id}" for trainer_id in sorted(self.bars)]
         return " ".join([self.node_type, *request_texts, *bar_texts])
 
@@ -91,6 +96,27 @@ class AllowedNodes:
     classes: tuple[NodeClass, ...]
     mixes: bool  # classes at once; else it uses one of them
     most: int  # nodes it could have if it were alone
+
+
+def _is_met_by(request: NodeRequest, node: Node) -> bool:
+    """Return whether a trainer may have a node; of a part, whether it may have what it is part of.
+
+    How many GPUs of a host are one unit for it, the allocation problem knows (``width``).
+    """
+    if PART_MARK not in node.name:
+        return request.is_met_by(node)
+    host = host_of(node)
+    if not request.gpus_per_unit:
+        return request.is_met_by(host)
+    unit = NodePart(
+        name=node.name,
+        node=host.name,
+        gpu_type=node.node_type,
+        gpus=request.gpus_per_unit,
+        cores=node.cpus,
+        memory_mb=node.memory_mb,
+    )
+    return request.is_met_by_part(unit, host)
 
 
 class Classes:
@@ -106,18 +132,22 @@ class Classes:
         distinct_requests = frozenset(requests)
         kinds: dict[tuple[str, int, tuple[str, ...], frozenset[str]], NodeClass] = {}
         self.class_of: dict[str, NodeClass] = {}
+        self._counts = Counter[NodeClass]()  # nodes, or GPUs; in order of first appearance
         for name in names:
             node = seen[name]
             bars = barred.get(name, frozenset())
-            kind = (node.node_type, node.gpus, node.features, bars)
+            host_gpus = 0
+            if PART_MARK in name:
+                host_gpus = n_gpus_of_host(node)
+            kind = (node.node_type, host_gpus or node.gpus, node.features, bars)
             node_class = kinds.get(kind)
             if node_class is None:
-                meets = frozenset([r for r in distinct_requests if r.is_met_by(node)])
+                meets = frozenset([r for r in distinct_requests if _is_met_by(r, node)])
                 node_class = kinds[kind] = NodeClass(
-                    node_type=node.node_type, meets=meets, bars=bars
+                    node_type=node.node_type, meets=meets, bars=bars, host_gpus=host_gpus
                 )
             self.class_of[name] = node_class
-        self._counts = Counter(self.class_of.values())  # in order of first appearance
+            self._counts[node_class] += node.gpus if host_gpus else 1
 
     @property
     def is_one(self) -> bool:
@@ -133,8 +163,11 @@ class Classes:
         a type has, it gets the largest type.
         """
         classes, of_type, largest = list[NodeClass](), Counter[str](), 0
-        for node_class, count in self._counts.items():
+        for node_class, n_members in self._counts.items():
             if request in node_class.meets and trainer_id not in node_class.bars:
+                count = n_members
+                if node_class.host_gpus:
+                    count //= request.gpus_per_unit or node_class.host_gpus
                 classes.append(node_class)
                 of_type[node_class.node_type] += count
                 largest = max(largest, count)
@@ -229,4 +262,7 @@ def _with(node: ProblemNode, eligibility: str, switch: str) -> ProblemNode:
         switch=switch,
         has_pilot=node.has_pilot,
         expected_remaining_s=node.expected_remaining_s,
+        host=node.host,
+        width=node.width,
+        host_width=node.host_width,
     )

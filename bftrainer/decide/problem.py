@@ -20,11 +20,14 @@ from typing import Final
 
 from bftrainer.decide import losses
 from bftrainer.decide.constraints.caps import of_groups
+from bftrainer.decide.division import n_gpus_of_host
 from bftrainer.decide.eligible import suited
 from bftrainer.decide.policies.base import AllocationPolicy
 from bftrainer.decide.throughput.curves import fitted
 from bftrainer.decide.warm_up import warm_up_s
 from bftrainer.model.assignments import nodes_by_trainer
+from bftrainer.model.census import census_of
+from bftrainer.model.cluster import PART_MARK, node_of
 from bftrainer.model.decision import DecisionInput, Memory, Pool, PoolNode, Settings
 from bftrainer.model.trainer import MeasuredCosts, TrainerRecord, TrainerSpec
 from milp.problem import Problem, ProblemNode, ProblemTrainer
@@ -42,6 +45,20 @@ def problem_node(
 ) -> ProblemNode:
     """Return the node for the allocation problem."""
     return ProblemNode(name=name, gpus=gpus, has_pilot=has_pilot, expected_remaining_s=remaining_s)
+
+
+def _of_part(part: ProblemNode, host_width: int) -> ProblemNode:
+    """Return a part as one: of its host, and as wide as it has GPUs.
+
+    A unit that was made of free GPUs (``carving``) counts as one that a pilot has: it is one whole.
+    """
+    return replace(
+        part,
+        host=node_of(part.name),
+        width=part.gpus,
+        host_width=host_width,
+        has_pilot=part.has_pilot or part.gpus > 1,
+    )
 
 
 def problem_trainer(
@@ -92,6 +109,7 @@ def make_problem_trainer(
         settled=settled,
         weight=spec.weight,
         utility=spec.utility,
+        width=spec.gpus_per_unit,
     )
     if len(settled) == len(current):
         return trainer
@@ -136,7 +154,7 @@ def of_pool(
     has_starts = policy is not None and policy.traits.rescales
     expects_losses = policy is not None and policy.traits.expects_losses and settings.expects_losses
     problem = Problem(
-        nodes=tuple([_pool_node(node, now_s) for node in pool.nodes if node.name in names]),
+        nodes=_pool_nodes(given, pool, names),
         trainers=_trainers(given, memory, trainers, names, has_starts=has_starts),
         t_fwd_s=settings.t_fwd_s,
         p_jmax=p_jmax,
@@ -177,7 +195,23 @@ def of_held(given: DecisionInput, memory: Memory) -> Problem:
 
 def _of_held(record: TrainerRecord, own: tuple[str, ...], given: DecisionInput) -> ProblemTrainer:
     settled = tuple([node for node in own if given.training.get(node) == record.trainer_id])
-    return problem_trainer(record, own, given.settings, settled)
+    # Which of the units it has are given up, is asked by name: they are whole as they are.
+    return replace(problem_trainer(record, own, given.settings, settled), width=0)
+
+
+def _pool_nodes(
+    given: DecisionInput, pool: Pool, names: AbstractSet[str]
+) -> tuple[ProblemNode, ...]:
+    by_name = census_of(given.snapshot).by_name
+    nodes: list[ProblemNode] = []
+    for node in pool.nodes:
+        if node.name not in names:
+            continue
+        stated = _pool_node(node, given.now_s)
+        if PART_MARK in node.name:
+            stated = _of_part(stated, n_gpus_of_host(by_name[node.name]))
+        nodes.append(stated)
+    return tuple(nodes)
 
 
 def _pool_node(node: PoolNode, now_s: float) -> ProblemNode:

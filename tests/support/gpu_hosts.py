@@ -7,7 +7,8 @@ from dataclasses import replace
 from bftrainer.model.cluster import Job, JobState, LentGpus, Node, NodeLeft, NodeState
 from bftrainer.model.decision import PilotView
 from bftrainer.model.parts import NodePart
-from tests.support.snapshots import T0, pending, running
+from bftrainer.model.trainer import TrainerRecord
+from tests.support.snapshots import T0, pending, record, running
 
 CPUS_PER_GPU = 4
 MEMORY_PER_GPU_MB = 1000
@@ -122,3 +123,11 @@ def exclusive_job(job_id: str, n_nodes: int) -> Job:
 def ordinary(job_id: str, host: str, gpus: int) -> Job:
     """A running job with so many GPUs of a host."""
     return replace(running(job_id, host), gpus_per_node=gpus, can_share=True)
+
+
+def gpu_trainer(
+    trainer_id: str, *, per_unit: int = 1, n_min: int = 1, n_max: int = 8
+) -> TrainerRecord:
+    """A trainer whose sizes count units of so many GPUs of a node; 0: whole nodes."""
+    plain = record(trainer_id, n_min=n_min, n_max=n_max)
+    return replace(plain, spec=replace(plain.spec, gpus_per_unit=per_unit))

@@ -12,12 +12,13 @@ from tests.support.gpu_hosts import (
     exclusive_job,
     gpu_host,
     gpu_job,
+    gpu_trainer,
     ordinary,
     part,
     part_pilot,
     pilot_job,
 )
-from tests.support.snapshots import T0, Fold, given_back, pending, record, snapshot
+from tests.support.snapshots import T0, Fold, given_back, pending, snapshot
 
 SETTINGS = Settings(reserve_nodes_per_type=0, cycle_s=30.0)
 
@@ -153,7 +154,7 @@ def test_a_job_for_cpus_alone_gets_a_part_for_its_cpus() -> None:
 
 def test_gpus_given_back_are_not_asked_for_again_until_the_job_has_them() -> None:
     fold = Fold(settings=replace(SETTINGS, idle_confirmations=1))
-    trainers = [record("t1", n_min=1, n_max=8)]
+    trainers = [gpu_trainer("t1")]
     running_job = ordinary("1", "n1", 2)
     full = snapshot([gpu_host("n1", ordinary=2, ours=2)], [running_job, *_ours("n1/0", "n1/1")])
     pilots = [part_pilot("n1/0"), part_pilot("n1/1")]
@@ -184,7 +185,7 @@ def test_gpus_given_back_are_not_asked_for_again_until_the_job_has_them() -> Non
 def test_free_gpus_of_used_and_unused_hosts_are_claimed_each_with_its_part() -> None:
     fold = Fold(settings=SETTINGS)
     seen = snapshot([gpu_host("n1", ordinary=3), gpu_host("n2")], [ordinary("1", "n1", 3)])
-    plan = fold.decide(seen, (), [record("t1", n_min=1, n_max=8)])
+    plan = fold.decide(seen, (), [gpu_trainer("t1")])
     assert {claim.node for claim in plan.claims} == {"n1/0", "n2/0", "n2/1", "n2/2", "n2/3"}
     assert {claim.part for claim in plan.claims} == {part(claim.node) for claim in plan.claims}
 
@@ -196,9 +197,49 @@ def test_a_pilot_that_waits_keeps_its_part() -> None:
         [ordinary("1", "n1", 3), pilot_job("n1/0", JobState.PENDING)],
     )
     waiting = part_pilot("n1/0", is_held=False)
-    plan = fold.decide(seen, [waiting], [record("t1", n_min=1, n_max=8)])
+    plan = fold.decide(seen, [waiting], [gpu_trainer("t1")])
     assert (plan.claims, plan.releases) == ((), ())
     assert plan.assignment == {"n1/0": "t1"}
+
+
+# ---- units of several GPUs ----------------------------------------------------------------
+
+
+def test_gpus_that_are_asked_for_together_are_one_pilot() -> None:
+    fold = Fold(settings=SETTINGS)
+    seen = snapshot([gpu_host("n1", ordinary=1), gpu_host("n2")], [ordinary("1", "n1", 1)])
+    plan = fold.decide(seen, (), [gpu_trainer("t1", per_unit=2)])
+    assert sorted(claim.node.partition("/")[0] for claim in plan.claims) == ["n1", "n2", "n2"]
+    assert {claim.part.gpus for claim in plan.claims if claim.part} == {2}
+    assert {claim.part.cores for claim in plan.claims if claim.part} == {8}
+    assert set(plan.assignment) == {claim.node for claim in plan.claims}
+
+
+def test_a_unit_that_its_pilot_holds_stays_as_it_is() -> None:
+    fold = Fold(settings=SETTINGS, memory=Memory(assignment={"n1/0": "t1"}))
+    unit = replace(part_pilot("n1/0"), part=part("n1/0", gpus=2))
+    seen = snapshot([gpu_host("n1", ours=2)], _ours("n1/0"))
+    trainers = [gpu_trainer("t1", per_unit=2), gpu_trainer("t2", n_max=16)]
+    plan = fold.decide(seen, [unit], trainers, training={"n1/0": "t1"})
+    assert plan.assignment["n1/0"] == "t1"
+    assert not plan.releases
+    assert len(plan.claims) in {1, 2}  # the other two GPUs: one unit of t1, or two of t2
+
+
+def test_who_asks_for_nodes_gets_hosts_that_nobody_uses() -> None:
+    fold = Fold(settings=SETTINGS)
+    seen = snapshot([gpu_host("n1", ordinary=1), gpu_host("n2")], [ordinary("1", "n1", 1)])
+    plan = fold.decide(seen, (), [gpu_trainer("t1", per_unit=0)])
+    assert [(claim.node, claim.part) for claim in plan.claims] == [("n2", None)]
+
+
+def test_leftovers_are_filled_before_a_host_is_broken() -> None:
+    """A trainer of nodes and one of GPUs: the host that nobody uses stays whole."""
+    fold = Fold(settings=SETTINGS)
+    seen = snapshot([gpu_host("n1", ordinary=2), gpu_host("n2")], [ordinary("1", "n1", 2)])
+    trainers = [gpu_trainer("t1", n_max=2), gpu_trainer("t2", per_unit=0)]
+    plan = fold.decide(seen, (), trainers)
+    assert plan.assignment == {"n1/0": "t1", "n1/1": "t1", "n2": "t2"}
 
 
 def _ours(*names: str) -> list[Job]:
