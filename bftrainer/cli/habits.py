@@ -78,10 +78,15 @@ _OPTIONS_MEANT = {
     ("-q", "--qos"): _PILOTS.format("--qos NAME"),
     ("--reservation",): _PILOTS.format("--reservation NAME"),
     ("--comment",): _PILOTS.format("--comment TEXT"),
-    ("--mem", "--mem-per-cpu", "--mem-per-gpu"): f"{_SIZE}, with all their memory; parts of nodes: "
-    "'bftrainer up --mem-per-pilot MB'.",
+    (
+        "--mem",
+        "--mem-per-cpu",
+        "--mem-per-gpu",
+    ): f"{_SIZE}, with all their memory; single GPUs have "
+    "their part of it: 'bftrainer up --lend gpus'.",
     ("-n", "--ntasks", "--ntasks-per-node"): f"{_SIZE}; workers on each: --workers-per-node.",
-    ("-c", "--cpus-per-task"): f"{_SIZE}; parts of nodes: 'bftrainer up --cpus-per-pilot C'.",
+    ("-c", "--cpus-per-task"): f"{_SIZE}; single GPUs have their part of the CPUs: "
+    "'bftrainer up --lend gpus'.",
     ("-G", "--gpus", "--gpus-per-node", "--gpus-per-task"): "GPUs of each node: --gres gpu:COUNT.",
     ("-o", "--output", "-e", "--error", "-i", "--input"): "'bftrainer logs ID' prints what workers "
     "write.",
