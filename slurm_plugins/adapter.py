@@ -136,6 +136,7 @@ class SlurmBatchSystem(LaunchingSystem):
     """One Slurm cluster, used through its commands."""
 
     name = "slurm"
+    lends_parts = True
     # One snapshot is enough: on a node idle between two jobs, the pilot ranks below the second.
     idle_confirmations = 1
     to_reread = "on a host where sinfo answers"
@@ -194,6 +195,7 @@ class SlurmBatchSystem(LaunchingSystem):
         if snapshot.jobs is not None:
             self._slurm.running = self._reader.running_pilots
             self._slurm.ahead_s = self._reader.clock.ahead_s
+            self._slurm.is_binding_enforced = self._reader.is_binding_enforced
             if self.runs_as_users:
                 self._slurm.learn_users(snapshot.jobs)
         if snapshot.nodes:

@@ -26,6 +26,7 @@ from slurm_plugins import parse, states
 from slurm_plugins.commands import SlurmCommands, is_unknown, pilots_argv
 
 _ACCOUNT = "--account="
+FREE_OF_CORES = "--gres-flags=disable-binding"
 MOST_USERS = 10_000  # pilots whose users are remembered
 # The batch script is the agent: -b signals it alone, and its job ends COMPLETED.
 ASK = ("-b", "-s", "TERM")
@@ -66,6 +67,7 @@ class PilotLauncher(commands.PilotLauncher):
         self._sbatch_options, self._grace_s = sbatch_options, grace_s
         self._helper = helper
         self.ahead_s = 0.0  # the controller's clock
+        self.is_binding_enforced = False  # by default a GPU comes with the cores next to it alone
         self.users: dict[str, str] = {}  # job id -> other user whose pilot it is
 
     def _fault(self, request: PilotRequest) -> str:
@@ -91,6 +93,7 @@ class PilotLauncher(commands.PilotLauncher):
             *(f"--time={minutes}", f"--deadline=now+{deadline_s}"),
             *("--no-requeue", "--export=ALL", "--chdir=/", "--input=/dev/null"),
             "--open-mode=append",
+            *((FREE_OF_CORES,) if request.part and self.is_binding_enforced else ()),
             *((f"--gres=gpu:{request.gpus}",) if request.gpus > 0 and not request.part else ()),
             *((f"--account={request.account}",) if request.account else ()),
             *(o for o in site if not (request.account and o.startswith(_ACCOUNT))),

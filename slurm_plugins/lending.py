@@ -13,15 +13,16 @@ node_scheduler.c (``filter_by_node_owner``: ExclusiveUser, preemption does not h
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from bftrainer.model.cluster import LentGpus, Node, NodeState
 from bftrainer.model.hostlist import ParseError
+from slurm_plugins.doctor import partitions_in
 from slurm_plugins.fields import NOTHING, whole
-from slurm_plugins.parse import NodeRoom, settings_in, values_in
+from slurm_plugins.parse import NodeRoom, settings_in
 
-PARTITION_ARGV = ("scontrol", "-o", "show", "partition")
 NODE_ARGV = ("scontrol", "-o", "show", "node")
 SMALLEST_SHARE = 0.25  # of the CPUs in proportion; a GPU for which fewer are left is not lent
 _LENDING = (NodeState.IDLE, NodeState.PLANNED, NodeState.ALLOCATED)
@@ -82,6 +83,7 @@ class ClusterLimits:
 
     why_whole: str  # why no node lends parts; "": nodes may
     is_memory_counted: bool
+    is_binding_enforced: bool = False  # a GPU is given with the cores next to it, or not at all
     cpus_per_gpu: int | None = None  # as of partitions that say nothing of it
     memory_per_gpu_mb: int | None = None
     memory_mb: int | None = None
@@ -125,6 +127,7 @@ def cluster_limits(text: str) -> ClusterLimits:
     return ClusterLimits(
         why_whole=why_whole,
         is_memory_counted="MEMORY" in parameters,
+        is_binding_enforced="ENFORCE_BINDING_GRES" in parameters,
         cpus_per_gpu=cpus,
         memory_per_gpu_mb=memory_mb,
         memory_mb=_limit(values.get("MaxMemPerNode", "")),
@@ -133,15 +136,11 @@ def cluster_limits(text: str) -> ClusterLimits:
 
 
 def partition_limits(text: str) -> dict[str, PartitionLimits]:
-    """Parse ``PARTITION_ARGV``'s output; a partition that cannot be read is left out."""
+    """Parse ``scontrol -o show partition``; a partition that cannot be read is left out."""
     limits = {}
-    for line in text.splitlines():
-        values = values_in(line)
-        if name := values.get("PartitionName", ""):
-            try:
-                limits[name] = _partition(values)
-            except (KeyError, ParseError):
-                continue
+    for name, values in partitions_in(text).items():
+        with suppress(KeyError, ParseError):
+            limits[name] = _partition(values)
     return limits
 
 
@@ -182,10 +181,8 @@ def node_limits(text: str) -> dict[str, NodeLimits]:
         # What users and administrators write comes last; the first of each name counts.
         values = dict(reversed([word.partition("=")[::2] for word in line.split()]))
         if name := values.get("NodeName", ""):
-            try:
+            with suppress(KeyError, ParseError):
                 limits[name] = _node(values)
-            except (KeyError, ParseError):
-                continue
     return limits
 
 
@@ -238,14 +235,12 @@ def _why_not_in(name: str, pilot_partition: str, limits: SharingLimits) -> str:
         return PARTITION_UNREAD.format(name=name)
     if partition.over_subscribe:
         return OVER_SUBSCRIBED.format(name=name, word=partition.over_subscribe)
-    if name != pilot_partition:
-        return ONE_USER.format(name=name) if partition.is_user_exclusive else ""
-    if partition.is_exclusive:
-        return PILOTS_EXCLUSIVE.format(name=name)
-    if partition.takes_sockets:
-        return SOCKETS.format(parameters=f"CR_Socket of partition {name}")
     if partition.is_user_exclusive:
         return ONE_USER.format(name=name)
+    if name == pilot_partition and partition.is_exclusive:
+        return PILOTS_EXCLUSIVE.format(name=name)
+    if name == pilot_partition and partition.takes_sockets:
+        return SOCKETS.format(parameters=f"CR_Socket of partition {name}")
     return ""
 
 
@@ -375,12 +370,3 @@ def _cpus_left(room: NodeRoom, its: NodeLimits, n_gpus: int, n_free: int) -> int
 
 def _whole_cores(cpus: int, cpus_per_core: int) -> int:
     return cpus - cpus % cpus_per_core
-
-
-def whole_nodes(nodes: Iterable[Node]) -> dict[str, Sequence[str]]:
-    """Return the nodes with GPUs that are lent as a whole, by the reason."""
-    by_reason: dict[str, list[str]] = {}
-    for node in nodes:
-        if node.gpus and node.why_whole:
-            by_reason.setdefault(node.why_whole, []).append(node.name)
-    return dict(by_reason)

@@ -35,7 +35,7 @@ from bftrainer.model.cluster import (
     not_idle_where_jobs_run,
 )
 from bftrainer.model.hostlist import ParseError
-from slurm_plugins import commands, job_requests, lending, parse, releases
+from slurm_plugins import commands, doctor, job_requests, lending, parse, releases
 from slurm_plugins.arrays import Room, written_out
 from slurm_plugins.commands import SlurmCommands
 from slurm_plugins.fields import Unread
@@ -179,6 +179,11 @@ class SnapshotReader:
             partitions=self._partitions,
             closed=self._closed(),
         )
+
+    @property
+    def is_binding_enforced(self) -> bool:
+        """Return whether jobs get the cores next to their GPUs, or wait for these."""
+        return self._cluster is not None and self._cluster.is_binding_enforced
 
     def _closed(self) -> str:
         """Say why no pilot could be submitted or started; "": one could."""
@@ -380,7 +385,7 @@ class SnapshotReader:
         if now - self._limits_read_s < interval_s:
             return
         n_unread = len(self._poll.unread)
-        partitions = self._poll.of(lending.PARTITION_ARGV, lending.partition_limits)
+        partitions = self._poll.of(doctor.PARTITION_ARGV, lending.partition_limits)
         nodes = self._poll.of(lending.NODE_ARGV, lending.node_limits)
         del self._poll.unread[n_unread:]  # whole nodes are lent without them
         self._limits = SharingLimits(

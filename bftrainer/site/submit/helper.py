@@ -81,6 +81,7 @@ _SBATCH = re.compile(
     r"|--no-requeue|--export=ALL|--chdir=/|--input=/dev/null|--open-mode=append|--propagate=NONE"
     r"|--gres=gpu(?::[A-Za-z0-9][A-Za-z0-9._+-]{0,63})?:[0-9]{1,4}"
     r"|--ntasks=1|--cpus-per-task=[0-9]{1,5}|--mem=[0-9]{1,9}M"
+    r"|--gres-flags=disable-binding"
     rf"|--partition={_NAME}|--account={_NAME}|--qos={_NAME}"
 )
 _MUST = ("--nodes=1", "--no-requeue", "--propagate=NONE")
