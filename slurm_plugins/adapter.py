@@ -15,13 +15,18 @@ from typing import Any, Self
 import pydantic
 
 from bftrainer.batch.announcer import Announcer
-from bftrainer.batch.batch_system import PilotObservation, PilotRequest
+from bftrainer.batch.batch_system import (
+    OptionError,
+    OptionProblem,
+    PilotObservation,
+    PilotRequest,
+)
 from bftrainer.batch.commands import DEFAULT_TIMEOUT_S, LaunchingSystem, UnreadError
 from bftrainer.batch.options import Value, Variable, checked
 from bftrainer.batch.service_files import ACCOUNT
 from bftrainer.batch.site_inspector import own_program
 from bftrainer.fleet.wire.listener import look_around
-from bftrainer.model.cluster import JobState, NodeLeft, Snapshot
+from bftrainer.model.cluster import JobState, Snapshot
 from bftrainer.model.hostlist import ParseError
 from bftrainer.model.site import NOTHING, Finding, Measured, ReleaseTrial, SiteFile
 from bftrainer.site.submit.client import SubmitHelper
@@ -39,7 +44,9 @@ DEFAULT_CYCLE_S = 30.0
 """Slurm's default of bf_interval, used until the configuration has been read."""
 
 
-_NOT_OF_USERS = ("slot_cpus", "slot_memory_mb", "slot_gpus", "floor_job", "preamble", "is_own")
+_NOT_OF_USERS = ("floor_job", "preamble", "is_own")
+# Options of earlier releases, by which all pilots took one fixed share of a node.
+_SLOTS = ("slot_cpus", "slot_memory_mb", "slot_gpus")
 
 
 class SlurmOptions(pydantic.BaseModel):
@@ -61,10 +68,6 @@ class SlurmOptions(pydantic.BaseModel):
     hook_relay: str = ""
     hook_relay_keys: tuple[str, ...] = pydantic.Field(default=(), max_length=16)
     hook_relay_key_file: Path | None = None
-    # Share of a node that a pilot takes; all 0: the whole node.
-    slot_cpus: int = pydantic.Field(default=0, ge=0)
-    slot_memory_mb: int = pydantic.Field(default=0, ge=0)
-    slot_gpus: int = pydantic.Field(default=0, ge=0)
     # Further options of pilots' sbatch (slurm_plugins.site_options): "--comment=preempt".
     sbatch_options: tuple[str, ...] = ()
     floor_job: str = pydantic.Field(default="", pattern=r"^[0-9]{0,10}$")  # own allocation
@@ -88,10 +91,9 @@ class SlurmOptions(pydantic.BaseModel):
 
     @pydantic.field_validator("sbatch_options")
     @classmethod
-    def _of_the_site(cls, words: tuple[str, ...], info: pydantic.ValidationInfo) -> tuple[str, ...]:
+    def _of_the_site(cls, words: tuple[str, ...]) -> tuple[str, ...]:
         """Refuse options that pilots rely on."""
-        slots = ("slot_cpus", "slot_memory_mb", "slot_gpus")
-        return site_options.checked(words, has_slots=any(map(info.data.get, slots)))
+        return site_options.checked(words)
 
     @pydantic.model_validator(mode="after")
     def _one_whole_hook(self) -> Self:
@@ -117,21 +119,15 @@ class SlurmOptions(pydantic.BaseModel):
             key_file=self.hook_relay_key_file,
         )
 
-    @property
-    def share(self) -> NodeLeft | None:
-        """The share of a node that a pilot takes; None: all of it."""
-        share = NodeLeft(cpus=self.slot_cpus, memory_mb=self.slot_memory_mb, gpus=self.slot_gpus)
-        return None if share == NodeLeft(cpus=0) else share
-
     @pydantic.field_validator("submit_helper")
     @classmethod
-    def _whole_nodes_of_users(cls, helper: str, info: pydantic.ValidationInfo) -> str:
+    def _of_several_users(cls, helper: str, info: pydantic.ValidationInfo) -> str:
         """Refuse it beside what pilots of several users cannot have."""
         given = [name for name in _NOT_OF_USERS if info.data.get(name)]
         if helper and given:
             raise ValueError(
-                f"BFT-1522: pilots of users take whole nodes, one user's at a time; {given[0]} "
-                "is not possible"
+                f"BFT-1522: pilots of several users run as the site provides; {given[0]} is "
+                "one user's and not possible"
             )
         return helper
 
@@ -140,6 +136,7 @@ class SlurmBatchSystem(LaunchingSystem):
     """One Slurm cluster, used through its commands."""
 
     name = "slurm"
+    lends_parts = True
     # One snapshot is enough: on a node idle between two jobs, the pilot ranks below the second.
     idle_confirmations = 1
     to_reread = "on a host where sinfo answers"
@@ -175,7 +172,6 @@ class SlurmBatchSystem(LaunchingSystem):
                 *options.sbatch_options,
             ),
             grace_s=options.grace_s,
-            share=options.share,
             preamble=options.preamble,
             helper=SubmitHelper(options.submit_helper) if options.submit_helper else None,
         )
@@ -187,7 +183,6 @@ class SlurmBatchSystem(LaunchingSystem):
             pilot_partition=options.pilot_partition,
             partition=options.partition,
             reservations_interval_s=options.reservations_interval_s,
-            share=options.share,
             own_tokens=lambda: self.launcher.tokens,
             is_of_all=self.runs_as_users,
             accept_release=options.accept_release,
@@ -200,6 +195,7 @@ class SlurmBatchSystem(LaunchingSystem):
         if snapshot.jobs is not None:
             self._slurm.running = self._reader.running_pilots
             self._slurm.ahead_s = self._reader.clock.ahead_s
+            self._slurm.is_binding_enforced = self._reader.is_binding_enforced
             if self.runs_as_users:
                 self._slurm.learn_users(snapshot.jobs)
         if snapshot.nodes:
@@ -220,7 +216,7 @@ class SlurmBatchSystem(LaunchingSystem):
         if self._floor and request.node in self._floor.nodes:
             return self._floor.launch(request)
         job_id = self.launcher.launch(request, cycle_s=self.cycle_s)
-        self._reader.remember(job_id, request.pilot_id, request.node, request.user)
+        self._reader.remember(job_id, request.pilot_id, request.user)
         return job_id
 
     def forget_pilot(self, user: str, pilot_id: str) -> None:
@@ -320,6 +316,18 @@ def create(options: Mapping[str, Any]) -> SlurmBatchSystem:
     """Create the adapter from the policy's options, without calling Slurm.
 
     Raises:
-        OptionError: BFT-1220, one is unknown or malformed.
+        OptionError: BFT-1220, one is unknown or malformed; BFT-1461, one is of the slots of
+            earlier releases.
     """
+    slots = [name for name in _SLOTS if name in options]
+    if slots:
+        raise OptionError("BFT-1461", [_of_slots(name) for name in slots])
     return SlurmBatchSystem(checked(SlurmOptions, options, code="BFT-1220", name="Slurm"))
+
+
+def _of_slots(name: str) -> OptionProblem:
+    return OptionProblem(
+        path=(name,),
+        cause=f"Option '{name}' is gone: parts of nodes follow from what the site allocates.",
+        next_step="Delete it, and write 'lend: auto' in the policy.",
+    )

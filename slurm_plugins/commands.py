@@ -25,7 +25,7 @@ def _long(fields: Sequence[str]) -> str:
 
 JOB_FORMAT = RECORD + "%i %P %T %r %S %l %Y %N %D %V %u %f %b %Q %n %x %E".replace(" ", FIELD)
 # Job names are free text chosen by users, so they are read for our own jobs only.
-NAME_FORMAT = RECORD + "%i %j %k".replace(" ", FIELD)
+NAME_FORMAT = RECORD + "%i %j".replace(" ", FIELD)
 PILOT_FORMAT = RECORD + "%i %T %r %S %N %e".replace(" ", FIELD)
 
 # Only -O shows how much memory and how many GPUs of a node are allocated.

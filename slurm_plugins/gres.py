@@ -14,8 +14,11 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 
 from bftrainer.model.generic_resources import PARTS, Item, by_kind, items_of
 from bftrainer.model.hostlist import ParseError
@@ -24,6 +27,7 @@ LOG = logging.getLogger("bftrainer.slurm")
 
 _USED_OF_ALL = re.compile(r"([0-9]{1,9}|-)/[0-9]{1,9}")  # parts; "-": the GPU is used as a whole
 _INDICES = "IDX:"
+SEVERAL_TYPES = "GPUs of several types"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,15 @@ class GpusLeft:
 
     count: int
     unclear: str = ""  # why Slurm does not tell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypedGpus:
+    """The GPUs of one type of a node."""
+
+    gpu_type: str  # "": it has no name
+    count: int
+    free: int  # of them, no job uses any part of these
 
 
 def gpus_asked(gres: str) -> tuple[int, int]:
@@ -72,6 +85,58 @@ def gpus_left(gres: str, gres_used: str) -> GpusLeft:
         return GpusLeft(count=max(0, n_gpus - _n_used(has, items_of(gres_used, has_numbers=True))))
     except ParseError as problem:
         return GpusLeft(count=0, unclear=str(problem))
+
+
+@lru_cache(maxsize=4096)  # the same in many nodes
+def gpus_by_type(gres: str, gres_used: str) -> tuple[TypedGpus, ...]:
+    """Return a node's GPUs by type, with those that no job uses, not even a part of.
+
+    Parts in use of GPUs whose type is not told count against each type.
+
+    Raises:
+        ParseError: it cannot be read what the node has, or it is not told how many are in use.
+    """
+    has = items_of(gres)
+    counts = {kind: count for kind, count in by_kind(has).items() if count}
+    if not counts:
+        return ()
+    used = items_of(gres_used, has_numbers=True)
+    _n_used(has, used)
+    whole, parts = by_kind(used), Counter[str]()
+    for item in used:
+        if item.name in PARTS:
+            parts[item.kind] += _n_gpus_with_parts(item)
+    typed = []
+    for kind, count in counts.items():
+        elsewhere = [name for name in parts if name not in counts]
+        if kind and "" in counts:
+            elsewhere.append("")
+        n_whole = whole.get(kind, 0) + sum(n for name, n in whole.items() if name not in counts)
+        n_parts = parts[kind] + sum(parts[name] for name in elsewhere)
+        free = max(0, count - n_whole - n_parts)
+        typed.append(TypedGpus(gpu_type=kind, count=count, free=free))
+    return tuple(typed)
+
+
+def type_of(*requests: str) -> tuple[str, str]:
+    """Return the type that a job's whole GPUs must have, and what is not clear of it.
+
+    Args:
+        requests: of the job: GPUs per node, in all, per task. What cannot be read names no type.
+
+    Returns:
+        The type, "" if any will do; and ``SEVERAL_TYPES`` if no single one will, else "".
+    """
+    if not any(":" in text for text in requests):  # most jobs name none
+        return "", ""
+    types = set[str]()
+    for text in requests:
+        with suppress(ParseError):
+            counts = by_kind(items_of(text))
+            types.update(kind for kind, count in counts.items() if count and kind)
+    if len(types) > 1:
+        return "", SEVERAL_TYPES
+    return next(iter(types), ""), ""
 
 
 def _n_used(has: Sequence[Item], used: Sequence[Item]) -> int:

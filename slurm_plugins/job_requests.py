@@ -25,7 +25,7 @@ from bftrainer.model.cluster import Job, JobState, Way
 from bftrainer.model.generic_resources import LONGEST
 from bftrainer.model.hostlist import ParseError
 from slurm_plugins.fields import NOTHING, UNREAD, Doubts, ways_of, whole
-from slurm_plugins.gres import gpus_asked, gpus_needed
+from slurm_plugins.gres import SEVERAL_TYPES, gpus_asked, gpus_needed, type_of
 from slurm_plugins.parse import ControllerConfig, Made, duration_s, long_records, memory_mb_of
 
 FIELDS = (
@@ -82,6 +82,7 @@ def _asked(row: dict[str, str]) -> Request:
     per_task, part_of = gpus_asked(row["tres-per-task"])
     shortest_s, reserved, doubts = duration_s(row["MinTime"]), row["Reservation"], Doubts()
     none: tuple[Way, ...] = ()
+    gpu_type, several = type_of(row["tres-per-job"], row["tres-per-socket"], row["tres-per-task"])
     prefers = doubts.read("a preference", row["Prefer"], ways_of, none)
     words = {
         "contiguous nodes": row["Contiguous"] not in _NO_SUCH,
@@ -89,6 +90,7 @@ def _asked(row: dict[str, str]) -> Request:
         "GPUs per socket": gpus_needed(row["tres-per-socket"]) > 0,
         "a reboot": row["Reboot"] not in _NO_SUCH,
         "a block of nodes to itself": row["OverSubscribe"] == "TOPO",  # --exclusive=topo, 24.05
+        several: several != "",
     }
     return {
         "n_nodes": n_nodes,
@@ -102,6 +104,7 @@ def _asked(row: dict[str, str]) -> Request:
         "reservations": () if reserved in NOTHING else tuple(reserved.split(",")),
         "can_share": row["OverSubscribe"] == "OK",
         "prefers": prefers,
+        "gpu_type": gpu_type,
         "unclear": " and ".join(filter(None, (*(w for w in words if words[w]), doubts.words()))),
     }
 
@@ -159,12 +162,15 @@ def _complete(job: Job, asked: Request, config: ControllerConfig | None) -> Job:
     # For "-N 1-8" squeue shows the node count of the scheduler's last attempt.
     least, most = asked["n_nodes"], asked["n_nodes_max"]
     is_range = least is not None and least < most
+    types = {job.gpu_type, asked.get("gpu_type", "")} - {""}
+    mixed = SEVERAL_TYPES if len(types) > 1 else ""
     its = {
         **asked,
         "n_nodes": least if is_range else job.n_nodes,
         "n_nodes_max": most if is_range else None,
         "can_share": _can_share(asked, config),
-        "unclear": " and ".join(filter(None, (asked["unclear"], job.unclear))),
+        "gpu_type": "" if mixed else next(iter(types), ""),
+        "unclear": " and ".join(filter(None, (asked["unclear"], job.unclear, mixed))),
     }
     return dataclasses.replace(job, **its)
 

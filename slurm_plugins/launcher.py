@@ -16,15 +16,17 @@ from bftrainer.batch import commands, process
 from bftrainer.batch.batch_system import PilotObservation, PilotRequest
 from bftrainer.batch.clock import STEADY
 from bftrainer.batch.pilot_job import fault_of, job_name, token_of
-from bftrainer.model.cluster import Job, NodeLeft, node_of
+from bftrainer.model.cluster import Job, node_of
 from bftrainer.model.errors import BatchSystemError
 from bftrainer.model.hostlist import ParseError
+from bftrainer.model.parts import NodePart, gres_of
 from bftrainer.site.submit.client import SubmitHelper, no_helper
 from bftrainer.site.submit.helper import GRACE, HERALD
 from slurm_plugins import parse, states
 from slurm_plugins.commands import SlurmCommands, is_unknown, pilots_argv
 
 _ACCOUNT = "--account="
+FREE_OF_CORES = "--gres-flags=disable-binding"
 MOST_USERS = 10_000  # pilots whose users are remembered
 # The batch script is the agent: -b signals it alone, and its job ends COMPLETED.
 ASK = ("-b", "-s", "TERM")
@@ -48,7 +50,6 @@ class PilotLauncher(commands.PilotLauncher):
         partition: str,
         sbatch_options: tuple[str, ...] = (),
         grace_s: float = 0.0,
-        share: NodeLeft | None = None,
         preamble: Path | None = None,
         helper: SubmitHelper | None = None,
     ) -> None:
@@ -59,14 +60,14 @@ class PilotLauncher(commands.PilotLauncher):
             partition: of pilots.
             sbatch_options: the site's: account, QOS and others (``site_options``).
             grace_s: GraceTime of the partition.
-            share: of a node, for a pilot; None: the whole node.
             preamble: shell file under which agents run.
             helper: submits and cancels pilots of other users.
         """
         super().__init__(commands=commands, queue=partition, preamble=preamble)
-        self._sbatch_options, self._grace_s, self._share = sbatch_options, grace_s, share
+        self._sbatch_options, self._grace_s = sbatch_options, grace_s
         self._helper = helper
         self.ahead_s = 0.0  # the controller's clock
+        self.is_binding_enforced = False  # by default a GPU comes with the cores next to it alone
         self.users: dict[str, str] = {}  # job id -> other user whose pilot it is
 
     def _fault(self, request: PilotRequest) -> str:
@@ -88,12 +89,12 @@ class PilotLauncher(commands.PilotLauncher):
         return (
             *("sbatch", "--parsable", f"--job-name={job_name(request, self.token)}"),
             *(f"--partition={self.queue}", "--nodes=1"),
-            *(f"--nodelist={node_of(request.node)}", *size_options(self._share)),
-            *((f"--comment={request.node}",) if self._share else ()),  # its slot
+            *(f"--nodelist={node_of(request.node)}", *size_options(request.part)),
             *(f"--time={minutes}", f"--deadline=now+{deadline_s}"),
             *("--no-requeue", "--export=ALL", "--chdir=/", "--input=/dev/null"),
             "--open-mode=append",
-            *((f"--gres=gpu:{request.gpus}",) if request.gpus > 0 else ()),
+            *((FREE_OF_CORES,) if request.part and self.is_binding_enforced else ()),
+            *((f"--gres=gpu:{request.gpus}",) if request.gpus > 0 and not request.part else ()),
             *((f"--account={request.account}",) if request.account else ()),
             *(o for o in site if not (request.account and o.startswith(_ACCOUNT))),
         )
@@ -179,12 +180,13 @@ class PilotLauncher(commands.PilotLauncher):
             raise ParseError(f"squeue printed something unexpected: {problem}.") from problem
 
 
-def size_options(share: NodeLeft | None) -> tuple[str, ...]:
-    """Return sbatch's options for a whole node, or for a share of one without its GPUs."""
-    if share is None:
+def size_options(part: NodePart | None) -> tuple[str, ...]:
+    """Return sbatch's options for a part of a node with its GPUs, or for a whole node without."""
+    if part is None:
         return ("--exclusive", "--mem=0")
-    cpus = (f"--cpus-per-task={share.cpus}",) if share.cpus else ()
-    return ("--ntasks=1", *cpus, *((f"--mem={share.memory_mb}M",) if share.memory_mb else ()))
+    memory = (f"--mem={part.memory_mb}M",) if part.memory_mb else ()
+    gres = (f"--gres={gres_of(part)}",) if part.gpus else ()
+    return ("--ntasks=1", f"--cpus-per-task={part.cores}", *memory, *gres)
 
 
 def batch_script(agent_argv: Sequence[str], *, has_grace: bool = False) -> str:

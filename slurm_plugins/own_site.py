@@ -22,16 +22,18 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from bftrainer.model.cluster import Node, NodeLeft
+from bftrainer.model.cluster import Node
 from bftrainer.model.errors import BatchSystemError, ExitCode, UsageError
 from bftrainer.model.hostlist import ParseError
+from bftrainer.model.parts import Lend
 from bftrainer.model.site import DaemonJob, NodeLimit, OwnSite, Wish
-from slurm_plugins import commands, parse, site_options, slots
+from slurm_plugins import commands, parse, site_options
 from slurm_plugins.commands import SlurmCommands, why_failed
 from slurm_plugins.doctor import MODES, PARTITION_ARGV, partitions_in, words_for_users
 from slurm_plugins.fields import whole
 from slurm_plugins.floor import Floor
 from slurm_plugins.launcher import size_options
+from slurm_plugins.lending import partition_limits
 from slurm_plugins.parse import duration_s, settings_in
 
 JOB_NAME = "bftrainer-daemon"
@@ -69,7 +71,7 @@ _COUNT = re.compile(r"[0-9]{1,18}")
 _PREEMPTING = ("preempt/partition_prio", "preempt/qos")
 _ENDS = ("CANCEL", "REQUEUE")  # modes that end a job; SUSPEND keeps its memory and GPUs
 _NONE = frozenset({"", "N/A", "(null)", "UNLIMITED", "NONE"})
-_LEAVE_OUT = "Leave out --gpus-per-pilot"
+_LEAVE_OUT = "Leave out --lend gpus"
 Row = Mapping[str, str]
 Amounts = Mapping[str, int]  # of one pilot, by trackable resource
 
@@ -147,7 +149,7 @@ class SlurmSites:
 
     def _examine(self, wish: Wish) -> OwnSite:
         try:
-            site_options.checked(wish.sbatch_options, has_slots=wish.share is not None)
+            site_options.checked(wish.sbatch_options)
         except ValueError as problem:
             raise UsageError(
                 "BFT-1220",
@@ -155,22 +157,28 @@ class SlurmSites:
                 "Leave it out, or write it as sbatch's long option: --constraint=ib.",
             ) from problem
         config = settings_in(self._asked(commands.CONFIG))
-        partitions = partitions_in(self._asked(PARTITION_ARGV))
+        shown = self._asked(PARTITION_ARGV)
+        partitions = partitions_in(shown)
         chosen = choose(partitions, config, wish.partition)
         name, cluster = chosen["PartitionName"], config.get("ClusterName", "cluster")
         check_preemption(name, partitions, config)
-        nodes = self._nodes(chosen, wish)
-        share = slots.share_of(wish.share, nodes) if wish.share else None
+        nodes = self._nodes(name)
+        if wish.lend is Lend.GPUS and partition_limits(shown)[name].is_exclusive:
+            raise UsageError(
+                "BFT-1288",
+                f"Jobs in partition {name} have whole nodes (OverSubscribe=EXCLUSIVE).",
+                f"{_LEAVE_OUT}: then whole nodes are lent there.",
+            )
         own, unread = list[Row](), list[str]()
         if "slurmdbd" in config.get("AccountingStorageType", ""):
             who = ("assoc", f"user={self._user}", f"cluster={cluster}")
             own = self._rows(who, ASSOCIATION, unread)
-        self._try_out(name, wish, own, share)
+        self._try_out(name, wish, own)
         limits, walls = list[NodeLimit](), list[tuple[float, str]]()
         exempt_time = config.get("PreemptExemptTime", "0")
         for row, owner in self._owners(chosen, own, wish, unread):
             exempt_time = row.get("PreemptExemptTime") or exempt_time
-            limits += node_limits(row, owner, amounts_of(nodes, share))
+            limits += node_limits(row, owner, amounts_of(nodes))
             if limit_s := wall_s(row):
                 walls.append((limit_s, f"MaxWall of {owner}"))
         if limit_s := duration_s(chosen.get("MaxTime", "UNLIMITED")):
@@ -180,7 +188,7 @@ class SlurmSites:
         return OwnSite(
             cluster=cluster,
             partition=name,
-            n_nodes=sum(len(slots.names(n, share)) if share else 1 for n in nodes),
+            n_nodes=len(nodes),
             preemption=mode_of(chosen, config),
             about_preemption=words_for_users(mode_of(chosen, config), exempt_time),
             grace_s=duration_s(chosen.get("GraceTime", "0")) or 0.0,
@@ -189,7 +197,7 @@ class SlurmSites:
             limits=tuple(limits),
             unread=tuple(unread),
             n_floor=len(floor),
-            batch_options=self._options(name, wish, share, has_floor=bool(floor)),
+            batch_options=self._options(name, wish, has_floor=bool(floor)),
         )
 
     def _owners(
@@ -210,37 +218,26 @@ class SlurmSites:
             return ()
         floor = Floor(commands=self._commands, job_id=job_id, user=self._user)
         floor.look()
-        if floor.nodes and wish.share:
+        if floor.nodes and wish.lend is Lend.GPUS:
             raise UsageError(
                 "BFT-1288",
                 f"Nodes of your allocation ({job_id}) are used as a whole.",
-                f"{_LEAVE_OUT} and the like, or run bftrainer up outside of it.",
+                f"{_LEAVE_OUT}, or run bftrainer up outside of it.",
             )
         return floor.nodes
 
-    def _nodes(self, chosen: Row, wish: Wish) -> list[Node]:
-        partition = chosen["PartitionName"]
-        rows = [r for r in parse.node_rows(self._asked(commands.SINFO)) if r.partition == partition]
-        # In 26.05 OverSubscribe is NO then.
-        is_exclusive = chosen.get("OverSubscribe") == "EXCLUSIVE"
-        if wish.share and (is_exclusive or chosen.get("Exclusive", "NO") in {"NODE", "TOPO"}):
-            raise UsageError(
-                "BFT-1288",
-                f"Jobs in partition {partition} have whole nodes (OverSubscribe=EXCLUSIVE).",
-                f"{_LEAVE_OUT}, --cpus-per-pilot and --mem-per-pilot.",
-            )
-        return [row.node for row in rows]
+    def _nodes(self, partition: str) -> list[Node]:
+        rows = parse.node_rows(self._asked(commands.SINFO))
+        return [row.node for row in rows if row.partition == partition]
 
-    def _try_out(
-        self, partition: str, wish: Wish, own: Sequence[Row], share: NodeLeft | None
-    ) -> None:
-        """Let Slurm judge a pilot without submitting it."""
+    def _try_out(self, partition: str, wish: Wish, own: Sequence[Row]) -> None:
+        """Let Slurm judge a pilot of a whole node without submitting it."""
         argv = (
             *("sbatch", "--test-only", f"--partition={partition}", "--nodes=1"),
             *("--time=1", "--no-requeue", "--chdir=/"),
             *(f"--{key}={value}" for key, value in _given(wish).items()),
             *wish.sbatch_options,
-            *size_options(share),
+            *size_options(None),
         )
         done = self._commands.run(argv, self._commands.base_environment(), stdin="#!/bin/sh\n")
         if done.is_ok:
@@ -256,9 +253,7 @@ class SlurmSites:
             " (--comment, --constraint, --sbatch-option), or ask the site for access.",
         )
 
-    def _options(
-        self, partition: str, wish: Wish, share: NodeLeft | None, *, has_floor: bool
-    ) -> Mapping[str, object]:
+    def _options(self, partition: str, wish: Wish, *, has_floor: bool) -> Mapping[str, object]:
         options: dict[str, object] = {"pilot_partition": partition, "is_own": True, **_given(wish)}
         if conf := self._commands.base_environment().get("SLURM_CONF"):
             options["slurm_conf"] = conf
@@ -266,9 +261,6 @@ class SlurmSites:
             options["sbatch_options"] = list(wish.sbatch_options)
         if has_floor:
             options["floor_job"] = os.environ["SLURM_JOB_ID"]
-        if share:
-            options |= {"slot_cpus": share.cpus, "slot_memory_mb": share.memory_mb}
-            options["slot_gpus"] = share.gpus
         return options
 
     def _asked(self, argv: Sequence[str]) -> str:
@@ -297,10 +289,8 @@ def _given(wish: Wish) -> dict[str, str]:
     return {name: value for name, value in given.items() if value}
 
 
-def amounts_of(nodes: Sequence[Node], share: NodeLeft | None) -> Amounts:
-    """Return what a pilot takes: a share of a node, or the most that a node has."""
-    if share is not None:
-        return {"node": 1, "cpu": share.cpus, "gres/gpu": share.gpus}
+def amounts_of(nodes: Sequence[Node]) -> Amounts:
+    """Return what a pilot takes at most: as much as any node has."""
     cpus = max((node.cpus for node in nodes), default=1)
     return {"node": 1, "cpu": cpus, "gres/gpu": max((node.gpus for node in nodes), default=0)}
 

@@ -42,7 +42,7 @@ from bftrainer.model.hostlist import ParseError, expand
 from slurm_plugins import states
 from slurm_plugins.arrays import tasks_of
 from slurm_plugins.fields import NOTHING, Doubts, NodeLists, said, ways_of, whole
-from slurm_plugins.gres import gpus_left, gpus_needed
+from slurm_plugins.gres import TypedGpus, gpus_by_type, gpus_left, gpus_needed, type_of
 from slurm_plugins.releases import release_of
 
 T = TypeVar("T")
@@ -135,6 +135,16 @@ _NO_LIMIT = frozenset({"UNLIMITED", "NOT_SET", "Partition_Limit", "INVALID", "N/
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRoom:
+    """What no job uses of a node with GPUs, specialised cores included."""
+
+    gpus: tuple[TypedGpus, ...]
+    cpus: int
+    memory_mb: int
+    unclear: str = ""  # why Slurm does not tell; then there are no GPUs here
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRow:
     """A line of ``sinfo -N``: one node in one partition."""
 
@@ -142,6 +152,7 @@ class NodeRow:
     node: Node
     allows: Partition
     gpus_unclear: str = ""  # why it is not told how many are in use
+    room: NodeRoom | None = None  # None: the node has no GPUs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,9 +225,11 @@ def _node_row(row: str) -> NodeRow:
     name, partition, allows = fields[0], fields[2], fields[10:-1]
     if not name or not partition:
         raise ParseError("a node without a name or a partition")
-    unclear = ""
+    unclear, room = "", None
     try:
         node, unclear = _node(fields)
+        if node.gpus:
+            room = _room(fields)
     except ParseError:  # no reason to know nothing of the others
         node = Node(name=name, state=NodeState.UNKNOWN, reason=NOT_READ)
     return NodeRow(
@@ -224,6 +237,7 @@ def _node_row(row: str) -> NodeRow:
         allows=_partition(partition, *allows),
         node=node,
         gpus_unclear=unclear,
+        room=room,
     )
 
 
@@ -252,12 +266,28 @@ def _node(fields: list[str]) -> tuple[Node, str]:
     return node, unclear
 
 
-def _left(cpus_by_state: str, memory: str, memory_used: str, gpus: int) -> NodeLeft | None:
-    """Return the free part of a node; ``cpus_by_state``: allocated/idle/other/total."""
+def _room(fields: list[str]) -> NodeRoom:
+    _, _, _, gres, _, memory, _, by_state, memory_used, gres_used = fields[:10]
+    gpus, unclear = tuple[TypedGpus, ...](), ""
+    try:
+        gpus = gpus_by_type(gres, gres_used)
+    except ParseError as problem:
+        unclear = str(problem)
+    memory_mb = max(0, whole(memory) - whole(memory_used))
+    return NodeRoom(gpus=gpus, cpus=_idle(by_state), memory_mb=memory_mb, unclear=unclear)
+
+
+def _idle(cpus_by_state: str) -> int:
+    """Return the idle processors of allocated/idle/other/total."""
     counts = cpus_by_state.split("/")
     if len(counts) != 4:
         raise ParseError(f"not processors by state: {cpus_by_state[:40]!r}")
-    idle = whole(counts[1])
+    return whole(counts[1])
+
+
+def _left(cpus_by_state: str, memory: str, memory_used: str, gpus: int) -> NodeLeft | None:
+    """Return the free part of a node; ``cpus_by_state``: allocated/idle/other/total."""
+    idle = _idle(cpus_by_state)
     memory_mb = max(0, whole(memory) - whole(memory_used))
     return NodeLeft(cpus=idle, memory_mb=memory_mb, gpus=gpus) if idle else None
 
@@ -304,6 +334,7 @@ def _job(row: str, lists: NodeLists, read_time: ReadTime) -> Job:
     leader, is_component, _ = job_id.partition("+")
     array, is_task, _ = leader.partition("_")
     first, is_first = BEFORE_ALL, state == states.EXPEDITING
+    gpu_type, several = type_of(gres)
     return Job(
         job_id=job_id,
         family=array if is_task or is_component else "",
@@ -324,7 +355,8 @@ def _job(row: str, lists: NodeLists, read_time: ReadTime) -> Job:
         waits_for=doubts.read("dependencies", waits_for, said, ""),
         wants=doubts.read("a constraint", features, ways_of, ()),
         gpus_per_node=doubts.read("GPUs", gres, gpus_needed, 0),
-        unclear=doubts.words(),
+        gpu_type=gpu_type,
+        unclear=" and ".join(filter(None, (doubts.words(), several))),
     )
 
 
@@ -333,10 +365,9 @@ def _checked(job_id: str) -> str:
     return job_id
 
 
-def pilot_names(text: str) -> dict[str, tuple[str, str]]:
-    """Parse ``squeue`` in ``NAME_FORMAT``: job id -> job name and comment, the pilot's slot."""
-    rows = records(text, 3)
-    return {job_id: (name, "" if slot in NOTHING else slot) for job_id, name, slot in rows}
+def pilot_names(text: str) -> dict[str, str]:
+    """Parse ``squeue`` in ``NAME_FORMAT``: job id -> job name."""
+    return {fields[0]: fields[1] for fields in records(text, 2)}
 
 
 def reservations(text: str, read_time: ReadTime | None = None) -> tuple[Reservation, ...]:

@@ -23,7 +23,7 @@ _RULED_OUT = (
     ("the option of that name of up, or of the policy", "account qos"),
     ("--time of up, pilot_time_limit_s of the policy", "time time-min"),
     (
-        "gpus-per-pilot, cpus-per-pilot and mem-per-pilot of up; slot_gpus and so on of the policy",
+        "--lend of up, lend of the policy",
         (
             "gres gpus gpus-per-node gpus-per-socket gpus-per-task cpus-per-gpu cpus-per-task mem"
             " mem-per-cpu mem-per-gpu exclusive oversubscribe share overcommit"
@@ -43,26 +43,24 @@ _RULED_OUT = (
 _OWN = {name: instead for instead, names in _RULED_OUT for name in names.split()}
 
 
-def checked(words: Sequence[str], *, has_slots: bool = False) -> tuple[str, ...]:
+def checked(words: Sequence[str]) -> tuple[str, ...]:
     """Return the options.
 
     Args:
         words: one option each, as sbatch takes it: ``--comment=preempt``.
-        has_slots: whether pilots take parts of nodes; their comments name those.
 
     Raises:
         ValueError: the first that cannot be passed on, in a sentence.
     """
     if len(words) > MOST_OPTIONS:
         raise ValueError(f"there are {len(words)} options for sbatch, {MOST_OPTIONS} at most")
-    own = {**_OWN, "comment": ""} if has_slots else _OWN
     seen = set[str]()
     for word in words:
         if (found := _WORD.fullmatch(word)) is None:
             raise ValueError(f"{word[:80]!r} is not --name or --name=VALUE in one line")
         name = found[1]
-        if taken := next((option for option in sorted(own) if option.startswith(name)), ""):
-            instead = f"; use {own[taken]}" if own[taken] else ""
+        if taken := next((option for option in sorted(_OWN) if option.startswith(name)), ""):
+            instead = f"; use {_OWN[taken]}" if _OWN[taken] else ""
             raise ValueError(f"bftrainer itself decides about --{taken} of its pilots{instead}")
         if name in seen:
             raise ValueError(f"--{name} is given twice")

@@ -10,7 +10,9 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -25,7 +27,6 @@ from bftrainer.model.cluster import (
     Job,
     JobState,
     Node,
-    NodeLeft,
     NodeState,
     Partition,
     Reservation,
@@ -34,13 +35,14 @@ from bftrainer.model.cluster import (
     not_idle_where_jobs_run,
 )
 from bftrainer.model.hostlist import ParseError
-from slurm_plugins import commands, job_requests, parse, releases, slots
+from slurm_plugins import commands, doctor, job_requests, lending, parse, releases
 from slurm_plugins.arrays import Room, written_out
 from slurm_plugins.commands import SlurmCommands
 from slurm_plugins.fields import Unread
 from slurm_plugins.floor import Floor
 from slurm_plugins.gres import GpusUntold
 from slurm_plugins.job_requests import judged
+from slurm_plugins.lending import SharingLimits
 from slurm_plugins.parse import ControllerClock, Made, RowCache, switches
 from slurm_plugins.site_options import PilotNodes
 from slurm_plugins.states import Completing
@@ -50,6 +52,7 @@ T = TypeVar("T")
 _PILOT = re.compile(r"(p[0-9]{6,15})(\.[0-9a-f]{8})?")
 
 CONFIG_INTERVAL_S = 600.0
+LIMITS_INTERVAL_S = 30.0  # where nodes or partitions are new, or the last answer was none
 
 
 class _Poll(PollCommands):
@@ -75,7 +78,6 @@ class SnapshotReader:
     pilot_partition: str
     partition: str | None  # report only nodes that are also in this one
     reservations_interval_s: float
-    share: NodeLeft | None = None  # of a node, for a pilot; None: the whole node
     floor: Floor | None = None  # the user's own allocation
     own_tokens: Callable[[], Collection[str]] = tuple  # in our pilots' names; (): not known
     is_of_all: bool = False  # pilots are those of all users, not of ``user`` alone
@@ -88,8 +90,8 @@ class SnapshotReader:
     release: str = ""  # of the commands
     clock: ControllerClock = field(default_factory=ControllerClock)
     running_pilots: frozenset[str] = frozenset()  # job ids, as last seen
-    _names: dict[str, tuple[str, str]] = field(default_factory=dict)  # pilot id, slot
-    _told: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)  # by job and user
+    _names: dict[str, str] = field(default_factory=dict)  # pilot id by job
+    _told: dict[tuple[str, str], str] = field(default_factory=dict)  # the same by job and user
     _completing: Completing = field(default_factory=Completing)
     _switches: dict[str, str] = field(default_factory=dict)  # by node
     _node_rows: RowCache[parse.NodeRow] = field(default_factory=RowCache)
@@ -102,18 +104,24 @@ class SnapshotReader:
     _user_text: Unread = field(default_factory=Unread)
     _gpus_untold: GpusUntold = field(default_factory=GpusUntold)
     _partitions: tuple[Partition, ...] = ()
+    _rooms: dict[str, parse.NodeRoom] = field(default_factory=dict)  # by node with GPUs
+    _limits: SharingLimits = field(default_factory=SharingLimits)
+    _cluster: lending.ClusterLimits | None = None
+    _limits_of: object = None  # the state of the cluster for which they were read
+    _limits_read_s: float = -float("inf")
+    _lent: Made[Node] = field(default_factory=Made)
     _reservations: tuple[Reservation, ...] | None = None
     _reservations_read_s: float = -float("inf")
     _config_read_s: float = -float("inf")
     _last_cycle: SchedulerCycle | None = None
     _poll: PollCommands = field(init=False)
 
-    def remember(self, job_id: str, pilot_id: str, slot: str, user: str = "") -> None:
+    def remember(self, job_id: str, pilot_id: str, user: str = "") -> None:
         """Store the name of a pilot just launched, so that it need not be queried.
 
         Another user's sbatch, and so that user, said which job it is: it must be one of theirs.
         """
-        self._told[job_id, user or self.user] = pilot_id, slot
+        self._told[job_id, user or self.user] = pilot_id
 
     def slurm_uid(self) -> int | None:
         """Return the uid of SlurmUser; None: not known."""
@@ -152,8 +160,8 @@ class SnapshotReader:
             nodes, reservations = self.for_pilots.within(nodes, reservations, taken_at_s)
         if self.floor is not None and nodes is not None:
             nodes, jobs, reservations = self.floor.show(nodes, jobs, reservations)
-        if self.share is not None and nodes is not None:
-            nodes, jobs, reservations = self._split(self.share, nodes, jobs, reservations)
+        if nodes is not None:
+            nodes = self._with_parts(nodes, jobs or ())
         return Snapshot(
             taken_at_s=taken_at_s,
             nodes=nodes,
@@ -172,6 +180,11 @@ class SnapshotReader:
             closed=self._closed(),
         )
 
+    @property
+    def is_binding_enforced(self) -> bool:
+        """Return whether jobs get the cores next to their GPUs, or wait for these."""
+        return self._cluster is not None and self._cluster.is_binding_enforced
+
     def _closed(self) -> str:
         """Say why no pilot could be submitted or started; "": one could."""
         ours = next((p for p in self._partitions if p.name == self.pilot_partition), None)
@@ -183,22 +196,30 @@ class SnapshotReader:
             " node is taken until an administrator sets it UP."
         )
 
-    def _split(
-        self,
-        share: NodeLeft,
-        nodes: tuple[Node, ...],
-        jobs: tuple[Job, ...] | None,
-        reservations: tuple[Reservation, ...] | None,
-    ) -> tuple[tuple[Node, ...], tuple[Job, ...] | None, tuple[Reservation, ...] | None]:
-        """Show slots as nodes."""
-        slots_of = {node.name: slots.names(node, share) for node in nodes}
-        pilots = {job_id: slot for job_id, (_, slot) in self._names.items() if slot}
-        running = [pilots[job_id] for job_id in self.running_pilots if job_id in pilots]
-        return (
-            slots.split_nodes(nodes, share, running),
-            jobs and slots.split_jobs(jobs, slots_of, pilots),
-            reservations and slots.split_reservations(reservations, slots_of),
-        )
+    def _with_parts(self, nodes: tuple[Node, ...], jobs: tuple[Job, ...]) -> tuple[Node, ...]:
+        """Show which GPUs of nodes pilots may have one by one."""
+        if not self._rooms:
+            return nodes
+        self._refresh_limits()
+        floor = self.floor.nodes if self.floor is not None else ()
+        used = Counter[str]()  # GPUs of the pilots' partition, by node
+        for job in jobs:
+            if self.pilot_partition in job.partitions:
+                used.update(dict.fromkeys(job.nodes, max(1, job.gpus_per_node)))
+        self._lent.begin()
+        return tuple([self._with_its_parts(node, floor, used) for node in nodes])
+
+    def _with_its_parts(self, node: Node, floor: Collection[str], used: Mapping[str, int]) -> Node:
+        room, limits = self._rooms.get(node.name), self._limits
+        if room is None:
+            return node
+        if node.name in floor:
+            return dataclasses.replace(node, why_whole=lending.OWN_ALLOCATION)
+        n_used = 0
+        if lending.is_bounded(node, self.pilot_partition, limits):
+            n_used = used.get(node.name, 0)
+        make = partial(lending.with_parts, node, room, self.pilot_partition, limits, n_used)
+        return self._lent.of(node.name, node, (room, limits, n_used), make)
 
     def _jobs_of(self, text: str) -> tuple[Job, ...]:
         if self._job_rows_ahead_s != self.clock.ahead_s:  # the same text now means another time
@@ -211,8 +232,11 @@ class SnapshotReader:
         partitions: dict[str, list[str]] = {}
         allows: dict[str, Partition] = {}
         gpus_unclear: dict[str, str] = {}
+        self._rooms = {}
         for row in parse.node_rows(text, self._node_rows):
             nodes[row.node.name] = row.node
+            if row.room is not None:
+                self._rooms[row.node.name] = row.room
             if row.gpus_unclear:
                 gpus_unclear[row.node.name] = row.gpus_unclear
             allows[row.partition] = row.allows
@@ -264,7 +288,7 @@ class SnapshotReader:
             if not self._learn_names(user, [i for i in own if own[i] == user]):
                 return None  # taking a pilot for an ordinary job would be worse
         self._names = {job_id: self._names[job_id] for job_id in own}
-        own = {job_id: user for job_id, user in own.items() if self._names[job_id][0]}
+        own = {job_id: user for job_id, user in own.items() if self._names[job_id]}
         self.running_pilots = frozenset(
             job.job_id for job in jobs if job.job_id in own and job.state is JobState.RUNNING
         )
@@ -274,13 +298,13 @@ class SnapshotReader:
     def _learn_names(self, user: str, job_ids: Collection[str]) -> bool:
         """Ask for the names of a user's jobs in the pilots' partition; False: no answer."""
 
-        def names_of(text: str) -> dict[str, tuple[str, str]]:
+        def names_of(text: str) -> dict[str, str]:
             try:
                 return parse.pilot_names(text)
             except ParseError:
                 if not self.is_of_all:
                     raise
-                return dict.fromkeys(job_ids, ("", ""))  # it costs this user the pilots
+                return dict.fromkeys(job_ids, "")  # it costs this user the pilots
 
         argv = commands.names_argv(user, self.pilot_partition)
         names = self._poll.of(argv, names_of, "jobs")
@@ -288,11 +312,11 @@ class SnapshotReader:
             return False
         # A job that ended between the two commands keeps its id as its name.
         for job_id in set(job_ids) - self._names.keys():
-            name, slot = names.get(job_id, (job_id, ""))
+            name = names.get(job_id, job_id)
             # The user has other jobs in the partition, too. Where all users may submit pilots, such
             # a job has no more right to a node than a pilot has.
             pilot = name if job_id not in names else self._pilot_in(name)
-            self._names[job_id] = (pilot or (job_id if self.is_of_all else ""), slot)
+            self._names[job_id] = pilot or (job_id if self.is_of_all else "")
         return True
 
     def _pilot_in(self, name: str) -> str:
@@ -303,7 +327,7 @@ class SnapshotReader:
         return pilot_of(name, self.own_tokens())
 
     def _pilot_of(self, job: Job) -> Job:
-        name, _ = self._names[job.job_id]
+        name = self._names[job.job_id]
         made = partial(dataclasses.replace, job, pilot_id=name)
         return self._pilots_made.of(job.job_id, job, name, made)
 
@@ -340,7 +364,7 @@ class SnapshotReader:
         now = time.monotonic()
         if self.config is not None and now - self._config_read_s < CONFIG_INTERVAL_S:
             return
-        found = self._poll.of(commands.CONFIG, parse.controller_config, "configuration")
+        found = self._poll.of(commands.CONFIG, self._config_of, "configuration")
         if found is None:
             return
         release = self._poll.of(commands.VERSION, releases.release_of, "configuration")
@@ -352,3 +376,29 @@ class SnapshotReader:
             if found.has_switches:
                 read = self._poll.of(commands.TOPOLOGY, switches, "topology")
                 self._switches = self._switches if read is None else read
+
+    def _refresh_limits(self) -> None:
+        """Read what changes rarely of the sharing of nodes; what was read before stays."""
+        now, before = time.monotonic(), self._limits
+        state = (self._partitions, self._cluster, self._rooms.keys() <= before.nodes.keys())
+        interval_s = CONFIG_INTERVAL_S if state == self._limits_of else LIMITS_INTERVAL_S
+        if now - self._limits_read_s < interval_s:
+            return
+        n_unread = len(self._poll.unread)
+        partitions = self._poll.of(doctor.PARTITION_ARGV, lending.partition_limits)
+        nodes = self._poll.of(lending.NODE_ARGV, lending.node_limits)
+        del self._poll.unread[n_unread:]  # whole nodes are lent without them
+        self._limits = SharingLimits(
+            cluster=self._cluster,
+            partitions=partitions or before.partitions,
+            nodes=nodes or before.nodes,
+        )
+        self._limits_read_s, self._limits_of = now, None
+        if partitions is not None and nodes is not None:
+            self._limits_of = (*state[:2], self._rooms.keys() <= nodes.keys())
+
+    def _config_of(self, text: str) -> parse.ControllerConfig:
+        config = parse.controller_config(text)
+        with suppress(ParseError):
+            self._cluster = lending.cluster_limits(text)
+        return config

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from bftrainer.batch.batch_system import PilotObservation, PilotRequest
 from bftrainer.batch.commands import UnreadError
-from bftrainer.model.cluster import EndedBy, Node, NodeState, Presence, node_of
+from bftrainer.model.cluster import PART_MARK, EndedBy, Node, NodeState, Presence, node_of
 from bftrainer.model.errors import BatchSystemError, BftError
 from bftrainer.model.hostlist import ParseError
+from bftrainer.model.parts import NodePart, gres_of, type_name
 from bftrainer.model.site import TrialStep
 from slurm_plugins import commands, doctor, job_requests
 from slurm_plugins.commands import why_failed
@@ -50,6 +51,7 @@ class NodeTrial:
     release: str
     partition: str  # of pilots
     _node: Node = field(default_factory=lambda: Node(name="", state=NodeState.UNKNOWN))
+    _part: NodePart | None = None  # that the pilot asks for; None: the whole node
     _job_id: str = ""
 
     def steps(self) -> Iterator[TrialStep]:
@@ -102,14 +104,14 @@ class NodeTrial:
                 f"No node of partition {self.partition} is idle, so nothing was tried.",
                 "Repeat it when sinfo shows an idle node.",
             )
-        self._node = node
+        self._node, self._part = node, _part_of(node)
         return f"{len(look.nodes)} nodes, {len(look.jobs)} jobs"
 
     def _judge(self) -> str:
         node, own = node_of(self._node.name), self.system.commands
         argv = (
             *("sbatch", "--test-only", f"--partition={self.partition}", "--nodes=1", "--time=5"),
-            *(f"--nodelist={node}", "--chdir=/", *size_options(None)),
+            *(f"--nodelist={node}", "--chdir=/", *size_options(self._part)),
         )
         done = own.run(argv, own.base_environment(), stdin="#!/bin/sh\n")
         found = _JUDGED.search(done.stderr)
@@ -122,11 +124,14 @@ class NodeTrial:
             PilotRequest(
                 pilot_id="p000000",
                 node=self._node.name,
+                part=self._part,
                 time_limit_s=_LIMIT_S,
                 agent_argv=(sys.executable, "-I", "-c", _AGENT),
                 log_path=Path("/dev/null"),
             )
         )
+        if self._part is not None:
+            return f"job {self._job_id} with {gres_of(self._part)}"
         return f"job {self._job_id}"
 
     def _start(self) -> str:
@@ -188,6 +193,21 @@ class NodeTrial:
 
     def _observed(self) -> PilotObservation:
         return self.system.pilot_states([self._job_id])[self._job_id]
+
+
+def _part_of(node: Node) -> NodePart | None:
+    """Return a GPU of an idle node, if pilots may have it without the others."""
+    lent = next((gpus for gpus in node.lends if gpus.n_free), None)
+    if lent is None:
+        return None
+    return NodePart(
+        name=f"{node.name}{PART_MARK}0",
+        node=node.name,
+        gpu_type=type_name(lent),
+        gpus=1,
+        cores=lent.cpus,
+        memory_mb=lent.memory_mb,
+    )
 
 
 def _until(look: Callable[[], T | None], otherwise: str) -> T:

@@ -84,6 +84,7 @@ class BatchSystem(Protocol):
     idle_confirmations: int  # consecutive idle snapshots before a node counts as idle
     cycle_s: float  # longest time between two complete passes of its scheduler
     runs_as_users: bool = False  # whether pilots can run as other users (policy ``run_as``)
+    lends_parts: bool = False  # whether pilots can have GPUs of a node without the others
 
     def snapshot(self, *, wants_cycle: bool = True) -> Snapshot:
         """Poll once; never raises for a failing source (that part is ``None``).

@@ -114,6 +114,7 @@ def doctor(
         findings += _service(system, main_file)
         findings += _networks(system, policy, main_file, measured, status)
         findings += _told(status)
+        findings += _lent(system, policy)
         in_force_s = measured.t_fwd_s if policy_file is None else None
         t_fwd_s = policy.t_fwd_s if in_force_s is None else in_force_s
         findings += horizon.findings(measured.rescale_s, t_fwd_s, whose="measured")
@@ -139,6 +140,15 @@ def _ask(
     files = status.policy_files if status else ()
     is_readable = [os.access(file, os.R_OK) for file in files]
     return status, choose_policy(policy_file, status, no_daemon=no_daemon, is_readable=is_readable)
+
+
+def _lent(system: BatchSystem, policy: SitePolicy) -> tuple[Finding, ...]:
+    """Return what the policy leaves idle of shared nodes; (): the batch system lends no parts."""
+    from bftrainer.batch import lending_findings  # noqa: PLC0415 - -h needs none of it
+
+    if not system.lends_parts:
+        return ()
+    return lending_findings.findings(system.snapshot(wants_cycle=False).nodes or (), policy.lend)
 
 
 def _try_release(system: BatchSystem, *, as_json: bool) -> ExitCode:

@@ -376,6 +376,19 @@ def nodes(socket_name: str | None, *, as_json: bool) -> None:
         print_lines("no nodes seen yet")
     now_s = time.time()
     print_table(_NODE_HEADERS, [_node_row(view, now_s) for view in views])
+    print_lines(*_lent_as_a_whole(views))
+
+
+def _lent_as_a_whole(views: Sequence[NodeView]) -> list[str]:
+    """Say in a line per reason which nodes' GPUs are not lent one by one."""
+    names_of: dict[str, list[str]] = {}
+    for view in views:
+        if view.why_whole:
+            names_of.setdefault(view.why_whole, []).append(view.name)
+    return [
+        f"as a whole: {names[0]}{f' and {len(names) - 1} more' if names[1:] else ''}. {reason}"
+        for reason, names in names_of.items()
+    ]
 
 
 def _node_row(view: NodeView, now_s: float) -> tuple[str, ...]:

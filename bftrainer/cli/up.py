@@ -59,17 +59,28 @@ def _time_limit_s(_: click.Context, __: click.Parameter, text: str | None) -> fl
     return float(((24 * days + hours) * 60 + minutes) * 60 + seconds)
 
 
+_GONE = ("--gpus-per-pilot", "--cpus-per-pilot", "--mem-per-pilot")  # of earlier releases
+
+
+def _gone(_: click.Context, parameter: click.Parameter, text: str | None) -> None:
+    if text is not None:
+        raise UsageError(
+            "BFT-1462",
+            f"{parameter.opts[0]} is gone: GPUs are lent with the CPUs and memory that the site "
+            "gives to each.",
+            "Leave it out; --lend gpus lends GPUs alone.",
+        )
+
+
 @verb(
     option("-p, --partition NAME", "Partition of the pilots.  [default: the only one with "
            "preemption]", default=""),
     option("--max-nodes N", "Hold at most this many nodes at once.  [default: 8]",
            click.IntRange(min=1)),
-    option("--gpus-per-pilot K", "Hold parts of nodes with K GPUs each, instead of whole nodes.",
-           click.IntRange(min=1)),
-    option("--cpus-per-pilot C", "The same with C CPUs.  [default: in proportion]",
-           click.IntRange(min=1)),
-    option("--mem-per-pilot MB", "The same with so much memory.  [default: in proportion]",
-           click.IntRange(min=1), name="memory_mb"),
+    option("--lend WHAT", "What pilots hold: GPUs of nodes that jobs share and other nodes as a "
+           "whole (auto), whole nodes (nodes), or GPUs alone (gpus).",
+           click.Choice(["auto", "nodes", "gpus"]), "auto"),
+    *(option(f"{name} N", hidden=True, expose_value=False, callback=_gone) for name in _GONE),
     option("-t, --time LIMIT", "Longest time limit of a pilot, as for sbatch.  [default: 4:00:00]",
            name="time_limit_s", callback=_time_limit_s),
     option("-A, --account NAME", "Account of the pilots.", default=""),
@@ -172,19 +183,15 @@ def _checked_preamble(path: str | None) -> str:
 
 
 def _wish(given: Mapping[str, Any], *, as_job: bool) -> Wish:
-    from bftrainer.model.cluster import NodeLeft  # noqa: PLC0415
+    from bftrainer.model.parts import Lend  # noqa: PLC0415
     from bftrainer.model.site import Wish  # noqa: PLC0415
 
-    cpus, memory_mb, gpus = (
-        given[name] or 0 for name in ("cpus_per_pilot", "memory_mb", "gpus_per_pilot")
-    )
-    share = NodeLeft(cpus=cpus, memory_mb=memory_mb, gpus=gpus)
     passed_on = [names.rpartition("--")[2] for names in _PASSED_ON]
     same = ("partition", "account", "qos", "max_nodes", "time_limit_s", "job_partition")
     return Wish(
         **{name: given[name] for name in (*same, "network", "ports")},
         is_as_job=as_job,
-        share=None if share == NodeLeft(cpus=0) else share,
+        lend=Lend(given["lend"]),
         sbatch_options=(
             *(f"--{name}={given[name]}" for name in passed_on if given[name]),
             *given["further"],

@@ -38,6 +38,7 @@ from bftrainer.fleet.wire.keys import KeyPair
 from bftrainer.journal.journal import Journal
 from bftrainer.model.cluster import Snapshot
 from bftrainer.model.decision import DecisionInput
+from bftrainer.model.parts import as_lent
 from bftrainer.site.policy.calendar import next_blackout
 from bftrainer.site.policy.model import settings_of
 
@@ -75,7 +76,7 @@ class Incarnation:
             ground.system,
             Awakenings(AWAKE, ground.clock),
             ground.clock,
-            self.deciding.decider.look_into,
+            self._look_into,
         )
         self.poller = Poller(
             ground.system,
@@ -202,6 +203,11 @@ class Incarnation:
         if snapshot is not None:
             self.seen.snapshot = snapshot
             self.deciding.due.for_announced()
+
+    def _look_into(self, snapshot: Snapshot) -> Snapshot:
+        """Show what of the nodes the policy in force lends (in the polling thread)."""
+        lend = self.ground.in_force.settings.lend
+        return self.deciding.decider.look_into(as_lent(snapshot, lend, self.seen.snapshot))
 
     async def poll_once(self, *, wants_cycle: bool) -> None:
         """Poll the batch system and process the snapshot."""

@@ -65,6 +65,7 @@ class NodeTable:
             trainer_id=trainer_id,
             pilot_id=pilot_id,
             usable_until_s=usable_until_s,
+            why_whole=node.why_whole if node.gpus else "",
         )
 
     def _use(self, node: Node, pilot: Pilot | None) -> str:

@@ -66,14 +66,14 @@ def as_lent(snapshot: Snapshot, lend: Lend, before: Snapshot | None = None) -> S
         before: the result for the look before, of which unchanged nodes are used again.
     """
     nodes = snapshot.nodes
-    if nodes is None or lend is Lend.GPUS or not any(node.lends for node in nodes):
+    if nodes is None or not any(_is_changed(node, lend) for node in nodes):
         return snapshot
     known: dict[str, Node] = {}
     if before is not None:
         known = {node.name: node for node in before.nodes or ()}
     lent: list[Node] = []
     for node in nodes:
-        if not node.lends or (lend is Lend.AUTO and node.is_shared):
+        if not _is_changed(node, lend):
             lent.append(node)
             continue
         as_whole = _whole_only(node, lend)
@@ -82,6 +82,13 @@ def as_lent(snapshot: Snapshot, lend: Lend, before: Snapshot | None = None) -> S
             as_whole = known[node.name]
         lent.append(as_whole)
     return replace(snapshot, nodes=tuple(lent))
+
+
+def _is_changed(node: Node, lend: Lend) -> bool:
+    """Return whether less is to be shown of the node than the batch system allows."""
+    if lend is Lend.NODES:  # nothing is left of it, as before there were parts
+        return bool(node.lends) or node.is_shared or node.why_whole != ""
+    return lend is Lend.AUTO and bool(node.lends) and not node.is_shared
 
 
 def _whole_only(node: Node, lend: Lend) -> Node:

@@ -11,7 +11,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bftrainer.model.cluster import NodeLeft
+from bftrainer.model.parts import Lend
 
 
 class Weight(enum.StrEnum):
@@ -126,7 +126,7 @@ class Wish:
     job_partition: str = ""  # of the daemon's own job
     preamble: str = ""  # path of the shell file under which agents run
     is_as_job: bool = False  # the daemon runs in a job of its own
-    share: NodeLeft | None = None  # of a node, for a pilot; 0: in proportion; None: whole nodes
+    lend: Lend = Lend.AUTO  # what pilots hold
     network: str = ""  # that daemon, agents and workers use alone; "": any
     ports: str = ""  # that they listen on alone; "": any
     sbatch_options: tuple[str, ...] = ()  # further ones for pilots, as the batch system takes them
@@ -146,7 +146,7 @@ class OwnSite:
 
     cluster: str
     partition: str
-    n_nodes: int  # slots, where a pilot takes a share of a node
+    n_nodes: int
     n_floor: int = 0  # nodes of the user's own allocation, beside those
     preemption: str  # as the batch system calls it, e.g. REQUEUE
     about_preemption: tuple[str, ...] = ()  # what that means for pilots, a sentence each

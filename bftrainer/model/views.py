@@ -105,6 +105,7 @@ class NodeView:
     pilot_id: str = ""
     usable_until_s: float | None = None
     gpu_use: GpuLoad | None = None  # of the trainer's GPUs there, of late; null: nothing is told
+    why_whole: str = ""  # why its GPUs are not lent one by one; "": they are, or it has none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from bftrainer.batch.process import Completed
 from bftrainer.model.decision import PilotView
 from bftrainer.model.trainer import MeasuredCosts, TrainerRecord, TrainerSpec, TrainerState
-from slurm_plugins import commands, job_requests
+from slurm_plugins import commands, doctor, job_requests, lending
 from slurm_plugins.parse import FIELD, NODE_FIELDS, RECORD
 
 PARTITIONS = ("batch", "bf", "debug")  # of a node: the first two; of one in ten all
@@ -70,6 +70,11 @@ class Printed:
             commands.SDIAG: lambda: f"{head}\tLast cycle: 2000000\n\tLast depth cycle: 100\n",
             commands.CONFIG: lambda: CONFIG,
             commands.VERSION: lambda: "slurm 22.05.8\n",
+            doctor.PARTITION_ARGV: lambda: "".join(
+                f"PartitionName={name} MaxCPUsPerNode=UNLIMITED OverSubscribe=NO\n"
+                for name in PARTITIONS
+            ),
+            lending.NODE_ARGV: lambda: "".join(self._limits()),
         }
         self._answers: dict[tuple[str, ...], str] = {}
 
@@ -199,9 +204,15 @@ class Printed:
             )
             yield row, None
 
-    def _pilot_names(self) -> Iterator[tuple[str, str, str]]:
+    def _limits(self) -> Iterator[str]:
+        for k, name in enumerate(self._names):
+            _, cpus, _, _ = KINDS[k % len(KINDS)]
+            cores = f"CoresPerSocket={cpus} ThreadsPerCore=1 Sockets=1"
+            yield f"NodeName={name} {cores} CPUEfctv={cpus} CPUTot={cpus}\n"
+
+    def _pilot_names(self) -> Iterator[tuple[str, str]]:
         for k in self.held:
-            yield f"{900_000 + k}", f"p{k:06d}", "(null)"
+            yield f"{900_000 + k}", f"p{k:06d}"
 
     def _job(
         self,

@@ -15,7 +15,7 @@ from bftrainer.batch.tail import name_of
 from bftrainer.model.cluster import STAND_IN, Job, JobState
 from bftrainer.model.hostlist import ParseError, expand
 from slurm_plugins.fields import Doubts, NodeLists, ways_of
-from slurm_plugins.gres import gpus_needed
+from slurm_plugins.gres import gpus_needed, type_of
 
 LONGEST_LINE = 1 << 18  # characters; 165,000 for GPUs alone were seen (22.05)
 N_SUBMIT, N_CHANGE = 16, 5  # fields
@@ -58,6 +58,7 @@ def _job(fields: list[str], number: int, cpus_per_node: int) -> Job:
     (at_s, uid, partition, nodes, tasks, cpus_per_task, cpus, minutes) = fields[1:9]
     (features, required, gres, _immediate, begin_s, dependency, priority) = fields[9:]
     doubts, why_later = Doubts(), _why_later(begin_s, at_s, dependency, priority)
+    gpu_type, several = type_of(gres)
     return Job(
         job_id=f"{STAND_IN}{number}",
         user=name_of(_count(uid), uid),
@@ -73,7 +74,8 @@ def _job(fields: list[str], number: int, cpus_per_node: int) -> Job:
         required_nodes=doubts.read("nodes", required, NodeLists().names, ()),
         wants=doubts.read("a constraint", features, ways_of, ()),
         gpus_per_node=doubts.read("GPUs", gres, gpus_needed, 0),
-        unclear=doubts.words(),
+        gpu_type=gpu_type,
+        unclear=" and ".join(filter(None, (doubts.words(), several))),
     )
 
 

@@ -12,13 +12,20 @@ from hypothesis import strategies as st
 
 from bftrainer.batch.process import Completed
 from bftrainer.model.cluster import Snapshot
-from slurm_plugins import commands
+from slurm_plugins import commands, doctor, lending
 from slurm_plugins.parse import FIELD, RECORD, ControllerClock
 from slurm_plugins.snapshot import SnapshotReader
 from tests.support.examples import examples
 
 NOW_S = int(time.time())
 NODES = ("n1", "n2", "n3")
+PARTITIONS = "".join(
+    f"PartitionName={name} MaxCPUsPerNode=UNLIMITED OverSubscribe=NO\n" for name in ("batch", "bf")
+)
+LIMITS = "".join(
+    f"NodeName={name} CoresPerSocket=8 CPUTot=8 CPUEfctv=8 Sockets=1 ThreadsPerCore=1\n"
+    for name in NODES
+)
 CONFIG = "SLURM_VERSION = 22.05.8\nSelectType = select/cons_tres\n"
 
 
@@ -40,11 +47,13 @@ class Printed:
             commands.SINFO: self._nodes,
             commands.SQUEUE: self._jobs,
             commands.ASKED: self._asked,
-            commands.names_argv("bft", "bf"): lambda: f"{RECORD}7{FIELD}p000007{FIELD}(null)\n",
+            commands.names_argv("bft", "bf"): lambda: f"{RECORD}7{FIELD}p000007\n",
             commands.RESERVATIONS: lambda: "No reservations in the system\n",
             commands.SDIAG: lambda: "Backfilling stats\n\tLast cycle when: x (17)\n",
             commands.CONFIG: lambda: CONFIG,
             commands.VERSION: lambda: "slurm 22.05.8\n",
+            doctor.PARTITION_ARGV: lambda: PARTITIONS,
+            lending.NODE_ARGV: lambda: LIMITS,
         }
         text = made[tuple(argv)]()
         return Completed(argv=tuple(argv), returncode=0, stdout=text, stderr="", wall_s=0.0)

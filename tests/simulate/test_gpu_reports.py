@@ -68,7 +68,7 @@ def _is_told(text: str) -> None:
     """Check the sentences and the rows."""
     assert "The nodes have 12 GPUs: 8 a100 and 4 v100." in text
     assert "cannot use the leftover" in text
-    assert "slot_gpus" in text
+    assert "'lend: auto'" in text
     rows = [line.split() for line in text.splitlines() if line.startswith("gpu ")]
     assert ["gpu", "a100", "2", "8", "144", "36"] in rows
     assert ["gpu", "v100", "2", "4", "96", "0"] in rows

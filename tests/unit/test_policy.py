@@ -28,6 +28,7 @@ from bftrainer.site.policy import (
 from bftrainer.site.policy.document import MAX_BYTES, MAX_PROBLEMS, read_document
 from bftrainer.site.policy.model import SiteObjective
 from bftrainer.site.policy.render import (
+    NEW,
     json_schema,
     render_markdown,
     render_yaml,
@@ -339,13 +340,13 @@ def test_generated_files_are_current(relative: str, render: Callable[[], str]) -
 def test_the_default_file_says_what_the_model_says(tmp_path: Path) -> None:
     write(tmp_path)
     path = tmp_path / "packaging" / "policy.yaml"
-    assert load_policy(path) == SitePolicy()
+    assert load_policy(path) == SitePolicy.model_validate(NEW)
     names = [f"#{name}: " for name in SitePolicy.model_fields]
     lines = path.read_text().splitlines()
     active = [line[1:] if line.startswith(tuple(names)) else line for line in lines]
     path.write_text("\n".join(active))
     loaded = load_policy_file(path)
-    assert loaded.policy == SitePolicy()
+    assert loaded.policy == SitePolicy.model_validate(NEW)
     assert "default" not in loaded.origins.values()
 
 

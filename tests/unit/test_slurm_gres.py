@@ -12,8 +12,9 @@ from bftrainer.decide.feasible import Feasibility
 from bftrainer.decide.queue.models import PrintedQueue
 from bftrainer.model.census import census_of
 from bftrainer.model.cluster import Job, JobState, Node, NodeLeft, NodeState
-from slurm_plugins import job_requests, parse, slots
-from slurm_plugins.gres import GpusUntold
+from bftrainer.model.hostlist import ParseError
+from slurm_plugins import job_requests, parse
+from slurm_plugins.gres import SEVERAL_TYPES, GpusUntold, gpus_by_type
 from slurm_plugins.hook.lines import announcement
 from tests.support.snapshots import T0, snapshot
 from tests.unit.test_slurm_hook import submit
@@ -83,12 +84,28 @@ def test_a_node_whose_gpus_cannot_be_read_is_not_lent() -> None:
     assert (plain.node.gpus, plain.node.left is not None) == (4, True)
 
 
-def test_slots_are_offered_for_the_gpus_that_are_left() -> None:
-    node = seen("gpu:4(S:0-3),shard:16(S:0-3)", "gpu:(null):1(IDX:0),shard:3(-/4,3/4,0/4,0/4)")
-    offered = slots.split_nodes([node], NodeLeft(cpus=2, gpus=1), ())
-    states = [slot.state for slot in offered]
-    assert states.count(NodeState.IDLE) == 2
-    assert states.count(NodeState.ALLOCATED) == 2
+@pytest.mark.parametrize(("gres", "gres_used", "counts", "node_type"), OF_NODES)
+def test_gpus_by_type_agree_with_those_in_all(
+    gres: str, gres_used: str, counts: str, node_type: str
+) -> None:
+    n_all, n_used, n_left = counts.split()
+    if n_used == "?":
+        with pytest.raises(ParseError):
+            gpus_by_type(gres, gres_used)
+        return
+    typed = gpus_by_type(gres, gres_used)
+    assert sum(gpus.count for gpus in typed) == int(n_all), node_type
+    n_free = sum(gpus.free for gpus in typed)
+    assert n_free == int(n_left) or (len(typed) > 1 and n_free < int(n_left))
+
+
+def test_parts_in_use_of_untold_types_count_against_each_type() -> None:
+    gres, none = "gpu:a100:2,gpu:v100:2,shard:16", "gpu:a100:0,gpu:v100:1"
+    typed = gpus_by_type(gres, f"{none},shard:(null):1(1/4,0/4,0/4,0/4)")
+    assert [(gpus.gpu_type, gpus.free) for gpus in typed] == [("a100", 1), ("v100", 0)]
+    told = f"{none},shard:a100:1(1/4,0/4),shard:v100:0(0/4,0/4)"
+    typed = gpus_by_type("gpu:a100:2,gpu:v100:2,shard:a100:8,shard:v100:8", told)
+    assert [(gpus.gpu_type, gpus.free) for gpus in typed] == [("a100", 1), ("v100", 1)]
 
 
 def test_what_slurm_does_not_tell_is_in_the_log_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -145,13 +162,41 @@ def test_gpus_of_a_job(
     unclear: str,
 ) -> None:
     on_each, in_all = map(int, counts.split())
-    assert (squeue(per_node).gpus_per_node, squeue(per_node).unclear) == (on_each, "")
+    named = squeue(per_node)
+    assert named.gpus_per_node == on_each
+    assert named.unclear == (SEVERAL_TYPES if per_node.count("100:") > 1 else "")
     request = asked(per_job, per_socket, per_task, n_tasks)
     assert (request["gpus"], request["unclear"]) == (in_all, unclear)
     told = announcement(submit(gres="" if per_node == "N/A" else per_node), 1)
     assert told is not None
     assert told.job is not None
     assert told.job.gpus_per_node == on_each
+
+
+@pytest.mark.parametrize(
+    ("per_node", "per_job", "per_task", "gpu_type", "unclear"),
+    [
+        ("gres/gpu:2", "N/A", "N/A", "", ""),
+        ("gres:gpu:a100", "N/A", "N/A", "a100", ""),
+        ("gpu:1g.10gb:2", "N/A", "N/A", "1g.10gb", ""),
+        ("N/A", "gres:gpu:a100:4", "N/A", "a100", ""),
+        ("N/A", "N/A", "cpu=2,gres/gpu=1,gres/gpu:gtx=1", "gtx", ""),
+        ("gres:gpu:a100:1", "gres:gpu:a100:4", "N/A", "a100", ""),
+        ("gres:gpu:a100:1", "gres:gpu:v100:4", "N/A", "", SEVERAL_TYPES),
+        ("gres:gpu:a100:1,gres:gpu:v100:1", "N/A", "N/A", "", SEVERAL_TYPES),
+        ("N/A", "gpu:a100:1,gpu:v100:1", "N/A", "", SEVERAL_TYPES),
+        ("gres:shard:a100:1", "N/A", "N/A", "", ""),
+        ("gres/gpu:a:b:c", "N/A", "N/A", "", "GPUs we cannot read"),
+    ],
+)
+def test_the_type_of_gpus_that_a_job_must_have(
+    per_node: str, per_job: str, per_task: str, gpu_type: str, unclear: str
+) -> None:
+    known = job_requests.AskedFor()
+    job = squeue(per_node)
+    known.learn([job], {"777": asked(per_job, "N/A", per_task, "1")})
+    [completed] = known.complete((job,), None)
+    assert (completed.gpu_type, completed.unclear) == (gpu_type, unclear)
 
 
 def test_a_job_whose_gpus_cannot_be_read_says_so() -> None:

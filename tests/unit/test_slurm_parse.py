@@ -85,7 +85,7 @@ class TestRecorded:
 
     def test_pilots(self, version: str) -> None:
         names = parse.pilot_names(recorded(version, "busy.names"))
-        assert {job_id: name[:7] for job_id, (name, _) in names.items()} == {
+        assert {job_id: name[:7] for job_id, name in names.items()} == {
             "9": "p000002",
             "10": "p000003",
         }

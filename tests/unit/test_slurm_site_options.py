@@ -44,7 +44,7 @@ def test_what_the_site_says_is_an_option_of_every_pilot() -> None:
     ("words", "why"),
     [
         (["--partition=x"], "decides about --partition of its pilots; use --partition of up"),
-        (["--gres=gpu:1"], "slot_gpus"),
+        (["--gres=gpu:1"], "use --lend of up, lend of the policy"),
         (["--job=x"], "--job-name"),  # sbatch completes it
         (["--no"], "--no-requeue"),
         (["--array=0-9"], "--array"),
@@ -64,10 +64,13 @@ def test_what_pilots_rely_on_is_refused(words: list[str], why: str) -> None:
         adapter.create({"sbatch_options": words})
 
 
-def test_a_comment_is_the_slot_where_pilots_take_parts_of_nodes() -> None:
-    checked(PASSED)
-    with pytest.raises(OptionError, match="--comment"):
-        adapter.create({"sbatch_options": list(PASSED), "slot_cpus": 2})
+@pytest.mark.parametrize("name", ["slot_gpus", "slot_cpus", "slot_memory_mb"])
+def test_options_of_fixed_shares_name_the_key_that_takes_their_place(name: str) -> None:
+    with pytest.raises(OptionError, match="BFT-1461") as caught:
+        adapter.create({"sbatch_options": list(PASSED), name: 1})
+    [problem] = caught.value.problems
+    assert problem.path == (name,)
+    assert "lend: auto" in problem.next_step
 
 
 def test_lsf_has_no_such_option_and_names_those_it_has() -> None:

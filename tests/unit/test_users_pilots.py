@@ -219,9 +219,7 @@ def test_a_daemon_without_helper_or_with_too_many_rights_is_refused(
     check_run_as(policy, ready, is_own=False)
 
 
-@pytest.mark.parametrize(
-    "option", [{"slot_gpus": 1}, {"floor_job": "7"}, {"preamble": "/x"}, {"is_own": True}]
-)
-def test_pilots_of_users_take_whole_nodes(option: dict[str, object]) -> None:
-    with pytest.raises(BftError, match="BFT-1522: pilots of users take whole nodes"):
+@pytest.mark.parametrize("option", [{"floor_job": "7"}, {"preamble": "/x"}, {"is_own": True}])
+def test_pilots_of_several_users_have_nothing_that_is_of_one(option: dict[str, object]) -> None:
+    with pytest.raises(BftError, match="BFT-1522: pilots of several users run as the site"):
         slurm.create({"submit_helper": "/run/s", **option})

@@ -28,10 +28,9 @@ WORDS = (
     "nodes of which jobs use a part."
 )
 ADVICE = (
-    "Lending whole nodes, as bftrainer does unless told otherwise, cannot use the leftover. The "
-    "options slot_cpus, slot_memory_mb and slot_gpus of the batch system lend single GPUs "
-    "(docs/howto/slurm-site.md); that takes processors and memory of the node, too, and whether "
-    "jobs leave them is not counted here."
+    "Lending whole nodes alone cannot use the leftover. 'lend: auto' in the policy lends single "
+    "GPUs (docs/howto/slurm-site.md); that takes processors and memory of the node, too, and "
+    "whether jobs leave them is not counted here."
 )
 
 

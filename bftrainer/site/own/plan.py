@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from bftrainer.model.errors import UsageError
+from bftrainer.model.parts import Lend
 from bftrainer.model.plugins import load_plugin
 from bftrainer.model.site import DaemonJob, NodeLimit, OwnSite, Wish
 
@@ -23,6 +24,11 @@ DEFAULT_TIME_LIMIT_S = 4 * 3600.0
 SHORTEST_TIME_LIMIT_S = 120.0
 POLL_INTERVAL_S = 15.0
 REQUESTS_PER_MINUTE = 12
+_LENDS = {
+    Lend.AUTO: "GPUs of nodes that jobs share, whole nodes elsewhere; change it with --lend",
+    Lend.NODES: "--lend",
+    Lend.GPUS: "--lend",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +61,7 @@ def settings_for(site: OwnSite, wish: Wish) -> tuple[Chosen, ...]:
             why=f"{mode}: the batch system takes nodes for other users",
         ),
         Chosen(name="reserve_nodes_per_type", value=0, why="for the same reason"),
+        Chosen(name="lend", value=wish.lend.value, why=_LENDS[wish.lend]),
         Chosen(
             name="poll_interval_s",
             value=POLL_INTERVAL_S,
@@ -68,7 +75,7 @@ def settings_for(site: OwnSite, wish: Wish) -> tuple[Chosen, ...]:
                 **_grace(site),
                 **({"preamble": wish.preamble} if wish.preamble else {}),
             },
-            why=f"{site.n_nodes} {'parts of ' if wish.share else ''}nodes are in {site.partition}"
+            why=f"{site.n_nodes} nodes are in {site.partition}"
             + (f"; {site.grace_s:g} s of GraceTime are used to leave" if _grace(site) else ""),
         ),
         *_networks(wish),

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
 from bftrainer.batch.addresses import check_network
 from bftrainer.elastic.ports import check_ports
+from bftrainer.model.parts import Lend
 from bftrainer.site.policy.calendar import check_window, check_zone
 from milp.problem import Objective
 
@@ -305,6 +306,13 @@ _NodeType = Annotated[str, Field(min_length=1, max_length=255)]
 class NodeSettings(SettingsGroup):
     """Idle nodes that may be borrowed."""
 
+    lend: Lend = _nodes(
+        Lend.NODES,
+        "",
+        "What is lent: GPUs one by one where ordinary jobs share a node, and other nodes as a "
+        "whole (auto); whole nodes alone (nodes); or GPUs alone (gpus, docs/howto/slurm-site.md).",
+        strict=False,
+    )
     reserve_nodes_per_type: int = _nodes(
         1,
         "nodes",

@@ -17,6 +17,7 @@ from pydantic_core import ErrorDetails
 
 from bftrainer.batch.batch_system import OptionError, load_batch_system
 from bftrainer.model.errors import UsageError
+from bftrainer.model.parts import Lend
 from bftrainer.site.policy.document import Document, PolicyErrors, YamlNode, nearest, read_document
 from bftrainer.site.policy.files import policy_files, read_text, with_files
 from bftrainer.site.policy.model import REMOVED, SitePolicy, conflicts, policy_hash
@@ -176,6 +177,9 @@ def _validated(
         values |= {"policy_options": options} if "policy_options" in values else {}
     if batch_system and "batch_options" in found.keys() - wrong:
         _check_options(found["batch_options"], batch_system, batch_options)
+    if batch_system and "lend" in found.keys() - wrong:
+        options = {**(values.get("batch_options") or {}), **batch_options}
+        _check_lend(found["lend"], batch_system, options)
     return values
 
 
@@ -206,6 +210,21 @@ def _check_options(one: _Set, batch_system: str, first: Mapping[str, Any]) -> No
         load_batch_system(batch_system, {**(one.node.value or {}), **first}).close()
     except OptionError as errors:
         _complain_of(errors, one, first)
+
+
+def _check_lend(one: _Set, batch_system: str, options: Mapping[str, Any]) -> None:
+    """Complain where nothing would be lent."""
+    if one.node.value != Lend.GPUS.value:
+        return
+    try:
+        system = load_batch_system(batch_system, options)
+    except OptionError:  # said already
+        return
+    system.close()
+    if system.lends_parts:
+        return
+    cause = f"'lend: gpus' lends nothing: pilots of {batch_system} have whole nodes."
+    one.complain("BFT-1465", cause, "Write 'lend: auto', which lends whole nodes there.")
 
 
 def _checked_options(values: Mapping[str, Any], found: Mapping[str, _Set]) -> dict[str, Any]:

@@ -108,10 +108,13 @@ _HEAD = """\
 # Policy of bftrainer: what the administrator decides.
 #
 # Every setting stands here with its default; remove the '#' in front of one to change
-# it. A file that sets nothing is valid. After a change, before a reload:
+# it. One without '#' is set as new sites have it. A file that sets nothing is valid.
+# After a change, before a reload:
 #
 #     bftrainer policy check FILE
 """
+# What new sites set, whose default is what earlier releases did.
+NEW = {"lend": "auto"}
 _DOCS = re.compile(r"docs/([a-z/-]+)\.md")
 INTRODUCTION = """\
 YAML, `bftrainer daemon --policy FILE`. Every setting has a default; a file that sets nothing is
@@ -141,7 +144,8 @@ def render_yaml() -> str:
             parts.append(f"\n# ---- {heading} {'-' * (70 - len(heading))}\n")
         lines = textwrap.wrap(about(name), width=86, break_on_hyphens=False)
         parts.append("\n" + "".join(f"# {line}\n" for line in lines))
-        parts.append(f"#{name}: {yaml_value(SitePolicy.model_fields[name].get_default())}\n")
+        default = yaml_value(SitePolicy.model_fields[name].get_default())
+        parts.append(f"{name}: {NEW[name]}\n" if name in NEW else f"#{name}: {default}\n")
     return "".join(parts)
 
 

@@ -79,10 +79,12 @@ _SBATCH = re.compile(
     r"--parsable|--job-name=p[0-9]{6,15}(?:\.[0-9a-f]{8})?|--nodes=1|--exclusive|--mem=0"
     r"|--nodelist=[A-Za-z0-9][A-Za-z0-9._-]{0,254}|--time=[0-9]{1,6}|--deadline=now\+[0-9]{1,9}"
     r"|--no-requeue|--export=ALL|--chdir=/|--input=/dev/null|--open-mode=append|--propagate=NONE"
-    r"|--gres=gpu:[0-9]{1,4}"
+    r"|--gres=gpu(?::[A-Za-z0-9][A-Za-z0-9._+-]{0,63})?:[0-9]{1,4}"
+    r"|--ntasks=1|--cpus-per-task=[0-9]{1,5}|--mem=[0-9]{1,9}M"
+    r"|--gres-flags=disable-binding"
     rf"|--partition={_NAME}|--account={_NAME}|--qos={_NAME}"
 )
-_MUST = ("--nodes=1", "--exclusive", "--no-requeue", "--propagate=NONE")
+_MUST = ("--nodes=1", "--no-requeue", "--propagate=NONE")
 _SUBMITTED = re.compile(rb"[0-9]{1,10}(;[^\s]*)?\r?\n")  # what sbatch says, at once or at its end
 _LISTED = "%i %u %P %40j"  # names are cut: those of pilots are shorter
 _SCANCEL = {"ask": ("-b", "-s", "TERM"), "end": (), "force": ("-f",)}
@@ -246,6 +248,9 @@ def _submission(given: Mapping[str, Any], options: AbstractSet[str]) -> Request:
         raise ValueError("an option is given twice")
     if lacking := set(_MUST) - set(request.options):
         raise ValueError(f"{min(lacking)} is missing")
+    is_part = {"--ntasks", "--cpus-per-task", "--gres"} <= set(names)
+    if is_part == ("--exclusive" in names):
+        raise ValueError("neither a whole node nor GPUs with their CPUs")
     jobs = [word[11:] for word in request.options if word.startswith("--job-name=")]
     if [job.partition(".")[0] for job in jobs] != [request.pilot]:
         raise ValueError("the job's name is not the pilot's")

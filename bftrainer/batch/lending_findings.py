@@ -1,0 +1,95 @@
+"""Finds what the policy's ``lend`` leaves idle, and where it lends nothing. Pure.
+
+Called by ``bftrainer doctor`` with the nodes as the batch system shows them, before the policy
+hides what it does not lend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from bftrainer.model.cluster import Node
+from bftrainer.model.parts import NOT_SHARED, Lend
+from bftrainer.model.site import Finding, Weight
+
+GUIDE = "bftrainer help slurm-site"
+RELOAD = "bftrainer policy check FILE, then bftrainer policy reload"
+
+
+def findings(nodes: Iterable[Node], lend: Lend) -> tuple[Finding, ...]:
+    """Return what could be lent and is not, by the reason.
+
+    Args:
+        nodes: of the snapshot, not as the policy lends them.
+        lend: the policy's.
+    """
+    with_gpus = [node for node in nodes if node.gpus]
+    if not with_gpus:
+        return (_nothing_lent(()),) if lend is Lend.GPUS else ()
+    if lend is Lend.NODES:
+        shared = [node for node in with_gpus if node.lends and node.is_shared]
+        return (_hidden(shared),) if shared else ()
+    if lend is Lend.GPUS and not any(node.lends for node in with_gpus):
+        return (_nothing_lent(with_gpus),)
+    return tuple(
+        _as_a_whole(reason, names, lend) for reason, names in whole_nodes(with_gpus, lend).items()
+    )
+
+
+def whole_nodes(nodes: Iterable[Node], lend: Lend) -> dict[str, list[str]]:
+    """Return the nodes whose GPUs are not lent one by one although they should be, by reason."""
+    names_of: dict[str, list[str]] = {}
+    for node in nodes:
+        if node.why_whole not in ("", NOT_SHARED) and (node.is_shared or lend is Lend.GPUS):
+            names_of.setdefault(node.why_whole, []).append(node.name)
+    return names_of
+
+
+def _hidden(shared: Sequence[Node]) -> Finding:
+    n_gpus = sum(node.gpus for node in shared)
+    return Finding(
+        code="BFT-2120",
+        weight=Weight.LOSS,
+        setting="lend: nodes",
+        cost=f"Ordinary jobs share {_counted([node.name for node in shared])} with {n_gpus} GPUs: "
+        "while a job uses one GPU of a node, its other GPUs are not lent. 'bftrainer whatif' says "
+        "what they are worth.",
+        remedy="lend: auto",
+        command=RELOAD,
+    )
+
+
+def _as_a_whole(reason: str, names: Sequence[str], lend: Lend) -> Finding:
+    what = "not lent" if lend is Lend.GPUS else "lent as a whole"
+    return Finding(
+        code="BFT-2121",
+        weight=Weight.LOSS,
+        setting=f"lend: {lend}",
+        cost=f"{_counted(names).capitalize()} {_be(names)} {what}. {reason}",
+        remedy="the setting that the reason names, or nothing: idle nodes are lent all the same"
+        if lend is Lend.AUTO
+        else "lend: auto, or the setting that the reason names",
+        command=GUIDE,
+    )
+
+
+def _nothing_lent(nodes: Sequence[Node]) -> Finding:
+    reasons = list(dict.fromkeys(node.why_whole for node in nodes if node.why_whole))
+    return Finding(
+        code="BFT-2122",
+        weight=Weight.STOP,
+        setting="lend: gpus",
+        cost=" ".join(("No node lends GPUs one by one, so nothing is lent.", *reasons[:3])),
+        remedy="lend: auto",
+        command=RELOAD,
+    )
+
+
+def _counted(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return f"node {names[0]}"
+    return f"{len(names)} nodes ({names[0]} and others)"
+
+
+def _be(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
