@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from bftrainer.model.cluster import Job, JobState, NodeState, Snapshot
+from bftrainer.model.cluster import Job, JobState, Node, NodeState, Snapshot
 
 # A poll that begins this long after an announcement almost always shows the job (Slurm 22.05:
 # 75 of 75 squeue calls begun at once did) ...
@@ -177,12 +177,18 @@ def _without(end: _Ended, snapshot: Snapshot, jobs: list[Job]) -> tuple[Snapshot
     running = [job for job in others if job.state is JobState.RUNNING]
     in_use = {name for job in running for name in job.nodes}
     nodes = tuple(
-        replace(node, state=NodeState.IDLE, left=None)
+        _emptied(node)
         if node.name in end.nodes - in_use and node.state is NodeState.ALLOCATED
         else node
         for node in snapshot.nodes or ()
     )
     return replace(snapshot, nodes=nodes), others
+
+
+def _emptied(node: Node) -> Node:
+    """Return a node without its last job."""
+    lends = tuple([replace(lent, n_free=lent.n_gpus) for lent in node.lends])
+    return replace(node, state=NodeState.IDLE, left=None, lends=lends)
 
 
 def _is_that(job: Job, end: _Ended) -> bool:

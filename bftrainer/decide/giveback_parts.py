@@ -160,7 +160,9 @@ class _Judge:
         queue = self.draft.queue
         why, request = why_it_waits(job, queue.now_s), None
         if not why:
-            request = queue.requests.of(job)
+            # Of an announced job all that is known is its GPUs; the look that shows it tells more.
+            asked = replace(job, can_share=True) if job.is_announced else job
+            request = queue.requests.of(asked)
             why = request.why_not or self.refusals.get(job.counts_as, "")
             if why:
                 request = None

@@ -149,6 +149,13 @@ def test_a_job_for_cpus_alone_gets_a_part_for_its_cpus() -> None:
     assert len(_released(draft)["7"]) == 2  # 4 CPUs each
 
 
+def test_an_announced_job_gets_the_gpus_that_it_is_known_to_need() -> None:
+    announced = replace(gpu_job("announced-1", 2), can_share=False, cpus_per_node=0, memory_mb=0)
+    names = ["n1/0", "n1/1", "n1/2", "n1/3"]
+    draft = _given_back([gpu_host("n1", ours=4)], [announced], *names)
+    assert _released(draft) == {"announced-1": {"n1/0", "n1/1"}}
+
+
 # ---- from decision to decision ------------------------------------------------------------
 
 
