@@ -33,6 +33,7 @@ class PilotTraffic:
         plane: ControlPlane,
         agent_address: str,
         on_ended: Callable[[str], None],
+        poll_soon: Callable[[], object],
     ) -> None:
         """Wire the requests and ends of pilots.
 
@@ -43,6 +44,7 @@ class PilotTraffic:
             plane: its agents and trainers.
             agent_address: of the data plane of agents; "": each finds its own.
             on_ended: hears of a pilot that is no more, or was not obtained.
+            poll_soon: calls for a look that shows a change of this moment.
         """
         self._journal, self._plane, self._on_ended = journal, plane, on_ended
         self.pilots, self._strays = pilots, strays
@@ -50,7 +52,7 @@ class PilotTraffic:
         self.refusals = PilotRefusals()
         self.refusals.as_submitter = pilots.as_submitter
         self.refusals.follow(pilots, plane.trainers.records)
-        self.ends = PilotEnds(pilots, plane, self._background)
+        self.ends = PilotEnds(pilots, plane, self._background, poll_soon)
         self._claiming = Claiming(
             pilots=pilots,
             agents=plane.agents,
