@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer.lab.demo.sidecar import DaemonProcess
+from bftrainer.model.views import PollingView
 from milp.problem import Curve
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.daemon_scripts import light_spec
@@ -36,10 +37,14 @@ def of_daemon(daemon: DaemonProcess) -> tuple[int, int]:
     return view.nodes_held, view.nodes_requested
 
 
+def polling(daemon: DaemonProcess) -> PollingView:
+    view = daemon.client.status().polling
+    assert view is not None
+    return view
+
+
 def looks(daemon: DaemonProcess) -> int:
-    polling = daemon.client.status().polling
-    assert polling is not None
-    return polling.looks
+    return polling(daemon).looks
 
 
 @contextmanager
@@ -100,7 +105,9 @@ def test_a_drain_with_pending_pilots_ends_with_the_next_looks(
             return next((daemon for daemon in daemons if of_daemon(daemon) == (0, N)), None)
 
         loser = wait_for(waits, interval_s=0.02, what="all pilots of one of them wait")
-        before = looks(loser)
+        before = polling(loser)
         loser.client.drain(2.0)
         wait_for(lambda: of_daemon(loser) == (0, 0), what="nothing is asked for")
-        assert looks(loser) <= before + 2, "the one after the cancel, and one under way"
+        now = polling(loser)
+        assert now.looks <= before.looks + 2, "the one after the cancel, and one under way"
+        assert now.called_looks > before.called_looks, "a regular one would be late"
