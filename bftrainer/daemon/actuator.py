@@ -103,6 +103,7 @@ class Actuator:
             plane=self.plane,
             agent_address=options.agent_address,
             on_ended=self._pilot_ended,
+            poll_soon=hooks.poll_soon,
         )
         self.plane.trainers.on_ended = Notifier(lambda: is_on_disk(journal)).ended
         self.draining = Draining(

@@ -216,8 +216,13 @@ class Incarnation:
         snapshot = traffic.recognised(poll.snapshot)
         self.seen.snapshot = self.lookout.completed(snapshot, poll, self.seen.snapshot)
         is_unshown, owes_node = self.lookout.is_unshown, self.harm.owes_node
-        self.poller.saw(snapshot, is_unshown=is_unshown, owes_node=owes_node)
         traffic.observe(snapshot, poll.began_s)
+        self.poller.saw(
+            snapshot,
+            is_unshown=is_unshown,
+            owes_node=owes_node,
+            awaits_end=traffic.pilots.awaits_end,
+        )
         # Before the next decision, which measures what ordinary jobs noticed.
         tellers = (self.chronicle.accountant.heard, self.harm.ended)
         await traffic.explain(self.lookout.thread, tellers, self.harm.ended)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
+from typing import Final
 
 from bftrainer.batch.batch_system import PilotObservation
 from bftrainer.fleet.background import Background
 from bftrainer.fleet.control_plane import ControlPlane
 from bftrainer.fleet.pilots.pilots import PilotBook
 from bftrainer.fleet.pilots.refusals import PilotRefusals
-from bftrainer.fleet.pilots.requests import Claiming
+from bftrainer.fleet.pilots.requests import Claiming, WantedPilot
 from bftrainer.fleet.pilots.strays import StrayPilots
 from bftrainer.fleet.release import PilotEnds
 from bftrainer.journal.journal import Journal
@@ -18,6 +20,7 @@ from bftrainer.journal.projection import PilotRecord
 from bftrainer.model.cluster import Snapshot
 from bftrainer.model.decision import Plan
 
+STARTS_S: Final = 6.0  # a pilot that starts at once has connected long before
 Teller = Callable[[str, PilotObservation], None]
 
 
@@ -33,6 +36,7 @@ class PilotTraffic:
         plane: ControlPlane,
         agent_address: str,
         on_ended: Callable[[str], None],
+        poll_soon: Callable[[], object],
     ) -> None:
         """Wire the requests and ends of pilots.
 
@@ -43,14 +47,16 @@ class PilotTraffic:
             plane: its agents and trainers.
             agent_address: of the data plane of agents; "": each finds its own.
             on_ended: hears of a pilot that is no more, or was not obtained.
+            poll_soon: calls for a look that shows a change of this moment.
         """
         self._journal, self._plane, self._on_ended = journal, plane, on_ended
+        self._poll_soon = poll_soon
         self.pilots, self._strays = pilots, strays
         self._background = Background()
         self.refusals = PilotRefusals()
         self.refusals.as_submitter = pilots.as_submitter
         self.refusals.follow(pilots, plane.trainers.records)
-        self.ends = PilotEnds(pilots, plane, self._background)
+        self.ends = PilotEnds(pilots, plane, self._background, poll_soon)
         self._claiming = Claiming(
             pilots=pilots,
             agents=plane.agents,
@@ -91,6 +97,14 @@ class PilotTraffic:
             pilot_ids = self._journal.next_pilot_ids(len(plan.claims), above=self._strays.greatest)
             requests = self._claiming.open(plan, pilot_ids, self._plane.trainers.records)
             self._background.run(self._claiming.ask(requests))
+            self._background.run(self._look_for(requests))
+
+    async def _look_for(self, requests: Sequence[WantedPilot]) -> None:
+        """Have a look show who has the nodes of pilots that have not started: nobody tells."""
+        await asyncio.sleep(STARTS_S)
+        pilots = [request.pilot for request in requests]
+        if any(p.came_s is None and p.record.state.is_active and not p.is_leaving for p in pilots):
+            self._poll_soon()
 
     def close(self) -> None:
         """Wait for the cancels and requests under way."""

@@ -88,6 +88,7 @@ class Poller:
         self._cycle_asked_s = -math.inf
         self._completing: dict[str, int] = {}  # node -> consecutive snapshots
         self._owing = 0  # consecutive snapshots in which a job lacked a node that we released
+        self._ending = 0  # consecutive snapshots after which a cancelled pilot was still there
         self._announcer: Announcer | None = None
         self._was_answered = True  # the last poll
         self._can_be_told, self._why_not_told = True, ""
@@ -123,7 +124,14 @@ class Poller:
         """Call for a poll that shows a change of this moment."""
         self.call(CHANGED_S)
 
-    def saw(self, snapshot: Snapshot, *, is_unshown: bool, owes_node: bool = False) -> None:
+    def saw(
+        self,
+        snapshot: Snapshot,
+        *,
+        is_unshown: bool,
+        owes_node: bool = False,
+        awaits_end: bool = False,
+    ) -> None:
         """Call for further polls where a snapshot soon shows more, if only notices call for any.
 
         Args:
@@ -131,6 +139,8 @@ class Poller:
             is_unshown: an announced job is not in it yet.
             owes_node: a node was released for a job that is not on it yet: a short one would
                 come and go between two regular polls, and nobody would know how long it waited.
+            awaits_end: a pilot that had not started was cancelled and is still in the queue, or
+                may appear there: the cancel may have failed, and is repeated after a look.
         """
         self._was_answered = not (snapshot.nodes is None and snapshot.jobs is None)
         if not self.has_hook:
@@ -143,7 +153,10 @@ class Poller:
         self._owing += 1
         if not owes_node:
             self._owing = 0
-        for times in (min(self._completing.values(), default=0), self._owing):
+        self._ending += 1
+        if not awaits_end:
+            self._ending = 0
+        for times in (min(self._completing.values(), default=0), self._owing, self._ending):
             if 0 < times <= len(AGAIN_S):
                 self.call(AGAIN_S[times - 1])
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from bftrainer.decide import eligible
+from bftrainer.decide import borrowers, eligible
 from bftrainer.decide.constraints import swaps
 from bftrainer.decide.cycles import are_told, have_passed
 from bftrainer.decide.draft import Draft
@@ -47,7 +47,7 @@ def claim_nodes(draft: Draft) -> Draft:
     given_away = list(_swapped(draft))
     releases = [*given_away, *_unwanted(draft, unused), *_due(draft)]
     memory = replace(draft.memory, assignment=draft.assignment, unused_since=unused)
-    draft = replace(draft, claims=tuple(_claims(draft)))
+    draft = replace(draft, claims=borrowers.in_turn(tuple(_claims(draft)), draft))
     if given_away or memory.swaps:
         begun = {release.node: draft.swaps[release.node] for release in given_away}
         memory = replace(memory, swaps=swaps.noted(memory, draft.pool, begun, given.now_s))

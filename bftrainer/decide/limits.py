@@ -14,6 +14,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from bftrainer.decide import giveback_parts
+from bftrainer.decide.borrowers import reserve_taken
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.end_cost import leave_to_jobs
 from bftrainer.decide.pool import build_pool, gap_end, wake_at_s
@@ -156,11 +157,13 @@ def _releases(draft: Draft) -> Iterator[Release]:
     """Release what the reserve lacks beyond the nodes already coming back.
 
     Nodes on which jobs are about to start (perhaps just announced) do not count for the reserve.
+    Those that another daemon took of it do: it gives them back, too, and would take more.
     """
     memory, settings = draft.memory, draft.given.settings
     size = settings.reserve_nodes_per_type + settings.reserve_extra_nodes
     node_by_name = draft.census.by_name
     reserved = Counter([node_by_name[name].node_type for name in draft.pool.reserve])
+    reserved += reserve_taken(memory, draft.census)
     our_nodes: dict[str, list[PoolNode]] = {}  # by type
     for node in draft.pool.nodes:
         of_type = our_nodes.setdefault(node.node_type, [])

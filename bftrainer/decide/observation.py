@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from bftrainer.decide import (
+    borrowers,
     claims,
     cycles,
     end_cost,
@@ -33,7 +34,8 @@ from bftrainer.model.decision import DecisionInput, Event, Memory, Situation
 
 def observe(given: DecisionInput, census: NodeCensus) -> Memory:
     """Update the memory with the input; each estimator keeps what no single snapshot shows."""
-    memory = given.memory
+    # Reserve that other daemons took, by what was idle before
+    memory = borrowers.observe(given.memory, given, census)
     if given.is_new_snapshot:
         n_confirming = given.settings.idle_confirmations
         memory = replace(memory, idle_seen=observe_idle(memory.idle_seen, census, n_confirming))

@@ -20,6 +20,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
+from bftrainer.decide import borrowers
 from bftrainer.model.census import FREE_STATES, LOST_STATES, NodeCensus, once_per_look
 from bftrainer.model.cluster import PART_MARK, JobState, Node, NodeState, node_of
 from bftrainer.model.decision import DecisionInput, Memory, PilotView, Pool, PoolNode, Settings
@@ -31,6 +32,7 @@ from bftrainer.model.queue import GapEnd, Then
 PASS_S: Final = 3.0
 ENOUGH_GAP_S: Final = 3600.0  # an interactive job of an hour fits
 SHORTEST_S: Final = 60.0  # the shortest time limit we request
+NONE_TAKEN: Final[Mapping[str, int]] = {}
 KEPT_FREE: Final = "It is kept free for small and immediate jobs (reserve_nodes_per_type)."
 
 
@@ -108,7 +110,7 @@ def build_pool(
     waits_s = 0.0
     if sooner and census.has_startable_jobs:
         waits_s = settings.cycle_s
-    sorter = _Sorter(census, memory, settings, now_s, now_s + waits_s)
+    sorter = _Sorter(census, memory, settings, now_s, now_s + waits_s, pilots)
     usable, candidates, due = list[PoolNode](), list[PoolNode](), dict[str, str]()
     not_used = dict(_not_free(census.snapshot.nodes or ()))
     for node in census.sets.members(census.sets.named(looked_at)):
@@ -135,7 +137,7 @@ def build_pool(
             usable.append(lent)
             if pilot is None:
                 candidates.append(lent)
-    reserve = in_reserve(candidates, settings, now_s)
+    reserve = in_reserve(candidates, settings, now_s, borrowers.reserve_taken(memory, census))
     pool = Pool(nodes=tuple(usable), not_used=not_used, due=due, starts_s=now_s + waits_s)
     return replace(pool.without(dict.fromkeys(reserve, KEPT_FREE)), reserve=reserve)
 
@@ -155,13 +157,18 @@ def _of_parts(ends: Mapping[str, GapEnd], names: Iterable[str]) -> Mapping[str, 
     return {**ends, **of_parts}
 
 
-def in_reserve(free: Sequence[PoolNode], settings: Settings, now_s: float) -> tuple[str, ...]:
+def in_reserve(
+    free: Sequence[PoolNode],
+    settings: Settings,
+    now_s: float,
+    taken: Mapping[str, int] = NONE_TAKEN,
+) -> tuple[str, ...]:
     """Return which of the free nodes stay in reserve.
 
     Preferred are nodes whose gap has an end, because trainers gain less from them: the shortest
     gap first, as long as an interactive job fits. Then nodes without an end, then gaps too short
     for such a job, longest first. Ties: the last by name. Ends are points in time, so the choice
-    is stable while plans are.
+    is stable while plans are. ``taken``: how many of each type another daemon took of it.
     """
 
     def liked(node: PoolNode) -> tuple[int, float, str]:
@@ -179,8 +186,9 @@ def in_reserve(free: Sequence[PoolNode], settings: Settings, now_s: float) -> tu
     by_type: dict[str, list[PoolNode]] = {}
     for node in free:
         by_type.setdefault(node.node_type, []).append(node)
-    for _, of_type in sorted(by_type.items()):
-        reserve += sorted([node.name for node in heapq.nlargest(count, of_type, key=liked)])
+    for node_type, of_type in sorted(by_type.items()):
+        n_kept = max(0, count - taken.get(node_type, 0))
+        reserve += sorted([node.name for node in heapq.nlargest(n_kept, of_type, key=liked)])
     return tuple(reserve)
 
 
@@ -203,8 +211,15 @@ class _Sorter:
     """Decides for a node until when it may be used, or why not."""
 
     def __init__(
-        self, census: NodeCensus, memory: Memory, settings: Settings, now_s: float, starts_s: float
+        self,
+        census: NodeCensus,
+        memory: Memory,
+        settings: Settings,
+        now_s: float,
+        starts_s: float,
+        pilots: Sequence[PilotView],
     ) -> None:
+        self._waited_for = borrowers.waited_for(census, pilots)
         self._memory, self._settings, self._taken = memory, settings, census.taken
         seen = census.snapshot
         self._now_s, self._starts_s, self._held_off = now_s, starts_s, memory.held_off
@@ -242,6 +257,8 @@ class _Sorter:
             return f"The policy lends GPUs one by one only (lend: gpus). {because}"
         if node.name in self._held_off:
             return "It is left to the queue until a whole scheduler cycle has passed."
+        if borrowers.is_waited_for(node.name, self._waited_for):
+            return borrowers.WAITED_FOR
         until_s = self.until_s(end)
         if end is not None and until_s is not None:
             shortest_s = min(SHORTEST_S, settings.min_gap_s)  # left once the pilot starts

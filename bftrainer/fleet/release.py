@@ -25,8 +25,18 @@ TOLD_PATIENCE_S: Final = 0.3  # told agents normally leave within a tenth of thi
 class PilotEnds:
     """Releases pilots of one daemon."""
 
-    def __init__(self, pilots: PilotBook, plane: ControlPlane, background: Background) -> None:
+    def __init__(
+        self,
+        pilots: PilotBook,
+        plane: ControlPlane,
+        background: Background,
+        poll_soon: Callable[[], object],
+    ) -> None:
+        """``poll_soon`` calls for a look that shows a change of this moment."""
         self._pilots, self._plane, self._background = pilots, plane, background
+        self._poll_soon = poll_soon
+        # Cancelled pilots that a look was called for; with force
+        self._looked_for: set[tuple[str, bool]] = set()
         # Users can stop what is started as them; the cancels of others do not wait for it.
         self._threads = ready_threads(MOST_AT_ONCE if pilots.as_submitter else 1, "cancel")
         self._orders: dict[str, dict[str, bool]] = {}  # user -> job id -> with force
@@ -59,8 +69,22 @@ class PilotEnds:
             self._busy.add(user)
             loop = asyncio.get_running_loop()
             under_way = loop.run_in_executor(self._threads, self._cancel, orders)
-            under_way.add_done_callback(lambda _: self._next(user))
+            under_way.add_done_callback(lambda _: self._cancelled(user, orders))
             self._background.run(under_way)
+
+    def _cancelled(self, user: str, orders: Mapping[str, bool]) -> None:
+        """Go on with what was asked for meanwhile; have a look show the ends nobody announces."""
+        pilots, connected = self._pilots.pilots, self._plane.agents.connected
+        mute = set[tuple[str, bool]]()
+        for pilot_id, pilot in pilots.items():
+            job_id = pilot.record.job_id
+            if job_id is not None and job_id in orders and pilot_id not in connected:
+                mute.add((pilot_id, orders[job_id]))
+        if mute - self._looked_for:
+            self._poll_soon()
+        # Once for each: the looks after it are further apart (``Poller.saw``).
+        self._looked_for = {entry for entry in self._looked_for | mute if entry[0] in pilots}
+        self._next(user)
 
     def _cancel(self, orders: Mapping[str, bool]) -> None:
         for force in (False, True):

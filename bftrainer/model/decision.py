@@ -243,7 +243,9 @@ class Memory:
     waits: Mapping[str, Wait] = field(default_factory=dict)  # by trainer, if waits are bounded
     swaps: Mapping[str, Swap] = field(default_factory=dict)  # on their way, by node
     losses: Losses = field(default_factory=Losses)
-    ADDED: ClassVar = frozenset({"usage", "waits", "swaps", "losses"})
+    # Node that we left free -> the pilot of another daemon that has taken it.
+    reserve_taken: Mapping[str, str] = field(default_factory=dict)
+    ADDED: ClassVar = frozenset({"usage", "waits", "swaps", "losses", "reserve_taken"})
     REMOVED: ClassVar = frozenset({"joins", "claim_costs", "small_jobs", "gave_back"})
     LATER: ClassVar = Later("joins", frozenset({"losses"}))
 

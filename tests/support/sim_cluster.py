@@ -115,6 +115,7 @@ class SimCluster:
                 ends_s = self.now_s + pilot.limit_s
                 if pilot.node not in planned or planned_s is None or ends_s <= planned_s:
                     pilot.start_s = self.now_s
+                    free_now.discard(pilot.node)
         self.cycle_ended_s = self.now_s
 
     def _spares(self, job: SimJob, node: str, blocked: SimJob | None) -> bool:

@@ -129,7 +129,7 @@ def test_how_one_that_was_given_back_ended_is_told_to_harm_alone(book: PilotBook
     book.agent_came("p000001")
     book.release([GOES])
     book.observe(snapshot([], []), T0 + 1)
-    ends = PilotEnds(book, plane, cast("Background", None))
+    ends = PilotEnds(book, plane, cast("Background", None), lambda: None)
     with ThreadPoolExecutor(1) as looking:
         accounts = [lambda pilot_id, _: told.append(("accounts", pilot_id))]
         harm = lambda pilot_id, _: told.append(("harm", pilot_id))  # noqa: E731 - one listener

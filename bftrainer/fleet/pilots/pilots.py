@@ -149,6 +149,14 @@ class PilotBook:
         """Number of pilots whose agents are lost without a word."""
         return sum(pilot.unheard_s is not None for pilot in self.pilots.values())
 
+    @property
+    def awaits_end(self) -> bool:
+        """Return whether one was asked to leave that had not started: only looks show its end."""
+        return any(
+            pilot.was_asked and pilot.came_s is None and pilot.start_s is None
+            for pilot in self.pilots.values()
+        )
+
     def views(self, held: Iterable[str]) -> tuple[PilotView, ...]:
         """Return the pilots for a decision; ``held``: those with a connected agent."""
         connected, views = set(held), list[PilotView]()
@@ -413,6 +421,9 @@ class PilotBook:
         if pilot.record.job_id is None:  # the daemon died while submitting it
             pilot.becomes(PilotPhase.SUBMITTED, self._clock(), f"job {job.job_id}")
             self._update(pilot, job_id=job.job_id)
+            pilot.submitted_s = self._steady()  # later looks show it as long as it exists
+            if pilot.was_asked:  # before anybody knew that it has a job
+                pilot.leave_by_s = -math.inf
         if job.state is JobState.RUNNING and pilot.start_s is None:
             pilot.start_s = job.start_s
             limit_s = job.time_limit_s or 0.0

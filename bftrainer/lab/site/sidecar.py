@@ -615,7 +615,11 @@ class Sidecar(Neighbour):
             if pilot is None or pilot.is_leaving:
                 continue
             self.n_releases += 1
-            leaves_s = now_s + LEAVE_S if pilot.is_held else self._order_s()
+            if pilot.is_held:
+                leaves_s = now_s + LEAVE_S
+            else:  # nobody announces its end
+                leaves_s = self._order_s()
+                self._machine.at(leaves_s, partial(self._call, CHANGED_S))
             self._hold(pilot, is_held=False)
             pilot.is_leaving, pilot.view = True, None
             self._machine.at(leaves_s, partial(self._leave, name))
