@@ -9,6 +9,7 @@ import pytest
 from bftrainer.daemon.harm.ledger import HarmRecords, How, Why
 from bftrainer.model import canonical
 from bftrainer.model.cluster import EndedBy, JobState
+from bftrainer.model.reports import PartCounts
 from tests.support.part_story import (
     CPUS,
     CYCLE_S,
@@ -366,3 +367,33 @@ def test_gpus_are_written_of_parts_alone(story: PartStory) -> None:
     of_whole = canonical.to_plain(replace(done, gpus=0, gpu_type=""))
     assert isinstance(of_whole, dict)
     assert not {"gpus", "gpu_type"} & of_whole.keys()
+
+
+# ---- the report -------------------------------------------------------------------------
+
+
+def test_the_report_tells_parts_by_node_and_gpu(story: PartStory) -> None:
+    mig = a_part("n2/0", 2, "gpu:1g.10gb")
+    job, other = asking("7", 1), replace(asking("8", 2), gpu_type="1g.10gb")
+    nodes = [host("n1"), host("n2", others={"1g.10gb": 0})]
+    views = [*VIEWS, of_part(mig)]
+    jobs = [*JOBS, pilot_job(mig), THEIRS, job, other]
+    story.look(10.0, nodes, jobs, views, releases={"n1/0": "7", "n1/1": "7", "n2/0": "8"})
+    for name in ("n1/0", "n1/1"):
+        story.says(name, "told", 10.07, 10.11)
+    story.says("n2/0", "signal", 10.0, 14.0)
+    started = [runs(job, start_s=10.0), runs(other, "n2", start_s=14.0)]
+    nodes = [host("n1", free=1), host("n2", others={"1g.10gb": 0})]
+    story.look(15.0, nodes, [JOBS[2], THEIRS, *started], VIEWS[2:])
+    found = story.report
+    assert (found.hand_overs, found.gpus, found.in_vain, found.share_in_vain) == (2, 3, 1, 0.5)
+    of_a100 = PartCounts(
+        node="", gpu_type="gpu:a100", hand_overs=1, gpus=1, given_back=1, in_vain=1
+    )
+    of_mig = PartCounts(node="", gpu_type="gpu:1g.10gb", hand_overs=1, gpus=2, preempted=1, late=1)
+    assert found.by_gpu == (of_mig, of_a100)
+    assert found.by_node == (replace(of_mig, node="n2"), replace(of_a100, node="n1"))
+    assert [(case.node, case.gpus, case.gpu_type) for case in found.worst] == [
+        ("n2/0", 2, "gpu:1g.10gb"),
+        ("n1/0", 1, "gpu:a100"),
+    ]

@@ -1,5 +1,8 @@
 """Records how long ordinary jobs waited for nodes of ours, with the promise over them. Pure.
 
+Where a pilot had a part of a node, "node" is that part, here and in the records; which job on its
+host got it, ``hosts`` tells. All figures count nodes and parts alike, one for each pilot.
+
 The *harm* of a hand-over is the time from when the job could have started but for our pilot until
 it could start. It begins with our release, made when the job could start, or with the signal of
 the batch system, which preempts for jobs that could. It ends when the node is free; but for a job
@@ -45,6 +48,7 @@ from bftrainer.daemon.harm.aftermath import Departure, Unusable
 from bftrainer.daemon.harm.ends import End, lent_part, limit_struck
 from bftrainer.daemon.harm.hosts import HostLook, Hosts
 from bftrainer.daemon.harm.lost_cycle import WHOLE_S, Preemption
+from bftrainer.daemon.harm.pending import StaysPending
 from bftrainer.model.cluster import EndedBy, Job, JobState, node_of
 from bftrainer.model.decision import DecisionInput, PilotView, Plan, Slept
 from bftrainer.model.parts import NodePart
@@ -166,7 +170,8 @@ class HarmRecords:
     left: tuple[Departure, ...] = ()
     unusable: tuple[Unusable, ...] = ()
     ordinary_left: int = 0  # nodes that ordinary jobs left since the entry before
-    ADDED: ClassVar = frozenset({"left", "unusable", "ordinary_left"})
+    pending: tuple[StaysPending, ...] = ()  # of pilots for parts alone
+    ADDED: ClassVar = frozenset({"left", "unusable", "ordinary_left", "pending"})
 
     @property
     def is_empty(self) -> bool:
@@ -238,6 +243,13 @@ def lost_cycles(hand_overs: Iterable[HandOver]) -> tuple[LostCycle, ...]:
             nodes = (*nodes, hand_over.node)
             cycles[job_id] = LostCycle(job_id=job_id, lost_s=lost_s, nodes=nodes)
     return tuple(sorted(cycles.values(), key=lambda cycle: cycle.lost_s, reverse=True))
+
+
+def what_it_got(done: HandOver) -> str:
+    """Return the node, or its GPUs: "n1", "2 gpu:a100 of n1"."""
+    if not done.gpus:
+        return done.node
+    return f"{done.gpus} {done.gpu_type} of {node_of(done.node)}"
 
 
 def slow_part(done: HandOver) -> str:
