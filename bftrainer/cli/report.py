@@ -154,7 +154,22 @@ def _print_harm(found: HarmReport) -> None:
     _print_parts(found)
     if not found.hand_overs:
         return
-    bars = [
+    worst = [
+        (
+            *(_seconds(w.delay_s), f"{w.precision_s:.2f}", w.job_id, str(w.n_nodes), _where(w)),
+            *(w.how, clock(w.asked_s), w.reason),
+        )
+        for w in found.worst
+    ]
+    print_lines("")
+    print_table(("DELAY", f">{units.upper()}", ""), _bars(found))
+    print_lines("")
+    print_table(WORST_HEADERS, worst)
+
+
+def _bars(found: HarmReport) -> list[tuple[str, str, str]]:
+    """Return the rows of the histogram of delays."""
+    return [
         (
             f"> {found.histogram[-2].at_most_s:g} s"
             if bar.at_most_s is None
@@ -165,17 +180,6 @@ def _print_harm(found: HarmReport) -> None:
         for bar in found.histogram
         if bar.count
     ]
-    worst = [
-        (
-            *(_seconds(w.delay_s), f"{w.precision_s:.2f}", w.job_id, str(w.n_nodes), _where(w)),
-            *(w.how, clock(w.asked_s), w.reason),
-        )
-        for w in found.worst
-    ]
-    print_lines("")
-    print_table(("DELAY", f">{units.upper()}", ""), bars)
-    print_lines("")
-    print_table(WORST_HEADERS, worst)
 
 
 def _where(case: WorstCase) -> str:

@@ -31,7 +31,7 @@ _UNKNOWN: Final = math.inf  # CPUs or memory that nobody tells never lack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
+class HostNeed:
     """What a job has of a host, or lacks."""
 
     gpu_type: str = ANY  # "gpu:a100"
@@ -46,14 +46,14 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class LentHost:
     """A host at the last look."""
 
     free_gpus: Mapping[str, int] = field(default_factory=dict)  # by type
     free_cpus: float = _UNKNOWN
     free_memory_mb: float = _UNKNOWN
-    needs: Mapping[str, Need] = field(default_factory=dict)  # of the ordinary jobs on it
-    lacks: Mapping[str, Need] = field(default_factory=dict)  # of jobs whose parts are not known
+    needs: Mapping[str, HostNeed] = field(default_factory=dict)  # of the ordinary jobs on it
+    lacks: Mapping[str, HostNeed] = field(default_factory=dict)  # of jobs whose parts are not known
     # Of pilots on it and of open ends: they are not in what is free.
     parts: Mapping[str, NodePart] = field(default_factory=dict)
 
@@ -62,7 +62,7 @@ class Host:
 class Hosts:
     """State of the fold; empty while no pilot has a part of a node."""
 
-    by_name: Mapping[str, Host] = field(default_factory=dict)
+    by_name: Mapping[str, LentHost] = field(default_factory=dict)
     asked: Mapping[str, Job] = field(default_factory=dict)  # pending jobs, by id and by family
 
     def request(self, job: Job) -> Job | None:
@@ -92,7 +92,7 @@ class _Room:
         self.cpus += cpus
         self.memory_mb += memory_mb
 
-    def use(self, need: Need) -> Need:
+    def use(self, need: HostNeed) -> HostNeed:
         """Use what there is of a need; return what lacks."""
         types = [need.gpu_type, ANY]
         if need.gpu_type == ANY:
@@ -137,7 +137,7 @@ def look(before: Hosts, seen: HostLook) -> tuple[Hosts, list[tuple[End, Job]]]:
     for pilot_id, part in seen.parts.items():
         if pilot_id in present:
             parts.setdefault(part.node, {})[pilot_id] = part
-    after: dict[str, Host] = {}
+    after: dict[str, LentHost] = {}
     pairs: list[tuple[End, Job]] = []
     for name in sorted(names):
         account = _Account(
@@ -178,7 +178,7 @@ class _Account:
     ) -> None:
         """``jobs``: ordinary ones on it; ``parts``: of pilots whose jobs are on it."""
         before = hosts.by_name.get(name)
-        self._before, self._node, self._jobs = before or Host(), node, jobs
+        self._before, self._node, self._jobs = before or LentHost(), node, jobs
         self._parts, self._present = parts, present
         self._hosts = hosts
         self._open = {end.pilot_id: end for end in ends}
@@ -193,7 +193,7 @@ class _Account:
         if before is None and not ends:
             newcomers = []
         self._newcomers = sorted(newcomers, key=lambda job: (job.start_s or 0.0, job.job_id))
-        self._needs: dict[str, Need] = {}
+        self._needs: dict[str, HostNeed] = {}
         for job in jobs:
             self._needs[job.job_id] = self._before.needs.get(job.job_id) or self._need_of(job)
         self._lacks = self._lacking()
@@ -211,7 +211,7 @@ class _Account:
             pairs += self._take(job, own_only=False)
         return pairs
 
-    def after(self) -> Host:
+    def after(self) -> LentHost:
         """Return the host with what is left of it."""
         parts = dict(self._parts)
         for end in self._open.values():
@@ -223,7 +223,7 @@ class _Account:
             for end in self._open.values():
                 if end.part is not None and end.pilot_id not in self._present:
                     room.use_part(end.part)
-        return Host(
+        return LentHost(
             free_gpus=room.gpus,
             free_cpus=room.cpus,
             free_memory_mb=room.memory_mb,
@@ -252,7 +252,7 @@ class _Account:
                 room.use_part(part)
         return room
 
-    def _lacking(self) -> dict[str, Need]:
+    def _lacking(self) -> dict[str, HostNeed]:
         """Return what jobs lack of what was there without the ends; it is used up then."""
         before = self._before.lacks
         lacks = {job_id: before[job_id] for job_id in before if job_id in self._needs}
@@ -268,14 +268,14 @@ class _Account:
         for job in self._newcomers:
             if self._has_all(job, self._node):
                 n_all = self._n_free() + sum(part.gpus for part in self._gone())
-                self._needs[job.job_id] = Need(gpus=n_all)
+                self._needs[job.job_id] = HostNeed(gpus=n_all)
         silent = [job for job in self._newcomers if not self._is_told(job)]
         if not silent or self._node.left is None or len(self._node.lends) != 1:
             return
         n_now = sum(_free_gpus(self._node).values())
         n_had = self._n_free() + sum(part.gpus for part in self._gone())
         n_told = sum(self._needs[job.job_id].gpus for job in self._newcomers)
-        need = self._typed(Need(gpus=max(0, n_had - n_now - n_told)))
+        need = self._typed(HostNeed(gpus=max(0, n_had - n_now - n_told)))
         self._needs[silent[0].job_id] = need
 
     def _has_all(self, job: Job, node: Node) -> bool:
@@ -305,11 +305,11 @@ class _Account:
                 return end.job
         return self._hosts.request(job)
 
-    def _need_of(self, job: Job) -> Need:
+    def _need_of(self, job: Job) -> HostNeed:
         need, request = _asks_for(job, job.n_nodes), self._request(job)
         if request is not None:
             asked = _asks_for(request, job.n_nodes)
-            need = Need(
+            need = HostNeed(
                 gpu_type=need.gpu_type or asked.gpu_type,
                 gpus=max(need.gpus, asked.gpus),
                 cpus=max(need.cpus, asked.cpus),
@@ -319,7 +319,7 @@ class _Account:
             need = replace(need, memory_mb=0.0)
         return self._typed(need)
 
-    def _typed(self, need: Need) -> Need:
+    def _typed(self, need: HostNeed) -> HostNeed:
         """Return a need of any type with that of the host, if its GPUs are of one."""
         if need.gpu_type == ANY and len(self._types) == 1:
             return replace(need, gpu_type=next(iter(self._types)))
@@ -346,17 +346,17 @@ class _Account:
         return min(candidates, key=lambda end: (*_rank(end, lack), end.node), default=None)
 
 
-def _helps(end: End, lack: Need) -> bool:
+def _helps(end: End, lack: HostNeed) -> bool:
     if lack.cpus > 0.0 or lack.memory_mb > 0.0:
         return True
     return lack.gpus > 0 and _has_type(end, lack)
 
 
-def _has_type(end: End, lack: Need) -> bool:
+def _has_type(end: End, lack: HostNeed) -> bool:
     return lack.gpu_type in (ANY, end.gpu_type)
 
 
-def _rank(end: End, lack: Need) -> tuple[bool, bool, float]:
+def _rank(end: End, lack: HostNeed) -> tuple[bool, bool, float]:
     """Return the order of parts: the right GPUs, that nobody else is to get, that went first."""
     has_none = lack.gpus > 0 and not _has_type(end, lack)
     return has_none, end.job is not None, end.began_s or end.gone_s or 0.0
@@ -389,11 +389,11 @@ def _asked(snapshot: Snapshot) -> dict[str, Job]:
     return asked
 
 
-def _asks_for(job: Job, n_nodes: int) -> Need:
+def _asks_for(job: Job, n_nodes: int) -> HostNeed:
     """Return what a job asks for on each of its nodes."""
     n_nodes = max(1, n_nodes)
     cpus = max(math.ceil(job.cpus / n_nodes), job.cpus_per_node)
-    return Need(
+    return HostNeed(
         gpu_type=_type_of(job),
         gpus=max(math.ceil(job.gpus / n_nodes), job.gpus_per_node),
         cpus=cpus,
@@ -409,8 +409,10 @@ def _type_of(job: Job) -> str:
     return f"{_GPU}:{name}"
 
 
-def _need_of_part(part: NodePart) -> Need:
-    return Need(gpu_type=part.gpu_type, gpus=part.gpus, cpus=part.cores, memory_mb=part.memory_mb)
+def _need_of_part(part: NodePart) -> HostNeed:
+    return HostNeed(
+        gpu_type=part.gpu_type, gpus=part.gpus, cpus=part.cores, memory_mb=part.memory_mb
+    )
 
 
 def _free_gpus(node: Node) -> dict[str, int]:
