@@ -148,7 +148,7 @@ class World:
         return goes
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(240), deadline=None)
 @given(events=EVENTS)
 def test_each_job_is_told_to_have_the_parts_that_it_took(
     events: list[tuple[str, str, int, bool]],

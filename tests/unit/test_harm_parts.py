@@ -137,6 +137,16 @@ def test_a_pilot_that_ended_by_itself_leaves_its_gpu_to_anybody(story: PartStory
     assert story.got == {"n1/0": "8"}
 
 
+def test_what_a_pilot_of_ours_took_meanwhile_was_not_free() -> None:
+    story = PartStory()
+    story.look(0.0, [host(free=1)], JOBS, VIEWS)
+    fourth = a_part("n1/3")
+    preempted(story, "n1/0")
+    jobs = [*JOBS[1:], pilot_job(fourth), runs(asking("7", 1), start_s=10.0)]
+    story.look(11.0, FULL, jobs, [*VIEWS[1:], of_part(fourth)])
+    assert story.got == {"n1/0": "7"}
+
+
 def test_each_job_gets_first_what_was_released_for_it(story: PartStory) -> None:
     """The earlier start does not decide."""
     early, late = asking("8", 1), asking("7", 1)
@@ -160,7 +170,7 @@ def test_a_released_part_that_another_job_takes_is_a_hand_over_to_that(story: Pa
 def test_a_preempted_part_goes_before_one_that_is_for_another_job(story: PartStory) -> None:
     waits, other = asking("7", 1), asking("8", 1)
     released(story, {"n1/0": "7"}, waits, other)
-    preempted(story, "n1/1")
+    story.says("n1/1", "signal", 10.5, 10.53)
     jobs = [JOBS[2], THEIRS, runs(other, start_s=10.0), waits]
     story.look(11.0, [host(free=1)], jobs, VIEWS[2:], held_off=["n1/0"])
     assert story.got == {"n1/1": "8"}

@@ -56,6 +56,15 @@ class LentHost:
     lacks: Mapping[str, HostNeed] = field(default_factory=dict)  # of jobs whose parts are not known
     # Of pilots on it and of open ends: they are not in what is free.
     parts: Mapping[str, NodePart] = field(default_factory=dict)
+    node: Node | None = None  # as it was shown
+
+    def is_same(
+        self, node: Node | None, jobs: Sequence[Job], parts: Mapping[str, NodePart]
+    ) -> bool:
+        """Return whether a look shows nothing new of a host from which no pilot goes."""
+        if self.lacks or node != self.node or parts.keys() != self.parts.keys():
+            return False
+        return len(jobs) == len(self.needs) and all(job.job_id in self.needs for job in jobs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,12 +149,20 @@ def look(before: Hosts, seen: HostLook) -> tuple[Hosts, list[tuple[End, Job]]]:
     after: dict[str, LentHost] = {}
     pairs: list[tuple[End, Job]] = []
     for name in sorted(names):
+        host, on_host, of_ours = before.by_name.get(name), jobs.get(name, []), parts.get(name, {})
+        if (
+            host is not None
+            and name not in ends
+            and host.is_same(nodes.get(name), on_host, of_ours)
+        ):
+            after[name] = host
+            continue
         account = _Account(
             name=name,
             hosts=before,
             node=nodes.get(name),
-            jobs=jobs.get(name, []),
-            parts=parts.get(name, {}),
+            jobs=on_host,
+            parts=of_ours,
             ends=ends.get(name, []),
             present=present,
         )
@@ -230,6 +247,7 @@ class _Account:
             needs=self._needs,
             lacks={job_id: lack for job_id, lack in self._lacks.items() if not lack.is_met},
             parts=parts,
+            node=self._node,
         )
 
     def _otherwise(self) -> _Room:
