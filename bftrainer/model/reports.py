@@ -163,7 +163,7 @@ class PendingCount:
     """Pilots for parts of nodes that stayed pending, for one reason."""
 
     why: str  # in the batch system's words
-    pilots: int
+    pilots: int  # that waited for this reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
