@@ -147,6 +147,21 @@ def test_what_a_pilot_of_ours_took_meanwhile_was_not_free() -> None:
     assert story.got == {"n1/0": "7"}
 
 
+def test_what_a_host_does_not_show_is_reckoned() -> None:
+    """A GPU was free when it was last read; the first job has it, the second our part."""
+    story = PartStory()
+    story.look(0.0, [host(free=1)], JOBS, VIEWS)
+    unread = [replace(host(), lends=(), left=None)]
+    story.look(5.0, unread, JOBS, VIEWS)
+    preempted(story, "n1/0")
+    first = runs(asking("7", 1), start_s=10.0)
+    story.look(11.0, unread, [*JOBS[1:], first], VIEWS[1:])
+    assert not story.records
+    second = runs(asking("8", 1), start_s=12.0)
+    story.look(13.0, unread, [*JOBS[1:], first, second], VIEWS[1:])
+    assert story.got == {"n1/0": "8"}
+
+
 def test_each_job_gets_first_what_was_released_for_it(story: PartStory) -> None:
     """The earlier start does not decide."""
     early, late = asking("8", 1), asking("7", 1)

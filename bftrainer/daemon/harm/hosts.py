@@ -234,9 +234,9 @@ class _Account:
         for end in self._open.values():
             if end.part is not None:
                 parts[end.pilot_id] = end.part
-        room = self._room
-        if self._node is not None:
-            room = _room_of(self._node, room, self._is_memory_counted)
+        room = self._room  # as reckoned, where the host does not show its GPUs by type
+        if self._node is not None and self._node.lends:
+            room = _room_of(self._node, self._is_memory_counted)
             for end in self._open.values():
                 if end.part is not None and end.pilot_id not in self._present:
                     room.use_part(end.part)
@@ -447,10 +447,8 @@ def _free_gpus(node: Node) -> dict[str, int]:
     return gpus
 
 
-def _room_of(node: Node, carried: _Room, is_memory_counted: bool) -> _Room:
-    """Return what a node shows free; as reckoned where it does not show GPUs by type."""
-    if not node.lends:
-        return carried
+def _room_of(node: Node, is_memory_counted: bool) -> _Room:
+    """Return what a node shows free."""
     cpus, memory_mb = 0.0, 0.0
     if node.left is not None:
         cpus, memory_mb = node.left.cpus, node.left.memory_mb
