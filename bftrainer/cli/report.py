@@ -26,6 +26,7 @@ from bftrainer.cli.options import (
     verb,
 )
 from bftrainer.cli.output import answer, clock, duration, print_csv, print_lines, print_table
+from bftrainer.model.cluster import node_of
 from bftrainer.model.columns import counted, shown
 from bftrainer.model.quantities import quantity
 from bftrainer.model.reports import (
@@ -37,6 +38,7 @@ from bftrainer.model.reports import (
     LeavingRate,
     Leavings,
     UnusableNode,
+    WorstCase,
     day_of,
 )
 
@@ -44,6 +46,10 @@ if TYPE_CHECKING:
     from bftrainer.site.policy.model import SitePolicy
 
 WORST_HEADERS = (">SECONDS", ">+-", "JOB", ">NODES", "NODE", "HOW", "ASKED", "REASON")
+PART_HEADERS = (
+    *("PARTS OF", "GPU", ">HAND-OVERS", ">GPUS", ">GIVEN BACK", ">PREEMPTED", ">LATE"),
+    *(">IN VAIN", ">PENDING"),
+)
 _TAKEN = {
     "preempted": "preempted for a job that was over by the next poll or started elsewhere",
     "cancelled": "cancelled, by an administrator or their user (scancel, bkill)",
@@ -109,6 +115,10 @@ def _policy(path: Path | None) -> SitePolicy:
 
 def _print_harm(found: HarmReport) -> None:
     span = duration(found.until_s - found.since_s)
+    unit, units, of_parts = "node", "nodes", ""
+    if found.by_gpu:
+        unit, units = "node or part", "nodes or parts"
+        of_parts = f" ({counted(found.gpus, 'GPU')} of parts)"
     promise = f"{100 * found.share_promised:g}% within {found.limit_s:g} s: "
     if found.share_within is None:
         promise += "nothing to judge yet"
@@ -123,7 +133,8 @@ def _print_harm(found: HarmReport) -> None:
     reasons = f": {reasons}" if reasons else ""
     print_lines(
         f"since       {clock(found.since_s)} ({span})",
-        f"hand-overs  {counted(found.hand_overs, 'node')} to {counted(found.jobs, 'job')}: "
+        f"hand-overs  {counted(found.hand_overs, unit, units)}{of_parts} to "
+        f"{counted(found.jobs, 'job')}: "
         f"{found.given_back} given back, {found.preempted} preempted; "
         f"median {_seconds(found.median_s)}, p95 {_seconds(found.p95_s)}, "
         f"longest {_seconds(found.max_s)}",
@@ -133,15 +144,32 @@ def _print_harm(found: HarmReport) -> None:
         f"{_rate(found.preempted_jobs_per_hour)})",
         f"lost cycles {_lost(found)}",
         f"ended       {shown(taken)}",
-        f"in vain     {found.in_vain} nodes ({_percent(found.share_in_vain)} of those given "
+        f"in vain     {found.in_vain} {units} ({_percent(found.share_in_vain)} of those given "
         f"back for a job, {_rate(found.in_vain_per_hour)}){shown(reasons)}",
+        *_pending(found),
         *_leavings(found.leavings),
         f"back-off    {shown(found.back_off or 'none')}",
     )
     _print_unusable(found.leavings.nodes)
+    _print_parts(found)
     if not found.hand_overs:
         return
-    bars = [
+    worst = [
+        (
+            *(_seconds(w.delay_s), f"{w.precision_s:.2f}", w.job_id, str(w.n_nodes), _where(w)),
+            *(w.how, clock(w.asked_s), w.reason),
+        )
+        for w in found.worst
+    ]
+    print_lines("")
+    print_table(("DELAY", f">{units.upper()}", ""), _bars(found))
+    print_lines("")
+    print_table(WORST_HEADERS, worst)
+
+
+def _bars(found: HarmReport) -> list[tuple[str, str, str]]:
+    """Return the rows of the histogram of delays."""
+    return [
         (
             f"> {found.histogram[-2].at_most_s:g} s"
             if bar.at_most_s is None
@@ -152,17 +180,38 @@ def _print_harm(found: HarmReport) -> None:
         for bar in found.histogram
         if bar.count
     ]
-    worst = [
+
+
+def _where(case: WorstCase) -> str:
+    """Return the node, or the GPUs of it: "n1", "n1, 2 gpu:a100"."""
+    if not case.gpus:
+        return case.node
+    return f"{node_of(case.node)}, {case.gpus} {case.gpu_type}"
+
+
+def _pending(found: HarmReport) -> tuple[str, ...]:
+    """Say how many pilots for parts of nodes stayed pending, and why."""
+    if not found.pending:
+        return ()
+    reasons = ", ".join(f"{one.pilots} {one.why or 'unknown why'}" for one in found.pending_why)
+    pilots = f"{counted(found.pending, 'pilot')} for parts of nodes"
+    return (f"pending     {pilots}, longer than a scheduler cycle: {shown(reasons)}",)
+
+
+def _print_parts(found: HarmReport) -> None:
+    """Print what became of parts of nodes, by node and type of GPUs."""
+    if not found.by_gpu:
+        return
+    rows = [
         (
-            *(_seconds(w.delay_s), f"{w.precision_s:.2f}", w.job_id, str(w.n_nodes), w.node),
-            *(w.how, clock(w.asked_s), w.reason),
+            *(one.node or "all", one.gpu_type, str(one.hand_overs), str(one.gpus)),
+            *(str(one.given_back), str(one.preempted), str(one.late), str(one.in_vain)),
+            str(one.pending),
         )
-        for w in found.worst
+        for one in (*found.by_gpu, *found.by_node)
     ]
     print_lines("")
-    print_table(("DELAY", ">NODES", ""), bars)
-    print_lines("")
-    print_table(WORST_HEADERS, worst)
+    print_table(PART_HEADERS, rows)
 
 
 def _lost(found: HarmReport) -> str:

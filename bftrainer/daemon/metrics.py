@@ -65,6 +65,11 @@ MEANINGS: Final = {
     ),
     "give_backs_total": "Nodes released for ordinary jobs, taken or not.",
     "back_off_level": "Level of back-off; 0: none.",
+    "pilots_requested_total": "Pilots that the batch system was asked for.",
+    "pilots_stayed_pending_total": (
+        "Of these, pilots that were pending for longer than a cycle of the scheduler."
+    ),
+    "pilots_staying_pending": "Pilots that are pending for longer than a cycle of the scheduler.",
     "harm_slo_seconds": "The promise: a node is free for a job this soon.",
     "harm_slo_ratio": "The share of nodes for which the promise is to hold.",
     "batch_system_known": "1 if the last poll was complete.",
@@ -221,7 +226,7 @@ class MetricsRegistry:
         for departure in records.left:
             if departure.took_s is not None:
                 self._process_free_seconds.observe(departure.took_s)
-        self._left.labels(OF_PILOT).inc(len(records.left))
+        self._left.labels(OF_PILOT).inc(sum(not one.is_one_more for one in records.left))
         self._left.labels(OF_JOB).inc(records.ordinary_left)
         for event in records.unusable:
             kind = OF_JOB

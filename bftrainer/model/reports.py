@@ -126,6 +126,8 @@ class WorstCase:
     delay_s: float | None
     precision_s: float
     reason: str
+    gpus: int = 0  # of the part of a node that the pilot had; 0: it had the whole node
+    gpu_type: str = ""  # their type, gpu:a100; "": it had the whole node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +145,29 @@ class VainCount:
 
     why: str
     nodes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartCounts:
+    """What became of parts of nodes, of one type of GPUs, on one node or on all."""
+
+    node: str  # the host; "": all nodes
+    gpu_type: str  # as gpu:a100
+    hand_overs: int = 0  # parts that ordinary jobs got
+    gpus: int = 0  # of these parts
+    given_back: int = 0  # parts that jobs got because we released them
+    preempted: int = 0  # parts they got because the batch system ended our pilot
+    late: int = 0  # hand-overs that took longer than promised
+    in_vain: int = 0  # parts released for a job that did not take them
+    pending: int = 0  # pilots for parts that were pending for longer than a scheduler cycle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingCount:
+    """Pilots for parts of nodes that stayed pending, for one reason."""
+
+    why: str  # in the batch system's words
+    pilots: int  # that waited for this reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +255,12 @@ class HarmReport:
     cycles_lost: int = 0  # jobs that lost a cycle of the scheduler
     cycles_lost_s: float = 0.0  # these jobs together
     lost_cycles: tuple[LostCycle, ...] = ()  # the longest first, a few
+    # Where pilots had parts of nodes; all counts above count such a part as a node.
+    gpus: int = 0  # of the parts that ordinary jobs got
+    by_gpu: tuple[PartCounts, ...] = ()  # by type, of all nodes
+    by_node: tuple[PartCounts, ...] = ()  # a few nodes, those with the most trouble first
+    pending: int = 0  # pilots for parts that were pending for longer than a scheduler cycle
+    pending_why: tuple[PendingCount, ...] = ()  # the most frequent reason first
 
 
 def day_of(at_s: float, zone: str | None = None) -> str:

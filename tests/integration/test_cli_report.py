@@ -13,7 +13,8 @@ from bftrainer.cli.main import main
 from bftrainer.daemon.harm import backoff, ledger
 from bftrainer.daemon.harm.aftermath import Departure, Unusable
 from bftrainer.daemon.harm.backoff import BackOff
-from bftrainer.daemon.harm.ledger import HandOver, HarmRecords, How, Taken
+from bftrainer.daemon.harm.ledger import HandOver, HarmRecords, How, Taken, Vain, Why
+from bftrainer.daemon.harm.pending import StaysPending
 from bftrainer.journal.journal import Journal
 from bftrainer.model.cluster import EndedBy, NodeState
 from bftrainer.model.errors import ExitCode
@@ -98,6 +99,50 @@ def test_the_report_names_nodes_that_were_unusable_after_a_pilot(
     assert "n1        drained      3  p1" in text
     assert "Epilog  error" in text
     assert "\x1b" not in text
+
+
+def test_the_report_tells_parts_of_nodes(service: MemoryService, capsys: Output) -> None:
+    """Parts are told by node and GPU; of whole nodes the report is as it was."""
+    part = replace(SLOW, node="n1/0", gpus=2, gpu_type="gpu:a100")
+    in_vain = Vain(
+        job_id="9",
+        node="n2/1",
+        pilot_id="p9",
+        asked_s=T0,
+        settled_s=T0 + 30.0,
+        why=Why.DID_NOT_START,
+        gpus=1,
+        gpu_type="gpu:a100",
+    )
+    waits = StaysPending(
+        node="n2/0",
+        pilot_id="p8",
+        gpus=1,
+        gpu_type="gpu:a100",
+        requested_s=T0,
+        at_s=T0 + 60.0,
+        why="Resources",
+    )
+    records = HarmRecords(hand_overs=(part,), vain=(in_vain,), pending=(waits, waits))
+    service.harm_records = [records]
+    assert main(["report", "harm"]) == 0
+    text = capsys.readouterr().out
+    assert "hand-overs  1 node or part (2 GPUs of parts) to 1 job: 1 given back" in text
+    assert "in vain     1 nodes or parts (50.0% of those given back for a job" in text
+    assert (
+        "pending     2 pilots for parts of nodes, longer than a scheduler cycle: 2 Resour" in text
+    )
+    rows = [line.split() for line in text.splitlines()]
+    assert ["all", "gpu:a100", "1", "2", "1", "0", "1", "1", "2"] in rows
+    assert ["n1", "gpu:a100", "1", "2", "1", "0", "1", "0", "0"] in rows
+    assert ["n2", "gpu:a100", "0", "0", "0", "0", "0", "1", "2"] in rows
+    assert "n1, 2 gpu:a100" in text
+    service.harm_records = [HarmRecords(hand_overs=(SLOW,))]
+    assert main(["report", "harm"]) == 0
+    text = capsys.readouterr().out
+    assert "hand-overs  1 node to 1 job: 1 given back" in text
+    assert "part" not in text
+    assert "pending" not in text
 
 
 def test_the_status_says_that_the_daemon_backs_off(service: MemoryService, capsys: Output) -> None:

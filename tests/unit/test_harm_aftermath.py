@@ -19,7 +19,8 @@ from bftrainer.daemon.harm.aftermath import (
     with_events,
 )
 from bftrainer.model.cluster import REBOOTS, STILL_COMPLETING, Job, JobState, Node, NodeState
-from bftrainer.model.decision import DecisionInput, Memory, Plan, Release, Settings
+from bftrainer.model.decision import DecisionInput, Memory, PilotView, Plan, Release, Settings
+from tests.support.part_story import a_part, of_part, pilot_job
 from tests.support.snapshots import T0, node, running, snapshot
 
 BUSY = NodeState.ALLOCATED
@@ -46,13 +47,14 @@ class Story:
         *,
         releases: bool = False,
         unread: tuple[str, ...] = (),
+        pilots: Sequence[PilotView] = (),
     ) -> None:
         seen = replace(snapshot(nodes, jobs, at_s=T0 + at_s), unread=unread)
         given = DecisionInput(
             now_s=T0 + at_s + 0.1,
             snapshot=seen,
             is_new_snapshot=True,
-            pilots=(),
+            pilots=tuple(pilots),
             trainers=(),
             settings=Settings(),
             memory=Memory(),
@@ -233,3 +235,71 @@ def test_a_clock_that_is_set_back_ends_a_rest() -> None:
     assert set(cooling(rests, 10.0, T0 + 1.0)) == {"n1"}
     assert cooling(rests, 10.0, T0 - 1e6) == {}
     assert cooling(rests, 0.0, T0 + 1.0) == {}
+
+
+# ---- parts of hosts ---------------------------------------------------------------------
+
+A, B, C = a_part("n1/0"), a_part("n1/1"), a_part("n1/2")
+HOST = [node("n1", BUSY)]
+
+
+def three_pilots(story: Story) -> None:
+    story.look(0.0, HOST, list(map(pilot_job, (A, B, C))), pilots=list(map(of_part, (A, B, C))))
+
+
+def test_pilots_that_leave_a_host_at_once_are_one_event_of_the_host(story: Story) -> None:
+    three_pilots(story)
+    story.look(10.0, HOST, [pilot_job(C)])
+    assert [(one.node, one.is_one_more) for one in story.left] == [("n1", False), ("n1", True)]
+    story.look(11.0, [BAD], [pilot_job(C)])
+    story.look(12.0, [BAD], [pilot_job(C)])
+    (event,) = story.unusable
+    assert (event.node, event.pilot_id) == ("n1", "p-n1/0")
+    rests = with_events({}, story.unusable)
+    assert rests["n1"].events == 1
+    assert set(cooling(rests, 10.0, T0 + 12.0)) == {"n1"}, "the host, for all of its parts"
+
+
+def test_ordinary_jobs_that_leave_a_shared_host_at_once_count_once_too(story: Story) -> None:
+    three_pilots(story)
+    theirs = [running("7", "n1"), running("8", "n1")]
+    story.look(10.0, HOST, [pilot_job(C), *theirs])
+    story.look(11.0, HOST, [pilot_job(C)])
+    assert story.ordinary == 1
+    story.look(12.0, [BAD], [pilot_job(C)])
+    (event,) = story.unusable
+    assert (event.node, event.pilot_id) == ("n1", "")
+
+
+def test_a_host_that_completes_while_another_job_runs_is_as_it_should_be(story: Story) -> None:
+    """Slurm shows it as completing as long as one of its jobs is."""
+    completing = [node("n1", NodeState.COMPLETING)]
+    ends = pilot_job(A, JobState.COMPLETING)
+    three_pilots(story)
+    story.look(1.0, completing, [ends, pilot_job(B)])
+    story.look(5.0 + WINDOW_S, completing, [ends, pilot_job(B)])
+    assert story.unusable == []
+    story.look(6.0 + WINDOW_S, [replace(BAD, reason="Kill task failed")], [ends, pilot_job(B)])
+    assert [event.state for event in story.unusable] == [NodeState.DRAINED]
+
+
+def test_a_host_with_jobs_that_complete_for_too_long_and_no_other_is_harm(story: Story) -> None:
+    completing = [node("n1", NodeState.COMPLETING)]
+    ends = [pilot_job(part, JobState.COMPLETING) for part in (A, B, C)]
+    three_pilots(story)
+    story.look(1.0, completing, ends)
+    story.look(5.0 + WINDOW_S, completing, ends)
+    assert [event.state for event in story.unusable] == [NodeState.COMPLETING]
+
+
+@pytest.mark.parametrize(("start_s", "is_harm"), [(-50.0, True), (11.0, False)])
+def test_only_a_pilot_that_started_after_shows_that_a_host_was_left_well(
+    story: Story, start_s: float, is_harm: bool
+) -> None:
+    """The pilots on its other parts ran on all the time."""
+    three_pilots(story)
+    other = replace(pilot_job(C), start_s=T0 + start_s)
+    story.look(10.0, HOST, [pilot_job(B)])
+    story.look(12.0, HOST, [pilot_job(B), other])
+    story.look(13.0, [BAD], [pilot_job(B), other])
+    assert len(story.unusable) == is_harm

@@ -59,6 +59,24 @@ def play(state: BackOff, *delays: float | None, at_s: float = T0, held_nodes: in
     return state
 
 
+def test_parts_count_as_nodes_do_and_are_called_so() -> None:
+    """Three parts that one job got late are three bad hand-overs; of whole nodes nothing is new."""
+    of_nodes = play(BackOff(), 2.0, 2.0, 2.0)
+    state = BackOff()
+    for number in range(3):
+        part = replace(done(2.0), node=f"n1/{number}", gpus=2, gpu_type="gpu:a100")
+        state = record_hand_over(state, part, RULE, held_nodes=8, now_s=T0)
+    assert replace(state, has_parts=False) == of_nodes
+    assert max_held_nodes(state) == max_held_nodes(of_nodes) == 4
+    assert "it holds 4 parts of nodes at most" in sentence(state)
+    assert "because parts of nodes were handed over too late" in sentence(state)
+    assert "it holds 4 nodes at most" in sentence(of_nodes)
+    written = canonical.to_plain(of_nodes)
+    assert isinstance(written, dict)
+    assert "has_parts" not in written
+    assert canonical.decode(canonical.encode(state), BackOff) == state
+
+
 # ---- the rule ---------------------------------------------------------------------------
 
 

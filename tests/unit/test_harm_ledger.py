@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from bftrainer.daemon.harm.ends import End
 from bftrainer.daemon.harm.ledger import (
-    End,
     HarmRecords,
     How,
     Why,

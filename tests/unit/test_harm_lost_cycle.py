@@ -17,7 +17,7 @@ from bftrainer.model import canonical
 from bftrainer.model.cluster import EndedBy, Job, NodeState
 from bftrainer.model.reports import HarmReport
 from tests.support.harm_story import TWO, Story, leaving, pilot_job
-from tests.support.snapshots import T0, held, idle_nodes, node, pending, pilot, running, with_state
+from tests.support.snapshots import T0, held, idle_nodes, pending, pilot, running, with_state
 
 RULE = Rule(limit_s=1.0, share=0.95, quiet_s=600.0)
 N1_FREE = with_state(TWO, NodeState.IDLE, "n1")
@@ -290,42 +290,3 @@ def test_a_job_whose_other_nodes_were_held_by_ordinary_jobs_lost_nothing() -> No
     story.look(41.0, TWO, [pilot_job("n2"), job], [pilot("n2")])
     found = report_of(story)
     assert (found.hand_overs, found.cycles_lost, found.is_kept) == (1, 0, True)
-
-
-# ---- slots ------------------------------------------------------------------------------
-
-
-def test_slots_of_a_node_are_handed_over_to_the_jobs_on_it() -> None:
-    """Pilots have n1/0 to n1/3; job 8 preempts two of them through backfill, on node n1."""
-    names = [f"n1/{k}" for k in range(4)]
-    busy = [node(name, NodeState.ALLOCATED) for name in names]
-    story = Story()
-    story.look(0.0, busy, list(map(pilot_job, names)), held(*names))
-    for name in names[:2]:
-        story.says(name, "signal", 5.0, 5.03)
-    jobs = [*map(pilot_job, names[2:]), started("8", "n1", start_s=35.0)]
-    story.look(36.0, busy, jobs, held(*names[2:]))
-    found = report_of(story)
-    assert (found.hand_overs, found.jobs, found.preempted) == (2, 1, 2)
-    assert [w.node for w in found.worst] == ["n1/0", "n1/1"]
-    assert (found.cycles_lost, found.cycles_lost_s, found.is_kept) == (1, 30.0, False)
-
-
-def test_a_slot_that_is_given_back_is_not_in_vain() -> None:
-    names = ["n1/0", "n1/1"]
-    busy = [node(name, NodeState.ALLOCATED) for name in names]
-    story = Story()
-    story.look(0.0, busy, list(map(pilot_job, names)), held(*names))
-    jobs = [*map(pilot_job, names), pending("7", 1), pending("6", 1)]
-    plan = story.look(10.0, busy, jobs, held(*names))
-    slot_of = {release.for_job: release.node for release in plan.releases}
-    assert sorted(slot_of) == ["6", "7"]
-    for name in names:
-        story.says(name, "told", 10.07, 10.11)
-    both = [started("6", "n1", start_s=10.0), started("7", "n1", start_s=10.0)]
-    story.look(11.0, busy, both, [])
-    found = report_of(story)
-    assert (found.given_back, found.in_vain, found.is_kept) == (2, 0, True)
-    (records,) = story.records
-    assert {one.job_id: one.node for one in records.hand_overs} == slot_of
-    assert found.p95_s == pytest.approx(0.06)

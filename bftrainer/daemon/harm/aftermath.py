@@ -12,6 +12,11 @@ unusable before the end began, or went down under a job that nobody had asked to
 release at all; a node on which a pilot runs again was left well; a reboot that was ordered is
 nobody's harm.
 
+All of this is of hosts, also where pilots have parts of them. Where several share a host, what
+leaves it in one look is one release, of pilots and of ordinary jobs; a host that completes for long
+while another job runs on it is as it should be; and only a pilot that started after another had
+gone shows that the host was left well.
+
 After such an event the node gets no pilot for a time that doubles with each one (``cooling``),
 from when it is usable again. Events are journalled with the harm records, from which a restarted
 daemon reads them. Called by ``bftrainer.daemon.harm.monitor``.
@@ -21,7 +26,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
+from bftrainer.daemon.harm.ends import lent_part
 from bftrainer.model.cluster import (
     REBOOTS,
     STILL_COMPLETING,
@@ -30,8 +37,9 @@ from bftrainer.model.cluster import (
     Node,
     NodeState,
     Snapshot,
+    node_of,
 )
-from bftrainer.model.decision import Cooling, DecisionInput, Plan
+from bftrainer.model.decision import Cooling, DecisionInput, PilotView, Plan
 
 # UnkillableStepTimeout, after which Slurm drains the node: 60 s by default (slurm.conf(5)); and
 # the longest time between two polls by the default policy.
@@ -51,6 +59,8 @@ class Departure:
     asked_s: float | None  # our order or the agent's SIGTERM; None: unknown
     gone_s: float  # end of the first poll without its job
     precision_s: float  # possible error of gone_s
+    is_one_more: bool = False  # others left the host in the same look: the host counts once
+    ADDED: ClassVar = frozenset({"is_one_more"})
 
     @property
     def took_s(self) -> float | None:
@@ -95,6 +105,7 @@ class Aftermath:
     told: frozenset[str] = frozenset()  # pilots of these whose agent had SIGTERM before our order
     running: Mapping[str, Job] = field(default_factory=dict)  # in the last snapshot, by id
     ours: frozenset[str] = frozenset()  # nodes that have had pilots
+    shared: frozenset[str] = frozenset()  # hosts of which pilots have had parts
     spoilt: frozenset[str] = frozenset()  # nodes that were unusable in it
     looked_s: float = 0.0  # when it was taken
     watches: Mapping[Key, _Watch] = field(default_factory=dict)
@@ -109,6 +120,17 @@ class AftermathRecords:
     ordinary_left: int = 0  # nodes that ordinary jobs left
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shown:
+    """What a snapshot shows of the nodes that jobs leave."""
+
+    at_s: float
+    running: Mapping[str, Job]
+    spoilt: Mapping[str, Node]
+    completing: frozenset[str] = frozenset()
+    pilots: Mapping[str, float] = field(default_factory=dict)  # node -> last start of one on it
+
+
 def told(state: Aftermath, pilot_id: str, told_s: float) -> Aftermath:
     """Record when an agent was told to leave, unless we had asked before."""
     if pilot_id in state.asked_s:
@@ -120,6 +142,9 @@ def told(state: Aftermath, pilot_id: str, told_s: float) -> Aftermath:
 def fold(state: Aftermath, given: DecisionInput, plan: Plan) -> tuple[Aftermath, AftermathRecords]:
     """Process one decision: what its snapshot shows, and what it releases."""
     records = AftermathRecords()
+    shared = _shared(given.pilots)
+    if not shared <= state.shared:
+        state = replace(state, shared=state.shared | shared)
     if given.is_new_snapshot and _is_whole(given.snapshot):
         state, records = _look(state, given.snapshot, given.now_s)
     if plan.releases or state.asked_s:
@@ -145,50 +170,86 @@ def _is_whole(snapshot: Snapshot) -> bool:
     )
 
 
+def _shared(pilots: Iterable[PilotView]) -> set[str]:
+    parts = [lent_part(pilot) for pilot in pilots]
+    return {part.node for part in parts if part is not None}
+
+
 def _look(state: Aftermath, snapshot: Snapshot, now_s: float) -> tuple[Aftermath, AftermathRecords]:
-    at_s = snapshot.taken_at_s
-    running = _running(snapshot)
-    spoilt = _spoilt(snapshot)
+    shown = _Shown(at_s=snapshot.taken_at_s, running=_running(snapshot), spoilt=_spoilt(snapshot))
     ours = set(state.ours)
-    for job_id in running.keys() - state.running.keys():
-        if running[job_id].pilot_id is not None:
-            ours.update(running[job_id].nodes)
-    begun = _with_ends(state, running, spoilt, frozenset(ours), at_s)
-    completing: set[str] = set()
-    with_pilots: set[str] = set()
+    for job_id in shown.running.keys() - state.running.keys():
+        if shown.running[job_id].pilot_id is not None:
+            ours.update(shown.running[job_id].nodes)
+    begun = _with_ends(state, shown, frozenset(ours))
     if begun:
-        completing, with_pilots = _completing(snapshot), _with_pilots(running.values())
+        completing = _completing(snapshot) - _in_use(shown.running.values(), state.shared)
+        pilots = _with_pilots(shown.running.values())
+        shown = replace(shown, completing=frozenset(completing), pilots=pilots)
     watches: dict[Key, _Watch] = {}
-    departures: list[Departure] = []
+    gone: list[_Watch] = []
     unusable: list[Unusable] = []
-    ordinary_left = 0
     for key, before in begun.items():
-        watch, job, node = before, running.get(before.job.job_id), before.node
+        watch, job, node = before, shown.running.get(before.job.job_id), before.node
         if before.gone_s is None and (job is None or node not in job.nodes):
             watch = replace(before, gone_s=now_s)
-            if before.job.pilot_id is None:
-                ordinary_left += 1
-            else:
-                departures.append(_departure(watch, before.job.pilot_id, state, now_s))
-        is_well = before.gone_s is not None and node in with_pilots
-        if is_well or (node in spoilt and spoilt[node].reason == REBOOTS):
+            gone.append(watch)
+        if _is_well(before, state, shown):
             watch = replace(watch, is_settled=True)
-        elif event := _event(watch, state, spoilt, completing, at_s):
+        elif event := _event(watch, state, shown):
             unusable.append(event)
             watch = replace(watch, is_settled=True)
-        if watch.gone_s is None or not (watch.is_settled or at_s - watch.gone_s > WINDOW_S):
+        if watch.gone_s is None or not (watch.is_settled or shown.at_s - watch.gone_s > WINDOW_S):
             watches[key] = watch
     after = replace(
         state,
-        running=running,
+        running=shown.running,
         ours=frozenset(ours),
-        spoilt=frozenset(spoilt),
-        looked_s=at_s,
+        spoilt=frozenset(shown.spoilt),
+        looked_s=shown.at_s,
         watches=watches,
     )
-    return after, AftermathRecords(
-        left=tuple(departures), unusable=tuple(unusable), ordinary_left=ordinary_left
+    return after, _records(gone, unusable, state, now_s)
+
+
+def _records(
+    gone: Iterable[_Watch], unusable: Iterable[Unusable], state: Aftermath, now_s: float
+) -> AftermathRecords:
+    """Return what a look shows, of a shared host once for pilots and once for ordinary jobs."""
+    departures: list[Departure] = []
+    ordinary_left = 0
+    left_by_pilots: set[str] = set()
+    left_by_jobs: set[str] = set()
+    for watch in gone:
+        node, pilot_id = watch.node, watch.job.pilot_id
+        if pilot_id is not None:
+            departure = _departure(watch, pilot_id, state, now_s)
+            is_one_more = node in left_by_pilots and node in state.shared
+            departures.append(replace(departure, is_one_more=is_one_more))
+            left_by_pilots.add(node)
+        elif node not in left_by_jobs or node not in state.shared:
+            ordinary_left += 1
+            left_by_jobs.add(node)
+    events: list[Unusable] = []
+    told: set[tuple[str, bool]] = set()
+    for event in unusable:
+        key = event.node, bool(event.pilot_id)
+        if key not in told or event.node not in state.shared:
+            events.append(event)
+            told.add(key)
+    return AftermathRecords(
+        left=tuple(departures), unusable=tuple(events), ordinary_left=ordinary_left
     )
+
+
+def _is_well(watch: _Watch, state: Aftermath, shown: _Shown) -> bool:
+    """Return whether a node was left well, or is to be rebooted."""
+    node = watch.node
+    if node in shown.spoilt and shown.spoilt[node].reason == REBOOTS:
+        return True
+    if watch.gone_s is None or node not in shown.pilots:
+        return False
+    return node not in state.shared or shown.pilots[node] > watch.gone_s
 
 
 def _running(snapshot: Snapshot) -> dict[str, Job]:
@@ -216,31 +277,37 @@ def _completing(snapshot: Snapshot) -> set[str]:
     return completing
 
 
-def _with_pilots(jobs: Iterable[Job]) -> set[str]:
-    nodes: set[str] = set()
+def _in_use(jobs: Iterable[Job], shared: frozenset[str]) -> set[str]:
+    """Return the shared hosts on which a job runs that does not end."""
+    in_use: set[str] = set()
+    for job in jobs:
+        if job.state is not JobState.COMPLETING:
+            in_use.update(shared.intersection(job.nodes))
+    return in_use
+
+
+def _with_pilots(jobs: Iterable[Job]) -> dict[str, float]:
+    """Return the last start of a pilot on each node that has one."""
+    starts_s: dict[str, float] = {}
     for job in jobs:
         if job.pilot_id:
-            nodes.update(job.nodes)
-    return nodes
+            for node in job.nodes:
+                starts_s[node] = max(job.start_s or 0.0, starts_s.get(node, 0.0))
+    return starts_s
 
 
-def _with_ends(
-    state: Aftermath,
-    running: Mapping[str, Job],
-    spoilt: Mapping[str, Node],
-    ours: frozenset[str],
-    at_s: float,
-) -> Mapping[Key, _Watch]:
+def _with_ends(state: Aftermath, shown: _Shown, ours: frozenset[str]) -> Mapping[Key, _Watch]:
     """Return the watches with those of jobs that have begun to leave since the last snapshot."""
+    spoilt = shown.spoilt
     begun = dict[Key, _Watch]()
-    for job, node in _ends(state, running, ours):
+    for job, node in _ends(state, shown.running, ours):
         # The node's fall itself makes a job complete, and slurmd sends the agent SIGTERM then.
         ends_itself = job.pilot_id is None and job.state is JobState.COMPLETING
         is_ours = job.pilot_id in state.asked_s and job.pilot_id not in state.told
         is_asked = ends_itself or is_ours
         fell = node in spoilt and spoilt[node].state is NodeState.DOWN and not is_asked
         if not ((node, job.job_id) in state.watches or node in state.spoilt or fell):
-            begun[node, job.job_id] = _Watch(job=job, node=node, began_s=at_s)
+            begun[node, job.job_id] = _Watch(job=job, node=node, began_s=shown.at_s)
     if not begun:
         return state.watches
     left_again = {watch.node for watch in begun.values()}
@@ -280,31 +347,25 @@ def _departure(watch: _Watch, pilot_id: str, state: Aftermath, now_s: float) -> 
     )
 
 
-def _event(
-    watch: _Watch,
-    state: Aftermath,
-    spoilt: Mapping[str, Node],
-    completing: set[str],
-    at_s: float,
-) -> Unusable | None:
+def _event(watch: _Watch, state: Aftermath, shown: _Shown) -> Unusable | None:
     if watch.is_settled:
         return None
-    node, pilot_id = spoilt.get(watch.node), watch.job.pilot_id or ""
+    node, pilot_id = shown.spoilt.get(watch.node), watch.job.pilot_id or ""
     node_state, reason = NodeState.COMPLETING, ""
     if node is not None:
         node_state, reason = node.state, node.reason
-        is_in_time = watch.gone_s is None or at_s - watch.gone_s <= WINDOW_S
+        is_in_time = watch.gone_s is None or shown.at_s - watch.gone_s <= WINDOW_S
     else:
-        is_there = watch.gone_s is None and watch.node in completing
-        is_in_time = is_there and at_s - watch.began_s > WINDOW_S
+        is_there = watch.gone_s is None and watch.node in shown.completing
+        is_in_time = is_there and shown.at_s - watch.began_s > WINDOW_S
     if not is_in_time:
         return None
     return Unusable(
         node=watch.node,
         state=node_state,
         reason=reason,
-        at_s=at_s,
-        after_s=max(0.0, at_s - state.asked_s.get(pilot_id, watch.began_s)),
+        at_s=shown.at_s,
+        after_s=max(0.0, shown.at_s - state.asked_s.get(pilot_id, watch.began_s)),
         job_id=watch.job.job_id,
         pilot_id=pilot_id,
     )
@@ -322,7 +383,7 @@ class Rest:
     spoilt_s: float  # when it was last seen unusable
 
 
-Rests = Mapping[str, Rest]  # by node
+Rests = Mapping[str, Rest]  # by node, the host of parts
 
 
 def with_events(rests: Rests, unusable: Iterable[Unusable]) -> Rests:
@@ -330,10 +391,11 @@ def with_events(rests: Rests, unusable: Iterable[Unusable]) -> Rests:
     rests_after = dict(rests)
     for event in unusable:
         if event.pilot_id:
-            events, before = 1, rests_after.get(event.node)
+            host = node_of(event.node)  # earlier releases wrote parts
+            events, before = 1, rests_after.get(host)
             if before is not None and event.at_s - before.spoilt_s <= QUIET_S:
                 events = before.events + 1
-            rests_after[event.node] = Rest(events=events, last=event, spoilt_s=event.at_s)
+            rests_after[host] = Rest(events=events, last=event, spoilt_s=event.at_s)
     return rests_after
 
 
@@ -347,7 +409,7 @@ def still_spoilt(rests: Rests, names: Iterable[str], at_s: float) -> Rests:
 
 
 def cooling(rests: Rests, cool_down_s: float, now_s: float) -> Mapping[str, Cooling]:
-    """Return the nodes that get no pilot now.
+    """Return the nodes that get no pilot now, nor do parts of them (``node_of``).
 
     Args:
         rests: by node.

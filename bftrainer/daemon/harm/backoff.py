@@ -6,11 +6,14 @@ share exceeds ``1 - share``. Bad are: a late hand-over; one whose job lost a cyc
 longer than the limit, because it had to preempt; a release for a job that did not start, counted
 once per job. Each level
 
-* halves the number of nodes that may be held (starting from the most held at one of these
-  hand-overs, because many may just have been released; at least one, or nothing could show an
-  improvement),
+* halves the number of nodes and parts of nodes that may be held, one for each pilot (starting from
+  the most held at one of these hand-overs, because many may just have been released; at least one,
+  or nothing could show an improvement),
 * lets one more scheduler cycle pass before a released node is taken again,
 * keeps one more node of each type in reserve.
+
+Hand-overs and releases in vain are counted by pilot, too: a job that takes three parts of a node
+makes three. Where pilots have whole nodes, all of this counts nodes.
 
 ``quiet_s`` without a bad hand-over and with a good one: one level down. Without any hand-over, four
 times as long. The state is journalled (entries of kind ``back-off``), so a restart keeps the level.
@@ -20,6 +23,7 @@ Called by ``bftrainer.daemon.harm.monitor``.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from bftrainer.daemon.harm.ledger import HandOver, Rule, Vain, Why
 from bftrainer.model.columns import counted
@@ -40,19 +44,29 @@ class BackOff:
     """State of the fold; level 0: not backing off."""
 
     level: int = 0
-    base_nodes: int = 0  # most held in the window when level 1 began
+    base_nodes: int = 0  # most held in the window when level 1 began; parts count as nodes
     changed_s: float = 0.0  # of the level
     late_s: float = 0.0  # the last bad hand-over, or the last change of level
     window: tuple[bool, ...] = ()  # since then, oldest first: whether it was bad
-    held: tuple[int, ...] = ()  # nodes held at each hand-over of the window
+    held: tuple[int, ...] = ()  # pilots held at each hand-over of the window
     good: int = 0  # hand-overs in time since late_s
     in_vain: tuple[str, ...] = ()  # jobs already counted; each counts once
+    has_parts: bool = False  # a pilot of these hand-overs had less than a node
+    ADDED: ClassVar = frozenset({"has_parts"})
 
 
 def record_hand_over(
     state: BackOff, done: HandOver | Vain, rule: Rule, *, held_nodes: int, now_s: float
 ) -> BackOff:
-    """Record a hand-over, or a release in vain; an unmeasured one changes nothing."""
+    """Record a hand-over, or a release in vain; an unmeasured one changes nothing.
+
+    Args:
+        state: so far.
+        done: the hand-over or the release, of one pilot.
+        rule: the promise.
+        held_nodes: nodes, and parts of nodes, that were held; a pilot has one.
+        now_s: seconds since the epoch.
+    """
     if isinstance(done, Vain):
         job = done.family or done.job_id
         if done.why is not Why.DID_NOT_START or job in state.in_vain:
@@ -66,7 +80,10 @@ def record_hand_over(
     late_s, good = state.late_s, state.good + 1
     if is_bad:
         late_s, good = now_s, 0
-    state = replace(state, window=window, held=nodes_held, late_s=late_s, good=good)
+    has_parts = state.has_parts or done.gpus > 0
+    state = replace(
+        state, window=window, held=nodes_held, late_s=late_s, good=good, has_parts=has_parts
+    )
     if not is_violated(window, rule) or state.level >= MAX_LEVEL:
         return state
     base_nodes = state.base_nodes
@@ -78,6 +95,7 @@ def record_hand_over(
         changed_s=now_s,
         late_s=now_s,
         in_vain=state.in_vain,
+        has_parts=state.has_parts,
     )
 
 
@@ -120,16 +138,21 @@ def rested(state: BackOff, rule: Rule, *, now_s: float) -> BackOff:
     if now_s - state.late_s < patience * rule.quiet_s:
         return state
     level = state.level - 1
-    base_nodes = 0
+    base_nodes, has_parts = 0, False
     if level:
-        base_nodes = state.base_nodes
+        base_nodes, has_parts = state.base_nodes, state.has_parts
     return BackOff(
-        level=level, base_nodes=base_nodes, changed_s=now_s, late_s=now_s, in_vain=state.in_vain
+        level=level,
+        base_nodes=base_nodes,
+        changed_s=now_s,
+        late_s=now_s,
+        in_vain=state.in_vain,
+        has_parts=has_parts,
     )
 
 
 def max_held_nodes(state: BackOff) -> int | None:
-    """Return how many nodes may be held; None: unlimited."""
+    """Return how many nodes or parts of nodes may be held, one per pilot; None: unlimited."""
     if state.level == 0:
         return None
     return max(1, state.base_nodes >> state.level)
@@ -152,9 +175,12 @@ def sentence(state: BackOff) -> str:
     max_nodes = max_held_nodes(state)
     if max_nodes is None:
         return ""
+    unit, units = "node", "nodes"
+    if state.has_parts:
+        unit, units = "part of a node", "parts of nodes"
     return (
         f"bftrainer backs off (level {state.level} of {MAX_LEVEL}): it holds "
-        f"{counted(max_nodes, 'node')} at most, takes none before {1 + state.level} scheduler"
-        f" cycles have passed and keeps {state.level} more of each type free, because nodes were"
+        f"{counted(max_nodes, unit, units)} at most, takes none before {1 + state.level} scheduler"
+        f" cycles have passed and keeps {state.level} more of each type free, because {units} were"
         " handed over too late or in vain."
     )

@@ -1,5 +1,8 @@
 """Records how long ordinary jobs waited for nodes of ours, with the promise over them. Pure.
 
+Where a pilot had a part of a node, "node" is that part, here and in the records; which job on its
+host got it, ``hosts`` tells. All figures count nodes and parts alike, one for each pilot.
+
 The *harm* of a hand-over is the time from when the job could have started but for our pilot until
 it could start. It begins with our release, made when the job could start, or with the signal of
 the batch system, which preempts for jobs that could. It ends when the node is free; but for a job
@@ -40,16 +43,19 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final
 
 from bftrainer.batch.announcer import UNSEEN_S, is_same_job
-from bftrainer.daemon.harm import lost_cycle
+from bftrainer.daemon.harm import hosts, lost_cycle
 from bftrainer.daemon.harm.aftermath import Departure, Unusable
+from bftrainer.daemon.harm.ends import End, lent_part, limit_struck
+from bftrainer.daemon.harm.hosts import HostLook, Hosts
 from bftrainer.daemon.harm.lost_cycle import WHOLE_S, Preemption
+from bftrainer.daemon.harm.pending import StaysPending
 from bftrainer.model.cluster import EndedBy, Job, JobState, node_of
 from bftrainer.model.decision import DecisionInput, PilotView, Plan, Slept
+from bftrainer.model.parts import NodePart
 from bftrainer.model.reports import DelayBucket, LostCycle
 
 KIND: Final = "harm"  # of the journal's entries
 BUCKETS_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # upper bounds
-LIMIT_MARGIN_S: Final = 10.0  # an end this close to the pilot's time limit has no other cause
 # Backfill preempts in one cycle and starts the job in the next.
 CYCLES_UNTIL_TAKEN: Final = 2.0
 _AWAKE: Final = Slept()
@@ -92,7 +98,9 @@ class HandOver:
     # What the job lost to a cycle of the scheduler, 0: nothing; None: as this node's times tell.
     lost_s: float | None = None
     slept_s: float = 0.0  # of the delay: the daemon did not run
-    ADDED: ClassVar = frozenset({"lost_s", "slept_s"})
+    gpus: int = 0  # of the part of a node that the pilot had; 0: it had the whole node
+    gpu_type: str = ""  # their type, "gpu:a100"; "": it had the whole node
+    ADDED: ClassVar = frozenset({"lost_s", "slept_s", "gpus", "gpu_type"})
 
     @property
     def cycle_lost_s(self) -> float:
@@ -133,6 +141,9 @@ class Vain:
     settled_s: float
     why: Why
     family: str = ""  # of the job
+    gpus: int = 0  # as of a ``HandOver``
+    gpu_type: str = ""
+    ADDED: ClassVar = frozenset({"gpus", "gpu_type"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +155,9 @@ class Taken:
     ended_s: float
     settled_s: float
     by: EndedBy = EndedBy.UNKNOWN
+    gpus: int = 0  # as of a ``HandOver``
+    gpu_type: str = ""
+    ADDED: ClassVar = frozenset({"gpus", "gpu_type"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +170,8 @@ class HarmRecords:
     left: tuple[Departure, ...] = ()
     unusable: tuple[Unusable, ...] = ()
     ordinary_left: int = 0  # nodes that ordinary jobs left since the entry before
-    ADDED: ClassVar = frozenset({"left", "unusable", "ordinary_left"})
+    pending: tuple[StaysPending, ...] = ()  # of pilots for parts alone
+    ADDED: ClassVar = frozenset({"left", "unusable", "ordinary_left", "pending"})
 
     @property
     def is_empty(self) -> bool:
@@ -230,6 +245,13 @@ def lost_cycles(hand_overs: Iterable[HandOver]) -> tuple[LostCycle, ...]:
     return tuple(sorted(cycles.values(), key=lambda cycle: cycle.lost_s, reverse=True))
 
 
+def what_it_got(done: HandOver) -> str:
+    """Return the node, or its GPUs: "n1", "2 gpu:a100 of n1"."""
+    if not done.gpus:
+        return done.node
+    return f"{done.gpus} {done.gpu_type} of {node_of(done.node)}"
+
+
 def slow_part(done: HandOver) -> str:
     """Say in one sentence which part took most of the time."""
     if done.delay_s is not None and 2.0 * done.slept_s > done.delay_s:
@@ -254,41 +276,6 @@ def slow_part(done: HandOver) -> str:
     }
     slowest = max(parts, key=parts.__getitem__)
     return f"{slowest[:1].upper()}{slowest[1:]}."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class End:
-    """A pilot on its way out, as far as known."""
-
-    pilot_id: str
-    node: str
-    asked_s: float | None = None  # our release
-    decision_s: float = 0.0
-    job: Job | None = None  # the ordinary job it was released for
-    told_s: float | None = None  # the agent was told
-    left_s: float | None = None  # the agent reported its exit
-    is_preempted: bool = False  # the batch system ended it: first, or at the same time
-    ran_s: float | None = None  # begin of the last look that showed it running
-    seen_s: float | None = None  # begin of the last poll that showed its job
-    gone_s: float | None = None  # end of the first poll that did not
-
-    @property
-    def began_s(self) -> float | None:
-        """Time of the first request for the node."""
-        if not self.is_preempted:
-            return self.asked_s
-        if self.told_s is None:
-            return self.asked_s
-        if self.asked_s is None:
-            return self.told_s
-        return min(self.told_s, self.asked_s)
-
-    @property
-    def job_id(self) -> str:
-        """The job it was released for; "": none."""
-        if self.job is None:
-            return ""
-        return self.job.job_id
 
 
 def hand_over(end: End, taker: Job, now_s: float, slept: Slept = _AWAKE) -> HandOver:
@@ -322,6 +309,8 @@ def hand_over(end: End, taker: Job, now_s: float, slept: Slept = _AWAKE) -> Hand
         agent_s=agent_s,
         epilog_s=epilog_s,
         slept_s=slept_s,
+        gpus=end.gpus,
+        gpu_type=end.gpu_type,
     )
 
 
@@ -367,6 +356,7 @@ class Ledger:
     # How ends that we did not ask for came about, by what the batch system says.
     ended_by: Mapping[str, EndedBy] = field(default_factory=dict)
     ran_s: Mapping[str, float] = field(default_factory=dict)  # begin of the last look that ran it
+    hosts: Hosts = field(default_factory=Hosts)  # with parts of ours
 
 
 class _Ordinary:
@@ -400,9 +390,11 @@ def farewell(ledger: Ledger, said: Farewell) -> Ledger:
     end = ledger.ends.get(said.pilot_id)
     if end is None:
         view = ledger.held.get(said.pilot_id)
-        if said.reason != "signal" or (view is not None and _limit_struck(view, said.told_s)):
+        if said.reason != "signal" or (view is not None and limit_struck(view, said.told_s)):
             return replace(ledger, settled=ledger.settled | {said.pilot_id})
         end = End(pilot_id=said.pilot_id, node=said.node)
+        if view is not None:
+            end = replace(end, part=lent_part(view))
     # A signal before our release came from the batch system; one after it from our cancel.
     is_theirs = said.reason == "signal" and (end.asked_s is None or said.told_s < end.asked_s)
     heard = replace(end, told_s=said.told_s, left_s=said.left_s, is_preempted=is_theirs)
@@ -439,17 +431,19 @@ def fold(
     ends = dict(ledger.ends)
     for pilot_id in ledger.held.keys() - views.keys() - ending:  # ended without a message
         view = ledger.held[pilot_id]
-        if not _limit_struck(view, given.now_s):
+        if not limit_struck(view, given.now_s):
             ends[pilot_id] = End(
                 pilot_id=pilot_id,
                 node=view.node,
+                part=lent_part(view),
                 gone_s=given.now_s,
                 is_preempted=True,
                 ran_s=ledger.ran_s.get(pilot_id),
             )
     records = HarmRecords()
-    if ends and given.is_new_snapshot and given.snapshot.jobs is not None:
-        open_ends, records = _look(ends, given, plan.memory.held_off.keys(), ledger.ended_by)
+    hosts_after = ledger.hosts
+    if given.is_new_snapshot and given.snapshot.jobs is not None:
+        hosts_after, open_ends, records = _look(ends, given, ledger, plan.memory.held_off.keys())
         ending |= ends.keys() - open_ends.keys()
         ends = open_ends
     started = _started(views.values())
@@ -461,6 +455,7 @@ def fold(
                 ends[pilot_id] = End(
                     pilot_id=pilot_id,
                     node=release.node,
+                    part=lent_part(started[pilot_id]),
                     asked_s=given.now_s,
                     decision_s=took_s,
                     job=jobs.get(release.for_job),
@@ -475,6 +470,7 @@ def fold(
         settled=frozenset((ending - ends.keys()) & views.keys()),
         ended_by=ended_by,
         ran_s=_ran_s(started, ledger.ran_s, given.snapshot.taken_at_s),
+        hosts=hosts_after,
     )
     return after, records
 
@@ -499,50 +495,75 @@ def _ran_s(
     return ran_s
 
 
-def _limit_struck(view: PilotView, at_s: float) -> bool:
-    return view.end_s is not None and at_s >= view.end_s - LIMIT_MARGIN_S
-
-
 def _look(
-    ends: Mapping[str, End],
-    given: DecisionInput,
-    held_off: AbstractSet[str],
-    ended_by: Mapping[str, EndedBy],
-) -> tuple[dict[str, End], HarmRecords]:
+    ends: Mapping[str, End], given: DecisionInput, ledger: Ledger, held_off: AbstractSet[str]
+) -> tuple[Hosts, dict[str, End], HarmRecords]:
     """Settle the ends that the snapshot settles."""
     jobs = given.snapshot.jobs or ()
     pilot_ids = {job.pilot_id for job in jobs}
-    on_node = _by_node(jobs, {end.node for end in ends.values()})
-    ordinary = _Ordinary(jobs)
-    open_ends: dict[str, End] = {}
-    takers: list[tuple[End, Job]] = []
-    nobodys: list[tuple[End, EndedBy]] = []  # no job is on the node
-    vain: list[Vain] = []
+    seen = [
+        _observed(before, given, is_present=before.pilot_id in pilot_ids)
+        for before in ends.values()
+    ]
     of_others: list[Taken] = []
-    for before in ends.values():
-        end = _observed(before, given, is_present=before.pilot_id in pilot_ids)
-        cause = ended_by.get(end.pilot_id, EndedBy.UNKNOWN)
+    for_jobs: list[End] = []
+    for end in seen:
+        cause = ledger.ended_by.get(end.pilot_id, EndedBy.UNKNOWN)
         if cause not in (EndedBy.PREEMPTED, EndedBy.UNKNOWN) and end.gone_s is not None:
             of_others.append(_taken(end, cause, given.now_s))  # for no job, whoever comes next
-        elif taker := _taker(end, on_node.get(end.node, ())):
-            takers.append((end, taker))
         else:
-            nobodys.append((end, cause))
+            for_jobs.append(end)
+    hosts_after, taker_of = _takers(for_jobs, given, ledger.hosts)
+    takers = [(end, taker_of[end.pilot_id]) for end in for_jobs if end.pilot_id in taker_of]
+    ordinary = _Ordinary(jobs)
     served = _served(ends.values(), takers, ordinary)
-    for end, cause in nobodys:
-        if loser := _loser(end, served):
+    open_ends: dict[str, End] = {}
+    vain: list[Vain] = []
+    for end in for_jobs:
+        if end.pilot_id in taker_of:
+            continue
+        if loser := _loser(end, served, ledger.hosts):
             takers.append((end, loser))
             continue
-        verdict = _verdict(end, ordinary, given, is_held_off=end.node in held_off)
+        is_held_off = bool({end.node, node_of(end.node)} & held_off)
+        verdict = _verdict(end, ordinary, given, is_held_off=is_held_off)
         if verdict is _Verdict.OPEN:
             open_ends[end.pilot_id] = end
         elif verdict is _Verdict.TAKEN:
+            cause = ledger.ended_by.get(end.pilot_id, EndedBy.UNKNOWN)
             of_others.append(_taken(end, cause, given.now_s))
         elif isinstance(verdict, Why):
             vain.append(_vain(end, verdict, given.now_s))
-    return open_ends, HarmRecords(
+    records = HarmRecords(
         hand_overs=_hand_overs(takers, given), vain=tuple(vain), taken=tuple(of_others)
     )
+    return hosts_after, open_ends, records
+
+
+def _takers(
+    ends: Iterable[End], given: DecisionInput, before: Hosts
+) -> tuple[Hosts, dict[str, Job]]:
+    """Return which job got what each pilot left, by pilot."""
+    parts: dict[str, NodePart] = {}
+    for view in given.pilots:
+        part = lent_part(view)
+        if part is not None:
+            parts[view.pilot_id] = part
+    of_parts: list[End] = []
+    of_nodes: list[End] = []
+    for end in ends:
+        if end.part is None:
+            of_nodes.append(end)
+        else:
+            of_parts.append(end)
+    host_look = HostLook(snapshot=given.snapshot, parts=parts, ends=of_parts)
+    after, pairs = hosts.look(before, host_look)
+    takers = {end.pilot_id: job for end, job in pairs}
+    on_node = _by_node(given.snapshot.jobs or (), {end.node for end in of_nodes})
+    for end in of_nodes:
+        if taker := _taker(end, on_node.get(end.node, ())):
+            takers[end.pilot_id] = taker
+    return after, takers
 
 
 def _served(
@@ -558,7 +579,7 @@ def _served(
     return sorted(jobs.values(), key=lambda job: (-job.priority, job.job_id))
 
 
-def _loser(end: End, served: Iterable[Job]) -> Job | None:
+def _loser(end: End, served: Iterable[Job], before: Hosts) -> Job | None:
     """Return the job for which a pilot was preempted, if it started elsewhere and too late.
 
     It waited at that moment, and a node of ours was released for it: too late.
@@ -570,6 +591,8 @@ def _loser(end: End, served: Iterable[Job]) -> Job | None:
         return None
     least_s = preempted_s + lost_cycle.TICK_S
     for job in served:
+        if end.part is not None and not hosts.has_use_for(job, end.part, before):
+            continue
         if (job.submit_s or 0.0) <= preempted_s and (job.start_s or 0.0) > least_s:
             return job
     return None
@@ -618,15 +641,16 @@ def _lost_s(pairs: Iterable[tuple[End, Job]], free_s: float, given: DecisionInpu
     )
 
 
-def _by_node(jobs: Iterable[Job], nodes: AbstractSet[str]) -> dict[str, list[Job]]:
-    """Return the ordinary jobs on each node; those on a node are on each slot of it."""
-    hosts = {node_of(node) for node in nodes}
-    on_host: dict[str, list[Job]] = {}
+def _by_node(jobs: Iterable[Job], nodes: set[str]) -> dict[str, list[Job]]:
+    """Return the ordinary jobs on each node."""
+    on_node: dict[str, list[Job]] = {}
+    if not nodes:
+        return on_node
     for job in jobs:
         if job.is_ordinary and job.state is not JobState.PENDING:
-            for host in hosts.intersection(job.nodes):
-                on_host.setdefault(host, []).append(job)
-    return {node: on_host[node_of(node)] for node in nodes if node_of(node) in on_host}
+            for node in nodes.intersection(job.nodes):
+                on_node.setdefault(node, []).append(job)
+    return on_node
 
 
 def _observed(end: End, given: DecisionInput, *, is_present: bool) -> End:
@@ -638,31 +662,12 @@ def _observed(end: End, given: DecisionInput, *, is_present: bool) -> End:
 
 
 def _taker(end: End, on_node: Iterable[Job]) -> Job | None:
-    """Return the first job on the node that had waited for it; the one it was released for.
-
-    A job submitted after the node was free did not wait for us.
-    """
-    began_s = end.began_s
-    candidates: list[Job] = []
-    for job in on_node:
-        is_later = job.start_s is None or began_s is None or job.start_s >= began_s - WHOLE_S
-        has_waited = end.gone_s is None or (job.submit_s or 0.0) <= end.gone_s
-        if is_later and (has_waited or _is_for(end, job)):
-            candidates.append(job)
+    """Return the first job on a whole node that had waited for it; the one it was released for."""
     return min(
-        candidates,
-        key=lambda job: (not _is_for(end, job), job.start_s or 0.0, job.job_id),
+        (job for job in on_node if end.may_be_for(job)),
+        key=lambda job: (not end.is_for(job), job.start_s or 0.0, job.job_id),
         default=None,
     )
-
-
-def _is_for(end: End, job: Job) -> bool:
-    """Return whether the node was released for this job, announced or in the queue."""
-    if end.job is None:
-        return False
-    if end.job.is_announced:
-        return is_same_job(end.job, job)
-    return end.job.job_id == job.job_id
 
 
 def _verdict(
@@ -714,6 +719,8 @@ def _vain(end: End, why: Why, now_s: float) -> Vain:
         asked_s=asked_s,
         settled_s=now_s,
         why=why,
+        gpus=end.gpus,
+        gpu_type=end.gpu_type,
     )
 
 
@@ -729,4 +736,6 @@ def _taken(end: End, cause: EndedBy, now_s: float) -> Taken:
         ended_s=ended_s,
         settled_s=now_s,
         by=cause,
+        gpus=end.gpus,
+        gpu_type=end.gpu_type,
     )

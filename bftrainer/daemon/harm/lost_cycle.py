@@ -11,6 +11,8 @@ the time says it: a main scheduler does not leave a free node to a job for longe
 Cycles shorter than that are told from ticks by the queue: a job behind one of its partition that
 lacks nodes is started by backfill alone. What cannot be told counts as a lost cycle.
 
+A job counts once, however many nodes or parts of nodes it got; each of its hand-overs by a
+preemption has the loss as its delay, so that promise and back-off see it.
 Called by ``bftrainer.daemon.harm.ledger``.
 """
 
@@ -33,7 +35,7 @@ class Preemption:
 
     at_s: float | None  # the batch system's first signal; None: no agent reported one
     ran_s: float | None  # the last look that showed the pilots running; None: none did
-    free_s: float  # the last of the job's nodes that were ours was free
+    free_s: float  # the last of the job's nodes, or parts, that were ours was free
     start_s: float | None  # of the job, rounded down to whole seconds; None: not reported
     cycle_s: float  # as configured: at least as long is the pause between two cycles
     is_behind: bool = False  # another job blocks the main scheduler's way to it

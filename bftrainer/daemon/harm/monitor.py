@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from bftrainer.batch.batch_system import PilotObservation
-from bftrainer.daemon.harm import aftermath, backoff, ledger
+from bftrainer.daemon.harm import aftermath, backoff, ledger, pending
 from bftrainer.daemon.harm.aftermath import Aftermath, Unusable
 from bftrainer.daemon.harm.backoff import BackOff
 from bftrainer.daemon.harm.ledger import (
@@ -26,6 +26,7 @@ from bftrainer.daemon.harm.ledger import (
     Vain,
     slow_part,
 )
+from bftrainer.daemon.harm.pending import PendingPilots
 from bftrainer.daemon.harm.report import make_report
 from bftrainer.elastic.fields import in_one_line
 from bftrainer.journal.journal import Journal
@@ -73,6 +74,7 @@ class HarmMonitor:
         self._on_settled = on_settled
         self.adopt_policy(policy)
         self._ledger, self._aftermath = Ledger(), Aftermath()
+        self.pending = PendingPilots()
         self._ordinary_left, self._counted_s = 0, clock()
         self._records: deque[tuple[float, HarmRecords]] = deque(
             _newest(journal), maxlen=KEPT_RECORDS
@@ -128,6 +130,8 @@ class HarmMonitor:
         if self._promises:
             self._ledger, settled = ledger.fold(self._ledger, given, plan, took_s)
         settled = self._with_aftermath(settled, given, plan)
+        self.pending, of_parts = pending.fold(self.pending, given)
+        settled = replace(settled, pending=of_parts)
         if settled.is_empty:
             return
         self._journal.note(ledger.KIND, settled)
@@ -138,11 +142,11 @@ class HarmMonitor:
                 LOG.warning(
                     "job %s got %s after %.2f s: %s",
                     hand_over.job_id,
-                    hand_over.node,
+                    ledger.what_it_got(hand_over),
                     hand_over.delay_s,
                     slow_part(hand_over),
                 )
-        held_nodes = len(settled.hand_overs)
+        held_nodes = len(settled.hand_overs)  # or parts of nodes
         held_nodes += sum(1 for pilot in given.pilots if pilot.is_held)
         state = self.state
         outcomes: list[HandOver | Vain] = [*settled.hand_overs, *settled.vain]

@@ -30,11 +30,14 @@ from bftrainer.daemon.harm.ledger import (
     worst,
 )
 from bftrainer.daemon.harm.lost_cycle import WHOLE_S
-from bftrainer.model.cluster import EndedBy
+from bftrainer.daemon.harm.pending import StaysPending
+from bftrainer.model.cluster import EndedBy, node_of
 from bftrainer.model.reports import (
     HarmReport,
     LeavingRate,
     Leavings,
+    PartCounts,
+    PendingCount,
     TakenCount,
     UnusableNode,
     VainCount,
@@ -42,6 +45,7 @@ from bftrainer.model.reports import (
 )
 
 WORST_SHOWN: Final = 10
+NODES_SHOWN: Final = 20
 HOUR_S: Final = 3600.0
 _Z: Final = 1.959964  # of a two-sided 95% interval
 
@@ -56,6 +60,7 @@ class _Settled:
         self.unusable: list[Unusable] = []
         self.n_taken_by: Counter[EndedBy] = Counter()
         self.ordinary_left = 0
+        self.pending: list[StaysPending] = []
         for settled in records:
             self.hand_overs += settled.hand_overs
             self.vain += settled.vain
@@ -63,6 +68,7 @@ class _Settled:
             self.unusable += settled.unusable
             self.n_taken_by.update(pilot.by for pilot in settled.taken)
             self.ordinary_left += settled.ordinary_left
+            self.pending += settled.pending
 
 
 def make_report(
@@ -118,7 +124,70 @@ def make_report(
         cycles_lost=len(cycles),
         cycles_lost_s=math.fsum(cycle.lost_s for cycle in cycles),
         lost_cycles=cycles[:WORST_SHOWN],
+        gpus=sum(hand_over.gpus for hand_over in hand_overs),
+        by_gpu=_by_gpu(settled, rule),
+        by_node=_by_node(settled, rule),
+        pending=len(settled.pending),
+        pending_why=_pending_why(settled.pending),
     )
+
+
+def _by_gpu(settled: _Settled, rule: Rule) -> tuple[PartCounts, ...]:
+    """Return what became of parts, by the type of their GPUs."""
+    counts = _PartSums()
+    counts.add(settled, rule, by_node=False)
+    return tuple(counts.of[key] for key in sorted(counts.of))
+
+
+def _by_node(settled: _Settled, rule: Rule) -> tuple[PartCounts, ...]:
+    """Return the same by node and type, those with the most trouble first."""
+    counts = _PartSums()
+    counts.add(settled, rule, by_node=True)
+    by_name = [counts.of[key] for key in sorted(counts.of)]
+    by_name.sort(key=lambda one: one.late + one.in_vain + one.preempted + one.pending, reverse=True)
+    return tuple(by_name[:NODES_SHOWN])
+
+
+class _PartSums:
+    """Counts of parts by node and type of GPUs."""
+
+    def __init__(self) -> None:
+        self.of: dict[tuple[str, str], PartCounts] = {}
+
+    def add(self, settled: _Settled, rule: Rule, *, by_node: bool) -> None:
+        """Add all records of a period; ``by_node``: else all nodes together."""
+        for done in settled.hand_overs:
+            is_preempted = done.how is How.PREEMPTED
+            is_late = done.delay_s is not None and done.delay_s > rule.limit_s
+            self._count(
+                done,
+                by_node=by_node,
+                hand_overs=1,
+                gpus=done.gpus,
+                given_back=int(not is_preempted),
+                preempted=int(is_preempted),
+                late=int(is_late),
+            )
+        for vain in settled.vain:
+            self._count(vain, by_node=by_node, in_vain=1)
+        for pilot in settled.pending:
+            self._count(pilot, by_node=by_node, pending=1)
+
+    def _count(self, of: HandOver | Vain | StaysPending, *, by_node: bool, **more: int) -> None:
+        if not of.gpus:
+            return  # a whole node
+        node = ""
+        if by_node:
+            node = node_of(of.node)
+        key = node, of.gpu_type
+        before = self.of.get(key) or PartCounts(node=node, gpu_type=of.gpu_type)
+        sums = {name: getattr(before, name) + number for name, number in more.items()}
+        self.of[key] = replace(before, **sums)
+
+
+def _pending_why(pilots: Iterable[StaysPending]) -> tuple[PendingCount, ...]:
+    counts = Counter(pilot.why for pilot in pilots)
+    return tuple(PendingCount(why=why, pilots=number) for why, number in counts.most_common())
 
 
 def _taken_by(n_taken_by: Counter[EndedBy]) -> tuple[TakenCount, ...]:
@@ -147,7 +216,8 @@ def _leavings(settled: _Settled) -> Leavings:
     """
     events = settled.unusable
     n_ours = sum(1 for event in events if event.pilot_id)
-    ours = _rate(n_ours, len(settled.departures))
+    n_left = sum(not departure.is_one_more for departure in settled.departures)
+    ours = _rate(n_ours, n_left)
     theirs = _rate(len(events) - n_ours, settled.ordinary_left)
     times_s: list[float] = []
     precision_s: float | None = None
@@ -220,4 +290,6 @@ def _worst_case(hand_over: HandOver) -> WorstCase:
         delay_s=hand_over.delay_s,
         precision_s=precision_s,
         reason=slow_part(hand_over),
+        gpus=hand_over.gpus,
+        gpu_type=hand_over.gpu_type,
     )
