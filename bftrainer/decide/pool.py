@@ -250,11 +250,8 @@ class _Sorter:
     def why_not_take(self, node: Node, end: GapEnd | None) -> str:
         """Say why a free node without a pilot is not claimed; "": it is a candidate."""
         settings = self._settings
-        if settings.eligible_node_types and node.node_type not in settings.eligible_node_types:
-            return f"Policy does not use nodes of type {node.node_type}."
-        if settings.lend is Lend.GPUS and PART_MARK not in node.name:
-            because = node.why_whole or "It lends none."
-            return f"The policy lends GPUs one by one only (lend: gpus). {because}"
+        if why := self._why_not_lent(node):
+            return why
         if node.name in self._held_off:
             return "It is left to the queue until a whole scheduler cycle has passed."
         if borrowers.is_waited_for(node.name, self._waited_for):
@@ -267,6 +264,16 @@ class _Sorter:
                 return end.sentence(self._now_s)
         if self._memory.idle_seen.get(node.name, 0) < settings.idle_confirmations:
             return "It has not been idle in enough snapshots yet (idle_confirmations)."
+        return ""
+
+    def _why_not_lent(self, node: Node) -> str:
+        """Say why the policy does not lend a node, or a part of its size, at all; "": it does."""
+        settings = self._settings
+        if settings.eligible_node_types and node.node_type not in settings.eligible_node_types:
+            return f"Policy does not use nodes of type {node.node_type}."
+        if settings.lend is Lend.GPUS and PART_MARK not in node.name:
+            because = node.why_whole or "It lends none."
+            return f"The policy lends GPUs one by one only (lend: gpus). {because}"
         return ""
 
     def leave(self, node: Node, pilot: PilotView, end: GapEnd | None) -> tuple[str, bool]:
