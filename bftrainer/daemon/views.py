@@ -37,7 +37,7 @@ from bftrainer.daemon.explain.trainers import (
 )
 from bftrainer.daemon.harm.backoff import sentence
 from bftrainer.daemon.metrics import MetricSample, daemon_figures, use_figures, user_figures
-from bftrainer.daemon.node_views import NodeTable
+from bftrainer.daemon.node_views import LentCounts, NodeTable
 from bftrainer.daemon.state import DaemonState
 from bftrainer.decide import end_cost
 from bftrainer.decide.exclusion import sentences as left_out_sentences
@@ -46,7 +46,7 @@ from bftrainer.decide.isolation import unfit
 from bftrainer.decide.what_if import WhatIf
 from bftrainer.fleet.pilots.refusal_words import waiting_sentences
 from bftrainer.fleet.trainers import unreachable
-from bftrainer.model.cluster import JobState, Node
+from bftrainer.model.cluster import JobState, Node, node_of
 from bftrainer.model.decision import Plan
 from bftrainer.model.reports import AccountReport, Asked, HarmReport, UserAccount
 from bftrainer.model.study import Seen
@@ -86,11 +86,12 @@ class DaemonViews:
     def status(self) -> StatusView:
         """Return the daemon's state."""
         state, observed, pilots = self._state, self._state.seen, self._state.pilots
-        snapshot, nodes, n_held = observed.snapshot, self._nodes(), len(self._agents.held)
+        snapshot, nodes, lent = observed.snapshot, self._nodes(), LentCounts(state)
+        n_held, n_requested = lent.n_nodes()
         held_nodes = set()
         for node, pilot in pilots.by_node().items():
             if pilot.record.pilot_id in self._agents.held:
-                held_nodes.add(node)
+                held_nodes.add(node_of(node))
         answers = "unknown"
         if snapshot is not None and snapshot.is_complete:
             answers = "present"
@@ -105,7 +106,7 @@ class DaemonViews:
             nodes_total=len(nodes),
             nodes_idle=idle_nodes(nodes, held_nodes),
             nodes_held=n_held,
-            nodes_requested=len(pilots.pilots) - n_held,
+            nodes_requested=n_requested,
             decisions=observed.decisions,
             last_decision_ms=observed.decision_ms,
             last_decision_s=observed.decided_s,
@@ -132,23 +133,23 @@ class DaemonViews:
             late_agents=tuple(state.late.by_node().values()),
             slept=state.awakenings.sentence(),
             not_proven=not_proven(observed.allocation),
+            lent_gpus=lent.totals(),
         )
 
     def nodes(self) -> tuple[NodeView, ...]:
         """Return every node of the last snapshot."""
+        gpu_use: dict[str, GpuLoad] = {}
+        for trainer_id in self._trainers.trainers:
+            for node_gpus in self._gpus(trainer_id):
+                gpu_use[node_gpus.node] = node_gpus.use
         table = NodeTable(
             self._state,
             waits=self._waiting_pilots(),
             cooling=self._cooling_nodes(),
             slow=self._slow_nodes(),
+            gpu_use=gpu_use,
         )
-        gpus: dict[str, GpuLoad] = {}
-        for trainer_id in self._trainers.trainers:
-            for node_gpus in self._gpus(trainer_id):
-                gpus[node_gpus.node] = node_gpus.use
-        return tuple(
-            replace(table.view(node), gpu_use=gpus.get(node.name)) for node in self._nodes()
-        )
+        return tuple(map(table.view, self._nodes()))
 
     def timeline(self, seen: Seen | None) -> TimelineView:
         """Return the uses of all nodes of late, or what is new to who has seen this daemon's."""
@@ -358,6 +359,9 @@ class DaemonViews:
         seen, memory, used_s = state.seen, state.seen.memory, state.accountant.used_s
         rule, training = state.harm.rule, trainers.occupancy().training
         gpus = {node.name: node.gpus for node in self._nodes()}
+        for pilot in state.pilots.pilots.values():
+            if pilot.record.part is not None:
+                gpus[pilot.record.part.name] = pilot.record.part.gpus
         values = {
             "nodes_pool": seen.pool_size,
             "nodes_training": len(training),

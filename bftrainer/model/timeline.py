@@ -4,6 +4,9 @@ The daemon feeds it with the decisions that it takes and journals what changed (
 ``bftrainer web --replay`` adds the same notes to the same fold, so that both show the same. The
 journal has no decision that changed nothing, so decisions alone do not tell when a node was left.
 Pure; times are as in ``bftrainer.model.decision``.
+
+A node that lends its GPUs one by one is one node here, too: its use is ``shared``, and in place of
+the trainer stand its shares (``gpu_shares.shares_text``), with every GPU in one of them.
 """
 
 from __future__ import annotations
@@ -16,8 +19,17 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from bftrainer.model.cluster import JobState, NodeState
+from bftrainer.model.cluster import PART_MARK, Job, JobState, Node, NodeState, node_of
 from bftrainer.model.decision import DecisionInput, PilotView, Plan
+from bftrainer.model.gpu_shares import (
+    HeldPart,
+    Share,
+    gpu_counts,
+    is_up,
+    part_number,
+    shares_of,
+    shares_text,
+)
 from bftrainer.model.progress import CurvesNote, ProgressCurve, ProgressCurves
 from bftrainer.model.reports import day_of
 from bftrainer.model.study import Seen
@@ -41,11 +53,12 @@ class NodeUse(enum.StrEnum):
     RESERVE = "reserve"  # idle, left to the queue
     ORDINARY = "ordinary"  # jobs that are not ours
     UNAVAILABLE = "unavailable"  # reserved, drained, down, switched off or unknown
+    SHARED = "shared"  # it lends GPUs one by one, which are used in the ways above
 
 
 USES: Final = tuple(NodeUse)
-State = tuple[NodeUse, str]  # with the trainer, "" if there is none
-# When, which node and which use (indices in ``TimelineView.nodes`` and ``USES``), trainer.
+State = tuple[NodeUse, str]  # with the trainer, "" if there is none, or the shares
+# When, which node and which use (indices in ``TimelineView.nodes`` and ``USES``), trainer as above.
 Change = tuple[float, int, int, str]
 _FREE = (NodeState.IDLE, NodeState.PLANNED)
 _JOBS = (NodeState.ALLOCATED, NodeState.COMPLETING)
@@ -60,6 +73,7 @@ class PlannedUse:
     trainer_id: str  # "": an ordinary job, as the batch system plans it
     from_s: float  # 0: from now on
     until_s: float | None  # None: not known
+    gpus: int = 0  # so many of it; 0: all of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,18 +130,22 @@ def pieced(
 
 def uses(given: DecisionInput, plan: Plan) -> dict[str, State]:
     """Return the use of every node of the snapshot, as a decision saw it."""
-    pilots = {pilot.node: pilot for pilot in given.pilots}
+    whole_nodes = {pilot.node: pilot for pilot in given.pilots}
+    parted = _PartedNodes(given, plan)
     reserve = frozenset(plan.reserve)
-    found = {}
+    states: dict[str, State] = {}
     for node in given.snapshot.nodes or ():
-        pilot = pilots.get(node.name)
-        if pilot is not None:
-            found[node.name] = _of_pilot(pilot, given, plan)
+        pilot = whole_nodes.get(node.name)
+        if node.lends or node.name in parted.pilots:
+            states[node.name] = parted.state_of(node, pilot)
+        elif pilot is not None:
+            states[node.name] = _of_pilot(pilot, given, plan)
         elif node.state in _FREE:
-            found[node.name] = NodeUse.RESERVE if node.name in reserve else NodeUse.IDLE, ""
+            states[node.name] = NodeUse.RESERVE if node.name in reserve else NodeUse.IDLE, ""
         else:
-            found[node.name] = NodeUse.ORDINARY if node.state in _JOBS else NodeUse.UNAVAILABLE, ""
-    return found
+            use = NodeUse.ORDINARY if node.state in _JOBS else NodeUse.UNAVAILABLE
+            states[node.name] = use, ""
+    return states
 
 
 def _of_pilot(pilot: PilotView, given: DecisionInput, plan: Plan) -> State:
@@ -142,18 +160,94 @@ def _of_pilot(pilot: PilotView, given: DecisionInput, plan: Plan) -> State:
     return (NodeUse.STARTING, planned) if planned else (NodeUse.HELD, "")
 
 
-def planned_uses(
-    given: DecisionInput, plan: Plan
-) -> Iterator[tuple[str, str, float, float | None]]:
-    """Yield node, trainer ("": an ordinary job's), begin and end of what is to come."""
-    for one in plan.pool:
-        if one.pilot_id and (trainer_id := plan.assignment.get(one.name)):
-            yield one.name, trainer_id, 0.0, one.usable_until_s
+class _PartedNodes:
+    """Nodes of which pilots may have parts, as a decision saw them."""
+
+    def __init__(self, given: DecisionInput, plan: Plan) -> None:
+        self._given, self._plan = given, plan
+        self.pilots: dict[str, list[PilotView]] = {}  # of parts, by node
+        for pilot in given.pilots:
+            if pilot.part is not None and PART_MARK in pilot.node:
+                self.pilots.setdefault(node_of(pilot.node), []).append(pilot)
+        # Ids of pilots whose jobs the snapshot shows as begun.
+        self._started = _started_pilots(given.snapshot.jobs) if self.pilots else frozenset[str]()
+        # Node -> its GPUs that are left to the queue; a node that is named as a whole: all.
+        self._n_reserved = Counter[str]()
+        for name in plan.reserve:
+            self._n_reserved[node_of(name)] += 1
+        self._reserve = frozenset(plan.reserve)
+
+    def state_of(self, node: Node, whole: PilotView | None) -> State:
+        """Return the shares of a node; ``whole``: the pilot that has, or is to have, all of it."""
+        n_gpus = sum([lent.n_gpus for lent in node.lends])
+        if whole is not None:
+            use, trainer_id = _of_pilot(whole, self._given, self._plan)
+            return NodeUse.SHARED, shares_text({(use, trainer_id): n_gpus})
+        pilots = sorted(self.pilots.get(node.name, ()), key=lambda pilot: part_number(pilot.node))
+        shares: dict[tuple[str, str], int] = {}
+        held_parts: list[HeldPart] = []
+        for pilot in pilots:
+            if pilot.part is None:
+                continue
+            state = _of_pilot(pilot, self._given, self._plan)
+            shares[state] = shares.get(state, 0) + pilot.part.gpus
+            is_started = pilot.pilot_id in self._started
+            held_parts.append(HeldPart(part=pilot.part, is_started=is_started))
+        for state, gpus in self._rest_of(node, held_parts).items():
+            shares[state] = shares.get(state, 0) + gpus
+        return NodeUse.SHARED, shares_text(shares)
+
+    def _rest_of(self, node: Node, held_parts: list[HeldPart]) -> dict[State, int]:
+        """Return the shares of a node that no pilot of ours has."""
+        n_free = n_others = 0
+        for count in gpu_counts(node, held_parts):
+            n_free += count.free
+            n_others += count.in_use + count.blocked
+        if not is_up(node):
+            return {(NodeUse.UNAVAILABLE, ""): n_free + n_others}
+        n_reserved = n_free
+        if node.name not in self._reserve:
+            n_reserved = min(n_free, self._n_reserved[node.name])
+        return {
+            (NodeUse.RESERVE, ""): n_reserved,
+            (NodeUse.IDLE, ""): n_free - n_reserved,
+            (NodeUse.ORDINARY, ""): n_others,
+        }
+
+
+def _started_pilots(jobs: Iterable[Job] | None) -> frozenset[str]:
+    return frozenset(
+        job.pilot_id
+        for job in jobs or ()
+        if job.pilot_id is not None and job.state is not JobState.PENDING
+    )
+
+
+# Node, trainer ("": an ordinary job's), begin, end, number of its GPUs (0: all).
+_ToCome = tuple[str, str, float, float | None, int]
+
+
+def planned_uses(given: DecisionInput, plan: Plan) -> Iterator[_ToCome]:
+    """Yield what nodes are to be used for; alike GPUs of a node once."""
+    gpus_to_come: dict[tuple[str, str, float | None], int] = {}
+    for offer in plan.pool:
+        trainer_id = plan.assignment.get(offer.name)
+        if not (offer.pilot_id and trainer_id):
+            continue
+        if PART_MARK in offer.name:
+            alike = node_of(offer.name), trainer_id, offer.usable_until_s
+            gpus_to_come[alike] = gpus_to_come.get(alike, 0) + max(1, offer.gpus)
+        else:
+            yield offer.name, trainer_id, 0.0, offer.usable_until_s, 0
+    for (node, trainer_id, until_s), gpus in gpus_to_come.items():
+        yield node, trainer_id, 0.0, until_s, gpus
+    lent_nodes = frozenset([node.name for node in given.snapshot.nodes or () if node.lends])
     for job in given.snapshot.jobs or ():
         if job.state is JobState.PENDING and job.start_s is not None and job.pilot_id is None:
             end_s = None if job.time_limit_s is None else job.start_s + job.time_limit_s
             for name in job.planned_nodes:
-                yield name, "", job.start_s, end_s
+                gpus = job.gpus_per_node if job.can_share and name in lent_nodes else 0
+                yield name, "", job.start_s, end_s, gpus
 
 
 class NodeUses:
@@ -169,6 +263,9 @@ class NodeUses:
         self._names: dict[str, int] = {}
         self._now: list[tuple[int, str]] = []  # by index, as ``_base``
         self._counts: Counter[int] = Counter()  # of nodes, by use
+        # Use and GPUs of a node -> how many GPUs of such nodes are used so: exact, unlike sums of
+        # fractions.
+        self._gpu_counts: Counter[tuple[str, int]] = Counter()
         self._days: dict[str, tuple[float, float]] = {}
         self._base: list[tuple[int, str]] = []
         self._changes: deque[tuple[int, Change]] = deque()  # with the number of the change
@@ -197,8 +294,10 @@ class NodeUses:
     def plans(self, given: DecisionInput, plan: Plan) -> None:
         """Take what a decision plans to come."""
         self._planned = tuple(
-            PlannedUse(node=self._names[name], trainer_id=who, from_s=from_s, until_s=until_s)
-            for name, who, from_s, until_s in planned_uses(given, plan)
+            PlannedUse(
+                node=self._names[name], trainer_id=who, from_s=from_s, until_s=until_s, gpus=gpus
+            )
+            for name, who, from_s, until_s, gpus in planned_uses(given, plan)
             if name in self._names
         )
 
@@ -250,6 +349,8 @@ class NodeUses:
             ValueError: another release named a use that this one does not know.
         """
         states = {name: (_NUMBER[NodeUse(use)], who) for name, use, who in note.changes}
+        if not all(map(_is_known, states.values())):
+            raise ValueError("unknown shares of a node")
         self.passes(note.now_s)
         self._last = None
         self._change(states, is_whole=note.is_whole)
@@ -269,10 +370,10 @@ class NodeUses:
         Raises:
             ValueError: it is of another release, or not whole.
         """
-        n_nodes, told = len(earlier.nodes), [use for use, _ in earlier.base]
-        told += [use for _, _, use, _ in earlier.changes]
+        n_nodes, told = len(earlier.nodes), list(earlier.base)
+        told += [(use, who) for _, _, use, who in earlier.changes]
         known = all(0 <= node < n_nodes for _, node, _, _ in earlier.changes)
-        if not (known and len(earlier.base) == n_nodes and all(0 <= u < len(USES) for u in told)):
+        if not (known and len(earlier.base) == n_nodes and all(map(_is_known, told))):
             raise ValueError("unknown nodes or uses of them")
         self._days = {day: (had_s, trained_s) for day, had_s, trained_s in earlier.days}
         if not 0.0 <= now_s - earlier.now_s <= MOST_AWAY_S:
@@ -280,6 +381,8 @@ class NodeUses:
         self._names = {name: index for index, name in enumerate(earlier.nodes)}
         self._base, self._now = list(earlier.base), pieced((), earlier)
         self._counts = Counter(use for use, _ in self._now)
+        for state in self._now:
+            self._count_gpus(state, 1)
         self._changes = deque((1, change) for change in earlier.changes)
         self._since_s, self.now_s, self.count = earlier.since_s, earlier.now_s, 1
         self._progress.resume(earlier.curves)
@@ -322,12 +425,30 @@ class NodeUses:
         if self._since_s is None or self._is_resumed:
             self._is_resumed = False
             return
-        day, training = day_of(self.now_s, self._zone()), self._counts[_NUMBER[NodeUse.TRAINING]]
-        had = self._counts.total() - sum(self._counts[_NUMBER[use]] for use in _NOT_HAD)
+        day, training = day_of(self.now_s, self._zone()), self._nodes_with(NodeUse.TRAINING)
+        had = self._counts.total() - sum([self._nodes_with(use) for use in _NOT_HAD])
         had_s, trained_s = self._days.pop(day, (0.0, 0.0))
         self._days[day] = had_s + had * passed_s, trained_s + training * passed_s
         while len(self._days) > MOST_DAYS:
             del self._days[next(iter(self._days))]
+
+    def _nodes_with(self, use: NodeUse) -> float:
+        """Return how many nodes have the use; a node with GPUs in several counts in parts."""
+        count: float = self._counts[_NUMBER[use]]
+        for (share_use, n_gpus), gpus in self._gpu_counts.items():
+            if share_use == use:
+                count += gpus / n_gpus
+        return count
+
+    def _count_gpus(self, state: tuple[int, str], by: int) -> None:
+        """Count the GPUs of a node in or, with -1, out."""
+        use, text = state
+        if use != _SHARED:
+            return
+        shares = shares_of(text)
+        n_gpus = sum([share.gpus for share in shares])
+        for share in shares:
+            self._gpu_counts[share.use, n_gpus] += by * share.gpus
 
     def _later(self, seen: int) -> list[tuple[int, Change]]:
         n_new = 0
@@ -347,6 +468,8 @@ class NodeUses:
             (use_before, _), (use, _) = self._now[index], state
             self._counts[use_before] -= 1
             self._counts[use] += 1
+            self._count_gpus(self._now[index], -1)
+            self._count_gpus(state, 1)
             self._now[index] = state
             self._changes.append((number, (at_s, index, *state)))
 
@@ -366,4 +489,29 @@ class NodeUses:
 
 _NUMBER: Final[Mapping[NodeUse, int]] = {use: number for number, use in enumerate(USES)}
 _GONE_USE: Final = _NUMBER[NodeUse.UNAVAILABLE]
+_SHARED: Final = _NUMBER[NodeUse.SHARED]
 _GONE: Final = (_GONE_USE, "")
+
+
+def _is_known(state: tuple[int, str]) -> bool:
+    """Return whether this release can tell what a node was used for."""
+    use, text = state
+    if not 0 <= use < len(USES):
+        return False
+    if use != _SHARED:
+        return True
+    try:
+        return all(share.use in _PLAIN_USES for share in shares_of(text))
+    except ValueError:
+        return False
+
+
+_PLAIN_USES: Final = frozenset([use.value for use in USES]) - {NodeUse.SHARED.value}
+
+
+def parted(state: tuple[int, str]) -> tuple[Share, ...]:
+    """Return the shares of a node in this state; (): it is used as a whole."""
+    use, text = state
+    if use == _SHARED:
+        return shares_of(text)
+    return ()
