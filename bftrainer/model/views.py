@@ -121,8 +121,7 @@ class NodeView:
     pilot_id: str = ""
     usable_until_s: float | None = None
     gpu_use: GpuLoad | None = None  # of the trainer's GPUs there, of late; null: nothing is told
-    # Of a node that lends its GPUs one by one, by type; none: it is lent as a whole.
-    gpu_counts: tuple[GpuCount, ...] = ()
+    gpu_counts: tuple[GpuCount, ...] = ()  # by type; none: the node is lent as a whole
     parts: tuple[PartView, ...] = ()  # what pilots have of such a node
     why_whole: str = ""  # why its GPUs are not lent one by one, one sentence
 
@@ -131,10 +130,10 @@ class NodeView:
 class LentGpuTotals:
     """GPUs of all nodes that lend them one by one."""
 
-    gpus: int
-    held: int
-    requested: int
-    free: int
+    gpus: int  # in all
+    held: int  # connected pilots have them
+    requested: int  # the other pilots have them, or are submitted for them
+    free: int  # a further pilot could have them
 
 
 def lent_totals(
@@ -219,7 +218,7 @@ class StatusView:
     policy_hash: str
     nodes_total: int
     nodes_idle: int
-    nodes_held: int  # with a pilot on all or part of it
+    nodes_held: int
     nodes_requested: int
     decisions: int
     last_decision_ms: float
