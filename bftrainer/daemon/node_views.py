@@ -216,7 +216,8 @@ def _part_pilots(pilots: Iterable[Pilot]) -> dict[str, list[tuple[NodePart, Pilo
         if part is not None and PART_MARK in part.name:
             by_node.setdefault(part.node, []).append((part, pilot))
     for part_pilots in by_node.values():
-        part_pilots.sort(key=lambda pair: part_number(pair[0].name))
+        if len(part_pilots) > 1:
+            part_pilots.sort(key=lambda pair: part_number(pair[0].name))
     return by_node
 
 

@@ -16,20 +16,13 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from typing import Final
 
-from bftrainer.model.cluster import PART_MARK, Job, JobState, Node, NodeState, node_of
+from bftrainer.model.cluster import PART_MARK, JobState, Node, NodeState, node_of
 from bftrainer.model.decision import DecisionInput, PilotView, Plan
-from bftrainer.model.gpu_shares import (
-    HeldPart,
-    Share,
-    gpu_counts,
-    is_up,
-    part_number,
-    shares_of,
-    shares_text,
-)
+from bftrainer.model.gpu_shares import Share, shares_of, shares_text
 from bftrainer.model.progress import CurvesNote, ProgressCurve, ProgressCurves
 from bftrainer.model.reports import day_of
 from bftrainer.model.study import Seen
@@ -62,6 +55,9 @@ State = tuple[NodeUse, str]  # with the trainer, "" if there is none, or the sha
 Change = tuple[float, int, int, str]
 _FREE = (NodeState.IDLE, NodeState.PLANNED)
 _JOBS = (NodeState.ALLOCATED, NodeState.COMPLETING)
+_UP = (*_FREE, *_JOBS)
+_MOST_CACHED: Final = 1 << 13  # nodes
+_PENDING: Final = JobState.PENDING
 _NOT_HAD = (NodeUse.ORDINARY, NodeUse.UNAVAILABLE)
 
 
@@ -160,67 +156,81 @@ def _of_pilot(pilot: PilotView, given: DecisionInput, plan: Plan) -> State:
     return (NodeUse.STARTING, planned) if planned else (NodeUse.HELD, "")
 
 
+# A part with a pilot: name, GPUs, use, and whether the snapshot shows no job of it that has begun.
+_HeldPart = tuple[str, int, State, bool]
+
+
 class _PartedNodes:
-    """Nodes of which pilots may have parts, as a decision saw them."""
+    """Nodes of which pilots may have parts, as a decision saw them.
+
+    There are eight times as many parts as nodes, and all are looked at after every decision.
+    """
 
     def __init__(self, given: DecisionInput, plan: Plan) -> None:
         self._given, self._plan = given, plan
-        self.pilots: dict[str, list[PilotView]] = {}  # of parts, by node
+        self.pilots: dict[str, list[_HeldPart]] = {}  # of parts, by node
+        started: set[str | None] | None = None
         for pilot in given.pilots:
-            if pilot.part is not None and PART_MARK in pilot.node:
-                self.pilots.setdefault(node_of(pilot.node), []).append(pilot)
-        # Ids of pilots whose jobs the snapshot shows as begun.
-        self._started = _started_pilots(given.snapshot.jobs) if self.pilots else frozenset[str]()
-        # Node -> its GPUs that are left to the queue; a node that is named as a whole: all.
-        self._n_reserved = Counter[str]()
-        for name in plan.reserve:
-            self._n_reserved[node_of(name)] += 1
+            part = pilot.part
+            if part is None or part.name == part.node:
+                continue
+            if started is None:
+                jobs = given.snapshot.jobs or ()
+                started = {job.pilot_id for job in jobs if job.state is not _PENDING}
+            state, is_unstarted = _of_pilot(pilot, given, plan), pilot.pilot_id not in started
+            self.pilots.setdefault(part.node, []).append(
+                (part.name, part.gpus, state, is_unstarted)
+            )
+        self._n_reserved = Counter([node_of(name) for name in plan.reserve])  # parts, by node
         self._reserve = frozenset(plan.reserve)
 
     def state_of(self, node: Node, whole: PilotView | None) -> State:
         """Return the shares of a node; ``whole``: the pilot that has, or is to have, all of it."""
-        n_gpus = sum([lent.n_gpus for lent in node.lends])
+        n_gpus = sum([lent.n_gpus for lent in node.lends]) or node.gpus
         if whole is not None:
             use, trainer_id = _of_pilot(whole, self._given, self._plan)
             return NodeUse.SHARED, shares_text({(use, trainer_id): n_gpus})
-        pilots = sorted(self.pilots.get(node.name, ()), key=lambda pilot: part_number(pilot.node))
-        shares: dict[tuple[str, str], int] = {}
-        held_parts: list[HeldPart] = []
-        for pilot in pilots:
-            if pilot.part is None:
-                continue
-            state = _of_pilot(pilot, self._given, self._plan)
-            shares[state] = shares.get(state, 0) + pilot.part.gpus
-            is_started = pilot.pilot_id in self._started
-            held_parts.append(HeldPart(part=pilot.part, is_started=is_started))
-        for state, gpus in self._rest_of(node, held_parts).items():
-            shares[state] = shares.get(state, 0) + gpus
-        return NodeUse.SHARED, shares_text(shares)
-
-    def _rest_of(self, node: Node, held_parts: list[HeldPart]) -> dict[State, int]:
-        """Return the shares of a node that no pilot of ours has."""
-        n_free = n_others = 0
-        for count in gpu_counts(node, held_parts):
-            n_free += count.free
-            n_others += count.in_use + count.blocked
-        if not is_up(node):
-            return {(NodeUse.UNAVAILABLE, ""): n_free + n_others}
-        n_reserved = n_free
+        n_free, n_reserved = sum([lent.n_free for lent in node.lends]), n_gpus
         if node.name not in self._reserve:
-            n_reserved = min(n_free, self._n_reserved[node.name])
-        return {
-            (NodeUse.RESERVE, ""): n_reserved,
-            (NodeUse.IDLE, ""): n_free - n_reserved,
-            (NodeUse.ORDINARY, ""): n_others,
-        }
+            n_reserved = self._n_reserved.get(node.name, 0)
+        held_parts = tuple(self.pilots.get(node.name, ()))
+        return _shared(held_parts, n_gpus, n_free, n_reserved, node.state in _UP)
 
 
-def _started_pilots(jobs: Iterable[Job] | None) -> frozenset[str]:
-    return frozenset(
-        job.pilot_id
-        for job in jobs or ()
-        if job.pilot_id is not None and job.state is not JobState.PENDING
-    )
+@lru_cache(maxsize=_MOST_CACHED)  # most nodes are as they were at the decision before
+def _shared(
+    held_parts: tuple[_HeldPart, ...], n_gpus: int, n_free: int, n_reserved: int, is_up: bool, /
+) -> State:
+    """Return the shares of a node.
+
+    Args:
+        held_parts: those that pilots of ours have.
+        n_gpus: in all.
+        n_free: as the snapshot shows them.
+        n_reserved: left to the queue, if they are free.
+        is_up: jobs may run on the node.
+    """
+    shares: dict[tuple[str, str], int] = {}
+    n_held = n_unstarted = 0
+    for _, gpus, state, is_unstarted in sorted(held_parts):  # each keeps its place
+        shares[state] = shares.get(state, 0) + gpus
+        n_held += gpus
+        if is_unstarted:
+            n_unstarted += gpus
+    # What is requested and has not begun is among those that the snapshot shows as free.
+    n_free = max(0, min(n_free - n_unstarted, n_gpus - n_held))
+    n_others = max(0, n_gpus - n_held - n_free)
+    n_reserved = min(n_free, n_reserved)
+    rest: dict[State, int] = {
+        (NodeUse.RESERVE, ""): n_reserved,
+        (NodeUse.IDLE, ""): n_free - n_reserved,
+        (NodeUse.ORDINARY, ""): n_others,
+    }
+    if not is_up:
+        rest = {(NodeUse.UNAVAILABLE, ""): n_free + n_others}
+    for state, gpus in rest.items():
+        shares[state] = shares.get(state, 0) + gpus
+    return NodeUse.SHARED, shares_text(shares)
 
 
 # Node, trainer ("": an ordinary job's), begin, end, number of its GPUs (0: all).
