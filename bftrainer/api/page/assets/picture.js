@@ -126,7 +126,7 @@ export function fillOf(context, use, trainer, ratio) {
   return context.createPattern(tile, "repeat");
 }
 
-const AXIS = 22, ABOVE = 70, MOST_ROW = 22; // CSS pixels: times below, the pool above
+const AXIS = 22, ABOVE = 70, MOST_ROW = 22, MOST_DIVIDED = 44; // CSS pixels: times below, the pool above, rows
 
 export class Picture {
   constructor(canvas, scroller, uses) {
@@ -149,7 +149,8 @@ export class Picture {
     const { uses, scroller, canvas } = this;
     const ratio = Math.min(2, window.devicePixelRatio || 1);
     this.order = uses.names.map((_, i) => i).filter((i) => !this.filter || this.filter(i));
-    scroller.style.maxHeight = `${ABOVE + AXIS + 2 + MOST_ROW * Math.max(3, this.order.length)}px`; // few nodes need less
+    const mostRow = uses.hasShares ? MOST_DIVIDED : MOST_ROW; // divided rows are to be told apart
+    scroller.style.maxHeight = `${ABOVE + AXIS + 2 + mostRow * Math.max(3, this.order.length)}px`; // few nodes need less
     const width = scroller.clientWidth, height = scroller.clientHeight;
     if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio) || ratio !== this.ratio) {
       canvas.width = Math.round(width * ratio);
@@ -158,7 +159,7 @@ export class Picture {
       this.forget();
     }
     const room = height - AXIS - ABOVE;
-    this.rowHeight = Math.max(3, Math.min(MOST_ROW, room / Math.max(1, this.order.length)));
+    this.rowHeight = Math.max(3, Math.min(mostRow, room / Math.max(1, this.order.length)));
     const whole = ABOVE + AXIS + this.rowHeight * this.order.length;
     this.space.style.height = `${Math.max(0, whole > height + 1 ? whole : 0)}px`;
     this.left = this.rowHeight >= 11 ? Math.min(110, width / 4) : 10;
