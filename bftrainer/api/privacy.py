@@ -168,6 +168,8 @@ class Sight:
 
     def nodes(self, views: Iterable[NodeView]) -> list[NodeView]:
         """Return the nodes, without the trainers that are not shown."""
+        if not self.foreign:
+            return list(views)
         nodes = []
         for view in views:
             trainer_id, reason = self._name(view.trainer_id), self.text(view.reason)

@@ -67,11 +67,10 @@ _BESIDE_GPUS: Final = "nodes with a letter for each GPU"
 def legend(states: Iterable[tuple[int, str]]) -> Text:
     """Return the letters of a map, with the numbers of their nodes, or of GPUs lent one by one."""
     counts, text = Counter[int](), Text()
-    for state in states:
-        use, shares = state[0], parted(state)
-        counts[use] += 1
-        for share in shares:
-            counts[_NUMBERS[share.use]] += share.gpus
+    for state, n_nodes in Counter(states).items():  # of a large site many are the same
+        counts[state[0]] += n_nodes
+        for share in parted(state):
+            counts[_NUMBERS[share.use]] += share.gpus * n_nodes
     for number, (letter, style) in enumerate(LETTERS):
         if counts[number]:
             text.append("  " if text else "").append(letter, style)

@@ -365,7 +365,7 @@ class DaemonViews:
         values = {
             "nodes_pool": seen.pool_size,
             "nodes_training": len(training),
-            "gpus_held": sum(gpus.get(node, 0) for node in self._agents.held.values()),
+            "gpus_held": sum(gpus.get(name, 0) for name in self._held_names()),
             "gpus_training": sum(gpus.get(node, 0) for node in training),
             "pauses_total": trainers.pauses,
             "pause_seconds_total": trainers.paused_s,
@@ -481,6 +481,17 @@ class DaemonViews:
         """All nodes of the last snapshot; empty if unknown."""
         return self._state.seen.nodes
 
+    def _held_names(self) -> set[str]:
+        """Return the nodes and parts of nodes that agents hold."""
+        names: set[str] = set()
+        for pilot_id, node in self._agents.held.items():
+            pilot = self._state.pilots.pilots.get(pilot_id)
+            if pilot is not None and pilot.record.part is not None:
+                names.add(pilot.record.part.name)
+            else:
+                names.add(node)
+        return names
+
     def _view(self, record: TrainerRecord) -> TrainerView:
         [view] = self._views((record,))
         return view
@@ -490,7 +501,7 @@ class DaemonViews:
         records = tuple(records)
         hopeless = impossible([r for r in records if not r.state.is_final], self._nodes())
         planned = self._planned_nodes()
-        awaited = state.pilots.by_node().keys() - set(self._agents.held.values())
+        awaited = state.pilots.by_node().keys() - self._held_names()
         views, withheld, cuts = [], self._trainers.waiting.withheld(), self._cuts()
         for record in records:
             trainer_id, is_final = record.trainer_id, record.state.is_final

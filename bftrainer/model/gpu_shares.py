@@ -108,7 +108,7 @@ def is_up(node: Node) -> bool:
     return node.state in (*FREE, NodeState.ALLOCATED, NodeState.COMPLETING)
 
 
-class Share(NamedTuple):
+class GpuShare(NamedTuple):
     """GPUs of a node that are used alike."""
 
     use: str  # a ``NodeUse``
@@ -128,16 +128,16 @@ def shares_text(shares: Mapping[tuple[str, str], int]) -> str:
 
 
 @lru_cache(maxsize=_MOST_CACHED)  # of many nodes the same, again and again
-def shares_of(text: str) -> tuple[Share, ...]:
+def shares_of(text: str) -> tuple[GpuShare, ...]:
     """Return the shares in a text of ``shares_text``.
 
     Raises:
         ValueError: it is no such text.
     """
-    shares: list[Share] = []
+    shares: list[GpuShare] = []
     for share_text in filter(None, text.split(",")):
         use, trainer_id, gpus = share_text.split(":")
         if not gpus.isdecimal():
             raise ValueError(f"{share_text!r} has no number of GPUs")
-        shares.append(Share(use=use, trainer_id=trainer_id, gpus=int(gpus)))
+        shares.append(GpuShare(use=use, trainer_id=trainer_id, gpus=int(gpus)))
     return tuple(shares)

@@ -22,7 +22,7 @@ from typing import Final
 
 from bftrainer.model.cluster import PART_MARK, JobState, Node, NodeState, node_of
 from bftrainer.model.decision import DecisionInput, PilotView, Plan
-from bftrainer.model.gpu_shares import Share, shares_of, shares_text
+from bftrainer.model.gpu_shares import GpuShare, shares_of, shares_text
 from bftrainer.model.progress import CurvesNote, ProgressCurve, ProgressCurves
 from bftrainer.model.reports import day_of
 from bftrainer.model.study import Seen
@@ -519,7 +519,7 @@ def _is_known(state: tuple[int, str]) -> bool:
 _PLAIN_USES: Final = frozenset([use.value for use in USES]) - {NodeUse.SHARED.value}
 
 
-def parted(state: tuple[int, str]) -> tuple[Share, ...]:
+def parted(state: tuple[int, str]) -> tuple[GpuShare, ...]:
     """Return the shares of a node in this state; (): it is used as a whole."""
     use, text = state
     if use == _SHARED:
