@@ -4,13 +4,15 @@
 A site of 1,000 nodes with 10,000 changes in six hours and 200 trainers, in a headless Chromium with
 software rendering: until something is painted, until the picture is there, from a click until the
 picture is painted anew, and the size of all files; alone, and with ``--busy`` processes that spin
-beside it. ``--shots DIR`` keeps screenshots. Exits 1 when a target is missed.
+beside it; with nodes that are lent as a whole, and with nodes that lend eight GPUs each one by one.
+``--shots DIR`` keeps screenshots. Exits 1 when a target is missed.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import multiprocessing
 import random
 import sys
@@ -26,6 +28,7 @@ from _bench.waiting import BenchError
 from bftrainer.api.page.server import ASSETS, page_of
 from bftrainer.api.page.source import Slow, log_document
 from bftrainer.api.page.stream import user
+from bftrainer.model.gpu_shares import shares_text
 from bftrainer.model.progress import MOST_POINTS, ProgressCurve
 from bftrainer.model.study import Report, Seen
 from bftrainer.model.timeline import USES, PlannedUse, TimelineView
@@ -39,6 +42,8 @@ from bftrainer.model.trainer import (
 from bftrainer.model.views import StatusView, TrainerView
 
 NODES, CHANGES, TRAINERS, SPAN_S = 1000, 10_000, 200, 6 * 3600.0
+GPUS = 8  # of each node, where they are lent one by one
+WEIGHTS = (30, 6, 1, 2, 0.2, 3, 10, 60, 2)  # of uses, as in ``USES`` without "shared"
 LIMIT_S = 60.0
 _REDRAWN = """
 const done = arguments[0], found = [];
@@ -61,14 +66,16 @@ class DrawnSite:
 
     title, is_live = "a site of 1,000 nodes", True
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, gpus: int = 0) -> None:
+        """``gpus``: that each node lends one by one; 0: nodes are lent as a whole."""
+        self._gpus = gpus
         chance, now_s = random.Random(seed), time.time()  # noqa: S311 - no secret
         times = sorted(chance.uniform(now_s - SPAN_S, now_s) for _ in range(CHANGES))
-        weights = [30, 6, 1, 2, 0.2, 3, 10, 60, 2]  # as ``USES``
         self._changes = []
         for at_s in times:
-            use = chance.choices(range(len(USES)), weights)[0]
-            trainer_id = f"t{chance.randrange(TRAINERS)}" if use in (0, 1) else ""
+            use, trainer_id = _drawn_state(chance)
+            if gpus:
+                use, trainer_id = _drawn_shares(chance, gpus)
             self._changes.append((at_s, chance.randrange(NODES), use, trainer_id))
         self._now_s, self._number = now_s, 1
 
@@ -79,18 +86,30 @@ class DrawnSite:
             time.sleep(1.0)
             self._number += 1
             self._now_s = time.time()
-            changes = [(self._now_s, self._number % NODES, 0, "t1")]
+            use, trainer_id = 0, "t1"
+            if self._gpus:
+                use, trainer_id = _drawn_shares(random.Random(self._number), self._gpus)  # noqa: S311
+            changes = [(self._now_s, self._number % NODES, use, trainer_id)]
         names = tuple(f"node{number:04}" for number in range(NODES))
+        base = USES.index("ordinary"), ""
+        if self._gpus:
+            base = USES.index("shared"), f"ordinary::{self._gpus}"
         return TimelineView(
             incarnation=1,
             change=self._number,
             since_s=self._now_s - SPAN_S,
             now_s=self._now_s,
             nodes=names,
-            base=() if seen else ((USES.index("ordinary"), ""),) * NODES,
+            base=() if seen else (base,) * NODES,
             changes=tuple(changes),
             planned=tuple(
-                PlannedUse(node=n, trainer_id="", from_s=self._now_s + n, until_s=None)
+                PlannedUse(
+                    node=n,
+                    trainer_id="",
+                    from_s=self._now_s + n,
+                    until_s=None,
+                    gpus=self._gpus // 2,
+                )
                 for n in range(0, NODES, 3)
             ),
             is_whole=seen is None,
@@ -178,6 +197,21 @@ class DrawnSite:
     study = explain
 
 
+def _drawn_state(chance: random.Random) -> tuple[int, str]:
+    """Return a use and the trainer that has it, if one does."""
+    use = chance.choices(range(len(WEIGHTS)), WEIGHTS)[0]
+    return use, f"t{chance.randrange(TRAINERS)}" if use in (0, 1) else ""
+
+
+def _drawn_shares(chance: random.Random, gpus: int) -> tuple[int, str]:
+    """Return the use of a node of which every GPU is drawn by itself."""
+    shares: dict[tuple[str, str], int] = {}
+    for _ in range(gpus):
+        use, trainer_id = _drawn_state(chance)
+        shares[USES[use], trainer_id] = shares.get((USES[use], trainer_id), 0) + 1
+    return USES.index("shared"), shares_text(shares)
+
+
 def _failed(spec: TrainerSpec, number: int) -> TrainerView:
     reason = "Failed 3 times without getting further: its worker ended with 1 (RuntimeError)."
     record = TrainerRecord(
@@ -231,16 +265,18 @@ def measure(arguments: argparse.Namespace, measured: Measured) -> None:
     """Open the page and redraw it, on a quiet machine and on a busy one."""
     links = list[str]()
     redrawn = _REDRAWN % (20 if arguments.quick else 100)
-    for busy in sorted({0, arguments.busy}):
-        site = DrawnSite(arguments.seed)
+    for gpus, busy in itertools.product((0, GPUS), sorted({0, arguments.busy})):
+        site, note = DrawnSite(arguments.seed, gpus), f"{busy} spinning processes beside it"
+        if gpus:
+            note += f"; {gpus} GPUs of each node lent one by one"
         with _chromium() as driver, page_of(site, links.append), _busy(busy):
             driver.set_script_timeout(LIMIT_S)
             driver.get("about:blank")
             driver.get(links[-1])
-            _judge(measured, f"{busy} spinning processes beside it", *_timed(driver, redrawn))
+            _judge(measured, note, *_timed(driver, redrawn))
             if arguments.shots:
                 arguments.shots.mkdir(parents=True, exist_ok=True)
-                driver.save_screenshot(str(arguments.shots / f"page-{busy}.png"))
+                driver.save_screenshot(str(arguments.shots / f"page-{gpus}-{busy}.png"))
     size = sum(
         files("bftrainer.api.page").joinpath("assets", name).stat().st_size  # type: ignore[attr-defined]
         for name, _ in ASSETS.values()

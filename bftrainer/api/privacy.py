@@ -17,9 +17,10 @@ from typing import Any
 from bftrainer.api.service import Peer
 from bftrainer.model.declaration import Disclosure, declarations, defaults
 from bftrainer.model.errors import ExitCode, UsageError
-from bftrainer.model.timeline import TimelineView
+from bftrainer.model.gpu_shares import shares_text
+from bftrainer.model.timeline import TimelineView, parted
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec
-from bftrainer.model.views import Explanation, NodeView, StatusView, TrainerView
+from bftrainer.model.views import Explanation, NodeView, PartView, StatusView, TrainerView
 
 HIDDEN = "(hidden)"
 # As ``Cooling.sentence`` says why a worker failed, at its end: text of that trainer's script.
@@ -167,11 +168,18 @@ class Sight:
 
     def nodes(self, views: Iterable[NodeView]) -> list[NodeView]:
         """Return the nodes, without the trainers that are not shown."""
+        if not self.foreign:
+            return list(views)
         nodes = []
         for view in views:
             trainer_id, reason = self._name(view.trainer_id), self.text(view.reason)
-            nodes.append(replace(view, reason=reason, trainer_id=trainer_id))
+            parts = tuple(map(self._part, view.parts))
+            nodes.append(replace(view, reason=reason, trainer_id=trainer_id, parts=parts))
         return nodes
+
+    def _part(self, view: PartView) -> PartView:
+        trainer_id, reason = self._name(view.trainer_id), self.text(view.reason)
+        return replace(view, reason=reason, trainer_id=trainer_id)
 
     def timeline(self, view: TimelineView) -> TimelineView:
         """Return the uses of nodes; of the trainers of others what ``for_peer`` tells of them."""
@@ -185,10 +193,10 @@ class Sight:
                 curves.append(replace(curve, losses=()))
             else:
                 curves.append(curve)
-        base = [(use, self._name(trainer_id)) for use, trainer_id in view.base]
+        base = [self._state(state) for state in view.base]
         changes = []
         for at_s, node, use, trainer_id in view.changes:
-            changes.append((at_s, node, use, self._name(trainer_id)))
+            changes.append((at_s, node, *self._state((use, trainer_id))))
         bars = []
         for bar in view.planned:
             if bar.trainer_id in self.hidden:
@@ -202,6 +210,17 @@ class Sight:
             changes=tuple(changes),
             planned=tuple(bars),
         )
+
+    def _state(self, state: tuple[int, str]) -> tuple[int, str]:
+        """Return the use of a node without the trainers that are not shown."""
+        use, trainer_id = state
+        shares: dict[tuple[str, str], int] = {}
+        for share in parted(state):
+            alike = share.use, self._name(share.trainer_id)
+            shares[alike] = shares.get(alike, 0) + share.gpus
+        if shares:
+            return use, shares_text(shares)
+        return use, self._name(trainer_id)
 
     def _name(self, trainer_id: str) -> str:
         """Return the trainer that is shown on a node; "": it is not."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -32,6 +32,7 @@ from bftrainer.daemon.explain.lives import kept, restart_sentences
 from bftrainer.model.columns import columns, counted, heading, shown
 from bftrainer.model.decision import Term
 from bftrainer.model.errors import UsageError
+from bftrainer.model.gpu_shares import GpuCount
 from bftrainer.model.quantities import quantity
 from bftrainer.model.size_words import limit_words, short_limits, short_size, size_words, units
 from bftrainer.model.trainer import TrainerRecord, TrainerState
@@ -264,6 +265,7 @@ def _print_status(view: StatusView, *, show_all: bool) -> None:
         f"system      {shown(f'{view.batch_system}, last poll: {poll}')}",
         f"nodes       {view.nodes_held} held, {view.nodes_requested} requested, "
         f"{view.nodes_idle} idle, {view.nodes_total} in all",
+        *lent_gpu_lines(view, 12),
         f"decisions   {view.decisions}, last {last}",
         f"so far      {counted(view.rescales, 'rescale')}, "
         f"{counted(view.give_backs, 'node')} given back, "
@@ -285,6 +287,15 @@ def _print_status(view: StatusView, *, show_all: bool) -> None:
         print_lines(f"{have} no nodes; see 'bftrainer study status'")
     if count := sum(not r.spec.trial for r in hidden):
         print_lines(f"{count} more {'has' if count == 1 else 'have'} ended; see --all")
+
+
+def lent_gpu_lines(view: StatusView, indent: int) -> list[str]:
+    """Return the line about GPUs that are lent one by one; none where nodes are lent as a whole."""
+    lent = view.lent_gpus
+    if lent is None:
+        return []
+    counts = f"{lent.held} held, {lent.requested} requested, {lent.free} free, {lent.gpus} in all"
+    return [f"{'GPUs':<{indent}}{counts}"]
 
 
 def recent(views: Sequence[TrainerView], *, show_all: bool) -> tuple[TrainerView, ...]:
@@ -394,8 +405,47 @@ def _lent_as_a_whole(views: Sequence[NodeView]) -> list[str]:
 def _node_row(view: NodeView, now_s: float) -> tuple[str, ...]:
     usable = "-" if view.usable_until_s is None else duration(view.usable_until_s - now_s)
     users = (view.trainer_id or "-", view.pilot_id or "-")
-    state = (view.name, view.node_type, str(view.gpus), view.state, view.use)
-    return (*state, *users, usable, view.reason)
+    use, reason = view.use, view.reason
+    if view.gpu_counts:
+        use = gpus_in_words(view)
+        users = (
+            _names([part.trainer_id for part in view.parts]),
+            _names([part.pilot_id for part in view.parts]),
+        )
+        parts = [f"{part.name}: {part.reason}" for part in view.parts if part.reason]
+        reason = " ".join(filter(None, (reason, *parts)))
+    reason = " ".join(filter(None, (reason, view.why_whole)))
+    return (view.name, view.node_type, str(view.gpus), view.state, use, *users, usable, reason)
+
+
+def _names(names: Iterable[str]) -> str:
+    """Return names once each, in their order."""
+    return ",".join(dict.fromkeys(filter(None, names))) or "-"
+
+
+def gpus_in_words(view: NodeView) -> str:
+    """Return what the GPUs of a node are used for: 2 of 4 GPUs: t1 1, t2 1; 1 in use; 1 free."""
+    by_type = [_type_in_words(count, view) for count in view.gpu_counts]
+    if len(by_type) == 1:
+        return by_type[0]
+    types = [count.gpu_type for count in view.gpu_counts]
+    return ". ".join([f"{name} {text}" for name, text in zip(types, by_type, strict=True)])
+
+
+def _type_in_words(count: GpuCount, view: NodeView) -> str:
+    gpus_by_holder: dict[str, int] = {}
+    for part in view.parts:
+        if part.gpu_type == count.gpu_type:
+            holder = part.trainer_id or "without a trainer"
+            gpus_by_holder[holder] = gpus_by_holder.get(holder, 0) + part.gpus
+    holders = ", ".join([f"{holder} {gpus}" for holder, gpus in gpus_by_holder.items()])
+    text = f"{count.held} of {counted(count.gpus, 'GPU')}{f': {holders}' if holders else ''}"
+    rests = {
+        "in use": count.in_use,
+        "free": count.free,
+        "without CPUs or memory": count.blocked,
+    }
+    return "; ".join([text, *[f"{gpus} {name}" for name, gpus in rests.items() if gpus]])
 
 
 @verb(trainer_ids(), JSON, SOCKET, example="bftrainer explain t1")

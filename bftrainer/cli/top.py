@@ -13,11 +13,11 @@ import click
 from bftrainer.cli.common import AWAY, FollowingClient, page_source
 from bftrainer.cli.options import REPLAY, SOCKET, option, verb
 from bftrainer.cli.output import is_terminal, print_lines
-from bftrainer.cli.status import print_trainers, row_of
+from bftrainer.cli.status import lent_gpu_lines, print_trainers, row_of
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError
 from bftrainer.model.quantities import quantity
-from bftrainer.model.views import StatusView, TrainerView
+from bftrainer.model.views import StatusView, TrainerView, nodes_of
 
 if TYPE_CHECKING:
     from bftrainer.api.page.source import PageSource
@@ -82,11 +82,11 @@ def print_overview(view: StatusView, now_s: float) -> None:
     print_trainers(NAMES, rows)
 
 
-def summary(view: StatusView, now_s: float) -> tuple[str, str, str]:
-    """Return a line each about the daemon, nodes and trainers, escaped."""
+def summary(view: StatusView, now_s: float) -> tuple[str, ...]:
+    """Return a line each about the daemon, nodes, GPUs if they are lent, and trainers, escaped."""
     open_ones = [one for one in view.trainers if not one.record.state.is_final]
     trains = sum(bool(one.observed_nodes) for one in open_ones)
-    used = sum(len(one.observed_nodes) for one in open_ones)
+    used, _ = nodes_of(name for one in open_ones for name in one.observed_nodes)
     rate = sum(one.record.progress.samples_per_s for one in open_ones)
     ended = len(view.trainers) - len(open_ones)
     clock = time.strftime("%H:%M:%S", time.localtime(now_s))
@@ -98,7 +98,8 @@ def summary(view: StatusView, now_s: float) -> tuple[str, str, str]:
         f"trainers  {trains} train, {len(open_ones) - trains} wait, {ended} ended, "
         f"{quantity(rate, 4)} samples/s together"
     )
-    return f"bftrainer {clock}, {shown(view.batch_system)}", nodes, trainers
+    head = f"bftrainer {clock}, {shown(view.batch_system)}"
+    return head, nodes, *lent_gpu_lines(view, 10), trainers
 
 
 def ordered(views: Iterable[TrainerView]) -> list[TrainerView]:

@@ -27,7 +27,8 @@ from bftrainer.cli.status import SPARED, headers_of
 from bftrainer.cli.top import NAMES
 from bftrainer.model.colours import colour_of
 from bftrainer.model.columns import shown
-from bftrainer.model.timeline import USES, NodeUse
+from bftrainer.model.gpu_shares import shares_of
+from bftrainer.model.timeline import USES, NodeUse, parted
 
 # Letters, so that colours are not needed; capital ones: nodes that are ours.
 _LOOKS: Final = {
@@ -40,6 +41,7 @@ _LOOKS: Final = {
     NodeUse.RESERVE: ("r", "#8b949e"),
     NodeUse.ORDINARY: ("#", "#8b949e"),
     NodeUse.UNAVAILABLE: ("x", "#6e7681"),
+    NodeUse.SHARED: ("|", "#6e7681"),  # beside the GPUs of a node, which have a letter each
 }
 LETTERS: Final = tuple((_LOOKS[use][0], Style.parse(_LOOKS[use][1])) for use in USES)
 _CHOSEN: Final = Style(reverse=True)
@@ -56,20 +58,62 @@ _MOST: Final = {"id": 64, "name": 24, "reason": 160}  # characters of a cell
 _MOST_OF_OTHERS: Final = 32
 # Use, as its number in ``USES``; whether it is the chosen trainer's; the trainer, "" if none.
 Cell = tuple[int, bool, str]
+_NUMBERS: Final[Mapping[str, int]] = {use.value: number for number, use in enumerate(USES)}
+_SHARED: Final = _NUMBERS[NodeUse.SHARED]
+_BAR: Final[Cell] = (_SHARED, False, "")
+_BESIDE_GPUS: Final = "nodes with a letter for each GPU"
 
 
-def legend(uses: Iterable[int]) -> Text:
-    """Return the letters of a map, with the numbers of their nodes."""
-    counts, text = Counter(uses), Text()
+def legend(states: Iterable[tuple[int, str]]) -> Text:
+    """Return the letters of a map, with the numbers of their nodes, or of GPUs lent one by one."""
+    counts, text = Counter[int](), Text()
+    for state, n_nodes in Counter(states).items():  # of a large site many are the same
+        counts[state[0]] += n_nodes
+        for share in parted(state):
+            counts[_NUMBERS[share.use]] += share.gpus * n_nodes
     for number, (letter, style) in enumerate(LETTERS):
         if counts[number]:
             text.append("  " if text else "").append(letter, style)
-            text.append(f" {counts[number]} {USES[number]}")
+            name = _BESIDE_GPUS if number == _SHARED else USES[number]
+            text.append(f" {counts[number]} {name}")
     return text
 
 
+def cells_of(states: Iterable[tuple[int, str]], chosen: str | None) -> list[Cell]:
+    """Return a cell for each node; for one that lends GPUs one by one a cell each, between bars.
+
+    Args:
+        states: use of each node with its trainer or shares, as in ``TimelineView``.
+        chosen: the trainer that is shown in detail.
+    """
+    cells: list[Cell] = []
+    is_open = False  # the last node was in parts, and its right bar is to come
+    for use, trainer_id in states:
+        if use == _SHARED:
+            cells += _gpu_cells(trainer_id, chosen)
+            is_open = True
+            continue
+        if is_open:
+            cells.append(_BAR)
+            is_open = False
+        cells.append((use, trainer_id == chosen, trainer_id))
+    if is_open:
+        cells.append(_BAR)
+    return cells
+
+
+@lru_cache(maxsize=10_000)
+def _gpu_cells(shares_text: str, chosen: str | None) -> tuple[Cell, ...]:
+    """Return the left bar of a node, and its GPUs."""
+    cells = [_BAR]
+    for share in shares_of(shares_text):
+        cell = _NUMBERS[share.use], share.trainer_id == chosen, share.trainer_id
+        cells += [cell] * share.gpus
+    return tuple(cells)
+
+
 class NodeMap(Widget):
-    """A character for each node, in the order in which the daemon first saw them."""
+    """A character for each node or GPU, in the order in which the daemon first saw the nodes."""
 
     def __init__(self) -> None:
         super().__init__()

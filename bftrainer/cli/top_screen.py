@@ -30,7 +30,7 @@ from bftrainer.cli.output import clock
 from bftrainer.cli.sparkline import curve_lines
 from bftrainer.cli.status import explained, recent, row_of
 from bftrainer.cli.top import NAMES, ordered, summary
-from bftrainer.cli.top_panes import Dialog, NodeMap, TrainerTable, legend
+from bftrainer.cli.top_panes import Dialog, NodeMap, TrainerTable, cells_of, legend
 from bftrainer.fleet.background import in_thread
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError
@@ -151,7 +151,7 @@ class TopScreen(App[None]):
         views = ordered(recent(tuple(trainers), show_all=False))
         self._views, self._uses = {one.record.trainer_id: one for one in views}, uses
         self._set("#head", head)
-        self._set("#legend", legend(use for use, _ in uses))
+        self._set("#legend", legend(uses))
         self._draw_rows()
 
     def _set(self, selector: str, text: Text) -> None:
@@ -169,7 +169,7 @@ class TopScreen(App[None]):
     @on(DataTable.RowHighlighted)
     def _on_chosen(self) -> None:
         chosen = self.query_one(TrainerTable).chosen
-        self.query_one(NodeMap).show([(use, who == chosen, who) for use, who in self._uses])
+        self.query_one(NodeMap).show(cells_of(self._uses, chosen))
         self._is_wanted.set()
 
     @work

@@ -37,7 +37,7 @@ from bftrainer.daemon.explain.trainers import (
 )
 from bftrainer.daemon.harm.backoff import sentence
 from bftrainer.daemon.metrics import MetricSample, daemon_figures, use_figures, user_figures
-from bftrainer.daemon.node_views import NodeTable
+from bftrainer.daemon.node_views import LentCounts, NodeTable
 from bftrainer.daemon.state import DaemonState
 from bftrainer.decide import end_cost
 from bftrainer.decide.exclusion import sentences as left_out_sentences
@@ -46,7 +46,7 @@ from bftrainer.decide.isolation import unfit
 from bftrainer.decide.what_if import WhatIf
 from bftrainer.fleet.pilots.refusal_words import waiting_sentences
 from bftrainer.fleet.trainers import unreachable
-from bftrainer.model.cluster import JobState, Node
+from bftrainer.model.cluster import JobState, Node, node_of
 from bftrainer.model.decision import Plan
 from bftrainer.model.reports import AccountReport, Asked, HarmReport, UserAccount
 from bftrainer.model.study import Seen
@@ -86,11 +86,12 @@ class DaemonViews:
     def status(self) -> StatusView:
         """Return the daemon's state."""
         state, observed, pilots = self._state, self._state.seen, self._state.pilots
-        snapshot, nodes, n_held = observed.snapshot, self._nodes(), len(self._agents.held)
+        snapshot, nodes, lent = observed.snapshot, self._nodes(), LentCounts(state)
+        n_held, n_requested = lent.n_nodes()
         held_nodes = set()
         for node, pilot in pilots.by_node().items():
             if pilot.record.pilot_id in self._agents.held:
-                held_nodes.add(node)
+                held_nodes.add(node_of(node))
         answers = "unknown"
         if snapshot is not None and snapshot.is_complete:
             answers = "present"
@@ -105,7 +106,7 @@ class DaemonViews:
             nodes_total=len(nodes),
             nodes_idle=idle_nodes(nodes, held_nodes),
             nodes_held=n_held,
-            nodes_requested=len(pilots.pilots) - n_held,
+            nodes_requested=n_requested,
             decisions=observed.decisions,
             last_decision_ms=observed.decision_ms,
             last_decision_s=observed.decided_s,
@@ -132,23 +133,23 @@ class DaemonViews:
             late_agents=tuple(state.late.by_node().values()),
             slept=state.awakenings.sentence(),
             not_proven=not_proven(observed.allocation),
+            lent_gpus=lent.totals(),
         )
 
     def nodes(self) -> tuple[NodeView, ...]:
         """Return every node of the last snapshot."""
+        gpu_use: dict[str, GpuLoad] = {}
+        for trainer_id in self._trainers.trainers:
+            for node_gpus in self._gpus(trainer_id):
+                gpu_use[node_gpus.node] = node_gpus.use
         table = NodeTable(
             self._state,
             waits=self._waiting_pilots(),
             cooling=self._cooling_nodes(),
             slow=self._slow_nodes(),
+            gpu_use=gpu_use,
         )
-        gpus: dict[str, GpuLoad] = {}
-        for trainer_id in self._trainers.trainers:
-            for node_gpus in self._gpus(trainer_id):
-                gpus[node_gpus.node] = node_gpus.use
-        return tuple(
-            replace(table.view(node), gpu_use=gpus.get(node.name)) for node in self._nodes()
-        )
+        return tuple(map(table.view, self._nodes()))
 
     def timeline(self, seen: Seen | None) -> TimelineView:
         """Return the uses of all nodes of late, or what is new to who has seen this daemon's."""
@@ -363,10 +364,13 @@ class DaemonViews:
         seen, memory, used_s = state.seen, state.seen.memory, state.accountant.used_s
         rule, training = state.harm.rule, trainers.occupancy().training
         gpus = {node.name: node.gpus for node in self._nodes()}
+        for pilot in state.pilots.pilots.values():
+            if pilot.record.part is not None:
+                gpus[pilot.record.part.name] = pilot.record.part.gpus
         values = {
             "nodes_pool": seen.pool_size,
             "nodes_training": len(training),
-            "gpus_held": sum(gpus.get(node, 0) for node in self._agents.held.values()),
+            "gpus_held": sum(gpus.get(name, 0) for name in self._held_names()),
             "gpus_training": sum(gpus.get(node, 0) for node in training),
             "pauses_total": trainers.pauses,
             "pause_seconds_total": trainers.paused_s,
@@ -485,6 +489,17 @@ class DaemonViews:
         """All nodes of the last snapshot; empty if unknown."""
         return self._state.seen.nodes
 
+    def _held_names(self) -> set[str]:
+        """Return the nodes and parts of nodes that agents hold."""
+        names: set[str] = set()
+        for pilot_id, node in self._agents.held.items():
+            pilot = self._state.pilots.pilots.get(pilot_id)
+            if pilot is not None and pilot.record.part is not None:
+                names.add(pilot.record.part.name)
+            else:
+                names.add(node)
+        return names
+
     def _view(self, record: TrainerRecord) -> TrainerView:
         [view] = self._views((record,))
         return view
@@ -494,7 +509,7 @@ class DaemonViews:
         records = tuple(records)
         hopeless = impossible([r for r in records if not r.state.is_final], self._nodes())
         planned = self._planned_nodes()
-        awaited = state.pilots.by_node().keys() - set(self._agents.held.values())
+        awaited = state.pilots.by_node().keys() - self._held_names()
         views, withheld, cuts = [], self._trainers.waiting.withheld(), self._cuts()
         for record in records:
             trainer_id, is_final = record.trainer_id, record.state.is_final

@@ -28,6 +28,7 @@ from bftrainer.daemon.uses import KIND as USES
 from bftrainer.journal.decisions import DecisionReader
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.projection import JournalEntry, PilotState
+from bftrainer.model.cluster import node_of
 from bftrainer.model.decision import DecisionRecord, PilotView
 from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.model.progress import CurvesNote
@@ -35,7 +36,14 @@ from bftrainer.model.reports import Asked
 from bftrainer.model.study import Seen
 from bftrainer.model.timeline import NodeUses, TimelineView, UsesNote
 from bftrainer.model.trainer import TrainerRecord
-from bftrainer.model.views import Explanation, StatusView, TrainerView, idle_nodes
+from bftrainer.model.views import (
+    Explanation,
+    StatusView,
+    TrainerView,
+    idle_nodes,
+    lent_totals,
+    nodes_of,
+)
 from bftrainer.site.policy.model import SitePolicy
 
 _NOTHING_NEW_S = 10.0
@@ -216,7 +224,11 @@ def _with_pilots(last: DecisionRecord, entry: JournalEntry) -> DecisionRecord:
             training.pop(record.node, None)
             continue
         known = pilots.get(pilot_id) or PilotView(
-            pilot_id=pilot_id, node=record.node, requested_s=record.requested_s, is_held=False
+            pilot_id=pilot_id,
+            node=record.node,
+            requested_s=record.requested_s,
+            is_held=False,
+            part=record.part,
         )
         pilots[pilot_id] = replace(
             known,
@@ -245,7 +257,15 @@ def _status(
 ) -> StatusView:
     given, nodes = last.input, last.input.snapshot.nodes or ()
     give_backs, preemptions = history.counts
-    held_nodes = [pilot.node for pilot in given.pilots if pilot.is_held]
+    n_pilots, _ = nodes_of(pilot.node for pilot in given.pilots)
+    n_held, _ = nodes_of(pilot.node for pilot in given.pilots if pilot.is_held)
+    held_nodes = {node_of(pilot.node) for pilot in given.pilots if pilot.is_held}
+    held_gpus = requested_gpus = 0
+    for pilot in given.pilots:
+        if pilot.part is not None and pilot.is_held:
+            held_gpus += pilot.part.gpus
+        elif pilot.part is not None:
+            requested_gpus += pilot.part.gpus
     return StatusView(
         incarnation=0,
         pid=0,
@@ -256,8 +276,8 @@ def _status(
         policy_hash=last.policy_hash,
         nodes_total=len(nodes),
         nodes_idle=idle_nodes(nodes, held_nodes),
-        nodes_held=len(held_nodes),
-        nodes_requested=len(given.pilots) - len(held_nodes),
+        nodes_held=n_held,
+        nodes_requested=n_pilots - n_held,
         decisions=history.n_decisions,
         last_decision_ms=last.took_ms,
         last_decision_s=given.now_s,
@@ -265,6 +285,7 @@ def _status(
         give_backs=give_backs,
         preemptions=preemptions,
         trainers=tuple(_view(record, last) for record in trainers),
+        lent_gpus=lent_totals(nodes, held_gpus, requested_gpus),
     )
 
 

@@ -4,6 +4,9 @@ The daemon feeds it with the decisions that it takes and journals what changed (
 ``bftrainer web --replay`` adds the same notes to the same fold, so that both show the same. The
 journal has no decision that changed nothing, so decisions alone do not tell when a node was left.
 Pure; times are as in ``bftrainer.model.decision``.
+
+A node that lends its GPUs one by one is one node here, too: its use is ``shared``, and in place of
+the trainer stand its shares (``gpu_shares.shares_text``), with every GPU in one of them.
 """
 
 from __future__ import annotations
@@ -13,11 +16,13 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from typing import Final
 
-from bftrainer.model.cluster import JobState, NodeState
+from bftrainer.model.cluster import PART_MARK, JobState, Node, NodeState, node_of
 from bftrainer.model.decision import DecisionInput, PilotView, Plan
+from bftrainer.model.gpu_shares import GpuShare, shares_of, shares_text
 from bftrainer.model.progress import CurvesNote, ProgressCurve, ProgressCurves
 from bftrainer.model.reports import day_of
 from bftrainer.model.study import Seen
@@ -41,14 +46,18 @@ class NodeUse(enum.StrEnum):
     RESERVE = "reserve"  # idle, left to the queue
     ORDINARY = "ordinary"  # jobs that are not ours
     UNAVAILABLE = "unavailable"  # reserved, drained, down, switched off or unknown
+    SHARED = "shared"  # it lends GPUs one by one, which are used in the ways above
 
 
 USES: Final = tuple(NodeUse)
-State = tuple[NodeUse, str]  # with the trainer, "" if there is none
-# When, which node and which use (indices in ``TimelineView.nodes`` and ``USES``), trainer.
+State = tuple[NodeUse, str]  # with the trainer, "" if there is none, or the shares
+# When, which node and which use (indices in ``TimelineView.nodes`` and ``USES``), trainer as above.
 Change = tuple[float, int, int, str]
 _FREE = (NodeState.IDLE, NodeState.PLANNED)
 _JOBS = (NodeState.ALLOCATED, NodeState.COMPLETING)
+_UP = (*_FREE, *_JOBS)
+_MOST_CACHED: Final = 1 << 13  # nodes
+_PENDING: Final = JobState.PENDING
 _NOT_HAD = (NodeUse.ORDINARY, NodeUse.UNAVAILABLE)
 
 
@@ -60,6 +69,7 @@ class PlannedUse:
     trainer_id: str  # "": an ordinary job, as the batch system plans it
     from_s: float  # 0: from now on
     until_s: float | None  # None: not known
+    gpus: int = 0  # so many of it; 0: all of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,18 +126,22 @@ def pieced(
 
 def uses(given: DecisionInput, plan: Plan) -> dict[str, State]:
     """Return the use of every node of the snapshot, as a decision saw it."""
-    pilots = {pilot.node: pilot for pilot in given.pilots}
+    whole_nodes = {pilot.node: pilot for pilot in given.pilots}
+    parted = _PartedNodes(given, plan)
     reserve = frozenset(plan.reserve)
-    found = {}
+    states: dict[str, State] = {}
     for node in given.snapshot.nodes or ():
-        pilot = pilots.get(node.name)
-        if pilot is not None:
-            found[node.name] = _of_pilot(pilot, given, plan)
+        pilot = whole_nodes.get(node.name)
+        if node.lends or node.name in parted.pilots:
+            states[node.name] = parted.state_of(node, pilot)
+        elif pilot is not None:
+            states[node.name] = _of_pilot(pilot, given, plan)
         elif node.state in _FREE:
-            found[node.name] = NodeUse.RESERVE if node.name in reserve else NodeUse.IDLE, ""
+            states[node.name] = NodeUse.RESERVE if node.name in reserve else NodeUse.IDLE, ""
         else:
-            found[node.name] = NodeUse.ORDINARY if node.state in _JOBS else NodeUse.UNAVAILABLE, ""
-    return found
+            use = NodeUse.ORDINARY if node.state in _JOBS else NodeUse.UNAVAILABLE
+            states[node.name] = use, ""
+    return states
 
 
 def _of_pilot(pilot: PilotView, given: DecisionInput, plan: Plan) -> State:
@@ -142,18 +156,108 @@ def _of_pilot(pilot: PilotView, given: DecisionInput, plan: Plan) -> State:
     return (NodeUse.STARTING, planned) if planned else (NodeUse.HELD, "")
 
 
-def planned_uses(
-    given: DecisionInput, plan: Plan
-) -> Iterator[tuple[str, str, float, float | None]]:
-    """Yield node, trainer ("": an ordinary job's), begin and end of what is to come."""
-    for one in plan.pool:
-        if one.pilot_id and (trainer_id := plan.assignment.get(one.name)):
-            yield one.name, trainer_id, 0.0, one.usable_until_s
+# A part with a pilot: name, GPUs, use, and whether the snapshot shows no job of it that has begun.
+_HeldPart = tuple[str, int, State, bool]
+
+
+class _PartedNodes:
+    """Nodes of which pilots may have parts, as a decision saw them.
+
+    There are eight times as many parts as nodes, and all are looked at after every decision.
+    """
+
+    def __init__(self, given: DecisionInput, plan: Plan) -> None:
+        self._given, self._plan = given, plan
+        self.pilots: dict[str, list[_HeldPart]] = {}  # of parts, by node
+        started: set[str | None] | None = None
+        for pilot in given.pilots:
+            part = pilot.part
+            if part is None or part.name == part.node:
+                continue
+            if started is None:
+                jobs = given.snapshot.jobs or ()
+                started = {job.pilot_id for job in jobs if job.state is not _PENDING}
+            state, is_unstarted = _of_pilot(pilot, given, plan), pilot.pilot_id not in started
+            self.pilots.setdefault(part.node, []).append(
+                (part.name, part.gpus, state, is_unstarted)
+            )
+        self._n_reserved = Counter([node_of(name) for name in plan.reserve])  # parts, by node
+        self._reserve = frozenset(plan.reserve)
+
+    def state_of(self, node: Node, whole: PilotView | None) -> State:
+        """Return the shares of a node; ``whole``: the pilot that has, or is to have, all of it."""
+        n_gpus = sum([lent.n_gpus for lent in node.lends]) or node.gpus
+        if whole is not None:
+            use, trainer_id = _of_pilot(whole, self._given, self._plan)
+            return NodeUse.SHARED, shares_text({(use, trainer_id): n_gpus})
+        n_free, n_reserved = sum([lent.n_free for lent in node.lends]), n_gpus
+        if node.name not in self._reserve:
+            n_reserved = self._n_reserved.get(node.name, 0)
+        held_parts = tuple(self.pilots.get(node.name, ()))
+        return _shared(held_parts, n_gpus, n_free, n_reserved, node.state in _UP)
+
+
+@lru_cache(maxsize=_MOST_CACHED)  # most nodes are as they were at the decision before
+def _shared(
+    held_parts: tuple[_HeldPart, ...], n_gpus: int, n_free: int, n_reserved: int, is_up: bool, /
+) -> State:
+    """Return the shares of a node.
+
+    Args:
+        held_parts: those that pilots of ours have.
+        n_gpus: in all.
+        n_free: as the snapshot shows them.
+        n_reserved: left to the queue, if they are free.
+        is_up: jobs may run on the node.
+    """
+    shares: dict[tuple[str, str], int] = {}
+    n_held = n_unstarted = 0
+    for _, gpus, state, is_unstarted in sorted(held_parts):  # each keeps its place
+        shares[state] = shares.get(state, 0) + gpus
+        n_held += gpus
+        if is_unstarted:
+            n_unstarted += gpus
+    # What is requested and has not begun is among those that the snapshot shows as free.
+    n_free = max(0, min(n_free - n_unstarted, n_gpus - n_held))
+    n_others = max(0, n_gpus - n_held - n_free)
+    n_reserved = min(n_free, n_reserved)
+    rest: dict[State, int] = {
+        (NodeUse.RESERVE, ""): n_reserved,
+        (NodeUse.IDLE, ""): n_free - n_reserved,
+        (NodeUse.ORDINARY, ""): n_others,
+    }
+    if not is_up:
+        rest = {(NodeUse.UNAVAILABLE, ""): n_free + n_others}
+    for state, gpus in rest.items():
+        shares[state] = shares.get(state, 0) + gpus
+    return NodeUse.SHARED, shares_text(shares)
+
+
+# Node, trainer ("": an ordinary job's), begin, end, number of its GPUs (0: all).
+_ToCome = tuple[str, str, float, float | None, int]
+
+
+def planned_uses(given: DecisionInput, plan: Plan) -> Iterator[_ToCome]:
+    """Yield what nodes are to be used for; alike GPUs of a node once."""
+    gpus_to_come: dict[tuple[str, str, float | None], int] = {}
+    for offer in plan.pool:
+        trainer_id = plan.assignment.get(offer.name)
+        if not (offer.pilot_id and trainer_id):
+            continue
+        if PART_MARK in offer.name:
+            alike = node_of(offer.name), trainer_id, offer.usable_until_s
+            gpus_to_come[alike] = gpus_to_come.get(alike, 0) + max(1, offer.gpus)
+        else:
+            yield offer.name, trainer_id, 0.0, offer.usable_until_s, 0
+    for (node, trainer_id, until_s), gpus in gpus_to_come.items():
+        yield node, trainer_id, 0.0, until_s, gpus
+    lent_nodes = frozenset([node.name for node in given.snapshot.nodes or () if node.lends])
     for job in given.snapshot.jobs or ():
         if job.state is JobState.PENDING and job.start_s is not None and job.pilot_id is None:
             end_s = None if job.time_limit_s is None else job.start_s + job.time_limit_s
             for name in job.planned_nodes:
-                yield name, "", job.start_s, end_s
+                gpus = job.gpus_per_node if job.can_share and name in lent_nodes else 0
+                yield name, "", job.start_s, end_s, gpus
 
 
 class NodeUses:
@@ -169,6 +273,9 @@ class NodeUses:
         self._names: dict[str, int] = {}
         self._now: list[tuple[int, str]] = []  # by index, as ``_base``
         self._counts: Counter[int] = Counter()  # of nodes, by use
+        # Use and GPUs of a node -> how many GPUs of such nodes are used so: exact, unlike sums of
+        # fractions.
+        self._gpu_counts: Counter[tuple[str, int]] = Counter()
         self._days: dict[str, tuple[float, float]] = {}
         self._base: list[tuple[int, str]] = []
         self._changes: deque[tuple[int, Change]] = deque()  # with the number of the change
@@ -197,8 +304,10 @@ class NodeUses:
     def plans(self, given: DecisionInput, plan: Plan) -> None:
         """Take what a decision plans to come."""
         self._planned = tuple(
-            PlannedUse(node=self._names[name], trainer_id=who, from_s=from_s, until_s=until_s)
-            for name, who, from_s, until_s in planned_uses(given, plan)
+            PlannedUse(
+                node=self._names[name], trainer_id=who, from_s=from_s, until_s=until_s, gpus=gpus
+            )
+            for name, who, from_s, until_s, gpus in planned_uses(given, plan)
             if name in self._names
         )
 
@@ -250,6 +359,8 @@ class NodeUses:
             ValueError: another release named a use that this one does not know.
         """
         states = {name: (_NUMBER[NodeUse(use)], who) for name, use, who in note.changes}
+        if not all(map(_is_known, states.values())):
+            raise ValueError("unknown shares of a node")
         self.passes(note.now_s)
         self._last = None
         self._change(states, is_whole=note.is_whole)
@@ -269,10 +380,10 @@ class NodeUses:
         Raises:
             ValueError: it is of another release, or not whole.
         """
-        n_nodes, told = len(earlier.nodes), [use for use, _ in earlier.base]
-        told += [use for _, _, use, _ in earlier.changes]
+        n_nodes, told = len(earlier.nodes), list(earlier.base)
+        told += [(use, who) for _, _, use, who in earlier.changes]
         known = all(0 <= node < n_nodes for _, node, _, _ in earlier.changes)
-        if not (known and len(earlier.base) == n_nodes and all(0 <= u < len(USES) for u in told)):
+        if not (known and len(earlier.base) == n_nodes and all(map(_is_known, told))):
             raise ValueError("unknown nodes or uses of them")
         self._days = {day: (had_s, trained_s) for day, had_s, trained_s in earlier.days}
         if not 0.0 <= now_s - earlier.now_s <= MOST_AWAY_S:
@@ -280,6 +391,8 @@ class NodeUses:
         self._names = {name: index for index, name in enumerate(earlier.nodes)}
         self._base, self._now = list(earlier.base), pieced((), earlier)
         self._counts = Counter(use for use, _ in self._now)
+        for state in self._now:
+            self._count_gpus(state, 1)
         self._changes = deque((1, change) for change in earlier.changes)
         self._since_s, self.now_s, self.count = earlier.since_s, earlier.now_s, 1
         self._progress.resume(earlier.curves)
@@ -322,12 +435,30 @@ class NodeUses:
         if self._since_s is None or self._is_resumed:
             self._is_resumed = False
             return
-        day, training = day_of(self.now_s, self._zone()), self._counts[_NUMBER[NodeUse.TRAINING]]
-        had = self._counts.total() - sum(self._counts[_NUMBER[use]] for use in _NOT_HAD)
+        day, training = day_of(self.now_s, self._zone()), self._nodes_with(NodeUse.TRAINING)
+        had = self._counts.total() - sum([self._nodes_with(use) for use in _NOT_HAD])
         had_s, trained_s = self._days.pop(day, (0.0, 0.0))
         self._days[day] = had_s + had * passed_s, trained_s + training * passed_s
         while len(self._days) > MOST_DAYS:
             del self._days[next(iter(self._days))]
+
+    def _nodes_with(self, use: NodeUse) -> float:
+        """Return how many nodes have the use; a node with GPUs in several counts in parts."""
+        count: float = self._counts[_NUMBER[use]]
+        for (share_use, n_gpus), gpus in self._gpu_counts.items():
+            if share_use == use:
+                count += gpus / n_gpus
+        return count
+
+    def _count_gpus(self, state: tuple[int, str], by: int) -> None:
+        """Count the GPUs of a node in or, with -1, out."""
+        use, text = state
+        if use != _SHARED:
+            return
+        shares = shares_of(text)
+        n_gpus = sum([share.gpus for share in shares])
+        for share in shares:
+            self._gpu_counts[share.use, n_gpus] += by * share.gpus
 
     def _later(self, seen: int) -> list[tuple[int, Change]]:
         n_new = 0
@@ -347,6 +478,8 @@ class NodeUses:
             (use_before, _), (use, _) = self._now[index], state
             self._counts[use_before] -= 1
             self._counts[use] += 1
+            self._count_gpus(self._now[index], -1)
+            self._count_gpus(state, 1)
             self._now[index] = state
             self._changes.append((number, (at_s, index, *state)))
 
@@ -366,4 +499,29 @@ class NodeUses:
 
 _NUMBER: Final[Mapping[NodeUse, int]] = {use: number for number, use in enumerate(USES)}
 _GONE_USE: Final = _NUMBER[NodeUse.UNAVAILABLE]
+_SHARED: Final = _NUMBER[NodeUse.SHARED]
 _GONE: Final = (_GONE_USE, "")
+
+
+def _is_known(state: tuple[int, str]) -> bool:
+    """Return whether this release can tell what a node was used for."""
+    use, text = state
+    if not 0 <= use < len(USES):
+        return False
+    if use != _SHARED:
+        return True
+    try:
+        return all(share.use in _PLAIN_USES for share in shares_of(text))
+    except ValueError:
+        return False
+
+
+_PLAIN_USES: Final = frozenset([use.value for use in USES]) - {NodeUse.SHARED.value}
+
+
+def parted(state: tuple[int, str]) -> tuple[GpuShare, ...]:
+    """Return the shares of a node in this state; (): it is used as a whole."""
+    use, text = state
+    if use == _SHARED:
+        return shares_of(text)
+    return ()

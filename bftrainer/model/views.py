@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from bftrainer.model.cluster import FREE, Node
+from bftrainer.model.cluster import FREE, PART_MARK, Node, node_of
 from bftrainer.model.decision import Term
+from bftrainer.model.gpu_shares import GpuCount
 from bftrainer.model.site import NOTHING, Measured
 from bftrainer.model.trainer import GpuLoad, TrainerRecord, TrainerState
 
@@ -91,6 +92,21 @@ class TrainerView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartView:
+    """GPUs of a node that a pilot has or is requested for."""
+
+    name: str  # of the part; its number says nothing of which GPUs they are
+    gpu_type: str
+    gpus: int
+    use: str  # "requested" | "held" | "unreachable"
+    reason: str = ""  # what its pilot waits for or why it is not used, one sentence
+    trainer_id: str = ""
+    pilot_id: str = ""
+    usable_until_s: float | None = None
+    gpu_use: GpuLoad | None = None  # of the trainer's GPUs there, of late; null: nothing is told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
     """A node as the daemon sees it."""
 
@@ -105,7 +121,43 @@ class NodeView:
     pilot_id: str = ""
     usable_until_s: float | None = None
     gpu_use: GpuLoad | None = None  # of the trainer's GPUs there, of late; null: nothing is told
-    why_whole: str = ""  # why its GPUs are not lent one by one; "": they are, or it has none
+    gpu_counts: tuple[GpuCount, ...] = ()  # by type; none: the node is lent as a whole
+    parts: tuple[PartView, ...] = ()  # what pilots have of such a node
+    why_whole: str = ""  # why its GPUs are not lent one by one, one sentence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LentGpuTotals:
+    """GPUs of all nodes that lend them one by one."""
+
+    gpus: int  # in all
+    held: int  # connected pilots have them
+    requested: int  # the other pilots have them, or are submitted for them
+    free: int  # a further pilot could have them
+
+
+def lent_totals(
+    nodes: Iterable[Node], held: int, requested: int, unstarted: int | None = None
+) -> LentGpuTotals | None:
+    """Return the sums over all nodes; None: no node lends its GPUs one by one.
+
+    Args:
+        nodes: of the snapshot.
+        held: GPUs of parts that connected pilots have.
+        requested: GPUs of parts that the other pilots have or are to have.
+        unstarted: how many of these the snapshot shows as free yet; None: those requested.
+    """
+    n_gpus = n_free = 0
+    for node in nodes:
+        for lent in node.lends:
+            n_gpus += lent.n_gpus
+            n_free += lent.n_free
+    if not (n_gpus or held or requested):
+        return None
+    if unstarted is None:
+        unstarted = requested
+    free = max(0, n_free - unstarted)
+    return LentGpuTotals(gpus=n_gpus, held=held, requested=requested, free=free)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +191,18 @@ def idle_nodes(nodes: Iterable[Node], held_nodes: Collection[str]) -> int:
     that is held by now is not idle any more.
     """
     return sum(1 for n in nodes if n.state in FREE and n.name not in held_nodes)
+
+
+def nodes_of(names: Iterable[str]) -> tuple[int, frozenset[str]]:
+    """Return how many nodes these nodes and parts of nodes are, and the nodes of the parts."""
+    n_whole = 0
+    parted_nodes: set[str] = set()
+    for name in names:
+        if PART_MARK in name:
+            parted_nodes.add(node_of(name))
+        else:
+            n_whole += 1
+    return n_whole + len(parted_nodes), frozenset(parted_nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +242,7 @@ class StatusView:
     policy_files: tuple[str, ...] = ()  # that the daemon was started with, absolute
     batch_pairs: tuple[str, ...] = ()  # options of the batch system likewise, KEY=VALUE
     other_trainers: int = 0  # of other users, not shown (policy ``visibility``)
+    lent_gpus: LentGpuTotals | None = None  # null: no node lends its GPUs one by one
 
     @property
     def notes(self) -> list[tuple[str, str]]:

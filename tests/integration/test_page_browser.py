@@ -28,8 +28,9 @@ from bftrainer.model.trainer import (
 )
 from tests.support.browser import chromium, complaints, resize
 from tests.support.memory_service import MemoryService, NoTrials, prepare_home, serving, socket_of
+from tests.support.parted_nodes import lending_node, part_pilot, plan_of, seen_with
 from tests.support.snapshots import T0
-from tests.support.timelines import PLAN, trained
+from tests.support.timelines import PLAN, input_of, trained
 from tests.support.waiting import wait_for
 
 LOG = ("t2.1 on n1", "epoch 1", "CUDA out of memory.")
@@ -122,6 +123,32 @@ def test_what_is_new_comes_by_itself(page: Page) -> None:
     page.says("70.0%", "#trainers")
     page.says("training t1 net", "#under")
     page.says("; GPU use 50% on 2 GPUs", "#under")
+
+
+def test_a_node_that_lends_gpus_one_by_one_is_drawn_and_told_in_parts(page: Page) -> None:
+    trains, starts = part_pilot("n9/0"), part_pilot("n9/1", is_held=False)
+    seen = seen_with([lending_node("n9", 2)], trains)
+    given = input_of(seen, trains, starts, at_s=time.time() - 60, training={"n9/0": "t1"})
+    page.service.saw(given, plan_of({"n9/0": "t1", "n9/1": "t2"}, reserve=("n9/2",)))
+    page.service.saw(replaced(given, now_s=time.time()), plan_of({"n9/0": "t1", "n9/1": "t2"}))
+    page.open()
+    page.says("a row that is divided: a node of which GPUs are lent one by one", "#legend")
+    page.run("const box = document.getElementById('filter'); box.value = 'n9'")
+    page.run("document.getElementById('filter').dispatchEvent(new Event('input'))")
+    canvas, key = "document.getElementById('picture')", "new KeyboardEvent('keydown', {key: '%s'})"
+    for _ in range(2):
+        page.run(f"{canvas}.dispatchEvent({key % 'ArrowUp'})")
+    page.says("n9,", "#under")
+    page.says("4 GPUs: 1 training t1 net, 1 starting t2, 1 idle, 1 ordinary; from", "#under")
+    drawn = page.run(
+        f"const canvas = {canvas}, ratio = canvas.height / canvas.clientHeight;"
+        "return [...canvas.getContext('2d')"
+        ".getImageData(0.77 * canvas.width, 72 * ratio, 1, 40 * ratio).data].join()"
+    ).split(",")
+    assert len({tuple(drawn[k : k + 4]) for k in range(0, len(drawn), 4)}) >= 4  # of a column
+    page.run(f"{canvas}.dispatchEvent({key % 'Enter'})")
+    page.says("A third would gain less than it costs.", "#explain")  # of t1, the first of it
+    assert complaints(page.driver) == []
 
 
 def test_names_are_never_parsed(page: Page) -> None:

@@ -36,6 +36,7 @@ from bftrainer.model.cluster import NodeState
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from tests.integration.cli_fixtures import Output, home, output, service
 from tests.support.memory_service import MemoryService, error_code, serving, socket_of
+from tests.support.parted_nodes import lending_node, part_pilot, plan_of, seen_with
 from tests.support.snapshots import T0
 from tests.support.timelines import PLAN, input_of, nodes, pilot
 from tests.support.waiting import wait_for
@@ -149,6 +150,24 @@ def test_nodes_trainers_and_one_of_them_are_shown(service: MemoryService) -> Non
         await until(keys, lambda: "reserve of the queue" in text(app))
         await keys.press("n", "q")
         await until(keys, lambda: not app.is_running)
+
+    live(service, act)
+
+
+def test_gpus_that_are_lent_one_by_one_have_a_letter_each(service: MemoryService) -> None:
+    add(service)
+    add(service)
+    trains, starts = part_pilot("n1/0"), part_pilot("n1/1", is_held=False)
+    seen = seen_with([lending_node("n1", 2), lending_node("n2", 0)], trains)
+    given = input_of(seen, trains, starts, training={"n1/0": "t1"})
+
+    async def act(app: LiveScreen, keys: Pilot[None]) -> None:
+        service.saw(given, plan_of({"n1/0": "t1", "n1/1": "t2"}))
+        await until(keys, lambda: "|TS.#|####|" in text(app))
+        await until(keys, lambda: "| 2 nodes with a letter for each GPU" in text(app))
+        ended = replace(given, pilots=(), training={}, now_s=T0 + 1)
+        service.saw(ended, PLAN)
+        await until(keys, lambda: "|..##|####|" in text(app))
 
     live(service, act)
 

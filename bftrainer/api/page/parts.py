@@ -20,7 +20,10 @@ _TRAINERS = "trainers"
 
 def head(view: StatusView) -> Part:
     """Return the daemon's state without its trainers."""
-    polling = view.polling
+    polling, lent = view.polling, view.lent_gpus
+    gpus: Part = {}
+    if lent is not None:
+        gpus["gpus"] = [lent.held, lent.requested, lent.free, lent.gpus]
     return {
         "system": view.batch_system,
         "is_seen": view.observed == "present",
@@ -36,6 +39,7 @@ def head(view: StatusView) -> Part:
         else [polling.requests_last_minute, polling.total_per_minute, polling.interval_s],
         "others": view.other_trainers,
         "notes": view.notes,
+        **gpus,
     }
 
 
@@ -90,9 +94,13 @@ def uses(found: TimelineView) -> Part:
     }
 
 
-def planned(found: TimelineView) -> list[tuple[int, str, float, float | None]]:
-    """Return what is to come, in rows of numbers."""
-    return [(span.node, span.trainer_id, span.from_s, span.until_s) for span in found.planned]
+def planned(found: TimelineView) -> list[tuple[int | str | float | None, ...]]:
+    """Return what is to come, in rows of numbers: the last is of GPUs, if it is not the node."""
+    rows: list[tuple[int | str | float | None, ...]] = []
+    for span in found.planned:
+        gpus = (span.gpus,) if span.gpus else ()
+        rows.append((span.node, span.trainer_id, span.from_s, span.until_s, *gpus))
+    return rows
 
 
 def curves(found: TimelineView) -> dict[str, Part]:

@@ -1,5 +1,5 @@
 import { chart, spark } from "./curves.js";
-import { Picture, Uses, clock, colourOf, fillOf, lasting, short } from "./picture.js";
+import { Picture, Uses, clock, colourOf, fillOf, lasting, sharesOf, short } from "./picture.js";
 
 const SPANS = [[300, "5 min"], [900, "15 min"], [3600, "1 h"], [21600, "6 h"], [0, "all"]];
 const BYS = ["day", "user", "account"];
@@ -75,6 +75,7 @@ function drawHead() {
   const [held, requested, idle, total] = head.nodes;
   const rows = [
     ["nodes", `${held} held, ${requested} requested, ${idle} idle, ${total} in all`],
+    ...(head.gpus ? [["GPUs lent one by one", `${head.gpus[0]} held, ${head.gpus[1]} requested, ${head.gpus[2]} free, ${head.gpus[3]} in all`]] : []),
     ["batch system", `${head.system}${head.is_seen ? "" : ": the last poll failed"}`],
     ["decisions", `${head.decisions}, the last in ${head.decision_ms} ms`],
     ["rescales", head.rescales],
@@ -219,7 +220,14 @@ function drawPicture() {
 function drawLegend() {
   const kinds = ["training", "starting", "held", "leaving", "unreachable", "reserve", "idle", "ordinary", "unavailable"];
   const words = { training: "training (a colour for each trainer)", ordinary: "ordinary jobs", reserve: "left to the queue", unavailable: "down or reserved", held: "held without a trainer" };
-  find("legend").replaceChildren(...kinds.map((kind) => make("li", {}, swatch(kind, kind === "starting" ? "t0" : ""), words[kind] || kind)), make("li", {}, "paler after now: planned"));
+  find("legend").replaceChildren(...kinds.map((kind) => make("li", {}, swatch(kind, kind === "starting" ? "t0" : ""), words[kind] || kind)), make("li", {}, "paler after now: planned"),
+    ...(state.hasShares ? [make("li", { id: "divided" }, "a row that is divided: a node of which GPUs are lent one by one")] : []));
+}
+
+// What the GPUs of a node are used for: "4 GPUs: 2 training t1 net, 1 ordinary, 1 idle".
+function sharesInWords(text, described) {
+  const shares = sharesOf(text), all = shares.reduce((sum, share) => sum + share[2], 0);
+  return `${all} GPU${all === 1 ? "" : "s"}: ${shares.map(([use, trainer, gpus]) => `${gpus} ${described(use, trainer).trim()}`).join(", ")}`;
 }
 
 function tellCursor() {
@@ -229,14 +237,17 @@ function tellCursor() {
   const described = (use, trainer) => `${use}${trainer ? ` ${trainer} ${state.trainers.get(trainer)?.name || ""}` : ""}`;
   let text;
   if (at_s > uses.now_s) {
-    const next = (uses.planned[node] || []).find(([, , from_s, until_s]) => from_s <= at_s && (until_s === null || at_s <= until_s));
-    text = next ? `planned: ${next[1] ? described("training", next[1]) : "an ordinary job"}${next[3] ? ` until ${clock(next[3])}` : ""}` : "nothing is planned";
+    const spans = (uses.planned[node] || []).filter(([, , from_s, until_s]) => from_s <= at_s && (until_s === null || at_s <= until_s));
+    const shown = spans.some((next) => next[4]) ? spans : spans.slice(0, 1); // of a whole node the first, of GPUs each
+    const toCome = ([, trainer, , until_s, gpus]) => `${gpus ? `${gpus} GPU${gpus === 1 ? "" : "s"} ` : ""}${trainer ? described("training", trainer) : "an ordinary job"}${until_s ? ` until ${clock(until_s)}` : ""}`;
+    text = shown.length ? `planned: ${shown.map(toCome).join("; ")}` : "nothing is planned";
   } else if (at_s < uses.since_s) {
     text = "not known";
   } else {
     const [[from_s, use, trainer], end_s] = uses.at(node, at_s);
-    text = `${described(uses.uses[use], trainer)}, from ${clock(from_s)}${end_s ? ` to ${clock(end_s)}` : " on"}`;
-    const gpus = !end_s && state.trainers.get(trainer)?.gpus[name];
+    const isShared = uses.uses[use] === "shared", span = `from ${clock(from_s)}${end_s ? ` to ${clock(end_s)}` : " on"}`;
+    text = isShared ? `${sharesInWords(trainer, described)}; ${span}` : `${described(uses.uses[use], trainer)}, ${span}`;
+    const gpus = !end_s && !isShared && state.trainers.get(trainer)?.gpus[name];
     if (gpus) text += `; ${gpus}`;
   }
   find("under").textContent = `${name}, ${clock(at_s)}: ${text}`;
@@ -384,6 +395,10 @@ function take(news) {
   if (is_first) for (const map of [state.trainers, state.curves, state.later]) map.clear();
   if (curves || metrics) takeCurves(curves || {}, metrics || {});
   if (timeline) uses.take(timeline);
+  if (timeline && !state.hasShares && uses.hasShares) {
+    state.hasShares = true;
+    drawLegend();
+  }
   if (planned) uses.plan(planned);
   uses.now_s = Math.max(uses.now_s, now_s);
   draw("picture");
@@ -502,8 +517,8 @@ find("filter").oninput = ({ target }) => {
   const wanted = target.value.trim().toLowerCase();
   const meets = (text) => text.toLowerCase().includes(wanted);
   picture.choose(wanted && ((node) => {
-    const trainer = uses.rows[node].at(-1)[2];
-    return meets(uses.names[node]) || trainer.toLowerCase() === wanted || (trainer && meets(state.trainers.get(trainer)?.name || ""));
+    const isMet = (trainer) => trainer.toLowerCase() === wanted || (trainer && meets(state.trainers.get(trainer)?.name || ""));
+    return meets(uses.names[node]) || uses.trainersOn(node).some(isMet);
   }));
   draw("picture");
 };
@@ -514,12 +529,16 @@ matchMedia("(prefers-color-scheme: dark)").onchange = () => { picture.forget(); 
 picture.canvas.onpointermove = ({ offsetX, offsetY }) => {
   const row = picture.rowAt(offsetY);
   if (row === null || offsetX < picture.left) return;
-  picture.cursor = { node: picture.order[row], at_s: picture.timeAt(offsetX) };
+  picture.cursor = { node: picture.order[row], at_s: picture.timeAt(offsetX), part: picture.partAt(offsetY) };
   draw("picture");
 };
 picture.canvas.onclick = () => {
-  const { node, at_s } = picture.cursor || {};
-  const trainer = node === undefined ? "" : uses.at(node, at_s)[0][2];
+  const { node, at_s, part } = picture.cursor || {};
+  if (node === undefined) return;
+  const [[, use, told]] = uses.at(node, at_s);
+  // Of a node in parts the one that is pointed at; by keys the first that is a trainer's.
+  const isMeant = ([, trainer, , begin, end]) => (part === undefined ? trainer : begin <= part && part < end);
+  const trainer = uses.uses[use] === "shared" ? sharesOf(told).find(isMeant)?.[1] : told;
   if (trainer) choose(trainer);
 };
 picture.canvas.onkeydown = (event) => {

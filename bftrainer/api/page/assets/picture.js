@@ -1,4 +1,5 @@
 // The picture: nodes x time. `Uses` keeps what the daemon told, `Picture` draws it on a canvas.
+// A node that lends its GPUs one by one is a row, too: its use is "shared", its trainer the shares.
 
 const PALETTE = ["#0072b2", "#d55e00", "#009e73", "#b255a0", "#c29200", "#3aa0d8", "#6a4fb3", "#7f7320"]; // after Okabe and Ito
 const PLAIN = new Set(["training", "ordinary", "idle", "unavailable"]);
@@ -11,6 +12,21 @@ export function colourOf(trainer) {
   return PALETTE[number % PALETTE.length];
 }
 
+const SHARES = new Map(), MOST_SHARES = 20000; // by their text: few, again and again
+
+// The shares in a text: [use, trainer, GPUs, begin, end], the last two as parts of the node, 0 to 1.
+export function sharesOf(text) {
+  let shares = SHARES.get(text);
+  if (shares) return shares;
+  const told = text.split(",").filter(Boolean).map((one) => one.split(":"));
+  const all = told.reduce((sum, [, , gpus]) => sum + Number(gpus), 0);
+  let begin = 0;
+  shares = told.map(([use, trainer, gpus]) => [use, trainer, Number(gpus), begin / all, (begin += Number(gpus)) / all]);
+  if (SHARES.size >= MOST_SHARES) SHARES.clear();
+  SHARES.set(text, shares);
+  return shares;
+}
+
 export class Uses {
   constructor() {
     this.clear();
@@ -21,6 +37,7 @@ export class Uses {
     this.rows = []; // of each node: [[from_s, use, trainer], ...] in order of time
     this.uses = [];
     this.planned = [];
+    this.hasShares = false; // a node lends its GPUs one by one
     this.since_s = this.now_s = 0;
   }
 
@@ -29,6 +46,8 @@ export class Uses {
     this.uses = told.uses;
     this.since_s = Math.max(this.since_s, told.since_s);
     this.names = told.nodes;
+    const shared = this.uses.indexOf("shared");
+    this.hasShares ||= told.base.some(([use]) => use === shared) || told.changes.some(([, , use]) => use === shared);
     while (this.rows.length < this.names.length) {
       const [use, trainer] = told.base[this.rows.length] || [this.uses.indexOf("unavailable"), ""];
       this.rows.push([[this.since_s, use, trainer]]);
@@ -57,13 +76,22 @@ export class Uses {
     return [row[low], low + 1 < row.length ? row[low + 1][0] : null];
   }
 
+  // The trainers that have something of a node now.
+  trainersOn(node) {
+    const [, use, trainer] = this.rows[node].at(-1);
+    if (this.uses[use] !== "shared") return [trainer];
+    return sharesOf(trainer).map(([, name]) => name);
+  }
+
   // Node-seconds by name of use, between two times.
   sums(from_s, to_s) {
     const found = Object.fromEntries(this.uses.map((name) => [name, 0]));
     for (const row of this.rows) {
-      row.forEach(([begin_s, use], i) => {
+      row.forEach(([begin_s, use, trainer], i) => {
         const end_s = Math.min(to_s, i + 1 < row.length ? row[i + 1][0] : to_s);
-        found[this.uses[use]] += Math.max(0, end_s - Math.max(from_s, begin_s));
+        const lasted_s = Math.max(0, end_s - Math.max(from_s, begin_s));
+        if (this.uses[use] !== "shared") found[this.uses[use]] += lasted_s;
+        else for (const [name, , , begin, end] of sharesOf(trainer)) found[name] += (end - begin) * lasted_s;
       });
     }
     return found;
@@ -98,7 +126,7 @@ export function fillOf(context, use, trainer, ratio) {
   return context.createPattern(tile, "repeat");
 }
 
-const AXIS = 22, ABOVE = 70, MOST_ROW = 22; // CSS pixels: times below, the pool above
+const AXIS = 22, ABOVE = 70, MOST_ROW = 22, MOST_DIVIDED = 44; // CSS pixels: times below, the pool above, rows
 
 export class Picture {
   constructor(canvas, scroller, uses) {
@@ -121,7 +149,8 @@ export class Picture {
     const { uses, scroller, canvas } = this;
     const ratio = Math.min(2, window.devicePixelRatio || 1);
     this.order = uses.names.map((_, i) => i).filter((i) => !this.filter || this.filter(i));
-    scroller.style.maxHeight = `${ABOVE + AXIS + 2 + MOST_ROW * Math.max(3, this.order.length)}px`; // few nodes need less
+    const mostRow = uses.hasShares ? MOST_DIVIDED : MOST_ROW; // divided rows are to be told apart
+    scroller.style.maxHeight = `${ABOVE + AXIS + 2 + mostRow * Math.max(3, this.order.length)}px`; // few nodes need less
     const width = scroller.clientWidth, height = scroller.clientHeight;
     if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio) || ratio !== this.ratio) {
       canvas.width = Math.round(width * ratio);
@@ -130,7 +159,7 @@ export class Picture {
       this.forget();
     }
     const room = height - AXIS - ABOVE;
-    this.rowHeight = Math.max(3, Math.min(MOST_ROW, room / Math.max(1, this.order.length)));
+    this.rowHeight = Math.max(3, Math.min(mostRow, room / Math.max(1, this.order.length)));
     const whole = ABOVE + AXIS + this.rowHeight * this.order.length;
     this.space.style.height = `${Math.max(0, whole > height + 1 ? whole : 0)}px`;
     this.left = this.rowHeight >= 11 ? Math.min(110, width / 4) : 10;
@@ -157,6 +186,11 @@ export class Picture {
     if (y < ABOVE || y > this.height - AXIS) return null;
     const row = Math.floor((y - ABOVE + this.top) / this.rowHeight);
     return row < this.order.length ? row : null;
+  }
+
+  // At which part of its row's height this is, from 0 to 1.
+  partAt(y) {
+    return ((y - ABOVE + this.top) / this.rowHeight) % 1;
   }
 
   fill(use, trainer) {
@@ -197,11 +231,17 @@ export class Picture {
     for (let i = 0; i < parts.length; i++) {
       const [from_s, use, trainer] = parts[i];
       const to_s = i + 1 < parts.length ? parts[i + 1][0] : uses.now_s;
-      if (to_s > this.from_s) this.box(from_s, to_s, y, tall, uses.uses[use], trainer);
+      if (to_s <= this.from_s) continue;
+      if (uses.uses[use] !== "shared") this.box(from_s, to_s, y, tall, uses.uses[use], trainer);
+      else for (const [kind, who, , begin, end] of sharesOf(trainer)) this.box(from_s, to_s, y + begin * tall, (end - begin) * tall, kind, who);
     }
     context.globalAlpha = PALE;
-    for (const [, trainer, from_s, until_s] of uses.planned[node] || []) {
-      this.box(Math.max(from_s, uses.now_s), until_s ?? this.to_s, y, tall, trainer ? "training" : "ordinary", trainer);
+    let above = 0; // GPUs that are drawn already
+    for (const [, trainer, from_s, until_s, gpus] of uses.planned[node] || []) {
+      const all = gpus ? this.gpusOf(node) : 0, begin = all ? Math.min(above, all - gpus) / all : 0;
+      const part = all ? Math.min(1, gpus / all) : 1;
+      this.box(Math.max(from_s, uses.now_s), until_s ?? this.to_s, y + Math.max(0, begin) * tall, part * tall, trainer ? "training" : "ordinary", trainer);
+      above += gpus || 0;
     }
     context.globalAlpha = 1;
     if (this.rowHeight >= 11) {
@@ -210,6 +250,12 @@ export class Picture {
       context.textAlign = "right";
       context.fillText(short(uses.names[node], 15), this.left - 6, y + tall / 2 + 0.5);
     }
+  }
+
+  // How many GPUs a node lends one by one; 0: it is lent as a whole.
+  gpusOf(node) {
+    const [, use, trainer] = this.uses.rows[node].at(-1);
+    return this.uses.uses[use] === "shared" ? sharesOf(trainer).reduce((sum, share) => sum + share[2], 0) : 0;
   }
 
   box(from_s, to_s, y, tall, use, trainer) {
@@ -228,12 +274,20 @@ export class Picture {
     for (const node of order) {
       const parts = uses.rows[node];
       for (let i = 0; i < parts.length; i++) {
-        const line = counts.get(uses.uses[parts[i][1]]);
-        if (!line) continue;
+        const use = uses.uses[parts[i][1]], isShared = use === "shared", line = counts.get(use);
+        if (!line && !isShared) continue;
         const to_s = i + 1 < parts.length ? parts[i + 1][0] : uses.now_s;
         if (to_s <= this.from_s) continue;
-        line[column(parts[i][0])]++;
-        line[column(to_s)]--;
+        const first = column(parts[i][0]), last = column(to_s);
+        if (!isShared) {
+          line[first]++;
+          line[last]--;
+        } else for (const [kind, , , begin, end] of sharesOf(parts[i][2])) {
+          const part = counts.get(kind);
+          if (!part) continue;
+          part[first] += end - begin;
+          part[last] -= end - begin;
+        }
       }
     }
     let most = 1;
@@ -263,7 +317,7 @@ export class Picture {
     context.fillStyle = this.soft;
     context.textAlign = "left";
     context.textBaseline = "top";
-    context.fillText(`nodes without ordinary jobs, at most ${most}`, this.left, 0);
+    context.fillText(`nodes without ordinary jobs, at most ${Number(most.toFixed(1))}`, this.left, 0);
   }
 
   drawAxis() {
