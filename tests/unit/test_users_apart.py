@@ -187,8 +187,8 @@ def test_a_job_id_of_another_users_pilot_renames_and_cancels_nothing(journal: Jo
         reservations_interval_s=60.0,
         is_of_all=True,
     )
-    reader.remember("71", "p000001", "n1", OTHER)
-    reader.remember("71", "p000002", "n2", STUCK)
+    reader.remember("71", "p000001", OTHER)
+    reader.remember("71", "p000002", STUCK)
     job = replace(running("71", "n1"), user=OTHER, partitions=("bf",))
     (marked,) = reader._mark_pilots((job,)) or ()
     assert (marked.pilot_id, asked) == ("p000001", [])
@@ -212,7 +212,8 @@ async def test_pilots_are_cancelled_while_another_users_scancel_hangs(journal: J
     add(book, "p000001", STUCK, "1")
     add(book, "p000002", STUCK, "2")
     add(book, "p000003", OTHER, "3")
-    ends = PilotEnds(book, None, Background())  # type: ignore[arg-type]  # no agents
+    no_agents: Any = None
+    ends = PilotEnds(book, no_agents, Background(), lambda: None)
     try:
         ends.cancel(["1"])
         ends.cancel(["2"])
