@@ -98,6 +98,11 @@ class SharingLimits:
     partitions: Mapping[str, PartitionLimits] = field(default_factory=dict)
     nodes: Mapping[str, NodeLimits] = field(default_factory=dict)
 
+    def says_the_same(self, other: SharingLimits) -> bool:
+        """Compare all of them by value."""
+        ours, theirs = ((one.cluster, one.partitions, one.nodes) for one in (self, other))
+        return ours == theirs
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Share:
@@ -265,18 +270,17 @@ def with_parts(
     if share is None:
         no_cpu = NO_CPU.format(name=pilot_partition)
         return replace(node, lends=(), is_shared=shared, why_whole=no_cpu)
-    n_pilots_may = max(0, share.most_gpus - pilots_gpus)
+    n_pilots_may = max(0, share.most_gpus - pilots_gpus)  # all, where nothing bounds them
     lends = _lends(room, share, its, n_pilots_may if node.state in _LENDING else 0)
     return replace(node, lends=lends, is_shared=shared, why_whole="")
 
 
-def is_bounded(node: Node, pilot_partition: str, limits: SharingLimits) -> bool:
-    """Return whether pilots could reach a limit of their partition there (``pilots_gpus``)."""
-    pilots, its = limits.partitions.get(pilot_partition), limits.nodes.get(node.name)
-    if pilots is None or its is None:
+def bounds_cpus(pilot_partition: str, limits: SharingLimits) -> bool:
+    """Return whether the CPUs of all pilots of a node together are limited (``pilots_gpus``)."""
+    pilots = limits.partitions.get(pilot_partition)
+    if pilots is None:
         return False
-    most_cpus = _most_cpus(pilots, its)
-    return most_cpus is not None and most_cpus < node.gpus * its.cpus_per_core
+    return pilots.cpus_per_node is not None or pilots.cpus_per_socket is not None
 
 
 def _most_cpus(pilots: PartitionLimits, its: NodeLimits) -> int | None:

@@ -153,9 +153,8 @@ def test_cores_of_gpus_in_use_are_none_of_the_others() -> None:
 
 def test_fewer_cpus_than_gpus_for_pilots_bound_their_number() -> None:
     of = limits(pilots="MaxCPUsPerNode=2")
-    node = replace(row().node, partitions=("batch", "bf"))
-    assert lending.is_bounded(node, "bf", of)
-    assert not lending.is_bounded(node, "bf", limits(pilots="MaxCPUsPerNode=4"))
+    assert lending.bounds_cpus("bf", of)
+    assert not lending.bounds_cpus("bf", limits(ordinary="MaxCPUsPerNode=4"))
     for n_used, n_free in ((0, 2), (1, 1), (2, 0), (3, 0)):
         assert shown(lent(row(), of, n_used)) == [("", 4, n_free, 1, 16000)]
     assert lent(row(), limits(pilots="MaxMemPerNode=3")).why_whole == lending.NO_CPU.format(
