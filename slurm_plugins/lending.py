@@ -1,6 +1,6 @@
 """Which GPUs of a node pilots may have one by one, with how many CPUs and how much memory. Pure.
 
-Called by ``snapshot`` with what ``sinfo`` prints of a node (``parse.NodeRoom``) and with settings
+Called by ``snapshot`` with what ``sinfo`` prints of a node (``parse.UnusedPart``) and with settings
 that change rarely: of the cluster, of partitions and of nodes, as ``scontrol show`` prints them. A
 node lends no part where one of them could not be read, and none where Slurm would put no pilot
 beside ordinary jobs, or no ordinary job beside pilots.
@@ -21,7 +21,7 @@ from bftrainer.model.cluster import LentGpus, Node, NodeState
 from bftrainer.model.hostlist import ParseError
 from slurm_plugins.doctor import partitions_in
 from slurm_plugins.fields import NOTHING, whole
-from slurm_plugins.parse import NodeRoom, settings_in
+from slurm_plugins.parse import UnusedPart, settings_in
 
 NODE_ARGV = ("scontrol", "-o", "show", "node")
 SMALLEST_SHARE = 0.25  # of the CPUs in proportion; a GPU for which fewer are left is not lent
@@ -220,7 +220,7 @@ def is_shared(node: Node, pilot_partition: str, limits: SharingLimits) -> bool:
     return any(other is not None and not other.is_exclusive for other in others)
 
 
-def why_whole(node: Node, room: NodeRoom, pilot_partition: str, limits: SharingLimits) -> str:
+def why_whole(node: Node, room: UnusedPart, pilot_partition: str, limits: SharingLimits) -> str:
     """Say in a sentence why a node's GPUs are not lent one by one; "": they are."""
     if limits.cluster is None:
         return CLUSTER_UNREAD
@@ -250,7 +250,7 @@ def _why_not_in(name: str, pilot_partition: str, limits: SharingLimits) -> str:
 
 
 def with_parts(
-    node: Node, room: NodeRoom, pilot_partition: str, limits: SharingLimits, pilots_gpus: int = 0
+    node: Node, room: UnusedPart, pilot_partition: str, limits: SharingLimits, pilots_gpus: int = 0
 ) -> Node:
     """Return a node with its GPUs as pilots may have them.
 
@@ -292,7 +292,7 @@ def _most_cpus(pilots: PartitionLimits, its: NodeLimits) -> int | None:
 
 
 def _share(
-    node: Node, room: NodeRoom, cluster: ClusterLimits, pilots: PartitionLimits, its: NodeLimits
+    node: Node, room: UnusedPart, cluster: ClusterLimits, pilots: PartitionLimits, its: NodeLimits
 ) -> _Share | None:
     """Return what a GPU is lent with; None: a pilot could not have as much as it needs."""
     n_gpus, core = sum(gpus.count for gpus in room.gpus), its.cpus_per_core
@@ -333,7 +333,7 @@ def _memory_mb(
     return min(bounds)
 
 
-def _lends(room: NodeRoom, share: _Share, its: NodeLimits, n_may: int) -> tuple[LentGpus, ...]:
+def _lends(room: UnusedPart, share: _Share, its: NodeLimits, n_may: int) -> tuple[LentGpus, ...]:
     """Return the GPUs by type; those free are as many as CPUs and memory are left for."""
     n_gpus = sum(gpus.count for gpus in room.gpus)
     n_free = sum(gpus.free for gpus in room.gpus)
@@ -362,7 +362,7 @@ def _lends(room: NodeRoom, share: _Share, its: NodeLimits, n_may: int) -> tuple[
     return tuple(lends)
 
 
-def _cpus_left(room: NodeRoom, its: NodeLimits, n_gpus: int, n_free: int) -> int:
+def _cpus_left(room: UnusedPart, its: NodeLimits, n_gpus: int, n_free: int) -> int:
     """Return the CPUs that pilots with the free GPUs can have, all of them together."""
     left = max(0, room.cpus - (its.cpus - its.usable_cpus))
     if not its.restricted_cpus_per_gpu:

@@ -104,7 +104,7 @@ class SnapshotReader:
     _user_text: Unread = field(default_factory=Unread)
     _gpus_untold: GpusUntold = field(default_factory=GpusUntold)
     _partitions: tuple[Partition, ...] = ()
-    _rooms: dict[str, parse.NodeRoom] = field(default_factory=dict)  # by node with GPUs
+    _rooms: dict[str, parse.UnusedPart] = field(default_factory=dict)  # by node with GPUs
     _limits: SharingLimits = field(default_factory=SharingLimits)
     _cluster: lending.ClusterLimits | None = None
     _limits_of: object = None  # the state of the cluster for which they were read
