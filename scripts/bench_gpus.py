@@ -4,7 +4,7 @@
 An hour in ten minutes: 6 real Slurm nodes of 4 GPUs (files), jobs of 1 to 4 GPUs or two whole
 nodes, arrays, jobs that wait for others, limits 2 to 5 times too long. The same jobs run at the
 same instants on several clusters at once: without bftrainer, without it again (what chance does),
-with one GPU per pilot (today's slots), and with whole nodes. What is counted comes from the jobs
+with one GPU per pilot (lend: auto), and with whole nodes. What is counted comes from the jobs
 and from slurmctld's log, not from bftrainer.
 """
 

@@ -14,10 +14,10 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -55,7 +55,7 @@ class Arm:
 
     name: str
     has_daemon: bool = True
-    options: Mapping[str, str] = field(default_factory=dict)  # of the adapter
+    lend: str = "nodes"  # of the policy
     gpus_per_pilot: int = GPUS_PER_NODE
 
     @property
@@ -68,12 +68,8 @@ ARMS = (
     Arm(name="without", has_daemon=False),
     Arm(name="again", has_daemon=False),
     Arm(
-        name="slots",
-        options={
-            "slot_gpus": "1",
-            "slot_cpus": str(CPUS_PER_NODE // GPUS_PER_NODE),
-            "slot_memory_mb": str(MEMORY_MB // GPUS_PER_NODE),
-        },
+        name="parts",
+        lend="auto",
         gpus_per_pilot=1,
     ),
     Arm(name="whole"),
@@ -185,8 +181,8 @@ def _sidecar(directory: Path, cluster: SlurmTestCluster, arm: Arm) -> Iterator[N
     sidecar = DaemonProcess(
         directory / "state",
         batch_system="slurm",
-        batch_options={**cluster.config.batch_options(), **arm.options},
-        policy=json.dumps(POLICY),  # which is YAML, too
+        batch_options=cluster.config.batch_options(),
+        policy=json.dumps({**POLICY, "lend": arm.lend}),  # which is YAML, too
     )
     try:
         sidecar.start()
