@@ -26,6 +26,7 @@ from lsf_adapters.table import Record, count, each, records, rows
 
 HEAD = ("HOST_NAME", "STATUS", "JL/U", "MAX", "NJOBS", "RUN", "SSUSP", "USUSP", "RSV")
 LOST = "UNKNOWN"  # model of a host whose lim does not answer, lshosts(1)
+WHOLE_HOSTS = "Pilots of LSF have whole hosts."
 UNREAD = "unread"  # status of a host whose line cannot be read
 FIELDS = ("host_name", "status", "max", "njobs", "run", "ssusp", "ususp", "rsv")
 _GPU_HEAD = re.compile(r"^HOST_NAME +gpu_id +gpu_model", re.MULTILINE)
@@ -166,6 +167,7 @@ def node_of(
         features=hardware.features,
         partitions=queues,
         left=left if is_partly_used else None,
+        why_whole=WHOLE_HOSTS if hardware.gpus else "",
     )
 
 

@@ -1,6 +1,6 @@
 """Which GPUs of a node pilots may have one by one, with how many CPUs and how much memory. Pure.
 
-Called by ``snapshot`` with what ``sinfo`` prints of a node (``parse.NodeRoom``) and with settings
+Called by ``snapshot`` with what ``sinfo`` prints of a node (``parse.UnusedPart``) and with settings
 that change rarely: of the cluster, of partitions and of nodes, as ``scontrol show`` prints them. A
 node lends no part where one of them could not be read, and none where Slurm would put no pilot
 beside ordinary jobs, or no ordinary job beside pilots.
@@ -21,7 +21,7 @@ from bftrainer.model.cluster import LentGpus, Node, NodeState
 from bftrainer.model.hostlist import ParseError
 from slurm_plugins.doctor import partitions_in
 from slurm_plugins.fields import NOTHING, whole
-from slurm_plugins.parse import NodeRoom, settings_in
+from slurm_plugins.parse import UnusedPart, settings_in
 
 NODE_ARGV = ("scontrol", "-o", "show", "node")
 SMALLEST_SHARE = 0.25  # of the CPUs in proportion; a GPU for which fewer are left is not lent
@@ -97,6 +97,11 @@ class SharingLimits:
     cluster: ClusterLimits | None = None  # None: it could not be read
     partitions: Mapping[str, PartitionLimits] = field(default_factory=dict)
     nodes: Mapping[str, NodeLimits] = field(default_factory=dict)
+
+    def says_the_same(self, other: SharingLimits) -> bool:
+        """Compare all of them by value."""
+        ours, theirs = ((one.cluster, one.partitions, one.nodes) for one in (self, other))
+        return ours == theirs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +220,7 @@ def is_shared(node: Node, pilot_partition: str, limits: SharingLimits) -> bool:
     return any(other is not None and not other.is_exclusive for other in others)
 
 
-def why_whole(node: Node, room: NodeRoom, pilot_partition: str, limits: SharingLimits) -> str:
+def why_whole(node: Node, room: UnusedPart, pilot_partition: str, limits: SharingLimits) -> str:
     """Say in a sentence why a node's GPUs are not lent one by one; "": they are."""
     if limits.cluster is None:
         return CLUSTER_UNREAD
@@ -245,7 +250,7 @@ def _why_not_in(name: str, pilot_partition: str, limits: SharingLimits) -> str:
 
 
 def with_parts(
-    node: Node, room: NodeRoom, pilot_partition: str, limits: SharingLimits, pilots_gpus: int = 0
+    node: Node, room: UnusedPart, pilot_partition: str, limits: SharingLimits, pilots_gpus: int = 0
 ) -> Node:
     """Return a node with its GPUs as pilots may have them.
 
@@ -265,18 +270,17 @@ def with_parts(
     if share is None:
         no_cpu = NO_CPU.format(name=pilot_partition)
         return replace(node, lends=(), is_shared=shared, why_whole=no_cpu)
-    n_pilots_may = max(0, share.most_gpus - pilots_gpus)
+    n_pilots_may = max(0, share.most_gpus - pilots_gpus)  # all, where nothing bounds them
     lends = _lends(room, share, its, n_pilots_may if node.state in _LENDING else 0)
     return replace(node, lends=lends, is_shared=shared, why_whole="")
 
 
-def is_bounded(node: Node, pilot_partition: str, limits: SharingLimits) -> bool:
-    """Return whether pilots could reach a limit of their partition there (``pilots_gpus``)."""
-    pilots, its = limits.partitions.get(pilot_partition), limits.nodes.get(node.name)
-    if pilots is None or its is None:
+def bounds_cpus(pilot_partition: str, limits: SharingLimits) -> bool:
+    """Return whether the CPUs of all pilots of a node together are limited (``pilots_gpus``)."""
+    pilots = limits.partitions.get(pilot_partition)
+    if pilots is None:
         return False
-    most_cpus = _most_cpus(pilots, its)
-    return most_cpus is not None and most_cpus < node.gpus * its.cpus_per_core
+    return pilots.cpus_per_node is not None or pilots.cpus_per_socket is not None
 
 
 def _most_cpus(pilots: PartitionLimits, its: NodeLimits) -> int | None:
@@ -288,7 +292,7 @@ def _most_cpus(pilots: PartitionLimits, its: NodeLimits) -> int | None:
 
 
 def _share(
-    node: Node, room: NodeRoom, cluster: ClusterLimits, pilots: PartitionLimits, its: NodeLimits
+    node: Node, room: UnusedPart, cluster: ClusterLimits, pilots: PartitionLimits, its: NodeLimits
 ) -> _Share | None:
     """Return what a GPU is lent with; None: a pilot could not have as much as it needs."""
     n_gpus, core = sum(gpus.count for gpus in room.gpus), its.cpus_per_core
@@ -329,7 +333,7 @@ def _memory_mb(
     return min(bounds)
 
 
-def _lends(room: NodeRoom, share: _Share, its: NodeLimits, n_may: int) -> tuple[LentGpus, ...]:
+def _lends(room: UnusedPart, share: _Share, its: NodeLimits, n_may: int) -> tuple[LentGpus, ...]:
     """Return the GPUs by type; those free are as many as CPUs and memory are left for."""
     n_gpus = sum(gpus.count for gpus in room.gpus)
     n_free = sum(gpus.free for gpus in room.gpus)
@@ -358,7 +362,7 @@ def _lends(room: NodeRoom, share: _Share, its: NodeLimits, n_may: int) -> tuple[
     return tuple(lends)
 
 
-def _cpus_left(room: NodeRoom, its: NodeLimits, n_gpus: int, n_free: int) -> int:
+def _cpus_left(room: UnusedPart, its: NodeLimits, n_gpus: int, n_free: int) -> int:
     """Return the CPUs that pilots with the free GPUs can have, all of them together."""
     left = max(0, room.cpus - (its.cpus - its.usable_cpus))
     if not its.restricted_cpus_per_gpu:

@@ -135,7 +135,7 @@ _NO_LIMIT = frozenset({"UNLIMITED", "NOT_SET", "Partition_Limit", "INVALID", "N/
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeRoom:
+class UnusedPart:
     """What no job uses of a node with GPUs, specialised cores included."""
 
     gpus: tuple[TypedGpus, ...]
@@ -152,7 +152,7 @@ class NodeRow:
     node: Node
     allows: Partition
     gpus_unclear: str = ""  # why it is not told how many are in use
-    room: NodeRoom | None = None  # None: the node has no GPUs
+    room: UnusedPart | None = None  # None: the node has no GPUs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,7 +266,7 @@ def _node(fields: list[str]) -> tuple[Node, str]:
     return node, unclear
 
 
-def _room(fields: list[str]) -> NodeRoom:
+def _room(fields: list[str]) -> UnusedPart:
     _, _, _, gres, _, memory, _, by_state, memory_used, gres_used = fields[:10]
     gpus, unclear = tuple[TypedGpus, ...](), ""
     try:
@@ -274,7 +274,7 @@ def _room(fields: list[str]) -> NodeRoom:
     except ParseError as problem:
         unclear = str(problem)
     memory_mb = max(0, whole(memory) - whole(memory_used))
-    return NodeRoom(gpus=gpus, cpus=_idle(by_state), memory_mb=memory_mb, unclear=unclear)
+    return UnusedPart(gpus=gpus, cpus=_idle(by_state), memory_mb=memory_mb, unclear=unclear)
 
 
 def _idle(cpus_by_state: str) -> int:
@@ -367,7 +367,7 @@ def _checked(job_id: str) -> str:
 
 def pilot_names(text: str) -> dict[str, str]:
     """Parse ``squeue`` in ``NAME_FORMAT``: job id -> job name."""
-    return {fields[0]: fields[1] for fields in records(text, 2)}
+    return dict(records(text, 2))
 
 
 def reservations(text: str, read_time: ReadTime | None = None) -> tuple[Reservation, ...]:

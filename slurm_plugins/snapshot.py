@@ -104,7 +104,7 @@ class SnapshotReader:
     _user_text: Unread = field(default_factory=Unread)
     _gpus_untold: GpusUntold = field(default_factory=GpusUntold)
     _partitions: tuple[Partition, ...] = ()
-    _rooms: dict[str, parse.NodeRoom] = field(default_factory=dict)  # by node with GPUs
+    _rooms: dict[str, parse.UnusedPart] = field(default_factory=dict)  # by node with GPUs
     _limits: SharingLimits = field(default_factory=SharingLimits)
     _cluster: lending.ClusterLimits | None = None
     _limits_of: object = None  # the state of the cluster for which they were read
@@ -202,10 +202,11 @@ class SnapshotReader:
             return nodes
         self._refresh_limits()
         floor = self.floor.nodes if self.floor is not None else ()
-        used = Counter[str]()  # GPUs of the pilots' partition, by node
-        for job in jobs:
-            if self.pilot_partition in job.partitions:
-                used.update(dict.fromkeys(job.nodes, max(1, job.gpus_per_node)))
+        used = Counter[str]()  # GPUs of the pilots' partition, by node, where they are bounded
+        if lending.bounds_cpus(self.pilot_partition, self._limits):
+            for job in jobs:
+                if self.pilot_partition in job.partitions:
+                    used.update(dict.fromkeys(job.nodes, max(1, job.gpus_per_node)))
         self._lent.begin()
         return tuple([self._with_its_parts(node, floor, used) for node in nodes])
 
@@ -215,9 +216,7 @@ class SnapshotReader:
             return node
         if node.name in floor:
             return dataclasses.replace(node, why_whole=lending.OWN_ALLOCATION)
-        n_used = 0
-        if lending.is_bounded(node, self.pilot_partition, limits):
-            n_used = used.get(node.name, 0)
+        n_used = used[node.name] if used else 0
         make = partial(lending.with_parts, node, room, self.pilot_partition, limits, n_used)
         return self._lent.of(node.name, node, (room, limits, n_used), make)
 
@@ -388,11 +387,13 @@ class SnapshotReader:
         partitions = self._poll.of(doctor.PARTITION_ARGV, lending.partition_limits)
         nodes = self._poll.of(lending.NODE_ARGV, lending.node_limits)
         del self._poll.unread[n_unread:]  # whole nodes are lent without them
-        self._limits = SharingLimits(
+        limits = SharingLimits(
             cluster=self._cluster,
             partitions=partitions or before.partitions,
             nodes=nodes or before.nodes,
         )
+        if not limits.says_the_same(before):
+            self._limits = limits
         self._limits_read_s, self._limits_of = now, None
         if partitions is not None and nodes is not None:
             self._limits_of = (*state[:2], self._rooms.keys() <= nodes.keys())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from bftrainer.model.cluster import LentGpus, Node, NodeLeft, Snapshot
 
@@ -91,6 +92,7 @@ def _is_changed(node: Node, lend: Lend) -> bool:
     return lend is Lend.AUTO and bool(node.lends) and not node.is_shared
 
 
+@lru_cache(maxsize=16_384)  # most nodes of a look are as in the one before
 def _whole_only(node: Node, lend: Lend) -> Node:
     if lend is Lend.AUTO:
         return replace(node, lends=(), why_whole=NOT_SHARED)

@@ -174,46 +174,6 @@ def test_the_daemons_job_is_requeued_and_training_goes_on(
 
 
 @pytest.mark.long
-def test_pilots_share_nodes_with_each_other_and_with_other_jobs(
-    researcher: Researcher, tmp_path: Path
-) -> None:
-    client, cluster = researcher.client, researcher.cluster
-    small = ("sbatch", "--parsable", "--partition=batch", "--ntasks=2", "--mem=100")
-    other = cluster.command(*small, "--time=5", "--output=/dev/null", "--wrap=sleep 300").stdout
-    try:
-        wait_for(
-            lambda: cluster.command("squeue", "-h", "-t", "R", "-p", "batch").stdout,
-            what="somebody has half a node",
-        )
-        before = tmp_path / "before.sh"
-        before.write_text(f"touch {tmp_path}/ran-$SLURM_JOB_ID\n")
-        said = researcher.does("up", "--cpus-per-pilot", "2", "--preamble", str(before))
-        assert "6 parts of nodes" in said
-        trainer = client.submit(light_spec(tmp_path / "light", n_max=6)).record.trainer_id
-
-        def trains_on(count: int) -> set[str] | None:
-            view = client.trainer(trainer)
-            is_so = len(view.observed_nodes) == count == view.record.progress.size
-            return set(view.observed_nodes) if is_so else None
-
-        slots = wait_for(lambda: trains_on(5), what="it has all that is left")
-        taken = {n.name for n in client.nodes() if n.use == "busy"}
-        assert len(taken) == 1
-        assert slots == {f"n{k}/{i}" for k in (1, 2, 3) for i in (0, 1)} - taken
-        shown = cluster.command("squeue", "-h", "-p", "scavenge", "-o", "%k|%N|%C|%m").stdout
-        rows = [line.split("|") for line in shown.splitlines()]
-        assert {row[0] for row in rows} == slots
-        assert len(list(tmp_path.glob("ran-[0-9]*"))) == 5
-        assert all(comment.startswith(f"{node}/") for comment, node, _, _ in rows)
-        assert {(cpus, memory) for _, _, cpus, memory in rows} == {("2", "2000M")}
-        cluster.submit(n_nodes=1, duration_s=1)  # ends both pilots of one node
-        wait_for(lambda: trains_on(3), what="it goes on with the others")
-        assert client.trainer(trainer).record.failures == 0
-    finally:
-        cluster.cancel(other.strip())
-
-
-@pytest.mark.long
 def test_nodes_of_an_allocation_are_a_floor_beside_borrowed_ones(
     researcher: Researcher, tmp_path: Path
 ) -> None:

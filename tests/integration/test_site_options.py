@@ -107,7 +107,7 @@ def test_pilots_of_a_reservation_use_its_nodes_until_it_ends(
         pytest.param(("--sbatch-option=--nodes=4",), "--nodes", marks=pytest.mark.long),
         pytest.param(("--sbatch-option=-N4",), "'-N4' is not --name", marks=pytest.mark.long),
         (("--comment", "a\nb"), "in one line"),
-        (("--comment", "x", "--cpus-per-pilot", "1"), "--comment"),
+        (("--sbatch-option=--gres=gpu:1",), "--lend of up"),
     ],
 )
 def test_what_pilots_rely_on_is_refused_with_our_own_option(

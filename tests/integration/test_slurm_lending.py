@@ -105,7 +105,7 @@ class Pilots:
 @pytest.fixture
 def logs() -> Iterator[Path]:
     """A folder that jobs of the daemon's own user can write to."""
-    from tests.integration.slurm_fixtures import enterable_directory  # noqa: PLC0415
+    from tests.integration.slurm_fixtures import enterable_directory
 
     directory = enterable_directory()
     yield directory

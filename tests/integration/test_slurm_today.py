@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.model.cluster import BEFORE_ALL, Job, JobState, NodeLeft, NodeState
+from bftrainer.model.cluster import BEFORE_ALL, Job, JobState, NodeState
 from bftrainer.model.errors import UsageError
+from bftrainer.model.parts import Lend
 from bftrainer.model.site import Wish
 from slurm_plugins.adapter import SlurmBatchSystem, create
 from slurm_plugins.own_site import SlurmSites
@@ -122,7 +123,7 @@ def test_a_partition_of_whole_nodes_gives_no_parts(
     done = cluster.command("scontrol", "update", "PartitionName=bf", "OverSubscribe=EXCLUSIVE")
     assert done.is_ok, done.stderr
     with pytest.raises(UsageError) as caught:
-        SlurmSites().examine(Wish(partition="bf", share=NodeLeft(cpus=1)))
+        SlurmSites().examine(Wish(partition="bf", lend=Lend.GPUS))
     assert (caught.value.code, "whole nodes" in str(caught.value)) == ("BFT-1288", True)
 
 

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from bftrainer.cli.main import cli
 from bftrainer.cli.up import up
 from bftrainer.model.errors import UsageError
+from bftrainer.model.parts import Lend
 from bftrainer.model.site import NodeLimit, OwnSite, Wish
 from bftrainer.site.own.plan import policy_text, settings_for
 from bftrainer.site.policy.load import load_policy
@@ -43,6 +45,24 @@ def test_the_policy_is_one_that_the_daemon_reads(tmp_path: Path) -> None:
     assert (policy.max_nodes, policy.give_back, policy.reserve_nodes_per_type) == (3, False, 0)
     assert policy.batch_options["grace_s"] == 60.0
     assert policy.batch_options["pilot_partition"] == "scavenge"
+
+
+@pytest.mark.parametrize("lend", list(Lend))
+def test_what_is_lent_is_as_wished(lend: Lend, tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(policy_text(settings_for(SITE, Wish(lend=lend))))
+    path.chmod(0o600)
+    assert load_policy(path).lend is lend
+    assert Wish().lend is Lend.AUTO
+
+
+@pytest.mark.parametrize("name", ["--gpus-per-pilot", "--cpus-per-pilot", "--mem-per-pilot"])
+def test_options_of_fixed_shares_name_the_one_that_takes_their_place(name: str) -> None:
+    with pytest.raises(UsageError, match="BFT-1462") as caught:
+        up.make_context("up", [name, "2"])
+    assert name in caught.value.cause
+    assert "--lend" in caught.value.next_step
+    assert name not in CliRunner().invoke(cli, ["up", "--help"]).output
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from bftrainer.cli.main import cli
+from bftrainer.model.parts import Lend
 from bftrainer.site.policy import (
     PolicyErrors,
     SitePolicy,
@@ -139,3 +140,26 @@ def test_the_daemon_ends_with_the_place_of_a_wrong_option(
         result = CliRunner().invoke(cli, [*verb, "--policy", str(path)])
         assert isinstance(result.exception, PolicyErrors)
         assert f"{path}:2:14" in str(result.exception)
+
+
+def test_shares_of_earlier_releases_are_refused_before_a_daemon_is_stopped(
+    written: Callable[[str], Path],
+) -> None:
+    path = written("p_jmax: 3\nbatch_options:\n  slot_gpus: 1\n  slot_cpus: 4\n")
+    assert places(path, batch_system="slurm") == [(3, 14, "BFT-1461"), (4, 14, "BFT-1461")]
+
+
+def test_gpus_alone_lend_nothing_where_pilots_have_whole_nodes(
+    written: Callable[[str], Path],
+) -> None:
+    path = written("lend: gpus\n")
+    assert places(path, batch_system="lsf") == [(1, 7, "BFT-1465")]
+    for text, batch_system, lend in (
+        ("lend: gpus", "slurm", Lend.GPUS),
+        ("lend: auto", "lsf", Lend.AUTO),
+        ("p_jmax: 3", "lsf", Lend.NODES),
+    ):
+        loaded = load_policy_file(written(f"{text}\n"), batch_system=batch_system)
+        assert loaded.policy.lend is lend
+    with pytest.raises(PolicyErrors, match="BFT-2112"):
+        load_policy_file(written("lend: slots\n"), batch_system="slurm")

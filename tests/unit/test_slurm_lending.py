@@ -18,15 +18,23 @@ from bftrainer.model.site import Weight
 from bftrainer.site.submit.helper import _SBATCH
 from slurm_plugins import adapter, lending, parse
 from slurm_plugins.lending import SharingLimits
-from slurm_plugins.parse import NodeRoom
+from slurm_plugins.parse import UnusedPart
 from tests.support.snapshots import snapshot
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "slurm"
+PILOTS_WHOLE = lending.PILOTS_EXCLUSIVE.format(name="bf")
 RELEASES = ("22.05", "23.11", "25.05", "25.11", "26.05")
 CLUSTER = "SelectType = select/cons_tres\nSelectTypeParameters = CR_CPU_MEMORY\n"
 # As scontrol -o prints it: 22.05.8, cut to what is read, and 26.05, which has its own words.
-PARTITION = "PartitionName={} ExclusiveUser=NO MaxCPUsPerNode=UNLIMITED OverSubscribe=NO JobDefaults=(null) MaxMemPerNode=UNLIMITED"
-NODE = "NodeName=n1 CoresPerSocket=8 CPUAlloc=0 CPUEfctv=16 CPUTot=16 RealMemory=64000 Sockets=2 Boards=1 ThreadsPerCore=1"
+PARTITION = (
+    "PartitionName={} ExclusiveUser=NO MaxCPUsPerNode=UNLIMITED OverSubscribe=NO JobDefaults=(null)"
+    " MaxMemPerNode=UNLIMITED"
+)
+NODE = (
+    "NodeName=n1 CoresPerSocket=8 CPUAlloc=0 CPUEfctv=16 CPUTot=16 RealMemory=64000 Sockets=2"
+    " Boards=1 ThreadsPerCore=1"
+)
+THREADS = "CoresPerSocket={} ThreadsPerCore=2"
 
 
 def partitions(pilots: str = "", ordinary: str = "") -> str:
@@ -87,7 +95,10 @@ def shown(node: Node) -> list[tuple[str, int, int, int, int]]:
             [("a100", 2, 1, 2, 8000), ("1g.10gb", 6, 2, 2, 8000)],
         ),
         # A GPU with a share in use is free for nobody.
-        ("gpu:4,shard:16", "gpu:0,shard:(null):2(1/4,1/4,0/4,0/4)", "2/14/0/16", 0, [("", 4, 2, 4, 16000)]),
+        (
+            *("gpu:4,shard:16", "gpu:0,shard:(null):2(1/4,1/4,0/4,0/4)", "2/14/0/16", 0),
+            [("", 4, 2, 4, 16000)],
+        ),
         # A job with more CPUs than its part leaves fewer to each other GPU, down to a quarter.
         ("gpu:4", "gpu:1", "10/6/0/16", 0, [("", 4, 3, 2, 16000)]),
         ("gpu:4", "gpu:1", "13/3/0/16", 0, [("", 4, 3, 1, 16000)]),
@@ -125,8 +136,8 @@ def test_what_a_node_lends(
         ({"node": "CPUEfctv=14 CoreSpecCount=2 CPUSpecList=0,1"}, (4, 4, 3, 16000)),
         ({"node": "MemSpecLimit=4000"}, (4, 4, 4, 15000)),
         # Two threads to a core: a job has whole cores.
-        ({"node": "CoresPerSocket=4 ThreadsPerCore=2", "pilots": "MaxCPUsPerNode=12"}, (4, 4, 2, 16000)),
-        ({"node": "CoresPerSocket=8 ThreadsPerCore=2", "pilots": "MaxCPUsPerNode=12"}, (4, 4, 3, 16000)),
+        ({"node": THREADS.format(4), "pilots": "MaxCPUsPerNode=12"}, (4, 4, 2, 16000)),
+        ({"node": THREADS.format(8), "pilots": "MaxCPUsPerNode=12"}, (4, 4, 3, 16000)),
         ({"node": "RestrictedCoresPerGPU=2(0-7)"}, (4, 4, 4, 16000)),
         ({"cluster": CLUSTER.replace("_MEMORY", "")}, (4, 4, 4, 0)),
     ],
@@ -153,9 +164,8 @@ def test_cores_of_gpus_in_use_are_none_of_the_others() -> None:
 
 def test_fewer_cpus_than_gpus_for_pilots_bound_their_number() -> None:
     of = limits(pilots="MaxCPUsPerNode=2")
-    node = replace(row().node, partitions=("batch", "bf"))
-    assert lending.is_bounded(node, "bf", of)
-    assert not lending.is_bounded(node, "bf", limits(pilots="MaxCPUsPerNode=4"))
+    assert lending.bounds_cpus("bf", of)
+    assert not lending.bounds_cpus("bf", limits(ordinary="MaxCPUsPerNode=4"))
     for n_used, n_free in ((0, 2), (1, 1), (2, 0), (3, 0)):
         assert shown(lent(row(), of, n_used)) == [("", 4, n_free, 1, 16000)]
     assert lent(row(), limits(pilots="MaxMemPerNode=3")).why_whole == lending.NO_CPU.format(
@@ -169,9 +179,9 @@ def test_fewer_cpus_than_gpus_for_pilots_bound_their_number() -> None:
         ({"ordinary": "OverSubscribe=FORCE:2"}, "Partition batch has OverSubscribe=FORCE:2", True),
         ({"ordinary": "OverSubscribe=YES:4"}, "Partition batch has OverSubscribe=YES:4", True),
         ({"pilots": "OverSubscribe=FORCE:1"}, "Partition bf has OverSubscribe=FORCE:1", True),
-        ({"pilots": "OverSubscribe=EXCLUSIVE"}, "Partition bf of the pilots gives whole nodes", True),
-        ({"pilots": "Exclusive=NODE"}, "Partition bf of the pilots gives whole nodes", True),
-        ({"pilots": "ExclusiveTopo=YES"}, "Partition bf of the pilots gives whole nodes", True),
+        ({"pilots": "OverSubscribe=EXCLUSIVE"}, PILOTS_WHOLE, True),
+        ({"pilots": "Exclusive=NODE"}, PILOTS_WHOLE, True),
+        ({"pilots": "ExclusiveTopo=YES"}, PILOTS_WHOLE, True),
         ({"ordinary": "ExclusiveUser=YES"}, "Partition batch is ExclusiveUser", True),
         ({"ordinary": "Exclusive=USER"}, "Partition batch is ExclusiveUser", True),
         ({"pilots": "ExclusiveUser=YES"}, "Partition bf is ExclusiveUser", True),
@@ -232,13 +242,14 @@ def test_what_people_write_of_a_node_changes_none_of_its_limits() -> None:
     used=st.integers(0, 4),
     n_cpus=st.integers(0, 16),
     memory_mb=st.integers(0, 64_000),
-    most=st.sampled_from(["", "MaxCPUsPerNode=8", "JobDefaults=DefCpuPerGPU=3", "MaxMemPerCPU=900"]),
-)  # fmt: skip
+    most=st.sampled_from(["", "MaxCPUsPerNode=8", "JobDefaults=DefCpuPerGPU=3", "MaxMemPerCPU=9"]),
+)
 def test_parts_always_fit_into_what_is_free(
     used: int, n_cpus: int, memory_mb: int, most: str
 ) -> None:
-    node = lent(row("gpu:a:2,gpu:b:2", f"gpu:a:{used // 2},gpu:b:{used - used // 2}",
-                    f"{16 - n_cpus}/{n_cpus}/0/16", 64_000 - memory_mb), limits(pilots=most))  # fmt: skip
+    gres_used = f"gpu:a:{used // 2},gpu:b:{used - used // 2}"
+    found = row("gpu:a:2,gpu:b:2", gres_used, f"{16 - n_cpus}/{n_cpus}/0/16", 64_000 - memory_mb)
+    node = lent(found, limits(pilots=most))
     n_free = sum(gpus.n_free for gpus in node.lends)
     assert 0 <= n_free <= 4 - used
     assert all(gpus.cpus >= 1 and gpus.memory_mb >= 1 for gpus in node.lends)
@@ -348,5 +359,5 @@ def test_the_submit_helper_takes_the_options_of_parts(
 def test_a_room_is_known_of_nodes_with_gpus_alone() -> None:
     assert row("nvme:1", "nvme:0").room is None
     room = row("gpu:2", "gpu:1", "4/12/0/16", 1000).room
-    assert isinstance(room, NodeRoom)
+    assert isinstance(room, UnusedPart)
     assert (room.cpus, room.memory_mb, room.gpus[0].free) == (12, 63_000, 1)
