@@ -363,6 +363,9 @@ class DaemonViews:
         seen, memory, used_s = state.seen, state.seen.memory, state.accountant.used_s
         rule, training = state.harm.rule, trainers.occupancy().training
         gpus = {node.name: node.gpus for node in self._nodes()}
+        for pilot in state.pilots.pilots.values():
+            if pilot.record.part is not None:
+                gpus[pilot.record.node] = pilot.record.part.gpus
         values = {
             "nodes_pool": seen.pool_size,
             "nodes_training": len(training),
