@@ -84,7 +84,7 @@ def test_hold_release_and_update_change_what_they_name(
 
 def test_sizes_in_gpus_are_told_and_changed_as_gpus(service: MemoryService, output: Output) -> None:
     submit("--gpus", "1:16")
-    submit("--gpus-per-node", "4", "--nodes", "1:4")
+    submit("-J", "wide", "--gpus-per-node", "4", "--nodes", "1:4")
     output.readouterr()
     assert main(["status", "-o", "id,limits"]) == 0
     rows = [row.split(None, 1) for row in output.readouterr().out.splitlines()]
