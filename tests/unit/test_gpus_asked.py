@@ -13,6 +13,7 @@ from bftrainer.api.page.parts import row
 from bftrainer.cli.sizes import changed_sizes
 from bftrainer.cli.spec import build_spec
 from bftrainer.cli.study.run import base_spec
+from bftrainer.cli.submit import _worth_reading
 from bftrainer.cli.submit_options import read_directives
 from bftrainer.daemon.explain.constraints import constraint_sentences
 from bftrainer.daemon.explain.sizes import explain_trainer, impossible
@@ -272,6 +273,13 @@ def test_explanations_count_gpus() -> None:
         names=("x",), meanings=("the limit",), nodes=("n1/0",), nodes_without=("n1/0", "n1/1")
     )
     assert constraint_sentences([effect], 1)[0].endswith("2 GPUs instead of 1.")
+
+
+def test_a_dry_run_tells_sizes_in_what_they_count() -> None:
+    assert _worth_reading(spec_of("--nodes", "1:8"))["nodes"] == "1:8"
+    rows = _worth_reading(spec_of("--gpus", "1:16"))
+    assert rows["gpus"] == "1:16 GPUs"
+    assert not {"nodes", "gpus_per_unit"} & rows.keys()
 
 
 def test_the_page_says_what_sizes_count() -> None:
