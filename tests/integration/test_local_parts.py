@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,11 @@ from bftrainer.batch.batch_system import BatchSystem, PilotRequest
 from bftrainer.batch.local.adapter import create
 from bftrainer.batch.local.client import LocalServer, start_server
 from bftrainer.model.cluster import Node, NodeState, Presence
-from bftrainer.model.errors import BatchSystemError
+from bftrainer.model.errors import BatchSystemError, BftError
 from bftrainer.model.parts import NodePart
+from tests.conformance.runtime import POLICY
+from tests.integration.daemon_scripts import SLOW, trainer_spec
+from tests.support.site import Site
 from tests.support.waiting import wait_for
 
 SHOWS = "import os, time; print(os.environ['CUDA_VISIBLE_DEVICES'], flush=True); time.sleep(600)"
@@ -88,3 +92,13 @@ def test_pilots_share_a_node_with_gpus_of_their_own(server: LocalServer, tmp_pat
         ),
         what="an ordinary job has the whole node",
     )
+
+
+@pytest.mark.long
+def test_a_daemon_that_lends_whole_nodes_refuses_gpus(tmp_path: Path) -> None:
+    spec = trainer_spec(tmp_path / "trainer", SLOW)
+    with Site.open(tmp_path / "site", n_nodes=1, policy=POLICY, options=()) as site:
+        with pytest.raises(BftError) as caught:
+            site.client.submit(replace(spec, gpus_per_unit=1))
+        assert caught.value.code == "BFT-1036"
+        assert site.client.submit(spec).record.spec.gpus_per_unit == 0
