@@ -32,6 +32,7 @@ from bftrainer.elastic.regular_file import open_stream
 from bftrainer.model.columns import counted, shown
 from bftrainer.model.declaration import defaults
 from bftrainer.model.errors import BftError, ExitCode
+from bftrainer.model.size_words import short_limits
 from bftrainer.model.trainer import TrainerSpec, TrainerState
 from bftrainer.model.views import TrainerView
 
@@ -39,7 +40,7 @@ WAIT_INTERVAL_S = 1.0
 AWAY_LIMIT_S = 300.0  # how long --wait tolerates an unreachable daemon
 MAX_READ_BYTES = 16 << 20  # of a script that may mention an option
 _ALWAYS = ("name", "user", "script", "args", "cwd", "interpreter", "checkpoint_dir")
-_INSTEAD = frozenset({"n_min", "n_max", "sizes", "preamble"})  # told in other words
+_INSTEAD = frozenset({"n_min", "n_max", "sizes", "gpus_per_unit", "preamble"})  # told otherwise
 _EXIT_CODES = {
     TrainerState.FINISHED: 0,
     TrainerState.FAILED: 1,
@@ -240,7 +241,7 @@ def _worth_reading(spec: TrainerSpec) -> dict[str, object]:
         if name in _ALWAYS or is_unusual:
             rows[name] = value
     rows["args"] = shlex.join(spec.args) or "none"
-    rows["nodes"] = spec.nodes
+    rows["gpus" if spec.gpus_per_unit else "nodes"] = short_limits(spec)
     if "environment" in rows:
         rows["environment"] = shlex.join(f"{name}={value}" for name, value in spec.environment)
     if spec.preamble:

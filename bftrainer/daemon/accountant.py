@@ -72,6 +72,7 @@ class _PilotTime:
     until_s: float = 0.0
     trainer_id: str = ""  # the last that it was for
     share: float = 1.0  # of its node, by GPUs
+    node_type: str = ""  # of a pilot with a part, when last seen; "": not yet
     ended_s: float = math.inf  # when we noticed
 
 
@@ -255,6 +256,8 @@ class Accountant:
             node_gpus = self._gpus.get(record.part.node, 0)
             if node_gpus:  # else as before: the node is not shown at present
                 pilot_time.share = min(1.0, record.part.gpus / node_gpus)
+                pilot_time.node_type = node_type
+            node_type = pilot_time.node_type or node_type
         span = _Span(
             trainer_id=pilot_time.trainer_id,
             user=record.user,

@@ -20,8 +20,10 @@ from bftrainer.decide.constraints.caps import limits_on
 from bftrainer.decide.isolation import unfit
 from bftrainer.fleet.runtimes.base import load_runtime
 from bftrainer.fleet.trainers.record_updates import check_growth
+from bftrainer.model.columns import counted
 from bftrainer.model.decision import Settings
 from bftrainer.model.errors import BftError, ExitCode, UsageError
+from bftrainer.model.size_words import least_nodes, short_size
 from bftrainer.model.study import Seen, StudyCount, StudyView, TrialView
 from bftrainer.model.trainer import TrainerChange, TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.model.views import (
@@ -234,11 +236,15 @@ class DaemonService(DaemonViews):
         if of_each := self._state.in_force.policy.max_nodes_per_trainer:
             limits.append(("each trainer", of_each, "max_nodes_per_trainer"))
         for name, max_nodes, key in limits:
-            if spec.n_min > max_nodes:
+            if least_nodes(spec.n_min, spec.gpus_per_unit, self._nodes()) > max_nodes:
+                n_min = short_size(spec.n_min, spec.gpus_per_unit)
+                most = str(max_nodes)
+                if spec.gpus_per_unit:
+                    most = counted(max_nodes, "node")
                 raise UsageError(
                     "BFT-1008",
-                    f"n_min is {spec.n_min}, the policy allows {name} {max_nodes} ({key}).",
-                    "Ask for fewer nodes (--nodes MIN:MAX).",
+                    f"n_min is {n_min}, the policy allows {name} {most} ({key}).",
+                    f"Ask for fewer nodes ({spec.size_option} MIN:MAX).",
                     exit_code=ExitCode.REFUSED_BY_POLICY,
                 )
         check_lent(spec, self._state.in_force.settings.lend)

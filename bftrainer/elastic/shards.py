@@ -99,7 +99,7 @@ def node_mesh(tensor_parallel: int = 1) -> Any:
     if tensor_parallel < 1 or size % tensor_parallel:
         raise _unfit(
             f"{size} worker(s) per node cannot be divided into groups of {tensor_parallel}.",
-            "Choose a divisor of --workers-per-node.",
+            "Choose a divisor of --workers-per-node, which is K by default with --gpus-per-node K.",
         )
     shape = (size // tensor_parallel, tensor_parallel) if tensor_parallel > 1 else (size,)
     if not _mesh:

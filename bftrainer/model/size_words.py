@@ -1,7 +1,14 @@
-"""Sizes of trainers in words: nodes, GPUs, or units of GPUs of one node. Pure."""
+"""Sizes of trainers in words, and in nodes: nodes, GPUs, or units of GPUs of one node. Pure.
+
+Where limits and sums are in nodes, K of a node's G GPUs count K/G of a node.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+
+from bftrainer.model.cluster import Node
 from bftrainer.model.columns import counted
 from bftrainer.model.trainer_spec import TrainerSpec
 
@@ -39,3 +46,11 @@ def short_limits(spec: TrainerSpec) -> str:
     if not spec.gpus_per_unit:
         return spec.nodes
     return f"{spec.nodes} {units(spec.gpus_per_unit)}"
+
+
+def least_nodes(size: int, gpus_per_unit: int, nodes: Iterable[Node]) -> int:
+    """Return the fewest nodes that a size can be had on, with the nodes of the most GPUs."""
+    if not gpus_per_unit:
+        return size
+    most_gpus = max([node.gpus for node in nodes], default=0)
+    return math.ceil(size * gpus_per_unit / most_gpus) if most_gpus else 1

@@ -82,6 +82,9 @@ class StudyDocument(StrictModel):
     seed: int = Field(default=0, ge=0, lt=1 << 31, description="Of all that is drawn.")
     rule: dict[str, Any] = Field(description="Who trains how far: its name and settings.")
     nodes: str | int = Field(default=1, description="Sizes of a trial: 2, or MIN:MAX.")
+    gpus: str | int | None = Field(
+        default=None, description="Sizes of a trial in GPUs, instead of nodes: 2, or MIN:MAX."
+    )
     parallel: Literal["auto"] | Annotated[int, Field(ge=1, le=100_000)] = Field(
         default="auto",
         description="Trials that train or wait for nodes at once; auto: as the pool has room.",

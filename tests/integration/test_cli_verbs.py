@@ -82,6 +82,23 @@ def test_hold_release_and_update_change_what_they_name(
     assert service.records["t2"].spec.name == "other"
 
 
+def test_sizes_in_gpus_are_told_and_changed_as_gpus(service: MemoryService, output: Output) -> None:
+    submit("--gpus", "1:16")
+    submit("-J", "wide", "--gpus-per-node", "4", "--nodes", "1:4")
+    output.readouterr()
+    assert main(["status", "-o", "id,limits"]) == 0
+    rows = [row.split(None, 1) for row in output.readouterr().out.splitlines()]
+    assert rows[1:] == [["t1", "1:16 GPUs"], ["t2", "1:4 x 4 GPUs"]]
+    assert main(["update", "t1", "t2", "--gpus", "4:8"]) == 0
+    changed = output.readouterr().out.splitlines()
+    assert [line.split(", ")[1] for line in changed] == ["4:8 GPUs", "1:2 x 4 GPUs"]
+    assert [service.records[t].spec.n_max for t in ("t1", "t2")] == [8, 2]
+    assert main(["update", "t1", "--nodes", "1:2"]) == 2
+    assert error_code(output) == "BFT-1002"
+    assert main(["hold", "t1"]) == 0
+    assert "leaves its 1 GPU," in output.readouterr().out
+
+
 def test_a_wrong_change_says_so_and_changes_nothing(service: MemoryService, output: Output) -> None:
     submit("--nodes", "2:4")
     before = service.records["t1"]

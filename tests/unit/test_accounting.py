@@ -24,6 +24,7 @@ from bftrainer.journal import tables
 from bftrainer.journal.journal import Journal
 from bftrainer.model.cluster import EndedBy, NodeState, Presence
 from bftrainer.model.decision import Claim, Memory, Release
+from bftrainer.model.parts import NodePart
 from bftrainer.model.reports import Asked, NodeTime, Whose, day_of
 from bftrainer.model.trainer import TrainerProgress
 from bftrainer.site.policy.model import SitePolicy
@@ -63,15 +64,18 @@ class Site:
     def occupancy(self) -> Occupancy:
         return Occupancy(training=self.training)
 
-    def open(self, pilot_id: str, *, starts_s: float | None = None) -> Pilot:
+    def open(
+        self, pilot_id: str, *, starts_s: float | None = None, part: NodePart | None = None
+    ) -> Pilot:
         """Request a pilot for t1, which the batch system starts at once."""
-        claim = Claim(node="n1", time_limit_s=3600.0, for_trainer="t1")
+        node = part.name if part else "n1"
+        claim = Claim(node=node, time_limit_s=3600.0, for_trainer="t1", part=part)
         pilot = self.pilots.open(pilot_id, claim, "key")
         self.pilots.write_down([pilot.record])
         pilot.is_written = True
         self.pilots.launched(pilot, pilot_id[1:].lstrip("0"))
         pilot.start_s = self.now_s if starts_s is None else starts_s
-        self.seen.memory = Memory(assignment={"n1": "t1"})
+        self.seen.memory = Memory(assignment={node: "t1"})
         return pilot
 
     def passes(self, seconds: float, *, trains: bool = False) -> None:
@@ -105,6 +109,48 @@ def test_the_time_of_a_pilot_is_split_by_what_it_did(site: Site) -> None:
     ada = ("ada", "physics")
     used_s = {(ada, "warm_up_s"): 4.0, (ada, "trained_s"): 100.0, (ada, "idle_s"): 6.0}
     assert site.accountant.used_s == used_s
+
+
+def part_of(name: str, gpus: int) -> NodePart:
+    return NodePart(name=name, node="n1", gpu_type="gpu:a100", gpus=gpus, cores=8, memory_mb=0)
+
+
+def test_parts_of_a_node_count_by_their_gpus(site: Site) -> None:
+    eight = node("n1", NodeState.ALLOCATED, node_type="gpu:a100:8", gpus=8)
+    site.seen.snapshot = snapshot([eight], [])
+    opened = []
+    for pilot_id, part in (("p000001", part_of("n1/0", 2)), ("p000002", part_of("n1/1", 1))):
+        pilot = site.open(pilot_id, part=part)
+        pilot.record = replace(pilot.record, part=part)  # as ``PilotBook.open`` keeps it
+        opened.append(pilot_id)
+    site.passes(0.0)
+    site.now_s += 1000.0
+    site.training = {"n1/0": "t1"}
+    site.accountant.look()
+    site.seen.snapshot = snapshot([], [])  # the node is gone for a while: as before
+    site.passes(1000.0)
+    for pilot_id in opened:
+        site.pilots.end(pilot_id, "")
+    site.passes(0.0)
+    report = make_report(
+        site.accountant.sums.items(), Asked(), site.policy, since_s=T0, until_s=site.now_s
+    )
+    assert site.total().trained_s == pytest.approx(1000.0 * 2 / 8)
+    assert report.total.harvested_h == pytest.approx(2000.0 * 3 / 8 / 3600.0)
+    assert report.total.gpu_h == pytest.approx(2000.0 * 3 / 3600.0)
+    assert report.total.pilots == 2
+
+
+def test_all_gpus_of_a_node_count_where_it_is_held_whole(site: Site) -> None:
+    four = node("n1", NodeState.ALLOCATED, node_type="gpu:a100:2,gpu:h100:2", gpus=4)
+    site.seen.snapshot = snapshot([four], [])
+    site.open("p000001")
+    site.passes(0.0)
+    site.passes(3600.0, trains=True)
+    report = make_report(
+        site.accountant.sums.items(), Asked(), site.policy, since_s=T0, until_s=site.now_s
+    )
+    assert (report.total.harvested_h, report.total.gpu_h) == (1.0, 4.0)
 
 
 def test_steps_made_before_are_work_done_again(site: Site) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import example, given, settings
@@ -114,6 +115,37 @@ def test_a_job_that_may_not_preempt_leaves_time_to_give_back() -> None:
     # A pilot that is leaving is in nobody's way.
     leaving = (*pilots[:2], held_pilot("p3", "n3", is_ending=True))
     assert one_pass(patient("a", 2), held=leaving).claims == {"a": ("n4", "n3")}
+
+
+def test_pilots_share_a_node_by_its_gpus() -> None:
+    def pilot(job_id: str, gpus: int) -> PendingJob:
+        return PendingJob(job_id=job_id, claim=("n1",), limit_s=1.0, gpus=gpus)
+
+    there = replace(held_pilot("p1", "n1"), gpus=2)
+    asking = [pilot("three", 3), pilot("whole", 0), pilot("one", 1), pilot("last", 1)]
+    decided = run_pass(
+        now_s=0.0,
+        nodes=NODES,
+        held=[there],
+        waiting=(),
+        pilots=[*asking, pilot("none", 1)],
+        is_full=True,
+        gpus_per_node=4,
+    )
+    assert decided.starts == {"one": ("n1",), "last": ("n1",)}
+    beside_whole = run_pass(
+        now_s=0.0,
+        nodes=("n1",),
+        held=[held_pilot("p1", "n1")],
+        waiting=(),
+        pilots=[pilot("one", 1)],
+        is_full=True,
+        gpus_per_node=4,
+    )
+    assert not beside_whole.starts
+    ordinary = one_pass(waiting("j", 1), held=(there, replace(there, job_id="p2")), nodes=("n1",))
+    assert sorted(ordinary.preempted) == ["p1", "p2"]
+    assert ordinary.claims == {"j": ("n1",)}
 
 
 def test_pilot_on_its_way_out_is_preferred_and_not_preempted_again() -> None:

@@ -232,7 +232,7 @@ NOT_OF_A_STUDY = {
 }
 LEARNS = {
     "batch": "64:256", "batch-per-worker": 64, "lr-rule": "none", "workers-per-node": 2,
-    "backend": "gloo",
+    "backend": "gloo", "gpus-per-node": 2,
 }  # fmt: skip
 STOPS = {
     "launch": "first", "checkpoint-signal": "TERM", "save-signal": "USR2",
@@ -277,7 +277,7 @@ def test_every_option_of_submit_is_given_above_or_none_of_a_study() -> None:
     assert of_submit is not None
     options = [one for one in of_submit.params if isinstance(one, click.Option)]
     of_studies = {one.opts[-1] for one in options if one.name not in NOT_OF_A_STUDY}
-    here = {*given_options(), *STOPS, *LEARNS, "runtime", "interpreter", "nodes"}
+    here = {*given_options(), *STOPS, *LEARNS, "runtime", "interpreter", "nodes", "gpus"}
     assert {name.removeprefix("--") for name in of_studies} == here
 
 

@@ -27,6 +27,7 @@ from bftrainer.batch import process
 from bftrainer.elastic.fence import write_whole
 from bftrainer.elastic.protocol import Commit, WorkerConfig
 from bftrainer.elastic.regular_file import read_file
+from bftrainer.model.cluster import node_of
 
 READ_BYTES = 1 << 16
 MAX_LINE_BYTES = 4096  # longer lines are logged but not parsed
@@ -190,7 +191,8 @@ def program_environment(
         "BFT_GENERATION": str(commit.generation),
         "BFT_SIZE": str(len(members)),
         "BFT_RANK": str(rank),
-        "BFT_NODES": ",".join(m.node for m in members),
+        # Hosts, which ssh and mpirun know; one with several parts stands there for each of them.
+        "BFT_NODES": ",".join(node_of(m.node) for m in members),
         "BFT_ADDRESSES": ",".join(m.address for m in members),
         "BFT_CHECKPOINT_DIR": checkpoint_dir,
         "BFT_CHECKPOINT_INTERVAL_S": f"{config.checkpoint_interval_s:g}",

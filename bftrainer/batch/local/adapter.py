@@ -19,7 +19,7 @@ from bftrainer.batch.batch_system import (
 )
 from bftrainer.batch.clock import now_s
 from bftrainer.batch.local.client import LocalClient
-from bftrainer.model.cluster import Job, Node, Presence, SchedulerCycle, Snapshot
+from bftrainer.model.cluster import Job, Node, Presence, SchedulerCycle, Snapshot, node_of
 from bftrainer.model.errors import BatchSystemError
 from milp.plain import Form, codec
 
@@ -69,11 +69,15 @@ class LocalBatchSystem(BatchSystem):
 
     def launch_pilot(self, request: PilotRequest) -> str:
         """Submit the pilot and return its job id; raise ``BatchSystemError``."""
+        gpus = {}
+        if request.part is not None:
+            gpus["gpus"] = request.part.gpus
         answer = self._client.request(
             "launch",
             user=getpass.getuser(),
             pilot_id=request.pilot_id,
-            node=request.node,
+            node=node_of(request.node),
+            **gpus,
             limit_s=request.time_limit_s,
             argv=request.agent_argv,
             log_path=str(request.log_path),

@@ -27,6 +27,7 @@ from bftrainer.model.errors import BatchSystemError, UsageError
 
 JOB_VARIABLE = "BFT_LOCAL_JOB_ID"
 NODE_VARIABLE = "BFT_LOCAL_NODE"
+DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"  # of pilots that have GPUs of their node
 SHARED_TEMPLATE_VARIABLE = "BFT_SHARED_TEMPLATE"
 TEMPLATE_JOB = "template"  # as long as the longest id of a job, whose place it keeps
 PASSED_ON = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER")
@@ -210,6 +211,7 @@ class JobRequest:
     argv: tuple[str, ...]
     pilot_id: str | None = None
     node: str | None = None  # pilots name theirs
+    gpus: int = 0  # of a pilot that needs no more of its node; 0: all of it
     log_path: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -219,7 +221,7 @@ class JobRequest:
         Raises:
             ValueError: with a sentence that says what is wrong.
         """
-        if self.n_nodes < 1 or not 0 < self.limit_s < math.inf:
+        if self.n_nodes < 1 or not 0 < self.limit_s < math.inf or self.gpus < 0:
             raise ValueError("n_nodes and limit_s must be positive")
         if not self.argv or not self.argv[0]:
             raise ValueError("argv is empty")
@@ -244,6 +246,7 @@ class LocalJob:
     end_s: float | None = None
     end_reason: EndReason | None = None
     kill_at_s: float | None = None  # when SIGTERM is followed by SIGKILL
+    devices: tuple[int, ...] = ()  # of a pilot that has GPUs of its node: their indices
 
     @property
     def is_pilot(self) -> bool:
@@ -269,6 +272,7 @@ class LocalJob:
             ends_by_s=self.limit_at_s,
             is_pilot=self.is_pilot,
             is_ending=self.phase is Phase.ENDING,
+            gpus=self.request.gpus,
         )
 
 
@@ -290,8 +294,10 @@ class LocalCluster:
         kill_wait_s: float,
         now_s: float,
         preempts_at_once: bool = True,
+        gpus_lent: int = 0,
     ) -> None:
         self.nodes = nodes
+        self.gpus_lent = gpus_lent  # of each node, to pilots one by one
         self.down: dict[str, str] = {}  # node → reason
         self.cycle_s = cycle_s
         self.jobs: dict[str, LocalJob] = {}  # in the order of submission; none that ended
@@ -314,6 +320,12 @@ class LocalCluster:
         Raises:
             BatchSystemError: BFT-1253, it can never run here.
         """
+        if request.gpus > self.gpus_lent:
+            raise BatchSystemError(
+                "BFT-1253",
+                f"The pilot asks for {request.gpus} GPUs of a node, which lends {self.gpus_lent}.",
+                "Start the server with as many --gpus, and with --lend-gpus.",
+            )
         if request.n_nodes > len(self.nodes) or request.node not in (None, *self.nodes):
             raise BatchSystemError(
                 "BFT-1253",
@@ -389,6 +401,11 @@ class LocalCluster:
         """Kill all processes; return whether all are gone (call again if not)."""
         return self._processes.kill_all()
 
+    def devices_in_use(self, node: str) -> frozenset[int]:
+        """Return the indices of a node's GPUs that pilots have one by one."""
+        jobs = [job for job in self.jobs.values() if job.is_on_nodes and node in job.nodes]
+        return frozenset(number for job in jobs for number in job.devices)
+
     def is_something_ending(self) -> bool:
         """Return whether a job is ending."""
         return any(j.phase is Phase.ENDING for j in self.jobs.values())
@@ -439,6 +456,7 @@ class LocalCluster:
                 claim=(j.request.node,) if j.request.node else j.claim,
                 may_preempt=self._preempts_at_once
                 or (cycle_s is not None and j.submit_s <= cycle_s),
+                gpus=j.request.gpus,
             )
             for j in pending
         ]
@@ -449,6 +467,7 @@ class LocalCluster:
             waiting=[one for one, j in zip(queue, pending, strict=True) if not j.is_pilot],
             pilots=[one for one, j in zip(queue, pending, strict=True) if j.is_pilot],
             is_full=is_full,
+            gpus_per_node=self.gpus_lent,
         )
         self.plan = decided.plan
         if is_full:
@@ -462,12 +481,18 @@ class LocalCluster:
 
     def _start(self, job: LocalJob, nodes: tuple[str, ...], now_s: float) -> None:
         job.phase, job.nodes, job.claim, job.start_s = Phase.RUNNING, nodes, (), now_s
+        environment = job.request.environment
+        if job.request.gpus:
+            in_use = self.devices_in_use(nodes[0])
+            free = [number for number in range(self.gpus_lent) if number not in in_use]
+            job.devices = tuple(free[: job.request.gpus])
+            environment = {**environment, DEVICES_VARIABLE: ",".join(map(str, job.devices))}
         try:
             self._processes.start(
                 job.job_id,
                 nodes,
                 job.request.argv,
-                environment=job.request.environment,
+                environment=environment,
                 log_path=job.request.log_path,
             )
         except OSError as problem:

@@ -1,5 +1,7 @@
 """The local scheduler: first come, first served with EASY backfill. Pure.
 
+Ordinary jobs have whole nodes. Pilots have whole nodes, too, or GPUs of one, which they then share.
+
 Called by ``cluster`` for every pass and by ``workload`` to simulate the same jobs without pilots.
 """
 
@@ -21,6 +23,7 @@ class PendingJob:
     limit_s: float
     claim: tuple[str, ...] = ()
     may_preempt: bool = True
+    gpus: int = 0  # of a pilot: it needs no more of its node; 0: all of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +36,7 @@ class LocalAllocation:
     ends_by_s: float  # its time limit
     is_pilot: bool = False
     is_ending: bool = False
+    gpus: int = 0  # of a pilot that has no more of its node; 0: all of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +66,7 @@ def run_pass(
     waiting: Sequence[PendingJob],
     pilots: Sequence[PendingJob],
     is_full: bool,
+    gpus_per_node: int = 0,
 ) -> SchedulerPass:
     """Serve the queue in order; a full pass also backfills behind a blocked job.
 
@@ -103,7 +108,7 @@ def run_pass(
             job_id=head.job_id, start_s=start_s, nodes=tuple(planned)
         )
     if head is None or is_full:
-        board.serve_pilots(pilots)
+        board.serve_pilots(pilots, gpus_per_node)
     return board.result
 
 
@@ -117,11 +122,11 @@ class _Board:
         self.nodes = tuple(nodes)
         self.result = SchedulerPass()
         self.taken_until_s: dict[str, float] = {}  # by ordinary jobs, claims included
-        self.pilots: dict[str, LocalAllocation] = {}
+        self.pilots: dict[str, list[LocalAllocation]] = {}  # several have GPUs each
         for job in held:
             for node in job.nodes:
                 if job.is_pilot:
-                    self.pilots[node] = job
+                    self.pilots.setdefault(node, []).append(job)
                 else:
                     self.taken_until_s[node] = max(now_s, job.ends_by_s)
 
@@ -134,11 +139,14 @@ class _Board:
         return any(self._cost(node)[0] == 2 for node in self.available()[:n_nodes])
 
     def _cost(self, node: str) -> tuple[int, float]:
-        pilot = self.pilots.get(node)
-        if pilot is None:
+        pilots = self.pilots.get(node)
+        if not pilots:
             return (0, 0.0)
         # Nodes with ending pilots cost nothing; of other pilots the youngest loses least.
-        return (1, 0.0) if pilot.is_ending else (2, -pilot.start_s)
+        staying = [pilot for pilot in pilots if not pilot.is_ending]
+        if not staying:
+            return (1, 0.0)
+        return (2, -sum(pilot.start_s for pilot in staying) / len(staying))
 
     def place(self, job: PendingJob) -> None:
         """Give the job the cheapest available nodes."""
@@ -146,7 +154,7 @@ class _Board:
 
     def take(self, job: PendingJob, nodes: tuple[str, ...]) -> None:
         """Let a job start, or claim nodes whose pilots are preempted."""
-        in_the_way = [self.pilots[n] for n in nodes if n in self.pilots]
+        in_the_way = [pilot for node in nodes for pilot in self.pilots.get(node, ())]
         self.result.preempted += [p.job_id for p in in_the_way if not p.is_ending]
         (self.result.claims if in_the_way else self.result.starts)[job.job_id] = nodes
         for node in nodes:
@@ -161,20 +169,31 @@ class _Board:
         free_s = {n: self.taken_until_s.get(n, self.now_s) for n in self.nodes}
         return sorted((n for n in self.nodes if free_s[n] <= at_s), key=free_s.__getitem__)
 
-    def serve_pilots(self, pilots: Sequence[PendingJob]) -> None:
+    def serve_pilots(self, pilots: Sequence[PendingJob], gpus_per_node: int) -> None:
         """Start pilots on the remaining nodes if their limit ends before the plan begins."""
         plan = self.result.plan
         for pilot in pilots:
             [node], ends_s = pilot.claim, self.now_s + pilot.limit_s
-            if node not in self.nodes or node in self.taken_until_s or node in self.pilots:
+            if node not in self.nodes or node in self.taken_until_s:
+                continue
+            if not self._has_room(node, pilot.gpus, gpus_per_node):
                 continue
             if plan is not None and node in plan.nodes and ends_s > plan.start_s:
                 continue
             self.result.starts[pilot.job_id] = (node,)
-            self.pilots[node] = LocalAllocation(
+            started = LocalAllocation(
                 job_id=pilot.job_id,
                 nodes=(node,),
                 start_s=self.now_s,
                 ends_by_s=ends_s,
                 is_pilot=True,
+                gpus=pilot.gpus,
             )
+            self.pilots.setdefault(node, []).append(started)
+
+    def _has_room(self, node: str, gpus: int, gpus_per_node: int) -> bool:
+        """Return whether a pilot with so many GPUs, or the whole node, fits beside those there."""
+        there = [pilot.gpus for pilot in self.pilots.get(node, ())]
+        if not there:
+            return gpus <= gpus_per_node or not gpus
+        return bool(gpus) and all(there) and sum(there) + gpus <= gpus_per_node

@@ -46,6 +46,7 @@ from bftrainer.model.cluster import (
     EndedBy,
     Job,
     JobState,
+    LentGpus,
     Node,
     NodeState,
     Presence,
@@ -75,7 +76,10 @@ Fields = Mapping[str, Any]
 
 def nodes_of(cluster: LocalCluster, gpus: int) -> list[Node]:
     """Return every node, with so many GPUs."""
-    users = {n: j for j in cluster.jobs.values() if j.is_on_nodes for n in j.nodes}
+    users: dict[str, list[LocalJob]] = {}
+    for job in cluster.jobs.values():
+        for node in job.nodes if job.is_on_nodes else ():
+            users.setdefault(node, []).append(job)
     planned = {n for j in cluster.jobs.values() for n in j.claim}
     planned.update(cluster.plan.nodes if cluster.plan else ())
 
@@ -83,7 +87,7 @@ def nodes_of(cluster: LocalCluster, gpus: int) -> list[Node]:
         if node in cluster.down:
             return NodeState.DOWN
         if node in users:
-            ends = users[node].phase is Phase.ENDING
+            ends = all(job.phase is Phase.ENDING for job in users[node])
             return NodeState.COMPLETING if ends else NodeState.ALLOCATED
         return NodeState.PLANNED if node in planned else NodeState.IDLE
 
@@ -96,9 +100,23 @@ def nodes_of(cluster: LocalCluster, gpus: int) -> list[Node]:
             gpus=gpus,
             cpus=max(1, (os.cpu_count() or 1) // len(cluster.nodes)),
             partitions=(ORDINARY_PARTITION, PILOT_PARTITION),
+            lends=_lent(cluster, node, users.get(node, ())),
+            is_shared=bool(cluster.gpus_lent),
         )
         for node in cluster.nodes
     ]
+
+
+def _lent(cluster: LocalCluster, node: str, users: Sequence[LocalJob]) -> tuple[LentGpus, ...]:
+    """Return the GPUs that a node lends one by one."""
+    if not cluster.gpus_lent:
+        return ()
+    n_free = cluster.gpus_lent - len(cluster.devices_in_use(node))
+    if node in cluster.down or not all(job.request.gpus for job in users):
+        n_free = 0  # somebody has the whole node
+    cpus = max(1, (os.cpu_count() or 1) // len(cluster.nodes) // cluster.gpus_lent)
+    lent = LentGpus(gpu_type="", n_gpus=cluster.gpus_lent, n_free=n_free, cpus=cpus, memory_mb=0)
+    return (lent,)
 
 
 def job_of(job: LocalJob, cluster: LocalCluster, gpus: int) -> Job:
@@ -120,7 +138,7 @@ def job_of(job: LocalJob, cluster: LocalCluster, gpus: int) -> Job:
         nodes=job.nodes,
         planned_nodes=plan.nodes if plan else job.claim,
         required_nodes=(request.node,) if request.node else (),
-        gpus_per_node=gpus,
+        gpus_per_node=request.gpus or gpus,
         pilot_id=request.pilot_id,
     )
 
@@ -318,6 +336,7 @@ class Server:
             kill_wait_s=options.kill_wait_s,
             now_s=now_s,
             preempts_at_once=not options.preempt_in_cycles,
+            gpus_lent=options.gpus if options.lend_gpus else 0,
         )
         self._background = WorkloadProgress(self._cluster, workload)
         if not options.hold_workload:
@@ -425,6 +444,9 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--dir", type=lambda p: Path(p).absolute(), required=True)
     parser.add_argument("--nodes", type=_at_least(int, 1), default=8)
     parser.add_argument("--gpus", type=_at_least(int, 0), default=0, help="per node")
+    parser.add_argument(
+        "--lend-gpus", action="store_true", help="pilots may have GPUs of a node one by one"
+    )
     parser.add_argument("--workload", type=Path, help="JSON file of ordinary jobs")
     parser.add_argument(
         "--hold-workload", action="store_true", help="until a start_workload request"

@@ -262,10 +262,12 @@ def stages_of(study: StudyDocument) -> tuple[RungStage, ...]:
 def scaling_of_study(study: StudyDocument, options: Mapping[str, Any]) -> ScalingProfile:
     """Return the profile: that of the options, else the study's own."""
     from bftrainer.cli.curve_file import read_curve  # noqa: PLC0415 - slow to import
-    from bftrainer.cli.option_values import parse_sizes  # noqa: PLC0415
+    from bftrainer.cli.option_values import parse_gpus, parse_sizes  # noqa: PLC0415
     from bftrainer.study.plan.problem import Draw, ScalingProfile, scaling_of  # noqa: PLC0415
 
     n_min, n_max, allowed = parse_sizes(str(study.nodes))
+    if study.gpus is not None:
+        n_min, n_max, allowed = parse_gpus(str(study.gpus)).sizes
     unit_s: Mapping[Any, float] | None = None
     if options["profile_path"] is not None:
         curve, samples = read_curve(options["profile_path"]), options["epoch_samples"]

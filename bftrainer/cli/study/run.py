@@ -26,7 +26,7 @@ from bftrainer.batch import process
 from bftrainer.cli.common import AWAY, FollowingClient, connect
 from bftrainer.cli.module_script import AS_MODULE, file_of
 from bftrainer.cli.next_commands import print_next
-from bftrainer.cli.option_values import parse_sizes
+from bftrainer.cli.option_values import parse_gpus, parse_sizes
 from bftrainer.cli.options import ANY_OWNER_OPTION, JSON, PATH, SOCKET, argument, option, verb
 from bftrainer.cli.output import duration, is_terminal, print_json, print_lines, print_pairs
 from bftrainer.cli.spec import COMMAND, build_spec, find_command
@@ -52,6 +52,7 @@ from bftrainer.cli.submit_options import (
 from bftrainer.elastic.regular_file import open_stream, read_file
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode, UsageError
+from bftrainer.model.size_words import units
 from bftrainer.model.trainer import TrainerSpec
 from bftrainer.study.directory import (
     MOST_BYTES,
@@ -208,7 +209,7 @@ def base_spec(
         merge(written, name, value)
     if written.get("interpreter"):
         written["interpreter"] = find_command(written["interpreter"], os.environ)
-    written |= {"sizes": parse_sizes(str(document.nodes)), "name": document.name, "module": module}
+    written |= {**_sizes(document), "name": document.name, "module": module}
     check_places(args, list(document.parameters))
     spec = build_spec(script, args, written, os.environ)
     if document.rule.get("name") == "pbt" and not inherits(spec.runtime):
@@ -219,6 +220,15 @@ def base_spec(
             "Choose another rule.",
         )
     return replace(spec, checkpoint_dir="")
+
+
+def _sizes(document: StudyDocument) -> dict[str, Any]:
+    """Return the sizes of a trial, as options of submit."""
+    if document.gpus is None:
+        return {"sizes": parse_sizes(str(document.nodes))}
+    if document.nodes != 1:
+        raise UsageError("BFT-1002", "The study has both nodes and gpus.", "Leave one of them out.")
+    return {"gpus": parse_gpus(str(document.gpus))}
 
 
 def check_trial(spec: TrainerSpec) -> tuple[str, ...]:
@@ -285,6 +295,9 @@ def preview_lines(study: StudyDirectory, plan: StudyPlan | None = None) -> list[
     settings = document.rule_with().describe()
     how = ", ".join(f"{name} {value}" for name, value in settings.items() if name != "name")
     drawn = f"drawn by {document.sampler}, seed {document.seed}"
+    sizes, parallel = f"{spec.n_min} to {spec.n_max}", f"parallel: {document.parallel}"
+    if spec.gpus_per_unit > 1:
+        sizes = f"{sizes} {units(spec.gpus_per_unit)}"
     if isinstance(document.configurations, tuple):
         drawn = f"{len(document.configurations)} listed configurations"
     return [
@@ -294,7 +307,7 @@ def preview_lines(study: StudyDirectory, plan: StudyPlan | None = None) -> list[
         ("rule", f"{settings['name']}: {how}; in {document.unit}"),
         *((f"  {name}", _words(one)) for name, one in document.parameters.items()),
         ("parameters", drawn),
-        ("nodes", f"{spec.n_min} to {spec.n_max} for a trial; parallel: {document.parallel}"),
+        ("GPUs" if spec.gpus_per_unit else "nodes", f"{sizes} for a trial; {parallel}"),
         ("failed", f"tried again up to {document.retry} times, then {_FAILED[document.failed]}"),
         ("a trial runs", shlex.join((spec.interpreter, spec.script, *spec.args)).strip("' ")),
         *(_plan_lines(plan) if plan else ()),
