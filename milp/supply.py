@@ -39,8 +39,17 @@ class Arc(NamedTuple):
     width: int  # WHOLE: all of the host
 
 
+class Keeping(NamedTuple):
+    """What trainers keep of contended parts that serve one kind: no more than ``serving``."""
+
+    serving: int  # column
+    kind: int  # k
+    columns: list[int]  # of trainers with ``HeldParts``
+    simple: list[tuple[int, int]]  # trainer j, parts: all it has of the kind, kept to its size
+
+
 class HeldParts(NamedTuple):
-    """Contended parts that a trainer has now."""
+    """Contended parts of a trainer that has other units of the kind, too."""
 
     trainer: int  # j
     kind: int  # k
@@ -58,6 +67,7 @@ class Supply:
     upper: list[int] = field(default_factory=list)  # [column]
     rows: list[tuple[Terms, int]] = field(default_factory=list)  # terms <= number
     held: list[HeldParts] = field(default_factory=list)
+    keepings: list[Keeping] = field(default_factory=list)
     arcs: dict[Arc, int] = field(default_factory=dict)  # -> column
     serving: dict[tuple[PartKind, int], int] = field(default_factory=dict)  # with k -> column
     coupled: set[int] = field(default_factory=set)  # k: those that compete
@@ -181,7 +191,9 @@ def _hold(supply: Supply, pool: PoolView) -> None:
         for part, _ in supply.serving
         for name in (hosts.parts[part] if hosts is not None else ())
     }
-    uses: dict[tuple[PartKind, int], Terms] = {}
+    keepings = {
+        (part, k): Keeping(column, k, [], []) for (part, k), column in supply.serving.items()
+    }
     for j, present in enumerate(pool.present) if kind_of else ():
         counts: dict[int, dict[PartKind, int]] = {}  # by k
         for name in present:
@@ -192,10 +204,13 @@ def _hold(supply: Supply, pool: PoolView) -> None:
                 own = counts.setdefault(k, {})
                 own[part] = own.get(part, 0) + 1
         for k, own in counts.items():
-            columns = {part: supply.column(count) for part, count in own.items()}
             n_others = pool.held[j][k] - sum(own.values())
+            if not n_others and len(own) == 1 and not pool.mixes[j]:
+                ((part, count),) = own.items()
+                keepings[part, k].simple.append((j, count))
+                continue
+            columns = {part: supply.column(count) for part, count in own.items()}
             supply.held.append(HeldParts(j, k, columns, own, n_others))
             for part, column in columns.items():
-                uses.setdefault((part, k), []).append((column, 1.0))
-    for (part, k), terms in uses.items():
-        supply.rows.append(([*terms, (supply.serving[part, k], -1.0)], 0))
+                keepings[part, k].columns.append(column)
+    supply.keepings += [one for one in keepings.values() if one.columns or one.simple]

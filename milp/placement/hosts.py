@@ -28,13 +28,6 @@ from milp.problem import Problem, ProblemNode, ProblemTrainer
 from milp.supply import Supply, supply_of
 
 
-class Place(NamedTuple):
-    """The host of a unit; a node without one is its own."""
-
-    switch: str
-    host: str
-
-
 class _Lot(NamedTuple):
     """Units of one host that are handed out together or one by one."""
 
@@ -52,7 +45,8 @@ class _Taker:
 
     trainer_id: str
     need: int
-    places: set[Place]  # of its units
+    hosts: set[str]  # on which it has units
+    switches: set[str]  # of these
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,11 +83,17 @@ def place_units(problem: Problem, pool: PoolView, split: Sequence[Sequence[int]]
         assignment.update(dict.fromkeys(kept, trainer.trainer_id))
         if size <= len(pool.present[j]):
             continue
-        places = {_place_of(nodes[name]) for name in kept}
+        own_nodes = [nodes[name] for name in kept]
+        own_hosts = {node.host or node.name for node in own_nodes}
+        switches = {node.switch for node in own_nodes}
         for k, count in enumerate(split[j]):
             if count > pool.held[j][k]:
-                need = count - pool.held[j][k]
-                taker = _Taker(trainer_id=trainer.trainer_id, need=need, places=places)
+                taker = _Taker(
+                    trainer_id=trainer.trainer_id,
+                    need=count - pool.held[j][k],
+                    hosts=own_hosts,
+                    switches=switches,
+                )
                 takers[k].append(taker)
     lots, missing = _ready(scene, takers, assignment)
     if missing:
@@ -102,10 +102,6 @@ def place_units(problem: Problem, pool: PoolView, split: Sequence[Sequence[int]]
     for own, offered in zip(takers, lots, strict=True):
         _share_out(own, offered, nodes, assignment)
     return assignment
-
-
-def _place_of(node: ProblemNode) -> Place:
-    return Place(node.switch, node.host or node.name)
 
 
 def _remaining_s(node: ProblemNode) -> float:
@@ -185,7 +181,10 @@ def _ready(
             )
             del names[need:]
         given.update(names)
-        lots.append([_Lot([name], 1) for name in names])
+        of_host: dict[str, list[str]] = {}
+        for name in names:
+            of_host.setdefault(nodes[name].host or name, []).append(name)
+        lots.append([_Lot(own_names, 1) for own_names in of_host.values()])
         if need > len(names):
             missing[kind] = need - len(names)
     return lots, missing
@@ -198,7 +197,7 @@ def _carved(
     hosts, plan = scene.hosts, scene.plan
     liked: dict[Kind, set[str]] = {}
     for kind, own in zip(hosts.kinds, takers, strict=True):
-        liked[kind] = {place.host for taker in own for place in taker.places}
+        liked[kind] = {host for taker in own for host in taker.hosts}
 
     @cache
     def remaining_s(index: int) -> float:
@@ -302,23 +301,23 @@ def _share_out(
             assignment.update(dict.fromkeys(lot.names, takers[0].trainer_id))
         return
     switches: dict[str, _Switch] = {}
+    switch_of: dict[str, _Switch] = {}  # host -> the one that it is behind
     for lot in lots:
-        place = _place_of(nodes[lot.names[0]])
-        at = switches.setdefault(place.switch, _Switch())
-        at.of_host.setdefault(place.host, []).append(lot)
-        at.count_of[place.host] = at.count_of.get(place.host, 0) + lot.n_units()
-        at.total += lot.n_units()
+        node, n_units = nodes[lot.names[0]], lot.n_units()
+        host = node.host or node.name
+        at = switch_of[host] = switches.setdefault(node.switch, _Switch())
+        at.of_host.setdefault(host, []).append(lot)
+        at.count_of[host] = at.count_of.get(host, 0) + n_units
+        at.total += n_units
     for at in switches.values():
         for host in sorted(at.of_host, reverse=True):  # the last is taken first
             at.by_count.setdefault(at.count_of[host], []).append(host)
     for taker in sorted(takers, key=lambda taker: (-taker.need, taker.trainer_id)):
         names: list[str] = []
         missing = taker.need
-        for place in sorted(taker.places):
-            if missing and place.switch in switches:
-                missing -= switches[place.switch].take(place.host, missing, names)
-        own_switches = {place.switch for place in taker.places} & switches.keys()
-        for switch in sorted(own_switches):
+        for host in sorted(taker.hosts & switch_of.keys()):
+            missing -= switch_of[host].take(host, missing, names)
+        for switch in sorted(taker.switches & switches.keys()):
             missing -= switches[switch].fill(missing, names)
         while missing:
             best = min(

@@ -145,6 +145,10 @@ def plan_units(pool: PoolView, supply: Supply, split: Sequence[Sequence[int]]) -
     for k in supply.coupled:
         n_used = sum([row[k] for row in split])
         add(supply.units[k], float(n_used - supply.base[k]), highspy.kHighsInf)
+    for keeping in supply.keepings:
+        n_kept = sum([min(split[j][keeping.kind], count) for j, count in keeping.simple])
+        terms = [(keeping.serving, -1.0), *[(column, 1.0) for column in keeping.columns]]
+        add(terms, -highspy.kHighsInf, float(-n_kept))
     for held in supply.held:
         size = sum(split[held.trainer])
         if size >= len(pool.present[held.trainer]):
