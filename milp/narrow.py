@@ -110,8 +110,8 @@ class NarrowModel:
             )
             lp.integrality_ = [highspy.HighsVarType.kInteger] * len(columns)
         highs: Any = highspy.Highs()  # highspy is typed in part only
-        for name, value in QUIET.items():
-            highs.setOptionValue(name, value)
+        for name, setting in QUIET.items():
+            highs.setOptionValue(name, setting)
         highs.passModel(lp)
         return highs, columns
 

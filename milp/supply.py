@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
-from milp.hosts import WHOLE, Group, HostsView, Kind, PartKind
+from milp.hosts import WHOLE, HostGroup, HostsView, PartKind, UnitKind
 from milp.pool import PoolView
 
 Terms: TypeAlias = list[tuple[int, float]]  # column, factor
@@ -34,7 +34,7 @@ class Arc(NamedTuple):
     """A unit in the hosts of a group, from one of their free GPUs on."""
 
     eligibility: str
-    group: Group
+    group: HostGroup
     start: int
     width: int  # WHOLE: all of the host
 
@@ -93,7 +93,7 @@ def supply_of(pool: PoolView) -> Supply | None:
     index = {kind: k for k, kind in enumerate(hosts.kinds)}
     for eligibility in coupled:
         widths = hosts.widths_of(eligibility)
-        supply.coupled.update([index[Kind(eligibility, width)] for width in widths])
+        supply.coupled.update([index[UnitKind(eligibility, width)] for width in widths])
         if len(hosts.carvable(eligibility)) > 1:
             _carve(supply, hosts, eligibility, index)
         for part in hosts.contended(eligibility):
@@ -102,29 +102,29 @@ def supply_of(pool: PoolView) -> Supply | None:
     return supply
 
 
-def _carve(supply: Supply, hosts: HostsView, eligibility: str, index: dict[Kind, int]) -> None:
+def _carve(supply: Supply, hosts: HostsView, eligibility: str, index: dict[UnitKind, int]) -> None:
     """Add what several kinds make of the free GPUs of a class."""
     carvable = hosts.carvable(eligibility)
     widths = [width for width in carvable if width != WHOLE]
     for width in carvable:
-        kind = Kind(eligibility, width)
+        kind = UnitKind(eligibility, width)
         supply.base[index[kind]] -= hosts.most_carved(kind)
     groups = hosts.groups[eligibility]
-    whole_column: dict[Group, int] = {}
+    whole_column: dict[HostGroup, int] = {}
     for group in groups if WHOLE in carvable else ():
         if group.is_whole:
             column = supply.column(group.n_hosts)
             whole_column[group] = column
             supply.arcs[Arc(eligibility, group, 0, WHOLE)] = column
-            supply.units[index[Kind(eligibility, WHOLE)]].append((column, 1.0))
+            supply.units[index[UnitKind(eligibility, WHOLE)]].append((column, 1.0))
     if all(larger % smaller == 0 for smaller, larger in pairwise(widths)):
         column_of = {}
         for width in widths:
-            kind = Kind(eligibility, width)
+            kind = UnitKind(eligibility, width)
             column_of[width] = supply.column(hosts.most_carved(kind))
             supply.units[index[kind]].append((column_of[width], 1.0))
         for width in widths:
-            most = hosts.most_carved(Kind(eligibility, width))
+            most = hosts.most_carved(UnitKind(eligibility, width))
             terms = [(column_of[w], float(w // width)) for w in widths if w >= width]
             terms += [(column, float(g.most(width))) for g, column in whole_column.items()]
             supply.rows.append((terms, most))
@@ -137,9 +137,9 @@ def _carve(supply: Supply, hosts: HostsView, eligibility: str, index: dict[Kind,
 def _fill(
     supply: Supply,
     eligibility: str,
-    group: Group,
+    group: HostGroup,
     widths: Sequence[int],
-    index: dict[Kind, int],
+    index: dict[UnitKind, int],
     whole_column: int | None,
 ) -> None:
     """Add the ways to fill the hosts of a group: a flow from GPU to GPU."""
@@ -150,7 +150,7 @@ def _fill(
                 continue
             column = supply.column(group.n_hosts)
             supply.arcs[Arc(eligibility, group, start, width)] = column
-            supply.units[index[Kind(eligibility, width)]].append((column, 1.0))
+            supply.units[index[UnitKind(eligibility, width)]].append((column, 1.0))
             balance.setdefault(start, []).append((column, 1.0))
             balance.setdefault(start + width, []).append((column, -1.0))
     for start, terms in balance.items():
@@ -167,13 +167,13 @@ def _places(n_free: int, widths: Sequence[int]) -> Iterator[int]:
             reached.update([start + width for width in widths])
 
 
-def _share(supply: Supply, pool: PoolView, part: PartKind, index: dict[Kind, int]) -> None:
+def _share(supply: Supply, pool: PoolView, part: PartKind, index: dict[UnitKind, int]) -> None:
     """Add which contended parts serve which of two kinds."""
     hosts = pool.hosts
     count = len(hosts.parts[part]) if hosts else 0
     terms: Terms = []
     for width in (part.width, WHOLE):
-        k = index[Kind(part.eligibility, width)]
+        k = index[UnitKind(part.eligibility, width)]
         column = supply.column(count)
         supply.base[k] -= count
         supply.units[k].append((column, 1.0))

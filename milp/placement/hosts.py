@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
 
-from milp.hosts import HostsView, Kind, PartKind
-from milp.placement.packing import NO_PLAN, Plan, pack, pack_as_planned, plan_units
+from milp.hosts import HostsView, PartKind, UnitKind
+from milp.placement.packing import NO_PLAN, UnitPlan, pack, pack_as_planned, plan_units
 from milp.pool import PoolView
 from milp.problem import Problem, ProblemNode, ProblemTrainer
 from milp.supply import Supply, supply_of
@@ -58,7 +58,7 @@ class _Scene:
     nodes: Mapping[str, ProblemNode]
     split: Sequence[Sequence[int]]  # [j][k]
     supply: Supply | None
-    plan: Plan | None
+    plan: UnitPlan | None
 
 
 def place_units(problem: Problem, pool: PoolView, split: Sequence[Sequence[int]]) -> dict[str, str]:
@@ -72,7 +72,7 @@ def place_units(problem: Problem, pool: PoolView, split: Sequence[Sequence[int]]
         return {}
     nodes = {node.name: node for node in problem.nodes}
     supply = supply_of(pool)
-    plan: Plan | None = None
+    plan: UnitPlan | None = None
     if supply is not None and supply.contended:
         plan = plan_units(pool, supply, split)
     scene = _Scene(pool=pool, hosts=hosts, nodes=nodes, split=split, supply=supply, plan=plan)
@@ -164,11 +164,11 @@ def _within(
 
 def _ready(
     scene: _Scene, takers: Sequence[Sequence[_Taker]], assignment: Mapping[str, str]
-) -> tuple[list[list[_Lot]], dict[Kind, int]]:
+) -> tuple[list[list[_Lot]], dict[UnitKind, int]]:
     """Return by kind the units that are there for its takers, and how many are missing."""
     pool, nodes = scene.pool, scene.nodes
     lots: list[list[_Lot]] = []
-    missing: dict[Kind, int] = {}
+    missing: dict[UnitKind, int] = {}
     given = set(assignment)
     for k, (kind, own) in enumerate(zip(scene.hosts.kinds, takers, strict=True)):
         need = sum([taker.need for taker in own])
@@ -191,11 +191,11 @@ def _ready(
 
 
 def _carved(
-    scene: _Scene, takers: Sequence[Sequence[_Taker]], wanted: Mapping[Kind, int]
-) -> dict[Kind, list[_Lot]]:
+    scene: _Scene, takers: Sequence[Sequence[_Taker]], wanted: Mapping[UnitKind, int]
+) -> dict[UnitKind, list[_Lot]]:
     """Return by kind as many units of free GPUs as are wanted."""
     hosts, plan = scene.hosts, scene.plan
-    liked: dict[Kind, set[str]] = {}
+    liked: dict[UnitKind, set[str]] = {}
     for kind, own in zip(hosts.kinds, takers, strict=True):
         liked[kind] = {host for taker in own for host in taker.hosts}
 
@@ -209,7 +209,7 @@ def _carved(
             plan = plan_units(scene.pool, scene.supply, scene.split)
         packed = pack_as_planned(hosts.free, wanted, plan or NO_PLAN, remaining_s)
     used: dict[int, int] = {}  # by index of the host
-    lots: dict[Kind, list[_Lot]] = {}
+    lots: dict[UnitKind, list[_Lot]] = {}
     for kind, slots in packed.items():
         own_lots = lots.setdefault(kind, [])
         for index, count in slots:

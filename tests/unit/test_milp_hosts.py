@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from milp.check import allocation_value, check, find_violations, validate
-from milp.hosts import FreeHost, Kind
+from milp.hosts import FreeHost, UnitKind
 from milp.placement.packing import pack
 from milp.pool import view_pool
 from milp.problem import (
@@ -292,7 +292,7 @@ def test_units_that_do_not_fit_greedily_are_packed_by_the_plan() -> None:
     free = [
         FreeHost(h, "default", 8, [f"{h}/{i}" for i in range(n)]) for h, n in (("h1", 6), ("h2", 7))
     ]
-    wanted = {Kind("default", 2): 2, Kind("default", 5): 1, Kind("default", 4): 1}
+    wanted = {UnitKind("default", 2): 2, UnitKind("default", 5): 1, UnitKind("default", 4): 1}
     assert pack(free, wanted, {}, lambda _: math.inf) is None
     answer = solve(asked)
     check(asked, answer)
