@@ -51,7 +51,7 @@ from milp.narrow import NarrowModel
 from milp.options import Options
 from milp.pool import PoolView
 from milp.problem import ProblemError
-from milp.supply import HeldParts, Supply, supply_of
+from milp.supply import HeldParts, Keeping, Supply, supply_of
 from milp.tables import BoolArray, FloatArray, IntArray
 
 FIRST = 240  # x tried first
@@ -80,6 +80,15 @@ SETTINGS = {
     "mip_abs_gap": NOISE / 10,
     "mip_feasibility_tolerance": 1e-9,
     "mip_max_nodes": MOST_NODES,
+}
+
+# Where kinds compete: with so few columns these take longer than what they save.
+NARROW_SETTINGS = {
+    "mip_allow_restart": False,
+    "mip_heuristic_run_feasibility_jump": False,
+    "mip_heuristic_run_rens": False,
+    "mip_heuristic_run_rins": False,
+    "mip_heuristic_run_root_reduced_cost": False,
 }
 
 
@@ -313,15 +322,30 @@ class _Model:
         for k, terms in enumerate(supply.units):
             for column, _ in terms:
                 rows_of[column].append(self._first_class + k)
-        for upper, rows in zip(supply.upper, rows_of, strict=True):
-            at = np.array(rows, dtype=np.int32)
-            highs.addCol(0.0, 0.0, float(upper), len(rows), at, -np.ones(len(rows)))
+        for upper, kinds in zip(supply.upper, rows_of, strict=True):
+            at = np.array(kinds, dtype=np.int32)
+            highs.addCol(0.0, 0.0, float(upper), len(kinds), at, -np.ones(len(kinds)))
         for terms, most in supply.rows:
             at = np.array([first + column for column, _ in terms], dtype=np.int32)
             factors = np.array([factor for _, factor in terms], dtype=np.float64)
             highs.addRow(-highspy.kHighsInf, float(most), len(at), at, factors)
+        for keeping in supply.keepings:
+            self._keep_simply(keeping, first)
         for parts in supply.held:
             self._keep_parts(parts, first)
+
+    def _keep_simply(self, keeping: Keeping, first: int) -> None:
+        """Let no more contended parts be kept than serve a kind."""
+        x = self._choices
+        most = np.zeros(self._first_class, dtype=np.int64)
+        for j, count in keeping.simple:
+            most[j] = count
+        own = np.flatnonzero((most[x.trainer] > 0) & (x.of_class == keeping.kind))
+        columns = [first + column for column in keeping.columns]
+        at = np.concatenate([own, columns, [first + keeping.serving]]).astype(np.int64)
+        kept = np.minimum(x.size[own], most[x.trainer[own]])
+        factors = np.concatenate([-kept, -np.ones(len(columns)), [1.0]])
+        self._add_row(at, factors, highspy.kHighsInf)
 
     def _keep_parts(self, held: HeldParts, first: int) -> None:
         """Add how many of its contended parts a trainer keeps at least, whatever its size."""
@@ -524,7 +548,7 @@ class _Model:
         n_x = len(is_open)
         if self._narrow is not None:
             self._highs, columns = self._narrow.pass_on(is_open, is_whole=True)
-            for name, setting in (SETTINGS | self._eased).items():
+            for name, setting in (SETTINGS | NARROW_SETTINGS | self._eased).items():
                 self._highs.setOptionValue(name, setting)
             value, is_best = self._run(infeasible=-np.inf)
             if value > -np.inf:

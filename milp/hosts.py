@@ -19,7 +19,7 @@ from milp.problem import ProblemNode, ProblemTrainer
 WHOLE = 0  # the width that stands for a whole host
 
 
-class Kind(NamedTuple):
+class UnitKind(NamedTuple):
     """Units that are alike."""
 
     eligibility: str
@@ -58,7 +58,7 @@ class FreeHost(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class HostGroup:
     """Hosts with equally many GPUs of one class free."""
 
     n_free: int
@@ -74,18 +74,18 @@ class Group:
 class HostsView:
     """The nodes by what they can be used for, and the kinds that some trainer accepts."""
 
-    kinds: tuple[Kind, ...]  # [k]
+    kinds: tuple[UnitKind, ...]  # [k]
     parts: Mapping[PartKind, Sequence[str]]  # names
     free: Sequence[FreeHost]
     part_of: Mapping[str, PartKind]  # name -> what it is, of all but free GPUs
 
     @cached_property
-    def groups(self) -> dict[str, list[Group]]:
+    def groups(self) -> dict[str, list[HostGroup]]:
         """Hosts with free GPUs by class, those alike together."""
         counts = Counter([(one.eligibility, len(one.names), one.is_whole()) for one in self.free])
-        groups: dict[str, list[Group]] = {}
+        groups: dict[str, list[HostGroup]] = {}
         for (eligibility, n_free, is_whole), n_hosts in sorted(counts.items()):
-            group = Group(n_free=n_free, is_whole=is_whole, n_hosts=n_hosts)
+            group = HostGroup(n_free=n_free, is_whole=is_whole, n_hosts=n_hosts)
             groups.setdefault(eligibility, []).append(group)
         return groups
 
@@ -102,12 +102,12 @@ class HostsView:
             if any(group.most(width) for group in groups)
         ]
 
-    def most_carved(self, kind: Kind) -> int:
+    def most_carved(self, kind: UnitKind) -> int:
         """Return how many units of a kind the free GPUs make, were there no other kind."""
         groups = self.groups.get(kind.eligibility, [])
         return sum([group.n_hosts * group.most(kind.width) for group in groups])
 
-    def ready(self, kind: Kind) -> list[str]:
+    def ready(self, kind: UnitKind) -> list[str]:
         """Return the names of the nodes that are one unit of a kind each."""
         return [
             name
@@ -128,7 +128,7 @@ class HostsView:
         """Return whether kinds of a class compete for the same GPUs."""
         return len(self.carvable(eligibility)) > 1 or bool(self.contended(eligibility))
 
-    def of_kinds(self, kinds: Sequence[Kind]) -> HostsView:
+    def of_kinds(self, kinds: Sequence[UnitKind]) -> HostsView:
         """Return the view of trainers that want some of the kinds only."""
         view = HostsView(kinds=tuple(kinds), parts=self.parts, free=self.free, part_of=self.part_of)
         vars(view)["groups"] = self.groups
@@ -165,12 +165,12 @@ def view_hosts(nodes: Iterable[ProblemNode], trainers: Sequence[ProblemTrainer])
         part_of=part_of,
     )
     classes = dict.fromkeys([*(part.eligibility for part in named), *view.groups])
-    wanted: dict[Kind, None] = {}
+    wanted: dict[UnitKind, None] = {}
     for width in sorted({trainer.width for trainer in trainers}):
         accepted = [set(t.eligible) for t in trainers if t.width == width]
         for eligibility in classes:
             if any(not own or eligibility in own for own in accepted):
-                wanted[Kind(eligibility, width)] = None
+                wanted[UnitKind(eligibility, width)] = None
     return view.of_kinds([k for k in wanted if view.ready(k) or view.most_carved(k)])
 
 

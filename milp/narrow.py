@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import highspy
 import numpy as np
+from numpy.typing import NDArray
 
 from milp.tables import BoolArray, FloatArray, IntArray
 
@@ -55,8 +56,8 @@ class NarrowModel:
         """
         is_open = is_first.copy()
         n_choices = self._n_choices
+        highs, _ = self.pass_on(is_open)
         while True:
-            highs, _ = self.pass_on(is_open)
             highs.run()
             if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
                 return None
@@ -71,6 +72,11 @@ class NarrowModel:
                 bound = float(highs.getInfo().objective_function_value)
                 return Relaxed(bound, costs, prices)
             is_open |= gains
+            columns = np.flatnonzero(gains)
+            start, index, value = self._entries(columns)
+            none, cost, upper = np.zeros(len(columns)), self._cost[columns], self._upper[columns]
+            starts = start[:-1].astype(np.int32)
+            highs.addCols(len(columns), cost, none, upper, len(index), starts, index, value)
 
     def spread(self, values: Sequence[float], columns: IntArray) -> FloatArray:
         """Return values of some columns as those of all; the others are 0."""
@@ -87,9 +93,7 @@ class NarrowModel:
         """
         others = np.arange(self._n_choices, len(self._cost))
         columns: IntArray = np.concatenate([np.flatnonzero(is_open), others])
-        length = self._length[columns]
-        start = np.append(0, length.cumsum())
-        at = np.arange(start[-1]) + (self._start[columns] - start[:-1]).repeat(length)
+        start, index, value = self._entries(columns)
         lp = highspy.HighsLp()
         lp.num_col_, lp.num_row_ = len(columns), len(self._row_lower)
         lp.sense_ = highspy.ObjSense.kMaximize
@@ -98,15 +102,22 @@ class NarrowModel:
         lp.row_lower_, lp.row_upper_ = self._row_lower, self._row_upper
         lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
         lp.a_matrix_.start_ = start
-        lp.a_matrix_.index_ = self._index[at].astype(np.int32)
-        lp.a_matrix_.value_ = self._value[at]
+        lp.a_matrix_.index_ = index
+        lp.a_matrix_.value_ = value
         if is_whole:
             lp.col_upper_ = np.minimum(
                 self._upper[columns], np.where(columns < self._n_choices, 1.0, np.inf)
             )
             lp.integrality_ = [highspy.HighsVarType.kInteger] * len(columns)
         highs: Any = highspy.Highs()  # highspy is typed in part only
-        for name, value in QUIET.items():
-            highs.setOptionValue(name, value)
+        for name, setting in QUIET.items():
+            highs.setOptionValue(name, setting)
         highs.passModel(lp)
         return highs, columns
+
+    def _entries(self, columns: IntArray) -> tuple[IntArray, NDArray[np.int32], FloatArray]:
+        """Return where the entries of each column start, their rows and their values."""
+        length = self._length[columns]
+        start = np.append(0, length.cumsum())
+        at = np.arange(start[-1]) + (self._start[columns] - start[:-1]).repeat(length)
+        return start, self._index[at].astype(np.int32), self._value[at]

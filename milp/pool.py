@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from milp.hosts import HostsView, Kind, view_hosts
+from milp.hosts import HostsView, UnitKind, view_hosts
 from milp.problem import Problem, ProblemNode, ProblemTrainer, lends_gpus
 
 
@@ -145,7 +145,7 @@ def _view_units(problem: Problem) -> PoolView:
         own = tuple([name for name in trainer.current if name in hosts.part_of])
         counts = [0] * max(len(kinds), 1)
         for part, count in Counter([hosts.part_of[name] for name in own]).items():
-            k = index.get(Kind(part.eligibility, trainer.width))
+            k = index.get(UnitKind(part.eligibility, trainer.width))
             if k is not None and part.serves(trainer.width):
                 counts[k] += count
         present.append(own)
@@ -198,12 +198,12 @@ def independent(pool: PoolView) -> list[tuple[list[int], list[int], PoolView]]:
         own: set[object] = {mark for mark, is_its in zip(marks, accepts, strict=True) if is_its}
         own = own or {None}  # those that accept nothing are together
         members, apart = [j], list[tuple[set[object], list[int]]]()
-        for part in parts:
-            if part[0].isdisjoint(own):
-                apart.append(part)
+        for their_marks, others in parts:
+            if their_marks.isdisjoint(own):
+                apart.append((their_marks, others))
             else:
-                own |= part[0]
-                members = part[1] + members
+                own |= their_marks
+                members = others + members
         parts = [*apart, (own, members)]
     shares = []
     for own, members in parts:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
-from milp.hosts import WHOLE, Group, HostsView, Kind, PartKind
+from milp.hosts import WHOLE, HostGroup, HostsView, PartKind, UnitKind
 from milp.pool import PoolView
 
 Terms: TypeAlias = list[tuple[int, float]]  # column, factor
@@ -34,13 +34,22 @@ class Arc(NamedTuple):
     """A unit in the hosts of a group, from one of their free GPUs on."""
 
     eligibility: str
-    group: Group
+    group: HostGroup
     start: int
     width: int  # WHOLE: all of the host
 
 
+class Keeping(NamedTuple):
+    """What trainers keep of contended parts that serve one kind: no more than ``serving``."""
+
+    serving: int  # column
+    kind: int  # k
+    columns: list[int]  # of trainers with ``HeldParts``
+    simple: list[tuple[int, int]]  # trainer j, parts: all it has of the kind, kept to its size
+
+
 class HeldParts(NamedTuple):
-    """Contended parts that a trainer has now."""
+    """Contended parts of a trainer that has other units of the kind, too."""
 
     trainer: int  # j
     kind: int  # k
@@ -58,6 +67,7 @@ class Supply:
     upper: list[int] = field(default_factory=list)  # [column]
     rows: list[tuple[Terms, int]] = field(default_factory=list)  # terms <= number
     held: list[HeldParts] = field(default_factory=list)
+    keepings: list[Keeping] = field(default_factory=list)
     arcs: dict[Arc, int] = field(default_factory=dict)  # -> column
     serving: dict[tuple[PartKind, int], int] = field(default_factory=dict)  # with k -> column
     coupled: set[int] = field(default_factory=set)  # k: those that compete
@@ -83,7 +93,7 @@ def supply_of(pool: PoolView) -> Supply | None:
     index = {kind: k for k, kind in enumerate(hosts.kinds)}
     for eligibility in coupled:
         widths = hosts.widths_of(eligibility)
-        supply.coupled.update([index[Kind(eligibility, width)] for width in widths])
+        supply.coupled.update([index[UnitKind(eligibility, width)] for width in widths])
         if len(hosts.carvable(eligibility)) > 1:
             _carve(supply, hosts, eligibility, index)
         for part in hosts.contended(eligibility):
@@ -92,29 +102,29 @@ def supply_of(pool: PoolView) -> Supply | None:
     return supply
 
 
-def _carve(supply: Supply, hosts: HostsView, eligibility: str, index: dict[Kind, int]) -> None:
+def _carve(supply: Supply, hosts: HostsView, eligibility: str, index: dict[UnitKind, int]) -> None:
     """Add what several kinds make of the free GPUs of a class."""
     carvable = hosts.carvable(eligibility)
     widths = [width for width in carvable if width != WHOLE]
     for width in carvable:
-        kind = Kind(eligibility, width)
+        kind = UnitKind(eligibility, width)
         supply.base[index[kind]] -= hosts.most_carved(kind)
     groups = hosts.groups[eligibility]
-    whole_column: dict[Group, int] = {}
+    whole_column: dict[HostGroup, int] = {}
     for group in groups if WHOLE in carvable else ():
         if group.is_whole:
             column = supply.column(group.n_hosts)
             whole_column[group] = column
             supply.arcs[Arc(eligibility, group, 0, WHOLE)] = column
-            supply.units[index[Kind(eligibility, WHOLE)]].append((column, 1.0))
+            supply.units[index[UnitKind(eligibility, WHOLE)]].append((column, 1.0))
     if all(larger % smaller == 0 for smaller, larger in pairwise(widths)):
         column_of = {}
         for width in widths:
-            kind = Kind(eligibility, width)
+            kind = UnitKind(eligibility, width)
             column_of[width] = supply.column(hosts.most_carved(kind))
             supply.units[index[kind]].append((column_of[width], 1.0))
         for width in widths:
-            most = hosts.most_carved(Kind(eligibility, width))
+            most = hosts.most_carved(UnitKind(eligibility, width))
             terms = [(column_of[w], float(w // width)) for w in widths if w >= width]
             terms += [(column, float(g.most(width))) for g, column in whole_column.items()]
             supply.rows.append((terms, most))
@@ -127,9 +137,9 @@ def _carve(supply: Supply, hosts: HostsView, eligibility: str, index: dict[Kind,
 def _fill(
     supply: Supply,
     eligibility: str,
-    group: Group,
+    group: HostGroup,
     widths: Sequence[int],
-    index: dict[Kind, int],
+    index: dict[UnitKind, int],
     whole_column: int | None,
 ) -> None:
     """Add the ways to fill the hosts of a group: a flow from GPU to GPU."""
@@ -140,7 +150,7 @@ def _fill(
                 continue
             column = supply.column(group.n_hosts)
             supply.arcs[Arc(eligibility, group, start, width)] = column
-            supply.units[index[Kind(eligibility, width)]].append((column, 1.0))
+            supply.units[index[UnitKind(eligibility, width)]].append((column, 1.0))
             balance.setdefault(start, []).append((column, 1.0))
             balance.setdefault(start + width, []).append((column, -1.0))
     for start, terms in balance.items():
@@ -157,13 +167,13 @@ def _places(n_free: int, widths: Sequence[int]) -> Iterator[int]:
             reached.update([start + width for width in widths])
 
 
-def _share(supply: Supply, pool: PoolView, part: PartKind, index: dict[Kind, int]) -> None:
+def _share(supply: Supply, pool: PoolView, part: PartKind, index: dict[UnitKind, int]) -> None:
     """Add which contended parts serve which of two kinds."""
     hosts = pool.hosts
     count = len(hosts.parts[part]) if hosts else 0
     terms: Terms = []
     for width in (part.width, WHOLE):
-        k = index[Kind(part.eligibility, width)]
+        k = index[UnitKind(part.eligibility, width)]
         column = supply.column(count)
         supply.base[k] -= count
         supply.units[k].append((column, 1.0))
@@ -181,7 +191,9 @@ def _hold(supply: Supply, pool: PoolView) -> None:
         for part, _ in supply.serving
         for name in (hosts.parts[part] if hosts is not None else ())
     }
-    uses: dict[tuple[PartKind, int], Terms] = {}
+    keepings = {
+        (part, k): Keeping(column, k, [], []) for (part, k), column in supply.serving.items()
+    }
     for j, present in enumerate(pool.present) if kind_of else ():
         counts: dict[int, dict[PartKind, int]] = {}  # by k
         for name in present:
@@ -192,10 +204,13 @@ def _hold(supply: Supply, pool: PoolView) -> None:
                 own = counts.setdefault(k, {})
                 own[part] = own.get(part, 0) + 1
         for k, own in counts.items():
-            columns = {part: supply.column(count) for part, count in own.items()}
             n_others = pool.held[j][k] - sum(own.values())
+            if not n_others and len(own) == 1 and not pool.mixes[j]:
+                ((part, count),) = own.items()
+                keepings[part, k].simple.append((j, count))
+                continue
+            columns = {part: supply.column(count) for part, count in own.items()}
             supply.held.append(HeldParts(j, k, columns, own, n_others))
             for part, column in columns.items():
-                uses.setdefault((part, k), []).append((column, 1.0))
-    for (part, k), terms in uses.items():
-        supply.rows.append(([*terms, (supply.serving[part, k], -1.0)], 0))
+                keepings[part, k].columns.append(column)
+    supply.keepings += [one for one in keepings.values() if one.columns or one.simple]

@@ -5,7 +5,8 @@ Random problems from Table 2's curves, t_fwd 120 s; what is solved is in
 ``docs/design/solver.md``. The time of a problem is the best of 5 calls; median, 95th percentile
 and maximum are over problems. Families: *mixed* (nothing hard), *equal* (all trainers the same),
 *gaps* (n_min near n_max), *spikes* (a size good, the next one bad), *parity* (n_min = n_max, an
-odd pool), *wide* (n_max = N). Reference solvers have ``--limit`` seconds, less their start.
+odd pool), *wide* (n_max = N); where GPUs are lent one by one: *GPUs* (all ask for single ones),
+*mixed widths* (for 1, 2, 4, 8 or whole hosts), *odd widths* (for 1, 2, 3 or 5). Reference solvers have ``--limit`` seconds, less their start.
 Prints targets with ``met`` or ``missed``; exits 1 when one is missed.
 """
 
@@ -20,7 +21,14 @@ from typing import Final
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # reference models of the tests
 
-from _bench import solvers_equality, solvers_exact, solvers_parts, solvers_plot, solvers_reference
+from _bench import (
+    solvers_equality,
+    solvers_exact,
+    solvers_hosts,
+    solvers_parts,
+    solvers_plot,
+    solvers_reference,
+)
 from _bench.benchmark import Benchmark, Measured
 from _bench.machine import versions
 from _bench.timing import Part, Row, table_of
@@ -34,6 +42,7 @@ class Amount:
     around: int  # problems per line of what surrounds the sizes
     equality: int  # problems compared with the node-level model
     reference: dict[tuple[int, int], int]  # problems per solver
+    hosts: int  # problems whose GPUs are lent one by one, per family and size
     placed: int  # problems per size that nodes are chosen for
     placements: int  # compared with the MILP of their rule
     limit_s: float  # of one reference solve
@@ -44,6 +53,7 @@ FULL: Final = Amount(
     around=40,
     equality=2000,
     reference={(5, 20): 10, (10, 100): 5, (30, 800): 3, (100, 4000): 1, (1000, 10000): 1},
+    hosts=10,
     placed=20,
     placements=200,
     limit_s=60.0,
@@ -53,11 +63,12 @@ QUICK: Final = Amount(
     around=4,
     equality=60,
     reference={(5, 20): 2, (10, 100): 1, (30, 800): 1},
+    hosts=2,
     placed=2,
     placements=5,
     limit_s=5.0,
 )
-PARTS: Final = ("sizes", "decision", "around", "equality", "reference")
+PARTS: Final = ("sizes", "decision", "around", "hosts", "equality", "reference")
 
 
 def measure(arguments: argparse.Namespace, measured: Measured) -> None:
@@ -87,6 +98,8 @@ def _parts(amount: Amount, parts: Sequence[str], limit_s: float) -> Iterator[Par
         yield solvers_parts.measure_placement(amount.placed, amount.placements)
         yield solvers_parts.measure_victims(amount.around)
         yield solvers_parts.measure_checker(amount.around)
+    if "hosts" in parts:
+        yield solvers_hosts.measure_hosts(amount.hosts)
     if "equality" in parts:
         yield solvers_equality.measure_equality(amount.equality)
     if "reference" in parts:

@@ -21,18 +21,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
 
-from milp.hosts import HostsView, Kind, PartKind
-from milp.placement.packing import NO_PLAN, Plan, pack, pack_as_planned, plan_units
+from milp.hosts import HostsView, PartKind, UnitKind
+from milp.placement.packing import NO_PLAN, UnitPlan, pack, pack_as_planned, plan_units
 from milp.pool import PoolView
 from milp.problem import Problem, ProblemNode, ProblemTrainer
 from milp.supply import Supply, supply_of
-
-
-class Place(NamedTuple):
-    """The host of a unit; a node without one is its own."""
-
-    switch: str
-    host: str
 
 
 class _Lot(NamedTuple):
@@ -52,7 +45,8 @@ class _Taker:
 
     trainer_id: str
     need: int
-    places: set[Place]  # of its units
+    hosts: set[str]  # on which it has units
+    switches: set[str]  # of these
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +58,7 @@ class _Scene:
     nodes: Mapping[str, ProblemNode]
     split: Sequence[Sequence[int]]  # [j][k]
     supply: Supply | None
-    plan: Plan | None
+    plan: UnitPlan | None
 
 
 def place_units(problem: Problem, pool: PoolView, split: Sequence[Sequence[int]]) -> dict[str, str]:
@@ -78,7 +72,7 @@ def place_units(problem: Problem, pool: PoolView, split: Sequence[Sequence[int]]
         return {}
     nodes = {node.name: node for node in problem.nodes}
     supply = supply_of(pool)
-    plan: Plan | None = None
+    plan: UnitPlan | None = None
     if supply is not None and supply.contended:
         plan = plan_units(pool, supply, split)
     scene = _Scene(pool=pool, hosts=hosts, nodes=nodes, split=split, supply=supply, plan=plan)
@@ -89,11 +83,17 @@ def place_units(problem: Problem, pool: PoolView, split: Sequence[Sequence[int]]
         assignment.update(dict.fromkeys(kept, trainer.trainer_id))
         if size <= len(pool.present[j]):
             continue
-        places = {_place_of(nodes[name]) for name in kept}
+        own_nodes = [nodes[name] for name in kept]
+        own_hosts = {node.host or node.name for node in own_nodes}
+        switches = {node.switch for node in own_nodes}
         for k, count in enumerate(split[j]):
             if count > pool.held[j][k]:
-                need = count - pool.held[j][k]
-                taker = _Taker(trainer_id=trainer.trainer_id, need=need, places=places)
+                taker = _Taker(
+                    trainer_id=trainer.trainer_id,
+                    need=count - pool.held[j][k],
+                    hosts=own_hosts,
+                    switches=switches,
+                )
                 takers[k].append(taker)
     lots, missing = _ready(scene, takers, assignment)
     if missing:
@@ -102,10 +102,6 @@ def place_units(problem: Problem, pool: PoolView, split: Sequence[Sequence[int]]
     for own, offered in zip(takers, lots, strict=True):
         _share_out(own, offered, nodes, assignment)
     return assignment
-
-
-def _place_of(node: ProblemNode) -> Place:
-    return Place(node.switch, node.host or node.name)
 
 
 def _remaining_s(node: ProblemNode) -> float:
@@ -168,11 +164,11 @@ def _within(
 
 def _ready(
     scene: _Scene, takers: Sequence[Sequence[_Taker]], assignment: Mapping[str, str]
-) -> tuple[list[list[_Lot]], dict[Kind, int]]:
+) -> tuple[list[list[_Lot]], dict[UnitKind, int]]:
     """Return by kind the units that are there for its takers, and how many are missing."""
     pool, nodes = scene.pool, scene.nodes
     lots: list[list[_Lot]] = []
-    missing: dict[Kind, int] = {}
+    missing: dict[UnitKind, int] = {}
     given = set(assignment)
     for k, (kind, own) in enumerate(zip(scene.hosts.kinds, takers, strict=True)):
         need = sum([taker.need for taker in own])
@@ -185,20 +181,23 @@ def _ready(
             )
             del names[need:]
         given.update(names)
-        lots.append([_Lot([name], 1) for name in names])
+        of_host: dict[str, list[str]] = {}
+        for name in names:
+            of_host.setdefault(nodes[name].host or name, []).append(name)
+        lots.append([_Lot(own_names, 1) for own_names in of_host.values()])
         if need > len(names):
             missing[kind] = need - len(names)
     return lots, missing
 
 
 def _carved(
-    scene: _Scene, takers: Sequence[Sequence[_Taker]], wanted: Mapping[Kind, int]
-) -> dict[Kind, list[_Lot]]:
+    scene: _Scene, takers: Sequence[Sequence[_Taker]], wanted: Mapping[UnitKind, int]
+) -> dict[UnitKind, list[_Lot]]:
     """Return by kind as many units of free GPUs as are wanted."""
     hosts, plan = scene.hosts, scene.plan
-    liked: dict[Kind, set[str]] = {}
+    liked: dict[UnitKind, set[str]] = {}
     for kind, own in zip(hosts.kinds, takers, strict=True):
-        liked[kind] = {place.host for taker in own for place in taker.places}
+        liked[kind] = {host for taker in own for host in taker.hosts}
 
     @cache
     def remaining_s(index: int) -> float:
@@ -210,7 +209,7 @@ def _carved(
             plan = plan_units(scene.pool, scene.supply, scene.split)
         packed = pack_as_planned(hosts.free, wanted, plan or NO_PLAN, remaining_s)
     used: dict[int, int] = {}  # by index of the host
-    lots: dict[Kind, list[_Lot]] = {}
+    lots: dict[UnitKind, list[_Lot]] = {}
     for kind, slots in packed.items():
         own_lots = lots.setdefault(kind, [])
         for index, count in slots:
@@ -302,23 +301,23 @@ def _share_out(
             assignment.update(dict.fromkeys(lot.names, takers[0].trainer_id))
         return
     switches: dict[str, _Switch] = {}
+    switch_of: dict[str, _Switch] = {}  # host -> the one that it is behind
     for lot in lots:
-        place = _place_of(nodes[lot.names[0]])
-        at = switches.setdefault(place.switch, _Switch())
-        at.of_host.setdefault(place.host, []).append(lot)
-        at.count_of[place.host] = at.count_of.get(place.host, 0) + lot.n_units()
-        at.total += lot.n_units()
+        node, n_units = nodes[lot.names[0]], lot.n_units()
+        host = node.host or node.name
+        at = switch_of[host] = switches.setdefault(node.switch, _Switch())
+        at.of_host.setdefault(host, []).append(lot)
+        at.count_of[host] = at.count_of.get(host, 0) + n_units
+        at.total += n_units
     for at in switches.values():
         for host in sorted(at.of_host, reverse=True):  # the last is taken first
             at.by_count.setdefault(at.count_of[host], []).append(host)
     for taker in sorted(takers, key=lambda taker: (-taker.need, taker.trainer_id)):
         names: list[str] = []
         missing = taker.need
-        for place in sorted(taker.places):
-            if missing and place.switch in switches:
-                missing -= switches[place.switch].take(place.host, missing, names)
-        own_switches = {place.switch for place in taker.places} & switches.keys()
-        for switch in sorted(own_switches):
+        for host in sorted(taker.hosts & switch_of.keys()):
+            missing -= switch_of[host].take(host, missing, names)
+        for switch in sorted(taker.switches & switches.keys()):
             missing -= switches[switch].fill(missing, names)
         while missing:
             best = min(

@@ -17,31 +17,31 @@ from typing import Any, TypeAlias
 import highspy
 import numpy as np
 
-from milp.hosts import WHOLE, FreeHost, Group, Kind, PartKind
+from milp.hosts import WHOLE, FreeHost, HostGroup, PartKind, UnitKind
 from milp.pool import PoolView
 from milp.problem import ProblemError
 from milp.supply import Arc, Supply
 
-Carved: TypeAlias = dict[Kind, list[tuple[int, int]]]  # index of a host, units of it
+Carved: TypeAlias = dict[UnitKind, list[tuple[int, int]]]  # index of a host, units of it
 Pattern: TypeAlias = tuple[int, ...]  # widths that one host is filled with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class UnitPlan:
     """A way in which the units of all kinds come about."""
 
     keeps: dict[tuple[int, int], dict[PartKind, int]]  # by j and k: contended parts it keeps
     serves: dict[tuple[PartKind, int], int]  # contended parts that serve kind k
-    patterns: dict[tuple[str, Group], list[Pattern]]  # of a class's hosts that are filled
+    patterns: dict[tuple[str, HostGroup], list[Pattern]]  # of a class's hosts that are filled
 
 
-NO_PLAN = Plan(keeps={}, serves={}, patterns={})
+NO_PLAN = UnitPlan(keeps={}, serves={}, patterns={})
 
 
 def pack(
     free: Sequence[FreeHost],
-    wanted: Mapping[Kind, int],
-    liked: Mapping[Kind, Collection[str]],
+    wanted: Mapping[UnitKind, int],
+    liked: Mapping[UnitKind, Collection[str]],
     remaining_s: Callable[[int], float],
 ) -> Carved | None:
     """Return by kind how many units are made of which host; None: not all fit this way.
@@ -83,8 +83,8 @@ def pack(
 
 def pack_as_planned(
     free: Sequence[FreeHost],
-    wanted: Mapping[Kind, int],
-    plan: Plan,
+    wanted: Mapping[UnitKind, int],
+    plan: UnitPlan,
     remaining_s: Callable[[int], float],
 ) -> Carved:
     """Return the same from a plan, as far as units are wanted."""
@@ -102,7 +102,7 @@ def pack_as_planned(
         alike.sort(key=lambda index: -remaining_s(index))
         for index, pattern in zip(alike, patterns, strict=False):
             for width in sorted(set(pattern)):
-                kind = Kind(eligibility, width)
+                kind = UnitKind(eligibility, width)
                 n_taken = min(pattern.count(width), missing.get(kind, 0))
                 if n_taken:
                     missing[kind] -= n_taken
@@ -110,7 +110,7 @@ def pack_as_planned(
     return carved
 
 
-def plan_units(pool: PoolView, supply: Supply, split: Sequence[Sequence[int]]) -> Plan:
+def plan_units(pool: PoolView, supply: Supply, split: Sequence[Sequence[int]]) -> UnitPlan:
     """Return a way to make the units of these sizes that breaks few wholly free hosts.
 
     Args:
@@ -121,6 +121,26 @@ def plan_units(pool: PoolView, supply: Supply, split: Sequence[Sequence[int]]) -
     Raises:
         ProblemError: HiGHS finds none, which would be a defect.
     """
+    highs = _solved_rows(pool, supply, split)
+    if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        raise ProblemError(
+            "BFT-3023",
+            "The sizes that were decided cannot be placed on the hosts.",
+            "Report this with the problem: sizes are such that they can.",
+        )
+    taken = [round(value) for value in highs.getSolution().col_value]
+    return UnitPlan(
+        keeps={
+            (held.trainer, held.kind): {part: taken[at] for part, at in held.columns.items()}
+            for held in supply.held
+        },
+        serves={key: taken[column] for key, column in supply.serving.items()},
+        patterns=_patterns(supply, taken),
+    )
+
+
+def _solved_rows(pool: PoolView, supply: Supply, split: Sequence[Sequence[int]]) -> Any:
+    """Return HiGHS when it has solved the rows of the supply for these sizes."""
     highs: Any = highspy.Highs()  # highspy is typed in part only
     for name, value in (("output_flag", False), ("threads", 1), ("random_seed", 0)):
         highs.setOptionValue(name, value)
@@ -145,6 +165,10 @@ def plan_units(pool: PoolView, supply: Supply, split: Sequence[Sequence[int]]) -
     for k in supply.coupled:
         n_used = sum([row[k] for row in split])
         add(supply.units[k], float(n_used - supply.base[k]), highspy.kHighsInf)
+    for keeping in supply.keepings:
+        n_kept = sum([min(split[j][keeping.kind], count) for j, count in keeping.simple])
+        terms = [(keeping.serving, -1.0), *[(column, 1.0) for column in keeping.columns]]
+        add(terms, -highspy.kHighsInf, float(-n_kept))
     for held in supply.held:
         size = sum(split[held.trainer])
         if size >= len(pool.present[held.trainer]):
@@ -158,30 +182,16 @@ def plan_units(pool: PoolView, supply: Supply, split: Sequence[Sequence[int]]) -
                 float(needed),
             )
     highs.run()
-    if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-        raise ProblemError(
-            "BFT-3023",
-            "The sizes that were decided cannot be placed on the hosts.",
-            "Report this with the problem: sizes are such that they can.",
-        )
-    taken = [round(value) for value in highs.getSolution().col_value]
-    return Plan(
-        keeps={
-            (held.trainer, held.kind): {part: taken[at] for part, at in held.columns.items()}
-            for held in supply.held
-        },
-        serves={key: taken[column] for key, column in supply.serving.items()},
-        patterns=_patterns(supply, taken),
-    )
+    return highs
 
 
-def _patterns(supply: Supply, taken: Sequence[int]) -> dict[tuple[str, Group], list[Pattern]]:
+def _patterns(supply: Supply, taken: Sequence[int]) -> dict[tuple[str, HostGroup], list[Pattern]]:
     """Return how single hosts are filled: paths of the flow of each group."""
-    arcs_of: dict[tuple[str, Group], dict[Arc, int]] = {}
+    arcs_of: dict[tuple[str, HostGroup], dict[Arc, int]] = {}
     for arc, column in supply.arcs.items():
         if taken[column]:
             arcs_of.setdefault((arc.eligibility, arc.group), {})[arc] = taken[column]
-    patterns: dict[tuple[str, Group], list[Pattern]] = {}
+    patterns: dict[tuple[str, HostGroup], list[Pattern]] = {}
     for key, counts in arcs_of.items():
         own = patterns.setdefault(key, [])
         while path := _path(counts):

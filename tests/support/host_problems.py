@@ -16,10 +16,10 @@ Taken = tuple[int, int, frozenset[str]]  # of one trainer: units kept, units new
 State = tuple[Taken, ...]  # [j]
 
 
-def draw(seed: int, *, plain: bool = False, most_hosts: int = 4) -> Problem:
-    """Draw a problem with widths 0 to 8, parts of any width, caps and several classes.
+def draw(seed: int, *, warms_up: bool = False, most_hosts: int = 4) -> Problem:
+    """Draw a problem: widths 0 to 8, parts of any width, caps, several classes, must_run.
 
-    ``plain``: only what the paper's model can say, no warm-up and none that must run.
+    ``warms_up``: some trainers' nodes warm up, which the paper's model cannot say.
     """
     chance = random.Random(seed)  # noqa: S311 - a test
     classes = chance.choice(["a", "a", "ab"])
@@ -52,8 +52,8 @@ def draw(seed: int, *, plain: bool = False, most_hosts: int = 4) -> Problem:
                 settled=current[:1],
                 eligible=chance.choice([(), ("a",), tuple(classes)]),
                 mixes_classes=chance.random() < 0.3,
-                warm_up_s=0.0 if plain else chance.choice([0.0, 3.0]),
-                must_run=not plain and chance.random() < 0.15,
+                warm_up_s=chance.choice([0.0, 3.0]) if warms_up else 0.0,
+                must_run=chance.random() < 0.1,
                 width=width,
             )
         )

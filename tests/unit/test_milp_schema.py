@@ -125,7 +125,11 @@ def test_defaults_are_those_of_the_codec(
         or field.default_factory is not dataclasses.MISSING
     }
     told = {name: rule["default"] for name, rule in part["properties"].items() if "default" in rule}
-    defaults = {**{name: list(v) for name, v in added_fields(record).items()}, **written}
+    added = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in added_fields(record).items()
+    }
+    defaults = {**added, **written}
     assert told == {name: defaults[name] for name in has_default}
     assert set(part["required"]) == set(part["properties"]) - has_default
 
