@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from milp.hosts import HostsView, UnitKind, view_hosts
+from milp.hosts import WHOLE, HostsView, UnitKind, view_hosts
 from milp.problem import Problem, ProblemNode, ProblemTrainer, lends_gpus
 
 
@@ -68,10 +68,17 @@ class PoolView:
         return min(trainer.n_max, n_held)
 
 
-def view_pool(problem: Problem) -> PoolView:
-    """Count the pool, one pass over nodes and one over current nodes."""
+def view_pool(problem: Problem, *, is_apart: bool = False) -> PoolView:
+    """Count the pool, one pass over nodes and one over current nodes.
+
+    Args:
+        problem: validated.
+        is_apart: whether kinds that are made of the same GPUs have shares of them, so that any
+            sizes within the counts can be placed; otherwise each count is that of all GPUs.
+    """
     if lends_gpus(problem):
-        return _view_units(problem)
+        pool = _view_units(problem)
+        return replace(pool, n_units=_units_apart(pool)) if is_apart else pool
     trainers = problem.trainers[: problem.p_jmax]
     classes = {node.eligibility for node in problem.nodes}
     by_class: dict[str, list[ProblemNode]] = {}
@@ -177,6 +184,42 @@ def _view_units(problem: Problem) -> PoolView:
         if kinds
         else (0,),
     )
+
+
+def _units_apart(pool: PoolView) -> tuple[int, ...]:
+    """Return how many units each kind has when no two share a host or contended parts.
+
+    A host is the share of the kind that has least GPUs so far; a contended part is that of whole
+    hosts where a trainer of whole hosts has it, else that of its width.
+    """
+    hosts = pool.hosts
+    if hosts is None or not hosts.kinds:
+        return pool.n_units
+    counts = [len(names) for names in pool.names]
+    index = {kind: k for k, kind in enumerate(hosts.kinds)}
+    held_whole = {
+        name
+        for trainer, present in zip(pool.trainers, pool.present, strict=True)
+        if trainer.width == WHOLE
+        for name in present
+    }
+    for eligibility in dict.fromkeys([kind.eligibility for kind in hosts.kinds]):
+        for part in hosts.contended(eligibility):
+            n_whole = len(held_whole.intersection(hosts.parts[part]))
+            counts[index[UnitKind(eligibility, WHOLE)]] -= len(hosts.parts[part]) - n_whole
+            counts[index[UnitKind(eligibility, part.width)]] -= n_whole
+    n_gpus = [0] * len(counts)
+    for host in hosts.free:
+        fitting = [
+            (n_gpus[k], k)
+            for k, kind in enumerate(hosts.kinds)
+            if kind.eligibility == host.eligibility and host.most(kind.width)
+        ]
+        if fitting:
+            _, k = min(fitting)
+            n_gpus[k] += len(host.names)
+            counts[k] += host.most(hosts.kinds[k].width)
+    return tuple(counts)
 
 
 def independent(pool: PoolView) -> list[tuple[list[int], list[int], PoolView]]:

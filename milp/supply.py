@@ -89,7 +89,10 @@ def supply_of(pool: PoolView) -> Supply | None:
     coupled = [eligibility for eligibility in classes if hosts.is_coupled(eligibility)]
     if not coupled:
         return None
-    supply = Supply(base=list(pool.counts()), units=[[] for _ in hosts.kinds])
+    # Not the counts of the pool, which may be shares.
+    pairs = zip(pool.names, hosts.kinds, strict=True)
+    base = [len(names) + hosts.most_carved(kind) for names, kind in pairs]
+    supply = Supply(base=base, units=[[] for _ in hosts.kinds])
     index = {kind: k for k, kind in enumerate(hosts.kinds)}
     for eligibility in coupled:
         widths = hosts.widths_of(eligibility)

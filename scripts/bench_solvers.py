@@ -5,8 +5,9 @@ Random problems from Table 2's curves, t_fwd 120 s; what is solved is in
 ``docs/design/solver.md``. The time of a problem is the best of 5 calls; median, 95th percentile
 and maximum are over problems. Families: *mixed* (nothing hard), *equal* (all trainers the same),
 *gaps* (n_min near n_max), *spikes* (a size good, the next one bad), *parity* (n_min = n_max, an
-odd pool), *wide* (n_max = N); where GPUs are lent one by one: *GPUs* (all ask for single ones),
-*mixed widths* (for 1, 2, 4, 8 or whole hosts), *odd widths* (for 1, 2, 3 or 5). Reference solvers have ``--limit`` seconds, less their start.
+odd pool), *wide* (n_max = N). Where GPUs are lent one by one all trainers ask for single *GPUs*,
+for 1, 2, 4, 8 or whole hosts (*mixed widths*), or for 1, 2, 3 or 5 (*odd widths*).
+Reference solvers have ``--limit`` seconds, less their start.
 Prints targets with ``met`` or ``missed``; exits 1 when one is missed.
 """
 

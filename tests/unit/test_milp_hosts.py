@@ -12,6 +12,7 @@ import pytest
 from milp.check import allocation_value, check, find_violations, validate
 from milp.hosts import FreeHost, UnitKind
 from milp.placement.packing import pack
+from milp.placement.place import place
 from milp.pool import view_pool
 from milp.problem import (
     Allocation,
@@ -311,6 +312,24 @@ def test_the_pool_counts_units_of_each_kind() -> None:
         [False, True],
         [False, False],
     ]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_sizes_within_counts_apart_can_be_placed(seed: int) -> None:
+    asked = draw(seed)
+    bare = [replace(t, current=(), settled=(), must_run=False) for t in asked.trainers]
+    asked = replace(asked, trainers=tuple(bare))
+    pool, chance = view_pool(asked, is_apart=True), random.Random(seed)  # noqa: S311 - a test
+    left, split = list(pool.counts()), list[list[int]]()
+    for accepts in pool.accepts:
+        sizes = [0] * len(left)
+        k = chance.choice([k for k, is_its in enumerate(accepts) if is_its] or [0])
+        sizes[k] = left[k] if accepts[k] else 0
+        left[k] -= sizes[k]
+        split.append(sizes)
+    assignment = place(asked, pool, split)
+    sizes_of = unit_sizes(asked, assignment)
+    assert [sum(row) for row in split] == [sizes_of.get(t.trainer_id, 0) for t in pool.trainers]
 
 
 @pytest.mark.parametrize("seed", range(30))
