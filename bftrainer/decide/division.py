@@ -329,3 +329,16 @@ def n_gpus_of_host(part: Node) -> int:
     for lent in part.lends:
         n_gpus += lent.n_gpus
     return n_gpus
+
+
+@once_per_look
+def smallest_lending_host(nodes: tuple[Node, ...]) -> int:
+    """Return the GPUs of the smallest host whose GPUs are lent one by one; 0: there is none."""
+    return min([n_gpus_of_host(node) for node in nodes if node.lends], default=0)
+
+
+def share_of_host(part: Node) -> float:
+    """Return for how much of a node a part counts: its GPUs of those of its host."""
+    if PART_MARK not in part.name or not part.lends:
+        return 1.0
+    return part.gpus / n_gpus_of_host(part)

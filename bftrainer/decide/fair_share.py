@@ -11,13 +11,16 @@ rescale. Users who have waited too long come first, for a turn each (docs/design
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TypeAlias
 
+from bftrainer.decide.division import share_of_host
+from bftrainer.model.census import census_of
+from bftrainer.model.cluster import PART_MARK
 from bftrainer.model.decision import DecisionInput, Memory
 from bftrainer.model.fairness import Usage, Used, Wait
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec
@@ -39,17 +42,21 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
             return memory
         return replace(memory, usage=Usage())
     owner_of = {record.trainer_id: _whose(record.spec) for record in given.trainers}
-    trains = Counter[Who]()
-    for trainer_id in given.training.values():
+    by_name = census_of(given.snapshot).by_name
+    trains: dict[Who, float] = {}
+    for name, trainer_id in given.training.items():
         owner = owner_of.get(trainer_id)
         if owner is not None:
-            trains[owner] += 1
+            share = 1.0
+            if PART_MARK in name and name in by_name:
+                share = share_of_host(by_name[name])
+            trains[owner] = trains.get(owner, 0.0) + share
     usage = _counted(usage, trains, half_life_s, given.now_s)
     waits = _waits(usage, set(owner_of.values()), trains.keys(), half_life_s, given.now_s)
     return replace(memory, usage=replace(usage, at_s=given.now_s, waits=waits))
 
 
-def _counted(usage: Usage, trains: Mapping[Who, int], half_life_s: float, now_s: float) -> Usage:
+def _counted(usage: Usage, trains: Mapping[Who, float], half_life_s: float, now_s: float) -> Usage:
     elapsed_s = 0.0
     if usage.at_s is not None:
         elapsed_s = max(0.0, now_s - usage.at_s)
@@ -58,7 +65,7 @@ def _counted(usage: Usage, trains: Mapping[Who, int], half_life_s: float, now_s:
     # The integral of the decay over the time since.
     earned_s = half_life_s / LN2 * (1.0 - exp2(-elapsed_s / half_life_s))
 
-    def grown(before_use: Used | None, count: int) -> Used:
+    def grown(before_use: Used | None, count: float) -> Used:
         before_node_s = 0.0
         if before_use is not None:
             before_node_s = before_use.now(now_s, half_life_s)

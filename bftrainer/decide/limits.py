@@ -8,13 +8,15 @@ pilots are released, the cheapest for the trainers first.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from typing import Final
 
 from bftrainer.decide import giveback_parts
 from bftrainer.decide.borrowers import reserve_taken
+from bftrainer.decide.division import share_of_host
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.end_cost import leave_to_jobs
 from bftrainer.decide.pool import build_pool, gap_end, wake_at_s
@@ -23,14 +25,17 @@ from bftrainer.model.decision import PilotView, PoolNode, Release, Settings
 from bftrainer.model.fairness import limit_of
 from bftrainer.model.queue import earliest
 
+LEAST_SHARE: Final = 1e-9  # of a node; less is rounding
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Limit:
     """At most so many of some nodes."""
 
-    most: int
+    most: float
     reason: str
     among: AbstractSet[str] | None = None  # names; None: all
+    is_of_pilots: bool = False  # each counts as one, whatever part of a node it has
 
 
 def limit_nodes(draft: Draft) -> Draft:
@@ -51,9 +56,6 @@ def _within(draft: Draft, limit: _Limit) -> Draft:
             our_nodes.append(node)
         else:
             free_nodes.append(node)
-    count = len(free_nodes) + len(our_nodes) - limit.most
-    if count <= 0:
-        return draft
     free_nodes.sort(
         key=lambda n: (
             n.name not in trains,  # without pilots (simulator) trainers are on free nodes
@@ -63,6 +65,9 @@ def _within(draft: Draft, limit: _Limit) -> Draft:
         ),
         reverse=True,
     )
+    count = _n_too_many(draft, limit, free_nodes, our_nodes)
+    if count <= 0:
+        return draft
     del free_nodes[count:]
     released_nodes = [release.node for release in draft.releases]
     too_many = cheapest(
@@ -74,6 +79,28 @@ def _within(draft: Draft, limit: _Limit) -> Draft:
     return replace(draft.releasing(releases, is_held_off=False), pool=remaining_pool)
 
 
+def _n_too_many(
+    draft: Draft, limit: _Limit, free_nodes: Sequence[PoolNode], our_nodes: Sequence[PoolNode]
+) -> int:
+    """Return how many nodes, or parts of them, are more than a limit allows.
+
+    A part counts as its share of the GPUs of its host. ``free_nodes`` go first, in this order.
+    """
+    if limit.is_of_pilots or draft.hosts is draft.census:
+        return len(free_nodes) + len(our_nodes) - math.floor(limit.most)
+    by_name = draft.census.by_name
+    free_shares = [share_of_host(by_name[node.name]) for node in free_nodes]
+    our_shares = [share_of_host(by_name[node.name]) for node in our_nodes]
+    excess = sum(free_shares) + sum(our_shares) - limit.most
+    count = 0
+    for share in (*free_shares, *sorted(our_shares, reverse=True)):
+        if excess <= LEAST_SHARE:
+            break
+        excess -= share
+        count += 1
+    return count
+
+
 def _limits(draft: Draft) -> Iterator[_Limit]:
     """Yield the limits: those on fewer nodes first, so that they leave others room."""
     settings = draft.given.settings
@@ -81,22 +108,24 @@ def _limits(draft: Draft) -> Iterator[_Limit]:
         yield from _shares(draft)
     if settings.limits.is_of_nodes:
         yield from _by_name(draft)
-    max_nodes = settings.max_nodes
-    if max_nodes is None:
-        max_nodes = settings.max_held_nodes
-    elif settings.max_held_nodes is not None:
-        max_nodes = min(max_nodes, settings.max_held_nodes)
-    if max_nodes is not None:
-        yield _Limit(most=max_nodes, reason=_reason(settings, max_nodes))
+    bounds: list[_Limit] = []
+    if settings.max_nodes is not None:
+        bounds.append(_Limit(most=settings.max_nodes, reason=_reason(settings, settings.max_nodes)))
+    if settings.max_held_nodes is not None:
+        most = settings.max_held_nodes
+        reason = _reason(settings, most)
+        bounds.append(_Limit(most=most, reason=reason, is_of_pilots=True))
+    # The smaller one first: where all are whole nodes, the other one then binds nothing.
+    yield from sorted(bounds, key=lambda bound: bound.most)
 
 
 def _shares(draft: Draft) -> Iterator[_Limit]:
     """Yield the limits on the share of each type's idle nodes."""
     census, share = draft.census, draft.given.settings.limits.share_of_idle
-    counts = Counter[str]()
+    counts = defaultdict[str, float](float)
     for name, part in census.parts.items():
         if name in census.free or name in census.ours:
-            counts[part.gpu_type] += 1
+            counts[part.gpu_type] += share_of_host(census.by_name[name])
     names_by_type: dict[str, set[str]] = {}
     for node in draft.pool.nodes:
         names_by_type.setdefault(node.node_type, set()).add(node.name)
@@ -106,7 +135,7 @@ def _shares(draft: Draft) -> Iterator[_Limit]:
             " (max_share_of_idle)."
         )
         among = names_by_type.get(node_type, frozenset[str]())
-        yield _Limit(most=math.floor(share * count + 1e-9), reason=reason, among=among)
+        yield _Limit(most=share * count + LEAST_SHARE, reason=reason, among=among)
 
 
 def _by_name(draft: Draft) -> Iterator[_Limit]:

@@ -20,7 +20,7 @@ from typing import Final
 
 from bftrainer.decide import losses
 from bftrainer.decide.constraints.caps import of_groups
-from bftrainer.decide.division import n_gpus_of_host
+from bftrainer.decide.division import n_gpus_of_host, smallest_lending_host
 from bftrainer.decide.eligible import suited
 from bftrainer.decide.policies.base import AllocationPolicy
 from bftrainer.decide.throughput.curves import fitted
@@ -159,7 +159,12 @@ def of_pool(
         t_fwd_s=settings.t_fwd_s,
         p_jmax=p_jmax,
         objective=settings.objective,
-        caps=of_groups(given.trainers, settings.limits, Counter(kept.values())),
+        caps=of_groups(
+            given.trainers,
+            settings.limits,
+            Counter(kept.values()),
+            smallest_lending_host(given.snapshot.nodes or ()),
+        ),
     )
     joining_s = warm_up_s(memory.joining, settings.t_fwd_s, now_s)
     problem_of_suited = suited(problem, given, joining_s)

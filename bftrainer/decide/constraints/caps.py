@@ -6,7 +6,6 @@ does not know of caps is asked again with smaller bounds for trainers whose cap 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -15,18 +14,25 @@ from bftrainer.decide.constraints.chain import Ask, Constraint, stated
 from bftrainer.decide.policies.base import Decided, in_order
 from bftrainer.model.fairness import Limits, limit_of
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec
-from milp.problem import Cap, Problem, ProblemTrainer
+from milp.problem import Cap, Problem, ProblemTrainer, unit_sizes
 
 
 def of_groups(
-    records: Iterable[TrainerRecord], limits: Limits, kept: Mapping[str, int]
+    records: Iterable[TrainerRecord],
+    limits: Limits,
+    kept: Mapping[str, int],
+    host_gpus: int = 0,
 ) -> tuple[Cap, ...]:
     """Return the caps of a decision.
+
+    A unit of K GPUs counts as K/G of a node with G GPUs. Where trainers with units of several
+    sizes have a limit together, each unit counts as the largest of them.
 
     Args:
         records: all trainers.
         limits: of the site.
         kept: nodes of trainers that are not allocated; they count.
+        host_gpus: G, of the smallest host whose GPUs are lent one by one; 0: there is none.
     """
     if not limits.is_of_groups:
         return ()
@@ -35,8 +41,15 @@ def of_groups(
         for name, max_nodes, _ in limits_on(record.spec, limits):
             members.setdefault((name, max_nodes), []).append(record.trainer_id)
     caps: list[Cap] = []
+    gpus_per_unit: dict[str, int] = {}
+    if host_gpus:
+        gpus_per_unit = {record.trainer_id: record.spec.gpus_per_unit for record in records}
     for (name, max_nodes), trainer_ids in members.items():
-        n_left = max(0, max_nodes - _total(trainer_ids, kept))
+        most = max_nodes
+        if host_gpus:
+            n_gpus = max([gpus_per_unit[name] or host_gpus for name in trainer_ids])
+            most = max_nodes * host_gpus // min(n_gpus, host_gpus)
+        n_left = max(0, most - _total(trainer_ids, kept))
         caps.append(Cap(name=name, trainers=tuple(trainer_ids), most=n_left))
     return tuple(caps)
 
@@ -79,7 +92,7 @@ class WithinCaps(Constraint[Problem, Decided]):
         bounds = dict[str, int]()
         for _ in range(len(problem.caps) + 1):
             decided = ask(_offered(problem, bounds))
-            sizes = decided.allocation.sizes()
+            sizes = decided.allocation.unit_sizes(problem)
             n_min = _n_min_by_id(problem)
             order = in_order(n_min, decided.order)
             is_within = True
@@ -94,7 +107,7 @@ class WithinCaps(Constraint[Problem, Decided]):
             for trainer_id in reversed(order):
                 if trainer_id not in cap.trainers:
                     continue
-                if _total(cap.trainers, Counter(assignment.values())) > cap.most:
+                if _total(cap.trainers, unit_sizes(problem, assignment)) > cap.most:
                     _drop(trainer_id, assignment)
         return stated(problem, decided, assignment)
 

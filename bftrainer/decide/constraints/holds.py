@@ -13,6 +13,7 @@ from bftrainer.decide import turns
 from bftrainer.decide.constraints.caps import of_groups
 from bftrainer.decide.constraints.chain import Constraint
 from bftrainer.decide.constraints.offer import AskOffer, Offer, Settlement
+from bftrainer.decide.division import smallest_lending_host
 from bftrainer.model.assignments import nodes_by_trainer
 
 
@@ -87,7 +88,9 @@ class Turns(Constraint[Offer, Settlement]):
 def _over_a_limit(offer: Offer, held_nodes: Mapping[str, tuple[str, ...]]) -> set[str]:
     """Return the trainers whose user or account has more nodes than its limit allows."""
     over_a_limit: set[str] = set()
-    for cap in of_groups(offer.given.trainers, offer.given.settings.limits, {}):
+    given = offer.given
+    host_gpus = smallest_lending_host(given.snapshot.nodes or ())
+    for cap in of_groups(given.trainers, given.settings.limits, {}, host_gpus):
         n_held = 0
         for trainer_id in cap.trainers:
             n_held += len(held_nodes.get(trainer_id, ()))

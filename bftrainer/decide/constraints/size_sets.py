@@ -38,7 +38,7 @@ class InSizes(Constraint[Problem, Decided]):
             return ask(problem)
         for _ in range(ROUNDS):
             decided = ask(_without_sets(problem, bounds))
-            sizes = decided.allocation.sizes()
+            sizes = decided.allocation.unit_sizes(problem)
             lower: dict[str, int] = {}
             for trainer_id in bounds:
                 size = sizes.get(trainer_id, 0)

@@ -105,7 +105,7 @@ def _worth(allocation: Allocation, problem: Problem, owners: Owners, cost_s: flo
     """Return the worth of an allocation less the price of its swaps."""
     assignment = allocation.assignment
     swaps = Counter([assignment[node] for node in owners.swaps(assignment)])
-    in_pool, sizes = {node.name for node in problem.nodes}, allocation.sizes()
+    in_pool, sizes = {node.name for node in problem.nodes}, allocation.unit_sizes(problem)
     prices = []
     for trainer in problem.trainers:
         if late := swaps[trainer.trainer_id]:

@@ -47,7 +47,7 @@ def explore(
     """
     if budget <= 0.0 or best.objective <= 0.0 or problem.objective is Objective.UTILITY:
         return best
-    sizes, before = best.sizes(), _present(problem)
+    sizes, before = best.unit_sizes(problem), _present(problem)
     movers: dict[str, ErrorAt] = {}
     stayers: list[str] = []
     for trainer in problem.trainers:
@@ -64,7 +64,7 @@ def explore(
     if offered is problem:
         return best
     alternative = allocate(offered)
-    other_sizes = alternative.sizes()
+    other_sizes = alternative.unit_sizes(problem)
     is_better = _taught(other_sizes, movers) > taught
     for trainer_id in stayers:
         is_better = is_better and other_sizes.get(trainer_id, 0) == sizes.get(trainer_id, 0)
