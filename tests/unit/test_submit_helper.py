@@ -135,6 +135,38 @@ def test_what_is_not_a_pilot_to_forget_is_refused(changed: dict[str, Any]) -> No
         helper.parse(json.dumps({**FORGET, **changed}).encode())
 
 
+PART = ("--ntasks=1", "--cpus-per-task=8", "--mem=900M", "--gres=gpu:1g.10gb:2")
+_WHOLE = ("--exclusive", "--mem=0", "--gres=gpu:2")
+
+
+def _of_a_part(*size: str) -> bytes:
+    others = [option for option in OPTIONS if option not in _WHOLE]
+    return json.dumps({**SUBMIT, "options": [*others, *size]}).encode()
+
+
+def test_pilots_may_have_parts_of_nodes() -> None:
+    assert set(PART) <= set(helper.parse(_of_a_part(*PART)).options)
+    helper.parse(_of_a_part(*(word for word in PART if not word.startswith("--mem"))))
+    helper.parse(_of_a_part(*PART, "--gres-flags=disable-binding"))
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        (),
+        PART[:3],
+        PART[3:],
+        ("--exclusive", *PART),
+        ("--ntasks=2", *PART[1:]),
+        (*PART[:3], "--gres=gpu:a,gpu:2"),
+        (*PART, "--gres-flags=enforce-binding"),
+    ],
+)
+def test_what_is_neither_a_node_nor_gpus_with_their_cpus_is_refused(size: tuple[str, ...]) -> None:
+    with pytest.raises(helper.NotAllowed):
+        helper.parse(_of_a_part(*size))
+
+
 @pytest.mark.parametrize("raw", [b"", b"[]", b"null", b"[" * 100_000, b'{"do": []}', b"\xff", b"7"])
 def test_no_json_object_is_no_request(raw: bytes) -> None:
     with pytest.raises(helper.NotAllowed, match="malformed"):
