@@ -1,7 +1,7 @@
 """Nodes shared with other daemons: who asks, who steps back, and whose nodes are the reserve. Pure.
 
 Daemons that borrow the same nodes see each other's pilots in the queue, and nothing else of each
-other. docs/adr/0047-two-borrowers.md states the rule. ``step_back`` is a stage of ``decision``,
+other. docs/adr/0047-two-borrowers.md states the rule. ``step_back`` is called by ``claims``,
 ``observe`` an estimator (``observation``). Without pilots of other daemons nothing here has an
 effect.
 """
@@ -86,11 +86,6 @@ def waited_for(census: NodeCensus, pilots: Iterable[PilotView]) -> frozenset[str
     for job in others(census, pilots).pending.values():
         names.update(job.required_nodes)
     return frozenset(name for name in names if _is_whole(census, name))
-
-
-def is_waited_for(name: str, nodes: frozenset[str]) -> bool:
-    """Return whether a node or part belongs to the nodes of ``waited_for``."""
-    return bool(nodes) and node_of(name) in nodes
 
 
 # ---- who steps back ------------------------------------------------------------------------

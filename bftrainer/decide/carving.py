@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from bftrainer.decide.division import n_gpus_of_host
 from bftrainer.decide.draft import Draft
 from bftrainer.model.census import census_of
 from bftrainer.model.cluster import PART_MARK, Node, NodeState, node_of
 from bftrainer.model.decision import PoolNode
+from bftrainer.model.parts import n_gpus_of_host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,7 +47,10 @@ def claim_nodes(draft: Draft) -> Draft:
     given_away = list(_swapped(draft))
     releases = [*given_away, *_unwanted(draft, unused), *_due(draft)]
     memory = replace(draft.memory, assignment=draft.assignment, unused_since=unused)
-    draft = replace(draft, claims=borrowers.in_turn(tuple(_claims(draft)), draft))
+    requests = tuple(_claims(draft))
+    if draft.census.has_other_daemons:
+        requests = borrowers.in_turn(requests, draft)
+    draft = replace(draft, claims=requests)
     if given_away or memory.swaps:
         begun = {release.node: draft.swaps[release.node] for release in given_away}
         memory = replace(memory, swaps=swaps.noted(memory, draft.pool, begun, given.now_s))
@@ -156,7 +159,12 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
 
 
 def release_overdue(draft: Draft) -> Draft:
-    """Release overdue pilots; if an agent was overdue, double the time limit for agents."""
+    """Release overdue pilots; if an agent was overdue, double the time limit for agents.
+
+    Before them go the pilots that stand back behind those of other daemons.
+    """
+    if draft.census.has_other_daemons:
+        draft = borrowers.step_back(draft)
     late = list(_late(draft.given, draft.memory))
     if not late:
         return draft

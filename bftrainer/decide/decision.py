@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from bftrainer.decide import allocation, borrowers, claims, eligible, end_cost, giveback, limits
+from bftrainer.decide import allocation, claims, eligible, end_cost, giveback, limits
 from bftrainer.decide.division import divided
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.observation import observe
@@ -22,8 +22,7 @@ from bftrainer.model.decision import DecisionInput, Plan
 NO_ANSWER = "The batch system did not answer; nothing is taken or released until it does."
 STAGES: tuple[Callable[[Draft], Draft], ...] = (
     giveback.stage,  # what ordinary jobs could use
-    borrowers.step_back,  # pilots that stand back behind those of other daemons
-    claims.release_overdue,  # overdue pilots and agents
+    claims.release_overdue,  # pilots behind those of other daemons, overdue pilots and agents
     limits.keep_reserve,  # the reserve
     limits.limit_nodes,  # the node limit while the daemon backs off
     allocation.stage,  # assigns the rest to trainers

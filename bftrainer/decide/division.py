@@ -311,34 +311,3 @@ def _of_part(job: Job, name: str) -> Job:
         _NAMED.clear()
     _NAMED[job.job_id] = job, name, renamed
     return renamed
-
-
-def host_of(part: Node) -> Node:
-    """Return the host of a part as a node, with all GPUs that it has."""
-    types: list[str] = []
-    n_gpus = 0
-    for lent in part.lends:
-        types.append(f"{type_name(lent)}:{lent.n_gpus}")
-        n_gpus += lent.n_gpus
-    return replace(part, name=node_of(part.name), gpus=n_gpus, node_type=",".join(types))
-
-
-def n_gpus_of_host(part: Node) -> int:
-    """Return how many GPUs the host of a part has."""
-    n_gpus = 0
-    for lent in part.lends:
-        n_gpus += lent.n_gpus
-    return n_gpus
-
-
-@once_per_look
-def smallest_lending_host(nodes: tuple[Node, ...]) -> int:
-    """Return the GPUs of the smallest host whose GPUs are lent one by one; 0: there is none."""
-    return min([n_gpus_of_host(node) for node in nodes if node.lends], default=0)
-
-
-def share_of_host(part: Node) -> float:
-    """Return for how much of a node a part counts: its GPUs of those of its host."""
-    if PART_MARK not in part.name or not part.lends:
-        return 1.0
-    return part.gpus / n_gpus_of_host(part)

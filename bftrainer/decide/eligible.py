@@ -20,13 +20,12 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
-from bftrainer.decide.division import host_of, n_gpus_of_host
 from bftrainer.model.assignments import nodes_by_trainer
 from bftrainer.model.census import census_of
 from bftrainer.model.cluster import PART_MARK, Node
 from bftrainer.model.decision import DecisionInput
 from bftrainer.model.node_request import NOTHING, NodeRequest, asked
-from bftrainer.model.parts import NodePart
+from bftrainer.model.parts import NodePart, host_of, n_gpus_of_host
 from milp.problem import Problem, ProblemNode, ProblemTrainer
 
 HOLD_S: Final = 120.0  # an unused one keeps its pilot, so that it is back soon after a short cut

@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TypeAlias
 
-from bftrainer.decide.division import share_of_host
 from bftrainer.model.census import census_of
 from bftrainer.model.cluster import PART_MARK
 from bftrainer.model.decision import DecisionInput, Memory
 from bftrainer.model.fairness import Usage, Used, Wait
+from bftrainer.model.parts import share_of_host
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec
 from milp.portable import LN2, exp2
 from milp.problem import ProblemTrainer

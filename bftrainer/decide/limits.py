@@ -16,13 +16,13 @@ from typing import Final
 
 from bftrainer.decide import giveback_parts
 from bftrainer.decide.borrowers import reserve_taken
-from bftrainer.decide.division import share_of_host
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.end_cost import leave_to_jobs
 from bftrainer.decide.pool import build_pool, gap_end, wake_at_s
 from bftrainer.decide.victims import cheapest
 from bftrainer.model.decision import PilotView, PoolNode, Release, Settings
 from bftrainer.model.fairness import limit_of
+from bftrainer.model.parts import share_of_host
 from bftrainer.model.queue import earliest
 
 LEAST_SHARE: Final = 1e-9  # of a node; less is rounding
@@ -121,21 +121,25 @@ def _limits(draft: Draft) -> Iterator[_Limit]:
 
 def _shares(draft: Draft) -> Iterator[_Limit]:
     """Yield the limits on the share of each type's idle nodes."""
-    census, share = draft.census, draft.given.settings.limits.share_of_idle
+    census, most_share = draft.census, draft.given.settings.limits.share_of_idle
+    has_parts = draft.hosts is not census
     counts = defaultdict[str, float](float)
     for name, part in census.parts.items():
         if name in census.free or name in census.ours:
-            counts[part.gpu_type] += share_of_host(census.by_name[name])
+            share = 1.0
+            if has_parts:
+                share = share_of_host(census.by_name[name])
+            counts[part.gpu_type] += share
     names_by_type: dict[str, set[str]] = {}
     for node in draft.pool.nodes:
         names_by_type.setdefault(node.node_type, set()).add(node.name)
     for node_type, count in sorted(counts.items()):
         reason = (
-            f"The policy lends {share:.0%} of the idle nodes of type {node_type} at most"
+            f"The policy lends {most_share:.0%} of the idle nodes of type {node_type} at most"
             " (max_share_of_idle)."
         )
         among = names_by_type.get(node_type, frozenset[str]())
-        yield _Limit(most=share * count + LEAST_SHARE, reason=reason, among=among)
+        yield _Limit(most=most_share * count + LEAST_SHARE, reason=reason, among=among)
 
 
 def _by_name(draft: Draft) -> Iterator[_Limit]:
@@ -192,7 +196,8 @@ def _releases(draft: Draft) -> Iterator[Release]:
     size = settings.reserve_nodes_per_type + settings.reserve_extra_nodes
     node_by_name = draft.census.by_name
     reserved = Counter([node_by_name[name].node_type for name in draft.pool.reserve])
-    reserved += reserve_taken(memory, draft.census)
+    if memory.reserve_taken:
+        reserved += reserve_taken(memory, draft.census)
     our_nodes: dict[str, list[PoolNode]] = {}  # by type
     for node in draft.pool.nodes:
         of_type = our_nodes.setdefault(node.node_type, [])

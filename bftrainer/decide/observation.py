@@ -35,7 +35,9 @@ from bftrainer.model.decision import DecisionInput, Event, Memory, Situation
 def observe(given: DecisionInput, census: NodeCensus) -> Memory:
     """Update the memory with the input; each estimator keeps what no single snapshot shows."""
     # Reserve that other daemons took, by what was idle before
-    memory = borrowers.observe(given.memory, given, census)
+    memory = given.memory
+    if census.has_other_daemons or memory.reserve_taken:
+        memory = borrowers.observe(memory, given, census)
     if given.is_new_snapshot:
         n_confirming = given.settings.idle_confirmations
         memory = replace(memory, idle_seen=observe_idle(memory.idle_seen, census, n_confirming))

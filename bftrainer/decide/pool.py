@@ -137,7 +137,10 @@ def build_pool(
             usable.append(lent)
             if pilot is None:
                 candidates.append(lent)
-    reserve = in_reserve(candidates, settings, now_s, borrowers.reserve_taken(memory, census))
+    taken: Mapping[str, int] = NONE_TAKEN
+    if memory.reserve_taken:
+        taken = borrowers.reserve_taken(memory, census)
+    reserve = in_reserve(candidates, settings, now_s, taken)
     pool = Pool(nodes=tuple(usable), not_used=not_used, due=due, starts_s=now_s + waits_s)
     return replace(pool.without(dict.fromkeys(reserve, KEPT_FREE)), reserve=reserve)
 
@@ -219,7 +222,9 @@ class _Sorter:
         starts_s: float,
         pilots: Sequence[PilotView],
     ) -> None:
-        self._waited_for = borrowers.waited_for(census, pilots)
+        self._waited_for: AbstractSet[str] = frozenset()
+        if census.has_other_daemons:
+            self._waited_for = borrowers.waited_for(census, pilots)
         self._memory, self._settings, self._taken = memory, settings, census.taken
         seen = census.snapshot
         self._now_s, self._starts_s, self._held_off = now_s, starts_s, memory.held_off
@@ -254,7 +259,7 @@ class _Sorter:
             return why
         if node.name in self._held_off:
             return "It is left to the queue until a whole scheduler cycle has passed."
-        if borrowers.is_waited_for(node.name, self._waited_for):
+        if self._waited_for and node_of(node.name) in self._waited_for:
             return borrowers.WAITED_FOR
         until_s = self.until_s(end)
         if end is not None and until_s is not None:

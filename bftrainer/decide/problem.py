@@ -20,7 +20,6 @@ from typing import Final
 
 from bftrainer.decide import losses
 from bftrainer.decide.constraints.caps import of_groups
-from bftrainer.decide.division import n_gpus_of_host, smallest_lending_host
 from bftrainer.decide.eligible import suited
 from bftrainer.decide.policies.base import AllocationPolicy
 from bftrainer.decide.throughput.curves import fitted
@@ -29,6 +28,7 @@ from bftrainer.model.assignments import nodes_by_trainer
 from bftrainer.model.census import census_of
 from bftrainer.model.cluster import PART_MARK, node_of
 from bftrainer.model.decision import DecisionInput, Memory, Pool, PoolNode, Settings
+from bftrainer.model.parts import n_gpus_of_host, smallest_lending_host
 from bftrainer.model.trainer import MeasuredCosts, TrainerRecord, TrainerSpec
 from milp.problem import Problem, ProblemNode, ProblemTrainer
 from milp.worth import rate

@@ -78,6 +78,7 @@ class NodeCensus:
     pilot_of: Mapping[str, str]  # pilots that have nodes, ours and those of other daemons
     pending_jobs: Sequence[Job]  # ordinary ones that have not started, in snapshot order
     has_startable_jobs: bool  # one of them might start if it had nodes
+    shown_pilots: AbstractSet[str]  # of all daemons, pending or not
 
     # By what they are to us; empty unless pilots were counted.
     ours: Mapping[str, PilotView] = field(default_factory=dict)  # with a pilot that stays
@@ -89,6 +90,7 @@ class NodeCensus:
     # With a pilot of another daemon, which gives them back for the same jobs. They come after ours,
     # so that two daemons do not wait for each other.
     of_others: AbstractSet[str] = frozenset()
+    has_other_daemons: bool = False  # their pilots are in the queue
 
 
 def census_of(snapshot: Snapshot, pilots: Iterable[PilotView] = ()) -> NodeCensus:
@@ -114,6 +116,7 @@ def census_of(snapshot: Snapshot, pilots: Iterable[PilotView] = ()) -> NodeCensu
         leaving=leaving,
         in_the_way=_in_the_way(census, ours),
         of_others=_of_others(census, pilot_ids) - piloted_nodes,
+        has_other_daemons=not census.shown_pilots <= pilot_ids,
     )
 
 
@@ -130,7 +133,10 @@ def _shown(snapshot: Snapshot) -> NodeCensus:
     occupied = set[str]()
     pilot_of: dict[str, str] = {}
     pending_jobs: list[Job] = []
+    shown_pilots = set[str]()
     for job in snapshot.jobs or ():
+        if job.pilot_id is not None:
+            shown_pilots.add(job.pilot_id)
         if job.state is pending:
             if job.pilot_id is None:
                 pending_jobs.append(job)
@@ -151,6 +157,7 @@ def _shown(snapshot: Snapshot) -> NodeCensus:
         unoccupied=by_name.keys() - lost - taken,
         pilot_of=pilot_of,
         pending_jobs=pending_jobs,
+        shown_pilots=shown_pilots,
         has_startable_jobs=any(not why_it_waits(job, snapshot.taken_at_s) for job in pending_jobs),
     )
 

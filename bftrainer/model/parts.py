@@ -6,10 +6,11 @@ A part is GPUs of one type of a node, with their cores and memory; a whole node 
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from bftrainer.model.cluster import LentGpus, Node, NodeLeft, Snapshot
+from bftrainer.model.cluster import PART_MARK, LentGpus, Node, NodeLeft, Snapshot, node_of
 
 NOT_SHARED = "Ordinary jobs do not share it, so it is lent as a whole (lend: auto)."
 
@@ -97,3 +98,33 @@ def _whole_only(node: Node, lend: Lend) -> Node:
     if lend is Lend.AUTO:
         return replace(node, lends=(), why_whole=NOT_SHARED)
     return replace(node, lends=(), is_shared=False, why_whole="")
+
+
+def host_of(part: Node) -> Node:
+    """Return the host of a part as a node, with all GPUs that it has."""
+    types: list[str] = []
+    n_gpus = 0
+    for lent in part.lends:
+        types.append(f"{type_name(lent)}:{lent.n_gpus}")
+        n_gpus += lent.n_gpus
+    return replace(part, name=node_of(part.name), gpus=n_gpus, node_type=",".join(types))
+
+
+def n_gpus_of_host(part: Node) -> int:
+    """Return how many GPUs the host of a part has."""
+    n_gpus = 0
+    for lent in part.lends:
+        n_gpus += lent.n_gpus
+    return n_gpus
+
+
+def smallest_lending_host(nodes: Iterable[Node]) -> int:
+    """Return the GPUs of the smallest host whose GPUs are lent one by one; 0: there is none."""
+    return min([n_gpus_of_host(node) for node in nodes if node.lends], default=0)
+
+
+def share_of_host(part: Node) -> float:
+    """Return for how much of a node a part counts: its GPUs of those of its host."""
+    if PART_MARK not in part.name or not part.lends:
+        return 1.0
+    return part.gpus / n_gpus_of_host(part)

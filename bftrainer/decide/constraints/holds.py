@@ -13,8 +13,8 @@ from bftrainer.decide import turns
 from bftrainer.decide.constraints.caps import of_groups
 from bftrainer.decide.constraints.chain import Constraint
 from bftrainer.decide.constraints.offer import AskOffer, Offer, Settlement
-from bftrainer.decide.division import smallest_lending_host
 from bftrainer.model.assignments import nodes_by_trainer
+from bftrainer.model.parts import smallest_lending_host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

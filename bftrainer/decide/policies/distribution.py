@@ -43,7 +43,7 @@ class Handing:
         self._seen = problem
         if admits:
             self._seen = replace(problem, p_jmax=len(problem.trainers))
-        self.pool = view_pool(self._seen)
+        self.pool = view_pool(self._seen, is_apart=True)
         self.trainers = self.pool.trainers
         self.counts = self.pool.counts()
         self.free = list(self.counts)

@@ -58,7 +58,7 @@ def _allocate(problem: Problem, context: Context, /) -> Decided:
     # One that is no part of this problem, because its nodes are fixed for now, keeps its place.
     before = [trainer_id for trainer_id in state["entered"] if trainer_id in context.trainers]
     line = _line(problem, before)
-    pool = view_pool(replace(_ordered(problem, line), p_jmax=len(line)))
+    pool = view_pool(replace(_ordered(problem, line), p_jmax=len(line)), is_apart=True)
     is_round = _is_due(state["round_s"], options.period_s, context.now_s) or _stops(pool)
     entered = _enter(pool, len(line), problem.p_jmax, shrinks=is_round)
     entering = tuple([line[entry.j] for entry in entered])
