@@ -12,12 +12,12 @@ import pytest
 from bftrainer.batch.batch_system import BatchSystem, PilotRequest
 from bftrainer.batch.local.adapter import create
 from bftrainer.batch.local.client import LocalServer, start_server
-from bftrainer.model.cluster import Node, NodeState, Presence
+from bftrainer.model.cluster import Node, NodeState, Presence, node_of
 from bftrainer.model.errors import BatchSystemError, BftError
 from bftrainer.model.parts import NodePart
 from tests.conformance.runtime import POLICY
-from tests.integration.daemon_scripts import SLOW, trainer_spec
-from tests.support.site import Site
+from tests.integration.daemon_scripts import SCALES, SCALING, SLOW, trainer_spec
+from tests.support.site import WARM, Site
 from tests.support.waiting import wait_for
 
 SHOWS = "import os, time; print(os.environ['CUDA_VISIBLE_DEVICES'], flush=True); time.sleep(600)"
@@ -102,3 +102,30 @@ def test_a_daemon_that_lends_whole_nodes_refuses_gpus(tmp_path: Path) -> None:
             site.client.submit(replace(spec, gpus_per_unit=1))
         assert caught.value.code == "BFT-1036"
         assert site.client.submit(spec).record.spec.gpus_per_unit == 0
+
+
+@pytest.mark.long
+def test_a_trainer_of_gpus_has_parts_of_a_node_and_gives_back_what_a_job_lacks(
+    tmp_path: Path,
+) -> None:
+    """Three workers on one host; a job for the whole node gets it, and training goes on after."""
+    spec = replace(
+        trainer_spec(tmp_path / "trainer", SCALES), gpus_per_unit=1, n_max=3, curve=SCALING
+    )
+    policy = f"{POLICY}lend: auto\n"
+    options = ("--lend-gpus", "--gpus", "4", *WARM)
+    with Site.open(tmp_path / "site", n_nodes=1, policy=policy, options=options) as site:
+        trainer_id = site.client.submit(spec).record.trainer_id
+        site.trains_at(trainer_id, 3)
+        (node,) = site.client.nodes()
+        assert len(node.parts) == 3
+        assert {part.trainer_id for part in node.parts} == {trainer_id}
+        assert {node_of(name) for name in site.view(trainer_id).observed_nodes} == {"n1"}
+        step = site.view(trainer_id).record.progress.step
+        job = site.server.client.submit(n_nodes=1, limit_s=60, duration_s=1.0, user="alice")
+        wait_for(
+            lambda: any(past["job_id"] == job for past in site.server.client.history()),
+            what="the job has had the node",
+        )
+        site.trains_at(trainer_id, 3)
+        assert site.view(trainer_id).record.progress.step >= step

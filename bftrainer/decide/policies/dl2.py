@@ -297,7 +297,7 @@ class Filling:
         everybody = range(len(self.handing.trainers))
         decided = self.handing.answer(name, self._terms(choose), everybody)
         model = getattr(context.options, "model", "") or SHIPPED
-        sizes = dict(decided.allocation.sizes())
+        sizes = decided.allocation.unit_sizes(self.handing.problem)
         waits = len(sizes) < len(self.handing.trainers)
         state = {"model": short_hash(model), "until_s": until_s, "sizes": sizes}
         return replace(decided, state=state, wake_at_s=until_s if waits else None)

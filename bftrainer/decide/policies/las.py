@@ -79,7 +79,7 @@ def _tiresias(problem: Problem, context: Context, /) -> Decided:
         return Term("queue", 1 + (trainer_id in rank)), attained(attained_node_s[trainer_id])
 
     decided = serve(handing, order, TIRESIAS.name, why)
-    sizes = decided.allocation.sizes()
+    sizes = decided.allocation.unit_sizes(handing.problem)
     ends_s = [
         (threshold_node_s - attained_node_s[trainer_id]) / size
         for trainer_id, size in sizes.items()
