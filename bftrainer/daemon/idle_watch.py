@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from bftrainer.decide.division import divided
 from bftrainer.decide.end_cost import end_cost_s
 from bftrainer.decide.short_gaps import HOUR_S, Gap, lent_s, pairs_to_try
 from bftrainer.model.census import census_of
@@ -52,6 +53,7 @@ class IdleWatch:
 
     def saw(self, given: DecisionInput, plan: Plan) -> None:
         """Add what a decision saw."""
+        given = divided(given)  # where GPUs are lent one by one, each part counts as a node
         settings, now_s = given.settings, given.now_s
         if (in_force := (settings.min_gap_s, settings.gap_margin_s)) != self._in_force:
             self._begin_anew(in_force)

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from bftrainer.decide.policies.base import AllocationPolicy, Decided
 from bftrainer.decide.queue.models import QueueModel
 from bftrainer.decide.victims import Pick
 from bftrainer.model.census import NodeCensus
+from bftrainer.model.cluster import PART_MARK
 from bftrainer.model.decision import Claim, DecisionInput, Memory, Pool, Release
 from bftrainer.model.node_sets import NodeSet
 from bftrainer.model.queue import GapEnd
+
+MANY: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +53,24 @@ class Draft:
                 continue
             releases.append(release)
             if is_held_off:
-                held_off[release.node] = self.given.now_s
+                names = (release.node, *self._further_names(release.node, held_off))
+                held_off.update(dict.fromkeys(names, self.given.now_s))
         if len(releases) == len(self.releases):
             return self
         memory = self.memory
         if is_held_off:
             memory = replace(memory, held_off=held_off)
         return replace(self, memory=memory, releases=tuple(releases))
+
+    def _further_names(self, name: str, in_use: Iterable[str]) -> list[str]:
+        """Return names for the second and further GPUs of a part: a name stands for one GPU."""
+        part = self.census.parts.get(name)
+        if part is None or part.name == part.node or part.gpus < MANY:
+            return []
+        numbers = [0]
+        for other in (*self.census.by_name, *in_use):
+            host, _, number = other.partition(PART_MARK)
+            if host == part.node and number:
+                numbers.append(int(number))
+        first = max(numbers) + 1
+        return [f"{part.node}{PART_MARK}{first + k}" for k in range(part.gpus - 1)]

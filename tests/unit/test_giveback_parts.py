@@ -233,6 +233,18 @@ def test_a_unit_that_its_pilot_holds_stays_as_it_is() -> None:
     assert len(plan.claims) in {1, 2}  # the other two GPUs: one unit of t1, or two of t2
 
 
+def test_all_gpus_of_a_unit_that_was_given_back_are_held_off() -> None:
+    fold = Fold(settings=SETTINGS, memory=Memory(assignment={"n1/0": "t1"}))
+    unit = replace(part_pilot("n1/0"), part=part("n1/0", gpus=4))
+    trainers = [gpu_trainer("t1", per_unit=4), gpu_trainer("t2")]
+    seen = snapshot([gpu_host("n1", ours=4)], [*_ours("n1/0"), gpu_job("7", 2)])
+    (release,) = fold.decide(seen, [unit], trainers, training={"n1/0": "t1"}).releases
+    assert release.node == "n1/0"
+    freed = snapshot([gpu_host("n1")], [gpu_job("7", 2)], at_s=T0 + 1)
+    plan = fold.decide(freed, (), trainers, at_s=T0 + 1)
+    assert not plan.claims
+
+
 def test_who_asks_for_nodes_gets_hosts_that_nobody_uses() -> None:
     fold = Fold(settings=SETTINGS)
     seen = snapshot([gpu_host("n1", ordinary=1), gpu_host("n2")], [ordinary("1", "n1", 1)])
