@@ -47,17 +47,22 @@ def problem_node(
     return ProblemNode(name=name, gpus=gpus, has_pilot=has_pilot, expected_remaining_s=remaining_s)
 
 
-def _of_part(part: ProblemNode, host_width: int) -> ProblemNode:
-    """Return a part as one: of its host, and as wide as it has GPUs.
+@lru_cache(maxsize=1 << 15)  # likewise
+def part_node(
+    name: str, gpus: int, remaining_s: float | None, host_width: int, *, has_pilot: bool
+) -> ProblemNode:
+    """Return a part of a host for the allocation problem.
 
     A unit that was made of free GPUs (``carving``) counts as one that a pilot has: it is one whole.
     """
-    return replace(
-        part,
-        host=node_of(part.name),
-        width=part.gpus,
+    return ProblemNode(
+        name=name,
+        gpus=gpus,
+        has_pilot=has_pilot or gpus > 1,
+        expected_remaining_s=remaining_s,
+        host=node_of(name),
+        width=gpus,
         host_width=host_width,
-        has_pilot=part.has_pilot or part.gpus > 1,
     )
 
 
@@ -212,19 +217,25 @@ def _pool_nodes(
     for node in pool.nodes:
         if node.name not in names:
             continue
-        stated = _pool_node(node, given.now_s)
+        host_width = 0
         if PART_MARK in node.name:
-            stated = _of_part(stated, n_gpus_of_host(by_name[node.name]))
-        nodes.append(stated)
+            host_width = n_gpus_of_host(by_name[node.name])
+        nodes.append(_pool_node(node, given.now_s, host_width))
     return tuple(nodes)
 
 
-def _pool_node(node: PoolNode, now_s: float) -> ProblemNode:
+def _pool_node(node: PoolNode, now_s: float, host_width: int) -> ProblemNode:
+    """Return a node of the pool; ``host_width``: GPUs of the host of a part, 0 of a whole node."""
     has_pilot = bool(node.pilot_id)
     if node.usable_until_s is None:
+        if host_width:
+            return part_node(node.name, node.gpus, None, host_width, has_pilot=has_pilot)
         return problem_node(node.name, node.gpus, has_pilot=has_pilot)
-    remaining_s = max(0.0, node.usable_until_s - now_s)  # another in every decision
-    return problem_node.__wrapped__(node.name, node.gpus, remaining_s, has_pilot=has_pilot)
+    left_s = max(0.0, node.usable_until_s - now_s)  # another in every decision
+    if host_width:
+        make = part_node.__wrapped__
+        return make(node.name, node.gpus, left_s, host_width, has_pilot=has_pilot)
+    return problem_node.__wrapped__(node.name, node.gpus, left_s, has_pilot=has_pilot)
 
 
 def _trainers(
