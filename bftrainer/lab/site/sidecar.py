@@ -125,6 +125,7 @@ class Core:
         self._memory = Memory()
         self.snapshot: Any = None
         self.not_used: Mapping[str, str] = {}  # of the last decision
+        self.given_back: set[str] = set()  # pilots that were released for a job
         self.cpu_s, self.n_decisions = 0.0, 0
         self.cycle: tuple[float, float] | None = None  # the last whole one, as sdiag tells
         self._looks = Looks(machine, shows_gpus=lend is not Lend.NODES)
@@ -208,6 +209,7 @@ class Core:
         self.cpu_s += time.process_time() - began_s
         self.n_decisions += 1
         self._memory, self.not_used = plan.memory, plan.not_used
+        self.given_back.update(r.pilot_id for r in plan.releases if r.for_job)
         self._follow(plan)
         orders: list[PilotOrder] = []
         for claim in plan.claims:
