@@ -211,6 +211,7 @@ class Looks:
             cpus_per_node=spec.share.cpus,
             memory_mb=spec.share.memory_mb,
             gpus_per_node=spec.share.gpus,
+            gpu_type=spec.share.gpu_type,
             can_share=not self._machine.is_whole(spec),
         )
 

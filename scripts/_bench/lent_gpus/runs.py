@@ -35,6 +35,7 @@ from bftrainer.model.parts import Lend
 BLOCK_S = 1200.0
 MOVED_S = 0.2  # submissions of the null pair, earlier or later by up to as much
 WORKER_START_S = 5.0
+NOBODY_LEFT = HandOvers(given_back=0, preempted=0, in_vain=0)
 TAKEN_S = 10.0  # longer than a cycle: by then a job for which a GPU was given back has started
 
 
@@ -65,7 +66,7 @@ class LentOutcome:
     split: IdleSplit
     held_gpu_s: float = 0.0  # by pilots whose agent is connected
     blocks: tuple[BlockWait, ...] = ()
-    left: HandOvers = HandOvers(given_back=0, preempted=0, in_vain=0)
+    left: HandOvers = NOBODY_LEFT
     n_not_needed: int = 0  # pilots released for no job: for the reserve, for a plan
     n_pilots: int = 0  # requested
     n_decisions: int = 0
@@ -202,9 +203,7 @@ def _outcome(
         n_jobs=len(counted),
         n_starts=sum(j.start_s is not None and j.start_s >= begin_s for j in machine.jobs),
         n_lost=sum(lost.was_preempting for lost in backfill.lost if lost.cycle_s >= begin_s),
-        split=split_of(
-            machine.jobs, demand.n_nodes, demand.gpus_per_node, (begin_s, demand.end_s)
-        ),
+        split=split_of(machine.jobs, demand.n_nodes, demand.gpus_per_node, (begin_s, demand.end_s)),
         cpu_s=time.process_time() - began_s,
     )
     if sidecar is None:
