@@ -19,11 +19,12 @@ A host is shown as a whole where a pilot has all of it, and where it has no part
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final
 
 from bftrainer.model.census import FREE_STATES, LOST_STATES, once_per_look
-from bftrainer.model.cluster import PART_MARK, Job, JobState, Node, NodeState, node_of
+from bftrainer.model.cluster import PART_MARK, Job, JobState, Node, NodeState, Snapshot, node_of
 from bftrainer.model.decision import Cooling, DecisionInput, Memory
 from bftrainer.model.parts import NodePart, type_name
 
@@ -49,8 +50,28 @@ class HostParts:
     taken: tuple[str, ...] = ()  # of ``nodes``, those that ordinary jobs have
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Occupation:
+    """What a division depends on besides the snapshot."""
+
+    held: Mapping[str, Sequence[HeldPart]]  # by host
+    remembered: Mapping[str, tuple[str, ...]]  # names of parts, by host
+    whole_hosts: AbstractSet[str]
+    part_of: Mapping[str, str]  # by pilot
+
+
+@dataclass(slots=True)
+class _LastDivision:
+    """The last division: between two looks most decisions have the same one."""
+
+    snapshot: Snapshot | None = None
+    occupation: _Occupation | None = None
+    divided: Snapshot | None = None
+
+
+_LAST = _LastDivision()
 # By host the last division and what it was made of: most hosts do not change between decisions.
-_DIVIDED: dict[str, tuple[Node, Sequence[HeldPart], tuple[str, ...], HostParts]] = {}
+_DIVIDED: dict[str, tuple[Node, tuple[HeldPart, ...], tuple[str, ...], HostParts]] = {}
 
 
 @once_per_look
@@ -66,29 +87,37 @@ def divided(given: DecisionInput) -> DecisionInput:
     has_parts = any(pilot.part is not None for pilot in given.pilots)
     if not (has_parts or _lend_parts(snapshot.nodes)):
         return given
-    held = _held_parts(given)
-    whole_hosts = {pilot.node for pilot in given.pilots if pilot.part is None}
-    remembered = _remembered(given.memory)
+    occupation = _Occupation(
+        held=_held_parts(given),
+        remembered=_remembered(given.memory),
+        whole_hosts={pilot.node for pilot in given.pilots if pilot.part is None},
+        part_of={pilot.pilot_id: pilot.node for pilot in given.pilots if pilot.part is not None},
+    )
+    # The same object as before where nothing has changed: what is worked out by it is kept.
+    if _LAST.divided is None or _LAST.snapshot is not snapshot or _LAST.occupation != occupation:
+        _LAST.divided = _divided(snapshot, occupation)
+        _LAST.snapshot, _LAST.occupation = snapshot, occupation
+    parted = _LAST.divided
+    return replace(given, snapshot=parted, cooling=_cooling(given.cooling, parted.nodes or ()))
+
+
+def _divided(snapshot: Snapshot, occupation: _Occupation) -> Snapshot:
+    """Return the snapshot with the parts of hosts in place of these."""
     nodes: list[Node] = []
     taken_of: dict[str, tuple[str, ...]] = {}
-    for node in snapshot.nodes:
-        is_parted = node.lends or node.name in held
-        if not is_parted or node.name in whole_hosts:
+    for node in snapshot.nodes or ():
+        held = occupation.held.get(node.name, ())
+        if not (node.lends or held) or node.name in occupation.whole_hosts:
             nodes.append(node)
             continue
-        host = parts_of(node, held.get(node.name, ()), remembered.get(node.name, ()))
+        host = parts_of(node, tuple(held), occupation.remembered.get(node.name, ()))
         nodes += host.nodes
         if host.taken:
             taken_of[node.name] = host.taken
-    part_of = {pilot.pilot_id: pilot.node for pilot in given.pilots if pilot.part is not None}
     jobs = snapshot.jobs
     if jobs is not None:
-        jobs = _renamed(jobs, part_of, taken_of)
-    return replace(
-        given,
-        snapshot=replace(snapshot, nodes=tuple(nodes), jobs=jobs),
-        cooling=_cooling(given.cooling, nodes),
-    )
+        jobs = _renamed(jobs, occupation.part_of, taken_of)
+    return replace(snapshot, nodes=tuple(nodes), jobs=jobs)
 
 
 def _cooling(cooling: Mapping[str, Cooling], nodes: Iterable[Node]) -> Mapping[str, Cooling]:
@@ -137,7 +166,7 @@ def _remembered(memory: Memory) -> dict[str, tuple[str, ...]]:
 
 
 def parts_of(
-    node: Node, held: Sequence[HeldPart] = (), remembered: tuple[str, ...] = ()
+    node: Node, held: tuple[HeldPart, ...] = (), remembered: tuple[str, ...] = ()
 ) -> HostParts:
     """Return the parts of a host.
 
@@ -154,7 +183,7 @@ def parts_of(
     host = _Division(node).of(held, remembered)
     if len(_DIVIDED) >= _MOST_DIVIDED:
         _DIVIDED.clear()
-    _DIVIDED[node.name] = node, tuple(held), remembered, host
+    _DIVIDED[node.name] = node, held, remembered, host
     return host
 
 
