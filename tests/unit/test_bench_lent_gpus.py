@@ -61,7 +61,7 @@ def test_submissions_that_have_not_come_are_moved_a_little() -> None:
     specs = [JobSpec(number=k, submit_s=100.0 * k, n_nodes=1, limit_s=60.0, run_s=60.0)
              for k in (1, 2, 3)]  # fmt: skip
     machine.load(specs)
-    machine.at(250.0, list)
+    machine.at(250.0, lambda: None)
     machine.run(150.0)
     runs.move_submissions(machine, random.Random(1))  # noqa: S311 - no secret
     times_s = sorted(at_s for at_s, _, _ in machine.events)

@@ -51,7 +51,7 @@ def _partitions_of(settings: SchedulerSettings) -> tuple[Partition, ...]:
     return (*ordinary, Partition(name=PILOTS))
 
 
-class Looks:
+class MachineLooks:
     """A machine as snapshots; what has not changed is made once."""
 
     def __init__(self, machine: Machine, *, shows_gpus: bool = False) -> None:

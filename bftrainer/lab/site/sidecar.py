@@ -36,7 +36,7 @@ from bftrainer.decide.policies.base import load_policy
 from bftrainer.lab.simulator.paper import PaperModel
 from bftrainer.lab.simulator.trainers import SimTrainer, Tally, make_trainer
 from bftrainer.lab.site.arms import ArmOutcome, Harvest, SharedStage, play_beside
-from bftrainer.lab.site.looks import EPOCH_S, ORDINARY, Looks
+from bftrainer.lab.site.looks import EPOCH_S, ORDINARY, MachineLooks
 from bftrainer.lab.site.losses import HELD, PASSED, QUEUED, RELEASED, STARTING, Causes, cause_of
 from bftrainer.lab.site.machine import (
     Machine,
@@ -128,7 +128,7 @@ class Core:
         self.given_back: set[str] = set()  # pilots that were released for a job
         self.cpu_s, self.n_decisions = 0.0, 0
         self.cycle: tuple[float, float] | None = None  # the last whole one, as sdiag tells
-        self._looks = Looks(machine, shows_gpus=lend is not Lend.NODES)
+        self._looks = MachineLooks(machine, shows_gpus=lend is not Lend.NODES)
         self._lent: Snapshot | None = None
         n_max = self.n_parts
         spec = TrainerSpec(name="a", user="b", script="/dev/null", n_min=1, n_max=n_max)
