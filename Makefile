@@ -128,6 +128,7 @@ bench: venv system  ## every benchmark in full, results in bench-out/
 	$(BIN)/python scripts/bench_zero_harm.py --cells tier,qos,tier-bf5 --json bench-out/zero_harm.json
 	$(BIN)/python scripts/bench_gpus.py --json bench-out/gpus.json
 	$(BIN)/python scripts/bench_leftover.py --json bench-out/leftover.json
+	$(BIN)/python scripts/bench_lent_gpus.py --json bench-out/lent_gpus.json
 	$(BIN)/python scripts/bench_whatif_harm.py --json bench-out/whatif_harm.json
 	$(BIN)/python scripts/bench_scale.py --json bench-out/scale.json
 	$(BIN)/python scripts/bench_site.py --validate 3 --json bench-out/site.json

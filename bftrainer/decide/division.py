@@ -19,11 +19,12 @@ A host is shown as a whole where a pilot has all of it, and where it has no part
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final
 
 from bftrainer.model.census import FREE_STATES, LOST_STATES, once_per_look
-from bftrainer.model.cluster import PART_MARK, Job, JobState, Node, NodeState, node_of
+from bftrainer.model.cluster import PART_MARK, Job, JobState, Node, NodeState, Snapshot, node_of
 from bftrainer.model.decision import Cooling, DecisionInput, Memory
 from bftrainer.model.parts import NodePart, type_name
 
@@ -49,6 +50,26 @@ class HostParts:
     taken: tuple[str, ...] = ()  # of ``nodes``, those that ordinary jobs have
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Occupation:
+    """What a division depends on besides the snapshot."""
+
+    held: Mapping[str, Sequence[HeldPart]]  # by host
+    remembered: Mapping[str, tuple[str, ...]]  # names of parts, by host
+    whole_hosts: AbstractSet[str]
+    part_of: Mapping[str, str]  # by pilot
+
+
+@dataclass(slots=True)
+class _LastDivision:
+    """The last division: between two looks most decisions have the same one."""
+
+    snapshot: Snapshot | None = None
+    occupation: _Occupation | None = None
+    divided: Snapshot | None = None
+
+
+_LAST = _LastDivision()
 # By host the last division and what it was made of: most hosts do not change between decisions.
 _DIVIDED: dict[str, tuple[Node, tuple[HeldPart, ...], tuple[str, ...], HostParts]] = {}
 _NAMED: dict[str, tuple[Job, str, Job]] = {}  # by id our pilots' jobs, and with their parts' names
@@ -67,30 +88,37 @@ def divided(given: DecisionInput) -> DecisionInput:
     has_parts = any(pilot.part is not None for pilot in given.pilots)
     if not (has_parts or _lend_parts(snapshot.nodes)):
         return given
-    held = _held_parts(given)
-    whole_hosts = {pilot.node for pilot in given.pilots if pilot.part is None}
-    remembered = _remembered(given.memory)
+    occupation = _Occupation(
+        held=_held_parts(given),
+        remembered=_remembered(given.memory),
+        whole_hosts={pilot.node for pilot in given.pilots if pilot.part is None},
+        part_of={pilot.pilot_id: pilot.node for pilot in given.pilots if pilot.part is not None},
+    )
+    # The same object as before where nothing has changed: what is worked out by it is kept.
+    if _LAST.divided is None or _LAST.snapshot is not snapshot or _LAST.occupation != occupation:
+        _LAST.divided = _divided(snapshot, occupation)
+        _LAST.snapshot, _LAST.occupation = snapshot, occupation
+    parted = _LAST.divided
+    return replace(given, snapshot=parted, cooling=_cooling(given.cooling, parted.nodes or ()))
+
+
+def _divided(snapshot: Snapshot, occupation: _Occupation) -> Snapshot:
+    """Return the snapshot with the parts of hosts in place of these."""
     nodes: list[Node] = []
     taken_of: dict[str, tuple[str, ...]] = {}
-    for node in snapshot.nodes:
-        is_parted = node.lends or node.name in held
-        if not is_parted or node.name in whole_hosts:
+    for node in snapshot.nodes or ():
+        held = occupation.held.get(node.name, ())
+        if not (node.lends or held) or node.name in occupation.whole_hosts:
             nodes.append(node)
             continue
-        its_parts = tuple(held.get(node.name, ()))
-        host = parts_of(node, its_parts, remembered.get(node.name, ()))
+        host = parts_of(node, tuple(held), occupation.remembered.get(node.name, ()))
         nodes += host.nodes
         if host.taken:
             taken_of[node.name] = host.taken
-    part_of = {pilot.pilot_id: pilot.node for pilot in given.pilots if pilot.part is not None}
     jobs = snapshot.jobs
     if jobs is not None:
-        jobs = _renamed(jobs, part_of, taken_of)
-    return replace(
-        given,
-        snapshot=replace(snapshot, nodes=tuple(nodes), jobs=jobs),
-        cooling=_cooling(given.cooling, nodes),
-    )
+        jobs = _renamed(jobs, occupation.part_of, taken_of)
+    return replace(snapshot, nodes=tuple(nodes), jobs=jobs)
 
 
 def _cooling(cooling: Mapping[str, Cooling], nodes: Iterable[Node]) -> Mapping[str, Cooling]:

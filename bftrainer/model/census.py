@@ -41,18 +41,23 @@ Result = TypeVar("Result")
 
 
 def once_per_look(work: Callable[[Argument], Result]) -> Callable[[Argument], Result]:
-    """Cache the result of a pure function for its last argument; callers must not modify it."""
+    """Cache the result of a pure function; callers must not modify it.
+
+    For its last two arguments: a decision sees hosts, and the same hosts by their parts.
+    """
     last: tuple[Argument, Result] | None = None
+    before: tuple[Argument, Result] | None = None
 
     @wraps(work)
     def cached(argument: Argument) -> Result:
-        nonlocal last
-        if last is not None:
-            last_argument, result = last
-            if last_argument is argument:
-                return result
+        nonlocal last, before
+        if last is not None and last[0] is argument:
+            return last[1]
+        if before is not None and before[0] is argument:
+            last, before = before, last
+            return last[1]
         result = work(argument)
-        last = argument, result
+        last, before = (argument, result), last
         return result
 
     return cached

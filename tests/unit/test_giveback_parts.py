@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bftrainer.decide.division import HeldPart, parts_of
+from bftrainer.decide.division import HeldPart, divided, parts_of
 from bftrainer.decide.draft import Draft
 from bftrainer.model.cluster import Job, JobState, Node, NodeState
-from bftrainer.model.decision import Memory, Settings
+from bftrainer.model.decision import DecisionInput, Memory, Settings
 from tests.support.gpu_hosts import (
     exclusive_job,
     gpu_host,
@@ -73,6 +73,27 @@ def test_a_host_with_nothing_to_lend_stays_a_host() -> None:
 
 def _held(name: str, state: JobState | None) -> tuple[HeldPart, ...]:
     return (HeldPart(part=part(name), job_state=state, is_leaving=False),)
+
+
+def test_a_look_is_divided_once_while_the_pilots_are_the_same() -> None:
+    seen = snapshot([gpu_host("n1", ours=1), gpu_host("n2")], [pilot_job("n1/0")])
+    given = DecisionInput(
+        now_s=T0,
+        snapshot=seen,
+        is_new_snapshot=True,
+        pilots=(part_pilot("n1/0"),),
+        trainers=(),
+        settings=SETTINGS,
+        memory=Memory(),
+    )
+    first = divided(given).snapshot
+    later = replace(given, now_s=T0 + 5.0, is_new_snapshot=False, pilots=(part_pilot("n1/0"),))
+    assert divided(later).snapshot is first
+    second_pilot = replace(later, pilots=(*later.pilots, part_pilot("n2/3", is_held=False)))
+    names = [node.name for node in divided(second_pilot).snapshot.nodes or ()]
+    assert names != [node.name for node in first.nodes or ()]
+    remembered = replace(later, memory=Memory(held_off={"n2/9": T0}))
+    assert "n2/9" in [node.name for node in divided(remembered).snapshot.nodes or ()]
 
 
 # ---- what is given back -------------------------------------------------------------------

@@ -7,14 +7,14 @@ from bftrainer.model.cluster import JobState, NodeState, Snapshot
 from tests.support.snapshots import idle_nodes, running, snapshot, with_state
 
 
-def test_the_same_object_is_asked_once_and_an_equal_one_again() -> None:
+def test_one_of_the_last_two_objects_is_asked_once_and_an_equal_one_again() -> None:
     asked: list[Snapshot] = []
     note = once_per_look(asked.append)
-    one, other = snapshot(idle_nodes(1)), snapshot(idle_nodes(1))
-    assert one == other
-    for seen in (one, one, other, one):
+    hosts, parts, next_hosts = (snapshot(idle_nodes(1)) for _ in range(3))
+    assert hosts == parts == next_hosts
+    for seen in (hosts, hosts, parts, hosts, next_hosts, parts):
         note(seen)
-    assert [id(seen) for seen in asked] == [id(one), id(other), id(one)]
+    assert [id(seen) for seen in asked] == [id(hosts), id(parts), id(next_hosts), id(parts)]
 
 
 def test_nodes_are_taken_where_an_ordinary_job_is_unless_they_are_seen_free() -> None:

@@ -12,8 +12,9 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from bftrainer.lab.harm.replica import NodeType
+from bftrainer.lab.site.looks import EPOCH_S
 from bftrainer.lab.site.machine import Machine
-from bftrainer.lab.site.sidecar import EPOCH_S, Core
+from bftrainer.lab.site.sidecar import Core
 from bftrainer.lab.site.timeline import positions
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 

@@ -42,6 +42,7 @@ from bftrainer.lab.site.scheduler import (
     knows_nobody,
 )
 from bftrainer.lab.site.timeline import positions
+from bftrainer.model.parts import Lend
 
 TICK_S = 2.0  # from a submission to the main scheduler's pass, in the mean
 SHORTEST_S = 60.0  # limit that Slurm knows
@@ -201,6 +202,7 @@ class SharedStage:
     poll_s: float | None = None  # between two looks; None: the default
     # Of the site's policy, where they are not the defaults.
     policy_values: Mapping[str, Any] = field(default_factory=dict)
+    lend: Lend = Lend.NODES
     settle_s: float = 0.0  # after the warm-up: submissions until then are not counted
     seed: int = 0
 
@@ -209,7 +211,8 @@ class SharedStage:
 class Harvest:
     """Node-seconds, and what they cost the controller."""
 
-    held_s: float
+    held_s: float  # a part of a node counts as its share of the GPUs
+    held_gpu_s: float = 0.0  # GPU-seconds of the same, where nodes have sizes
     trained_s: float = 0.0  # of pilots that have left: held after their workers' start
     oracle_s: float
     idle_s: float
@@ -252,6 +255,7 @@ def play(stage: SharedStage, arm: Arm) -> ArmOutcome:
             start_s=stage.start_s,
             poll_s=stage.poll_s,
             policy_values=stage.policy_values,
+            lend=stage.lend,
         )
         outcome, _ = play_beside(stage, machine, core)
         return outcome
@@ -280,6 +284,7 @@ def play_beside(stage: SharedStage, machine: Machine, core: Core) -> tuple[ArmOu
     oracle = Oracle(backfill.openings, main.waits)
     harvest = Harvest(
         held_s=sidecar.held_s,
+        held_gpu_s=sidecar.held_gpu_s,
         trained_s=sidecar.trained_s,
         oracle_s=oracle.node_s(idle, core.settings.reserve_nodes_per_type),
         idle_s=sum(to_s - from_s for spans in idle for from_s, to_s in spans),

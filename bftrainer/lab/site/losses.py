@@ -1,14 +1,16 @@
 """Why nodes that the oracle would hold are not held: node-seconds by cause.
 
-At each decision every free node gets one cause; it stands until the next. Called by ``sidecar``,
-compared with the oracle's spans by ``arms``.
+At each decision every free node gets one cause; it stands until the next. A node whose GPUs are
+lent one by one has a cause for each of them, which counts for as much of the node. Called by
+``sidecar``, compared with the oracle's spans by ``arms``.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from bftrainer.decide.pool import KEPT_FREE
@@ -46,14 +48,23 @@ class CauseSince(NamedTuple):
 
 
 class Causes:
-    """The cause on each node, from when to when."""
+    """The cause on each node, or each GPU of it, from when to when."""
 
-    def __init__(self) -> None:
-        self._since: dict[int, list[CauseSince]] = defaultdict(lambda: [CauseSince(0.0, UNSEEN)])
+    def __init__(self, n_parts: Mapping[int, int] = MappingProxyType({})) -> None:
+        """``n_parts``: of nodes of which parts are lent, by node; others have one."""
+        self._n_parts = n_parts
+        self._since: dict[tuple[int, int], list[CauseSince]] = defaultdict(
+            lambda: [CauseSince(0.0, UNSEEN)]
+        )
 
     def note(self, now_s: float, node: int, cause: str) -> None:
-        """From now on this is the cause."""
-        since = self._since[node]
+        """From now on this is the cause on all of a node."""
+        for part in range(self._n_parts.get(node, 1)):
+            self.note_part(now_s, node, part, cause)
+
+    def note_part(self, now_s: float, node: int, part: int, cause: str) -> None:
+        """From now on this is the cause on a part of a node, by its number."""
+        since = self._since[node, part]
         if since[-1].cause != cause:
             since.append(CauseSince(now_s, cause))
 
@@ -71,18 +82,28 @@ class Causes:
         """
         total = defaultdict[str, float](float)
         for node, spans in usable.items():
-            since = [*self._since[node], CauseSince(math.inf, "")]
-            n = 0
-            for start_s, end_s in spans:
-                while since[n + 1].at_s <= start_s:
-                    n += 1
-                k = late = n
-                while late and since[late].at_s > began_s.get(start_s, start_s):
-                    late -= 1
-                while since[k].at_s < end_s:
-                    (since_s, cause), (to_s, _) = since[k], since[k + 1]
-                    if cause == QUEUED and since[late].cause not in (QUEUED, HELD):
-                        cause = f"{LATE}: {since[late].cause}"
-                    total[cause] += min(to_s, end_s) - max(since_s, start_s)
-                    k += 1
+            n_parts = self._n_parts.get(node, 1)
+            for part in range(n_parts):
+                for cause, seconds in _causes_in(self._since[node, part], spans, began_s):
+                    total[cause] += seconds / n_parts
         return dict(total)
+
+
+def _causes_in(
+    causes: Sequence[CauseSince], spans: Sequence[Span], began_s: Mapping[float, float]
+) -> Iterator[tuple[str, float]]:
+    """Yield the causes within the spans, and for how long."""
+    since = [*causes, CauseSince(math.inf, "")]
+    n = 0
+    for start_s, end_s in spans:
+        while since[n + 1].at_s <= start_s:
+            n += 1
+        k = late = n
+        while late and since[late].at_s > began_s.get(start_s, start_s):
+            late -= 1
+        while since[k].at_s < end_s:
+            (since_s, cause), (to_s, _) = since[k], since[k + 1]
+            if cause == QUEUED and since[late].cause not in (QUEUED, HELD):
+                cause = f"{LATE}: {since[late].cause}"
+            yield cause, min(to_s, end_s) - max(since_s, start_s)
+            k += 1

@@ -87,6 +87,9 @@ class NodeOccupancy(Protocol):
     def left_on(self, nodes: NodeSet) -> Mapping[int, Share]:
         """Return what is left of nodes in use, of those of which something can be left."""
 
+    def gpus_left(self, node: int) -> Mapping[str, int]:
+        """Return how many GPUs of each type no job has, preemptable ones included."""
+
     def timeline_later(
         self, running: Iterable[SiteJob], slot_s: float
     ) -> Callable[[float], SiteTimeline]:
@@ -142,6 +145,10 @@ class WholeNodes:
 
     def left_on(self, _nodes: NodeSet) -> Mapping[int, Share]:
         """Return nothing: a job has all of its nodes."""
+        return {}
+
+    def gpus_left(self, _node: int) -> Mapping[str, int]:
+        """Return nothing: GPUs are not told apart."""
         return {}
 
     def timeline_later(
@@ -255,6 +262,10 @@ class SharedNodes:
     def left_on(self, nodes: NodeSet) -> Mapping[int, Share]:
         """Return what is left of those that nobody has alone."""
         return {k: left for k in positions(nodes) if (left := self._layout.left(self._left, k))}
+
+    def gpus_left(self, node: int) -> Mapping[str, int]:
+        """Return how many GPUs of each type no job has, preemptable ones included."""
+        return self._layout.gpus_left(self._left, node)
 
     def timeline_later(
         self, running: Iterable[SiteJob], slot_s: float

@@ -166,6 +166,11 @@ class ResourceLayout:
             memory_mb = 0
         return Share(cpus=cpus, memory_mb=memory_mb, gpus=gpus)
 
+    def gpus_left(self, left: Remainder, node: int) -> dict[str, int]:
+        """Return how many GPUs of each type are left of a node."""
+        counts = left.amounts[GPUS + 1 : GPUS + 1 + len(self.types), node].tolist()
+        return dict(zip(self.types, counts, strict=True))
+
     def choose(self, need: Need, nodes: NodeSet, count: int, left: Remainder) -> NodeSet:
         """Return the nodes that Slurm takes; at least ``count`` are in ``nodes``."""
         each = max(1, int(need.least[CPUS]))

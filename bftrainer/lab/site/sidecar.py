@@ -20,13 +20,13 @@ import dataclasses
 import itertools
 import math
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType, SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from bftrainer.batch.announcer import UNSEEN_S, Announcement, UnseenAnnouncements
 from bftrainer.batch.rate_limit import PollRateLimiter
@@ -36,40 +36,25 @@ from bftrainer.decide.policies.base import load_policy
 from bftrainer.lab.simulator.paper import PaperModel
 from bftrainer.lab.simulator.trainers import SimTrainer, Tally, make_trainer
 from bftrainer.lab.site.arms import ArmOutcome, Harvest, SharedStage, play_beside
+from bftrainer.lab.site.looks import EPOCH_S, ORDINARY, MachineLooks
 from bftrainer.lab.site.losses import HELD, PASSED, QUEUED, RELEASED, STARTING, Causes, cause_of
 from bftrainer.lab.site.machine import (
     Machine,
     Neighbour,
     Preemptable,
-    SchedulerSettings,
     SiteJob,
 )
 from bftrainer.lab.site.occupancy import SiteTimeline
 from bftrainer.lab.site.scheduler import queue_of, startable
-from bftrainer.lab.site.sharing import NodeSet
+from bftrainer.lab.site.sharing import Share
 from bftrainer.lab.site.timeline import positions
 from bftrainer.lab.workloads import Submission
-from bftrainer.model.cluster import (
-    STAND_IN,
-    Job,
-    JobState,
-    Node,
-    NodeLeft,
-    NodeState,
-    Partition,
-    Reservation,
-    SchedulerCycle,
-    Snapshot,
-)
+from bftrainer.model.cluster import PART_MARK, STAND_IN, JobState, Snapshot, node_of
 from bftrainer.model.decision import DecisionInput, Memory, PilotView
+from bftrainer.model.parts import Lend, NodePart, as_lent
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.site.policy.model import SitePolicy, settings_of
 
-EPOCH_S = 1_700_000_040.0  # of the begin of a run: a whole minute
-ORDINARY, PILOTS = "batch", "bf"
-PARTITIONS = (ORDINARY, PILOTS)
-ORDINARY_TIER = 10  # and above; the pilots' is 0
-CPUS = 64
 TRAINER = "t1"
 POLL_INTERVALS = ("poll_interval_s", "poll_interval_with_hook_s")
 UNSHOWN_S = UNSEEN_S  # after an announcement that a look did not show
@@ -81,6 +66,8 @@ class SitePilot:
 
     name: str
     node: int
+    part: NodePart | None = None  # of its node; None: all of it
+    size: float = 1.0  # of what it has, in nodes
     limit_s: float
     requested_s: float
     submitted_s: float | None = None
@@ -92,7 +79,15 @@ class SitePilot:
     view: Any = None  # what the decision is told, until something of it changes
 
 
-Orders = tuple[list[str], dict[int, float]]
+class PilotOrder(NamedTuple):
+    """A pilot to be submitted."""
+
+    node: int
+    limit_s: float
+    part: NodePart | None  # None: all of the node
+
+
+Orders = tuple[list[str], list[PilotOrder]]
 
 
 class Core:
@@ -105,6 +100,7 @@ class Core:
         start_s: float = 0.0,
         poll_s: float | None = None,
         policy_values: Mapping[str, Any] = MappingProxyType({}),
+        lend: Lend = Lend.NODES,
     ) -> None:
         """Begin without a memory.
 
@@ -113,25 +109,28 @@ class Core:
             start_s: of a worker, until its first step.
             poll_s: between two looks; None: the default.
             policy_values: of the site's policy, where they are not the defaults.
+            lend: whole nodes, or GPUs where nodes are shared (the site's policy).
         """
-        self._machine, self.start_s = machine, start_s
+        self._machine, self.start_s, self.lend = machine, start_s, lend
         self._began_s: dict[tuple[str, str], float] = {}  # node and trainer -> worker started
         self.on_started: Callable[[], None] = lambda: None
         every: dict[str, Any] = {} if poll_s is None else dict.fromkeys(POLL_INTERVALS, poll_s)
         policy = SitePolicy(**every, **policy_values)
         cycle_s = machine.settings.bf_interval_s
         system: Any = SimpleNamespace(cycle_s=cycle_s, idle_confirmations=1)
-        self.settings: Any = settings_of(policy, system)
+        self.settings: Any = replace(settings_of(policy, system), lend=lend)
         self.pace = PollRateLimiter(rules_of(policy, has_hook=True))
         self._announced = UnseenAnnouncements(lambda: machine.now_s)
         self._policy = load_policy(policy.policy)
         self._memory = Memory()
         self.snapshot: Any = None
         self.not_used: Mapping[str, str] = {}  # of the last decision
+        self.given_back: set[str] = set()  # pilots that were released for a job
         self.cpu_s, self.n_decisions = 0.0, 0
         self.cycle: tuple[float, float] | None = None  # the last whole one, as sdiag tells
-        self._looks = _Looks(machine)
-        n_max = machine.settings.n_nodes
+        self._looks = MachineLooks(machine, shows_gpus=lend is not Lend.NODES)
+        self._lent: Snapshot | None = None
+        n_max = self.n_parts
         spec = TrainerSpec(name="a", user="b", script="/dev/null", n_min=1, n_max=n_max)
         self._trainers: tuple[TrainerRecord, ...] = (
             TrainerRecord(
@@ -139,11 +138,20 @@ class Core:
             ),
         )
 
+    @property
+    def n_parts(self) -> int:
+        """Return how many workers could run on all of the machine: one a node, or one a GPU."""
+        settings = self._machine.settings
+        if self.lend is Lend.NODES or not settings.capacities:
+            return settings.n_nodes
+        return sum(max(1, capacity.n_gpus) for capacity in settings.capacities)
+
     # ---- what is seen --------------------------------------------------------------------
 
     def look(self) -> Any:
         """Return what a look at the machine shows now."""
-        return self._looks.look(self.cycle)
+        self._lent = as_lent(self._looks.look(self.cycle), self.lend, self._lent)
+        return self._lent
 
     def take(self, snapshot: Any, began_s: float) -> bool:
         """Take a look over; whether it left out a job that was announced."""
@@ -176,10 +184,8 @@ class Core:
 
     # ---- what is decided -----------------------------------------------------------------
 
-    def decide(
-        self, pilots: Iterable[SitePilot], *, is_new: bool
-    ) -> tuple[list[str], dict[int, float]]:
-        """Decide now; return the pilots to release, and the nodes to claim with their limits.
+    def decide(self, pilots: Iterable[SitePilot], *, is_new: bool) -> Orders:
+        """Decide now; return the pilots to release, and those to submit.
 
         Limits are in whole minutes, as the adapter submits them.
         """
@@ -203,9 +209,14 @@ class Core:
         self.cpu_s += time.process_time() - began_s
         self.n_decisions += 1
         self._memory, self.not_used = plan.memory, plan.not_used
+        self.given_back.update(r.pilot_id for r in plan.releases if r.for_job)
         self._follow(plan)
-        claims = {int(c.node[1:]): math.floor(c.time_limit_s / 60.0) * 60.0 for c in plan.claims}
-        return [r.pilot_id for r in plan.releases], {n: s for n, s in claims.items() if s}
+        orders: list[PilotOrder] = []
+        for claim in plan.claims:
+            limit_s = math.floor(claim.time_limit_s / 60.0) * 60.0
+            if limit_s:
+                orders.append(PilotOrder(int(node_of(claim.node)[1:]), limit_s, claim.part))
+        return [r.pilot_id for r in plan.releases], orders
 
     def _training(self, held: AbstractSet[str]) -> Mapping[str, str]:
         """Return the trainer on each node; one trainer takes all."""
@@ -226,182 +237,14 @@ class Core:
         if pilot.view is None:
             pilot.view = PilotView(
                 pilot_id=pilot.name,
-                node=f"n{pilot.node:05d}",
+                node=f"n{pilot.node:05d}" if pilot.part is None else pilot.part.name,
+                part=pilot.part,
                 requested_s=EPOCH_S + pilot.requested_s,
                 is_held=pilot.is_held,
                 is_leaving=pilot.is_leaving,
                 end_s=None if pilot.end_s is None else EPOCH_S + pilot.end_s,
             )
         return pilot.view
-
-
-STATES = (
-    NodeState.IDLE,
-    NodeState.PLANNED,
-    NodeState.ALLOCATED,
-    NodeState.RESERVED,
-    NodeState.COMPLETING,
-)
-
-
-def _partitions_of(settings: SchedulerSettings) -> tuple[Partition, ...]:
-    if not settings.partitions:
-        return (Partition(name=ORDINARY, tier=ORDINARY_TIER), Partition(name=PILOTS))
-    ordinary = [
-        Partition(name=p.name, tier=ORDINARY_TIER + p.tier, is_exclusive=p.is_whole)
-        for p in settings.partitions
-    ]
-    return (*ordinary, Partition(name=PILOTS))
-
-
-class _Looks:
-    """A machine as snapshots; what has not changed is made once."""
-
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
-        self._names = [f"n{k:05d}" for k in range(machine.settings.n_nodes)]
-        nodes = [self._node(k) for k in range(machine.settings.n_nodes)]
-        self._nodes = {
-            state: [dataclasses.replace(node, state=state) for node in nodes] for state in STATES
-        }
-        self._partitions = _partitions_of(machine.settings)
-        self._known: dict[int, tuple[Any, Any]] = {}
-        self._reservations = tuple(
-            Reservation(
-                name=f"maint{k}",
-                start_s=EPOCH_S + one.start_s,
-                end_s=EPOCH_S + one.end_s,
-                nodes=self.names(one.nodes),
-                is_maintenance=True,
-            )
-            for k, one in enumerate(machine.maintenance)
-        )
-
-    def _node(self, k: int) -> Node:
-        settings = self._machine.settings
-        partitions: tuple[str, ...] = PARTITIONS
-        if settings.partitions:
-            own = (p.name for p in settings.partitions if p.nodes >> k & 1)
-            partitions = tuple(sorted((*own, PILOTS)))
-        name, state = self._names[k], NodeState.IDLE
-        if not settings.capacities:
-            return Node(name=name, state=state, partitions=partitions, cpus=CPUS)
-        capacity = settings.capacities[k]
-        kinds = [f"gpu:{kind}:{number}" for kind, number in capacity.gpus if number]
-        return Node(
-            name=name,
-            state=state,
-            partitions=partitions,
-            cpus=capacity.cpus,
-            memory_mb=capacity.memory_mb,
-            gpus=capacity.n_gpus,
-            node_type=",".join(kinds) or "cpu",
-        )
-
-    def look(self, cycle: tuple[float, float] | None) -> Any:
-        """Return what a look shows now."""
-        machine, settings = self._machine, self._machine.settings
-        shown = SchedulerCycle(ended_s=None)
-        if cycle is not None:
-            began_s, ended_s = (math.floor(EPOCH_S + at_s) for at_s in cycle)
-            shown = SchedulerCycle(ended_s=float(ended_s), began_s=float(began_s))
-        known, self._known = self._known, {}
-        ordinary = [*machine.pending, *machine.running.values()]
-        jobs = [self._known_job(job, known) for job in ordinary]
-        jobs += [self._pilot(mine) for mine in machine.preemptable.values()]
-        return Snapshot(
-            taken_at_s=EPOCH_S + machine.now_s,
-            nodes=self._node_states(),
-            jobs=tuple(jobs),
-            reservations=self._reservations,
-            cycle=shown,
-            plan_window_s=settings.bf_window_s,
-            plan_resolution_s=settings.bf_resolution_s,
-            pilots_come_last=True,
-            partitions=self._partitions,
-        )
-
-    def _node_states(self) -> tuple[Any, ...]:
-        machine = self._machine
-        planned = 0
-        for job in machine.pending:
-            planned |= job.planned
-        used = machine.busy | machine.held
-        found = list(self._nodes[NodeState.ALLOCATED])
-        for state, some in (
-            (NodeState.IDLE, machine.every & ~used),
-            (NodeState.PLANNED, planned & ~used),
-            (NodeState.RESERVED, machine.closed & ~used),
-            (NodeState.COMPLETING, machine.completing & ~used),
-        ):
-            alike = self._nodes[state]
-            for k in positions(some):
-                found[k] = alike[k]
-        for k, left in machine.occupancy.left_on(used).items():
-            if left.cpus > 0:
-                free = NodeLeft(cpus=left.cpus, memory_mb=left.memory_mb, gpus=left.gpus)
-                found[k] = dataclasses.replace(found[k], left=free)
-        return tuple(found)
-
-    def names(self, some: NodeSet) -> tuple[str, ...]:
-        """Return the names of nodes."""
-        return tuple([self._names[k] for k in positions(some)])
-
-    def _known_job(self, job: SiteJob, known: Mapping[int, tuple[Any, Any]]) -> Any:
-        key, number = (job.start_s, job.planned_s, job.planned, job.reason), job.spec.number
-        entry = known.get(number)
-        known_key, view = entry if entry is not None else (None, None)
-        if known_key != key:
-            array = job.spec.array
-            job_id = f"{array}_{number - array}" if array else str(number)
-            view = self.job(job, job_id, is_waiting=not job.nodes)
-        self._known[number] = (key, view)
-        return view
-
-    def job(self, job: SiteJob, job_id: str, *, is_waiting: bool) -> Any:
-        """Return an ordinary job."""
-        spec, start_s = job.spec, job.planned_s if is_waiting else job.start_s
-        array, is_task, _ = job_id.partition("_")
-        shown = Job(
-            job_id=job_id,
-            user=spec.user,
-            partitions=(spec.partition or ORDINARY,),
-            family=array if is_task else "",
-            state=JobState.PENDING if is_waiting else JobState.RUNNING,
-            n_nodes=spec.n_nodes,
-            time_limit_s=spec.limit_s,
-            reason=(spec.held_by or job.reason) if is_waiting else "",
-            priority=spec.priority,
-            submit_s=float(math.floor(EPOCH_S + spec.submit_s)),
-            start_s=None if start_s is None else EPOCH_S + start_s,
-            nodes=() if is_waiting else self.names(job.nodes),
-            planned_nodes=self.names(job.planned),
-        )
-        if spec.share is None or not self._machine.settings.capacities:
-            return shown
-        return dataclasses.replace(
-            shown,
-            cpus=spec.share.cpus * spec.n_nodes,
-            cpus_per_node=spec.share.cpus,
-            memory_mb=spec.share.memory_mb,
-            gpus_per_node=spec.share.gpus,
-            can_share=not self._machine.is_whole(spec),
-        )
-
-    def _pilot(self, mine: Preemptable) -> Any:
-        is_waiting = mine.start_s is None
-        return Job(
-            job_id=f"9{mine.name[1:]}",
-            user="bft",
-            partitions=(PILOTS,),
-            state=JobState.PENDING if is_waiting else JobState.RUNNING,
-            n_nodes=1,
-            time_limit_s=mine.limit_s,
-            start_s=None if mine.start_s is None else EPOCH_S + mine.start_s,
-            nodes=self.names(mine.at),
-            pilot_id=mine.name,
-            required_nodes=self.names(mine.node),
-        )
 
 
 HEARD_S, LOOK_S, LEAVE_S, ORDER_S = 0.02, 0.1, 0.05, 0.05
@@ -427,10 +270,16 @@ class Sidecar(Neighbour):
         self.last_cycle: Callable[[], tuple[float, float] | None] = lambda: None
         self.n_submissions = self.n_releases = 0
         self.requested, self._stepped = set[str](), set[str]()  # pilots; node made a first step
-        self.held_s, self._counted_s, self._n_held = 0.0, 0.0, 0
+        self.held_s, self._counted_s, self._held = 0.0, 0.0, 0.0  # nodes, parts as their share
+        self.held_gpu_s, self._held_gpus = 0.0, 0
         self.trained_s = 0.0  # of pilots that have left: held after their workers' start
         self._pilots: dict[str, SitePilot] = {}
-        self.causes = Causes()
+        capacities = machine.settings.capacities
+        self._n_gpus = tuple(capacity.n_gpus for capacity in capacities)
+        n_parts: dict[int, int] = {}
+        if self.core.lend is not Lend.NODES:
+            n_parts = {node: max(1, n_gpus) for node, n_gpus in enumerate(self._n_gpus)}
+        self.causes = Causes(n_parts)
         self._number = itertools.count(1)
         self._known: deque[Known] = deque()
         self._orders_done_s = self._stirred_s = 0.0
@@ -449,12 +298,14 @@ class Sidecar(Neighbour):
         """Forget what was counted so far."""
         self.count()
         self.held_s, self.trained_s, self.n_submissions, self.n_releases = 0.0, 0.0, 0, 0
+        self.held_gpu_s = 0.0
         self.requested.clear()
 
     def count(self) -> None:
         """Add up what is held until now."""
         now_s = self._machine.now_s
-        self.held_s += self._n_held * (now_s - self._counted_s)
+        self.held_s += self._held * (now_s - self._counted_s)
+        self.held_gpu_s += self._held_gpus * (now_s - self._counted_s)
         self._counted_s = now_s
 
     @property
@@ -511,14 +362,22 @@ class Sidecar(Neighbour):
     def _hold(self, pilot: SitePilot, *, is_held: bool) -> None:
         if pilot.is_held is not is_held:
             self.count()
-            self._n_held += 1 if is_held else -1
-            self.causes.note(self._machine.now_s, pilot.node, HELD if is_held else RELEASED)
+            n_gpus = self._gpus_of(pilot)
+            self._held += pilot.size if is_held else -pilot.size
+            self._held_gpus += n_gpus if is_held else -n_gpus
+            if pilot.part is None:
+                self.causes.note(self._machine.now_s, pilot.node, HELD if is_held else RELEASED)
             pilot.is_held, pilot.view = is_held, None
             if is_held:
                 pilot.held_since_s = self._machine.now_s
             else:
                 began_s = pilot.held_since_s + self.core.start_s
-                self.trained_s += max(0.0, self._machine.now_s - began_s)
+                self.trained_s += pilot.size * max(0.0, self._machine.now_s - began_s)
+
+    def _gpus_of(self, pilot: SitePilot) -> int:
+        if pilot.part is not None:
+            return pilot.part.gpus
+        return self._n_gpus[pilot.node] if self._n_gpus else 0
 
     # ---- looks -----------------------------------------------------------------------------
 
@@ -623,33 +482,66 @@ class Sidecar(Neighbour):
             self._hold(pilot, is_held=False)
             pilot.is_leaving, pilot.view = True, None
             self._machine.at(leaves_s, partial(self._leave, name))
-        for node, limit_s in claims.items():
+        for node, limit_s, part in claims:
             name = f"p{next(self._number):07d}"
             self.requested.add(name)
-            self._pilots[name] = SitePilot(name=name, node=node, limit_s=limit_s, requested_s=now_s)
+            size = 1.0 if part is None else part.gpus / self._n_gpus[node]
+            self._pilots[name] = SitePilot(
+                name=name, node=node, part=part, size=size, limit_s=limit_s, requested_s=now_s
+            )
             self._machine.at(self._order_s(), partial(self._submit, name))
         self._note_causes()
 
     def _note_causes(self) -> None:
-        machine, pilots = self._machine, {one.node: one for one in self._pilots.values()}
-        for node in positions(machine.every & ~machine.busy):
-            pilot = pilots.get(node)
-            if pilot is None:
-                cause = cause_of(self.core.not_used.get(f"n{node:05d}", ""))
-            elif pilot.is_leaving:
-                cause = RELEASED
-            elif pilot.is_held:
-                cause = HELD
-            elif machine.held >> node & 1:
-                cause = STARTING
+        """Note why nodes without an ordinary job are not held."""
+        machine, not_used = self._machine, self.core.not_used
+        whole: dict[int, SitePilot] = {}
+        parted = defaultdict[int, list[SitePilot]](list)
+        for pilot in self._pilots.values():
+            if pilot.part is None:
+                whole[pilot.node] = pilot
             else:
-                asked_s, cycle = pilot.submitted_s, self.last_cycle()
-                cause = QUEUED
-                if asked_s is not None and cycle is not None:
-                    cycle_begin_s, _ = cycle
-                    if asked_s < cycle_begin_s:
-                        cause = PASSED
-            self.causes.note(machine.now_s, node, cause)
+                parted[pilot.node].append(pilot)
+        for node in positions(machine.every & ~machine.busy):
+            name = f"n{node:05d}"
+            if node in whole:
+                self.causes.note(machine.now_s, node, self._cause_of(whole[node]))
+            elif self.core.lend is Lend.NODES or not self._n_gpus:
+                self.causes.note(machine.now_s, node, cause_of(not_used.get(name, "")))
+            else:
+                whys = [
+                    not_used.get(f"{name}{PART_MARK}{k}", "") for k in range(self._n_gpus[node])
+                ]
+                self._note_parts(node, parted[node], whys)
+
+    def _note_parts(self, node: int, pilots: Iterable[SitePilot], whys: Sequence[str]) -> None:
+        """Note the causes of each GPU of a node; ``whys``: of those without a pilot."""
+        causes = {k: cause_of(why) for k, why in enumerate(whys)}
+        unnumbered = dict.fromkeys(causes)
+        for pilot in pilots:
+            number = int(pilot.part.name.rpartition(PART_MARK)[2]) if pilot.part else 0
+            for k in (number, *unnumbered)[: 1 + len(unnumbered)]:
+                if k in unnumbered:
+                    del unnumbered[k]
+                    causes[k] = self._cause_of(pilot)
+                    break
+        for k, cause in causes.items():
+            self.causes.note_part(self._machine.now_s, node, k, cause)
+
+    def _cause_of(self, pilot: SitePilot) -> str:
+        if pilot.is_leaving:
+            return RELEASED
+        if pilot.is_held:
+            return HELD
+        mine = self._machine.preemptable.get(pilot.name)
+        if mine is not None and mine.start_s is not None:
+            return STARTING
+        asked_s, cycle = pilot.submitted_s, self.last_cycle()
+        if asked_s is not None and cycle is not None:
+            cycle_begin_s, _ = cycle
+            if asked_s < cycle_begin_s:
+                return PASSED
+        return QUEUED
 
     def _order_s(self) -> float:
         """Return the time at which the next order will have been given."""
@@ -663,14 +555,23 @@ class Sidecar(Neighbour):
         pilot.submitted_s = self._machine.now_s
         self.n_submissions += 1
         if not pilot.is_leaving:
+            share: Share | None = None
+            if pilot.part is not None:
+                share = share_of(pilot.part)
             node = 1 << pilot.node
-            mine = Preemptable(name=name, limit_s=pilot.limit_s, node=node)
+            mine = Preemptable(name=name, limit_s=pilot.limit_s, node=node, share=share)
             self._machine.submit_preemptable(mine)
 
     def _leave(self, name: str) -> None:
         mine = self._machine.preemptable.get(name)
         if mine is not None:
             self._machine.cancel_preemptable(mine)
+
+
+def share_of(part: NodePart) -> Share:
+    """Return what a pilot with this part asks of its node."""
+    _, _, gpu_type = part.gpu_type.partition(":")
+    return Share(cpus=part.cores, memory_mb=part.memory_mb, gpus=part.gpus, gpu_type=gpu_type)
 
 
 class TrainingCore(Core):
