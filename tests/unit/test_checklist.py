@@ -51,8 +51,9 @@ def commands(files: tuple[SiteFile, ...]) -> list[str]:
 def typed(page: str) -> list[str]:
     """The commands of a guide, in its order: what its blocks have, without their output."""
     text = (HOWTO / page).read_text("utf-8")
-    blocks = re.findall(r"^```(?:sh)?\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    lines = [line.removeprefix("$ ") for block in blocks for line in block.splitlines()]
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    of_shells = [body for kind, body in blocks if kind in ("", "sh")]
+    lines = [line.removeprefix("$ ") for body in of_shells for line in body.splitlines()]
     return [
         re.sub(r" +#.*", "", line)
         for line in lines

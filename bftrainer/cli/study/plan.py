@@ -89,7 +89,7 @@ SPEED = [
            name="deadline_s", required=True),
     option("--price PRICE/h", "Of one instance: 12.24/h.", parse_price, name="price_h",
            required=True),
-    option("--gpus-per-instance N", "GPUs (nodes, or slots, of a trial) that are rented together.",
+    option("--gpus-per-instance N", "GPUs (of a trial, or its nodes) that are rented together.",
            click.IntRange(1, 256), 1),
     option("--instances N", "At most so many at once.", click.IntRange(1, 1024), MOST_INSTANCES,
            name="most_instances"),
