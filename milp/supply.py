@@ -1,4 +1,4 @@
-"""How many units of several kinds the same GPUs make at once, as columns and rows.
+"""Rows and columns for the units of several kinds that the same GPUs make at once.
 
 Takes a PoolView whose GPUs are lent, returns linear rows over whole numbers; ``milp.classes`` adds
 them to its model, and ``milp.placement.packing`` solves them for sizes that are decided. Exact:

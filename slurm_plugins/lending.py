@@ -1,4 +1,4 @@
-"""Which GPUs of a node pilots may have one by one, with how many CPUs and how much memory. Pure.
+"""Tells the GPUs of a node that pilots may have one by one, with their CPUs and memory. Pure.
 
 Called by ``snapshot`` with what ``sinfo`` prints of a node (``parse.UnusedPart``) and with settings
 that change rarely: of the cluster, of partitions and of nodes, as ``scontrol show`` prints them. A
@@ -25,7 +25,12 @@ from slurm_plugins.parse import UnusedPart, settings_in
 
 NODE_ARGV = ("scontrol", "-o", "show", "node")
 SMALLEST_SHARE = 0.25  # of the CPUs in proportion; a GPU for which fewer are left is not lent
-_LENDING = (NodeState.IDLE, NodeState.PLANNED, NodeState.ALLOCATED)
+_LENDING = (
+    NodeState.IDLE,
+    NodeState.PLANNED,
+    NodeState.ALLOCATED,
+    NodeState.COMPLETING,
+)
 _TAKING_ALL = frozenset({"NODE", "TOPO"})  # Exclusive= of 26.05
 _WHOLE_SOCKETS = ("CR_SOCKET", "CR_BOARD")
 _NO_LIMIT = frozenset({"UNLIMITED", *NOTHING})

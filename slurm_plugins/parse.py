@@ -248,7 +248,8 @@ def _node(fields: list[str]) -> tuple[Node, str]:
     known_state = states.node_state(state)
     reason = REBOOTS if states.is_to_reboot(state) else fields[-1]
     left, unclear = None, ""
-    if known_state is NodeState.ALLOCATED:
+    # Of a node on which a job completes the rest is free, or in use, as before.
+    if known_state in (NodeState.ALLOCATED, NodeState.COMPLETING):
         left_gpus = gpus_left(gres, gres_used)
         left = _left(by_state, memory, memory_used, left_gpus.count)
         unclear = left_gpus.unclear if left is not None else ""

@@ -390,7 +390,9 @@ def _print_account(found: AccountReport) -> None:
     if has_energy:
         print_lines("kWh: an estimate, watts_per_node_type of the policy times harvested hours")
     if has_gpus:
-        print_lines("GPU-hours: harvested; of a node that was held as a whole all its GPUs count")
+        print_lines(
+            "GPU-hours: of harvested hours; of a node that was held as a whole all its GPUs count"
+        )
 
 
 def _print_csv(found: AccountReport) -> None:

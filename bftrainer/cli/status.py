@@ -414,7 +414,6 @@ def _node_row(view: NodeView, now_s: float) -> tuple[str, ...]:
         )
         parts = [f"{part.name}: {part.reason}" for part in view.parts if part.reason]
         reason = " ".join(filter(None, (reason, *parts)))
-    reason = " ".join(filter(None, (reason, view.why_whole)))
     return (view.name, view.node_type, str(view.gpus), view.state, use, *users, usable, reason)
 
 

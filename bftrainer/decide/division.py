@@ -34,7 +34,7 @@ _MOST_DIVIDED: Final = 1 << 14  # hosts remembered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldPart:
+class PilotPart:
     """A part that a pilot of ours holds or waits for."""
 
     part: NodePart
@@ -54,7 +54,7 @@ class HostParts:
 class _Occupation:
     """What a division depends on besides the snapshot."""
 
-    held: Mapping[str, Sequence[HeldPart]]  # by host
+    held: Mapping[str, Sequence[PilotPart]]  # by host
     remembered: Mapping[str, tuple[str, ...]]  # names of parts, by host
     whole_hosts: AbstractSet[str]
     part_of: Mapping[str, str]  # by pilot
@@ -71,7 +71,7 @@ class _LastDivision:
 
 _LAST = _LastDivision()
 # By host the last division and what it was made of: most hosts do not change between decisions.
-_DIVIDED: dict[str, tuple[Node, tuple[HeldPart, ...], tuple[str, ...], HostParts]] = {}
+_DIVIDED: dict[str, tuple[Node, tuple[PilotPart, ...], tuple[str, ...], HostParts]] = {}
 _NAMED: dict[str, tuple[Job, str, Job]] = {}  # by id our pilots' jobs, and with their parts' names
 
 
@@ -136,20 +136,20 @@ def _cooling(cooling: Mapping[str, Cooling], nodes: Iterable[Node]) -> Mapping[s
     return {**cooling, **of_parts}
 
 
-def _held_parts(given: DecisionInput) -> dict[str, list[HeldPart]]:
+def _held_parts(given: DecisionInput) -> dict[str, list[PilotPart]]:
     """Return the parts of our pilots, by host."""
     states: dict[str, JobState] = {}
     for job in given.snapshot.jobs or ():
         if job.pilot_id is not None:
             states[job.pilot_id] = job.state
-    held: dict[str, list[HeldPart]] = {}
+    held: dict[str, list[PilotPart]] = {}
     for pilot in given.pilots:
         if pilot.part is None:
             continue
         state = states.get(pilot.pilot_id)
         if state is JobState.PENDING:
             state = None
-        held_part = HeldPart(part=pilot.part, job_state=state, is_leaving=pilot.is_leaving)
+        held_part = PilotPart(part=pilot.part, job_state=state, is_leaving=pilot.is_leaving)
         held.setdefault(pilot.part.node, []).append(held_part)
     return held
 
@@ -167,7 +167,7 @@ def _remembered(memory: Memory) -> dict[str, tuple[str, ...]]:
 
 
 def parts_of(
-    node: Node, held: tuple[HeldPart, ...] = (), remembered: tuple[str, ...] = ()
+    node: Node, held: tuple[PilotPart, ...] = (), remembered: tuple[str, ...] = ()
 ) -> HostParts:
     """Return the parts of a host.
 
@@ -204,9 +204,9 @@ class _Division:
         self._nodes: list[Node] = []
         self._taken: list[str] = []
 
-    def of(self, held: Sequence[HeldPart], remembered: Iterable[str]) -> HostParts:
-        waiting: list[HeldPart] = []
-        leaving: list[HeldPart] = []
+    def of(self, held: Sequence[PilotPart], remembered: Iterable[str]) -> HostParts:
+        waiting: list[PilotPart] = []
+        leaving: list[PilotPart] = []
         for held_part in held:
             if held_part.job_state is not None:
                 self._add_running(held_part)
@@ -233,7 +233,7 @@ class _Division:
             return HostParts(nodes=(_without_parts(self._node),))
         return HostParts(nodes=tuple(self._nodes), taken=tuple(self._taken))
 
-    def _bound(self, held: Iterable[HeldPart]) -> None:
+    def _bound(self, held: Iterable[PilotPart]) -> None:
         """Count no more GPUs than there are: nodes and jobs are not read at the same instant."""
         for kind, lent in self._types.items():
             n_held = 0
@@ -261,7 +261,7 @@ class _Division:
             memory_mb=memory_mb,
         )
 
-    def _add_running(self, held_part: HeldPart) -> None:
+    def _add_running(self, held_part: PilotPart) -> None:
         state = NodeState.ALLOCATED
         if held_part.job_state is JobState.COMPLETING:
             state = NodeState.COMPLETING

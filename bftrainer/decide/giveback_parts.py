@@ -22,7 +22,7 @@ from heapq import heappop, heappush
 
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.feasible import TOO_FEW
-from bftrainer.decide.host_rooms import OF_OTHERS, HostRoom, LentPart, Need, free_amount
+from bftrainer.decide.host_rooms import OF_OTHERS, HostRoom, LentPart, RoomNeed, free_amount
 from bftrainer.decide.queue.backfill import BackfillPlan
 from bftrainer.decide.victims import Pick, tiers_of
 from bftrainer.model.census import LOST_STATES, NodeCensus, whole, why_it_waits
@@ -42,12 +42,12 @@ class Choice:
     """A host for a job, and what is released for it there."""
 
     room: HostRoom
-    need: Need | None  # None: all of the host
+    need: RoomNeed | None  # None: all of the host
     released: tuple[LentPart, ...]
     cost: Cost  # no parts of others, few of trainers, few at all, a tight fit, the first by name
 
 
-def _choice(room: HostRoom, need: Need | None) -> Choice | None:
+def _choice(room: HostRoom, need: RoomNeed | None) -> Choice | None:
     """Return what a job would have released on a host; None: it has no room there."""
     victims = room.victims(need)
     if victims is None:
@@ -66,7 +66,7 @@ class _Candidates:
     Many jobs have equal needs, and a placed job changes few rooms: only those are looked at again.
     """
 
-    def __init__(self, need: Need | None, rooms: Sequence[HostRoom]) -> None:
+    def __init__(self, need: RoomNeed | None, rooms: Sequence[HostRoom]) -> None:
         self._need = need
         self._valid: dict[str, Choice] = {}  # by host
         self._queue: list[tuple[Cost, Choice]] = []
@@ -112,7 +112,7 @@ class _Candidates:
 
 
 @dataclass(slots=True, kw_only=True)
-class Verdict:
+class QueueVerdict:
     """What the jobs of a queue get."""
 
     starts: list[Job] = field(default_factory=list)  # in queue order
@@ -121,7 +121,7 @@ class Verdict:
     held_off: dict[str, list[str]] = field(default_factory=dict)  # job -> free parts it will take
 
 
-def judge(draft: Draft, refusals: Mapping[str, str]) -> tuple[Verdict, BackfillPlan]:
+def judge(draft: Draft, refusals: Mapping[str, str]) -> tuple[QueueVerdict, BackfillPlan]:
     """Judge every pending job, and choose what is released for those that could start.
 
     Args:
@@ -149,10 +149,10 @@ class _Judge:
     plan: BackfillPlan
     refusals: Mapping[str, str]
     pick: Pick
-    verdict: Verdict = field(default_factory=Verdict)
+    verdict: QueueVerdict = field(default_factory=QueueVerdict)
     _hopeless: set[object] = field(default_factory=set)  # requests that found too little
     _gone: set[str] = field(default_factory=set)  # parts of trainers that are released
-    _candidates: dict[Need | None, _Candidates] = field(default_factory=dict)
+    _candidates: dict[RoomNeed | None, _Candidates] = field(default_factory=dict)
     _changed: list[HostRoom] = field(default_factory=list)  # rooms in which jobs were placed
 
     def judge(self, job: Job) -> None:
@@ -199,9 +199,9 @@ class _Judge:
         used: NodeSet = 0
         for demand in way:
             among = demand.among & ~off & ~used
-            need: Need | None = None
+            need: RoomNeed | None = None
             if demand.share is not None:
-                need = Need.of(demand.share, demand.gpu_type)
+                need = RoomNeed.of(demand.share, demand.gpu_type)
             candidates = self._candidates.get(need)
             if candidates is None:
                 candidates = self._candidates[need] = _Candidates(need, self.rooms)

@@ -20,7 +20,7 @@ ANY_TYPE = "gpu"  # of GPUs without a name, as parts have it
 
 
 @dataclass(slots=True, kw_only=True)
-class Amount:
+class HostAmount:
     """CPUs, memory and GPUs of a host; not negative."""
 
     cpus: int = 0
@@ -46,7 +46,7 @@ class Amount:
         if part.gpus:
             self.gpus[part.gpu_type] = self.gpus.get(part.gpu_type, 0) + part.gpus
 
-    def take(self, need: Need) -> None:
+    def take(self, need: RoomNeed) -> None:
         """Take what a job needs; of several types first the one of which most are left."""
         self.cpus = max(0, self.cpus - need.cpus)
         self.memory_mb = max(0.0, self.memory_mb - need.memory_mb)
@@ -59,7 +59,7 @@ class Amount:
             self.gpus[kind] -= taken
             missing -= taken
 
-    def lacks(self, need: Need) -> tuple[int, float, int]:
+    def lacks(self, need: RoomNeed) -> tuple[int, float, int]:
         """Return how many CPUs, how much memory and how many GPUs are missing for a job."""
         n_gpus = 0
         if need.gpus:
@@ -72,7 +72,7 @@ class Amount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
+class RoomNeed:
     """What a job needs of each of its hosts."""
 
     cpus: int
@@ -81,7 +81,7 @@ class Need:
     gpu_type: str = ""  # as jobs name it; "": any
 
     @classmethod
-    def of(cls, share: NodeLeft, gpu_type: str) -> Need:
+    def of(cls, share: NodeLeft, gpu_type: str) -> RoomNeed:
         """Return a job's share of a host as a need."""
         return cls(cpus=share.cpus, memory_mb=share.memory_mb, gpus=share.gpus, gpu_type=gpu_type)
 
@@ -104,12 +104,12 @@ class HostRoom:
 
     name: str
     bit: NodeSet
-    free: Amount  # now, or as soon as what was asked to leave has left
+    free: HostAmount  # now, or as soon as what was asked to leave has left
     lent: list[LentPart] = field(default_factory=list)  # and not released by this decision
     is_shared_out: bool = False  # an ordinary job is on it: no job may have all of it
     free_names: list[str] = field(default_factory=list)  # of parts, or of the host as a whole
 
-    def victims(self, need: Need | None) -> list[LentPart] | None:
+    def victims(self, need: RoomNeed | None) -> list[LentPart] | None:
         """Return the parts without which a job has room; None: it has none without all of ours.
 
         Args:
@@ -123,7 +123,7 @@ class HostRoom:
         if not any(lack):
             return []
         chosen: list[LentPart] = []
-        trial = Amount(
+        trial = HostAmount(
             cpus=self.free.cpus, memory_mb=self.free.memory_mb, gpus=dict(self.free.gpus)
         )
         for lent in sorted(self.lent, key=_cheapness):
@@ -135,7 +135,7 @@ class HostRoom:
                 return self._without_idle_ones(chosen, need)
         return None
 
-    def sufficient(self, need: Need | None) -> Iterator[LentPart]:
+    def sufficient(self, need: RoomNeed | None) -> Iterator[LentPart]:
         """Yield the parts each of which makes room for a job by itself."""
         if need is None:
             if len(self.lent) == 1:
@@ -148,12 +148,12 @@ class HostRoom:
             if has_rest and part.gpus >= gpus and _helps(part, (cpus, memory_mb, gpus), need):
                 yield lent
 
-    def _without_idle_ones(self, chosen: Sequence[LentPart], need: Need) -> list[LentPart]:
+    def _without_idle_ones(self, chosen: Sequence[LentPart], need: RoomNeed) -> list[LentPart]:
         """Leave out parts that the others make unnecessary, the dearest first."""
         kept = list(chosen)
         for lent in reversed(chosen):
             others = [other for other in kept if other is not lent]
-            trial = Amount(
+            trial = HostAmount(
                 cpus=self.free.cpus, memory_mb=self.free.memory_mb, gpus=dict(self.free.gpus)
             )
             for other in others:
@@ -162,7 +162,7 @@ class HostRoom:
                 kept = others
         return kept
 
-    def place(self, need: Need | None, released: Iterable[LentPart]) -> None:
+    def place(self, need: RoomNeed | None, released: Iterable[LentPart]) -> None:
         """Put a job on the host, after these parts are released."""
         gone = {lent.part.name for lent in released}
         for lent in released:
@@ -170,7 +170,7 @@ class HostRoom:
         self.lent = [lent for lent in self.lent if lent.part.name not in gone]
         self.is_shared_out = True
         if need is None:
-            self.free = Amount()
+            self.free = HostAmount()
         else:
             self.free.take(need)
 
@@ -180,11 +180,13 @@ class HostRoom:
         Args:
             shapes: part of each name of ``free_names``.
         """
-        rest = Amount(cpus=self.free.cpus, memory_mb=self.free.memory_mb, gpus=dict(self.free.gpus))
+        rest = HostAmount(
+            cpus=self.free.cpus, memory_mb=self.free.memory_mb, gpus=dict(self.free.gpus)
+        )
         crowded_out: list[str] = []
         for name in self.free_names:
             part = shapes[name]
-            need = Need(cpus=part.cores, memory_mb=part.memory_mb)
+            need = RoomNeed(cpus=part.cores, memory_mb=part.memory_mb)
             has_gpus = rest.gpus.get(part.gpu_type, 0) >= part.gpus
             if not part.gpus:
                 has_gpus = True
@@ -201,7 +203,7 @@ def _cheapness(lent: LentPart) -> tuple[int, int, str]:
     return lent.tier, lent.part.gpus, lent.part.name
 
 
-def _helps(part: NodePart, lack: tuple[int, float, int], need: Need) -> bool:
+def _helps(part: NodePart, lack: tuple[int, float, int], need: RoomNeed) -> bool:
     """Return whether a part has of what is missing; a job lacking GPUs needs parts with GPUs."""
     cpus, memory_mb, gpus = lack
     if gpus:
@@ -210,7 +212,7 @@ def _helps(part: NodePart, lack: tuple[int, float, int], need: Need) -> bool:
     return bool((cpus and part.cores) or (memory_mb and part.memory_mb))
 
 
-def free_amount(node: Node) -> Amount:
+def free_amount(node: Node) -> HostAmount:
     """Return what of a host no job and no pilot has."""
     left = node.left
     if node.state in (NodeState.IDLE, NodeState.PLANNED):
@@ -220,7 +222,7 @@ def free_amount(node: Node) -> Amount:
     memory_mb: float = left.memory_mb
     if not node.memory_mb:
         memory_mb = math.inf
-    return Amount(cpus=left.cpus, memory_mb=memory_mb, gpus=_gpus_by_type(node, left.gpus))
+    return HostAmount(cpus=left.cpus, memory_mb=memory_mb, gpus=_gpus_by_type(node, left.gpus))
 
 
 def _gpus_by_type(node: Node, n_free: int) -> dict[str, int]:

@@ -107,9 +107,7 @@ def build_pool(
     sooner = {**printed, **{n: e for n, e in planned.items() if e.is_before(printed.get(n))}}
     # While jobs are pending, the scheduler reaches a pilot only in its next cycle, so the time
     # limit must fit what is left of the gap then.
-    waits_s = 0.0
-    if sooner and census.has_startable_jobs:
-        waits_s = settings.cycle_s
+    waits_s = settings.cycle_s if sooner and census.has_startable_jobs else 0.0
     sorter = _Sorter(census, memory, settings, now_s, now_s + waits_s, pilots)
     usable, candidates, due = list[PoolNode](), list[PoolNode](), dict[str, str]()
     not_used = dict(_not_free(census.snapshot.nodes or ()))
@@ -120,9 +118,7 @@ def build_pool(
             pilot_facts = "", False, ""
         else:
             if pilot.is_held or pilot.end_s is not None:
-                end = printed.get(node.name)
-                if end is not None and end.then is Then.JOB and node.name in spared:
-                    end = None
+                end = _end_of_started(node.name, printed, spared)
             until_s = sorter.keep_until_s(pilot, end)
             pilot_facts = pilot.pilot_id, pilot.is_held, pilot.user
             why, must_go = sorter.leave(node, pilot, end)
@@ -137,12 +133,32 @@ def build_pool(
             usable.append(lent)
             if pilot is None:
                 candidates.append(lent)
+    pool = Pool(nodes=tuple(usable), not_used=not_used, due=due, starts_s=now_s + waits_s)
+    reserve = _reserve_of(census, memory, candidates, settings, now_s)
+    return replace(pool.without(dict.fromkeys(reserve, KEPT_FREE)), reserve=reserve)
+
+
+def _end_of_started(
+    name: str, printed: Mapping[str, GapEnd], spared: AbstractSet[str]
+) -> GapEnd | None:
+    """Return the end of the gap of a node whose pilot has started; None: there is none."""
+    end = printed.get(name)
+    if end is not None and end.then is Then.JOB and name in spared:
+        return None
+    return end
+
+
+def _reserve_of(
+    census: NodeCensus,
+    memory: Memory,
+    candidates: Sequence[PoolNode],
+    settings: Settings,
+    now_s: float,
+) -> tuple[str, ...]:
     taken: Mapping[str, int] = NONE_TAKEN
     if memory.reserve_taken:
         taken = borrowers.reserve_taken(memory, census)
-    reserve = in_reserve(candidates, settings, now_s, taken)
-    pool = Pool(nodes=tuple(usable), not_used=not_used, due=due, starts_s=now_s + waits_s)
-    return replace(pool.without(dict.fromkeys(reserve, KEPT_FREE)), reserve=reserve)
+    return in_reserve(candidates, settings, now_s, taken)
 
 
 def _of_parts(ends: Mapping[str, GapEnd], names: Iterable[str]) -> Mapping[str, GapEnd]:

@@ -51,11 +51,14 @@ def once_per_look(work: Callable[[Argument], Result]) -> Callable[[Argument], Re
     @wraps(work)
     def cached(argument: Argument) -> Result:
         nonlocal last, before
-        if last is not None and last[0] is argument:
-            return last[1]
-        if before is not None and before[0] is argument:
-            last, before = before, last
-            return last[1]
+        for kept in (last, before):
+            if kept is None:
+                continue
+            kept_argument, result = kept
+            if kept_argument is argument:
+                if kept is before:
+                    last, before = before, last
+                return result
         result = work(argument)
         last, before = (argument, result), last
         return result

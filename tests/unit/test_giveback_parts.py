@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bftrainer.decide.division import HeldPart, divided, parts_of
+from bftrainer.decide.division import PilotPart, divided, parts_of
 from bftrainer.decide.draft import Draft
 from bftrainer.model.cluster import Job, JobState, Node, NodeState
 from bftrainer.model.decision import DecisionInput, Memory, Settings
@@ -71,8 +71,8 @@ def test_a_host_with_nothing_to_lend_stays_a_host() -> None:
     assert (host.state, host.reason) == (NodeState.DRAINED, "disk")
 
 
-def _held(name: str, state: JobState | None) -> tuple[HeldPart, ...]:
-    return (HeldPart(part=part(name), job_state=state, is_leaving=False),)
+def _held(name: str, state: JobState | None) -> tuple[PilotPart, ...]:
+    return (PilotPart(part=part(name), job_state=state, is_leaving=False),)
 
 
 def test_a_look_is_divided_once_while_the_pilots_are_the_same() -> None:

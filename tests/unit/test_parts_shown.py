@@ -239,11 +239,11 @@ def test_nodes_prints_a_line_for_each_node(
         ["NODE", "TYPE", "GPUS", "STATE", "USE", "TRAINER", "PILOT", "USABLE", "REASON"],
         ["n2", "default", "2", "idle", "free", "-", "-", "-"],
     ]
-    heading, *rows = printed(parted, whole).splitlines()
+    heading, *rows, last = printed(parted, whole).splitlines()
     assert len(rows) == 2
     assert "2 of 4 GPUs: t1 1, without a trainer 1; 1 in use; 1 free" in rows[0]
     assert "p000001,p000002" in rows[0]
-    assert "Jobs do not share it." in rows[1]
+    assert last == "as a whole: n2. Jobs do not share it."
     assert heading.startswith("NODE")
     [told] = json.loads(printed(parted, as_json=True))["nodes"]
     assert [part["name"] for part in told["parts"]] == ["n1/0", "n1/1"]

@@ -1,4 +1,4 @@
-"""Which job got the part of a node that a pilot left, where jobs and pilots share nodes. Pure.
+"""Finds the job that got the part of a node that a pilot left, where both share nodes. Pure.
 
 A job on the host need not have the pilot's part: it may run on what was free beside it. So an
 account is kept of each host with parts of ours: what it had free at the last look, and what the
