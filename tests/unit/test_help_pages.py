@@ -167,7 +167,7 @@ def test_a_page_longer_than_the_terminal_goes_through_the_readers_pager(
 ) -> None:
     for name, value in {"TERM": "xterm", "PAGER": "sed s/^/p:/", "COLUMNS": "80"}.items():
         monkeypatch.setenv(name, value)
-    for lines, is_paged in (("24", True), ("500", False)):
+    for lines, is_paged in (("24", True), ("5000", False)):
         screen = Terminal()
         with monkeypatch.context() as here:
             here.setattr(sys, "stdin", Terminal())
