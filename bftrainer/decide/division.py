@@ -201,6 +201,10 @@ class _Division:
         self._free_state = NodeState.IDLE
         if node.state is NodeState.PLANNED:
             self._free_state = NodeState.PLANNED
+        # While a job completes there, the batch system starts nothing on any GPU of the host.
+        self._unclaimed_state = self._free_state
+        if node.state is NodeState.COMPLETING:
+            self._unclaimed_state = NodeState.COMPLETING
         self._nodes: list[Node] = []
         self._taken: list[str] = []
 
@@ -216,19 +220,19 @@ class _Division:
                 waiting.append(held_part)
         self._bound(held)
         for held_part in (*waiting, *leaving):
-            self._add_from_free(held_part.part)
+            self._add_from_free(held_part.part, self._free_state)
         names = {held_part.part.name for held_part in held}
         for name in remembered:
             if name not in names:
                 names.add(name)
-                self._add_from_free(self._single(name))
+                self._add_from_free(self._single(name), self._unclaimed_state)
         number = 0
         for kind in self._types:
             while self._n_free[kind] > 0:
                 name = f"{self._node.name}{PART_MARK}{number}"
                 number += 1
                 if name not in names:
-                    self._add_from_free(self._single(name, kind))
+                    self._add_from_free(self._single(name, kind), self._unclaimed_state)
         if not self._nodes:
             return HostParts(nodes=(_without_parts(self._node),))
         return HostParts(nodes=tuple(self._nodes), taken=tuple(self._taken))
@@ -267,11 +271,11 @@ class _Division:
             state = NodeState.COMPLETING
         self._add(held_part.part, state)
 
-    def _add_from_free(self, part: NodePart) -> None:
+    def _add_from_free(self, part: NodePart, state: NodeState) -> None:
         n_free = self._n_free.get(part.gpu_type, 0)
         if n_free >= part.gpus:
             self._n_free[part.gpu_type] = n_free - part.gpus
-            self._add(part, self._free_state)
+            self._add(part, state)
             return
         if not self._is_unusable:
             self._taken.append(part.name)

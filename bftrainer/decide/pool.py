@@ -105,8 +105,7 @@ def build_pool(
     printed, planned = _of_parts(printed, looked_at), _of_parts(planned, looked_at)
     printed = earlier(printed, closing, looked_at)
     sooner = {**printed, **{n: e for n, e in planned.items() if e.is_before(printed.get(n))}}
-    # While jobs are pending, the scheduler reaches a pilot only in its next cycle, so the time
-    # limit must fit what is left of the gap then.
+    # While jobs are pending, pilots start in the next cycle: their limit must fit what is left.
     waits_s = settings.cycle_s if sooner and census.has_startable_jobs else 0.0
     sorter = _Sorter(census, memory, settings, now_s, now_s + waits_s, pilots)
     usable, candidates, due = list[PoolNode](), list[PoolNode](), dict[str, str]()

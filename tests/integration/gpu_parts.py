@@ -163,7 +163,9 @@ class Lender:
     def sees(self, trainer: str) -> list[str]:
         """Return which GPUs each worker of a trainer has seen."""
         texts = [Path(log.path).read_text() for log in self.daemon.client.logs(trainer)]
-        return [seen for text in texts for seen in re.findall(r"^sees (\S+) end", text, re.M)]
+        return [
+            seen for text in texts for seen in re.findall(r"^sees (\S+) end", text, re.MULTILINE)
+        ]
 
     def is_well(self) -> None:
         """Insist that the daemon has met no error of its own."""

@@ -230,6 +230,36 @@ def test_a_pilot_that_waits_keeps_its_part() -> None:
     assert plan.assignment == {"n1/0": "t1"}
 
 
+def test_a_look_while_a_pilot_completes_takes_no_more_and_claims_nothing() -> None:
+    """n2 of the guide: one part was given back; the look met its pilot on its way out."""
+    fold = Fold(settings=SETTINGS)
+    names = ["n2/0", "n2/1", "n2/2"]
+    pilots = [part_pilot(name) for name in names]
+    trainers = [gpu_trainer("t1")]
+    seen = snapshot([gpu_host("n2", ours=3)], [*_ours(*names), gpu_job("7", 2)])
+    (release,) = fold.decide(seen, pilots, trainers).releases
+    leaving = [
+        replace(pilot, is_leaving=pilot.pilot_id == release.pilot_id, is_held=False)
+        if pilot.pilot_id == release.pilot_id
+        else pilot
+        for pilot in pilots
+    ]
+    jobs = [
+        pilot_job(name, JobState.COMPLETING if name == release.node else JobState.RUNNING)
+        for name in names
+    ]
+    host = gpu_host("n2", ours=3, state=NodeState.COMPLETING)
+    ends = snapshot([host], [*jobs, gpu_job("7", 2)], at_s=T0 + 1)
+    plan = fold.decide(ends, leaving, trainers, at_s=T0 + 1)
+    assert (plan.releases, plan.claims) == ((), ())
+
+
+def test_a_name_given_back_is_remembered_while_the_host_completes() -> None:
+    host = gpu_host("n1", ordinary=3, state=NodeState.COMPLETING)
+    (node,) = parts_of(host, (), ("n1/2",)).nodes
+    assert (node.name, node.state) == ("n1/2", NodeState.COMPLETING)
+
+
 # ---- units of several GPUs ----------------------------------------------------------------
 
 

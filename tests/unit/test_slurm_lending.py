@@ -216,9 +216,15 @@ def test_what_slurm_does_not_tell_lends_nothing() -> None:
     assert (unread.lends, unread.why_whole) == ((), lending.CLUSTER_UNREAD)
 
 
-@pytest.mark.parametrize("state", ["completing", "down", "drained", "reserved"])
+@pytest.mark.parametrize("state", ["down", "drained", "reserved"])
 def test_a_node_that_cannot_take_jobs_now_has_no_free_gpu(state: str) -> None:
     assert shown(lent(row(state=state), limits())) == [("", 4, 0, 4, 16000)]
+
+
+def test_gpus_of_a_node_on_which_a_job_completes_are_those_that_it_does_not_have() -> None:
+    """They are not for anybody now, and have been given to nobody either."""
+    ((_, n_gpus, n_free, _, _),) = shown(lent(row("gpu:4", "gpu:1", state="completing"), limits()))
+    assert (n_gpus, n_free) == (4, 3)
 
 
 @pytest.mark.parametrize("release", RELEASES)
