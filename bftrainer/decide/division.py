@@ -12,6 +12,9 @@ are, in this order of claim on its free GPUs:
 3. remembered names, of GPUs given back; likewise;
 4. further free GPUs.
 
+While a host completes it may show GPUs as used that pilots of ours have just left: the names of 2
+and 3 then stand for GPUs that are about to be free, not for taken ones.
+
 The queue model goes on to see hosts (``queue``): jobs ask for hosts and for amounts of them.
 A host is shown as a whole where a pilot has all of it, and where it has no part to show.
 """
@@ -198,6 +201,7 @@ class _Division:
         self._is_unusable = node.state in _UNUSABLE
         if self._is_unusable:
             self._n_free = dict.fromkeys(self._n_free, 0)
+        self._n_ending = dict.fromkeys(self._n_free, 0)  # about to be free, at most
         self._free_state = NodeState.IDLE
         if node.state is NodeState.PLANNED:
             self._free_state = NodeState.PLANNED
@@ -225,7 +229,7 @@ class _Division:
         for name in remembered:
             if name not in names:
                 names.add(name)
-                self._add_from_free(self._single(name), self._unclaimed_state)
+                self._add_from_free(self._single(name), self._free_state)
         number = 0
         for kind in self._types:
             while self._n_free[kind] > 0:
@@ -238,7 +242,11 @@ class _Division:
         return HostParts(nodes=tuple(self._nodes), taken=tuple(self._taken))
 
     def _bound(self, held: Iterable[PilotPart]) -> None:
-        """Count no more GPUs than there are: nodes and jobs are not read at the same instant."""
+        """Count no more GPUs than there are: nodes and jobs are not read at the same instant.
+
+        A host that completes may have all GPUs soon that pilots of ours do not hold.
+        """
+        is_completing = self._node.state is NodeState.COMPLETING
         for kind, lent in self._types.items():
             n_held = 0
             for held_part in held:
@@ -246,12 +254,16 @@ class _Division:
                     n_held += held_part.part.gpus
             n_bound = lent.n_gpus - n_held
             self._n_free[kind] = max(0, min(self._n_free[kind], n_bound))
+            if is_completing:
+                self._n_ending[kind] = max(0, n_bound - self._n_free[kind])
 
     def _single(self, name: str, kind: str = "") -> NodePart:
-        """Return a part of one GPU; of a type of which one is free, unless it is named."""
+        """Return a part of one GPU; of a type of which one is free, or is soon, unless named."""
         if not kind:
-            kinds = [kind for kind, count in self._n_free.items() if count] or [*self._types, "gpu"]
-            kind = kinds[0]
+            kinds = [kind for kind, count in self._n_free.items() if count]
+            ending = [kind for kind, count in self._n_ending.items() if count]
+            ending.sort(key=lambda kind: -self._n_ending[kind])
+            kind = [*kinds, *ending, *self._types, "gpu"][0]
         lent = self._types.get(kind)
         cpus, memory_mb = 1, 0
         if lent is not None:
@@ -276,6 +288,11 @@ class _Division:
         if n_free >= part.gpus:
             self._n_free[part.gpu_type] = n_free - part.gpus
             self._add(part, state)
+            return
+        n_ending = self._n_ending.get(part.gpu_type, 0)
+        if n_ending >= part.gpus:
+            self._n_ending[part.gpu_type] = n_ending - part.gpus
+            self._add(part, NodeState.COMPLETING)
             return
         if not self._is_unusable:
             self._taken.append(part.name)

@@ -26,7 +26,7 @@ from bftrainer.decide.host_rooms import OF_OTHERS, HostRoom, LentPart, RoomNeed,
 from bftrainer.decide.queue.backfill import BackfillPlan
 from bftrainer.decide.victims import Pick, tiers_of
 from bftrainer.model.census import LOST_STATES, NodeCensus, whole, why_it_waits
-from bftrainer.model.cluster import Job, NodeState, node_of
+from bftrainer.model.cluster import Job, Node, NodeState, node_of
 from bftrainer.model.node_sets import NodeSet
 from bftrainer.model.parts import NodePart, type_name
 from bftrainer.model.queue import JobNeeds, NodeDemand
@@ -239,7 +239,8 @@ class _Judge:
             self._changed.append(choice.room)
             nodes |= choice.room.bit
             self._gone.update([lent.part.name for lent in choice.released])
-            crowded_out = choice.room.names_held_off(self.draft.census.parts)
+            shapes = {name: _part_named(self.draft.census, name) for name in choice.room.free_names}
+            crowded_out = choice.room.names_held_off(shapes)
             names += crowded_out
             free_names = choice.room.free_names
             choice.room.free_names = [name for name in free_names if name not in crowded_out]
@@ -283,15 +284,34 @@ def _rooms(draft: Draft) -> list[HostRoom]:
             room.lent.append(lent)
     for name in (census.free | draft.coming_back) - census.in_the_way.keys():
         room = rooms.get(node_of(name))
-        if room is None or name not in census.parts:
+        if room is None or name not in census.by_name:
             continue
         room.free_names.append(name)
-        if name not in census.free:  # its pilot has still to leave
-            room.free.add(census.parts[name])
+        if name not in census.free:  # its pilot has still to leave, or its host completes
+            room.free.add(_part_named(census, name))
+            _assume_rest(room, hosts.by_name[room.name])
     for room in rooms.values():
         room.free_names.sort()
     _add_others(draft, hosts, rooms)
     return list(rooms.values())
+
+
+def _part_named(census: NodeCensus, name: str) -> NodePart:
+    part = census.parts.get(name)
+    if part is None:  # neither free nor with a pilot of ours
+        part = whole(census.by_name[name])
+    return part
+
+
+def _assume_rest(room: HostRoom, host: Node) -> None:
+    """Assume CPUs and memory for a job that gets GPUs which are about to be free.
+
+    What else a host has that completes is not told. A look later it is; till then a job gets no
+    more GPUs only because they come with CPUs.
+    """
+    if host.state is NodeState.COMPLETING and host.left is None:
+        room.free.cpus = max(room.free.cpus, host.cpus)
+        room.free.memory_mb = max(room.free.memory_mb, host.memory_mb)
 
 
 def _add_others(draft: Draft, hosts: NodeCensus, rooms: Mapping[str, HostRoom]) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bftrainer.daemon.decider import DECISION
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.cluster import node_of
 from bftrainer.model.views import NodeView
@@ -23,8 +24,8 @@ from tests.support.waiting import wait_for
 CPUS_PER_GPU, MEMORY_PER_GPU_MB = 4, 4000
 MOST = 12  # units of a trainer
 LINEAR = Curve(sizes=(1, MOST), samples_per_s=(10.0, 10.0 * MOST))
-# Without a wait for a peer: a worker that says which GPUs it sees, and sleeps.
-SEES = LIGHT.replace("time.sleep(0.05)", "time.sleep(0.3)").replace(
+# A worker that says which GPUs it sees, and sleeps; more of them are worth their while.
+SEES = LIGHT.replace("time.sleep(0.05)", "time.sleep(2.4 / run.comm.size)").replace(
     'print("worker"', 'print("sees", os.environ.get("CUDA_VISIBLE_DEVICES"), "end");print("worker"'
 )
 POLICY = """\
@@ -139,8 +140,13 @@ class Lender:
         """Return what explains a state that was not expected."""
         queue = self.cluster.command("squeue", "-a", "-o", "%i %j %T %N %b %C %m %r").stdout
         parts = [(n.name, n.use, n.reason, n.parts, n.why_whole) for n in self.nodes().values()]
+        releases = [
+            (release["node"], release.get("for_job"), release["reason"])
+            for entry in self.daemon.entries(DECISION)
+            for release in entry.payload["plan"]["releases"]
+        ]
         log = self.daemon.log.read_text(errors="replace")[-3000:]
-        return f"{self.gpus_held()}\n{queue}\n{parts}\n{log}"
+        return f"{self.gpus_held()}\n{queue}\n{parts}\n{releases}\n{log}"
 
     def looks(self, count: int) -> None:
         """Wait for so many further looks, and a further two scheduling cycles."""
@@ -170,6 +176,11 @@ class Lender:
     def is_well(self) -> None:
         """Insist that the daemon has met no error of its own."""
         assert self.daemon.is_running()
+        releases = [
+            (release["node"], release.get("for_job"), release["reason"])
+            for entry in self.daemon.entries(DECISION)
+            for release in entry.payload["plan"]["releases"]
+        ]
         log = self.daemon.log.read_text(errors="replace")
         assert "Traceback" not in log, log[-4000:]
         assert "BFT-9999" not in log, log[-4000:]
@@ -199,10 +210,11 @@ def lender(
             yield made
             made.is_well()
         except BaseException:
-            print(made.daemon.log.read_text(errors="replace")[-5000:])  # noqa: T201 - for pytest
+            print(made.told())  # noqa: T201 - for pytest
             raise
         finally:
             made.leaves()
+            made.daemon.stop()
 
 
 def same(before: dict[str, tuple[str, int]], after: dict[str, tuple[str, int]]) -> set[str]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from bftrainer.decide.division import PilotPart, divided, parts_of
 from bftrainer.decide.draft import Draft
-from bftrainer.model.cluster import Job, JobState, Node, NodeState
+from bftrainer.model.cluster import Job, JobState, LentGpus, Node, NodeState
 from bftrainer.model.decision import DecisionInput, Memory, Settings
 from tests.support.gpu_hosts import (
     exclusive_job,
@@ -61,6 +63,22 @@ def test_a_remembered_name_stands_for_the_gpu_that_was_given_back() -> None:
     shown = parts_of(gpu_host("n1", ordinary=3), (), ("n1/2",))
     assert [(node.name, node.state) for node in shown.nodes] == [("n1/2", NodeState.IDLE)]
     assert parts_of(gpu_host("n1", ordinary=4), (), ("n1/2",)).taken == ("n1/2",)
+
+
+def test_on_a_host_that_completes_a_remembered_name_is_not_taken() -> None:
+    lends = (
+        LentGpus(gpu_type="a100", n_gpus=2, n_free=0, cpus=4, memory_mb=1000),
+        LentGpus(gpu_type="1g.10gb", n_gpus=4, n_free=0, cpus=4, memory_mb=1000),
+    )
+    host = replace(gpu_host("n1", ours=4), state=NodeState.COMPLETING, left=None, lends=lends)
+    held = (*_held("n1/0", JobState.RUNNING), *_held("n1/1", JobState.RUNNING))
+    shown = parts_of(host, held, ("n1/2", "n1/3"))
+    assert shown.taken == ()
+    by_name = {node.name: (node.state, node.node_type) for node in shown.nodes}
+    ending = (NodeState.COMPLETING, "gpu:1g.10gb")  # all others are held
+    assert (by_name["n1/2"], by_name["n1/3"]) == (ending, ending)
+    waits = PilotPart(part=part("n1/5", gpu_type="1g.10gb"), job_state=None, is_leaving=False)
+    assert parts_of(host, (*held, waits)).taken == ()
 
 
 def test_a_host_with_nothing_to_lend_stays_a_host() -> None:
@@ -210,6 +228,29 @@ def test_gpus_given_back_are_not_asked_for_again_until_the_job_has_them() -> Non
     assert not fold.memory.held_off
 
 
+@pytest.mark.parametrize("cpus", [8, 10])
+def test_while_their_host_completes_gpus_given_back_are_for_the_job(cpus: int) -> None:
+    """The announced job gets no others when it is shown, whether or not it needs more CPUs."""
+    fold = Fold(settings=replace(SETTINGS, idle_confirmations=1))
+    trainers = [gpu_trainer("t1")]
+    names = ["n1/0", "n1/1", "n1/2", "n1/3"]
+    host, pilots = gpu_host("n1", ours=4), [part_pilot(name) for name in names]
+    assert not fold.decide(snapshot([host], _ours(*names)), pilots, trainers).releases
+    announced = replace(gpu_job("announced-1", 2), can_share=False, cpus_per_node=0, memory_mb=0)
+    seen = snapshot([host], [*_ours(*names), announced], at_s=T0 + 1)
+    gone = {release.node for release in fold.decide(seen, pilots, trainers, at_s=T0 + 1).releases}
+    assert len(gone) == 2
+    left = [pilot for pilot in pilots if pilot.node not in gone]
+    completes = replace(host, state=NodeState.COMPLETING, left=None)
+    job = replace(gpu_job("7", 2), cpus_per_node=cpus)
+    stay = _ours(*[pilot.node for pilot in left])
+    seen = snapshot([completes], [*stay, job], at_s=T0 + 2)
+    plan = fold.decide(seen, left, trainers, at_s=T0 + 2)
+    assert not plan.releases
+    assert not plan.claims
+    assert set(fold.memory.held_off) == gone
+
+
 def test_free_gpus_of_used_and_unused_hosts_are_claimed_each_with_its_part() -> None:
     fold = Fold(settings=SETTINGS)
     seen = snapshot([gpu_host("n1", ordinary=3), gpu_host("n2")], [ordinary("1", "n1", 3)])
@@ -257,7 +298,9 @@ def test_a_look_while_a_pilot_completes_takes_no_more_and_claims_nothing() -> No
 def test_a_name_given_back_is_remembered_while_the_host_completes() -> None:
     host = gpu_host("n1", ordinary=3, state=NodeState.COMPLETING)
     (node,) = parts_of(host, (), ("n1/2",)).nodes
-    assert (node.name, node.state) == ("n1/2", NodeState.COMPLETING)
+    assert (node.name, node.state) == ("n1/2", NodeState.IDLE)
+    (_, new) = parts_of(gpu_host("n1", ordinary=2, state=NodeState.COMPLETING), (), ("n1/2",)).nodes
+    assert new.state is NodeState.COMPLETING
 
 
 # ---- units of several GPUs ----------------------------------------------------------------
