@@ -176,11 +176,6 @@ class Lender:
     def is_well(self) -> None:
         """Insist that the daemon has met no error of its own."""
         assert self.daemon.is_running()
-        releases = [
-            (release["node"], release.get("for_job"), release["reason"])
-            for entry in self.daemon.entries(DECISION)
-            for release in entry.payload["plan"]["releases"]
-        ]
         log = self.daemon.log.read_text(errors="replace")
         assert "Traceback" not in log, log[-4000:]
         assert "BFT-9999" not in log, log[-4000:]
