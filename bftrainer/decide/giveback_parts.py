@@ -89,7 +89,10 @@ class _Judge:
     refusals: Mapping[str, str]
     pick: Pick
     verdict: Verdict = field(default_factory=Verdict)
-    _hopeless: set[object] = field(default_factory=set)  # requests that found too little
+    # By what is asked for, the shortest limit of a job that found too little.
+    _hopeless_from_s: dict[object, float] = field(default_factory=dict)
+    # By need, what each host has for it, as it is after the jobs placed so far; None: too little.
+    _offers: dict[Need | None, dict[str, Choice | None]] = field(default_factory=dict)
     _gone: set[str] = field(default_factory=set)  # parts of trainers that are released
 
     def judge(self, job: Job) -> None:
@@ -111,9 +114,12 @@ class _Judge:
 
     def _start(self, job: Job, request: JobNeeds) -> bool:
         off = self.plan.kept_off(request.limit_s, is_in_reservation=bool(job.reservations))
-        key = request.ways, request.limit_s, bool(job.reservations)
-        # Rooms only get smaller and plans only grow, so what was too little stays so.
-        if key in self._hopeless:
+        key = request.ways, bool(job.reservations)
+        # A job whose limit is not known is kept off no plan.
+        limit_s = -math.inf if request.limit_s is None else request.limit_s
+        # Rooms only get smaller and plans only grow, so what was too little stays so; and a longer
+        # job is kept off the hosts of at least as many plans.
+        if limit_s >= self._hopeless_from_s.get(key, math.inf):
             return False
         best: list[Choice] = []
         for position, way in enumerate(request.ways):
@@ -123,7 +129,7 @@ class _Judge:
             if choices and (not best or _cost(choices) < _cost(best)):
                 best = choices
         if not best:
-            self._hopeless.add(key)
+            self._hopeless_from_s[key] = limit_s
             return False
         self._place(job, request, best)
         return True
@@ -137,13 +143,7 @@ class _Judge:
             need: Need | None = None
             if demand.share is not None:
                 need = Need.of(demand.share, demand.gpu_type)
-            candidates: list[Choice] = []
-            for room in self.rooms:
-                if not room.bit & among:
-                    continue
-                victims = room.victims(need)
-                if victims is not None:
-                    candidates.append(Choice(room=room, need=need, released=tuple(victims)))
+            candidates = [choice for choice in self._offered(need) if choice.room.bit & among]
             if len(candidates) < demand.count:
                 return []
             candidates.sort(key=lambda choice: choice.cost)
@@ -154,6 +154,21 @@ class _Judge:
                 used |= choice.room.bit
             chosen += own
         return chosen
+
+    def _offered(self, need: Need | None) -> list[Choice]:
+        """Return the hosts that have room for a need, and what is released for it there."""
+        offers = self._offers.setdefault(need, {})
+        offered: list[Choice] = []
+        for room in self.rooms:
+            if room.name not in offers:
+                victims = room.victims(need)
+                offers[room.name] = None
+                if victims is not None:
+                    offers[room.name] = Choice(room=room, need=need, released=tuple(victims))
+            choice = offers[room.name]
+            if choice is not None:
+                offered.append(choice)
+        return offered
 
     def _cheapest(self, candidates: list[Choice]) -> Choice:
         """Return the best host for one node; where single parts suffice, the cheapest part."""
@@ -187,6 +202,8 @@ class _Judge:
         nodes: NodeSet = 0
         for choice in choices:
             choice.room.place(choice.need, choice.released)
+            for offers in self._offers.values():
+                offers.pop(choice.room.name, None)
             nodes |= choice.room.bit
             self._gone.update([lent.part.name for lent in choice.released])
             crowded_out = choice.room.names_held_off(self.draft.census.parts)
