@@ -69,7 +69,8 @@ class _Candidates:
     def __init__(self, need: RoomNeed | None, rooms: Sequence[HostRoom]) -> None:
         self._need = need
         self._valid: dict[str, Choice] = {}  # by host
-        self._queue: list[tuple[Cost, Choice]] = []
+        self._queue: list[tuple[Cost, int, Choice]] = []
+        self._n_pushed = 0
         self._n_changes = 0  # that were taken into account
         for room in rooms:
             self._consider(room)
@@ -80,7 +81,8 @@ class _Candidates:
             self._valid.pop(room.name, None)
             return
         self._valid[room.name] = choice
-        heappush(self._queue, (choice.cost, choice))
+        self._n_pushed += 1  # a room may be as dear as it was before
+        heappush(self._queue, (choice.cost, self._n_pushed, choice))
 
     def update(self, changed: Sequence[HostRoom]) -> None:
         """Take the rooms into account that have changed, in order, since the beginning."""
@@ -91,10 +93,10 @@ class _Candidates:
     def best(self, among: NodeSet, count: int) -> list[Choice]:
         """Return the cheapest ``count`` of these hosts; fewer if there are fewer."""
         best: list[Choice] = []
-        aside: list[tuple[Cost, Choice]] = []
+        aside: list[tuple[Cost, int, Choice]] = []
         while self._queue and len(best) < count:
             entry = heappop(self._queue)
-            _, choice = entry
+            _, _, choice = entry
             if self._valid.get(choice.room.name) is not choice:
                 continue  # the room has changed since
             aside.append(entry)

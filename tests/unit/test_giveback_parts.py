@@ -8,6 +8,7 @@ import pytest
 
 from bftrainer.decide.division import PilotPart, divided, parts_of
 from bftrainer.decide.draft import Draft
+from bftrainer.decide.host_rooms import HostRoom, LentPart, RoomNeed
 from bftrainer.model.cluster import Job, JobState, LentGpus, Node, NodeState
 from bftrainer.model.decision import DecisionInput, Memory, Settings
 from tests.support.gpu_hosts import (
@@ -193,6 +194,46 @@ def test_an_announced_job_gets_the_gpus_that_it_is_known_to_need() -> None:
     names = ["n1/0", "n1/1", "n1/2", "n1/3"]
     draft = _given_back([gpu_host("n1", ours=4)], [announced], *names)
     assert _released(draft) == {"announced-1": {"n1/0", "n1/1"}}
+
+
+def test_of_jobs_that_ask_for_the_same_the_short_fits_before_a_plan_and_the_long_does_not() -> None:
+    """The first job waits for the ordinary one's GPUs; its plan closes the host in an hour."""
+    ours = ("n1/0", "n1/1")
+    seen = [gpu_host("n1", ordinary=2, ours=2)]
+    planned = replace(
+        gpu_job("1", 4, priority=9.0),
+        start_s=T0 + 3600.0,
+        planned_nodes=("n1",),
+        reason="Resources",
+    )
+    limits_s = {"2": 7200.0, "3": 9000.0, "4": 600.0, "5": 600.0}
+    jobs = [
+        replace(gpu_job(job_id, 1, priority=5.0 - int(job_id)), time_limit_s=limit_s)
+        for job_id, limit_s in limits_s.items()
+    ]
+    draft = _given_back(seen, [ordinary("9", "n1", 2), planned, *jobs], *ours)
+    assert {job_id: len(names) for job_id, names in _released(draft).items()} == {"4": 1, "5": 1}
+    assert {"2", "3"} <= draft.refused.keys()
+
+
+def test_hosts_are_asked_once_for_jobs_that_need_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    victims = HostRoom.victims
+
+    def counted(room: HostRoom, need: RoomNeed | None) -> list[LentPart] | None:
+        asked.append(room.name)
+        return victims(room, need)
+
+    monkeypatch.setattr(HostRoom, "victims", counted)
+    hosts = [gpu_host(f"n{k}", ordinary=4) for k in range(1, 21)]
+    running = [ordinary(f"r{k}", f"n{k}", 4) for k in range(1, 21)]
+    jobs = [
+        replace(gpu_job(str(k), 2, priority=-k), time_limit_s=600.0 + 60.0 * k)
+        for k in range(1, 31)
+    ]
+    draft = _given_back(hosts, [*running, *jobs])
+    assert len(draft.refused) == 30
+    assert len(asked) == 20
 
 
 # ---- from decision to decision ------------------------------------------------------------
