@@ -10,7 +10,7 @@ import pytest
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from slurm_plugins.testcluster import SlurmTestCluster
 from slurm_plugins.testcluster.jobs import Share
-from tests.integration.gpu_parts import POLICY, Lender, gpu_cluster, lender, share_of
+from tests.integration.gpu_parts import POLICY, gpu_cluster, lender, share_of
 from tests.integration.test_slurm_harm import set_preempt_mode
 from tests.support.waiting import wait_for
 
