@@ -164,7 +164,9 @@ class Lender:
 
     def pilots_in_queue(self) -> list[str]:
         """Return the names of the pilots' jobs."""
-        return self.cluster.command("squeue", "-h", "-a", "-p", self.cluster.config.pilot_partition, "-o", "%j").stdout.split()
+        return self.cluster.command(
+            "squeue", "-h", "-a", "-p", self.cluster.config.pilot_partition, "-o", "%j"
+        ).stdout.split()
 
     def sees(self, trainer: str) -> list[str]:
         """Return which GPUs each worker of a trainer has seen."""

@@ -11,6 +11,7 @@ import pytest
 from bftrainer.api.client import Client
 from bftrainer.model.cluster import node_of
 from slurm_plugins.testcluster import SlurmTestCluster
+from slurm_plugins.testcluster.jobs import Share
 from slurm_plugins.testcluster.sharing import Sharing
 from tests.integration.daemon_scripts import LIGHT, trainer_spec
 from tests.integration.gpu_parts import (
@@ -115,6 +116,19 @@ def test_a_node_that_cannot_be_shared_is_lent_as_a_whole(
         lent.looks(1)
         assert not lent.pilots_in_queue(), "nothing is asked for beside the job"
         assert why in lent.nodes()["n1"].why_whole
+
+
+def test_of_a_node_with_a_shard_in_use_nothing_is_lent_twice(tmp_path: Path) -> None:
+    """Slurm 22.05 does not tell of which GPU a shard is, so that node is left alone."""
+    types = (("gpu:4,shard:16", ""),) * 2
+    with gpu_cluster(n_nodes=2, node_types=types) as cluster, lender(cluster, tmp_path) as lent:
+        words = ("--gres=shard:2", "--nodelist=n1")
+        lent.starts(Share(cpus=1, memory_mb=100), *words)
+        trainer = lent.trains("a")
+        wait_for(lambda: lent.gpus_held().get("n2") == 4, what="the other node's are held")
+        assert lent.gpus_held().get("n1", 0) <= 3
+        seen = wait_for(lambda: s if len(s := lent.sees(trainer)) >= 4 else None, what="all say")
+        assert all(len(devices.split(",")) == 1 for devices in seen)
 
 
 # ---- two daemons ----------------------------------------------------------------------
