@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -164,14 +164,14 @@ class Lender:
 
     def pilots_in_queue(self) -> list[str]:
         """Return the names of the pilots' jobs."""
-        return self.cluster.command("squeue", "-h", "-a", "-p", "bf", "-o", "%j").stdout.split()
+        return self.cluster.command(
+            "squeue", "-h", "-a", "-p", self.cluster.config.pilot_partition, "-o", "%j"
+        ).stdout.split()
 
     def sees(self, trainer: str) -> list[str]:
         """Return which GPUs each worker of a trainer has seen."""
         texts = [Path(log.path).read_text() for log in self.daemon.client.logs(trainer)]
-        return [
-            seen for text in texts for seen in re.findall(r"^sees (\S+) end", text, re.MULTILINE)
-        ]
+        return re.findall(r"^sees (\S+) end", "\n".join(texts), re.MULTILINE)
 
     def is_well(self) -> None:
         """Insist that the daemon has met no error of its own."""
@@ -210,13 +210,3 @@ def lender(
         finally:
             made.leaves()
             made.daemon.stop()
-
-
-def same(before: dict[str, tuple[str, int]], after: dict[str, tuple[str, int]]) -> set[str]:
-    """Return the pilots that are still there."""
-    return before.keys() & after.keys()
-
-
-def names(nodes: Sequence[str]) -> list[str]:
-    """Return the hosts of parts, sorted."""
-    return sorted(node_of(name) for name in nodes)

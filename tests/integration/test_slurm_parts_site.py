@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from bftrainer.lab.demo.sidecar import DaemonProcess
+from bftrainer.model.views import PartView
 from slurm_plugins.testcluster import SlurmTestCluster
 from slurm_plugins.testcluster.jobs import Share
-from tests.integration.gpu_parts import POLICY, gpu_cluster, lender, share_of
+from tests.integration.gpu_parts import POLICY, Lender, gpu_cluster, lender, share_of
 from tests.integration.test_slurm_harm import set_preempt_mode
 from tests.support.waiting import wait_for
 
@@ -50,6 +51,7 @@ def test_trainers_and_jobs_with_types_get_those_types(
         assert len(before.keys() & lent.held().keys()) == 2
         lent.starts(Share(gpus=1, gpu_type="a100", cpus=1, memory_mb=1000))
         wait_for(lambda: lent.gpus_held() == {"n1": 3}, what="one has gone")
+        wait_for(lambda: lent.daemon.client.harm(None).hand_overs >= 3, what="all are recorded")
         report = lent.daemon.client.harm(None)
         assert (report.hand_overs, report.in_vain) == (3, 0), report
 
@@ -150,10 +152,14 @@ def test_parts_are_shown_when_a_daemon_comes_back_that_lends_nodes(
         )
         lent.daemon = other
         other.start()
-        shown = wait_for(
-            lambda: [part for node in lent.nodes().values() for part in node.parts],
-            what="the parts are shown",
+        wait_for(
+            lambda: all(part.use != "requested" for part in parts_shown(lent)),
+            what="what has become of the parts is told",
         )
-        assert {part.use for part in shown} <= {"held", "unreachable"}
         lent.trains("whole", constraint="big", gpus_per_unit=0, n_max=1)
         lent.starts(share_of(4), "--nodelist=n3")
+
+
+def parts_shown(lent: Lender) -> list[PartView]:
+    """Return the parts of all nodes."""
+    return [part for node in lent.nodes().values() for part in node.parts]

@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bftrainer.api.client import Client
 from bftrainer.batch import process
@@ -141,8 +142,13 @@ class SharedSite:
 
 
 @contextlib.contextmanager
-def shared_site(*names: str, n_nodes: int, grace_time_s: int = 0) -> Iterator[SharedSite]:
-    """Make a site of these users; the daemon is not started yet."""
+def shared_site(
+    *names: str, n_nodes: int, grace_time_s: int = 0, **settings: Any
+) -> Iterator[SharedSite]:
+    """Make a site of these users; the daemon is not started yet.
+
+    ``settings`` are further ones of ``ClusterConfig``.
+    """
     root, homes = scratch("bft-site-", "/run"), scratch("bft-homes-")
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, root)
@@ -151,11 +157,14 @@ def shared_site(*names: str, n_nodes: int, grace_time_s: int = 0) -> Iterator[Sh
         (service,) = stack.enter_context(accounts(homes, "bftd", is_system=True))
         cluster = stack.enter_context(
             running_cluster(
-                n_nodes=n_nodes,
-                gpus_per_node=0,
-                bf_interval_s=2,
-                scheduler_parameters=FAST_CYCLE,
-                grace_time_s=grace_time_s,
+                **{
+                    "n_nodes": n_nodes,
+                    "gpus_per_node": 0,
+                    "bf_interval_s": 2,
+                    "scheduler_parameters": FAST_CYCLE,
+                    "grace_time_s": grace_time_s,
+                    **settings,
+                }
             )
         )
         python = python_for_all(root / "venv")
