@@ -135,6 +135,7 @@ def same_node(one: Node, other: Node, *, is_whole: bool) -> bool:
         one = replace(
             one, node_type=other.node_type, gpus=other.gpus, memory_mb=other.memory_mb,
             features=other.features, partitions=other.partitions, left=other.left,
+            why_whole=other.why_whole,
         )  # fmt: skip
     return replace(one, reason="") == replace(other, reason="")
 
