@@ -130,8 +130,15 @@ class Core:
         self.cycle: tuple[float, float] | None = None  # the last whole one, as sdiag tells
         self._looks = MachineLooks(machine, shows_gpus=lend is not Lend.NODES)
         self._lent: Snapshot | None = None
-        n_max = self.n_parts
-        spec = TrainerSpec(name="a", user="b", script="/dev/null", n_min=1, n_max=n_max)
+        has_parts = lend is not Lend.NODES and bool(machine.settings.capacities)
+        spec = TrainerSpec(
+            name="a",
+            user="b",
+            script="/dev/null",
+            n_min=1,
+            n_max=self.n_parts,
+            gpus_per_unit=int(has_parts),
+        )
         self._trainers: tuple[TrainerRecord, ...] = (
             TrainerRecord(
                 trainer_id=TRAINER, spec=spec, state=TrainerState.RUNNING, submitted_s=EPOCH_S
