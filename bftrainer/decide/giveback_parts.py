@@ -22,7 +22,14 @@ from heapq import heappop, heappush
 
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.feasible import TOO_FEW
-from bftrainer.decide.host_rooms import OF_OTHERS, HostRoom, LentPart, RoomNeed, free_amount
+from bftrainer.decide.host_rooms import (
+    ANY_TYPE,
+    OF_OTHERS,
+    HostRoom,
+    LentPart,
+    RoomNeed,
+    free_amount,
+)
 from bftrainer.decide.queue.backfill import BackfillPlan
 from bftrainer.decide.victims import Pick, tiers_of
 from bftrainer.model.census import LOST_STATES, NodeCensus, whole, why_it_waits
@@ -282,7 +289,10 @@ def _rooms(draft: Draft) -> list[HostRoom]:
     for name, pilot in census.in_the_way.items():
         room = rooms.get(node_of(name))
         if room is not None:
-            lent = LentPart(part=census.parts[name], tier=tier_of[name], pilot_id=pilot.pilot_id)
+            part = census.parts[name]
+            if part.name == part.node:
+                part = replace(part, gpu_type=_type_of_host(hosts.by_name[room.name]))
+            lent = LentPart(part=part, tier=tier_of[name], pilot_id=pilot.pilot_id)
             room.lent.append(lent)
     for name in (census.free | draft.coming_back) - census.in_the_way.keys():
         room = rooms.get(node_of(name))
@@ -296,6 +306,13 @@ def _rooms(draft: Draft) -> list[HostRoom]:
         room.free_names.sort()
     _add_others(draft, hosts, rooms)
     return list(rooms.values())
+
+
+def _type_of_host(host: Node) -> str:
+    """Return the type of a host's GPUs as parts have it; a whole node's name counts them, too."""
+    if len(host.lends) == 1:
+        return type_name(host.lends[0])
+    return ANY_TYPE
 
 
 def _part_named(census: NodeCensus, name: str) -> NodePart:
@@ -333,7 +350,7 @@ def _part_of_other(hosts: NodeCensus, host: str, job: Job) -> NodePart:
     """Return what another's pilot holds, as far as it can be told from its GPUs."""
     node = hosts.by_name[host]
     if not node.lends or not 0 < job.gpus_per_node < node.gpus:
-        return whole(node)
+        return replace(whole(node), gpu_type=_type_of_host(node))
     lent = node.lends[0]
     return NodePart(
         name=f"{host} {job.job_id}",
@@ -365,7 +382,7 @@ def spared(draft: Draft) -> set[str]:
         n_needed = max(job.gpus_per_node, math.ceil(job.gpus / max(1, job.n_nodes)))
         if not n_needed:
             continue
-        # Those without a trainer leave first, then those with the highest numbers.
+        # Those without a trainer leave first, then in the order of their names.
         names.sort(key=lambda name: name in draft.memory.assignment)
         for name in names:
             part = draft.census.parts.get(name)

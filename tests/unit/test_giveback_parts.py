@@ -174,6 +174,17 @@ def test_a_job_for_one_type_gets_gpus_of_that_type() -> None:
     assert _released(draft) == {"7": {"n2/0"}}
 
 
+@pytest.mark.parametrize("gpu_type", ["", "a100"])
+def test_a_pilot_that_has_a_whole_host_goes_for_a_job_that_needs_a_gpu_of_it(
+    gpu_type: str,
+) -> None:
+    whole_pilot = replace(part_pilot("n1"), part=None)
+    job = replace(pilot_job("n1"), gpus_per_node=4)
+    seen = snapshot([gpu_host("n1", ours=4)], [job, gpu_job("7", 1, gpu_type=gpu_type)])
+    draft = given_back(seen, [whole_pilot], settings=SETTINGS)
+    assert _released(draft) == {"7": {"n1"}}
+
+
 def test_jobs_add_up_in_the_order_of_the_scheduler() -> None:
     hosts = [gpu_host("n1", ours=2, ordinary=2)]
     jobs = [ordinary("1", "n1", 2), gpu_job("7", 1), gpu_job("8", 2, priority=5.0)]
