@@ -18,13 +18,16 @@ MOST_CARVINGS: Final = 3  # answers that may change which free GPUs are one unit
 def stage(draft: Draft) -> Draft:
     """Allocate the pool; without a policy every trainer keeps its nodes that are still in it."""
     answer = policy_answer.allocated(offered(draft))
+    assignment = answer.assignment
     if draft.hosts is not draft.census:
         for _ in range(MOST_CARVINGS):
-            units = carving.units_of(draft, answer.assignment)
+            units = carving.units_of(draft, assignment)
             if not units:
                 break
             draft = carving.carved(draft, units)
             answer = policy_answer.allocated(offered(draft))
+            assignment = answer.assignment
+        assignment = carving.without_loose_gpus(draft, assignment)
     wakes_s = draft.wakes_s
     if answer.decided is not None and answer.decided.wake_at_s is not None:
         wakes_s = (*wakes_s, answer.decided.wake_at_s)
@@ -33,7 +36,7 @@ def stage(draft: Draft) -> Draft:
         wakes_s=wakes_s,
         memory=answer.memory,
         decided=answer.decided,
-        assignment=answer.assignment,
+        assignment=assignment,
         swaps=answer.swaps,
     )
 

@@ -49,6 +49,18 @@ def units_of(draft: Draft, assignment: Mapping[str, str]) -> list[Unit]:
     return units
 
 
+def without_loose_gpus(draft: Draft, assignment: Mapping[str, str]) -> dict[str, str]:
+    """Return an answer without the free GPUs of trainers that have use for units of several only.
+
+    None are left where each answer's units were made; a policy that keeps changing its mind about
+    them gets those of its last answer at the next decision.
+    """
+    loose: set[str] = set()
+    for unit in units_of(draft, assignment):
+        loose.update(unit.names)
+    return {name: owner for name, owner in assignment.items() if name not in loose}
+
+
 def carved(draft: Draft, units: Iterable[Unit]) -> Draft:
     """Return the draft with units instead of the free GPUs of which they are made."""
     unit_of: dict[str, Unit] = {}

@@ -29,7 +29,7 @@ from typing import Final
 from bftrainer.model.census import FREE_STATES, LOST_STATES, once_per_look
 from bftrainer.model.cluster import PART_MARK, Job, JobState, Node, NodeState, Snapshot, node_of
 from bftrainer.model.decision import Cooling, DecisionInput, Memory
-from bftrainer.model.parts import NodePart, type_name
+from bftrainer.model.parts import ANY_TYPE, NodePart, type_name
 
 NOTHING_LEFT: Final = "no GPU of it is free with the CPUs and memory that go with it"
 _UNUSABLE: Final = (*LOST_STATES, NodeState.UNKNOWN)
@@ -260,10 +260,7 @@ class _Division:
     def _single(self, name: str, kind: str = "") -> NodePart:
         """Return a part of one GPU; of a type of which one is free, or is soon, unless named."""
         if not kind:
-            kinds = [kind for kind, count in self._n_free.items() if count]
-            ending = [kind for kind, count in self._n_ending.items() if count]
-            ending.sort(key=lambda kind: -self._n_ending[kind])
-            kind = [*kinds, *ending, *self._types, "gpu"][0]
+            kind = self._likely_kind()
         lent = self._types.get(kind)
         cpus, memory_mb = 1, 0
         if lent is not None:
@@ -276,6 +273,17 @@ class _Division:
             cores=cpus,
             memory_mb=memory_mb,
         )
+
+    def _likely_kind(self) -> str:
+        """Return the type that a GPU given back probably has: its name does not tell."""
+        for kind, count in self._n_free.items():
+            if count:
+                return kind
+        if any(self._n_ending.values()):
+            return max(self._n_ending, key=self._n_ending.__getitem__)
+        for kind in self._types:
+            return kind
+        return ANY_TYPE
 
     def _add_running(self, held_part: PilotPart) -> None:
         state = NodeState.ALLOCATED

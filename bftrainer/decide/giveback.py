@@ -56,31 +56,16 @@ def stage(draft: Draft) -> Draft:
     for_jobs = set[str]()
     for _, share in shares:
         for_jobs.update(sets.names(share & offer.free))
-    held_off = dict.fromkeys(for_jobs, given.now_s) | dict(memory.held_off)
     releases: list[Release] = []
     if given.settings.gives_back:
         releases = list(_releases(sets, shares, offer, ours))
-    for_jobs.update([release.node for release in releases])
-    memory = replace(
-        memory, held_off=held_off, vain=skipped_jobs.serve(memory.vain, served, given.now_s)
-    )
-    draft = replace(
-        draft,
-        memory=memory,
-        for_jobs=for_jobs,
-        refused=judged.refused,
-        planned_starts=judged.plan.planned_starts,
-    )
-    if not releases:
-        return draft
-    return draft.releasing(releases, is_held_off=True)
+    draft = replace(draft, refused=judged.refused, planned_starts=judged.plan.planned_starts)
+    return _given_back(draft, for_jobs, releases, served)
 
 
 def _of_parts(draft: Draft) -> Draft:
     """Do the same where hosts are shown by their parts."""
-    given, memory = draft.given, draft.memory
-    verdict, plan = giveback_parts.judge(draft, skipped_jobs.refusals(memory.vain))
-    held_off = dict(memory.held_off)
+    verdict, plan = giveback_parts.judge(draft, skipped_jobs.refusals(draft.memory.vain))
     for_jobs = set[str]()
     releases: list[Release] = []
     served: list[skipped_jobs.Served] = []
@@ -90,22 +75,35 @@ def _of_parts(draft: Draft) -> Draft:
         is_free_already = draft.coming_back.isdisjoint(names)
         for choice in verdict.choices[job.job_id]:
             is_free_already = is_free_already and not choice.released
-            if given.settings.gives_back:
+            if draft.given.settings.gives_back:
                 releases += _parts_released(choice.released, job)
         served.append((job, tuple(names) if is_free_already else None))
-    for name in for_jobs:
-        held_off.setdefault(name, given.now_s)
-    for_jobs.update([release.node for release in releases])
+    draft = replace(draft, refused=verdict.refused, planned_starts=plan.planned_starts)
+    return _given_back(draft, for_jobs, releases, served)
+
+
+def _given_back(
+    draft: Draft,
+    for_jobs: set[str],
+    releases: Sequence[Release],
+    served: Iterable[skipped_jobs.Served],
+) -> Draft:
+    """Return the draft with what jobs get: nodes held off for them, and pilots released.
+
+    Args:
+        draft: so far.
+        for_jobs: nodes, free or coming back, on which a job is about to start.
+        releases: of pilots, for jobs.
+        served: the startable jobs with their nodes.
+    """
+    now_s, memory = draft.given.now_s, draft.memory
+    released_nodes = {release.node for release in releases}
     memory = replace(
-        memory, held_off=held_off, vain=skipped_jobs.serve(memory.vain, served, given.now_s)
+        memory,
+        held_off=dict.fromkeys(for_jobs, now_s) | dict(memory.held_off),
+        vain=skipped_jobs.serve(memory.vain, served, now_s),
     )
-    draft = replace(
-        draft,
-        memory=memory,
-        for_jobs=for_jobs,
-        refused=verdict.refused,
-        planned_starts=plan.planned_starts,
-    )
+    draft = replace(draft, memory=memory, for_jobs=for_jobs | released_nodes)
     if not releases:
         return draft
     return draft.releasing(releases, is_held_off=True)

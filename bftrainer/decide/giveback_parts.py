@@ -19,11 +19,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.feasible import TOO_FEW
 from bftrainer.decide.host_rooms import (
-    ANY_TYPE,
     OF_OTHERS,
     HostRoom,
     LentPart,
@@ -35,13 +35,21 @@ from bftrainer.decide.victims import Pick, tiers_of
 from bftrainer.model.census import LOST_STATES, NodeCensus, whole, why_it_waits
 from bftrainer.model.cluster import Job, Node, NodeState, node_of
 from bftrainer.model.node_sets import NodeSet
-from bftrainer.model.parts import NodePart, type_name
+from bftrainer.model.parts import ANY_TYPE, NodePart, type_name
 from bftrainer.model.queue import JobNeeds, NodeDemand
 
 TRAINERS_TIER = 3
 
 
-Cost = tuple[int, int, int, int, str]
+class ReleaseCost(NamedTuple):
+    """What a release costs, the dearest first; the least is preferred."""
+
+    n_others: int  # parts of other daemons
+    n_trainers: int  # parts of trainers
+    n_parts: int  # all of them
+
+
+_Order = tuple[ReleaseCost, int, str]  # of choices: cost, free GPUs, host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +59,13 @@ class Choice:
     room: HostRoom
     need: RoomNeed | None  # None: all of the host
     released: tuple[LentPart, ...]
-    cost: Cost  # no parts of others, few of trainers, few at all, a tight fit, the first by name
+    cost: ReleaseCost
+    n_gpus_left: int  # free ones before the job: of hosts that cost the same the fullest is taken
+
+    @property
+    def order(self) -> _Order:
+        """Return its place among the hosts that a job could have."""
+        return self.cost, self.n_gpus_left, self.room.name
 
 
 def _choice(room: HostRoom, need: RoomNeed | None) -> Choice | None:
@@ -63,8 +77,13 @@ def _choice(room: HostRoom, need: RoomNeed | None) -> Choice | None:
     for lent in victims:
         n_others += lent.tier == OF_OTHERS
         n_trainers += lent.tier == TRAINERS_TIER
-    cost = n_others, n_trainers, len(victims), room.free.n_gpus(), room.name
-    return Choice(room=room, need=need, released=tuple(victims), cost=cost)
+    return Choice(
+        room=room,
+        need=need,
+        released=tuple(victims),
+        cost=ReleaseCost(n_others=n_others, n_trainers=n_trainers, n_parts=len(victims)),
+        n_gpus_left=room.free.n_gpus(),
+    )
 
 
 class _Candidates:
@@ -76,7 +95,7 @@ class _Candidates:
     def __init__(self, need: RoomNeed | None, rooms: Sequence[HostRoom]) -> None:
         self._need = need
         self._valid: dict[str, Choice] = {}  # by host
-        self._queue: list[tuple[Cost, int, Choice]] = []
+        self._queue: list[tuple[_Order, int, Choice]] = []
         self._n_pushed = 0
         self._n_changes = 0  # that were taken into account
         for room in rooms:
@@ -89,7 +108,7 @@ class _Candidates:
             return
         self._valid[room.name] = choice
         self._n_pushed += 1  # a room may be as dear as it was before
-        heappush(self._queue, (choice.cost, self._n_pushed, choice))
+        heappush(self._queue, (choice.order, self._n_pushed, choice))
 
     def update(self, changed: Sequence[HostRoom]) -> None:
         """Take the rooms into account that have changed, in order, since the beginning."""
@@ -100,7 +119,7 @@ class _Candidates:
     def best(self, among: NodeSet, count: int) -> list[Choice]:
         """Return the cheapest ``count`` of these hosts; fewer if there are fewer."""
         best: list[Choice] = []
-        aside: list[tuple[Cost, int, Choice]] = []
+        aside: list[tuple[_Order, int, Choice]] = []
         while self._queue and len(best) < count:
             entry = heappop(self._queue)
             _, _, choice = entry
@@ -116,7 +135,7 @@ class _Candidates:
     def alike(self, choice: Choice, among: NodeSet) -> Iterator[Choice]:
         """Yield the hosts of which as much would be released as of this one."""
         for other in self._valid.values():
-            if other.cost[:3] == choice.cost[:3] and other.room.bit & among:
+            if other.cost == choice.cost and other.room.bit & among:
                 yield other
 
 
@@ -194,7 +213,7 @@ class _Judge:
             if best and position >= request.n_preferred > 0:
                 break
             choices = self._choices(way, off)
-            if choices and (not best or _cost(choices) < _cost(best)):
+            if choices and (not best or _total(choices) < _total(best)):
                 best = choices
         if not best:
             self._hopeless.add(key)
@@ -234,9 +253,10 @@ class _Judge:
             for lent in choice.room.sufficient(choice.need):
                 if lent.tier == TRAINERS_TIER:
                     by_part[lent.part.name] = replace(choice, released=(lent,))
-        for name in self.pick(1, list(by_part), self._gone):
-            return by_part[name]
-        return best
+        cheapest = list(self.pick(1, list(by_part), self._gone))
+        if not cheapest:
+            return best
+        return by_part[cheapest[0]]
 
     def _place(self, job: Job, request: JobNeeds, choices: list[Choice]) -> None:
         if job.is_announced:
@@ -259,14 +279,14 @@ class _Judge:
         self.verdict.held_off[job.job_id] = names
 
 
-def _cost(choices: Iterable[Choice]) -> tuple[int, int, int]:
-    n_others = n_trainers = n_parts = 0
-    for choice in choices:
-        of_others, of_trainers, count, _, _ = choice.cost
-        n_others += of_others
-        n_trainers += of_trainers
-        n_parts += count
-    return n_others, n_trainers, n_parts
+def _total(choices: Iterable[Choice]) -> ReleaseCost:
+    """Return what the releases on several hosts cost together."""
+    costs = [choice.cost for choice in choices]
+    return ReleaseCost(
+        n_others=sum([cost.n_others for cost in costs]),
+        n_trainers=sum([cost.n_trainers for cost in costs]),
+        n_parts=sum([cost.n_parts for cost in costs]),
+    )
 
 
 def _rooms(draft: Draft) -> list[HostRoom]:

@@ -14,9 +14,7 @@ from dataclasses import dataclass, field
 
 from bftrainer.model.cluster import Node, NodeLeft, NodeState
 from bftrainer.model.node_sets import NodeSet
-from bftrainer.model.parts import NodePart, type_name
-
-ANY_TYPE = "gpu"  # of GPUs without a name, as parts have it
+from bftrainer.model.parts import ANY_TYPE, NodePart, type_name
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,13 +25,14 @@ class HostAmount:
     memory_mb: float = 0.0  # inf: memory is not allocated to jobs
     gpus: dict[str, int] = field(default_factory=dict)  # by type, as ``NodePart.gpu_type``
 
+    def copy(self) -> HostAmount:
+        """Return an equal amount that changes by itself."""
+        return HostAmount(cpus=self.cpus, memory_mb=self.memory_mb, gpus=dict(self.gpus))
+
     def n_gpus(self, gpu_type: str = "") -> int:
         """Return the number of GPUs of a type, as jobs name it; "": of all types."""
         if not gpu_type:
-            n_all = 0
-            for count in self.gpus.values():
-                n_all += count
-            return n_all
+            return sum(self.gpus.values())
         named = f"{ANY_TYPE}:{gpu_type}"
         if named in self.gpus or any(kind != ANY_TYPE for kind in self.gpus):
             return self.gpus.get(named, 0)
@@ -123,9 +122,7 @@ class HostRoom:
         if not any(lack):
             return []
         chosen: list[LentPart] = []
-        trial = HostAmount(
-            cpus=self.free.cpus, memory_mb=self.free.memory_mb, gpus=dict(self.free.gpus)
-        )
+        trial = self.free.copy()
         for lent in sorted(self.lent, key=_cheapness):
             if not _helps(lent.part, trial.lacks(need), need):
                 continue
@@ -153,9 +150,7 @@ class HostRoom:
         kept = list(chosen)
         for lent in reversed(chosen):
             others = [other for other in kept if other is not lent]
-            trial = HostAmount(
-                cpus=self.free.cpus, memory_mb=self.free.memory_mb, gpus=dict(self.free.gpus)
-            )
+            trial = self.free.copy()
             for other in others:
                 trial.add(other.part)
             if not any(trial.lacks(need)):
@@ -180,9 +175,7 @@ class HostRoom:
         Args:
             shapes: part of each name of ``free_names``.
         """
-        rest = HostAmount(
-            cpus=self.free.cpus, memory_mb=self.free.memory_mb, gpus=dict(self.free.gpus)
-        )
+        rest = self.free.copy()
         crowded_out: list[str] = []
         for name in self.free_names:
             part = shapes[name]

@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from bftrainer.model.cluster import PART_MARK, LentGpus, Node, NodeLeft, Snapshot, node_of
 
+ANY_TYPE = "gpu"  # of GPUs whose type has no name
 NOT_SHARED = "Ordinary jobs do not share it, so it is lent as a whole (lend: auto)."
 
 
@@ -55,8 +56,8 @@ def gres_of(part: NodePart) -> str:
 def type_name(lent: LentGpus) -> str:
     """Return the type of a part of these GPUs (``NodePart.gpu_type``)."""
     if lent.gpu_type:
-        return f"gpu:{lent.gpu_type}"
-    return "gpu"
+        return f"{ANY_TYPE}:{lent.gpu_type}"
+    return ANY_TYPE
 
 
 def as_lent(snapshot: Snapshot, lend: Lend, before: Snapshot | None = None) -> Snapshot:
@@ -102,20 +103,15 @@ def _whole_only(node: Node, lend: Lend) -> Node:
 
 def host_of(part: Node) -> Node:
     """Return the host of a part as a node, with all GPUs that it has."""
-    types: list[str] = []
-    n_gpus = 0
-    for lent in part.lends:
-        types.append(f"{type_name(lent)}:{lent.n_gpus}")
-        n_gpus += lent.n_gpus
-    return replace(part, name=node_of(part.name), gpus=n_gpus, node_type=",".join(types))
+    types = [f"{type_name(lent)}:{lent.n_gpus}" for lent in part.lends]
+    return replace(
+        part, name=node_of(part.name), gpus=n_gpus_of_host(part), node_type=",".join(types)
+    )
 
 
 def n_gpus_of_host(part: Node) -> int:
     """Return how many GPUs the host of a part has."""
-    n_gpus = 0
-    for lent in part.lends:
-        n_gpus += lent.n_gpus
-    return n_gpus
+    return sum([lent.n_gpus for lent in part.lends])
 
 
 def smallest_lending_host(nodes: Iterable[Node]) -> int:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from bftrainer.decide import allocation
 from bftrainer.decide.division import PilotPart, divided, parts_of
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.host_rooms import HostRoom, LentPart, RoomNeed
@@ -377,6 +378,15 @@ def test_a_unit_that_its_pilot_holds_stays_as_it_is() -> None:
     assert plan.assignment["n1/0"] == "t1"
     assert not plan.releases
     assert len(plan.claims) in {1, 2}  # the other two GPUs: one unit of t1, or two of t2
+
+
+def test_an_answer_that_is_never_settled_leaves_no_single_gpu_to_a_trainer_of_units(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(allocation, "MOST_CARVINGS", 0)
+    seen = snapshot([gpu_host("n1")])
+    plan = Fold(settings=SETTINGS).decide(seen, (), [gpu_trainer("t1", per_unit=2)])
+    assert (plan.claims, dict(plan.assignment)) == ((), {})
 
 
 def test_all_gpus_of_a_unit_that_was_given_back_are_held_off() -> None:
