@@ -9,7 +9,8 @@ names it, or take rank 0's schedule (``adopt``).
 
 Parameters and the optimizer's tensors are compared by sums of their bytes, on their device, where
 rank 0 asks for it in a vote: before each checkpoint, and as often as costs ``SHARE`` of the time.
-Only equal builds of torch on equal processors must agree bit for bit. Buffers and the random
+Only equal builds of torch on equal processors must agree bit for bit, and members that had samples
+are not compared with those that had none, where the script did not run. Buffers and the random
 streams of ranks differ by design and are left out.
 
 Used by ``run`` and the reducers.
@@ -224,7 +225,7 @@ class StateComparison:
             broken = self._compare_light(exchange, has_samples=has_samples)
         if self._is_asked and broken is None:
             began_s = time.monotonic()
-            broken = self._compare_tensors(exchange)
+            broken = self._compare_tensors(exchange, has_samples=has_samples)
             ended_s = time.monotonic()
             self._next_s = ended_s + (ended_s - began_s) / SHARE
         self._is_apart = self._is_asked = False
@@ -325,11 +326,11 @@ class StateComparison:
                             tensors[name] = local_of(value.detach())
         return tensors
 
-    def _compare_tensors(self, exchange: MemberExchange) -> Broken | None:
+    def _compare_tensors(self, exchange: MemberExchange, *, has_samples: bool) -> Broken | None:
         tensors = self._named_tensors()
         digests = digests_of(tensors.values())
         facts = self._likeness.facts_of(tensors.values())
-        own_kind = self._kind(facts)
+        own_kind = self._kind(facts, has_samples=has_samples)
         rows = exchange.rows([together(digests), own_kind, _number_of(facts)])
         if isinstance(rows, Broken):
             return rows
@@ -369,10 +370,18 @@ class StateComparison:
         )
         return None
 
-    def _kind(self, facts: Sequence[str]) -> int:
-        """Return a number that members have in common who must agree bit for bit."""
+    def _kind(self, facts: Sequence[str], *, has_samples: bool) -> int:
+        """Return a number that members have in common who must agree bit for bit.
+
+        Members without samples are compared among themselves. They have not run the script, which
+        may move parameters for a second gradient and back, and then differs from them in the last
+        bits; the state of the others is theirs after the update.
+        """
         shards = self._state.shards
-        return _number_of([*facts, *([] if shards is None else [str(shards.node.rank)])])
+        parts = [] if shards is None else [str(shards.node.rank)]
+        if not has_samples:
+            parts.append("without samples")
+        return _number_of([*facts, *parts])
 
     def _tensors_differ(self, differences: Sequence[LeafDifference]) -> ElasticError:
         names = ", ".join(d.path for d in differences[:MOST_SHOWN])
