@@ -43,7 +43,9 @@ def measure(arguments: argparse.Namespace, measured: Measured) -> None:
     predictions = []
     for runs in by_seed:
         without = runs["without"]
-        predictions.append(arms.predict(without.span_s, arguments.load, without.seed))
+        predictions.append(
+            arms.predict(without.span_s, arguments.load, without.seed, arguments.batch_delay)
+        )
         first, *_ = predictions[-1]
         _tabulate_lent(without.seed, [*runs.values(), *first], measured)
         _tabulate_noticed(without.seed, runs, measured)
@@ -56,6 +58,7 @@ def _played(arguments: argparse.Namespace) -> list[dict[str, ArmRun]]:
     settings = arms.Settings(
         span_s=arguments.span or (QUICK_SPAN_S if arguments.quick else SPAN_S),
         load=arguments.load,
+        batch_delay_s=arguments.batch_delay,
         say=note,
     )
     chosen = _chosen(arguments.arms)
@@ -207,6 +210,12 @@ BENCHMARK = Benchmark(
         "--seed": {"type": int, "default": 1, "help": "the first"},
         "--span": {"type": float, "help": "of submissions, s (default 600, quick 60)"},
         "--judge": {"type": Path, "help": "judge the runs that --json wrote to this file again"},
+        "--batch-delay": {
+            "type": int,
+            "default": arms.BATCH_DELAY_S,
+            "help": "Slurm's batch_sched_delay: the longest that its main scheduler lets jobs wait "
+            "after their submission, s (default %(default)s, as Slurm's; 0 as nowhere)",
+        },
         "--load": {"type": float, "default": 0.7, "help": "GPU-seconds asked for, of all"},
     },
     measure=measure,

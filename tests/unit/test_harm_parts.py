@@ -115,14 +115,42 @@ def test_a_job_that_fits_into_what_was_free_takes_nothing() -> None:
 
 
 def test_what_an_ordinary_job_leaves_is_no_part_of_ours(story: PartStory) -> None:
-    """The job with the fourth GPU ends, another gets it; the preempted part is for a third."""
-    preempted(story, "n1/0")
-    job = asking("7", 1)
-    jobs = [*JOBS[1:], runs(job, start_s=10.0)]
-    story.look(11.0, [host(free=1)], jobs, VIEWS[1:])
+    """The job with the fourth GPU ends, another gets it; the given-back part is for a third."""
+    first, second = asking("7", 1), asking("8", 1)
+    released(story, {"n1/0": "8"}, second)
+    jobs = [*JOBS[1:], runs(first, start_s=10.0), second]
+    story.look(11.0, [host(free=1)], jobs, VIEWS[1:], held_off=["n1/0"])
     assert not story.records
-    later = runs(asking("8", 1), start_s=12.0)
-    story.look(13.0, FULL, [*jobs, later], VIEWS[1:])
+    jobs = [*JOBS[1:], runs(first, start_s=10.0), runs(second, start_s=12.0)]
+    story.look(13.0, FULL, jobs, VIEWS[1:])
+    assert story.got == {"n1/0": "8"}
+
+
+def test_a_preempted_part_is_of_the_job_that_starts_in_its_second(story: PartStory) -> None:
+    """As on a real Slurm: an ordinary job ended in the same moment, and what it left waits.
+
+    The later job waits for the first one's end, not for a pilot, and loses no cycle of ours.
+    """
+    preempted(story, "n1/0")
+    first, second = asking("7", 1), asking("8", 2)
+    jobs = [*JOBS[1:], runs(first, start_s=10.0), second]
+    story.look(11.0, [host(free=1)], jobs, VIEWS[1:])
+    assert story.got == {"n1/0": "7"}
+    jobs = [*JOBS[1:], runs(second, start_s=10.0 + 2.0 * CYCLE_S)]
+    story.look(11.0 + 2.0 * CYCLE_S, FULL, jobs, VIEWS[1:])
+    assert [done.cycle_lost_s for done in story.hand_overs] == [0.0]
+
+
+def test_a_job_that_had_room_at_once_leaves_a_later_preemption_to_another(
+    story: PartStory,
+) -> None:
+    """It started two seconds before the signal."""
+    preempted(story, "n1/0")
+    first = runs(asking("7", 1), start_s=8.0)
+    story.look(11.0, [host(free=1)], [*JOBS[1:], first], VIEWS[1:])
+    assert not story.records
+    second = runs(asking("8", 1), start_s=12.0)
+    story.look(13.0, FULL, [*JOBS[1:], first, second], VIEWS[1:])
     assert story.got == {"n1/0": "8"}
 
 

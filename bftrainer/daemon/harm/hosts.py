@@ -4,7 +4,9 @@ A job on the host need not have the pilot's part: it may run on what was free be
 account is kept of each host with parts of ours: what it had free at the last look, and what the
 jobs on it have. A job that starts has first what was free or came free otherwise; what it *lacks*
 then it has of pilots that left: first of those released for it, then of the others, as many as it
-needs, in the order of starts. What is left over of a part serves the jobs after it.
+needs, in the order of starts. What is left over of a part serves the jobs after it. A part that the
+batch system took goes to the job that starts in the second of its signal, before what other jobs
+left between the two looks: that is the job it took the part for.
 
 Batch systems tell the whole request of pending jobs only, so requests are remembered. A job that
 no look showed pending and that names no GPUs had as many as the host has fewer than it should. A
@@ -22,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from bftrainer.daemon.harm.ends import End
+from bftrainer.daemon.harm.lost_cycle import WHOLE_S
 from bftrainer.model.cluster import FREE, Job, JobState, Node, NodeState, Snapshot, node_of
 from bftrainer.model.parts import NodePart, type_name
 
@@ -205,6 +208,7 @@ class _Account:
             self._types.update(type_name(lent) for lent in node.lends)
         self._is_memory_counted = any(part.memory_mb for part in all_parts)
         self._room = self._otherwise()
+        self._left_by_jobs = self._came_free()
         known_ids = self._before.needs.keys()
         newcomers = [job for job in jobs if job.job_id not in known_ids]
         if before is None and not ends:
@@ -213,6 +217,7 @@ class _Account:
         self._needs: dict[str, HostNeed] = {}
         for job in jobs:
             self._needs[job.job_id] = self._before.needs.get(job.job_id) or self._need_of(job)
+        self._pairs: list[tuple[End, Job]] = []
         self._lacks = self._lacking()
 
     def settle(self) -> list[tuple[End, Job]]:
@@ -220,13 +225,12 @@ class _Account:
         by_id = {job.job_id: job for job in self._jobs}
         waiting = [by_id[job_id] for job_id in self._lacks]
         waiting.sort(key=lambda job: (job.start_s or 0.0, job.job_id))
-        pairs: list[tuple[End, Job]] = []
         for job in waiting:
-            pairs += self._take(job, own_only=True)
+            self._take(job, own_only=True)
         for job in waiting:
             self._lacks[job.job_id] = self._room.use(self._lacks[job.job_id])
-            pairs += self._take(job, own_only=False)
-        return pairs
+            self._take(job, own_only=False)
+        return self._pairs
 
     def after(self) -> LentHost:
         """Return the host with what is left of it."""
@@ -251,13 +255,9 @@ class _Account:
         )
 
     def _otherwise(self) -> _Room:
-        """Return what the jobs that have started could have had without the ends."""
+        """Return what was free before, or came free by ends of pilots that were for no job."""
         before = self._before
         room = _Room(dict(before.free_gpus), before.free_cpus, before.free_memory_mb)
-        still_here = {job.job_id for job in self._jobs}
-        for job_id, need in before.needs.items():
-            if job_id not in still_here:
-                room.add(need.gpu_type, need.gpus, need.cpus, need.memory_mb)
         for pilot_id, part in before.parts.items():
             if pilot_id not in self._parts and pilot_id not in self._open:
                 room.add_part(part)  # it ended for no job
@@ -270,14 +270,39 @@ class _Account:
                 room.use_part(part)
         return room
 
+    def _came_free(self) -> _Room:
+        """Return what ordinary jobs left since the last look, nobody knows when."""
+        room = _Room({}, 0.0, 0.0)
+        still_here = {job.job_id for job in self._jobs}
+        for job_id, need in self._before.needs.items():
+            if job_id not in still_here:
+                room.add(need.gpu_type, need.gpus, need.cpus, need.memory_mb)
+        return room
+
     def _lacking(self) -> dict[str, HostNeed]:
         """Return what jobs lack of what was there without the ends; it is used up then."""
         before = self._before.lacks
         lacks = {job_id: before[job_id] for job_id in before if job_id in self._needs}
         self._guess_needs()
         for job in self._newcomers:
-            lacks[job.job_id] = self._room.use(self._needs[job.job_id])
+            need = self._preempted_for(job, self._room.use(self._needs[job.job_id]))
+            lacks[job.job_id] = self._left_by_jobs.use(need)
+        for gpu_type, gpus in self._left_by_jobs.gpus.items():
+            self._room.add(gpu_type, gpus, 0.0, 0.0)
+        self._room.add(ANY, 0, self._left_by_jobs.cpus, self._left_by_jobs.memory_mb)
+        self._left_by_jobs = _Room({}, 0.0, 0.0)
         return {job_id: lack for job_id, lack in lacks.items() if not lack.is_met}
+
+    def _preempted_for(self, job: Job, need: HostNeed) -> HostNeed:
+        """Let a job have the parts that were preempted as it started; return what it lacks then."""
+        for end in sorted(self._open.values(), key=lambda end: end.node):
+            if end.part is None or not _is_preempted_for(end, job) or not _helps(end, need):
+                continue
+            del self._open[end.pilot_id]
+            self._room.add_part(end.part)
+            need = self._room.use(need)
+            self._pairs.append((end, job))
+        return need
 
     def _guess_needs(self) -> None:
         """Work out what jobs have that do not tell all of it."""
@@ -302,7 +327,7 @@ class _Account:
         return is_alone and _is_full(node) and not (self._request(job) or job).can_share
 
     def _n_free(self) -> int:
-        return sum(self._room.gpus.values())
+        return sum(self._room.gpus.values()) + sum(self._left_by_jobs.gpus.values())
 
     def _gone(self) -> list[NodePart]:
         return [
@@ -343,15 +368,13 @@ class _Account:
             return replace(need, gpu_type=next(iter(self._types)))
         return need
 
-    def _take(self, job: Job, *, own_only: bool) -> list[tuple[End, Job]]:
-        pairs: list[tuple[End, Job]] = []
+    def _take(self, job: Job, *, own_only: bool) -> None:
         while end := self._next(job, own_only=own_only):
             del self._open[end.pilot_id]
             if end.part is not None:
                 self._room.add_part(end.part)
             self._lacks[job.job_id] = self._room.use(self._lacks[job.job_id])
-            pairs.append((end, job))
-        return pairs
+            self._pairs.append((end, job))
 
     def _next(self, job: Job, *, own_only: bool) -> End | None:
         """Return the next part for what a job lacks; None: it lacks nothing that one has."""
@@ -362,6 +385,18 @@ class _Account:
             if is_left and (end.is_for(job) or not own_only) and _helps(end, lack):
                 candidates.append(end)
         return min(candidates, key=lambda end: (*_rank(end, lack), end.node), default=None)
+
+
+def _is_preempted_for(end: End, job: Job) -> bool:
+    """Return whether the batch system took a part in the second in which a job started.
+
+    Slurm's main scheduler starts a job as soon as what it preempted for it is free, mostly within
+    a tenth of a second. Ends without a signal say no second.
+    """
+    if not end.is_preempted or end.gone_s is None or end.told_s is None or job.start_s is None:
+        return False
+    is_at_once = abs(job.start_s - end.told_s) <= WHOLE_S
+    return is_at_once and end.may_be_for(job)
 
 
 def _helps(end: End, lack: HostNeed) -> bool:

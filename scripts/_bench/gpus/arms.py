@@ -29,7 +29,7 @@ from _bench.zero_harm import cycles
 from _bench.zero_harm.arm import light_trainers, wait_for_nodes
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.lab.site.sharing import NodeCapacity
-from slurm_plugins.testcluster import FAST_CYCLE, ClusterConfig, SlurmTestCluster
+from slurm_plugins.testcluster import ClusterConfig, SlurmTestCluster
 from slurm_plugins.testcluster.gpu_jobs import GpuDemand, generate
 from slurm_plugins.testcluster.workload import JobRecord, WorkloadItem, WorkloadRun
 
@@ -43,6 +43,7 @@ TYPICAL_RUN_S = 20.0
 N_TRAINERS = 3
 N_PREDICTIONS = 6  # of each seed
 SUBMITTING_S = 0.2  # within which a submission reaches the scheduler
+BATCH_DELAY_S = 3  # Slurm's default
 SETTLE_S = 300.0  # for all arms to be ready
 DRAIN_S = 400.0  # after the last submission, for the last job
 # The policy of the administrators' hour: gaps are a minute long here, not an hour.
@@ -78,6 +79,7 @@ class Settings:
 
     span_s: float  # of submissions
     load: float
+    batch_delay_s: int  # Slurm's batch_sched_delay
     say: Callable[[str], None]
 
 
@@ -111,7 +113,9 @@ def workload(span_s: float, load: float, seed: int) -> tuple[WorkloadItem, ...]:
     )
 
 
-def predict(span_s: float, load: float, seed: int) -> list[tuple[ArmRun, ArmRun]]:
+def predict(
+    span_s: float, load: float, seed: int, batch_delay_s: float
+) -> list[tuple[ArmRun, ArmRun]]:
     """Return the jobs of a seed on the simulated site: without bftrainer, and with whole nodes.
 
     Several times, each with the submissions a little later, as they are on real clusters: what one
@@ -119,7 +123,11 @@ def predict(span_s: float, load: float, seed: int) -> list[tuple[ArmRun, ArmRun]
     """
     capacity = NodeCapacity(cpus=CPUS_PER_NODE, memory_mb=MEMORY_MB, gpus=(("", GPUS_PER_NODE),))
     slurm = predicted.settings_of(
-        n_nodes=N_NODES, capacity=capacity, bf_interval_s=BF_INTERVAL_S, phase=PHASE
+        n_nodes=N_NODES,
+        capacity=capacity,
+        bf_interval_s=BF_INTERVAL_S,
+        batch_delay_s=batch_delay_s,
+        phase=PHASE,
     )
     chance = random.Random(seed)  # noqa: S311 - a workload, not a secret
     pairs = []
@@ -152,7 +160,7 @@ def _play(
         cpus_per_node=CPUS_PER_NODE,
         memory_mb=MEMORY_MB,
         bf_interval_s=BF_INTERVAL_S,
-        scheduler_parameters=FAST_CYCLE,
+        scheduler_parameters=f"batch_sched_delay={settings.batch_delay_s},sched_min_interval=0",
         has_hook=True,
     )
     try:

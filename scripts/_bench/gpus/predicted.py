@@ -45,15 +45,20 @@ class _Watched(Sidecar):
 
 
 def settings_of(
-    *, n_nodes: int, capacity: NodeCapacity, bf_interval_s: float, phase: float
+    *,
+    n_nodes: int,
+    capacity: NodeCapacity,
+    bf_interval_s: float,
+    batch_delay_s: float,
+    phase: float,
 ) -> SchedulerSettings:
-    """Return the settings of the test clusters (``config.FAST_CYCLE``)."""
+    """Return the settings of the test clusters."""
     first_s = (WARM_S - phase * bf_interval_s) % bf_interval_s
     return SchedulerSettings(
         n_nodes=n_nodes,
         bf_interval_s=bf_interval_s - CYCLE_S,
         bf_duration_s=CYCLE_S,
-        batch_sched_delay_s=0.0,
+        batch_sched_delay_s=batch_delay_s,
         sched_min_interval_s=0.0,
         first_cycle_s=first_s,
         capacities=(capacity,) * n_nodes,
