@@ -149,7 +149,9 @@ def test_a_workload_is_predicted_with_its_arrays_its_dependencies_and_its_phase(
         WorkloadItem(at_s=2.0, n_nodes=1, duration_s=10.0),
     )
     capacity = NodeCapacity(cpus=4, memory_mb=100, gpus=(("", 2),))
-    slurm = predicted.settings_of(n_nodes=1, capacity=capacity, bf_interval_s=5.0, phase=0.4)
+    slurm = predicted.settings_of(
+        n_nodes=1, capacity=capacity, bf_interval_s=5.0, batch_delay_s=0.0, phase=0.4
+    )
     assert slurm.first_cycle_s % 5.0 == 3.0, "2 s before the first job"
     run = predicted.play(items, slurm, arm="predicted", seed=1, span_s=60.0, gpus_per_node=2)
     starts_s = {job.key: job.started_s for job in run.jobs}
