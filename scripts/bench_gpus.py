@@ -107,12 +107,13 @@ def _tabulate_lent(seed: int, runs: Sequence[ArmRun], measured: Measured) -> Non
                 *(f"{gpu_s:,.0f}" for gpu_s in (*of_kinds, *lent)),
                 f"{100.0 * idle.lent_share:.1f}%",
                 *(str(count) for count in left),
+                str(hand_overs.gpus),
                 per_gpu_hour,
             )
         )
     headings = (
         *("arm", "idle on free nodes", "on used ones", "lent on free", "on used", "of idle"),
-        *("given back", "preempted", "in vain", "pilots per GPU-h"),
+        *("given back", "preempted", "in vain", "GPUs left", "pilots per GPU-h"),
     )
     title = f"Seed {seed}: GPU-seconds, and pilots that left"
     measured.table(title, headings, rows, left=1)
@@ -203,8 +204,9 @@ BENCHMARK = Benchmark(
     quick="one minute, one seed",
     options={
         "--arms": {
-            "default": ",".join(arm.name for arm in arms.ARMS),
-            "help": "of: %(default)s; the runs without bftrainer are always made",
+            "default": ",".join(arms.USUAL),
+            "help": "(default %(default)s; also: pairs, fours); the runs without bftrainer are "
+            "always made",
         },
         "--seeds": {"type": int, "help": f"(default {SEEDS}, quick 1)"},
         "--seed": {"type": int, "default": 1, "help": "the first"},

@@ -106,7 +106,7 @@ def test_pilots_that_left_are_told_apart_by_what_followed() -> None:
             pilot("n1", 1, 0.0, math.inf),
         ),
     )
-    assert measures.hand_overs_of(run) == HandOvers(given_back=1, preempted=1, in_vain=2)
+    assert measures.hand_overs_of(run) == HandOvers(given_back=1, preempted=1, in_vain=2, gpus=4)
 
 
 def test_added_waits_are_paired_by_job_and_seeds_count_alike() -> None:

@@ -70,7 +70,11 @@ ARMS = (
     Arm(name="again", has_daemon=False),
     Arm(name="parts", lend="auto", gpus_per_pilot=1),
     Arm(name="whole"),
+    # What pilots of several GPUs would lend and lose: why a pilot has one unit (ADR 48).
+    Arm(name="pairs", lend="auto", gpus_per_pilot=2),
+    Arm(name="fours", lend="auto", gpus_per_pilot=4),
 )
+USUAL = ("without", "again", "parts", "whole")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

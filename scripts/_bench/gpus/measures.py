@@ -116,6 +116,7 @@ class HandOvers:
     given_back: int  # cancelled, and an ordinary job started there soon after
     preempted: int  # by Slurm
     in_vain: int  # cancelled, and nobody came
+    gpus: int = 0  # of all these: as many workers were lost
 
 
 def hand_overs_of(run: ArmRun) -> HandOvers:
@@ -126,10 +127,11 @@ def hand_overs_of(run: ArmRun) -> HandOvers:
             starts_on[node].append(job.started_s)
     for starts_s in starts_on.values():
         starts_s.sort()
-    given_back = preempted = in_vain = 0
+    given_back = preempted = in_vain = gpus = 0
     for pilot in run.pilots:
         if not 0.0 <= pilot.ended_s <= run.span_s:
             continue
+        gpus += pilot.gpus
         starts_s = starts_on[pilot.node]
         following = bisect_left(starts_s, pilot.ended_s)
         if pilot.is_preempted:
@@ -138,7 +140,7 @@ def hand_overs_of(run: ArmRun) -> HandOvers:
             given_back += 1
         else:
             in_vain += 1
-    return HandOvers(given_back=given_back, preempted=preempted, in_vain=in_vain)
+    return HandOvers(given_back=given_back, preempted=preempted, in_vain=in_vain, gpus=gpus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
