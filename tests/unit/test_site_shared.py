@@ -217,6 +217,25 @@ def test_backfill_cancels_in_one_cycle_and_starts_in_the_next() -> None:
     assert small.start_s == pytest.approx(cycle_s + 30.5)
 
 
+def test_backfill_takes_what_is_free_before_it_cancels_anything() -> None:
+    """The fullest node would do if its preemptable job went; another has a free GPU.
+
+    "Try to run with currently available nodes" comes first in _will_run_test of Slurm 22.05.
+    """
+    site = Site(nodes=(NODE,) * 3, settings={"sched_interval_s": 10_000.0})
+    site.job(None, n_nodes=1)
+    site.job(share(gpus=3, cpus=12), submit_s=1.0)
+    site.job(None, n_nodes=3, submit_s=4.0, priority=9.0)  # blocks the main scheduler
+    mine = Preemptable(name="p", limit_s=3000.0, node=0b010, share=share(gpus=1, cpus=4))
+    site.machine.at(8.0, lambda: site.machine.submit_preemptable(mine))
+    site.job(share(gpus=1, cpus=1), submit_s=30.0, limit_s=60.0 * 40)
+    _, beside, _, small = site.run(100.0)
+    assert (beside.nodes, mine.at) == (0b010, 0b010)
+    assert site.machine.n_preempted == 0
+    assert (small.nodes, small.by_backfill) == (0b100, True)
+    assert small.start_s == pytest.approx(FIRST_CYCLE_S + 30.5)
+
+
 def test_a_blocked_partition_blocks_its_nodes_and_no_others() -> None:
     left, right = 0b0011, 0b1100
     partitions = (
