@@ -33,6 +33,9 @@ SPAN_S = 600.0
 QUICK_SPAN_S = 60.0
 SEEDS = 3
 MOST_APART_PERCENT = 10.0  # of the idle GPU time: lent as simulated, and as measured
+LEAST_LENT_PERCENT = 85.0
+LEAST_GIVEN_BACK_PERCENT = 90.0
+MOST_IN_VAIN_PERCENT = 10.0
 MOST_BY_CHANCE_S = 1.0  # of the mean wait: between the two runs without bftrainer
 
 
@@ -50,6 +53,8 @@ def measure(arguments: argparse.Namespace, measured: Measured) -> None:
         _tabulate_lent(without.seed, [*runs.values(), *first], measured)
         _tabulate_noticed(without.seed, runs, measured)
     _tabulate_harm(by_seed, predictions, measured)
+    if all("parts" in runs for runs in by_seed):
+        _judge_parts(by_seed, measured)
     if all("whole" in runs for runs in by_seed):
         _compare(by_seed, predictions, measured)
 
@@ -165,6 +170,40 @@ def _tabulate_harm(
             )
     title = f"Added to the mean wait, s, {len(by_seed)} seeds (again: by chance alone)"
     measured.table(title, ("arm", "mean", "95% interval"), rows, left=1)
+
+
+def _judge_parts(by_seed: Sequence[dict[str, ArmRun]], measured: Measured) -> None:
+    """Hold the GPUs that were lent one by one against what was promised."""
+    idle = [measures.idle_of(runs["parts"]) for runs in by_seed]
+    left = [measures.hand_overs_of(runs["parts"]) for runs in by_seed]
+    lent = sum(of_seed.lent_gpu_s for of_seed in idle) / sum(of_seed.gpu_s for of_seed in idle)
+    given_back = sum(of_seed.given_back for of_seed in left)
+    preempted = sum(of_seed.preempted for of_seed in left)
+    in_vain = sum(of_seed.in_vain for of_seed in left)
+    measured.at_least("parts: idle GPU time lent", 100.0 * lent, LEAST_LENT_PERCENT, "%")
+    measured.at_least(
+        "parts: hand-overs given back before Slurm preempted",
+        100.0 * given_back / max(1, given_back + preempted),
+        LEAST_GIVEN_BACK_PERCENT,
+        "%",
+        note=f"{given_back} of {given_back + preempted}",
+    )
+    measured.at_most(
+        "parts: given back in vain",
+        100.0 * in_vain / max(1, given_back + in_vain),
+        MOST_IN_VAIN_PERCENT,
+        "%",
+        note=f"{in_vain} of {given_back + in_vain}",
+    )
+    added = measures.added_wait([(runs["without"], runs["parts"]) for runs in by_seed])
+    by_chance = measures.added_wait([(runs["without"], runs["again"]) for runs in by_seed])
+    measured.at_most(
+        "parts: added to the mean wait",
+        added.mean,
+        by_chance.high,
+        "s",
+        note=f"95% {added.low:+.2f} to {added.high:+.2f}; the limit is the null pair's",
+    )
 
 
 def _all_of(predictions: Sequence[Predictions]) -> Predictions:
