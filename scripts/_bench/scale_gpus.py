@@ -21,7 +21,7 @@ HOST_GPUS: Final = 8
 CPUS_PER_GPU, MEMORY_PER_GPU_MB = 8, 64_000
 GPU_TYPE: Final = "gpu:a100"
 USED: Final = (0, 0, 0, 1, 2, 4, 8)  # GPUs of a node that ordinary jobs have
-HELD_SHARE: Final = 0.63  # of those that they do not have
+HELD_SHARE: Final = 0.645  # of those that they do not have
 WIDTHS: Final = {"single GPUs": (1,), "mixed widths": (1, 2, 4, 8)}
 
 
