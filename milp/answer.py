@@ -125,9 +125,12 @@ def answer_of_several(
 
 def values_of_stopped(problem: Problem) -> list[float]:
     """Return the costs of trainers beyond p_jmax: those that still hold nodes must shrink to 0."""
+    stopped = problem.trainers[problem.p_jmax :]
+    if not stopped:
+        return []
     names = {node.name for node in problem.nodes}
     values: list[float] = []
-    for trainer in problem.trainers[problem.p_jmax :]:
+    for trainer in stopped:
         n_present = sum(name in names for name in trainer.current)
         if n_present:
             table = value_table(

@@ -82,7 +82,12 @@ class HostsView:
     @cached_property
     def groups(self) -> dict[str, list[HostGroup]]:
         """Hosts with free GPUs by class, those alike together."""
-        counts = Counter([(one.eligibility, len(one.names), one.is_whole()) for one in self.free])
+        counts = Counter(
+            [
+                (eligibility, len(names), len(names) == host_width)
+                for _, eligibility, host_width, names in self.free
+            ]
+        )
         groups: dict[str, list[HostGroup]] = {}
         for (eligibility, n_free, is_whole), n_hosts in sorted(counts.items()):
             group = HostGroup(n_free=n_free, is_whole=is_whole, n_hosts=n_hosts)
@@ -138,8 +143,9 @@ class HostsView:
 def view_hosts(nodes: Iterable[ProblemNode], trainers: Sequence[ProblemTrainer]) -> HostsView:
     """Sort the nodes, one pass; kinds are those of which there is a unit and a trainer for it."""
     parts: dict[tuple[str, int, bool], list[str]] = {}
-    free: dict[tuple[str, str], list[str]] = {}
-    host_width: dict[str, int] = {}
+    free: dict[tuple[str, str], FreeHost] = {}
+    own: list[str] = []  # of the free host before: its GPUs are side by side as a rule
+    host_before, class_before = "", ""
     for node in nodes:
         host = node.host
         if not host:
@@ -147,23 +153,19 @@ def view_hosts(nodes: Iterable[ProblemNode], trainers: Sequence[ProblemTrainer])
         elif node.has_pilot:
             is_full = node.width == node.host_width
             parts.setdefault((node.eligibility, node.width, is_full), []).append(node.name)
+        elif host == host_before and node.eligibility == class_before:
+            own.append(node.name)
         else:
-            key = host, node.eligibility
-            if key in free:
-                free[key].append(node.name)
-            else:
-                free[key] = [node.name]
-                host_width[host] = node.host_width
+            host_before, class_before = key = host, node.eligibility
+            if key not in free:
+                free[key] = FreeHost(*key, node.host_width, [])
+            own = free[key].names
+            own.append(node.name)
     named = {PartKind(*key): names for key, names in sorted(parts.items())}
     part_of: dict[str, PartKind] = {}
     for part, names in named.items():
         part_of.update(dict.fromkeys(names, part))
-    view = HostsView(
-        kinds=(),
-        parts=named,
-        free=[FreeHost(*key, host_width[key[0]], names) for key, names in free.items()],
-        part_of=part_of,
-    )
+    view = HostsView(kinds=(), parts=named, free=list(free.values()), part_of=part_of)
     classes = dict.fromkeys([*(part.eligibility for part in named), *view.groups])
     wanted: dict[UnitKind, None] = {}
     for width in sorted({trainer.width for trainer in trainers}):

@@ -167,6 +167,8 @@ class Allocation:
 def lends_gpus(problem: Problem) -> bool:
     """Return whether some host's GPUs are lent one by one, or some trainer asks for GPUs."""
     nodes, trainers = problem.nodes, problem.trainers
+    if nodes and nodes[0].host:  # as a rule where it does, and quicker
+        return True
     return any([node.host for node in nodes]) or any([t.width for t in trainers])  # noqa: C419 - quicker
 
 

@@ -1,10 +1,11 @@
 """What a look at a large site and a decision on it cost: from Slurm's text to the plan.
 
 Sites of several sizes, as Slurm's commands print them; the adapter's own reader and the
-daemon's own decision, in one process. ``look``: text to snapshot. ``decide``: snapshot to
-plan, at a new look. ``announced``: from a job that was just submitted to the pilots that go
-for it, between two looks. Seconds are processor time, medians. Prints targets with ``met`` or
-``missed``; exits 1 when one is missed.
+daemon's own decision, in one process. On the last ones jobs share nodes, and GPUs are lent one by
+one to 200 trainers: of single GPUs, or of 1, 2, 4 and 8 of one node. ``look``: text to snapshot.
+``decide``: snapshot to plan, at a new look. ``announced``: from a job that was just submitted to
+the pilots that go for it, between two looks. Seconds are processor time, medians. Prints targets
+with ``met`` or ``missed``; exits 1 when one is missed.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ from statistics import median
 from typing import Any, TypeVar
 
 from _bench.benchmark import Benchmark, Measured
+from _bench.scale_gpus import GpuSize, PrintedGpus
 from _bench.scale_site import Printed, Size
 
 from bftrainer.batch.announcer import Announcement, UnseenAnnouncements
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import AllocationPolicy, load_policy
 from bftrainer.lab.parallel import end_with_parent
-from bftrainer.model.cluster import STAND_IN, Job, JobState
+from bftrainer.model.cluster import STAND_IN, Job, JobState, Snapshot
 from bftrainer.model.decision import DecisionInput, Memory, Plan, Settings
+from bftrainer.model.parts import Lend, as_lent
 from slurm_plugins.snapshot import SnapshotReader
 
 T = TypeVar("T")
@@ -38,6 +41,12 @@ MOST_S, MOST_ANNOUNCED_S, MOST_MB = 1.0, 0.05, 512.0
 USUAL, MOST_USUAL_S = Size(n_nodes=800, n_trainers=30, n_pending=500), 0.015
 LOOKS = 11
 SETTINGS = Settings(explore_budget=0.02, straggler_threshold=0.8)
+GPU_NODES, GPU_TRAINERS = 2000, 200
+LENT = tuple(
+    GpuSize(n_nodes=GPU_NODES, n_trainers=GPU_TRAINERS, n_pending=n_pending, widths=widths)
+    for widths, n_pending in (("single GPUs", 0), ("single GPUs", 500), ("mixed widths", 0))
+)
+LENT_SETTINGS = replace(SETTINGS, lend=Lend.AUTO, p_jmax=GPU_TRAINERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +54,7 @@ class OnSite:
     """One size of site."""
 
     size: Size
+    n_pilots: int
     first_s: float  # a daemon's first look and decision
     look_s: float
     decide_s: float
@@ -67,8 +77,12 @@ def measure(arguments: argparse.Namespace, measured: Measured) -> None:
     median_of = f"median of {LOOKS}; "
     usual = next(one for one in sites if one.size == USUAL)
     measured.at_most("decision", usual.decide_s, MOST_USUAL_S, note=median_of + usual.size.name)
-    slow = max(sites, key=lambda one: one.plan_s)
+    slow = max([one for one in sites if one.size not in LENT], key=lambda one: one.plan_s)
     measured.at_most("text to plan", slow.plan_s, MOST_S, note=median_of + slow.size.name)
+    for one in sites:
+        if one.size in LENT:
+            note = f"{median_of}{one.size.name}, {one.n_pilots:,} pilots"
+            measured.at_most("text to plan, GPUs lent", one.plan_s, MOST_S, note=note)
     late = max(sites, key=lambda one: one.announced_s)
     about = median_of + late.size.name
     measured.at_most("announced job to its pilots", late.announced_s, MOST_ANNOUNCED_S, note=about)
@@ -88,6 +102,7 @@ def _sizes(*, is_quick: bool) -> Iterator[Size]:
             yield Size(n_nodes=n_nodes, n_trainers=TRAINERS, n_pending=n_pending)
     for n_pending in (0, JOBS[-1]):
         yield Size(n_nodes=n_nodes, n_trainers=TRAINERS, n_pending=n_pending, holds_all=True)
+    yield from LENT
 
 
 def _measure(size: Size) -> OnSite:
@@ -98,18 +113,20 @@ def _measure(size: Size) -> OnSite:
 
 def _measured(size: Size) -> OnSite:
     now_s = time.time()
-    site, policy = Printed(size, now_s), load_policy(SETTINGS.policy)
+    settings = LENT_SETTINGS if isinstance(size, GpuSize) else SETTINGS
+    site = PrintedGpus(size, now_s) if isinstance(size, GpuSize) else Printed(size, now_s)
+    policy = load_policy(settings.policy)
     reader(site).read()  # prints every text, which is not what is measured
     looks = reader(site)
     began_s = time.process_time()
-    training = site.training(SETTINGS.p_jmax)
+    training = site.training(settings.p_jmax)
     given = DecisionInput(
         now_s=now_s,
-        snapshot=looks.read(),
+        snapshot=_look(looks, settings),
         is_new_snapshot=True,
         pilots=site.views(),
         trainers=site.trainers(),
-        settings=SETTINGS,
+        settings=settings,
         memory=Memory(assignment=training),
         training=training,
     )
@@ -118,7 +135,7 @@ def _measured(size: Size) -> OnSite:
     look_s, decide_s, announced_s, n_releases = [], [], [], 0
     for at in range(1, LOOKS + 1):
         site.move()
-        took_s, snapshot = timed(looks.read)
+        took_s, snapshot = timed(partial(_look, looks, settings, given.snapshot))
         look_s.append(took_s)
         given = replace(given, snapshot=snapshot, now_s=now_s + 10 * at, memory=plan.memory)
         took_s, plan = timed(partial(decide, given, policy))
@@ -128,6 +145,7 @@ def _measured(size: Size) -> OnSite:
         n_releases = len(soon.releases)
     return OnSite(
         size=size,
+        n_pilots=len(given.pilots),
         first_s=first_s,
         look_s=median(look_s),
         decide_s=median(decide_s),
@@ -135,6 +153,11 @@ def _measured(size: Size) -> OnSite:
         n_releases=n_releases,
         peak_mb=getrusage(RUSAGE_SELF).ru_maxrss / 1024,
     )
+
+
+def _look(looks: SnapshotReader, settings: Settings, before: Snapshot | None = None) -> Snapshot:
+    """Return the next snapshot as a decision gets it."""
+    return as_lent(looks.read(), settings.lend, before)
 
 
 def reader(site: Printed) -> SnapshotReader:

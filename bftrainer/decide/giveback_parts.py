@@ -16,9 +16,9 @@ hosts of its plan as a whole, also where jobs share them (Slurm 22.05, ``backfil
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from heapq import heappop, heappush
 from typing import NamedTuple
 
 from bftrainer.decide.draft import Draft
@@ -95,41 +95,47 @@ class _Candidates:
     def __init__(self, need: RoomNeed | None, rooms: Sequence[HostRoom]) -> None:
         self._need = need
         self._valid: dict[str, Choice] = {}  # by host
-        self._queue: list[tuple[_Order, int, Choice]] = []
-        self._n_pushed = 0
+        self._hosts: NodeSet = 0  # of ``_valid``
+        self._ranking: list[tuple[_Order, int, Choice]] = []  # with some that are no longer valid
+        self._n_ranked = 0
         self._n_changes = 0  # that were taken into account
-        for room in rooms:
-            self._consider(room)
+        self._ranking += [self._ranked(choice) for choice in map(self._considered, rooms) if choice]
+        self._ranking.sort()
 
-    def _consider(self, room: HostRoom) -> None:
+    def _considered(self, room: HostRoom) -> Choice | None:
         choice = _choice(room, self._need)
         if choice is None:
             self._valid.pop(room.name, None)
-            return
+            self._hosts &= ~room.bit
+            return None
         self._valid[room.name] = choice
-        self._n_pushed += 1  # a room may be as dear as it was before
-        heappush(self._queue, (choice.order, self._n_pushed, choice))
+        self._hosts |= room.bit
+        return choice
+
+    def _ranked(self, choice: Choice) -> tuple[_Order, int, Choice]:
+        self._n_ranked += 1  # a room may be as dear as it was before
+        return choice.order, self._n_ranked, choice
 
     def update(self, changed: Sequence[HostRoom]) -> None:
         """Take the rooms into account that have changed, in order, since the beginning."""
         for room in {room.name: room for room in changed[self._n_changes :]}.values():
-            self._consider(room)
+            choice = self._considered(room)
+            if choice is not None:
+                insort(self._ranking, self._ranked(choice))
         self._n_changes = len(changed)
 
     def best(self, among: NodeSet, count: int) -> list[Choice]:
-        """Return the cheapest ``count`` of these hosts; fewer if there are fewer."""
+        """Return the cheapest ``count`` of these hosts; []: there are fewer."""
+        among &= self._hosts
+        if among.bit_count() < count:
+            return []
         best: list[Choice] = []
-        aside: list[tuple[_Order, int, Choice]] = []
-        while self._queue and len(best) < count:
-            entry = heappop(self._queue)
-            _, _, choice = entry
-            if self._valid.get(choice.room.name) is not choice:
-                continue  # the room has changed since
-            aside.append(entry)
-            if choice.room.bit & among:
+        for _, _, choice in self._ranking:
+            if len(best) == count:
+                break
+            # Unless the room has changed since.
+            if choice.room.bit & among and self._valid[choice.room.name] is choice:
                 best.append(choice)
-        for entry in aside:
-            heappush(self._queue, entry)
         return best
 
     def alike(self, choice: Choice, among: NodeSet) -> Iterator[Choice]:

@@ -70,13 +70,13 @@ def solve_pool(
     # Of sizes that are equally good the smallest: what is left over is filled best.
     sizes = (losses <= tolerance).argmax(axis=1)
     left = capacity - int(sizes.sum())
+    enough = math.inf  # a gap that some answer is within
     noise = tolerance * (len(sizes) + 2)  # a rescale more loses a tolerance more
     if is_dense:
         gap = float(losses.max(where=np.isfinite(losses), initial=0.0)) * len(sizes)
     else:
-        gap = gap_nearby(losses, columns - sizes[:, None], price, left, tolerance)
-        if losses.size > FEW_CELLS:
-            gap = min(gap, price * FIRST_GAP)
+        enough = gap_nearby(losses, columns - sizes[:, None], price, left, tolerance)
+        gap = min(enough, price * FIRST_GAP) if losses.size > FEW_CELLS else enough
     while True:
         gap += noise
         within = losses <= gap
@@ -96,7 +96,9 @@ def solve_pool(
         found = (None if is_dense else search_few(near)) or search_window(near)
         if found is not None:
             break
-        gap = max(gap * GROWTH, price * FIRST_GAP)
+        larger_gap = max(gap * GROWTH, price * FIRST_GAP)
+        # Not more than is needed: what is searched grows faster than the gap.
+        gap = enough if gap < enough < larger_gap else larger_gap
     every, larger = np.arange(len(sizes)), sizes.copy()
     sizes[several], larger[several] = found
     value, one_more = [math.fsum(allowed[every, best].tolist()) for best in (sizes, larger)]

@@ -16,9 +16,11 @@ Takes a Problem, its PoolView and each trainer's units by kind, returns the map 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from itertools import repeat
+from operator import attrgetter
 from typing import NamedTuple
 
 from milp.hosts import HostsView, PartKind, UnitKind
@@ -56,6 +58,7 @@ class _Scene:
     pool: PoolView
     hosts: HostsView
     nodes: Mapping[str, ProblemNode]
+    ends_s: Mapping[str, float]  # how long nodes are expected to stay, of those with an end
     split: Sequence[Sequence[int]]  # [j][k]
     supply: Supply | None
     plan: UnitPlan | None
@@ -75,7 +78,19 @@ def place_units(problem: Problem, pool: PoolView, split: Sequence[Sequence[int]]
     plan: UnitPlan | None = None
     if supply is not None and supply.contended:
         plan = plan_units(pool, supply, split)
-    scene = _Scene(pool=pool, hosts=hosts, nodes=nodes, split=split, supply=supply, plan=plan)
+    scene = _Scene(
+        pool=pool,
+        hosts=hosts,
+        nodes=nodes,
+        ends_s={
+            node.name: node.expected_remaining_s
+            for node in problem.nodes
+            if node.expected_remaining_s is not None
+        },
+        split=split,
+        supply=supply,
+        plan=plan,
+    )
     assignment: dict[str, str] = {}
     takers: list[list[_Taker]] = [[] for _ in hosts.kinds]  # [k]
     for j, trainer in enumerate(pool.trainers):
@@ -199,10 +214,7 @@ def _carved(
     for kind, own in zip(hosts.kinds, takers, strict=True):
         liked[kind] = {host for taker in own for host in taker.hosts}
 
-    @cache
-    def remaining_s(index: int) -> float:
-        return min([_remaining_s(scene.nodes[name]) for name in hosts.free[index].names])
-
+    remaining_s = _stays_s(scene)
     packed = pack(hosts.free, wanted, liked, remaining_s)
     if packed is None:  # seldom, and only where some width does not divide the next larger one
         if plan is None and scene.supply is not None:
@@ -213,12 +225,21 @@ def _carved(
     for kind, slots in packed.items():
         own_lots = lots.setdefault(kind, [])
         for index, count in slots:
-            host = hosts.free[index]
-            width = kind.width or host.host_width
+            _, _, host_width, names = hosts.free[index]
+            width = kind.width or host_width
             start = used.get(index, 0)
             used[index] = end = start + count * width
-            own_lots.append(_Lot(host.names[start:end], width))
+            own_lots.append(_Lot(names[start:end], width))
     return lots
+
+
+def _stays_s(scene: _Scene) -> list[float]:
+    """Return how long the GPUs of each free host are expected to stay free, by its index."""
+    ends_s = scene.ends_s
+    if not ends_s:
+        return [math.inf] * len(scene.hosts.free)
+    endless = repeat(math.inf)
+    return [min(map(ends_s.get, names, endless)) for *_, names in scene.hosts.free]
 
 
 def _serving(
@@ -243,14 +264,43 @@ def _serving(
     return serving
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
+class _Host:
+    """Units of one host."""
+
+    name: str
+    switch: _Switch
+    lots: list[_Lot]
+    n_units: int = 0
+
+    def take(self, need: int, names: list[str]) -> int:
+        """Take up to ``need`` units, whose nodes are added to ``names``; returns how many."""
+        n_taken = missing = min(need, self.n_units)
+        while missing:
+            lot = self.lots.pop()
+            n_of_lot = len(lot.names) // lot.width
+            if n_of_lot > missing:
+                end = missing * lot.width
+                names += lot.names[:end]
+                self.lots.append(_Lot(lot.names[end:], lot.width))
+                break
+            names += lot.names
+            missing -= n_of_lot
+        self.n_units -= n_taken
+        self.switch.total -= n_taken
+        if self.n_units and n_taken:
+            self.switch.by_count.setdefault(self.n_units, []).append(self)
+        return n_taken
+
+
+@dataclass(slots=True)
 class _Switch:
     """Units behind one switch, by host."""
 
+    name: str
     total: int = 0  # units
-    of_host: dict[str, list[_Lot]] = field(default_factory=dict)
-    count_of: dict[str, int] = field(default_factory=dict)  # host -> units
-    by_count: dict[int, list[str]] = field(default_factory=dict)  # hosts, some no longer right
+    hosts: list[_Host] = field(default_factory=list)
+    by_count: dict[int, list[_Host]] = field(default_factory=dict)  # some no longer right
 
     def fill(self, need: int, names: list[str]) -> int:
         """Take up to ``need`` units: of the smallest host that has so many, else of the largest.
@@ -265,28 +315,83 @@ class _Switch:
             enough = [count for count in counts if count >= missing]
             count = min(enough) if enough else max(counts)
             host = self.by_count[count].pop()
-            if self.count_of[host] == count:
-                n_taken += self.take(host, missing, names)
+            if host.n_units == count:
+                n_taken += host.take(missing, names)
         return n_taken
 
-    def take(self, host: str, need: int, names: list[str]) -> int:
-        """Take up to ``need`` units of a host likewise."""
-        count = self.count_of.get(host, 0)
-        missing = n_taken = min(need, count)
-        lots = self.of_host.get(host, [])
+
+class _Switches:
+    """Units by switch, and the switches by how many units they have left."""
+
+    def __init__(self, lots: Iterable[_Lot], nodes: Mapping[str, ProblemNode]) -> None:
+        self._by_name: dict[str, _Switch] = {}
+        self._hosts: dict[str, _Host] = {}
+        for lot in lots:
+            node = nodes[lot.names[0]]
+            name = node.host or node.name
+            host = self._hosts.get(name)
+            if host is None:
+                switch = self._by_name.get(node.switch)
+                if switch is None:
+                    switch = self._by_name[node.switch] = _Switch(node.switch)
+                host = self._hosts[name] = _Host(name, switch, [])
+                switch.hosts.append(host)
+            host.lots.append(lot)
+            host.n_units += len(lot.names) // lot.width
+        for switch in self._by_name.values():
+            switch.hosts.sort(key=attrgetter("name"), reverse=True)  # the last is taken first
+            for host in switch.hosts:
+                switch.total += host.n_units
+                switch.by_count.setdefault(host.n_units, []).append(host)
+        self._shown = {switch.name: switch.total for switch in self._by_name.values()}
+        self._totals = sorted([(total, name) for name, total in self._shown.items()])
+        self._changed = set[str]()  # switches that may have other totals now
+
+    def give(self, taker: _Taker) -> list[str]:
+        """Return the nodes of what a taker needs: of its hosts, its switches, then of few."""
+        names: list[str] = []
+        missing = taker.need
+        for name in sorted(taker.hosts & self._hosts.keys()):
+            if not missing:
+                return names
+            host = self._hosts[name]
+            missing -= host.take(missing, names)
+            self._changed.add(host.switch.name)
+            if not host.n_units:
+                del self._hosts[name]
+        for name in sorted(taker.switches & self._by_name.keys()):
+            if not missing:
+                return names
+            missing -= self._by_name[name].fill(missing, names)
+            self._changed.add(name)
         while missing:
-            lot = lots.pop()
-            n_of_lot = min(missing, lot.n_units())
-            names += lot.names[: n_of_lot * lot.width]
-            missing -= n_of_lot
-            if n_of_lot < lot.n_units():
-                lots.append(_Lot(lot.names[n_of_lot * lot.width :], lot.width))
-        self.total -= n_taken
-        if n_taken:
-            self.count_of[host] = count - n_taken
-            if count > n_taken:
-                self.by_count.setdefault(count - n_taken, []).append(host)
-        return n_taken
+            self._recount()
+            name = self._best(missing)
+            missing -= self._by_name[name].fill(missing, names)
+            self._changed.add(name)
+        return names
+
+    def _best(self, missing: int) -> str:
+        """Return the switch that has enough with fewest to spare, else the one with most."""
+        totals = self._totals
+        index = bisect_left(totals, (missing, ""))
+        if index == len(totals):
+            most, _ = totals[-1]
+            index = bisect_left(totals, (most, ""))
+        _, name = totals[index]
+        return name
+
+    def _recount(self) -> None:
+        """Take note of what switches have left; not before it is needed."""
+        totals = self._totals
+        for name in self._changed:
+            total, shown = self._by_name[name].total, self._shown[name]
+            if total != shown:
+                del totals[bisect_left(totals, (shown, name))]
+                self._shown[name] = total
+                if total:
+                    insort(totals, (total, name))
+        self._changed.clear()
 
 
 def _share_out(
@@ -300,32 +405,6 @@ def _share_out(
         for lot in lots:
             assignment.update(dict.fromkeys(lot.names, takers[0].trainer_id))
         return
-    switches: dict[str, _Switch] = {}
-    switch_of: dict[str, _Switch] = {}  # host -> the one that it is behind
-    for lot in lots:
-        node, n_units = nodes[lot.names[0]], lot.n_units()
-        host = node.host or node.name
-        at = switch_of[host] = switches.setdefault(node.switch, _Switch())
-        at.of_host.setdefault(host, []).append(lot)
-        at.count_of[host] = at.count_of.get(host, 0) + n_units
-        at.total += n_units
-    for at in switches.values():
-        for host in sorted(at.of_host, reverse=True):  # the last is taken first
-            at.by_count.setdefault(at.count_of[host], []).append(host)
+    switches = _Switches(lots, nodes)
     for taker in sorted(takers, key=lambda taker: (-taker.need, taker.trainer_id)):
-        names: list[str] = []
-        missing = taker.need
-        for host in sorted(taker.hosts & switch_of.keys()):
-            missing -= switch_of[host].take(host, missing, names)
-        for switch in sorted(taker.switches & switches.keys()):
-            missing -= switches[switch].fill(missing, names)
-        while missing:
-            best = min(
-                [
-                    (at.total < missing, at.total if at.total >= missing else -at.total, switch)
-                    for switch, at in switches.items()
-                    if at.total
-                ]
-            )
-            missing -= switches[best[-1]].fill(missing, names)
-        assignment.update(dict.fromkeys(names, taker.trainer_id))
+        assignment.update(dict.fromkeys(switches.give(taker), taker.trainer_id))

@@ -10,7 +10,7 @@ where parts with a pilot are contended, ``plan`` solves the rows of ``milp.suppl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -42,7 +42,7 @@ def pack(
     free: Sequence[FreeHost],
     wanted: Mapping[UnitKind, int],
     liked: Mapping[UnitKind, Collection[str]],
-    remaining_s: Callable[[int], float],
+    remaining_s: Sequence[float],
 ) -> Carved | None:
     """Return by kind how many units are made of which host; None: not all fit this way.
 
@@ -53,29 +53,31 @@ def pack(
         remaining_s: how long the GPUs of the host with this index are expected to stay free.
     """
     carved: Carved = {}
-    left = [len(host.names) for host in free]
+    left = [len(names) for *_, names in free]
     by_class: dict[str, list[int]] = {}
-    for index, host in enumerate(free):
-        by_class.setdefault(host.eligibility, []).append(index)
+    for index, (_, eligibility, _, _) in enumerate(free):
+        by_class.setdefault(eligibility, []).append(index)
     # Whole hosts, then the widest.
     for kind in sorted(wanted, key=lambda kind: (kind.width != WHOLE, -kind.width)):
         missing, liking, own = wanted[kind], liked.get(kind, ()), carved.setdefault(kind, [])
-        rows = []
+        ranks: dict[tuple[bool, int, bool], list[int]] = {}
         for index in by_class.get(kind.eligibility, ()):
-            host, n_left = free[index], left[index]
-            n_units = n_left // (kind.width or host.host_width)
-            if n_units:
-                is_unbroken = n_left == host.host_width
-                is_strange = host.host not in liking
-                order = is_unbroken, n_left, is_strange, -remaining_s(index)
-                rows.append((*order, index, n_units))
-        for *_, index, n_units in sorted(rows):
+            (host, _, host_width, _), n_left = free[index], left[index]
+            if n_left >= (kind.width or host_width):
+                rank = n_left == host_width, n_left, host not in liking
+                ranks.setdefault(rank, []).append(index)
+        for _, indices in sorted(ranks.items()):
             if not missing:
                 break
-            n_taken = min(n_units, missing)
-            missing -= n_taken
-            own.append((index, n_taken))
-            left[index] -= n_taken * (kind.width or free[index].host_width)
+            indices.sort(key=remaining_s.__getitem__, reverse=True)
+            for index in indices:
+                width = kind.width or free[index].host_width
+                n_taken = min(left[index] // width, missing)
+                missing -= n_taken
+                own.append((index, n_taken))
+                left[index] -= n_taken * width
+                if not missing:
+                    break
         if missing:
             return None
     return carved
@@ -85,7 +87,7 @@ def pack_as_planned(
     free: Sequence[FreeHost],
     wanted: Mapping[UnitKind, int],
     plan: UnitPlan,
-    remaining_s: Callable[[int], float],
+    remaining_s: Sequence[float],
 ) -> Carved:
     """Return the same from a plan, as far as units are wanted."""
     hosts: dict[tuple[str, int, bool], list[int]] = {}
@@ -99,7 +101,7 @@ def pack_as_planned(
         plan.patterns.items(), key=lambda item: (item[0][1].is_whole, item[0][1].n_free)
     ):
         alike = hosts[eligibility, group.n_free, group.is_whole]
-        alike.sort(key=lambda index: -remaining_s(index))
+        alike.sort(key=lambda index: -remaining_s[index])
         for index, pattern in zip(alike, patterns, strict=False):
             for width in sorted(set(pattern)):
                 kind = UnitKind(eligibility, width)
