@@ -144,8 +144,8 @@ def _print_harm(found: HarmReport) -> None:
         f"{_rate(found.preempted_jobs_per_hour)})",
         f"lost cycles {_lost(found)}",
         f"ended       {shown(taken)}",
-        f"in vain     {counted(found.in_vain, unit, units)} ({_percent(found.share_in_vain)} of those given "
-        f"back for a job, {_rate(found.in_vain_per_hour)}){shown(reasons)}",
+        f"in vain     {counted(found.in_vain, unit, units)} ({_percent(found.share_in_vain)} of"
+        f" those given back for a job, {_rate(found.in_vain_per_hour)}){shown(reasons)}",
         *_pending(found),
         *_leavings(found.leavings),
         f"back-off    {shown(found.back_off or 'none')}",
@@ -386,8 +386,8 @@ def _print_account(found: AccountReport) -> None:
     print_table(headers, [*rows, ("total", *[""] * (len(found.by) - 1), *cells(sums))])
     print_lines(
         "",
-        f"{counted(sums.pilots, 'pilot')} ended, of these {sums.pilots_given_back} given back to ordinary"
-        f" jobs and {sums.pilots_preempted} preempted",
+        f"{counted(sums.pilots, 'pilot')} ended, of these {sums.pilots_given_back} given back to"
+        f" ordinary jobs and {sums.pilots_preempted} preempted",
     )
     if has_energy:
         print_lines("kWh: an estimate, watts_per_node_type of the policy times harvested hours")
