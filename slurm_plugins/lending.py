@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from bftrainer.model.cluster import LentGpus, Node, NodeState
 from bftrainer.model.hostlist import ParseError
-from slurm_plugins.doctor import partitions_in
+from slurm_plugins.doctor import is_of_one_user, partitions_in
 from slurm_plugins.fields import NOTHING, whole
 from slurm_plugins.parse import UnusedPart, settings_in
 
@@ -161,7 +161,7 @@ def _partition(values: Mapping[str, str]) -> PartitionLimits:
     parameters = values.get("SelectTypeParameters", "").upper()
     return PartitionLimits(
         is_exclusive=sharing == "EXCLUSIVE" or exclusive in _TAKING_ALL or takes_block,
-        is_user_exclusive="YES" in values.get("ExclusiveUser", "NO") or exclusive == "USER",
+        is_user_exclusive=is_of_one_user(values),
         over_subscribe=sharing if sharing.startswith(("YES", "FORCE")) else "",
         cpus_per_node=_limit(values["MaxCPUsPerNode"]),
         cpus_per_socket=_limit(values.get("MaxCPUsPerSocket", "")),
