@@ -5,8 +5,8 @@ what every user may ask: ``scontrol show``, ``sbatch --test-only`` and, where th
 ``sacctmgr show``.
 
 Limits: an association limits what its user has at once, a QOS what each of its users and all
-together have. A pilot is a job of one whole node, so a limit on jobs is one on nodes, and one on
-CPUs or GPUs is divided by what a node has. sacctmgr(1), 22.05.
+together have. A pilot is a job of one whole node, or of one GPU of it, so a limit on jobs is one on
+nodes or shares of them, and one on CPUs or GPUs is divided by what a pilot has. sacctmgr(1), 22.05.
 
 The job of ``bftrainer up --as-job`` runs the daemon; ``bftrainer down`` cancels it. It asks for one
 CPU. A minute before its time limit it ends the daemon and requeues itself; Slurm requeues it after
@@ -15,6 +15,7 @@ a preemption or the loss of its node. Trainers go on meanwhile (docs/adr/0010-re
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import re
@@ -25,15 +26,16 @@ from pathlib import Path
 from bftrainer.model.cluster import Node
 from bftrainer.model.errors import BatchSystemError, ExitCode, UsageError
 from bftrainer.model.hostlist import ParseError
-from bftrainer.model.parts import Lend
+from bftrainer.model.parts import Lend, as_lent
 from bftrainer.model.site import DaemonJob, NodeLimit, OwnSite, Wish
-from slurm_plugins import commands, parse, site_options
+from slurm_plugins import commands, own_pilots, parse, site_options
 from slurm_plugins.commands import SlurmCommands, why_failed
 from slurm_plugins.doctor import MODES, PARTITION_ARGV, partitions_in, words_for_users
 from slurm_plugins.fields import whole
 from slurm_plugins.floor import Floor
 from slurm_plugins.launcher import size_options
 from slurm_plugins.lending import partition_limits
+from slurm_plugins.own_pilots import PilotSize
 from slurm_plugins.parse import duration_s, settings_in
 
 JOB_NAME = "bftrainer-daemon"
@@ -73,7 +75,6 @@ _ENDS = ("CANCEL", "REQUEUE")  # modes that end a job; SUSPEND keeps its memory 
 _NONE = frozenset({"", "N/A", "(null)", "UNLIMITED", "NONE"})
 _LEAVE_OUT = "Leave out --lend gpus"
 Row = Mapping[str, str]
-Amounts = Mapping[str, int]  # of one pilot, by trackable resource
 
 
 class SlurmSites:
@@ -162,7 +163,6 @@ class SlurmSites:
         chosen = choose(partitions, config, wish.partition)
         name, cluster = chosen["PartitionName"], config.get("ClusterName", "cluster")
         check_preemption(name, partitions, config)
-        nodes = self._nodes(name)
         if wish.lend is Lend.GPUS and partition_limits(shown)[name].is_exclusive:
             raise UsageError(
                 "BFT-1288",
@@ -173,12 +173,14 @@ class SlurmSites:
         if "slurmdbd" in config.get("AccountingStorageType", ""):
             who = ("assoc", f"user={self._user}", f"cluster={cluster}")
             own = self._rows(who, ASSOCIATION, unread)
-        self._try_out(name, wish, own)
+        options = self._options(name, wish)
+        sizes = self._sizes(name, wish, options)
+        self._try_out(name, wish, own, sizes)
         limits, walls = list[NodeLimit](), list[tuple[float, str]]()
         exempt_time = config.get("PreemptExemptTime", "0")
         for row, owner in self._owners(chosen, own, wish, unread):
             exempt_time = row.get("PreemptExemptTime") or exempt_time
-            limits += node_limits(row, owner, amounts_of(nodes))
+            limits += node_limits(row, owner, sizes)
             if limit_s := wall_s(row):
                 walls.append((limit_s, f"MaxWall of {owner}"))
         if limit_s := duration_s(chosen.get("MaxTime", "UNLIMITED")):
@@ -188,7 +190,7 @@ class SlurmSites:
         return OwnSite(
             cluster=cluster,
             partition=name,
-            n_nodes=len(nodes),
+            n_nodes=len(self._nodes(name)),
             preemption=mode_of(chosen, config),
             about_preemption=words_for_users(mode_of(chosen, config), exempt_time),
             grace_s=duration_s(chosen.get("GraceTime", "0")) or 0.0,
@@ -197,7 +199,7 @@ class SlurmSites:
             limits=tuple(limits),
             unread=tuple(unread),
             n_floor=len(floor),
-            batch_options=self._options(name, wish, has_floor=bool(floor)),
+            batch_options=options | _floor_options(floor),
         )
 
     def _owners(
@@ -230,37 +232,66 @@ class SlurmSites:
         rows = parse.node_rows(self._asked(commands.SINFO))
         return [row.node for row in rows if row.partition == partition]
 
-    def _try_out(self, partition: str, wish: Wish, own: Sequence[Row]) -> None:
-        """Let Slurm judge a pilot of a whole node without submitting it."""
-        argv = (
-            *("sbatch", "--test-only", f"--partition={partition}", "--nodes=1"),
-            *("--time=1", "--no-requeue", "--chdir=/"),
-            *(f"--{key}={value}" for key, value in _given(wish).items()),
-            *wish.sbatch_options,
-            *size_options(None),
+    def _sizes(
+        self, partition: str, wish: Wish, options: Mapping[str, object]
+    ) -> tuple[PilotSize, ...]:
+        """Return what pilots would ask for; BFT-1288 if no GPU is lent and nothing else is."""
+        if wish.lend is Lend.NODES:
+            return own_pilots.pilot_sizes(self._nodes(partition), wish.lend)
+        from slurm_plugins.adapter import create  # noqa: PLC0415 - advice needs none of it
+
+        with contextlib.closing(create(options)) as system:
+            snapshot = as_lent(system.snapshot(wants_cycle=False), wish.lend)
+        if snapshot.nodes is None:  # whole nodes are known without all that parts need
+            nodes = self._nodes(partition)
+        else:
+            nodes = [node for node in snapshot.nodes if partition in node.partitions]
+        if sizes := own_pilots.pilot_sizes(nodes, wish.lend):
+            return sizes
+        reasons = dict.fromkeys(node.why_whole for node in nodes if node.why_whole)
+        raise UsageError(
+            "BFT-1288",
+            " ".join((f"No node of partition {partition} lends its GPUs one by one.", *reasons)),
+            f"{_LEAVE_OUT}: then whole nodes are lent there.",
         )
-        done = self._commands.run(argv, self._commands.base_environment(), stdin="#!/bin/sh\n")
-        if done.is_ok:
-            return
-        words = " ".join(done.stderr.split()).removeprefix("allocation failure: ")[:300]
+
+    def _try_out(
+        self, partition: str, wish: Wish, own: Sequence[Row], sizes: Sequence[PilotSize]
+    ) -> None:
+        """Let Slurm judge a pilot of each size without submitting it; one that may start will do.
+
+        Raises:
+            UsageError: BFT-1283, it would refuse all of them.
+        """
+        refusals: list[str] = []
+        for size in sizes:
+            argv = (
+                *("sbatch", "--test-only", f"--partition={partition}", "--nodes=1"),
+                *("--time=1", "--no-requeue", "--chdir=/"),
+                *(f"--{key}={value}" for key, value in _given(wish).items()),
+                *wish.sbatch_options,
+                *size_options(size.part),
+            )
+            done = self._commands.run(argv, self._commands.base_environment(), stdin="#!/bin/sh\n")
+            if done.is_ok:
+                return
+            words = " ".join(done.stderr.split()).removeprefix("allocation failure: ")[:300]
+            refusals.append(words or why_failed(done))
         accounts = sorted({row["Account"] for row in own})
         advice = f"Yours are: {', '.join(accounts)} (--account). " if accounts else ""
         raise UsageError(
             "BFT-1283",
-            f"Slurm would refuse a pilot of {self._user} in partition {partition}: "
-            f"{words or why_failed(done)}.",
+            f"Slurm would refuse a pilot of {self._user} in partition {partition}: {refusals[-1]}.",
             f"{advice}Give --account, --qos or another --partition, what the site requires of jobs"
             " (--comment, --constraint, --sbatch-option), or ask the site for access.",
         )
 
-    def _options(self, partition: str, wish: Wish, *, has_floor: bool) -> Mapping[str, object]:
+    def _options(self, partition: str, wish: Wish) -> dict[str, object]:
         options: dict[str, object] = {"pilot_partition": partition, "is_own": True, **_given(wish)}
         if conf := self._commands.base_environment().get("SLURM_CONF"):
             options["slurm_conf"] = conf
         if wish.sbatch_options:
             options["sbatch_options"] = list(wish.sbatch_options)
-        if has_floor:
-            options["floor_job"] = os.environ["SLURM_JOB_ID"]
         return options
 
     def _asked(self, argv: Sequence[str]) -> str:
@@ -284,15 +315,14 @@ class SlurmSites:
         return rows(done.stdout, fields) if done.is_ok else []
 
 
+def _floor_options(floor: Sequence[str]) -> dict[str, object]:
+    """Return the options of nodes of the user's own allocation."""
+    return {"floor_job": os.environ["SLURM_JOB_ID"]} if floor else {}
+
+
 def _given(wish: Wish) -> dict[str, str]:
     given = {"account": wish.account, "qos": wish.qos}
     return {name: value for name, value in given.items() if value}
-
-
-def amounts_of(nodes: Sequence[Node]) -> Amounts:
-    """Return what a pilot takes at most: as much as any node has."""
-    cpus = max((node.cpus for node in nodes), default=1)
-    return {"node": 1, "cpu": cpus, "gres/gpu": max((node.gpus for node in nodes), default=0)}
 
 
 def rows(text: str, fields: Sequence[str]) -> list[Row]:
@@ -308,19 +338,20 @@ def association_of(found: Sequence[Row], account: str, partition: str) -> Row | 
     return next(iter(sorted(fitting, key=lambda row: row["Partition"], reverse=True)), None)
 
 
-def node_limits(row: Row, owner: str, pilot: Amounts) -> Iterator[NodeLimit]:
-    """Return the limits of an association or QOS that are set."""
+def node_limits(row: Row, owner: str, sizes: Sequence[PilotSize]) -> Iterator[NodeLimit]:
+    """Return the limits of an association or QOS that are set, for pilots of these sizes."""
     for name in _OF_JOBS:
         if _COUNT.fullmatch(row.get(name, "")):
-            yield NodeLimit(n_nodes=int(row[name]), words=f"{name}={row[name]} of {owner}")
+            n_nodes, share = own_pilots.jobs_in_nodes(int(row[name]), sizes)
+            yield NodeLimit(n_nodes=n_nodes, words=f"{name}={row[name]} of {owner}{share}")
     for name in _OF_RESOURCES:
         for resource, count in _resources(row.get(name, "")):
-            if each := pilot.get(resource, 0):
-                words = f"{name}={resource}={count} of {owner}"
-                words += f", and a pilot takes {each}" if each > 1 else ""
-                yield NodeLimit(n_nodes=count // each, words=words)
+            if own_pilots.takes_any(resource, sizes):
+                n_nodes, takes = own_pilots.resource_in_nodes(resource, count, sizes)
+                words = f"{name}={resource}={count} of {owner}{takes}"
+                yield NodeLimit(n_nodes=n_nodes, words=words)
     for resource, count in _resources(row.get("MaxTRES", "")):
-        if pilot.get(resource, 0) > count:  # of one job: no whole node fits
+        if not own_pilots.fits_any(resource, count, sizes):  # of one job
             yield NodeLimit(n_nodes=0, words=f"MaxTRES={resource}={count} of {owner}")
 
 
