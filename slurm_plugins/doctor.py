@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from bftrainer.batch.findings import FindingTable, Holds
 from bftrainer.model.cluster import Node, NodeState
+from bftrainer.model.hostlist import ParseError, expand
 from bftrainer.model.site import NOTHING, Finding, Measured, Weight
 from slurm_plugins.parse import settings_in, values_in
 
@@ -36,6 +37,7 @@ _COMMANDS = {
     "BFT-1275": "bftrainer report harm",
     "BFT-1554": "chronyc tracking",
     "BFT-1555": "munge --version",
+    "BFT-2126": "bftrainer help slurm-site",
     # slurm.conf(5), 22.05: a restart of slurmctld is required.
     "BFT-1556": "systemctl restart slurmctld",
 }
@@ -67,6 +69,13 @@ BFT-1273 harm low_qos
 PriorityType={priority} PriorityWeightQOS={qos_weight}, and {below} in no tier above {name}
 Pilots rank like other jobs: a pending one comes before jobs submitted later.
 -> PriorityType=priority/multifactor PriorityWeightQOS=100000, and Priority=0 for the QOS of {name}
+
+BFT-2126 harm one_user
+PartitionName={partition} ExclusiveUser=YES
+A node has jobs of one user at a time. Backfill ends no pilot of another user for a job there, and
+plans none on its node (measured): such a job starts when the daemon has given the node back, or
+when it is the first of its partition.
+-> PartitionName={partition} ... ExclusiveUser=NO, or other nodes for PartitionName={name}
 
 BFT-1265 harm grace
 GraceTime={grace_s:g}
@@ -225,6 +234,7 @@ def findings(settings: SlurmSettings) -> tuple[Finding, ...]:
     holds = {
         **_preemption(config, settings),
         **_exemption(config, settings),
+        **_ownership(settings),
         **_scheduler(config, settings),
         **_programs(config, settings),
         **_drains(config, settings.measured),
@@ -313,6 +323,37 @@ def _exemption(config: Mapping[str, str], settings: SlurmSettings) -> Holds:
         "old_munge": [{"munge": settings.old_munge}] * (is_used and settings.old_munge != ""),
         "clock": [clock] * (abs(ahead_s) >= CLOCK_S),
     }
+
+
+def _ownership(settings: SlurmSettings) -> Holds:
+    """Find partitions of which a node has jobs of one user at a time, pilots among them.
+
+    Source: ``filter_by_node_owner`` and its callers, 22.05 to 26.05: the main scheduler adds the
+    nodes of jobs that it may preempt, backfill does not.
+    """
+    partitions = partitions_in(settings.partitions)
+    pilots = partitions.get(settings.pilot_partition, {})
+    one_user: list[Mapping[str, str]] = []
+    for name, values in sorted(partitions.items()):
+        if not is_of_one_user(values) or not _share_nodes(values, pilots):
+            continue
+        one_user.append({"partition": name})
+    return {"one_user": one_user}
+
+
+def is_of_one_user(partition: Mapping[str, str]) -> bool:
+    """Return whether a node has jobs of this partition of one user at a time."""
+    # Exclusive= replaces ExclusiveUser= in 26.05.
+    return "YES" in partition.get("ExclusiveUser", "NO") or partition.get("Exclusive") == "USER"
+
+
+def _share_nodes(partition: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Return whether two partitions have nodes in common; what cannot be read may be any."""
+    try:
+        nodes, others = (set(expand(values["Nodes"])) for values in (partition, other))
+    except (KeyError, ParseError):
+        return True
+    return not nodes.isdisjoint(others)
 
 
 def _scheduler(config: Mapping[str, str], settings: SlurmSettings) -> Holds:

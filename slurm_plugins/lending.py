@@ -19,8 +19,9 @@ from dataclasses import dataclass, field, replace
 
 from bftrainer.model.cluster import LentGpus, Node, NodeState
 from bftrainer.model.hostlist import ParseError
-from slurm_plugins.doctor import partitions_in
+from slurm_plugins.doctor import is_of_one_user, partitions_in
 from slurm_plugins.fields import NOTHING, whole
+from slurm_plugins.gres_conf import UntoldGpus
 from slurm_plugins.parse import UnusedPart, settings_in
 
 NODE_ARGV = ("scontrol", "-o", "show", "node")
@@ -49,6 +50,10 @@ OVER_SUBSCRIBED = (
 ONE_USER = (
     "Partition {name} is ExclusiveUser: no pilot can be beside the jobs of its users, nor they "
     "beside pilots."
+)
+NO_GPU_ENV = (
+    "gres.conf has Flags=no_gpu_env for its GPUs and ConstrainDevices is off: Slurm does not tell "
+    "jobs which of them they have, so two pilots would use the same one."
 )
 NO_CPU = "Partition {name} of the pilots allows too few CPUs or too little memory per node."
 OWN_ALLOCATION = "It is of your own allocation."
@@ -88,6 +93,7 @@ class ClusterLimits:
 
     why_whole: str  # why no node lends parts; "": nodes may
     is_memory_counted: bool
+    hides_devices: bool = False  # a job can use no GPUs but its own
     is_binding_enforced: bool = False  # a GPU is given with the cores next to it, or not at all
     cpus_per_gpu: int | None = None  # as of partitions that say nothing of it
     memory_per_gpu_mb: int | None = None
@@ -102,10 +108,13 @@ class SharingLimits:
     cluster: ClusterLimits | None = None  # None: it could not be read
     partitions: Mapping[str, PartitionLimits] = field(default_factory=dict)
     nodes: Mapping[str, NodeLimits] = field(default_factory=dict)
+    untold_gpus: UntoldGpus = field(default_factory=UntoldGpus)
 
     def says_the_same(self, other: SharingLimits) -> bool:
         """Compare all of them by value."""
-        ours, theirs = ((one.cluster, one.partitions, one.nodes) for one in (self, other))
+        ours, theirs = (
+            (one.cluster, one.partitions, one.nodes, one.untold_gpus) for one in (self, other)
+        )
         return ours == theirs
 
 
@@ -137,6 +146,8 @@ def cluster_limits(text: str) -> ClusterLimits:
     return ClusterLimits(
         why_whole=why_whole,
         is_memory_counted="MEMORY" in parameters,
+        hides_devices=values.get("ConstrainDevices", "").lower() == "yes"
+        and "task/cgroup" in values.get("TaskPlugin", ""),
         is_binding_enforced="ENFORCE_BINDING_GRES" in parameters,
         cpus_per_gpu=cpus,
         memory_per_gpu_mb=memory_mb,
@@ -161,7 +172,7 @@ def _partition(values: Mapping[str, str]) -> PartitionLimits:
     parameters = values.get("SelectTypeParameters", "").upper()
     return PartitionLimits(
         is_exclusive=sharing == "EXCLUSIVE" or exclusive in _TAKING_ALL or takes_block,
-        is_user_exclusive="YES" in values.get("ExclusiveUser", "NO") or exclusive == "USER",
+        is_user_exclusive=is_of_one_user(values),
         over_subscribe=sharing if sharing.startswith(("YES", "FORCE")) else "",
         cpus_per_node=_limit(values["MaxCPUsPerNode"]),
         cpus_per_socket=_limit(values.get("MaxCPUsPerSocket", "")),
@@ -235,6 +246,8 @@ def why_whole(node: Node, room: UnusedPart, pilot_partition: str, limits: Sharin
         return UNTOLD.format(why=room.unclear)
     if node.name not in limits.nodes:
         return UNREAD
+    if limits.untold_gpus.has(node.name) and not limits.cluster.hides_devices:
+        return NO_GPU_ENV
     names = dict.fromkeys((pilot_partition, *node.partitions))
     return next(filter(None, (_why_not_in(name, pilot_partition, limits) for name in names)), "")
 

@@ -11,11 +11,12 @@ import dataclasses
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from pathlib import Path
+from typing import Final, TypeVar
 
 from bftrainer.batch import process
 from bftrainer.batch.awake import AWAKE
@@ -35,12 +36,13 @@ from bftrainer.model.cluster import (
     not_idle_where_jobs_run,
 )
 from bftrainer.model.hostlist import ParseError
-from slurm_plugins import commands, doctor, job_requests, lending, parse, releases
+from slurm_plugins import commands, doctor, gres_conf, job_requests, lending, parse, releases
 from slurm_plugins.arrays import Room, written_out
 from slurm_plugins.commands import SlurmCommands
 from slurm_plugins.fields import Unread
 from slurm_plugins.floor import Floor
 from slurm_plugins.gres import GpusUntold
+from slurm_plugins.gres_conf import UntoldGpus
 from slurm_plugins.job_requests import judged
 from slurm_plugins.lending import SharingLimits
 from slurm_plugins.parse import ControllerClock, Made, RowCache, switches
@@ -52,6 +54,7 @@ T = TypeVar("T")
 _PILOT = re.compile(r"(p[0-9]{6,15})(\.[0-9a-f]{8})?")
 
 CONFIG_INTERVAL_S = 600.0
+CONFIGLESS: Final = Path("/run/slurm/conf")  # slurm.conf(5): where slurmd keeps what it was sent
 LIMITS_INTERVAL_S = 30.0  # where nodes or partitions are new, or the last answer was none
 
 
@@ -107,6 +110,7 @@ class SnapshotReader:
     _rooms: dict[str, parse.UnusedPart] = field(default_factory=dict)  # by node with GPUs
     _limits: SharingLimits = field(default_factory=SharingLimits)
     _cluster: lending.ClusterLimits | None = None
+    _slurm_conf: str = ""  # the controller's
     _limits_of: object = None  # the state of the cluster for which they were read
     _limits_read_s: float = -float("inf")
     _lent: Made[Node] = field(default_factory=Made)
@@ -391,6 +395,7 @@ class SnapshotReader:
             cluster=self._cluster,
             partitions=partitions or before.partitions,
             nodes=nodes or before.nodes,
+            untold_gpus=self._untold_gpus(),
         )
         if not limits.says_the_same(before):
             self._limits = limits
@@ -398,8 +403,25 @@ class SnapshotReader:
         if partitions is not None and nodes is not None:
             self._limits_of = (*state[:2], self._rooms.keys() <= nodes.keys())
 
+    def _untold_gpus(self) -> UntoldGpus:
+        """Read gres.conf; where this host has none, jobs count as told their GPUs."""
+        for directory in self._config_directories():
+            with suppress(OSError):
+                text = (directory / gres_conf.NAME).read_text("utf-8", errors="replace")
+                return gres_conf.untold_gpus(text)
+        return UntoldGpus()
+
+    def _config_directories(self) -> Iterator[Path]:
+        """Yield where gres.conf may be: beside slurm.conf, or where slurmd keeps what it gets."""
+        if slurm_conf := self.commands.base_environment().get("SLURM_CONF"):
+            yield Path(slurm_conf).parent
+        if self._slurm_conf:
+            yield Path(self._slurm_conf).parent
+        yield CONFIGLESS
+
     def _config_of(self, text: str) -> parse.ControllerConfig:
         config = parse.controller_config(text)
+        self._slurm_conf = parse.settings_in(text).get("SLURM_CONF", "")
         with suppress(ParseError):
             self._cluster = lending.cluster_limits(text)
         return config

@@ -6,7 +6,7 @@ hides what it does not lend.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from bftrainer.model.cluster import Node
 from bftrainer.model.parts import NOT_SHARED, Lend
@@ -16,12 +16,13 @@ GUIDE = "bftrainer help slurm-site"
 RELOAD = "bftrainer policy check FILE, then bftrainer policy reload"
 
 
-def findings(nodes: Iterable[Node], lend: Lend) -> tuple[Finding, ...]:
+def findings(nodes: Iterable[Node], lend: Lend, *, lends_parts: bool = True) -> tuple[Finding, ...]:
     """Return what could be lent and is not, by the reason.
 
     Args:
         nodes: of the snapshot, not as the policy lends them.
         lend: the policy's.
+        lends_parts: whether the batch system's pilots can have less than a node.
     """
     with_gpus = [node for node in nodes if node.gpus]
     if not with_gpus:
@@ -31,6 +32,11 @@ def findings(nodes: Iterable[Node], lend: Lend) -> tuple[Finding, ...]:
         return (_hidden(shared),) if shared else ()
     if lend is Lend.GPUS and not any(node.lends for node in with_gpus):
         return (_nothing_lent(with_gpus),)
+    if not lends_parts:
+        return tuple(
+            _never_in_parts(reason, names)
+            for reason, names in _by_reason(with_gpus, lambda _: True).items()
+        )
     return tuple(
         _as_a_whole(reason, names, lend) for reason, names in whole_nodes(with_gpus, lend).items()
     )
@@ -38,9 +44,13 @@ def findings(nodes: Iterable[Node], lend: Lend) -> tuple[Finding, ...]:
 
 def whole_nodes(nodes: Iterable[Node], lend: Lend) -> dict[str, list[str]]:
     """Return the nodes whose GPUs are not lent one by one although they should be, by reason."""
+    return _by_reason(nodes, lambda node: node.is_shared or lend is Lend.GPUS)
+
+
+def _by_reason(nodes: Iterable[Node], is_wanted: Callable[[Node], bool]) -> dict[str, list[str]]:
     names_of: dict[str, list[str]] = {}
     for node in nodes:
-        if node.why_whole not in ("", NOT_SHARED) and (node.is_shared or lend is Lend.GPUS):
+        if node.why_whole not in ("", NOT_SHARED) and is_wanted(node):
             names_of.setdefault(node.why_whole, []).append(node.name)
     return names_of
 
@@ -70,6 +80,17 @@ def _as_a_whole(reason: str, names: Sequence[str], lend: Lend) -> Finding:
         if lend is Lend.AUTO
         else "lend: auto, or the setting that the reason names",
         command=GUIDE,
+    )
+
+
+def _never_in_parts(reason: str, names: Sequence[str]) -> Finding:
+    return Finding(
+        code="BFT-2121",
+        weight=Weight.LOSS,
+        setting="lend: auto",
+        cost=f"{_counted(names).capitalize()} {_be(names)} lent as a whole. {reason}",
+        remedy="nothing, or lend: nodes, which does the same here and says so",
+        command=RELOAD,
     )
 
 

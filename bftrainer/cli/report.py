@@ -139,13 +139,13 @@ def _print_harm(found: HarmReport) -> None:
         f"median {_seconds(found.median_s)}, p95 {_seconds(found.p95_s)}, "
         f"longest {_seconds(found.max_s)}",
         f"promise     {promise}",
-        f"preempted   {found.preempted_jobs} jobs had to preempt "
+        f"preempted   {counted(found.preempted_jobs, 'job')} had to preempt "
         f"({_percent(found.share_preempted)} of those that got nodes, "
         f"{_rate(found.preempted_jobs_per_hour)})",
         f"lost cycles {_lost(found)}",
         f"ended       {shown(taken)}",
-        f"in vain     {found.in_vain} {units} ({_percent(found.share_in_vain)} of those given "
-        f"back for a job, {_rate(found.in_vain_per_hour)}){shown(reasons)}",
+        f"in vain     {counted(found.in_vain, unit, units)} ({_percent(found.share_in_vain)} of"
+        f" those given back for a job, {_rate(found.in_vain_per_hour)}){shown(reasons)}",
         *_pending(found),
         *_leavings(found.leavings),
         f"back-off    {shown(found.back_off or 'none')}",
@@ -219,8 +219,10 @@ def _lost(found: HarmReport) -> str:
         return "none"
     jobs = ", ".join(f"{shown(one.job_id)} by {one.lost_s:.2f} s" for one in found.lost_cycles)
     more = found.cycles_lost - len(found.lost_cycles)
+    who = "it" if found.cycles_lost == 1 else "they"
     return (
-        f"{found.cycles_lost} jobs started a scheduler cycle later as they had to preempt, "
+        f"{counted(found.cycles_lost, 'job')} started a scheduler cycle later as {who} had to"
+        " preempt, "
         f"{found.cycles_lost_s:.2f} s in all: {jobs}{f' and {more} more' if more else ''}"
     )
 
@@ -233,7 +235,7 @@ def _leavings(found: Leavings) -> tuple[str, str]:
         above = f"{_percent(found.excess)} (95%: {low} to {high})"
     jobs = found.by_jobs
     gone = (
-        f"all gone    {found.measured} pilots: median {_seconds(found.median_s)}, "
+        f"all gone    {counted(found.measured, 'pilot')}: median {_seconds(found.median_s)}, "
         f"p95 {_seconds(found.p95_s)}, longest {_seconds(found.max_s)}, "
         f"too long by {_seconds(found.precision_s)} at most"
     )
@@ -384,8 +386,8 @@ def _print_account(found: AccountReport) -> None:
     print_table(headers, [*rows, ("total", *[""] * (len(found.by) - 1), *cells(sums))])
     print_lines(
         "",
-        f"{sums.pilots} pilots ended, of these {sums.pilots_given_back} given back to ordinary"
-        f" jobs and {sums.pilots_preempted} preempted",
+        f"{counted(sums.pilots, 'pilot')} ended, of these {sums.pilots_given_back} given back to"
+        f" ordinary jobs and {sums.pilots_preempted} preempted",
     )
     if has_energy:
         print_lines("kWh: an estimate, watts_per_node_type of the policy times harvested hours")

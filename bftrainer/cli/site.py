@@ -143,12 +143,14 @@ def _ask(
 
 
 def _lent(system: BatchSystem, policy: SitePolicy) -> tuple[Finding, ...]:
-    """Return what the policy leaves idle of shared nodes; (): the batch system lends no parts."""
+    """Return what the policy leaves idle of shared nodes, and where it lends no GPUs."""
     from bftrainer.batch import lending_findings  # noqa: PLC0415 - -h needs none of it
+    from bftrainer.model.parts import Lend  # noqa: PLC0415
 
-    if not system.lends_parts:
+    if not system.lends_parts and policy.lend is Lend.NODES:
         return ()
-    return lending_findings.findings(system.snapshot(wants_cycle=False).nodes or (), policy.lend)
+    nodes = system.snapshot(wants_cycle=False).nodes or ()
+    return lending_findings.findings(nodes, policy.lend, lends_parts=system.lends_parts)
 
 
 def _try_release(system: BatchSystem, *, as_json: bool) -> ExitCode:

@@ -1,7 +1,8 @@
 """The gaps that were too short to be lent, as the decisions of a daemon saw them.
 
-Fed with each decision; read by ``views``. It is no part of a decision and begins anew with each
-daemon, and when the site changes ``min_gap_s`` or ``gap_margin_s``.
+GPUs that are lent one by one count as their share of a node, and each as a pilot of its own. The
+watch is fed with each decision, and read by ``views``. It is no part of a decision and begins anew
+with each daemon, and when the site changes ``min_gap_s`` or ``gap_margin_s``.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import Final
 from bftrainer.decide.division import divided
 from bftrainer.decide.end_cost import end_cost_s
 from bftrainer.decide.short_gaps import HOUR_S, Gap, lent_s, pairs_to_try
-from bftrainer.model.census import census_of
+from bftrainer.model.census import NodeCensus, census_of
 from bftrainer.model.decision import DecisionInput, Plan, Settings
+from bftrainer.model.parts import share_of_host
 from bftrainer.model.queue import left_s_in
 from bftrainer.model.site import GapTrial, ShortGaps
 from bftrainer.site.policy.model import SitePolicy
@@ -26,6 +28,7 @@ Pair = tuple[float, float]  # min_gap_s, gap_margin_s
 class _Begun:
     """A gap that has not ended."""
 
+    share: float  # of a node
     since_s: float
     left_s: float
     waits_s: float
@@ -40,7 +43,7 @@ class IdleWatch:
         self._in_force: Pair = (0.0, 0.0)
         self._idle_s = self._near_s = self._seen_s = 0.0
         self._last_s: float | None = None
-        self._n_idle = 0
+        self._idle_nodes = 0.0
         self._lent: set[str] = set()
         self._begun: dict[str, _Begun] = {}
         self._more_s: dict[Pair, float] = {}
@@ -53,14 +56,14 @@ class IdleWatch:
 
     def saw(self, given: DecisionInput, plan: Plan) -> None:
         """Add what a decision saw."""
-        given = divided(given)  # where GPUs are lent one by one, each part counts as a node
+        given = divided(given)  # gaps are of parts where GPUs are lent one by one
         settings, now_s = given.settings, given.now_s
         if (in_force := (settings.min_gap_s, settings.gap_margin_s)) != self._in_force:
             self._begin_anew(in_force)
         self._count_until(now_s)
         snapshot = given.snapshot
         if snapshot.nodes is None or snapshot.jobs is None:
-            self._n_idle, self._begun = 0, {}
+            self._idle_nodes, self._begun = 0.0, {}
             return
         census = census_of(snapshot, given.pilots)
         lent = set(census.ours)
@@ -78,13 +81,15 @@ class IdleWatch:
             waits_s = settings.cycle_s
         for node in begins:
             self._begun[node] = _Begun(
+                share=_share_of_node(census, node),
                 since_s=now_s,
                 left_s=near[node],
                 waits_s=waits_s,
                 lead_s=lead_s,
                 is_after_pilot=node in self._lent,
             )
-        self._n_idle, self._lent = len(idle), lent
+        self._idle_nodes = sum([_share_of_node(census, name) for name in sorted(idle)])
+        self._lent = lent
 
     def short_gaps(self, settings: Settings) -> ShortGaps | None:
         """Return the figures; None: no node was idle."""
@@ -116,7 +121,7 @@ class IdleWatch:
         pairs = pairs_to_try(*in_force)
         self._in_force = in_force
         self._idle_s = self._near_s = self._seen_s = 0.0
-        self._last_s, self._n_idle, self._lent, self._begun = None, 0, set(), {}
+        self._last_s, self._idle_nodes, self._lent, self._begun = None, 0.0, set(), {}
         self._more_s = dict.fromkeys(pairs, 0.0)
         self._more_pilots = dict.fromkeys(pairs, 0)
 
@@ -129,8 +134,8 @@ class IdleWatch:
             self._begun = {}
             return
         self._seen_s += passed_s
-        self._idle_s += passed_s * self._n_idle
-        self._near_s += passed_s * len(self._begun)
+        self._idle_s += passed_s * self._idle_nodes
+        self._near_s += passed_s * sum([begun.share for begun in self._begun.values()])
 
     def _end(self, begun: _Begun, now_s: float) -> None:
         gap = Gap(
@@ -143,6 +148,14 @@ class IdleWatch:
         usual_s = lent_s(gap, *self._in_force)
         for pair in self._more_s:
             other_s = lent_s(gap, *pair)
-            self._more_s[pair] += other_s - usual_s
+            self._more_s[pair] += begun.share * (other_s - usual_s)
             is_new = other_s > 0.0 and usual_s <= 0.0
             self._more_pilots[pair] += is_new and not gap.is_after_pilot
+
+
+def _share_of_node(census: NodeCensus, name: str) -> float:
+    """Return for how much of a node a part counts; a pilot's node may be missing in a look."""
+    part = census.by_name.get(name)
+    if part is None:
+        return 1.0
+    return share_of_host(part)

@@ -28,7 +28,7 @@ from bftrainer.model.assignments import nodes_by_trainer
 from bftrainer.model.census import census_of
 from bftrainer.model.cluster import PART_MARK, node_of
 from bftrainer.model.decision import DecisionInput, Memory, Pool, PoolNode, Settings
-from bftrainer.model.parts import n_gpus_of_host, smallest_lending_host
+from bftrainer.model.parts import most_units, n_gpus_of_host, smallest_lending_host
 from bftrainer.model.trainer import MeasuredCosts, TrainerRecord, TrainerSpec
 from milp.problem import Problem, ProblemNode, ProblemTrainer
 from milp.worth import rate
@@ -36,7 +36,7 @@ from milp.worth import rate
 _MOST_STATED: Final = 1 << 13  # more trainers than a daemon has, studies of thousands among them
 # By trainer_id the last result and what it was made of: most do not change between decisions.
 # Compared by identity, because to hash or compare a whole record costs more than to make it.
-_STATED: dict[str, tuple[TrainerSpec, MeasuredCosts, Settings, ProblemTrainer]] = {}
+_STATED: dict[str, tuple[TrainerSpec, MeasuredCosts, Settings, int, ProblemTrainer]] = {}
 
 
 @lru_cache(maxsize=1 << 14)  # mostly the same nodes in every decision
@@ -71,17 +71,27 @@ def problem_trainer(
     current: tuple[str, ...],
     settings: Settings,
     settled: tuple[str, ...] = (),
+    host_gpus: int = 0,
 ) -> ProblemTrainer:
-    """Return the trainer for the allocation problem."""
+    """Return the trainer for the allocation problem.
+
+    Args:
+        record: the trainer.
+        current: the nodes on which it trains, and those on which its workers start.
+        settings: of the decision.
+        settled: those on which it trains.
+        host_gpus: GPUs of the smallest host whose GPUs are lent one by one; 0: there is none.
+    """
     if entry := _STATED.get(record.trainer_id):
-        spec, costs, its_settings, trainer = entry
+        spec, costs, its_settings, its_host_gpus, trainer = entry
         is_same = spec is record.spec and costs is record.costs and its_settings is settings
+        is_same = is_same and its_host_gpus == host_gpus
         if is_same and (trainer.current, trainer.settled) == (current, settled):
             return trainer
-    trainer = make_problem_trainer(record, current, settings, settled)
+    trainer = make_problem_trainer(record, current, settings, settled, host_gpus)
     if len(_STATED) >= _MOST_STATED:
         _STATED.clear()
-    _STATED[record.trainer_id] = record.spec, record.costs, settings, trainer
+    _STATED[record.trainer_id] = record.spec, record.costs, settings, host_gpus, trainer
     return trainer
 
 
@@ -90,6 +100,7 @@ def make_problem_trainer(
     current: tuple[str, ...],
     settings: Settings,
     settled: tuple[str, ...],
+    host_gpus: int = 0,
 ) -> ProblemTrainer:
     """Return the same, and remember nothing: for questions that no decision asks."""
     spec, costs = record.spec, record.costs
@@ -101,6 +112,7 @@ def make_problem_trainer(
         down_s = settings.rescale_down_guess_s
     n_max = spec.n_max
     if limit is not None:  # never below n_min: submissions are checked, a policy may have changed
+        limit = most_units(limit, spec.gpus_per_unit, host_gpus)
         n_max = max(spec.n_min, min(n_max, limit))
     trainer = ProblemTrainer(
         trainer_id=record.trainer_id,
@@ -158,9 +170,10 @@ def of_pool(
         return None
     has_starts = policy is not None and policy.traits.rescales
     expects_losses = policy is not None and policy.traits.expects_losses and settings.expects_losses
+    host_gpus = smallest_lending_host(given.snapshot.nodes or ())
     problem = Problem(
         nodes=_pool_nodes(given, pool, names),
-        trainers=_trainers(given, memory, trainers, names, has_starts=has_starts),
+        trainers=_trainers(given, memory, trainers, names, host_gpus, has_starts=has_starts),
         t_fwd_s=settings.t_fwd_s,
         p_jmax=p_jmax,
         objective=settings.objective,
@@ -168,7 +181,7 @@ def of_pool(
             given.trainers,
             settings.limits,
             Counter(kept.values()),
-            smallest_lending_host(given.snapshot.nodes or ()),
+            host_gpus,
         ),
     )
     joining_s = warm_up_s(memory.joining, settings.t_fwd_s, now_s)
@@ -189,11 +202,12 @@ def of_held(given: DecisionInput, memory: Memory) -> Problem:
         if pilot.is_held and not pilot.is_leaving:
             held_nodes.add(pilot.node)
     nodes_of = nodes_by_trainer(memory.assignment, held_nodes)
+    host_gpus = smallest_lending_host(given.snapshot.nodes or ())
     trainers: list[ProblemTrainer] = []
     for record in given.trainers:
         its_nodes = nodes_of.get(record.trainer_id)
         if its_nodes is not None:
-            trainers.append(_of_held(record, its_nodes, given))
+            trainers.append(_of_held(record, its_nodes, given, host_gpus))
     return Problem(
         nodes=tuple(nodes),
         trainers=tuple(trainers),
@@ -203,10 +217,12 @@ def of_held(given: DecisionInput, memory: Memory) -> Problem:
     )
 
 
-def _of_held(record: TrainerRecord, own: tuple[str, ...], given: DecisionInput) -> ProblemTrainer:
+def _of_held(
+    record: TrainerRecord, own: tuple[str, ...], given: DecisionInput, host_gpus: int
+) -> ProblemTrainer:
     settled = tuple([node for node in own if given.training.get(node) == record.trainer_id])
     # Which of the units it has are given up, is asked by name: they are whole as they are.
-    return replace(problem_trainer(record, own, given.settings, settled), width=0)
+    return replace(problem_trainer(record, own, given.settings, settled, host_gpus), width=0)
 
 
 def _pool_nodes(
@@ -243,6 +259,7 @@ def _trainers(
     memory: Memory,
     records: tuple[TrainerRecord, ...],
     names: AbstractSet[str],
+    host_gpus: int,
     *,
     has_starts: bool,
 ) -> tuple[ProblemTrainer, ...]:
@@ -255,7 +272,7 @@ def _trainers(
         settled = current = training.get(record.trainer_id, ())
         if settled or has_starts:
             current = (*settled, *starting.get(record.trainer_id, ()))
-        trainers.append(problem_trainer(record, current, given.settings, settled))
+        trainers.append(problem_trainer(record, current, given.settings, settled, host_gpus))
     return tuple(trainers)
 
 

@@ -119,6 +119,19 @@ def smallest_lending_host(nodes: Iterable[Node]) -> int:
     return min([n_gpus_of_host(node) for node in nodes if node.lends], default=0)
 
 
+def most_units(max_nodes: int, gpus_per_unit: int, host_gpus: int) -> int:
+    """Return how many units a limit in nodes allows: K of a node's G GPUs count K/G of it.
+
+    Args:
+        max_nodes: the limit.
+        gpus_per_unit: K; 0: a unit is a whole node.
+        host_gpus: G; 0: no GPUs are lent one by one.
+    """
+    if not host_gpus or not gpus_per_unit:
+        return max_nodes
+    return max_nodes * host_gpus // min(gpus_per_unit, host_gpus)
+
+
 def share_of_host(part: Node) -> float:
     """Return for how much of a node a part counts: its GPUs of those of its host."""
     if PART_MARK not in part.name or not part.lends:

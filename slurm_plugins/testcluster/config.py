@@ -43,6 +43,7 @@ class ClusterConfig:
     n_nodes: int = 8
     gpus_per_node: int = 4
     gpu_cores: GpuCores = ""  # they are bound to (Cores=), as AutoDetect does; sinfo says it then
+    gpu_flags: str = ""  # of gres.conf for all GPUs: no_gpu_env
     shards_per_node: int = 0  # parts of its GPUs; 0: jobs have whole ones only
     cpus_per_node: int = 4
     memory_mb: int = 4000
@@ -175,6 +176,7 @@ def _gpus(config: ClusterConfig, site: Site) -> list[str]:
             site.gpu_devices,
             n_cpus=config.cpus_per_node,
             cores=config.gpu_cores,
+            flags=config.gpu_flags,
             prefix=prefix,
         )
         if not config.node_types:  # these lines are for all nodes

@@ -65,7 +65,13 @@ def files_needed(gres: str) -> int:
 
 
 def lines(
-    gres: str, files: Sequence[str], *, n_cpus: int, cores: GpuCores, prefix: str = ""
+    gres: str,
+    files: Sequence[str],
+    *,
+    n_cpus: int,
+    cores: GpuCores,
+    flags: str = "",
+    prefix: str = "",
 ) -> list[str]:
     """Return the lines of gres.conf for a node.
 
@@ -74,6 +80,7 @@ def lines(
         files: at least as many as ``files_needed`` says.
         n_cpus: of the node.
         cores: what its GPUs are bound to.
+        flags: of all GPUs.
         prefix: of every line: the node's name, where nodes differ.
     """
     resources = resources_of(gres)
@@ -87,6 +94,8 @@ def lines(
         what = f"{prefix}Name=gpu"
         if resource.gpu_type:
             what += f" Type={resource.gpu_type}"
+        if flags:
+            what += f" Flags={flags}"
         for _ in range(resource.count):
             place = f"File={files[number]}"
             if resource.is_mig:  # the last file is the GPU's that all slices are of

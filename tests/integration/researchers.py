@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterator
@@ -42,9 +43,10 @@ class Researcher:
         return shown.stdout.split()
 
 
-@pytest.fixture
-def researcher(cluster: SlurmTestCluster, tmp_path: Path) -> Iterator[Researcher]:
-    one = Researcher(cluster=cluster, state=tmp_path / "state")
+@contextlib.contextmanager
+def researching(cluster: SlurmTestCluster, state: Path) -> Iterator[Researcher]:
+    """Be somebody with a daemon of their own in ``state``; afterwards it is gone."""
+    one = Researcher(cluster=cluster, state=state)
     try:
         yield one
     finally:
@@ -53,3 +55,9 @@ def researcher(cluster: SlurmTestCluster, tmp_path: Path) -> Iterator[Researcher
         cluster.command("scancel", "--partition=scavenge")  # of a daemon that is not there
         # Where two jobs end on a node at once, slurmd 22.05 may lose one end for 65 s.
         wait_for(lambda: not one.pilots(), what="no pilot is left")
+
+
+@pytest.fixture
+def researcher(cluster: SlurmTestCluster, tmp_path: Path) -> Iterator[Researcher]:
+    with researching(cluster, tmp_path / "state") as one:
+        yield one

@@ -77,6 +77,21 @@ def test_the_report_names_jobs_that_lost_a_scheduler_cycle(
     assert line.endswith(", 2 by 22.00 s and 2 more")
 
 
+def test_one_of_each_is_told_as_one(service: MemoryService, capsys: Output) -> None:
+    preempted = replace(SLOW, how=How.PREEMPTED, asked_for="", start_s=T0 + 20.0)
+    left = Departure(node="n1", pilot_id="p1", asked_s=T0, gone_s=T0 + 1.5, precision_s=0.3)
+    in_vain = Vain(
+        job_id="9", node="n2", pilot_id="p9", asked_s=T0, settled_s=T0 + 9, why=Why.DID_NOT_START
+    )
+    service.harm_records = [HarmRecords(hand_overs=(preempted,), vain=(in_vain,), left=(left,))]
+    assert main(["report", "harm"]) == 0
+    text = capsys.readouterr().out
+    assert "preempted   1 job had to preempt (100.0% of those that got nodes" in text
+    assert "lost cycles 1 job started a scheduler cycle later as it had to preempt" in text
+    assert "in vain     1 node (100.0% of those given back for a job" in text
+    assert "all gone    1 pilot: median 1.50" in text
+
+
 def test_the_report_names_nodes_that_were_unusable_after_a_pilot(
     service: MemoryService, capsys: Output
 ) -> None:
@@ -128,7 +143,7 @@ def test_the_report_tells_parts_of_nodes(service: MemoryService, capsys: Output)
     assert main(["report", "harm"]) == 0
     text = capsys.readouterr().out
     assert "hand-overs  1 node or part (2 GPUs of parts) to 1 job: 1 given back" in text
-    assert "in vain     1 nodes or parts (50.0% of those given back for a job" in text
+    assert "in vain     1 node or part (50.0% of those given back for a job" in text
     assert (
         "pending     2 pilots for parts of nodes, longer than a scheduler cycle: 2 Resour" in text
     )

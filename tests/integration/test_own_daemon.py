@@ -13,11 +13,14 @@ from pathlib import Path
 import pytest
 
 from bftrainer.lab.demo.sidecar import DaemonProcess
+from bftrainer.model.cluster import node_of
 from bftrainer.model.errors import ExitCode
 from bftrainer.model.trainer import TrainerState
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
+from slurm_plugins.testcluster.sharing import Sharing
 from tests.integration.daemon_scripts import SLOW, light_spec, trainer_spec
-from tests.integration.researchers import Researcher, researcher
+from tests.integration.gpu_parts import CPUS_PER_GPU, LINEAR, MOST, SEES, gpu_cluster, share_of
+from tests.integration.researchers import Researcher, researcher, researching
 from tests.integration.slurm_fixtures import running_cluster
 from tests.support.waiting import wait_for
 
@@ -212,3 +215,49 @@ def test_nodes_of_an_allocation_are_a_floor_beside_borrowed_ones(
     finally:
         cluster.cancel(job)
         wait_for(lambda: not cluster.command("squeue", "-h", "-j", job).stdout, what="it is gone")
+
+
+@pytest.mark.long
+def test_own_pilots_share_a_node_where_no_whole_node_is_allowed(tmp_path: Path) -> None:
+    """Pilots may have half of a node's CPUs in all, so only a part of it can be tried out."""
+    settings = {
+        "n_nodes": 1,
+        "pilot_partition": "scavenge",
+        "preempt_mode": "REQUEUE",
+        "has_hook": False,
+        "sharing": Sharing(pilot_cpus_per_node=2 * CPUS_PER_GPU),
+    }
+    with (
+        gpu_cluster(**settings) as cluster,
+        researching(cluster, tmp_path / "state") as researcher,
+    ):
+        refusal = researcher.says("up", "--lend", "nodes").stderr
+        assert "error BFT-1283: Slurm would refuse a pilot" in refusal
+        assert not researcher.state.exists()
+        assert "Your daemon runs" in researcher.does("up", "--lend", "gpus")
+        client = researcher.client
+        spec = trainer_spec(
+            tmp_path / "own",
+            SEES,
+            runtime="mpi",
+            epochs=None,
+            n_max=MOST,
+            curve=LINEAR,
+            gpus_per_unit=1,
+        )
+        trainer = client.submit(spec).record.trainer_id
+
+        def has(count: int) -> bool:
+            return len(client.trainer(trainer).observed_nodes) == count
+
+        wait_for(lambda: has(4), what="it trains on all GPUs of the node")
+        assert {node_of(name) for name in client.trainer(trainer).observed_nodes} == {"n1"}
+        told = cluster.command("squeue", "-h", "-p", "scavenge", "-o", "%T %N %C %b").stdout
+        assert told.splitlines() == ["RUNNING n1 2 gres:gpu:1"] * 4
+        job = cluster.submit(n_nodes=1, duration_s=600, share=share_of(1))
+        wait_for(lambda: cluster.started_s(job), what="somebody else's job has one of them")
+        wait_for(lambda: has(3), what="it goes on with the others")
+        assert client.trainer(trainer).record.failures == 0
+        cluster.cancel(job)
+        researcher.does("down")
+        wait_for(lambda: not researcher.pilots(), what="no pilot is left")

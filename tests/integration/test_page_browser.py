@@ -16,6 +16,7 @@ import pytest
 from bftrainer.api.client import Client
 from bftrainer.api.page.server import page_of
 from bftrainer.api.page.source import LiveSource
+from bftrainer.daemon.harm.ledger import HandOver, HarmRecords, How
 from bftrainer.daemon.uses import UsesOfNodes
 from bftrainer.model.reports import NodeTime, Whose, day_of
 from bftrainer.model.study import Report, Seen, StudyCount, StudyView, TrialTag, TrialView
@@ -35,6 +36,17 @@ from tests.support.waiting import wait_for
 
 LOG = ("t2.1 on n1", "epoch 1", "CUDA out of memory.")
 HOSTILE = '<img src=x onerror="document.title=1">"\'&\u202e</td><script>alert(1)</script>'
+HAND_OVER = HandOver(
+    job_id="7",
+    n_nodes=1,
+    node="n1",
+    pilot_id="p000001",
+    how=How.GIVEN_BACK,
+    asked_s=T0,
+    freed_s=T0 + 4.0,
+    precision_s=0.25,
+    asked_for="7",
+)
 
 
 def record(trainer_id: str, name: str = "net", **more: Any) -> TrainerRecord:
@@ -399,6 +411,27 @@ def test_the_rest_is_behind_tabs(page: Page) -> None:
     )
     assert page.run(is_shown) == [False, False, False, True]
     assert page.run("return document.activeElement.id") == "tab-daemon"
+
+
+def test_what_ordinary_jobs_noticed_is_told_of_nodes_and_of_parts(page: Page) -> None:
+    """Single ones are one node and one job; with parts of nodes the words are of both."""
+    page.service.harm_records = [HarmRecords(hand_overs=(HAND_OVER,))]
+    page.open()
+    page.click("#tab-harm")
+    page.says("1 node to 1 job, 0.0% of the measured in time", "#harm")
+    page.says("1 node given back, 0 preempted", "#harm")
+    part = replaced(HAND_OVER, node="n1/0", gpus=2, gpu_type="gpu:a100", how=How.PREEMPTED)
+    page.service.harm_records = [HarmRecords(hand_overs=(HAND_OVER, part))]
+    page.says("2 nodes or parts (2 GPUs of parts) to 1 job", "#harm")
+    page.says("1 node or part given back, 1 preempted", "#harm")
+    page.says("of nodes or parts free within", "#harm")
+
+
+def test_the_headline_counts_parts_where_trainers_ask_for_gpus(page: Page) -> None:
+    plain = record("t1")
+    page.service.records["t1"] = replaced(plain, spec=replaced(plain.spec, gpus_per_unit=1))
+    page.open()
+    page.says("1 trains on 1 node or part, 0 wait.", "#headline")
 
 
 def test_a_phone_shows_two_hundred_trainers_in_less_than_five_screens(page: Page) -> None:

@@ -12,6 +12,7 @@ from bftrainer.batch.batch_system import PilotRequest
 from bftrainer.model.cluster import Node
 from bftrainer.model.parts import NodePart, type_name
 from slurm_plugins.adapter import SlurmBatchSystem, create
+from slurm_plugins.lending import NO_GPU_ENV
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from slurm_plugins.testcluster.jobs import Share
 from slurm_plugins.testcluster.sharing import Sharing
@@ -165,6 +166,16 @@ def test_this_release_does_not_tell_of_shards_in_use_so_no_part_is_lent() -> Non
             assert sum(gpus.n_free for gpus in node.lends) <= 3
         else:
             assert "Slurm does not tell how many of its GPUs are in use" in node.why_whole
+
+
+def test_gpus_of_which_jobs_are_not_told_are_lent_as_a_whole() -> None:
+    """The node is shown like one whose jobs are told."""
+    with running_cluster(**NODE, gpus_per_node=4, gpu_flags="no_gpu_env") as cluster:
+        node = seen(create(cluster.config.batch_options()))
+        assert (node.gpus, node.lends, node.why_whole) == (4, (), NO_GPU_ENV)
+        job = ("srun", "--partition=batch", "--chdir=/", *ONE_GPU.options)
+        told = cluster.command(*job, "sh", "-c", "echo sees ${CUDA_VISIBLE_DEVICES-nothing}")
+        assert told.stdout.split() == ["sees", "nothing"]
 
 
 def test_pilots_share_a_node_with_each_other_and_with_jobs(logs: Path) -> None:

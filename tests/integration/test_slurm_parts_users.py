@@ -10,6 +10,7 @@ import pytest
 
 from bftrainer.api.client import Client
 from bftrainer.model.cluster import node_of
+from slurm_plugins.doctor import SlurmSettings, findings
 from slurm_plugins.testcluster import SlurmTestCluster
 from slurm_plugins.testcluster.jobs import Share
 from slurm_plugins.testcluster.sharing import Sharing
@@ -116,6 +117,48 @@ def test_a_node_that_cannot_be_shared_is_lent_as_a_whole(
         lent.looks(1)
         assert not lent.pilots_in_queue(), "nothing is asked for beside the job"
         assert why in lent.nodes()["n1"].why_whole
+
+
+def test_a_job_that_backfill_starts_gets_a_node_of_one_user_from_the_daemon_alone(
+    tmp_path: Path,
+) -> None:
+    """A job waits for both nodes, so the small one behind it can only be started by backfill."""
+    with gpu_cluster(n_nodes=2, sharing=Sharing(is_user_exclusive=True)) as cluster:
+        config = cluster.command("scontrol", "show", "config").stdout
+        partitions = cluster.command("scontrol", "-o", "show", "partition").stdout
+        settings = SlurmSettings(
+            config=config,
+            partitions=partitions,
+            pilot_partition="bf",
+            queue_length=0,
+            n_nodes=2,
+            has_hook=True,
+        )
+        assert "BFT-2126" in {finding.code for finding in findings(settings)}
+        busy = cluster.submit(n_nodes=1, duration_s=300, extra_args=("--nodelist=n2",))
+        wait_for(lambda: cluster.started_s(busy), what="n2 is in use")
+        pilot = cluster.submit(
+            n_nodes=1, duration_s=300, user=None, partition="bf", extra_args=("--nodelist=n1",)
+        )
+        wait_for(lambda: cluster.started_s(pilot), what="somebody else's pilot runs on n1")
+        blocked = cluster.submit(n_nodes=2, duration_s=300)
+        small = cluster.submit(n_nodes=1, duration_s=5, limit_s=60, share=share_of(1))
+
+        def planned() -> str:
+            shown = cluster.command("squeue", "-h", "-j", small, "-o", "%S %Y").stdout.split()
+            return "" if "N/A" in shown or "(null)" in shown else " ".join(shown)
+
+        wait_for(planned, what="backfill has planned the small job")
+        assert planned().endswith(" n2"), "not on the pilot's node, which comes free first"
+        assert cluster.started_s(small) is None
+        for job in (small, pilot):
+            cluster.cancel(job)
+        with lender(cluster, tmp_path) as lent:
+            lent.jobs += [busy, blocked]
+            lent.trains("whole", gpus_per_unit=0, n_max=1)
+            wait_for(lambda: list(lent.held().values()) == [("n1", 0)], what="n1 is held")
+            again = cluster.submit(n_nodes=1, duration_s=5, limit_s=60, share=share_of(1))
+            wait_for(lambda: cluster.started_s(again), what="the daemon has given the node back")
 
 
 def test_nodes_with_shards_are_lent_as_a_whole_where_slurm_forgets_those_in_use(

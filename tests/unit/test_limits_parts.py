@@ -44,6 +44,18 @@ def test_a_limit_of_users_counts_units_as_their_share_of_a_node() -> None:
     assert _claimed_gpus(replace(SETTINGS, limits=limits), per_unit=2) == 4
 
 
+def test_the_limit_of_each_trainer_counts_units_as_their_share_of_a_node() -> None:
+    one_node = replace(SETTINGS, max_nodes_per_trainer=1)
+    assert _claimed_gpus(one_node) == 4
+    assert _claimed_gpus(one_node, per_unit=2) == 4
+    assert _claimed_gpus(replace(SETTINGS, max_nodes_per_trainer=2), per_unit=0) == 8
+
+
+def test_the_limit_of_each_trainer_counts_as_on_the_smallest_host() -> None:
+    hosts = [gpu_host("n1", n_gpus=2), gpu_host("n2", n_gpus=8)]
+    assert _claimed_gpus(replace(SETTINGS, max_nodes_per_trainer=2), hosts=hosts) == 4
+
+
 def test_the_share_of_idle_nodes_is_one_of_their_gpus() -> None:
     limits = Limits(share_of_idle=0.5)
     assert _claimed_gpus(replace(SETTINGS, limits=limits), hosts=HOSTS[:1]) == 2

@@ -27,6 +27,7 @@ from bftrainer.model.decision import DecisionInput, Memory, PilotView, Settings
 from bftrainer.model.queue import GapEnd, Then, left_s_in
 from bftrainer.model.site import GapTrial, Measured, ShortGaps, Weight
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
+from tests.support.gpu_hosts import gpu_host
 
 
 @pytest.mark.parametrize(
@@ -176,6 +177,28 @@ def _seen(
     )
 
 
+def test_gpus_that_are_lent_one_by_one_count_as_shares_of_a_node() -> None:
+    def parted(given: DecisionInput) -> DecisionInput:
+        """Return the same with n1 as a host of four GPUs, of which a job has one."""
+        _, n2 = given.snapshot.nodes or ()
+        n1 = replace(gpu_host("n1", ordinary=1), partitions=("batch", "bf"))
+        if given.snapshot.taken_at_s == taken_at_s:
+            n1 = replace(n1, lends=(replace(n1.lends[0], n_free=0),), left=None)
+        return replace(given, snapshot=replace(given.snapshot, nodes=(n1, n2)))
+
+    taken_at_s = NOW_S + 110.0
+    looks = [parted(_seen(NOW_S + passed_s)) for passed_s in range(0, 101, 10)]
+    looks.append(parted(_seen(taken_at_s, is_taken=True)))
+    gaps = _watched(iter(looks)).short_gaps(Settings())
+    assert gaps is not None
+    # Three of the four GPUs were idle for 110 s, and near to the job.
+    assert gaps.idle_node_h * 3600.0 == pytest.approx(0.75 * 110.0)
+    assert gaps.near_node_h * 3600.0 == pytest.approx(0.75 * 110.0)
+    more = {(one.min_gap_s, one.gap_margin_s): one for one in gaps.trials}
+    assert more[60.0, 60.0].more_node_h * 3600.0 == pytest.approx(0.75 * 80.0)
+    assert more[60.0, 60.0].more_pilots == 3  # each GPU has one of its own
+
+
 def _watched(looks: Iterator[DecisionInput]) -> IdleWatch:
     watch, memory = IdleWatch(), Memory()
     for given in looks:
@@ -213,6 +236,14 @@ def test_lent_time_is_idle_time_and_near_to_nothing() -> None:
     assert found is not None
     assert found.idle_node_h * 3600.0 == pytest.approx(20.0)
     assert found.near_node_h == 0.0
+
+
+def test_a_pilot_s_node_that_a_look_does_not_show_is_counted() -> None:
+    pilot = PilotView(pilot_id="p1", node="n9", requested_s=NOW_S, is_held=True, end_s=END_S)
+    looks = (_seen(NOW_S + passed_s, pilots=(pilot,)) for passed_s in (0.0, 10.0))
+    gaps = _watched(looks).short_gaps(Settings())
+    assert gaps is not None
+    assert gaps.idle_node_h * 3600.0 == pytest.approx(10.0)
 
 
 def test_time_that_nobody_saw_is_not_counted() -> None:

@@ -57,6 +57,28 @@ def test_a_site_that_is_as_it_should_be() -> None:
 
 
 @pytest.mark.parametrize(
+    ("ordinary", "pilots", "setting"),
+    [
+        ("ExclusiveUser=YES", "", "PartitionName=batch ExclusiveUser=YES"),
+        ("Exclusive=USER", "", "PartitionName=batch ExclusiveUser=YES"),  # 26.05
+        ("ExclusiveUser=YES Nodes=n[1-4]", "Nodes=n[4-9]", "PartitionName=batch ExclusiveUser=YES"),
+        ("ExclusiveUser=YES Nodes=n[1-4]", "Nodes=n[5-9]", ""),
+        ("ExclusiveUser=YES Nodes=n[1-", "Nodes=n[5-9]", "PartitionName=batch ExclusiveUser=YES"),
+        ("", "ExclusiveUser=YES", "PartitionName=bf ExclusiveUser=YES"),
+        ("ExclusiveUser=NO Exclusive=NODE", "ExclusiveUser=NO", ""),
+    ],
+)
+def test_nodes_of_one_user_at_a_time_are_named(ordinary: str, pilots: str, setting: str) -> None:
+    partitions = "".join(
+        f"{line.strip()} {words}\n" for line, words in ((BATCH, ordinary), (PILOTS, pilots))
+    )
+    told = findings(replace(GOOD, partitions=partitions))
+    assert [(one.code, one.weight, one.setting) for one in told] == (
+        [("BFT-2126", Weight.HARM, setting)] if setting else []
+    )
+
+
+@pytest.mark.parametrize(
     ("settings", "code", "weight"),
     [
         (

@@ -16,6 +16,7 @@ from bftrainer.model.cluster import LentGpus, Node, NodeState, Snapshot
 from bftrainer.model.parts import NOT_SHARED, Lend, NodePart, as_lent
 from bftrainer.model.site import Weight
 from bftrainer.site.submit.helper import _SBATCH
+from lsf_adapters.hosts import WHOLE_HOSTS
 from slurm_plugins import adapter, lending, parse
 from slurm_plugins.lending import SharingLimits
 from slurm_plugins.parse import UnusedPart
@@ -308,6 +309,21 @@ def test_findings_name_what_is_not_lent() -> None:
     assert codes(Lend.GPUS, PLAIN) == [("BFT-2122", Weight.STOP)]
     [found] = lending_findings.findings((AS_A_WHOLE, replace(AS_A_WHOLE, name="n5")), Lend.AUTO)
     assert found.cost == "2 nodes (n2 and others) are lent as a whole. It is so."
+
+
+def test_a_batch_system_that_lends_whole_nodes_alone_says_so() -> None:
+    """LSF: the policy asks for GPUs, and hosts are lent as a whole."""
+    of_lsf = replace(AS_A_WHOLE, is_shared=False, why_whole=WHOLE_HOSTS)
+
+    def told(lend: Lend, *nodes: Node) -> list[tuple[str, str]]:
+        each = lending_findings.findings(nodes, lend, lends_parts=False)
+        return [(one.code, one.cost) for one in each]
+
+    cost = "Node n2 is lent as a whole. Pilots of LSF have whole hosts."
+    assert told(Lend.AUTO, of_lsf, PLAIN) == [("BFT-2121", cost)]
+    assert told(Lend.AUTO, PLAIN) == []
+    assert told(Lend.NODES, of_lsf) == []
+    assert [code for code, _ in told(Lend.GPUS, of_lsf)] == ["BFT-2122"]
 
 
 # ---- a pilot's request -------------------------------------------------------------------

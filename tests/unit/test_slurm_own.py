@@ -7,9 +7,10 @@ import pytest
 from bftrainer.model.errors import UsageError
 from bftrainer.model.site import Finding, Weight
 from slurm_plugins import doctor, own_site
+from slurm_plugins.own_pilots import PilotSize
 from slurm_plugins.own_site import check_preemption, choose, why_not
 
-NODE = {"node": 1, "cpu": 64, "gres/gpu": 4}
+NODE = PilotSize(amounts={"node": 1, "cpu": 64, "gres/gpu": 4})
 TIERED = {"PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE"}
 
 
@@ -30,7 +31,7 @@ PARTITIONS = {
 
 def _limits(text: str, fields: tuple[str, ...]) -> list[tuple[int, str]]:
     (row,) = own_site.rows(text, fields)
-    return [(limit.n_nodes, limit.words) for limit in own_site.node_limits(row, "X", NODE)]
+    return [(limit.n_nodes, limit.words) for limit in own_site.node_limits(row, "X", (NODE,))]
 
 
 def test_limits_of_an_association_become_nodes() -> None:

@@ -13,6 +13,7 @@ from typing import ClassVar
 from bftrainer.decide.constraints.chain import Ask, Constraint, stated
 from bftrainer.decide.policies.base import Decided, in_order
 from bftrainer.model.fairness import Limits, limit_of
+from bftrainer.model.parts import most_units
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec
 from milp.problem import Cap, Problem, ProblemTrainer, unit_sizes
 
@@ -48,7 +49,7 @@ def of_groups(
         most = max_nodes
         if host_gpus:
             n_gpus = max([gpus_per_unit[name] or host_gpus for name in trainer_ids])
-            most = max_nodes * host_gpus // min(n_gpus, host_gpus)
+            most = most_units(max_nodes, n_gpus, host_gpus)
         n_left = max(0, most - _total(trainer_ids, kept))
         caps.append(Cap(name=name, trainers=tuple(trainer_ids), most=n_left))
     return tuple(caps)

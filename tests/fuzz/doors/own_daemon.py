@@ -8,6 +8,7 @@ from pathlib import Path
 from bftrainer.api import address
 from bftrainer.api.remote_server import request_of
 from slurm_plugins import own_site
+from slurm_plugins.own_pilots import PilotSize
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import bytestrings, texts
 
@@ -15,6 +16,7 @@ _ADDRESS = (
     b'{"host": "login1", "boot_id": "b", "pid": 7, "job_id": "", '
     b'"endpoint": "tcp://10.0.0.1:4000", "public_key": "k", "nonce": "n"}'
 )
+_PILOT = PilotSize(amounts={"node": 1, "cpu": 4, "gres/gpu": 2})
 _ROW = "lab||normal|3|6|||gres/gpu=10,node=5||1-00:00:00\n"
 
 
@@ -29,7 +31,7 @@ def _address(raw: bytes) -> None:
 
 def _limits(text: str) -> None:
     for row in own_site.rows(text, own_site.ASSOCIATION):
-        for limit in own_site.node_limits(row, "X", {"node": 1, "cpu": 4, "gres/gpu": 2}):
+        for limit in own_site.node_limits(row, "X", (_PILOT,)):
             assert limit.n_nodes >= 0
 
 

@@ -64,6 +64,8 @@ function chip(trainer) {
 
 const number = (value, digits = 4) => (value === null || value === undefined ? "–" : String(Number(value.toPrecision(digits))));
 const sizeText = (size, each) => (each > 1 ? `${size} x ${each} GPUs` : `${size} ${each ? "GPU" : "node"}${size === 1 ? "" : "s"}`);
+const counted = (count, noun, plural = `${noun}s`) => `${count} ${count === 1 ? noun : plural}`;
+const countedNodes = (count, hasParts) => (hasParts ? counted(count, "node or part", "nodes or parts") : counted(count, "node")); // GPUs of one are a part of it
 const hours = (value) => (value >= 100 ? value.toFixed(0) : value >= 1 ? value.toFixed(2) : number(value, 2));
 const percent = (part) => (part === null || part === undefined ? "–" : `${(100 * part).toFixed(1)}%`);
 
@@ -79,7 +81,7 @@ function drawHead() {
     ["batch system", `${head.system}${head.is_seen ? "" : ": the last poll failed"}`],
     ["decisions", `${head.decisions}, the last in ${head.decision_ms} ms`],
     ["rescales", head.rescales],
-    ["given back", `${head.given_back} nodes before the batch system took them, ${head.preempted} taken`],
+    ["given back", `${countedNodes(head.given_back, head.gpus)} before the batch system took them, ${head.preempted} taken`],
   ];
   if (head.requests) rows.push(["requests to it", `${head.requests[0]} of at most ${head.requests[1]} in the last minute`]);
   if (head.started_s) rows.push(["daemon since", new Date(1000 * head.started_s).toLocaleString()]);
@@ -101,9 +103,9 @@ function drawHeadline() {
   const count = (some, test) => some.filter(test).length;
   const shown = mine.length || !open.length ? mine : open, whose = shown === mine ? "Of your trainers" : "Of all trainers";
   const failed = count(all, (one) => isMine(one) && one.state === "failed"), trains = count(shown, (one) => one.nodes > 0);
-  const nodes = shown.reduce((sum, one) => sum + one.nodes, 0);
+  const nodes = shown.reduce((sum, one) => sum + one.nodes, 0), hasParts = shown.some((one) => one.nodes && one.limits.endsWith("GPUs"));
   const finished = count(all, (one) => isMine(one) && one.state === "finished");
-  find("headline").textContent = !open.length && all.length ? `Nobody trains any more; of your trainers ${finished} finished, ${failed} failed.` : `${whose} ${trains} train${trains === 1 ? "s" : ""} on ${nodes} node${nodes === 1 ? "" : "s"}, ${shown.length - trains} wait${shown.length - trains === 1 ? "s" : ""}${failed ? `, ${failed} failed` : ""}.`;
+  find("headline").textContent = !open.length && all.length ? `Nobody trains any more; of your trainers ${finished} finished, ${failed} failed.` : `${whose} ${trains} train${trains === 1 ? "s" : ""} on ${countedNodes(nodes, hasParts)}, ${shown.length - trains} wait${shown.length - trains === 1 ? "s" : ""}${failed ? `, ${failed} failed` : ""}.`;
 }
 
 const curveOf = (one, which) => state.curves.get(one.id)?.[which] || [];
@@ -256,13 +258,14 @@ function tellCursor() {
 function drawHarm() {
   const harm = state.parts.harm;
   if (!harm) return;
-  const left = harm.leavings.by_pilots;
+  const left = harm.leavings.by_pilots, hasParts = harm.by_gpu.length > 0;
+  const gpus = hasParts ? ` (${counted(harm.gpus, "GPU")} of parts)` : "";
   const rows = [
-    ["promise", `${percent(harm.share_promised)} of nodes free within ${harm.limit_s} s: ${harm.is_kept ? "kept" : "broken"}`],
-    ["hand-overs", `${harm.hand_overs} nodes to ${harm.jobs} jobs, ${percent(harm.share_within)} of the measured in time`],
+    ["promise", `${percent(harm.share_promised)} of ${hasParts ? "nodes or parts" : "nodes"} free within ${harm.limit_s} s: ${harm.is_kept ? "kept" : "broken"}`],
+    ["hand-overs", `${countedNodes(harm.hand_overs, hasParts)}${gpus} to ${counted(harm.jobs, "job")}, ${percent(harm.share_within)} of the measured in time`],
     ["delay", `median ${number(harm.median_s, 3)} s, 95% within ${number(harm.p95_s, 3)} s, longest ${number(harm.max_s, 3)} s`],
-    ["who ended pilots", `${harm.given_back} nodes given back, ${harm.preempted} preempted, ${harm.in_vain} released in vain`],
-    ["scheduler cycles lost", `${harm.cycles_lost} jobs had to preempt and started a cycle later, ${number(harm.cycles_lost_s, 1)} s in all`],
+    ["who ended pilots", `${countedNodes(harm.given_back, hasParts)} given back, ${harm.preempted} preempted, ${harm.in_vain} released in vain`],
+    ["scheduler cycles lost", `${counted(harm.cycles_lost, "job")} had to preempt and started a cycle later, ${number(harm.cycles_lost_s, 1)} s in all`],
     ["back-off", harm.back_off || "none"],
   ];
   rows.push(["nodes unusable soon after pilots", `${left.unusable} of ${left.left}; above ordinary jobs: ${percent(harm.leavings.excess)}`]);
