@@ -27,6 +27,7 @@ LEAST_BLOCKS = 2
 LEAST_LEFT_S = 60.0  # of a job's limit that ran before the begin
 FIRST = 1e18  # the priority of jobs that run already
 AS_IS = ""  # the name of the settings that are the site's own
+LEND = "lend"  # that of the key of the policy that is proposed where jobs share nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
