@@ -86,8 +86,8 @@ COMPOSED: Final[tuple[tuple[str, str, str, tuple[type, ...]], ...]] = (
         " ({Sweep}), `expected` ({Expected}, a policy each), `one_second_more` ({SecondMore}),"
         " `short_gaps` ({ShortGaps}), `replayed` ({Replayed}), `kept_back` ({KeptBack}),"
         " `with_policy_node_hours_per_day`, `kinds` ({KindOfNodes}), `idle_over_time`"
-        " ({IdleOverTime}), `lending_now` ({LendingNow}; null: no Slurm runs here, or there is nothing"
-        " to propose), `costs_s`, `seed`, `assumptions`, `notes`, `warnings`"),
+        " ({IdleOverTime}), `lending_now` ({LendingNow}; null: no Slurm runs here, or nothing is"
+        " proposed), `costs_s`, `seed`, `assumptions`, `notes`, `warnings`"),
         (IdleTime, Sweep, Expected, SecondMore, ShortGaps, Replayed, KeptBack, KindOfNodes,
          IdleOverTime, LendingNow),
     ),
