@@ -33,6 +33,7 @@ from bftrainer.lab.harm.replica import UnplayedJobs
 from bftrainer.lab.tryout import TryReport
 from bftrainer.lab.whatif.advice import Expected, Replayed, SecondMore, Sweep
 from bftrainer.lab.whatif.kept import IdleOverTime, KeptBack, KindOfNodes
+from bftrainer.lab.whatif.present import LendingNow
 from bftrainer.model.declaration import declarations
 from bftrainer.model.reports import AccountReport, HarmReport
 from bftrainer.model.site import ShortGaps
@@ -85,9 +86,10 @@ COMPOSED: Final[tuple[tuple[str, str, str, tuple[type, ...]], ...]] = (
         " ({Sweep}), `expected` ({Expected}, a policy each), `one_second_more` ({SecondMore}),"
         " `short_gaps` ({ShortGaps}), `replayed` ({Replayed}), `kept_back` ({KeptBack}),"
         " `with_policy_node_hours_per_day`, `kinds` ({KindOfNodes}), `idle_over_time`"
-        " ({IdleOverTime}), `costs_s`, `seed`, `assumptions`, `notes`, `warnings`"),
+        " ({IdleOverTime}), `lending_now` ({LendingNow}; null: no Slurm runs here, or nothing is"
+        " proposed), `costs_s`, `seed`, `assumptions`, `notes`, `warnings`"),
         (IdleTime, Sweep, Expected, SecondMore, ShortGaps, Replayed, KeptBack, KindOfNodes,
-         IdleOverTime),
+         IdleOverTime, LendingNow),
     ),
     (
         "whatif-harm",

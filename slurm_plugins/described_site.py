@@ -12,12 +12,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from bftrainer.model.generic_resources import by_kind, gpus_of, items_of
 from bftrainer.model.hostlist import ParseError, expand
+from slurm_plugins.described_lending import (
+    cluster_limits_of,
+    node_limits_of,
+    partition_limits_of,
+)
 from slurm_plugins.fields import NOTHING, whole
+from slurm_plugins.lending import NodeLimits, SharingLimits
 from slurm_plugins.omissions import omissions
 from slurm_plugins.parse import (
     duration_s,
@@ -60,6 +66,7 @@ class DescribedNode:
     gpus: tuple[tuple[str, int], ...]  # type and number
     node_type: str  # as the daemon names it: gpu:a100:4, or cpu
     weight: int = 1  # nodes of a lower one are taken first
+    limits: NodeLimits | None = field(default=None, compare=False)  # of its parts
 
     @property
     def n_gpus(self) -> int:
@@ -105,6 +112,7 @@ class DescribedSite:
     nodes: tuple[DescribedNode, ...]  # in Slurm's order
     partitions: tuple[DescribedPartition, ...]
     scheduler: DescribedScheduler
+    sharing: SharingLimits = field(default_factory=SharingLimits, compare=False)
     not_modelled: tuple[str, ...] = ()  # a sentence each
     notes: tuple[str, ...] = ()  # what of it was left out
 
@@ -143,12 +151,22 @@ def read_site(config: str, shown: str = "") -> DescribedSite:
         nodes=tuple(nodes),
         partitions=tuple(partitions),
         scheduler=scheduler,
+        sharing=_sharing(parts, nodes),
         not_modelled=omissions(
             parts.settings,
             tuple(_with_defaults(parts.nodes, NODE)),
             tuple(_with_defaults(parts.partitions, PARTITION)),
         ),
         notes=(*parts.notes, *left_out),
+    )
+
+
+def _sharing(parts: _Parts, nodes: Iterable[DescribedNode]) -> SharingLimits:
+    """Return what the site says of the sharing of its nodes."""
+    return SharingLimits(
+        cluster=cluster_limits_of(parts.settings),
+        partitions=partition_limits_of(_with_defaults(parts.partitions, PARTITION)),
+        nodes={node.name: node.limits for node in nodes if node.limits is not None},
     )
 
 
@@ -259,19 +277,31 @@ def _node(record: Record) -> DescribedNode:
     if gres in NOTHING:
         gres = ""
     _, node_type = gpus_of(gres)
+    all_cpus = _all_cpus(record)
+    cpus = _cpus(record, all_cpus)
     return DescribedNode(
         name="",
-        cpus=_cpus(record),
+        cpus=cpus,
         memory_mb=max(0, _number(record, "realmemory") - _number(record, "memspeclimit")),
         gpus=tuple((kind, count) for kind, count in by_kind(items_of(gres)).items() if count),
         node_type=node_type,
         weight=_number(record, "weight", 1),
+        limits=node_limits_of(record, cpus, all_cpus),
     )
 
 
-def _cpus(record: Record) -> int:
+def _cpus(record: Record, all_cpus: int) -> int:
+    """Return the CPUs that jobs can have."""
     if "cpuefctv" in record:
         return whole(record["cpuefctv"])
+    reserved = record.get("cpuspeclist", "")
+    if reserved not in NOTHING:
+        return max(1, all_cpus - len(expand(f"c[{reserved}]")))
+    threads = _number(record, "threadspercore", 1)
+    return max(1, all_cpus - threads * _number(record, "corespeccount"))
+
+
+def _all_cpus(record: Record) -> int:
     threads = _number(record, "threadspercore", 1)
     sockets = _number(record, "sockets") or _number(record, "socketsperboard", 1)
     boards = 1
@@ -279,11 +309,7 @@ def _cpus(record: Record) -> int:
         boards = _number(record, "boards", 1)
     built = boards * sockets * _number(record, "corespersocket", 1) * threads
     cpus = _number(record, "cputot") or _number(record, "cpus") or _number(record, "procs")
-    cpus = cpus or built
-    reserved = record.get("cpuspeclist", "")
-    if reserved not in NOTHING:
-        return max(1, cpus - len(expand(f"c[{reserved}]")))
-    return max(1, cpus - threads * _number(record, "corespeccount"))
+    return cpus or built
 
 
 def _number(record: Record, name: str, otherwise: int = 0) -> int:

@@ -13,6 +13,8 @@ from bftrainer.model.parts import NOT_SHARED, Lend
 from bftrainer.model.site import Finding, Weight
 
 GUIDE = "bftrainer help slurm-site"
+HIDDEN = "BFT-2120"
+PROPOSED = "lend: auto"
 RELOAD = "bftrainer policy check FILE, then bftrainer policy reload"
 
 
@@ -55,16 +57,22 @@ def _by_reason(nodes: Iterable[Node], is_wanted: Callable[[Node], bool]) -> dict
     return names_of
 
 
-def _hidden(shared: Sequence[Node]) -> Finding:
+def hidden_sentence(shared: Sequence[Node]) -> str:
+    """Return what whole nodes leave idle of nodes that ordinary jobs share."""
     n_gpus = sum(node.gpus for node in shared)
+    return (
+        f"Ordinary jobs share {_counted([node.name for node in shared])} with {n_gpus} GPUs: while "
+        "a job uses one GPU of a node, its other GPUs are not lent."
+    )
+
+
+def _hidden(shared: Sequence[Node]) -> Finding:
     return Finding(
-        code="BFT-2120",
+        code=HIDDEN,
         weight=Weight.LOSS,
         setting="lend: nodes",
-        cost=f"Ordinary jobs share {_counted([node.name for node in shared])} with {n_gpus} GPUs: "
-        "while a job uses one GPU of a node, its other GPUs are not lent. 'bftrainer whatif' says "
-        "what they are worth.",
-        remedy="lend: auto",
+        cost=f"{hidden_sentence(shared)} 'bftrainer whatif' says what they are worth.",
+        remedy=PROPOSED,
         command=RELOAD,
     )
 

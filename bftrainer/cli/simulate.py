@@ -477,6 +477,7 @@ def whatif(
         answer_harm(sacct_file=sacct_file, processes=processes, as_json=as_json, **options)
         return
     options = {name: value for name, value in options.items() if name not in {"harm", *OWN_NAMES}}
+    from bftrainer.cli.present_look import look_at_lending  # noqa: PLC0415 - loads the adapter
     from bftrainer.decide.policies.base import load_policy  # noqa: PLC0415 - numpy takes 0.1 s
     from bftrainer.lab.whatif import as_document, report_of, study  # noqa: PLC0415
 
@@ -504,14 +505,15 @@ def whatif(
     with _Bar("replaying") as bar:
         given = _assumptions(**options)
         found = study(trace, given, bar.report, on_start=tell, processes=processes)
+    now = look_at_lending()
     if report is not None:
         from bftrainer.lab.whatif.page import write_page  # noqa: PLC0415
 
-        write_page(report, found, file.name, shlex.join(["bftrainer", *sys.argv[1:]]))
+        write_page(report, found, file.name, shlex.join(["bftrainer", *sys.argv[1:]]), now)
     if as_json:
-        print_json(as_document(found, str(file)))
+        print_json(as_document(found, str(file), now))
     else:
-        print_report(report_of(found, file.name))
+        print_report(report_of(found, file.name, now=now))
 
 
 def _begun(name: str, effort: Effort, processes: int) -> str:

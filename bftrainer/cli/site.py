@@ -95,11 +95,11 @@ def doctor(
     from bftrainer.decide import horizon, short_gaps  # noqa: PLC0415 - -h needs none of it
     from bftrainer.model.site import NOTHING  # noqa: PLC0415
 
-    status, judged = _ask(socket_name, batch_system, policy_file)
+    status, judged = ask_policy(socket_name, batch_system, policy_file)
     if policy_file is None and not pairs and status is not None:
         pairs = status.batch_pairs
     batch_system = batch_system or (status.batch_system if status else "slurm")
-    with _opened(batch_system, judged.files, pairs) as (system, policy):
+    with opened(batch_system, judged.files, pairs) as (system, policy):
         if firewall is not None:
             print_lines(judged.sentence(), err=True)
             print_as_it_is(*_rules(firewall, system, policy).splitlines())
@@ -123,7 +123,7 @@ def doctor(
     context.exit(status_of(findings))
 
 
-def _ask(
+def ask_policy(
     socket_name: str | None, batch_system: str | None, policy_file: Path | None
 ) -> tuple[StatusView | None, Judged]:
     """Return what the running daemon says, None if none was asked, and which policy is judged."""
@@ -167,7 +167,7 @@ def _try_release(system: BatchSystem, *, as_json: bool) -> ExitCode:
 
 
 @contextlib.contextmanager
-def _opened(
+def opened(
     batch_system: str, policy_files: Sequence[Path], pairs: tuple[str, ...]
 ) -> Iterator[tuple[BatchSystem, SitePolicy]]:
     """Yield a batch system as the policy sets it up, and the policy."""
@@ -291,7 +291,7 @@ def init(
     The batch system is only asked; nothing of it is changed.
     """
     named = () if policy_file is None else (policy_file,)
-    with _opened(batch_system, named, pairs) as (system, _):
+    with opened(batch_system, named, pairs) as (system, _):
         files = system.site_files()
     written = write(directory, files) if is_written else ()
     if as_json:

@@ -24,6 +24,7 @@ from bftrainer.elastic.regular_file import open_stream
 from bftrainer.model.columns import counted
 from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.model.hostlist import ParseError
+from bftrainer.model.parts import Lend
 
 if TYPE_CHECKING:
     from bftrainer.batch.traces.sacct_jobs import JobLog
@@ -48,6 +49,9 @@ HARM_OPTIONS = [
     option("--play HOURS", "With --harm: how much of the log to play beside bftrainer  [default: "
            "what takes about four minutes on two cores]",
            click.FloatRange(min=0, min_open=True), name="play_hours"),
+    option("--lend", "With --harm: what the policy lends. Beside nodes, auto is played, too, where "
+           "jobs share nodes with GPUs.", click.Choice([lend.value for lend in Lend]),
+           Lend.NODES.value, name="lend"),
     option("--no-settings", "With --harm: try no other settings.", name="no_settings"),
     option("--worker-start S", "With --harm: from an agent's hello to its worker's first step.",
            click.FloatRange(0.0, 3600.0), 5.0, name="worker_start_s"),
@@ -62,7 +66,7 @@ HARM_OPTIONS = [
 ]  # fmt: skip
 OWN_NAMES = frozenset({
     *("slurm_conf", "scontrol_file", "cycle_s", "closer", "play_hours", "no_settings"),
-    *("worker_start_s", "watts", "node_hour", "gpu_hour", "kwh"),
+    *("worker_start_s", "watts", "node_hour", "gpu_hour", "kwh", "lend"),
 })  # fmt: skip
 SHARED_NAMES = frozenset({
     *("harm", "sacct_file", "start", "end", "hours", "time_zone", "ignored", "policies", "seed"),
@@ -238,7 +242,7 @@ def _choices(made: Replica, options: Mapping[str, Any]) -> HarmChoices:
 
     Raises:
         UsageError: BFT-4142, several policies; BFT-3050, there is no such one; BFT-4147, a wrong
-            --watts-per-node.
+            --watts-per-node; BFT-2123, nothing would be lent.
     """
     from bftrainer.decide.policies.base import load_policy  # noqa: PLC0415 - numpy takes 0.1 s
     from bftrainer.lab.harm.study import HarmChoices  # noqa: PLC0415
@@ -253,6 +257,8 @@ def _choices(made: Replica, options: Mapping[str, Any]) -> HarmChoices:
             f"--harm plays one policy, not {len(policies)}.",
             "Give --policy once, and ask again for another.",
         )
+    lend = Lend(options["lend"])
+    _check_lent(made, lend)
     values = {"policy": policies[0], **{key: options[key] for key in POLICY_KEYS}}
     return HarmChoices(
         policy_values={k: value for k, value in values.items() if value != getattr(defaults, k)},
@@ -262,6 +268,24 @@ def _choices(made: Replica, options: Mapping[str, Any]) -> HarmChoices:
         is_closer=options["closer"] != 1.0,
         watts=watts_of(options["watts"], [kind.name for kind in made.node_types]),
         seed=options["seed"],
+        lend=lend,
+    )
+
+
+def _check_lent(made: Replica, lend: Lend) -> None:
+    """Check that something is lent.
+
+    Raises:
+        UsageError: BFT-2123, only GPUs are to be lent, and no node lends any one by one.
+    """
+    if lend is not Lend.GPUS or any(node.lends for node in made.lending):
+        return
+    reasons = list(dict.fromkeys(node.why_whole for node in made.lending if node.why_whole))
+    raise UsageError(
+        "BFT-2123",
+        " ".join(("--lend gpus: no node of the site lends GPUs one by one.", *reasons[:3])),
+        "Ask with --lend auto, which lends whole nodes there.",
+        exit_code=ExitCode.VALIDATION_FAILED,
     )
 
 

@@ -12,6 +12,7 @@ import write_json_fields
 from click.testing import CliRunner, Result
 
 from bftrainer.cli.main import cli
+from bftrainer.lab.harm import study as harm_study
 from bftrainer.model.errors import BftError, UsageError
 
 T = 1_714_521_600  # 2024-05-01
@@ -134,14 +135,98 @@ def test_the_report_begins_with_plain_sentences(files: tuple[Path, Path]) -> Non
         "Not modelled",
         "How long",
     )
+    assert "'bftrainer whatif --harm --lend auto' says" in " ".join(text.split())
     places = [text.index(f"\n{title}") for title in titles]
     assert places == sorted(places)
     assert "kWh" not in text
 
 
+@pytest.fixture(scope="module")
+def parted(files: tuple[Path, Path]) -> dict[str, Any]:
+    """The answer for lend: auto."""
+    result = ask(files, *SHORT, "--lend", "auto", "--json")
+    assert result.exception is None, result.output
+    answer: dict[str, Any] = json.loads(result.stdout)
+    return answer
+
+
+def test_single_gpus_are_lent_where_that_is_asked_for(
+    parted: dict[str, Any], document: dict[str, Any]
+) -> None:
+    assert (document["lend"], parted["lend"]) == ("nodes", "auto")
+    assert (document["policy"], parted["policy"]) == ({}, {"lend": "auto"})
+    (_, whole), (cpu, gpu) = document["node_types"], parted["node_types"]
+    assert cpu["held_gpu_hours"] == cpu["idle_gpu_hours"] == 0.0
+    assert cpu["trained_node_hours"] > 0.0
+    # A job of one GPU runs nearly all the time: whole nodes leave the three others of its node.
+    assert gpu["held_gpu_hours"] > whole["held_gpu_hours"] + 24.0
+    assert gpu["held_gpu_hours"] <= gpu["idle_gpu_hours"] <= 24.0 * 8
+    assert gpu["held_gpu_hours"] == pytest.approx(4 * gpu["held_node_hours"])
+    by_name = {harm["partition"]: harm["node_types"] for harm in parted["partitions"]}
+    assert by_name == {"batch": ["cpu"], "gpu": ["gpu:a100:4"]}
+    assert parted["everybody"]["node_types"] == ["cpu", "gpu:a100:4"]
+    assert (
+        "2 nodes of gpu:a100:4: each GPU is lent with 2 CPUs and 2,000 MB, with fewer CPUs where "
+        "jobs leave fewer." in parted["assumptions"]
+    )
+    left_out = "GPUs that are left on nodes with jobs"
+    told = [any(left_out in line for line in one["not_modelled"]) for one in (document, parted)]
+    assert told == [True, False]
+
+
+def test_the_answer_of_single_gpus_counts_gpu_hours(parted: dict[str, Any]) -> None:
+    lent, whole, *rest = parted["answers"]
+    assert re.fullmatch(
+        r"bftrainer would lend [\d.]+ GPU-hours a day \(\d+% of the idle GPU time\); trainers "
+        r"would train in [\d.]+ of them\.",
+        lent,
+    )
+    assert re.fullmatch(
+        r"On nodes without GPUs it would give trainers [\d.]+ node-hours a day \(\d+% of the idle "
+        r"time\)\.",
+        whole,
+    )
+    assert [line.partition(" would ")[0] for line in rest] == [
+        "Jobs of partition batch",
+        "Jobs of partition gpu",
+    ]
+
+
+def test_whole_nodes_of_shared_nodes_have_a_proposal(
+    files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the words of doctor, with the gain and the waits of jobs beside those of whole nodes."""
+    monkeypatch.setattr(harm_study, "variants", lambda _: ())
+    words = (*SHORT[:4], "--processes", "1", "--play", "0.1")
+    result = ask(files, *words, "--json")
+    assert result.exception is None, result.output
+    answer = json.loads(result.stdout)
+    proposal = answer["proposal"]
+    assert (proposal["nodes"], proposal["gpus"], proposal["blocks"]) == (2, 8, answer["blocks"])
+    now, then = proposal["now"], proposal["proposed"]
+    assert proposal["gained_gpu_hours"] == then["held_gpu_hours"] - now["held_gpu_hours"]
+    assert proposal["gained_gpu_hours"] > 24.0
+    for arm, lend in ((now, "nodes"), (then, "auto")):
+        assert arm["lend"] == lend
+        assert [harm["partition"] for harm in arm["partitions"]] == ["batch", "gpu"]
+    assert now["node_types"] == answer["node_types"]
+    hidden, gain, *waits = answer["answers"][3:]
+    assert hidden == (
+        "Ordinary jobs share 2 nodes (g1 and others) with 8 GPUs: while a job uses one GPU of a "
+        "node, its other GPUs are not lent. (BFT-2120)"
+    )
+    assert gain.startswith("With 'lend: auto' in the policy bftrainer would lend ")
+    assert [wait.partition(" would ")[0] for wait in waits] == [
+        "With 'lend: auto' jobs of partition batch",
+        "With 'lend: auto' jobs of partition gpu",
+    ]
+    assert answer["settings"] == []
+
+
 @pytest.mark.parametrize(
     ("words", "code", "cause"),
     [
+        (("--lend", "gpus", "--ignore", "gpu"), "BFT-2123", "no node of the site lends GPUs"),
         (("--t-fwd", "60"), "BFT-4142", "--t-fwd has no effect with --harm"),
         (("--report", "x.html"), "BFT-4142", "--report has no effect with --harm"),
         (("--policy", "srtf", "--policy", "milp"), "BFT-4142", "one policy, not 2"),

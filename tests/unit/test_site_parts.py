@@ -5,7 +5,7 @@ Nodes of 4 GPUs, 16 CPUs and 1,000 MB, so that a GPU is lent with 4 CPUs and 250
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -115,13 +115,20 @@ def test_an_exclusive_job_that_cannot_start_is_given_nothing() -> None:
     assert len(site.lent) == 3
 
 
-def test_a_gpu_without_its_cpus_is_not_lent() -> None:
+def test_jobs_with_more_than_their_cpus_leave_fewer_to_each_gpu() -> None:
     site = PartedSite(policy_values=NO_RESERVE)
     site.job(share(gpus=1, cpus=10))  # 6 of 16 CPUs are left for 3 GPUs
     site.run(LENT_S)
+    assert [mine.share for mine in site.lent] == [replace(PART, cpus=2)] * 3
+
+
+def test_a_gpu_without_a_quarter_of_its_cpus_is_not_lent() -> None:
+    site = PartedSite(policy_values=NO_RESERVE)
+    site.job(share(gpus=1, cpus=14))
+    site.run(LENT_S)
     (node,) = site.sidecar.core.look().nodes
     assert node.lends == (LentGpus(gpu_type="a", n_gpus=4, n_free=0, cpus=4, memory_mb=250),)
-    assert [mine.share for mine in site.lent] == [PART]
+    assert [mine.share for mine in site.lent] == [replace(PART, cpus=1)] * 2
 
 
 def test_a_look_shows_the_free_gpus_of_each_type() -> None:
@@ -131,8 +138,8 @@ def test_a_look_shows_the_free_gpus_of_each_type() -> None:
     site.job(Share(gpus=1, cpus=3, gpu_type="b"))
     site.run(10.0)
     (node,) = site.sidecar.core.look().nodes
-    # 5 CPUs are left, and each GPU takes 2 of them.
-    assert [(lent.gpu_type, lent.n_free) for lent in node.lends] == [("a", 2), ("b", 0)]
+    # 5 CPUs are left for 3 GPUs.
+    assert [(lent.n_free, lent.cpus) for lent in node.lends] == [(2, 1), (1, 1)]
     assert site.sidecar.core.look().nodes[0] is node
 
 

@@ -41,6 +41,7 @@ from bftrainer.lab.site.scheduler import Backfill, MainScheduler
 from bftrainer.lab.site.sharing import Share
 from bftrainer.model.errors import UsageError
 from bftrainer.model.hostlist import ParseError
+from bftrainer.model.parts import Lend
 from slurm_plugins.described_site import read_site
 
 CONF = """\
@@ -57,6 +58,7 @@ HEADER = (
     "|AllocTRES|ReqTRES\n"
 )
 T = 1_714_521_600
+ONE_GPU = "cpu=2,gres/gpu=1,gres/gpu:a100=1,mem=1000M,node=1"
 GPUS = "cpu=4,gres/gpu=2,gres/gpu:a100=2,mem=4000M,node=1"
 
 
@@ -163,6 +165,45 @@ class TestReplica:
         made = replica(read_site(CONF), log, cycle_s=0.5, ignored=("bf",))
         assert "Heterogeneous jobs" in made.not_modelled[-1]
 
+    @pytest.mark.parametrize(
+        ("change", "lent", "why"),
+        [
+            (("", ""), (4, 2, 2000), ""),
+            (("NodeName=g1", "DefCpuPerGPU=1\nDefMemPerGPU=500\nNodeName=g1"), (4, 1, 500), ""),
+            (("PartitionName=bf", "PartitionName=bf DefMemPerGPU=100"), (4, 2, 100), ""),
+            (("Nodes=ALL", "Nodes=ALL MaxCPUsPerNode=4"), (4, 1, 2000), ""),
+            (("Gres=gpu:a100:4", "Gres=gpu:a100:4 CoreSpecCount=4"), (4, 1, 2000), ""),
+            (
+                ("Nodes=ALL", "Nodes=ALL OverSubscribe=EXCLUSIVE"),
+                None,
+                "Partition bf of the pilots",
+            ),
+            (("Nodes=g1", "Nodes=g1 ExclusiveUser=YES"), None, "Partition gpu is ExclusiveUser"),
+            (("CR_Core_Memory", "CR_Socket_Memory"), None, "CR_SOCKET_MEMORY gives whole sockets"),
+            (("cons_tres", "linear"), None, "SelectType=select/linear gives whole nodes"),
+            (("MaxCPUsPerNode=6", "MaxCPUsPerNode=few"), None, None),
+        ],
+    )
+    def test_idle_gpus_are_lent_as_the_daemon_would(
+        self,
+        tmp_path: Path,
+        change: tuple[str, str],
+        lent: tuple[int, int, int] | None,
+        why: str | None,
+    ) -> None:
+        """By the rules of slurm_plugins.lending, from slurm.conf."""
+        if why is None:
+            with pytest.raises(ParseError):
+                replica_of(tmp_path, CONF.replace(*change))
+            return
+        made = replica_of(tmp_path, CONF.replace(*change) if change[0] else CONF)
+        *whole, node = made.lending
+        assert {(one.lends, one.is_shared) for one in whole} == {((), False)}
+        shown = [(g.n_gpus, g.cpus, g.memory_mb) for g in node.lends]
+        assert shown == ([lent] if lent else [])
+        assert why in node.why_whole
+        assert bool(made.shared_lending) is bool(lent)
+
     def test_like_nodes_that_are_given_whole_have_no_capacities(self, tmp_path: Path) -> None:
         conf = CONF.replace("cons_tres", "linear").replace("Gres=gpu:a100:4", "")
         made = replica_of(tmp_path, conf)
@@ -240,13 +281,39 @@ class TestSegments:
         assert hour_cost_s(made) > 0.0
         one = HarmChoices(hours=0.1)
         tasks = list(planned(made, one, parts_of(made, one)))
-        assert len(tasks) == 1 + 8
+        assert len(tasks) == 1 + 1 + 8
         assert {task.variant for task in tasks} == {
-            *("", "reserve_nodes_per_type", "min_gap_s", "poll_interval_with_hook_s"),
+            *("", "lend", "reserve_nodes_per_type", "min_gap_s", "poll_interval_with_hook_s"),
             "bf_interval",
         }
         alone = HarmChoices(hours=0.1, has_settings=False)
         assert len(list(planned(made, alone, parts_of(made, alone)))) == 1
+
+    def test_gpus_one_by_one_are_proposed_where_jobs_share_them(self, tmp_path: Path) -> None:
+        made = replace(replica_of(tmp_path), span_s=100 * 3600.0)
+
+        def numbers(some: Replica, lend: Lend, hours: float | None = None) -> list[int]:
+            choices = HarmChoices(lend=lend, hours=hours)
+            tasks = planned(some, choices, parts_of(some, choices))
+            return [task.number for task in tasks if task.lend is Lend.AUTO and task.variant]
+
+        auto = numbers(made, Lend.NODES)
+        # About as much processor time as PROPOSAL_S: fewer than all parts.
+        assert 0 < len(auto) < len(parts_of(made, HarmChoices()))
+        asked = HarmChoices(hours=12.0)
+        assert numbers(made, Lend.NODES, 12.0) == [*range(len(parts_of(made, asked)))]
+        whole = [replace(node, is_shared=False) for node in made.lending]
+        assert numbers(replace(made, lending=tuple(whole)), Lend.NODES) == []
+        without = HarmChoices(has_settings=False)
+        assert {task.lend for task in planned(made, without, parts_of(made, without))} == {
+            Lend.NODES
+        }
+        gpus = HarmChoices(lend=Lend.GPUS)
+        assert {task.lend for task in planned(made, gpus, parts_of(made, gpus))} == {Lend.GPUS}
+
+    def test_an_hour_of_single_gpus_costs_more(self, tmp_path: Path) -> None:
+        made = replica_of(tmp_path)
+        assert hour_cost_s(made) < hour_cost_s(made, Lend.AUTO) == hour_cost_s(made, Lend.GPUS)
 
     def test_parts_of_a_large_site_are_short(self, tmp_path: Path) -> None:
         """So that each setting can be tried on one."""
@@ -364,10 +431,13 @@ class TestFigures:
         assert (gpu.idle_node_hours, gpu.held_node_hours) == (24.0, 12.0)
         assert (gpu.trained_node_hours, gpu.trained_gpu_hours) == (6.0, 24.0)
         assert (gpu.leftover_gpu_hours, gpu.energy_kwh) == (12.0, 3.0)
+        assert (gpu.idle_gpu_hours, gpu.held_gpu_hours) == (4 * 24.0 + 12.0, 48.0)
         (harm,) = told.partitions
         assert (harm.partition, harm.jobs, harm.wait_s) == ("gpu", 6, 5.0)
         assert (harm.added.mean_s, harm.by_chance.mean_s) == (2.0, -0.5)
         assert harm.is_beyond_chance
+        assert harm.node_types == ("gpu:a100:4",)
+        assert (told.lend, told.proposal) == ("nodes", None)
         assert harm.logged_wait_s is None  # none was submitted between 600 and 1000 s
         assert (told.pilots_per_day, told.preempted_per_day) == (60.0, 12.0)
 
@@ -395,6 +465,26 @@ def test_a_setting_is_compared_on_the_parts_on_which_it_was_tried(tmp_path: Path
     assert other.added.mean_s == pytest.approx(2.0)
     assert told.everybody.jobs == 60
     assert told.hours == 3.0
+
+
+def test_a_proposal_is_held_beside_whole_nodes_on_the_same_parts(tmp_path: Path) -> None:
+    outcomes = [outcome_of("", n, 3600.0 * n, 10.0 + n) for n in range(3)]
+    auto = outcome_of("lend", 1, 0.0, 30.0)
+    lent = replace(auto.harvest["cpu"], held_gpu_s=36_000.0)
+    outcomes.append(replace(auto, value="auto", harvest={**auto.harvest, "gpu:a100:4": lent}))
+    told = findings(replica_of(tmp_path), outcomes, (), is_closer=True, watts={}, seed=1)
+    assert told.settings == ()  # the proposal is none of them
+    assert told.everybody.jobs == 60
+    assert told.proposal is not None
+    assert (told.proposal.nodes, told.proposal.gpus) == (1, 4)
+    assert (told.proposal.hours, told.proposal.blocks) == (1.0, 2)
+    assert told.proposal.gained_gpu_hours == 240.0
+    now, then = told.proposal.now, told.proposal.proposed
+    assert (now.lend, then.lend) == ("nodes", "auto")
+    assert (now.held_gpu_hours, then.held_gpu_hours) == (0.0, 240.0)
+    assert (now.everybody.jobs, then.everybody.jobs) == (20, 20)  # part 1 alone
+    assert now.everybody.added.mean_s == pytest.approx(0.1)
+    assert then.everybody.added.mean_s == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize("name", ["whole", "gpus", "mixed"])
@@ -442,3 +532,29 @@ def test_a_segment_is_played_alike_each_time_and_counts_whole_nodes(tmp_path: Pa
     assert gpu.held_gpu_s == 4 * gpu.held_s
     assert gpu.trained_gpu_s == 4 * gpu.trained_s
     assert math.isfinite(outcome.cpu_s)
+
+
+def test_a_segment_with_single_gpus_lends_those_that_jobs_leave(tmp_path: Path) -> None:
+    """One of the four GPUs of g1 has a job all the time."""
+    gpu_job = row("8", (0, 0, 20_000), f"1|g1|COMPLETED|gpu|10:00:00|ada|9|{ONE_GPU}|")
+    (tmp_path / "log").mkdir()
+    log = log_of(tmp_path / "log", HEADER + gpu_job)
+    made = replica(read_site(CONF), log, cycle_s=0.5, ignored=("bf",))
+
+    def played_with(lend: Lend) -> TypeHarvest:
+        variant = Variant(
+            slurm=made.slurm, policy_values=(("reserve_nodes_per_type", 0),), lend=lend
+        )
+        part = LogPart(from_s=1800.0, n_blocks=1)
+        task = segment(made, variant, part, 0, worker_start_s=5.0, seed=1)
+        outcome = play_segment(task)
+        # Nodes without GPUs are lent as a whole all the same.
+        assert outcome.harvest["cpu"].held_s > 0.0
+        return outcome.harvest["gpu:a100:4"]
+
+    lent = played_with(Lend.AUTO)
+    assert (lent.idle_s, lent.leftover_gpu_s) == (0.0, 3 * 1200.0)
+    assert lent.held_gpu_s == pytest.approx(3 * 1200.0, rel=0.01)
+    assert lent.held_s == pytest.approx(0.75 * 1200.0, rel=0.01)
+    assert lent.trained_gpu_s == pytest.approx(lent.held_gpu_s, rel=0.01)
+    assert played_with(Lend.NODES).held_gpu_s == 0.0

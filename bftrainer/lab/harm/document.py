@@ -7,12 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bftrainer.lab.harm.findings import HarmFindings, PartitionHarm, WaitChange
+from bftrainer.lab.harm.findings import HarmFindings, TypeYield
+from bftrainer.lab.harm.lending import lending_assumptions, proposal_sections, proposal_sentences
 from bftrainer.lab.harm.replica import UnplayedJobs
 from bftrainer.lab.harm.segments import WARM_S, block_s
+from bftrainer.lab.harm.sentences import interval, noticed, seconds, share
 from bftrainer.lab.harm.study import HarmStudy
 from bftrainer.lab.report_page import ReportPage, Section
 from bftrainer.model.columns import TextTable, counted
+from bftrainer.model.parts import Lend
 from bftrainer.model.quantities import quantity, time_span
 
 SCHEMA = "bftrainer/whatif-harm/1"
@@ -23,8 +26,8 @@ NOT_MODELLED = (
     "Nodes that were down, drained or reserved during the log: they are there all the time.",
     "Users who would submit other jobs if theirs waited longer.",
     "The load on slurmctld: a cycle of backfill takes as long beside bftrainer as without it.",
-    "GPUs that are left on nodes with jobs: while whole nodes are lent, these are not.",
 )
+LEFTOVER = "GPUs that are left on nodes with jobs: while whole nodes are lent, these are not."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +98,7 @@ def as_document(told: Told) -> dict[str, Any]:
         "jobs_in_log": len(replica.jobs),
         "left_out": [dataclasses.asdict(some) for some in replica.left_out],
         "slurm": _scheduling(told),
-        "policy": dict(told.study.choices.policy_values),
+        "policy": _policy(told),
         "assumptions": list(assumptions(told)),
         "not_modelled": list(not_modelled(told)),
         "notes": list(replica.notes),
@@ -103,6 +106,12 @@ def as_document(told: Told) -> dict[str, Any]:
         "seed": told.study.choices.seed,
         "took_s": told.took_s,
     }
+
+
+def _policy(told: Told) -> dict[str, Any]:
+    """Return the keys of the policy that have not their defaults."""
+    lend, values = told.study.choices.lend, dict(told.study.choices.policy_values)
+    return values if lend is Lend.NODES else {**values, "lend": str(lend)}
 
 
 def _scheduling(told: Told) -> dict[str, Any]:
@@ -128,6 +137,7 @@ def report_of(told: Told) -> ReportPage:
                 items=(LOGGED,),
             ),
             Section(title="What trainers would get, a day", tables=(_yield_table(told),)),
+            *proposal_sections(found.proposal),
             *_settings_section(found),
             *_left_out_section(told),
             Section(title="Assumptions", items=tuple(assumptions(told))),
@@ -140,49 +150,41 @@ def report_of(told: Told) -> ReportPage:
 def answers(told: Told) -> Iterator[str]:
     """Yield the answer in sentences: what is given, and what each partition's jobs notice."""
     found = told.found
+    yield from _gpus_given(found) if found.lend != Lend.NODES else _nodes_given(found)
+    yield from (noticed(harm) for harm in found.partitions)
+    if found.lend == Lend.NODES:
+        yield from proposal_sentences(told.study.replica, found.proposal)
+
+
+def _nodes_given(found: HarmFindings) -> Iterator[str]:
     trained_h = sum(kind.trained_node_hours for kind in found.node_types)
     idle_h = sum(kind.idle_node_hours for kind in found.node_types)
     gpu_h = sum(kind.trained_gpu_hours for kind in found.node_types)
     gpus = f", {quantity(gpu_h)} GPU-hours" if gpu_h else ""
     yield (
         f"bftrainer would give trainers {quantity(trained_h)} node-hours a day"
-        f" ({_share(trained_h, idle_h)} of the idle time){gpus}."
-    )
-    yield from (noticed(harm) for harm in found.partitions)
-
-
-def _share(part: float, whole: float) -> str:
-    return f"{part / whole:.0%}" if whole else "0%"
-
-
-def noticed(harm: PartitionHarm) -> str:
-    """Return what a partition's jobs notice, in a sentence or two."""
-    added, chance = harm.added, harm.by_chance
-    if added.low_s is None or added.high_s is None:
-        return f"Of partition {harm.partition} too few jobs were played to tell what they notice."
-    direction = "shorter" if added.mean_s < 0.0 else "longer"
-    changed = f"{seconds(abs(added.mean_s))} {direction}"
-    if not float(f"{added.mean_s:.2f}"):
-        changed = "as long"
-    most_s = max(abs(chance.low_s or 0.0), abs(chance.high_s or 0.0))
-    verdict = "That is no more than chance does."
-    if harm.is_beyond_chance:
-        verdict = "That is more than chance does."
-    return (
-        f"Jobs of partition {harm.partition} would wait {changed}"
-        f" (95%: {seconds(added.low_s)} to {seconds(added.high_s)}), in the mean of"
-        f" {seconds(harm.wait_s)}; two runs without bftrainer differ by up to {seconds(most_s)}."
-        f" {verdict}"
+        f" ({share(trained_h, idle_h)} of the idle time){gpus}."
     )
 
 
-def seconds(value: float) -> str:
-    """Return seconds of a wait: two digits behind the point below ten, none from a hundred on."""
-    decimals = 2 if abs(value) < 10.0 else 1
-    if abs(value) >= 100.0:
-        decimals = 0
-    text = f"{value:,.{decimals}f} s"
-    return text.removeprefix("-") if text.strip("-0. s") == "" else text
+def _gpus_given(found: HarmFindings) -> Iterator[str]:
+    with_gpus = [kind for kind in found.node_types if kind.idle_gpu_hours]
+    others = [kind for kind in found.node_types if not kind.idle_gpu_hours]
+    lent_h = sum(kind.held_gpu_hours for kind in with_gpus)
+    trained_h = sum(kind.trained_gpu_hours for kind in with_gpus)
+    idle_h = sum(kind.idle_gpu_hours for kind in with_gpus)
+    yield (
+        f"bftrainer would lend {quantity(lent_h)} GPU-hours a day"
+        f" ({share(lent_h, idle_h)} of the idle GPU time); trainers would train in"
+        f" {quantity(trained_h)} of them."
+    )
+    if others:
+        node_h = sum(kind.trained_node_hours for kind in others)
+        idle_node_h = sum(kind.idle_node_hours for kind in others)
+        yield (
+            f"On nodes without GPUs it would give trainers {quantity(node_h)} node-hours a day"
+            f" ({share(node_h, idle_node_h)} of the idle time)."
+        )
 
 
 def _worth_sentences(told: Told) -> Iterator[str]:
@@ -219,16 +221,10 @@ def _harm_rows(found: HarmFindings) -> Iterator[tuple[str, ...]]:
             seconds(harm.wait_s),
             logged,
             seconds(harm.added.mean_s),
-            _interval(harm.added),
-            _interval(harm.by_chance),
+            interval(harm.added),
+            interval(harm.by_chance),
             "yes" if harm.is_beyond_chance else "no",
         )
-
-
-def _interval(change: WaitChange) -> str:
-    if change.low_s is None or change.high_s is None:
-        return "-"
-    return f"{seconds(change.low_s).removesuffix(' s')} to {seconds(change.high_s)}"
 
 
 def _yield_table(told: Told) -> TextTable:
@@ -240,9 +236,19 @@ def _yield_table(told: Told) -> TextTable:
         (">IDLE NODE-H", [quantity(kind.idle_node_hours) for kind in kinds]),
         (">HELD", [quantity(kind.held_node_hours) for kind in kinds]),
         (">TRAINED", [quantity(kind.trained_node_hours) for kind in kinds]),
-        (">OF IDLE", [_share(kind.trained_node_hours, kind.idle_node_hours) for kind in kinds]),
     ]
-    if any(kind.trained_gpu_hours or kind.leftover_gpu_hours for kind in kinds):
+    if told.found.lend != Lend.NODES:
+        columns += [
+            (">IDLE GPU-H", [quantity(kind.idle_gpu_hours) for kind in kinds]),
+            (">GPU-H LENT", [quantity(kind.held_gpu_hours) for kind in kinds]),
+            (">GPU-H TRAINED", [quantity(kind.trained_gpu_hours) for kind in kinds]),
+            (">TRAINED OF IDLE", [_of_idle(kind) for kind in kinds]),
+        ]
+    else:
+        nodes = [share(kind.trained_node_hours, kind.idle_node_hours) for kind in kinds]
+        columns.append((">OF IDLE", nodes))
+    has_gpus = any(kind.trained_gpu_hours or kind.leftover_gpu_hours for kind in kinds)
+    if told.found.lend == Lend.NODES and has_gpus:
         columns += [
             (">GPU-H TRAINED", [quantity(kind.trained_gpu_hours) for kind in kinds]),
             (">GPU-H UNUSED BESIDE JOBS", [quantity(kind.leftover_gpu_hours) for kind in kinds]),
@@ -251,6 +257,13 @@ def _yield_table(told: Told) -> TextTable:
         columns.append((">KWH", [_or_dash(kind.energy_kwh) for kind in kinds]))
     headers, cells = zip(*columns, strict=True)
     return TextTable(headers=headers, rows=tuple(zip(*cells, strict=True)))
+
+
+def _of_idle(kind: TypeYield) -> str:
+    """Return the trained share of what is idle: of GPUs, or of nodes that have none."""
+    if kind.idle_gpu_hours:
+        return share(kind.trained_gpu_hours, kind.idle_gpu_hours)
+    return share(kind.trained_node_hours, kind.idle_node_hours)
 
 
 def _or_dash(value: float | None) -> str:
@@ -272,7 +285,7 @@ def _settings_section(found: HarmFindings) -> Iterator[Section]:
             quantity(effect.trained_node_hours),
             "-" if effect is as_is else _change(effect.trained_node_hours, hours),
             seconds(effect.added.mean_s),
-            _interval(effect.added),
+            interval(effect.added),
         )
         for effect in found.settings
     ]
@@ -337,8 +350,9 @@ def assumptions(told: Told) -> Iterator[str]:
         "installed. An agent connects 3 s after its pilot starts, a worker begins "
         f"{choices.worker_start_s:g} s later."
     )
-    values = ", ".join(f"{key} {value}" for key, value in sorted(choices.policy_values.items()))
+    values = ", ".join(f"{key} {value}" for key, value in sorted(_policy(told).items()))
     yield f"The policy's settings are the defaults{f', but {values}' if values else ''}."
+    yield from lending_assumptions(replica, choices.lend)
     yield (
         f"A day has {found.pilots_per_day:,.0f} pilots, of which {found.preempted_per_day:,.0f} "
         "are preempted by jobs."
@@ -348,7 +362,8 @@ def assumptions(told: Told) -> Iterator[str]:
 
 def not_modelled(told: Told) -> tuple[str, ...]:
     """Return what the simulation leaves out: what occurs in the files, and what always does."""
-    return (*told.study.replica.not_modelled, *NOT_MODELLED)
+    replica, leaves_gpus = told.study.replica, told.study.choices.lend is Lend.NODES
+    return (*replica.not_modelled, *NOT_MODELLED, *[LEFTOVER] * leaves_gpus)
 
 
 def _took(told: Told) -> str:

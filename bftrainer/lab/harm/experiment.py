@@ -39,7 +39,10 @@ class BlockWaits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeHarvest:
-    """The node time of one type of nodes, in node-seconds and GPU-seconds."""
+    """The node time of one type of nodes, in node-seconds and GPU-seconds.
+
+    Some GPUs of a node, of all that it has, count as much of the node.
+    """
 
     held_s: float
     trained_s: float
@@ -69,6 +72,7 @@ class _Held:
     """A pilot's time on its node."""
 
     node: int
+    gpus: int  # of the node; 0: all of it is held
     from_s: float
     to_s: float
 
@@ -96,7 +100,10 @@ class NotedSidecar(Sidecar):
 
 def _held(mine: Preemptable, until_s: float) -> _Held:
     start_s = until_s if mine.start_s is None else mine.start_s
-    return _Held(node=mine.at.bit_length() - 1, from_s=start_s, to_s=until_s)
+    gpus = 0
+    if mine.share is not None:
+        gpus = mine.share.gpus
+    return _Held(node=mine.at.bit_length() - 1, gpus=gpus, from_s=start_s, to_s=until_s)
 
 
 def play_segment(segment: Segment) -> SegmentOutcome:
@@ -108,6 +115,8 @@ def play_segment(segment: Segment) -> SegmentOutcome:
         segment.node_types,
         start_s=segment.worker_start_s,
         policy_values=dict(segment.policy_values),
+        lend=segment.lend,
+        lending=segment.lending,
     )
     sidecar = NotedSidecar(machine, hello_s=HELLO_S, core=core)
     MainScheduler(machine)
@@ -210,8 +219,11 @@ def _harvest(
     held_s, trained_s = [0.0] * n_nodes, [0.0] * n_nodes
     late_s = HELLO_S + segment.worker_start_s
     for pilot in sidecar.held_until_now():
-        held_s[pilot.node] += _within(pilot.from_s, pilot.to_s, window)
-        trained_s[pilot.node] += _within(pilot.from_s + late_s, pilot.to_s, window)
+        share = 1.0
+        if pilot.gpus:
+            share = pilot.gpus / segment.gpus[pilot.node]
+        held_s[pilot.node] += share * _within(pilot.from_s, pilot.to_s, window)
+        trained_s[pilot.node] += share * _within(pilot.from_s + late_s, pilot.to_s, window)
     spans = idle_spans(machine.jobs, n_nodes, window)
     idle_s = [sum(to_s - from_s for from_s, to_s in of_node) for of_node in spans]
     leftover_s = leftover_gpu_s(machine.jobs, segment.gpus, idle_s, window)

@@ -10,12 +10,14 @@ import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bftrainer.lab.harm.experiment import BlockWaits, SegmentOutcome, TypeHarvest
 from bftrainer.lab.harm.replica import PlayedJob, Replica
-from bftrainer.lab.harm.segments import AS_IS
+from bftrainer.lab.harm.segments import AS_IS, LEND
 from bftrainer.lab.site.arms import Span
+from bftrainer.lab.site.sharing import NodeSet
+from bftrainer.model.parts import Lend
 
 RESAMPLES = 2000
 LOW, HIGH = 0.025, 0.975
@@ -36,6 +38,7 @@ class PartitionHarm:
     """The change that jobs of a partition would notice."""
 
     partition: str  # its name; "" stands for all together
+    node_types: tuple[str, ...]  # of its nodes
     jobs: int  # submitted in the blocks
     wait_s: float  # mean, without bftrainer
     logged_wait_s: float | None  # mean of the same log; null: submissions were drawn closer
@@ -51,10 +54,12 @@ class TypeYield:
     node_type: str  # as in the policy; cpu: without GPUs
     nodes: int  # of this type
     idle_node_hours: float  # without an ordinary job
-    held_node_hours: float  # by pilots
+    held_node_hours: float  # by pilots; a GPU counts as its share of the node
     trained_node_hours: float  # after the start of workers
-    trained_gpu_hours: float  # all GPUs of these nodes
-    leftover_gpu_hours: float  # unused GPUs of nodes with jobs: not lent
+    idle_gpu_hours: float  # of GPUs that no job uses, beside jobs or on idle nodes
+    held_gpu_hours: float  # lent to pilots
+    trained_gpu_hours: float  # after the start of workers
+    leftover_gpu_hours: float  # unused GPUs of nodes with jobs: whole nodes leave them unlent
     energy_kwh: float | None  # of the trained time; null: the draw is not given
 
 
@@ -72,15 +77,44 @@ class SettingEffect:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LendArm:
+    """What one value of the policy's lend brings a day, and what jobs notice of it."""
+
+    lend: str  # the value
+    held_gpu_hours: float  # lent to pilots, by all types of nodes
+    idle_gpu_hours: float  # of GPUs that no job uses
+    partitions: tuple[PartitionHarm, ...]  # with jobs in the blocks
+    everybody: PartitionHarm  # the jobs of all partitions
+    node_types: tuple[TypeYield, ...]  # in the order of the site's nodes
+    pilots_per_day: float  # requested
+    preempted_per_day: float  # pilots that ordinary jobs ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LendProposal:
+    """GPUs lent one by one beside whole nodes, on the same blocks."""
+
+    nodes: int  # that ordinary jobs share and whose GPUs can be lent one by one
+    gpus: int  # of these nodes
+    hours: float  # of the site's time, that were counted
+    blocks: int  # that were played with each of the two
+    gained_gpu_hours: float  # lent more than by whole nodes, a day
+    now: LendArm  # whole nodes
+    proposed: LendArm  # lend: auto
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HarmFindings:
     """All that is measured."""
 
+    lend: str  # what is lent: the policy's key
     hours: float  # counted of the site's time
     blocks: int  # that were played with and without bftrainer
     partitions: tuple[PartitionHarm, ...]  # with jobs in the blocks
     everybody: PartitionHarm  # the jobs of all partitions
     node_types: tuple[TypeYield, ...]  # in the order of the site's nodes
     settings: tuple[SettingEffect, ...]  # the first: as they are, on the same blocks
+    proposal: LendProposal | None  # null: no other value of lend was played
     pilots_per_day: float  # requested
     preempted_per_day: float  # pilots that ordinary jobs ended
     cpu_s: float  # processor time
@@ -97,6 +131,7 @@ def findings(
     is_closer: bool,
     watts: Mapping[str, float],
     seed: int,
+    lend: str = Lend.NODES,
 ) -> HarmFindings:
     """Add up.
 
@@ -107,40 +142,96 @@ def findings(
         is_closer: submissions were drawn closer: the log's waits are no comparison.
         watts: that a node of a type draws; "" stands for the others.
         seed: of the resampling.
+        lend: the policy's, with which the settings as they are were played.
     """
     ordered = sorted(outcomes, key=lambda o: (o.variant, o.value, o.number))
     own = [outcome for outcome in ordered if outcome.variant == AS_IS]
-    blocks = [block for outcome in own for block in outcome.blocks]
-    names = [partition.name for partition in replica.slurm.partitions]
+    proposed = [outcome for outcome in ordered if outcome.variant == LEND]
+    others = [outcome for outcome in ordered if outcome.variant != LEND]
     logged = _LoggedWaits(replica.jobs, () if is_closer else spans)
-    harms = [_harm(name, blocks, logged, seed) for name in names]
-    days = sum(outcome.counted_s for outcome in own) / HOUR_S / DAY_H
+    added = _Adding(replica, logged, watts, seed)
+    as_it_is = added.arm(lend, own)
+    days = _days(own)
     return HarmFindings(
+        lend=lend,
         hours=days * DAY_H,
-        blocks=len(blocks),
-        partitions=tuple(harm for harm in harms if harm.jobs or harm.wait_s),
-        everybody=_harm("", blocks, logged, seed),
-        node_types=tuple(_yields(replica, own, watts)),
-        settings=tuple(_effects(ordered, seed)),
-        pilots_per_day=sum(outcome.pilots for outcome in own) / days,
-        preempted_per_day=sum(outcome.preempted for outcome in own) / days,
+        blocks=sum(len(outcome.blocks) for outcome in own),
+        partitions=as_it_is.partitions,
+        everybody=as_it_is.everybody,
+        node_types=as_it_is.node_types,
+        settings=tuple(_effects(others, seed)),
+        proposal=_proposal(added, own, proposed) if proposed else None,
+        pilots_per_day=as_it_is.pilots_per_day,
+        preempted_per_day=as_it_is.preempted_per_day,
         cpu_s=sum(outcome.cpu_s for outcome in ordered),
     )
 
 
-def _harm(partition: str, blocks: Blocks, logged: _LoggedWaits, seed: int) -> PartitionHarm:
-    waits = [_of_block(block, partition) for block in blocks]
-    jobs = sum(wait.jobs for wait in waits)
-    added = change([(wait.jobs, wait.beside_s - wait.without_s) for wait in waits], seed)
-    chance = change([(wait.jobs, wait.again_s - wait.without_s) for wait in waits], seed)
-    return PartitionHarm(
-        partition=partition,
-        jobs=jobs,
-        wait_s=sum(wait.without_s for wait in waits) / max(1, jobs),
-        logged_wait_s=logged.mean_s(partition),
-        added=added,
-        by_chance=chance,
-        is_beyond_chance=is_beyond(added, chance),
+def _days(outcomes: Iterable[SegmentOutcome]) -> float:
+    return sum(outcome.counted_s for outcome in outcomes) / HOUR_S / DAY_H
+
+
+@dataclass(frozen=True, slots=True)
+class _Adding:
+    """What it takes to add up segments that were played alike."""
+
+    replica: Replica
+    logged: _LoggedWaits
+    watts: Mapping[str, float]
+    seed: int
+
+    def arm(self, lend: str, outcomes: Sequence[SegmentOutcome]) -> LendArm:
+        """Add up."""
+        blocks = [block for outcome in outcomes for block in outcome.blocks]
+        harms = [self._harm(p.name, p.nodes, blocks) for p in self.replica.slurm.partitions]
+        every = sum(kind.nodes for kind in self.replica.node_types)
+        node_types = tuple(_yields(self.replica, outcomes, self.watts))
+        days = _days(outcomes)
+        return LendArm(
+            lend=lend,
+            held_gpu_hours=sum(kind.held_gpu_hours for kind in node_types),
+            idle_gpu_hours=sum(kind.idle_gpu_hours for kind in node_types),
+            partitions=tuple(harm for harm in harms if harm.jobs or harm.wait_s),
+            everybody=self._harm("", every, blocks),
+            node_types=node_types,
+            pilots_per_day=sum(outcome.pilots for outcome in outcomes) / days,
+            preempted_per_day=sum(outcome.preempted for outcome in outcomes) / days,
+        )
+
+    def _harm(self, partition: str, nodes: NodeSet, blocks: Blocks) -> PartitionHarm:
+        waits = [_of_block(block, partition) for block in blocks]
+        jobs = sum(wait.jobs for wait in waits)
+        added = change([(wait.jobs, wait.beside_s - wait.without_s) for wait in waits], self.seed)
+        chance = change([(wait.jobs, wait.again_s - wait.without_s) for wait in waits], self.seed)
+        return PartitionHarm(
+            partition=partition,
+            node_types=tuple(k.name for k in self.replica.node_types if k.nodes & nodes),
+            jobs=jobs,
+            wait_s=sum(wait.without_s for wait in waits) / max(1, jobs),
+            logged_wait_s=self.logged.mean_s(partition),
+            added=added,
+            by_chance=chance,
+            is_beyond_chance=is_beyond(added, chance),
+        )
+
+
+def _proposal(
+    adding: _Adding, own: Sequence[SegmentOutcome], proposed: Sequence[SegmentOutcome]
+) -> LendProposal:
+    """Hold lend: auto beside whole nodes, on the segments that were played with both."""
+    numbers = {outcome.number for outcome in proposed}
+    same = replace(adding, logged=_LoggedWaits((), ()))  # the log's waits are of all segments
+    now = same.arm(Lend.NODES, [outcome for outcome in own if outcome.number in numbers])
+    then = same.arm(Lend.AUTO, proposed)
+    shared = adding.replica.shared_lending
+    return LendProposal(
+        nodes=len(shared),
+        gpus=sum(node.gpus for node in shared),
+        hours=_days(proposed) * DAY_H,
+        blocks=sum(len(outcome.blocks) for outcome in proposed),
+        gained_gpu_hours=then.held_gpu_hours - now.held_gpu_hours,
+        now=now,
+        proposed=then,
     )
 
 
@@ -215,6 +306,7 @@ def _yields(
     for kind in replica.node_types:
         harvests = [outcome.harvest[kind.name] for outcome in outcomes]
         trained_h = _per_day([h.trained_s for h in harvests], counted_h)
+        idle_gpu_s = [h.idle_s * kind.gpus + h.leftover_gpu_s for h in harvests]
         draw = watts.get(kind.name, watts.get(""))
         yield TypeYield(
             node_type=kind.name,
@@ -222,6 +314,8 @@ def _yields(
             idle_node_hours=_per_day([h.idle_s for h in harvests], counted_h),
             held_node_hours=_per_day([h.held_s for h in harvests], counted_h),
             trained_node_hours=trained_h,
+            idle_gpu_hours=_per_day(idle_gpu_s, counted_h),
+            held_gpu_hours=_per_day([h.held_gpu_s for h in harvests], counted_h),
             trained_gpu_hours=_per_day([h.trained_gpu_s for h in harvests], counted_h),
             leftover_gpu_hours=_per_day([h.leftover_gpu_s for h in harvests], counted_h),
             energy_kwh=None if draw is None else draw * trained_h / 1000.0,

@@ -8,20 +8,23 @@ than the site has are counted and left out, each cause with its first job.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bftrainer.batch.traces.sacct_jobs import AccountedJob, JobLog
 from bftrainer.lab.site.machine import JobSpec, SchedulerSettings
 from bftrainer.lab.site.sharing import ANY_TYPE, NodeCapacity, NodeSet, Share, SitePartition
+from bftrainer.model.cluster import Node, NodeState
 from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.model.generic_resources import by_kind, items_of
 from bftrainer.model.hostlist import ParseError
+from slurm_plugins.described_lending import as_lending
 from slurm_plugins.described_site import DescribedNode, DescribedPartition, DescribedSite
 from slurm_plugins.parse import memory_mb_of
 
 HETEROGENEOUS = "Heterogeneous jobs: each component starts as soon as it fits."
+PILOTS = "bf"  # the pilots' partition, if the files describe none of those that are left out
 NO_LIMIT_S = 30 * 86_400.0  # stands for no limit: backfill plans no further
 
 
@@ -69,6 +72,12 @@ class Replica:
     left_out: tuple[UnplayedJobs, ...]
     notes: tuple[str, ...]
     not_modelled: tuple[str, ...]
+    lending: tuple[Node, ...] = ()  # the nodes, in order, as they lend GPUs while they are idle
+
+    @property
+    def shared_lending(self) -> tuple[Node, ...]:
+        """Return the nodes that ordinary jobs share and that would lend GPUs one by one."""
+        return tuple(node for node in self.lending if node.lends and node.is_shared)
 
 
 def replica(
@@ -91,7 +100,8 @@ def replica(
     Raises:
         UsageError: BFT-4144, no partition is left; BFT-4145, no job of the log can be played.
     """
-    builder = _Builder(site, ignored)
+    without = tuple(ignored)
+    builder = _Builder(site, without)
     slurm = builder.slurm(cycle_s)
     jobs, left_out = builder.jobs(log, closer)
     has_components = any("+" in logged.job_id for logged in log.jobs)
@@ -104,6 +114,7 @@ def replica(
         left_out=left_out,
         notes=(*site.notes, *builder.notes, *log.notes),
         not_modelled=(*site.not_modelled, *[HETEROGENEOUS] * has_components),
+        lending=builder.lending(without),
     )
 
 
@@ -178,6 +189,32 @@ class _Builder:
             nodes[node.node_type] = nodes.get(node.node_type, 0) | self._bits[node.name]
             gpus[node.node_type] = node.n_gpus
         return tuple(NodeType(name=name, nodes=nodes[name], gpus=gpus[name]) for name in nodes)
+
+    def lending(self, pilot_partitions: Sequence[str]) -> tuple[Node, ...]:
+        """Return the nodes as they lend GPUs while they are idle."""
+        described = {partition.name for partition in self._site.partitions}
+        pilots = next((name for name in pilot_partitions if name in described), PILOTS)
+        partitions_of = defaultdict[str, list[str]](list)
+        for partition in self._site.partitions:
+            for name in partition.nodes:
+                partitions_of[name].append(partition.name)
+        return tuple(
+            as_lending(
+                Node(
+                    name=node.name,
+                    state=NodeState.IDLE,
+                    node_type=node.node_type,
+                    gpus=node.n_gpus,
+                    cpus=node.cpus,
+                    memory_mb=node.memory_mb,
+                    partitions=tuple(partitions_of[node.name]),
+                ),
+                node.gpus,
+                pilots,
+                self._site.sharing,
+            )
+            for node in self.nodes
+        )
 
     def jobs(self, log: JobLog, closer: float) -> tuple[list[PlayedJob], tuple[UnplayedJobs, ...]]:
         """Return the jobs that can be played, and those that cannot.

@@ -16,7 +16,9 @@ from typing import Any
 from bftrainer.lab.harm.replica import NodeType, PlayedJob, Replica
 from bftrainer.lab.site.arms import BLOCK_CYCLES, BLOCK_S
 from bftrainer.lab.site.machine import JobSpec, SchedulerSettings
+from bftrainer.model.cluster import Node
 from bftrainer.model.errors import ExitCode, UsageError
+from bftrainer.model.parts import Lend
 
 WARM_S = 2 * 3600.0  # at most
 LEAST_WARM_S = 1800.0
@@ -25,6 +27,7 @@ LEAST_BLOCKS = 2
 LEAST_LEFT_S = 60.0  # of a job's limit that ran before the begin
 FIRST = 1e18  # the priority of jobs that run already
 AS_IS = ""  # the name of the settings that are the site's own
+LEND = "lend"  # that of the key of the policy that is proposed where jobs share nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +38,7 @@ class Variant:
     value: str = ""
     slurm: SchedulerSettings
     policy_values: tuple[tuple[str, Any], ...] = ()
+    lend: Lend = Lend.NODES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,8 @@ class Segment:
     n_blocks: int = field(compare=False)
     worker_start_s: float = field(compare=False)  # from an agent's hello to the first step
     seed: int = field(compare=False)
+    lend: Lend = field(compare=False, default=Lend.NODES)
+    lending: tuple[Node, ...] = field(compare=False, default=())  # as the nodes lend GPUs
 
     @property
     def begin_s(self) -> float:
@@ -145,6 +151,8 @@ def segment(
         n_blocks=stretch.n_blocks,
         worker_start_s=worker_start_s,
         seed=chance.randrange(1 << 30),
+        lend=variant.lend,
+        lending=replica.lending,
     )
 
 

@@ -15,6 +15,7 @@ from bftrainer.lab.harm.findings import HarmFindings, findings
 from bftrainer.lab.harm.replica import Replica
 from bftrainer.lab.harm.segments import (
     BLOCKS,
+    LEND,
     LogPart,
     Segment,
     Variant,
@@ -25,6 +26,7 @@ from bftrainer.lab.harm.segments import (
 from bftrainer.lab.parallel import play_each
 from bftrainer.lab.site.arms import Span
 from bftrainer.lab.site.machine import SchedulerSettings
+from bftrainer.model.parts import Lend
 from bftrainer.site.policy.model import SitePolicy
 
 BUDGET_S = 330.0  # of processor time
@@ -37,6 +39,8 @@ DECISION_S, NODE_S, QUEUED_S = 1.2e-3, 1.25e-5, 7e-5
 SHARED = 1.2  # times as long where nodes are shared
 HOUR_S = 3600.0
 N_VARIANTS = 8  # settings that are tried, at most
+# Where jobs share nodes, whole nodes are held beside "lend: auto", for so much processor time more.
+PROPOSAL_S = 100.0
 MORE_RESERVE = 20  # one more idle node is kept for so many nodes
 
 
@@ -51,6 +55,7 @@ class HarmChoices:
     is_closer: bool = False  # submissions were drawn closer
     watts: Mapping[str, float] = field(default_factory=dict)  # of a node, by type; "": the others
     seed: int = 1
+    lend: Lend = Lend.NODES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,16 +68,26 @@ class HarmStudy:
     findings: HarmFindings
 
 
-def hour_cost_s(replica: Replica) -> float:
+def hour_cost_s(replica: Replica, lend: Lend = Lend.NODES) -> float:
     """Return about how much processor time an hour beside bftrainer takes."""
     slurm = replica.slurm
     jobs_per_h = len(replica.jobs) / max(1.0, replica.span_s / HOUR_S)
     waited_s = sum(job.start_s - job.spec.submit_s for job in replica.jobs)
     queued = min(waited_s / max(HOUR_S, replica.span_s), slurm.bf_max_job_test)
-    decision_s = DECISION_S + NODE_S * slurm.n_nodes + QUEUED_S * queued
+    decision_s = DECISION_S + NODE_S * _n_lent(replica, lend) + QUEUED_S * queued
     if slurm.capacities:
         decision_s *= SHARED
     return (RECHECKS + PER_JOB * jobs_per_h) * decision_s
+
+
+def _n_lent(replica: Replica, lend: Lend) -> int:
+    """Return how many nodes, or GPUs where they are lent one by one, a decision is about."""
+    if lend is Lend.NODES:
+        return replica.slurm.n_nodes
+    nodes = replica.shared_lending
+    if lend is Lend.GPUS:
+        nodes = tuple(node for node in replica.lending if node.lends)
+    return replica.slurm.n_nodes - len(nodes) + sum(node.gpus for node in nodes)
 
 
 def study(
@@ -101,6 +116,7 @@ def study(
             is_closer=choices.is_closer,
             watts=choices.watts,
             seed=choices.seed,
+            lend=choices.lend,
         ),
     )
 
@@ -114,7 +130,8 @@ def _counted(replica: Replica, stretch: LogPart) -> Span:
 
 def parts_of(replica: Replica, choices: HarmChoices) -> tuple[LogPart, ...]:
     """Return the parts of the log that are played; raises ``UsageError``: it is too short."""
-    hours, most_blocks, cost_s = choices.hours, BLOCKS, hour_cost_s(replica)
+    hours, most_blocks = choices.hours, BLOCKS
+    cost_s = hour_cost_s(replica, choices.lend)
     budget_s = BUDGET_S
     if choices.has_settings:
         budget_s *= OWN_SHARE
@@ -128,11 +145,18 @@ def parts_of(replica: Replica, choices: HarmChoices) -> tuple[LogPart, ...]:
 
 def planned(replica: Replica, choices: HarmChoices, parts: Sequence[LogPart]) -> Iterator[Segment]:
     """Yield the segments: all with the settings as they are, some with each of the others."""
-    own = Variant(slurm=replica.slurm, policy_values=tuple(sorted(choices.policy_values.items())))
+    values = tuple(sorted(choices.policy_values.items()))
+    own = Variant(slurm=replica.slurm, policy_values=values, lend=choices.lend)
     others = variants(own) if choices.has_settings else ()
     for number in range(len(parts)):
         yield _segment(replica, own, parts, number, choices)
-    for number in _some(replica, parts, len(others)):
+    if is_proposed(replica, choices):
+        auto = replace(own, name=LEND, value=Lend.AUTO, lend=Lend.AUTO)
+        for number in _with_proposal(replica, parts, choices):
+            yield _segment(replica, auto, parts, number, choices)
+    others_s = (1.0 - OWN_SHARE) * BUDGET_S / max(1, len(others))
+    others_cost_s = hour_cost_s(replica, choices.lend)
+    for number in _some(replica, parts, others_s, others_cost_s) if others else ():
         for variant in others:
             yield _segment(replica, variant, parts, number, choices)
 
@@ -150,14 +174,33 @@ def _segment(
     )
 
 
-def _some(replica: Replica, parts: Sequence[LogPart], n_variants: int) -> tuple[int, ...]:
-    """Return the numbers of the parts on which other settings are tried, spread evenly."""
-    if not n_variants:
-        return ()
+def is_proposed(replica: Replica, choices: HarmChoices) -> bool:
+    """Return whether lend: auto is played, too, where it would lend GPUs that nodes leave."""
+    return choices.lend is Lend.NODES and choices.has_settings and bool(replica.shared_lending)
+
+
+def _with_proposal(
+    replica: Replica, parts: Sequence[LogPart], choices: HarmChoices
+) -> tuple[int, ...]:
+    """Return the numbers of the parts that are played with lend: auto: all that are asked for."""
+    if choices.hours is not None:
+        return tuple(range(len(parts)))
+    return _some(replica, parts, PROPOSAL_S, hour_cost_s(replica, Lend.AUTO))
+
+
+def _some(
+    replica: Replica, parts: Sequence[LogPart], budget_s: float, cost_s: float
+) -> tuple[int, ...]:
+    """Return the numbers of as many parts as fit a budget, spread evenly; one at least.
+
+    Args:
+        replica: the site.
+        parts: all of them.
+        budget_s: of processor time.
+        cost_s: of an hour.
+    """
     hours = (parts[0].n_blocks + 1) * block_s(replica.slurm) / HOUR_S
-    each_s = hours * hour_cost_s(replica)
-    count = round((1.0 - OWN_SHARE) * BUDGET_S / n_variants / each_s)
-    count = min(len(parts), max(1, count))
+    count = min(len(parts), max(1, round(budget_s / (hours * cost_s))))
     return tuple((2 * k + 1) * len(parts) // (2 * count) for k in range(count))
 
 

@@ -1,7 +1,8 @@
 """The decision beside a site of several types of nodes: a trainer for each type.
 
 A trainer uses one type of node at a time. So that no type is without one, each type has a trainer
-of its own, that asks for a feature that its nodes have in the looks.
+of its own, that asks for a feature that its nodes have in the looks. Nodes of a type that lend
+their GPUs one by one have another trainer, which asks for GPUs, than those that are lent whole.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from bftrainer.lab.site.looks import EPOCH_S
 from bftrainer.lab.site.machine import Machine
 from bftrainer.lab.site.sidecar import Core
 from bftrainer.lab.site.timeline import positions
+from bftrainer.model.cluster import Node, node_of
+from bftrainer.model.parts import Lend
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 
 
@@ -29,18 +32,37 @@ class TypedCore(Core):
         *,
         start_s: float,
         policy_values: Mapping[str, Any],
+        lend: Lend = Lend.NODES,
+        lending: Sequence[Node] = (),
     ) -> None:
-        """``start_s``: of a worker, until its first step."""
-        super().__init__(machine, start_s=start_s, policy_values=policy_values)
-        self._types = {
-            f"n{node:05d}": number
-            for number, kind in enumerate(node_types)
-            for node in positions(kind.nodes)
-        }
-        self._looked: dict[Any, Any] = {}  # a node of a look -> the same with its feature
-        self._trainers = tuple(
-            _trainer(number, kind.n_nodes) for number, kind in enumerate(node_types)
+        """Begin without a memory.
+
+        Args:
+            machine: to be beside of.
+            node_types: of its nodes.
+            start_s: of a worker, until its first step.
+            policy_values: of the site's policy, where they are not the defaults.
+            lend: the policy's.
+            lending: the nodes as they lend GPUs while they are idle.
+        """
+        super().__init__(
+            machine, start_s=start_s, policy_values=policy_values, lend=lend, lending=lending
         )
+        parted = {node.name for node in super().look().nodes if node.lends}
+        self._types: dict[str, int] = {}  # by node: the number of its trainer
+        trainers = list[TrainerRecord]()
+        for kind in node_types:
+            names = [f"n{node:05d}" for node in positions(kind.nodes)]
+            of_gpus = [name for name in names if name in parted]
+            whole = [name for name in names if name not in parted]
+            for members, gpus_per_unit in ((whole, 0), (of_gpus, 1)):
+                if members:
+                    number = len(trainers)
+                    self._types |= dict.fromkeys(members, number)
+                    n_max = len(members) * (kind.gpus if gpus_per_unit else 1)
+                    trainers.append(_trainer(number, n_max, gpus_per_unit))
+        self._trainers = tuple(trainers)
+        self._looked: dict[Any, Any] = {}  # a node of a look -> the same with its feature
 
     def look(self) -> Any:
         """Return what a look shows now, with a feature for each type."""
@@ -56,7 +78,7 @@ class TypedCore(Core):
 
     def _training(self, held: AbstractSet[str]) -> Mapping[str, str]:
         """Return the trainer on each node: that of its type."""
-        return self._started({name: _name(self._types[name]) for name in held})
+        return self._started({name: _name(self._types[node_of(name)]) for name in held})
 
 
 def _feature(number: int) -> str:
@@ -67,13 +89,14 @@ def _name(number: int) -> str:
     return f"t{number + 1}"
 
 
-def _trainer(number: int, n_nodes: int) -> TrainerRecord:
+def _trainer(number: int, n_max: int, gpus_per_unit: int) -> TrainerRecord:
     spec = TrainerSpec(
         name=_name(number),
         user="b",
         script="/dev/null",
         n_min=1,
-        n_max=n_nodes,
+        n_max=n_max,
+        gpus_per_unit=gpus_per_unit,
         constraint=_feature(number),
     )
     return TrainerRecord(

@@ -1,14 +1,15 @@
 """A simulated machine as the snapshots that the Slurm adapter would have made of it.
 
 Nodes that jobs share show their GPUs as lent one by one, if that is asked for: each with its
-proportion of the node's CPUs and memory, as many as have these free.
+proportion of the node's CPUs and memory, or with what the site's settings leave to each, as many as
+have these free. Where jobs have more than their part of the CPUs, GPUs are shown with fewer.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bftrainer.lab.site.machine import Machine, Preemptable, SchedulerSettings, SiteJob
@@ -26,6 +27,7 @@ from bftrainer.model.cluster import (
     SchedulerCycle,
     Snapshot,
 )
+from slurm_plugins.lending import SMALLEST_SHARE
 
 EPOCH_S = 1_700_000_040.0  # of the begin of a run: a whole minute
 ORDINARY, PILOTS = "batch", "bf"
@@ -54,9 +56,18 @@ def _partitions_of(settings: SchedulerSettings) -> tuple[Partition, ...]:
 class MachineLooks:
     """A machine as snapshots; what has not changed is made once."""
 
-    def __init__(self, machine: Machine, *, shows_gpus: bool = False) -> None:
-        """``shows_gpus``: nodes show their GPUs as lent one by one."""
-        self._machine, self._shows_gpus = machine, shows_gpus
+    def __init__(
+        self, machine: Machine, *, shows_gpus: bool = False, lending: Sequence[Node] = ()
+    ) -> None:
+        """Begin with a machine of which nothing was shown yet.
+
+        Args:
+            machine: to be shown.
+            shows_gpus: nodes show their GPUs as lent one by one.
+            lending: the nodes as they lend GPUs while they are idle, in the machine's order;
+                (): each GPU with its proportion, where a partition's jobs may share the node.
+        """
+        self._machine, self._shows_gpus, self._lending = machine, shows_gpus, lending
         self._parted: dict[int, Node] = {}  # the nodes in use as they were last shown
         self._names = [f"n{k:05d}" for k in range(machine.settings.n_nodes)]
         nodes = [self._node(k) for k in range(machine.settings.n_nodes)]
@@ -90,7 +101,11 @@ class MachineLooks:
         whole = [p.is_whole for p in settings.partitions if p.nodes >> k & 1]
         is_shared = self._shows_gpus and not (whole and all(whole))
         lends: tuple[LentGpus, ...] = ()
-        if self._shows_gpus:
+        why_whole = ""
+        if self._shows_gpus and self._lending:
+            like = self._lending[k]
+            lends, is_shared, why_whole = like.lends, like.is_shared, like.why_whole
+        elif self._shows_gpus:
             lends = lent_gpus(capacity)
         return Node(
             name=name,
@@ -102,6 +117,7 @@ class MachineLooks:
             node_type=",".join(kinds) or "cpu",
             lends=lends,
             is_shared=is_shared,
+            why_whole=why_whole,
         )
 
     def look(self, cycle: tuple[float, float] | None) -> Any:
@@ -262,12 +278,17 @@ def with_free(
     """
     shown: list[LentGpus] = []
     free_cpus, free_mb = left.cpus, left.memory_mb
+    n_unused = sum(counts.values())
     for lent in lends:
-        n_free = min(counts[lent.gpu_type], free_cpus // lent.cpus)
+        cpus = lent.cpus
+        if n_unused:  # as the adapter divides what jobs have left
+            least = max(1, math.ceil(SMALLEST_SHARE * cpus))
+            cpus = max(least, min(cpus, left.cpus // n_unused))
+        n_free = min(counts[lent.gpu_type], free_cpus // cpus)
         if memory_mb and lent.memory_mb:
             n_free = min(n_free, free_mb // lent.memory_mb)
         n_free = max(0, n_free)
-        free_cpus -= n_free * lent.cpus
+        free_cpus -= n_free * cpus
         free_mb -= n_free * lent.memory_mb
-        shown.append(dataclasses.replace(lent, n_free=n_free))
+        shown.append(dataclasses.replace(lent, n_free=n_free, cpus=cpus))
     return tuple(shown)

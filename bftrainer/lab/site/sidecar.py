@@ -49,7 +49,7 @@ from bftrainer.lab.site.scheduler import queue_of, startable
 from bftrainer.lab.site.sharing import Share
 from bftrainer.lab.site.timeline import positions
 from bftrainer.lab.workloads import Submission
-from bftrainer.model.cluster import PART_MARK, STAND_IN, JobState, Snapshot, node_of
+from bftrainer.model.cluster import PART_MARK, STAND_IN, JobState, Node, Snapshot, node_of
 from bftrainer.model.decision import DecisionInput, Memory, PilotView
 from bftrainer.model.parts import Lend, NodePart, as_lent
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
@@ -101,6 +101,7 @@ class Core:
         poll_s: float | None = None,
         policy_values: Mapping[str, Any] = MappingProxyType({}),
         lend: Lend = Lend.NODES,
+        lending: Sequence[Node] = (),
     ) -> None:
         """Begin without a memory.
 
@@ -110,6 +111,7 @@ class Core:
             poll_s: between two looks; None: the default.
             policy_values: of the site's policy, where they are not the defaults.
             lend: whole nodes, or GPUs where nodes are shared (the site's policy).
+            lending: the nodes as they lend GPUs while they are idle (``MachineLooks``).
         """
         self._machine, self.start_s, self.lend = machine, start_s, lend
         self._began_s: dict[tuple[str, str], float] = {}  # node and trainer -> worker started
@@ -128,7 +130,7 @@ class Core:
         self.given_back: set[str] = set()  # pilots that were released for a job
         self.cpu_s, self.n_decisions = 0.0, 0
         self.cycle: tuple[float, float] | None = None  # the last whole one, as sdiag tells
-        self._looks = MachineLooks(machine, shows_gpus=lend is not Lend.NODES)
+        self._looks = MachineLooks(machine, shows_gpus=lend is not Lend.NODES, lending=lending)
         self._lent: Snapshot | None = None
         has_parts = lend is not Lend.NODES and bool(machine.settings.capacities)
         spec = TrainerSpec(

@@ -23,6 +23,7 @@ from bftrainer.lab.whatif.advice import (
     idle_confirmations,
 )
 from bftrainer.lab.whatif.kept import IdleOverTime, KindOfNodes
+from bftrainer.lab.whatif.present import LendingNow, lending_sections
 from bftrainer.lab.whatif.replays import Estimate, times
 from bftrainer.model.columns import TextTable, counted, level_line
 from bftrainer.model.quantities import quantity, time_span
@@ -33,8 +34,14 @@ LINE_WIDTH = 48  # bars of a line: two days of a week
 Row = tuple[str, str]
 
 
-def as_document(found: BusinessCase, source: str) -> dict[str, Any]:
-    """Return the document; times in seconds, amounts in node-hours."""
+def as_document(found: BusinessCase, source: str, now: LendingNow | None = None) -> dict[str, Any]:
+    """Return the document; times in seconds, amounts in node-hours.
+
+    Args:
+        found: the business case.
+        source: name of the trace.
+        now: what the running site could lend one by one.
+    """
     given = found.assumptions
     return {
         "schema": SCHEMA,
@@ -64,6 +71,7 @@ def as_document(found: BusinessCase, source: str) -> dict[str, Any]:
         ),
         "kinds": [dataclasses.asdict(kind) for kind in found.kinds],
         "idle_over_time": dataclasses.asdict(found.over_time),
+        "lending_now": None if now is None else dataclasses.asdict(now),
     }
 
 
@@ -75,6 +83,7 @@ def report_of(
     week: tuple[Picture, ...] = (),
     sweeps: tuple[Picture, ...] = (),
     without_pictures: tuple[str, ...] = (),
+    now: LendingNow | None = None,
 ) -> ReportPage:
     """Return the report, as a page and a terminal show it.
 
@@ -85,6 +94,7 @@ def report_of(
         week: the idle nodes over time.
         sweeps: U over the values of each setting.
         without_pictures: why there are none.
+        now: what the running site could lend one by one.
     """
     return ReportPage(
         title=f"What idle nodes are worth: {source}",
@@ -103,6 +113,7 @@ def report_of(
                 tables=(_table(*kind_rows(found)),),
             ),
             *gpu_sections(found.idle.gpus),
+            *lending_sections(now),
             Section(title=_after_kept(found), text=kept_sentences(found)),
             Section(
                 title="Recommended settings",

@@ -16,6 +16,7 @@ from bftrainer.lab.report_page import Picture
 from bftrainer.lab.whatif import document
 from bftrainer.lab.whatif.advice import BusinessCase, Sweep, SweepPoint
 from bftrainer.lab.whatif.kept import OTHERS, IdleOverTime
+from bftrainer.lab.whatif.present import LendingNow
 from bftrainer.lab.whatif.replays import Estimate, times
 from bftrainer.study.plots import new_canvas
 
@@ -31,8 +32,21 @@ TITLES = {
 }
 
 
-def write_page(path: Path, found: BusinessCase, source: str, command: str) -> None:
+def write_page(
+    path: Path,
+    found: BusinessCase,
+    source: str,
+    command: str,
+    now: LendingNow | None = None,
+) -> None:
     """Write the page; without matplotlib it says that it has no pictures.
+
+    Args:
+        path: of the page.
+        found: the business case.
+        source: name of the trace.
+        command: repeats what is shown.
+        now: what the running site could lend one by one.
 
     Raises:
         TraceError: BFT-4002, no file can be there.
@@ -48,7 +62,7 @@ def write_page(path: Path, found: BusinessCase, source: str, command: str) -> No
             raise
         missing = (str(problem),)
     page = document.report_of(
-        found, source, command, week=pictures, sweeps=sweeps, without_pictures=missing
+        found, source, command, week=pictures, sweeps=sweeps, without_pictures=missing, now=now
     )
     html.write_page(path, page)
 
