@@ -148,6 +148,12 @@ class Backfill:
         nodes = timeline.choose(earliest, job.spec.n_nodes, need)
         if start_s <= now_s:
             room = machine.room_for(job, among)  # None: nodes of it are completing
+            if need is not None and (room is None or room.victims):
+                # Slurm first tries what is free beside preemptable jobs (_will_run_test).
+                free = timeline.open_now(limit_s) & machine.nodes_of(job.spec)
+                beside = machine.room_for(job, free)
+                if beside is not None and not beside.victims:
+                    room = beside
             if room is not None and not room.victims:
                 machine.start(job, room, by_backfill=True)
                 self.n_starts += 1
