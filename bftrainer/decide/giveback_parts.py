@@ -86,7 +86,7 @@ def _choice(room: HostRoom, need: RoomNeed | None) -> Choice | None:
     )
 
 
-class _Candidates:
+class RankedHosts:
     """The hosts that have room for one need, the cheapest first.
 
     Many jobs have equal needs, and a placed job changes few rooms: only those are looked at again.
@@ -186,7 +186,7 @@ class _Judge:
     verdict: QueueVerdict = field(default_factory=QueueVerdict)
     _hopeless: set[object] = field(default_factory=set)  # requests that found too little
     _gone: set[str] = field(default_factory=set)  # parts of trainers that are released
-    _candidates: dict[RoomNeed | None, _Candidates] = field(default_factory=dict)
+    _candidates: dict[RoomNeed | None, RankedHosts] = field(default_factory=dict)
     _changed: list[HostRoom] = field(default_factory=list)  # rooms in which jobs were placed
 
     def judge(self, job: Job) -> None:
@@ -238,7 +238,7 @@ class _Judge:
                 need = RoomNeed.of(demand.share, demand.gpu_type)
             candidates = self._candidates.get(need)
             if candidates is None:
-                candidates = self._candidates[need] = _Candidates(need, self.rooms)
+                candidates = self._candidates[need] = RankedHosts(need, self.rooms)
             candidates.update(self._changed)
             best = candidates.best(among, demand.count)
             if len(best) < demand.count:
@@ -250,7 +250,7 @@ class _Judge:
             chosen += best
         return chosen
 
-    def _cheapest(self, best: Choice, candidates: _Candidates, among: NodeSet) -> Choice:
+    def _cheapest(self, best: Choice, candidates: RankedHosts, among: NodeSet) -> Choice:
         """Return the best host for one node; where single parts suffice, the cheapest part."""
         if len(best.released) != 1 or best.released[0].tier != TRAINERS_TIER:
             return best

@@ -15,6 +15,7 @@ import enum
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import ClassVar, TypeVar
 
 # Tokens: names, AND (&), OR (|) and balanced parentheses; () is met by every node.
@@ -147,6 +148,7 @@ PART_MARK = "/"
 """Divides the name of a part of a node into the node's and a number: n1/0, n1/1."""
 
 
+@lru_cache(maxsize=1 << 15)  # asked for every part, many times in a decision
 def node_of(part: str) -> str:
     """Return the node of a part by its name; a node is returned as it is."""
     return part.partition(PART_MARK)[0]

@@ -111,7 +111,10 @@ def host_of(part: Node) -> Node:
 
 def n_gpus_of_host(part: Node) -> int:
     """Return how many GPUs the host of a part has."""
-    return sum([lent.n_gpus for lent in part.lends])
+    lends = part.lends
+    if len(lends) == 1:  # as a rule, and asked for every part
+        return lends[0].n_gpus
+    return sum([lent.n_gpus for lent in lends])
 
 
 def smallest_lending_host(nodes: Iterable[Node]) -> int:

@@ -16,39 +16,16 @@ Takes a Problem, its PoolView and each trainer's units by kind, returns the map 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import repeat
-from operator import attrgetter
-from typing import NamedTuple
 
 from milp.hosts import HostsView, PartKind, UnitKind
 from milp.placement.packing import NO_PLAN, UnitPlan, pack, pack_as_planned, plan_units
+from milp.placement.sharing import UnitLot, UnitTaker, share_out
 from milp.pool import PoolView
 from milp.problem import Problem, ProblemNode, ProblemTrainer
 from milp.supply import Supply, supply_of
-
-
-class _Lot(NamedTuple):
-    """Units of one host that are handed out together or one by one."""
-
-    names: list[str]  # of their nodes, unit after unit
-    width: int  # nodes of one unit
-
-    def n_units(self) -> int:
-        """Return how many units there are."""
-        return len(self.names) // self.width
-
-
-@dataclass(slots=True, kw_only=True)
-class _Taker:
-    """A trainer that gets units of one kind beside those it keeps."""
-
-    trainer_id: str
-    need: int
-    hosts: set[str]  # on which it has units
-    switches: set[str]  # of these
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +69,7 @@ def place_units(problem: Problem, pool: PoolView, split: Sequence[Sequence[int]]
         plan=plan,
     )
     assignment: dict[str, str] = {}
-    takers: list[list[_Taker]] = [[] for _ in hosts.kinds]  # [k]
+    takers: list[list[UnitTaker]] = [[] for _ in hosts.kinds]  # [k]
     for j, trainer in enumerate(pool.trainers):
         kept, size = _kept(scene, j), sum(split[j])
         assignment.update(dict.fromkeys(kept, trainer.trainer_id))
@@ -103,7 +80,7 @@ def place_units(problem: Problem, pool: PoolView, split: Sequence[Sequence[int]]
         switches = {node.switch for node in own_nodes}
         for k, count in enumerate(split[j]):
             if count > pool.held[j][k]:
-                taker = _Taker(
+                taker = UnitTaker(
                     trainer_id=trainer.trainer_id,
                     need=count - pool.held[j][k],
                     hosts=own_hosts,
@@ -115,7 +92,7 @@ def place_units(problem: Problem, pool: PoolView, split: Sequence[Sequence[int]]
         for kind, own_lots in _carved(scene, takers, missing).items():
             lots[hosts.kinds.index(kind)] += own_lots
     for own, offered in zip(takers, lots, strict=True):
-        _share_out(own, offered, nodes, assignment)
+        share_out(own, offered, nodes, assignment)
     return assignment
 
 
@@ -178,11 +155,11 @@ def _within(
 
 
 def _ready(
-    scene: _Scene, takers: Sequence[Sequence[_Taker]], assignment: Mapping[str, str]
-) -> tuple[list[list[_Lot]], dict[UnitKind, int]]:
+    scene: _Scene, takers: Sequence[Sequence[UnitTaker]], assignment: Mapping[str, str]
+) -> tuple[list[list[UnitLot]], dict[UnitKind, int]]:
     """Return by kind the units that are there for its takers, and how many are missing."""
     pool, nodes = scene.pool, scene.nodes
-    lots: list[list[_Lot]] = []
+    lots: list[list[UnitLot]] = []
     missing: dict[UnitKind, int] = {}
     given = set(assignment)
     for k, (kind, own) in enumerate(zip(scene.hosts.kinds, takers, strict=True)):
@@ -199,15 +176,15 @@ def _ready(
         of_host: dict[str, list[str]] = {}
         for name in names:
             of_host.setdefault(nodes[name].host or name, []).append(name)
-        lots.append([_Lot(own_names, 1) for own_names in of_host.values()])
+        lots.append([UnitLot(own_names, 1) for own_names in of_host.values()])
         if need > len(names):
             missing[kind] = need - len(names)
     return lots, missing
 
 
 def _carved(
-    scene: _Scene, takers: Sequence[Sequence[_Taker]], wanted: Mapping[UnitKind, int]
-) -> dict[UnitKind, list[_Lot]]:
+    scene: _Scene, takers: Sequence[Sequence[UnitTaker]], wanted: Mapping[UnitKind, int]
+) -> dict[UnitKind, list[UnitLot]]:
     """Return by kind as many units of free GPUs as are wanted."""
     hosts, plan = scene.hosts, scene.plan
     liked: dict[UnitKind, set[str]] = {}
@@ -221,7 +198,7 @@ def _carved(
             plan = plan_units(scene.pool, scene.supply, scene.split)
         packed = pack_as_planned(hosts.free, wanted, plan or NO_PLAN, remaining_s)
     used: dict[int, int] = {}  # by index of the host
-    lots: dict[UnitKind, list[_Lot]] = {}
+    lots: dict[UnitKind, list[UnitLot]] = {}
     for kind, slots in packed.items():
         own_lots = lots.setdefault(kind, [])
         for index, count in slots:
@@ -229,7 +206,7 @@ def _carved(
             width = kind.width or host_width
             start = used.get(index, 0)
             used[index] = end = start + count * width
-            own_lots.append(_Lot(names[start:end], width))
+            own_lots.append(UnitLot(names[start:end], width))
     return lots
 
 
@@ -262,149 +239,3 @@ def _serving(
             if part in left:
                 left[part] -= 1
     return serving
-
-
-@dataclass(slots=True)
-class _Host:
-    """Units of one host."""
-
-    name: str
-    switch: _Switch
-    lots: list[_Lot]
-    n_units: int = 0
-
-    def take(self, need: int, names: list[str]) -> int:
-        """Take up to ``need`` units, whose nodes are added to ``names``; returns how many."""
-        n_taken = missing = min(need, self.n_units)
-        while missing:
-            lot = self.lots.pop()
-            n_of_lot = len(lot.names) // lot.width
-            if n_of_lot > missing:
-                end = missing * lot.width
-                names += lot.names[:end]
-                self.lots.append(_Lot(lot.names[end:], lot.width))
-                break
-            names += lot.names
-            missing -= n_of_lot
-        self.n_units -= n_taken
-        self.switch.total -= n_taken
-        if self.n_units and n_taken:
-            self.switch.by_count.setdefault(self.n_units, []).append(self)
-        return n_taken
-
-
-@dataclass(slots=True)
-class _Switch:
-    """Units behind one switch, by host."""
-
-    name: str
-    total: int = 0  # units
-    hosts: list[_Host] = field(default_factory=list)
-    by_count: dict[int, list[_Host]] = field(default_factory=dict)  # some no longer right
-
-    def fill(self, need: int, names: list[str]) -> int:
-        """Take up to ``need`` units: of the smallest host that has so many, else of the largest.
-
-        Returns:
-            How many units, whose nodes are added to ``names``.
-        """
-        n_taken = 0
-        while n_taken < need and self.total:
-            missing = need - n_taken
-            counts = [count for count, hosts in self.by_count.items() if hosts]
-            enough = [count for count in counts if count >= missing]
-            count = min(enough) if enough else max(counts)
-            host = self.by_count[count].pop()
-            if host.n_units == count:
-                n_taken += host.take(missing, names)
-        return n_taken
-
-
-class _Switches:
-    """Units by switch, and the switches by how many units they have left."""
-
-    def __init__(self, lots: Iterable[_Lot], nodes: Mapping[str, ProblemNode]) -> None:
-        self._by_name: dict[str, _Switch] = {}
-        self._hosts: dict[str, _Host] = {}
-        for lot in lots:
-            node = nodes[lot.names[0]]
-            name = node.host or node.name
-            host = self._hosts.get(name)
-            if host is None:
-                switch = self._by_name.get(node.switch)
-                if switch is None:
-                    switch = self._by_name[node.switch] = _Switch(node.switch)
-                host = self._hosts[name] = _Host(name, switch, [])
-                switch.hosts.append(host)
-            host.lots.append(lot)
-            host.n_units += len(lot.names) // lot.width
-        for switch in self._by_name.values():
-            switch.hosts.sort(key=attrgetter("name"), reverse=True)  # the last is taken first
-            for host in switch.hosts:
-                switch.total += host.n_units
-                switch.by_count.setdefault(host.n_units, []).append(host)
-        self._shown = {switch.name: switch.total for switch in self._by_name.values()}
-        self._totals = sorted([(total, name) for name, total in self._shown.items()])
-        self._changed = set[str]()  # switches that may have other totals now
-
-    def give(self, taker: _Taker) -> list[str]:
-        """Return the nodes of what a taker needs: of its hosts, its switches, then of few."""
-        names: list[str] = []
-        missing = taker.need
-        for name in sorted(taker.hosts & self._hosts.keys()):
-            if not missing:
-                return names
-            host = self._hosts[name]
-            missing -= host.take(missing, names)
-            self._changed.add(host.switch.name)
-            if not host.n_units:
-                del self._hosts[name]
-        for name in sorted(taker.switches & self._by_name.keys()):
-            if not missing:
-                return names
-            missing -= self._by_name[name].fill(missing, names)
-            self._changed.add(name)
-        while missing:
-            self._recount()
-            name = self._best(missing)
-            missing -= self._by_name[name].fill(missing, names)
-            self._changed.add(name)
-        return names
-
-    def _best(self, missing: int) -> str:
-        """Return the switch that has enough with fewest to spare, else the one with most."""
-        totals = self._totals
-        index = bisect_left(totals, (missing, ""))
-        if index == len(totals):
-            most, _ = totals[-1]
-            index = bisect_left(totals, (most, ""))
-        _, name = totals[index]
-        return name
-
-    def _recount(self) -> None:
-        """Take note of what switches have left; not before it is needed."""
-        totals = self._totals
-        for name in self._changed:
-            total, shown = self._by_name[name].total, self._shown[name]
-            if total != shown:
-                del totals[bisect_left(totals, (shown, name))]
-                self._shown[name] = total
-                if total:
-                    insort(totals, (total, name))
-        self._changed.clear()
-
-
-def _share_out(
-    takers: Sequence[_Taker],
-    lots: Sequence[_Lot],
-    nodes: Mapping[str, ProblemNode],
-    assignment: dict[str, str],
-) -> None:
-    """Give each taker its units; there are as many as they need."""
-    if len(takers) == 1:
-        for lot in lots:
-            assignment.update(dict.fromkeys(lot.names, takers[0].trainer_id))
-        return
-    switches = _Switches(lots, nodes)
-    for taker in sorted(takers, key=lambda taker: (-taker.need, taker.trainer_id)):
-        assignment.update(dict.fromkeys(switches.give(taker), taker.trainer_id))

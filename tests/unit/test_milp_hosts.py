@@ -294,7 +294,7 @@ def test_units_that_do_not_fit_greedily_are_packed_by_the_plan() -> None:
         FreeHost(h, "default", 8, [f"{h}/{i}" for i in range(n)]) for h, n in (("h1", 6), ("h2", 7))
     ]
     wanted = {UnitKind("default", 2): 2, UnitKind("default", 5): 1, UnitKind("default", 4): 1}
-    assert pack(free, wanted, {}, lambda _: math.inf) is None
+    assert pack(free, wanted, {}, [math.inf] * len(free)) is None
     answer = solve(asked)
     check(asked, answer)
     assert answer.unit_sizes(asked) == {"two": 2, "five": 1, "four": 1}
