@@ -23,7 +23,7 @@ from bftrainer.lab.harm.experiment import (
     shift_backfill,
     waits_of,
 )
-from bftrainer.lab.harm.findings import WaitChange, change, findings, is_beyond
+from bftrainer.lab.harm.findings import PartitionHarm, WaitChange, change, findings, is_beyond
 from bftrainer.lab.harm.replica import PlayedJob, Replica, replica, share_of
 from bftrainer.lab.harm.segments import (
     FIRST,
@@ -35,6 +35,7 @@ from bftrainer.lab.harm.segments import (
     segment,
     stretches,
 )
+from bftrainer.lab.harm.sentences import noticed
 from bftrainer.lab.harm.study import HarmChoices, hour_cost_s, parts_of, planned, variants
 from bftrainer.lab.site.machine import JobSpec, Machine, SchedulerSettings, SiteJob
 from bftrainer.lab.site.scheduler import Backfill, MainScheduler
@@ -413,6 +414,32 @@ class TestFigures:
             return WaitChange(mean_s=mean_s, low_s=low_s, high_s=high_s)
 
         assert is_beyond(of(added), of(chance)) is beyond
+
+    @pytest.mark.parametrize(
+        ("added", "verdict"),
+        [
+            ((0.02, -0.1, 0.1), "That is no more than chance does."),
+            ((0.4, 0.2, 0.6), "That is more than chance does."),
+            ((0.4, -0.5, 2.3), "Zero lies in the interval: it may be none."),
+        ],
+    )
+    def test_a_wide_interval_is_no_acquittal(
+        self, added: tuple[float, float, float], verdict: str
+    ) -> None:
+        mean_s, low_s, high_s = added
+        own = WaitChange(mean_s=mean_s, low_s=low_s, high_s=high_s)
+        chance = WaitChange(mean_s=0.0, low_s=-0.03, high_s=0.03)
+        harm = PartitionHarm(
+            partition="gpu",
+            node_types=(),
+            jobs=9,
+            wait_s=1.0,
+            logged_wait_s=None,
+            added=own,
+            by_chance=chance,
+            is_beyond_chance=is_beyond(own, chance),
+        )
+        assert verdict in noticed(harm)
 
     def test_a_day_is_extrapolated_from_the_time_that_was_counted(self, tmp_path: Path) -> None:
         made = replica_of(tmp_path)
