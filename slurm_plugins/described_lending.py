@@ -104,20 +104,26 @@ def _number(record: Record, name: str, otherwise: int) -> int:
 
 
 def as_lending(
-    node: Node, gpus: Iterable[tuple[str, int]], pilot_partition: str, limits: SharingLimits
+    node: Node,
+    gpus: Iterable[tuple[str, int]],
+    pilot_partition: str,
+    limits: SharingLimits,
+    *,
+    is_described: bool,
 ) -> Node:
     """Return an idle node with its GPUs as pilots may have them.
 
     Args:
         node: with the partitions that it is in, those of pilots included.
         gpus: its GPUs by type and number.
-        pilot_partition: of the pilots; if it is not described, nothing limits its jobs.
+        pilot_partition: of the pilots.
         limits: all that the site says of sharing.
+        is_described: the site has the partition of pilots; if not, nothing limits its jobs.
     """
     if not node.gpus:
         return node
     partitions = limits.partitions
-    if pilot_partition not in partitions:
+    if not is_described:
         partitions = {pilot_partition: PartitionLimits(), **partitions}
     room = UnusedPart(
         gpus=tuple(TypedGpus(gpu_type=kind, count=n, free=n) for kind, n in gpus),

@@ -192,6 +192,7 @@ def test_the_answer_of_single_gpus_counts_gpu_hours(parted: dict[str, Any]) -> N
     ]
 
 
+@pytest.mark.long
 def test_whole_nodes_of_shared_nodes_have_a_proposal(
     files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

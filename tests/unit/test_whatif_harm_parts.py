@@ -23,7 +23,7 @@ from bftrainer.lab.harm.experiment import (
     shift_backfill,
     waits_of,
 )
-from bftrainer.lab.harm.findings import WaitChange, change, findings, is_beyond
+from bftrainer.lab.harm.findings import PartitionHarm, WaitChange, change, findings, is_beyond
 from bftrainer.lab.harm.replica import PlayedJob, Replica, replica, share_of
 from bftrainer.lab.harm.segments import (
     FIRST,
@@ -35,6 +35,7 @@ from bftrainer.lab.harm.segments import (
     segment,
     stretches,
 )
+from bftrainer.lab.harm.sentences import noticed
 from bftrainer.lab.harm.study import HarmChoices, hour_cost_s, parts_of, planned, variants
 from bftrainer.lab.site.machine import JobSpec, Machine, SchedulerSettings, SiteJob
 from bftrainer.lab.site.scheduler import Backfill, MainScheduler
@@ -168,7 +169,7 @@ class TestReplica:
     @pytest.mark.parametrize(
         ("change", "lent", "why"),
         [
-            (("", ""), (4, 2, 2000), ""),
+            (("Gres=gpu:a100:4", "Gres=gpu:a100:4"), (4, 2, 2000), ""),
             (("NodeName=g1", "DefCpuPerGPU=1\nDefMemPerGPU=500\nNodeName=g1"), (4, 1, 500), ""),
             (("PartitionName=bf", "PartitionName=bf DefMemPerGPU=100"), (4, 2, 100), ""),
             (("Nodes=ALL", "Nodes=ALL MaxCPUsPerNode=4"), (4, 1, 2000), ""),
@@ -181,7 +182,12 @@ class TestReplica:
             (("Nodes=g1", "Nodes=g1 ExclusiveUser=YES"), None, "Partition gpu is ExclusiveUser"),
             (("CR_Core_Memory", "CR_Socket_Memory"), None, "CR_SOCKET_MEMORY gives whole sockets"),
             (("cons_tres", "linear"), None, "SelectType=select/linear gives whole nodes"),
-            (("MaxCPUsPerNode=6", "MaxCPUsPerNode=few"), None, None),
+            (
+                ("Nodes=ALL", "Nodes=ALL MaxMemPerNode=few"),
+                None,
+                "limits of partition bf could not",
+            ),
+            (("PartitionName=bf", "PartitionName=other"), (4, 2, 2000), ""),
         ],
     )
     def test_idle_gpus_are_lent_as_the_daemon_would(
@@ -189,14 +195,10 @@ class TestReplica:
         tmp_path: Path,
         change: tuple[str, str],
         lent: tuple[int, int, int] | None,
-        why: str | None,
+        why: str,
     ) -> None:
         """By the rules of slurm_plugins.lending, from slurm.conf."""
-        if why is None:
-            with pytest.raises(ParseError):
-                replica_of(tmp_path, CONF.replace(*change))
-            return
-        made = replica_of(tmp_path, CONF.replace(*change) if change[0] else CONF)
+        made = replica_of(tmp_path, CONF.replace(*change))
         *whole, node = made.lending
         assert {(one.lends, one.is_shared) for one in whole} == {((), False)}
         shown = [(g.n_gpus, g.cpus, g.memory_mb) for g in node.lends]
@@ -413,6 +415,32 @@ class TestFigures:
 
         assert is_beyond(of(added), of(chance)) is beyond
 
+    @pytest.mark.parametrize(
+        ("added", "verdict"),
+        [
+            ((0.02, -0.1, 0.1), "That is no more than chance does."),
+            ((0.4, 0.2, 0.6), "That is more than chance does."),
+            ((0.4, -0.5, 2.3), "Zero lies in the interval: it may be none."),
+        ],
+    )
+    def test_a_wide_interval_is_no_acquittal(
+        self, added: tuple[float, float, float], verdict: str
+    ) -> None:
+        mean_s, low_s, high_s = added
+        own = WaitChange(mean_s=mean_s, low_s=low_s, high_s=high_s)
+        chance = WaitChange(mean_s=0.0, low_s=-0.03, high_s=0.03)
+        harm = PartitionHarm(
+            partition="gpu",
+            node_types=(),
+            jobs=9,
+            wait_s=1.0,
+            logged_wait_s=None,
+            added=own,
+            by_chance=chance,
+            is_beyond_chance=is_beyond(own, chance),
+        )
+        assert verdict in noticed(harm)
+
     def test_a_day_is_extrapolated_from_the_time_that_was_counted(self, tmp_path: Path) -> None:
         made = replica_of(tmp_path)
         nothing = TypeHarvest(held_s=0.0, trained_s=0.0, idle_s=0.0, held_gpu_s=0.0,
@@ -541,20 +569,15 @@ def test_a_segment_with_single_gpus_lends_those_that_jobs_leave(tmp_path: Path) 
     log = log_of(tmp_path / "log", HEADER + gpu_job)
     made = replica(read_site(CONF), log, cycle_s=0.5, ignored=("bf",))
 
-    def played_with(lend: Lend) -> TypeHarvest:
-        variant = Variant(
-            slurm=made.slurm, policy_values=(("reserve_nodes_per_type", 0),), lend=lend
-        )
-        part = LogPart(from_s=1800.0, n_blocks=1)
-        task = segment(made, variant, part, 0, worker_start_s=5.0, seed=1)
-        outcome = play_segment(task)
-        # Nodes without GPUs are lent as a whole all the same.
-        assert outcome.harvest["cpu"].held_s > 0.0
-        return outcome.harvest["gpu:a100:4"]
-
-    lent = played_with(Lend.AUTO)
+    variant = Variant(
+        slurm=made.slurm, policy_values=(("reserve_nodes_per_type", 0),), lend=Lend.AUTO
+    )
+    part = LogPart(from_s=1800.0, n_blocks=1)
+    outcome = play_segment(segment(made, variant, part, 0, worker_start_s=5.0, seed=1))
+    # Nodes without GPUs are lent as a whole all the same.
+    assert outcome.harvest["cpu"].held_s > 0.0
+    lent = outcome.harvest["gpu:a100:4"]
     assert (lent.idle_s, lent.leftover_gpu_s) == (0.0, 3 * 1200.0)
     assert lent.held_gpu_s == pytest.approx(3 * 1200.0, rel=0.01)
     assert lent.held_s == pytest.approx(0.75 * 1200.0, rel=0.01)
     assert lent.trained_gpu_s == pytest.approx(lent.held_gpu_s, rel=0.01)
-    assert played_with(Lend.NODES).held_gpu_s == 0.0

@@ -212,6 +212,7 @@ class _Builder:
                 node.gpus,
                 pilots,
                 self._site.sharing,
+                is_described=pilots in described,
             )
             for node in self.nodes
         )

@@ -23,6 +23,8 @@ def noticed(harm: PartitionHarm, jobs: str = "Jobs") -> str:
     verdict = "That is no more than chance does."
     if harm.is_beyond_chance:
         verdict = "That is more than chance does."
+    elif abs(added.mean_s) > most_s:
+        verdict = "Zero lies in the interval: it may be none. More hours (--play) tell."
     return (
         f"{jobs} of partition {harm.partition} would wait {changed}"
         f" (95%: {seconds(added.low_s)} to {seconds(added.high_s)}), in the mean of"

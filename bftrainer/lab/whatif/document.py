@@ -112,8 +112,7 @@ def report_of(
                 drawn=week_drawn(found),
                 tables=(_table(*kind_rows(found)),),
             ),
-            *gpu_sections(found.idle.gpus),
-            *lending_sections(now),
+            *(*gpu_sections(found.idle.gpus), *lending_sections(now)),
             Section(title=_after_kept(found), text=kept_sentences(found)),
             Section(
                 title="Recommended settings",
