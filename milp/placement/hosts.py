@@ -22,7 +22,7 @@ from itertools import repeat
 
 from milp.hosts import HostsView, PartKind, UnitKind
 from milp.placement.packing import NO_PLAN, UnitPlan, pack, pack_as_planned, plan_units
-from milp.placement.sharing import UnitLot, UnitTaker, share_out
+from milp.placement.unit_shares import UnitLot, UnitTaker, share_out
 from milp.pool import PoolView
 from milp.problem import Problem, ProblemNode, ProblemTrainer
 from milp.supply import Supply, supply_of

@@ -9,7 +9,7 @@ import pytest
 
 from milp.hosts import FreeHost, UnitKind
 from milp.placement.packing import pack
-from milp.placement.sharing import UnitLot, UnitTaker, share_out
+from milp.placement.unit_shares import UnitLot, UnitTaker, share_out
 from milp.problem import ProblemNode
 
 
