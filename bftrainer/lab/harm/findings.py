@@ -41,7 +41,7 @@ class PartitionHarm:
     node_types: tuple[str, ...]  # of its nodes
     jobs: int  # submitted in the blocks
     wait_s: float  # mean, without bftrainer
-    logged_wait_s: float | None  # mean of the same log; null: submissions were drawn closer
+    logged_wait_s: float | None  # mean of the same log; null: drawn closer, or not told
     added: WaitChange  # beside bftrainer
     by_chance: WaitChange  # of two runs without bftrainer
     is_beyond_chance: bool  # the interval lacks 0, and the mean is beyond that of chance
