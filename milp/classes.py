@@ -291,9 +291,10 @@ class _Model:
         counts = self._counts if self._supply is None else self._supply.base
         lp.row_upper_ = np.array([1] * self._first_class + list(counts), dtype=np.float64)
         lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-        lp.a_matrix_.start_ = np.append(0, is_entry.sum(axis=1).cumsum())
-        lp.a_matrix_.index_ = rows[is_entry].astype(np.int32)
-        lp.a_matrix_.value_ = factors[is_entry].astype(np.float64)
+        # Lists, as highspy reads an array number by number here.
+        lp.a_matrix_.start_ = np.append(0, is_entry.sum(axis=1).cumsum()).tolist()
+        lp.a_matrix_.index_ = rows[is_entry].tolist()
+        lp.a_matrix_.value_ = factors[is_entry].astype(np.float64).tolist()
         return lp
 
     def _mix(self, j: int, pool: PoolView, current: int) -> None:

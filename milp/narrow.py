@@ -101,9 +101,10 @@ class NarrowModel:
         lp.col_lower_ = np.zeros(len(columns))
         lp.row_lower_, lp.row_upper_ = self._row_lower, self._row_upper
         lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-        lp.a_matrix_.start_ = start
-        lp.a_matrix_.index_ = index
-        lp.a_matrix_.value_ = value
+        # Lists, as highspy reads an array number by number here.
+        lp.a_matrix_.start_ = start.tolist()
+        lp.a_matrix_.index_ = index.tolist()
+        lp.a_matrix_.value_ = value.tolist()
         if is_whole:
             lp.col_upper_ = np.minimum(
                 self._upper[columns], np.where(columns < self._n_choices, 1.0, np.inf)
