@@ -78,6 +78,10 @@ class Printed:
         }
         self._answers: dict[tuple[str, ...], str] = {}
 
+    def base_environment(self) -> dict[str, str]:
+        """Return no variable: no file of this host is that site's."""
+        return {}
+
     def query(self, argv: Sequence[str]) -> Completed:
         """Answer as the command would."""
         key = tuple(argv)

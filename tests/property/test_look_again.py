@@ -42,6 +42,9 @@ class Printed:
     def __init__(self, site: dict[str, Any]) -> None:
         self._site = site
 
+    def base_environment(self) -> dict[str, str]:
+        return {}
+
     def query(self, argv: Sequence[str]) -> Completed:
         made: dict[tuple[str, ...], Callable[[], str]] = {
             commands.SINFO: self._nodes,
