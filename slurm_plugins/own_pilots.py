@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bftrainer.model.cluster import PART_MARK, Node
-from bftrainer.model.parts import Lend, NodePart, type_name
+from bftrainer.model.cluster import Node
+from bftrainer.model.parts import Lend, NodePart, single_gpu
 
 Amounts = Mapping[str, int]  # of one pilot, by trackable resource
 
@@ -64,16 +64,8 @@ def amounts_of(nodes: Iterable[Node]) -> Amounts:
 def _single(node: Node) -> PilotSize:
     """Return a single GPU of a node."""
     lent = node.lends[0]
-    part = NodePart(
-        name=f"{node.name}{PART_MARK}0",
-        node=node.name,
-        gpu_type=type_name(lent),
-        gpus=1,
-        cores=lent.cpus,
-        memory_mb=lent.memory_mb,
-    )
     amounts = {"node": 1, "cpu": lent.cpus, "gres/gpu": 1}
-    return PilotSize(amounts=amounts, part=part, n_on_node=node.gpus)
+    return PilotSize(amounts=amounts, part=single_gpu(node, lent), n_on_node=node.gpus)
 
 
 def jobs_in_nodes(n_jobs: int, sizes: Iterable[PilotSize]) -> tuple[int, str]:
@@ -96,7 +88,9 @@ def resource_in_nodes(resource: str, count: int, sizes: Iterable[PilotSize]) -> 
     of_sizes: list[tuple[int, str]] = []
     for size in sizes:
         if each := size.amounts.get(resource, 0):
-            takes = f", and a pilot takes {each}" if each > 1 else share_words(size)
+            takes = share_words(size)
+            if each > 1:
+                takes = f", and a pilot takes {each}"
             of_sizes.append((size.nodes_within(resource, count), takes))
     may_start = [entry for entry in of_sizes if entry[0]]
     return min(may_start or of_sizes)

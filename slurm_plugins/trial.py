@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from bftrainer.batch.batch_system import PilotObservation, PilotRequest
 from bftrainer.batch.commands import UnreadError
-from bftrainer.model.cluster import PART_MARK, EndedBy, Node, NodeState, Presence, node_of
+from bftrainer.model.cluster import EndedBy, Node, NodeState, Presence, node_of
 from bftrainer.model.errors import BatchSystemError, BftError
 from bftrainer.model.hostlist import ParseError
-from bftrainer.model.parts import NodePart, gres_of, type_name
+from bftrainer.model.parts import NodePart, gres_of, single_gpu
 from bftrainer.model.site import TrialStep
 from slurm_plugins import commands, doctor, job_requests
 from slurm_plugins.commands import why_failed
@@ -200,14 +200,7 @@ def _part_of(node: Node) -> NodePart | None:
     lent = next((gpus for gpus in node.lends if gpus.n_free), None)
     if lent is None:
         return None
-    return NodePart(
-        name=f"{node.name}{PART_MARK}0",
-        node=node.name,
-        gpu_type=type_name(lent),
-        gpus=1,
-        cores=lent.cpus,
-        memory_mb=lent.memory_mb,
-    )
+    return single_gpu(node, lent)
 
 
 def _until(look: Callable[[], T | None], otherwise: str) -> T:

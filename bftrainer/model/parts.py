@@ -60,6 +60,18 @@ def type_name(lent: LentGpus) -> str:
     return ANY_TYPE
 
 
+def single_gpu(node: Node, lent: LentGpus) -> NodePart:
+    """Return one of these GPUs of a node of which no part is in use by us."""
+    return NodePart(
+        name=f"{node.name}{PART_MARK}0",
+        node=node.name,
+        gpu_type=type_name(lent),
+        gpus=1,
+        cores=lent.cpus,
+        memory_mb=lent.memory_mb,
+    )
+
+
 def as_lent(snapshot: Snapshot, lend: Lend, before: Snapshot | None = None) -> Snapshot:
     """Return the snapshot with GPUs lent one by one only where the policy lends them so.
 

@@ -104,6 +104,13 @@ class _Room:
         self.cpus += cpus
         self.memory_mb += memory_mb
 
+    def merge(self, other: _Room) -> None:
+        """Take over what another one has, which is empty then."""
+        self.add(ANY, 0, other.cpus, other.memory_mb)
+        for gpu_type, gpus in other.gpus.items():
+            self.add(gpu_type, gpus, 0.0, 0.0)
+        other.gpus, other.cpus, other.memory_mb = {}, 0.0, 0.0
+
     def use(self, need: HostNeed) -> HostNeed:
         """Use what there is of a need; return what lacks."""
         types = [need.gpu_type, ANY]
@@ -285,12 +292,11 @@ class _Account:
         lacks = {job_id: before[job_id] for job_id in before if job_id in self._needs}
         self._guess_needs()
         for job in self._newcomers:
-            need = self._preempted_for(job, self._room.use(self._needs[job.job_id]))
-            lacks[job.job_id] = self._left_by_jobs.use(need)
-        for gpu_type, gpus in self._left_by_jobs.gpus.items():
-            self._room.add(gpu_type, gpus, 0.0, 0.0)
-        self._room.add(ANY, 0, self._left_by_jobs.cpus, self._left_by_jobs.memory_mb)
-        self._left_by_jobs = _Room({}, 0.0, 0.0)
+            # What was free for certain comes first: Slurm preempts for nobody whom that suffices.
+            lack = self._room.use(self._needs[job.job_id])
+            lack = self._preempted_for(job, lack)
+            lacks[job.job_id] = self._left_by_jobs.use(lack)
+        self._room.merge(self._left_by_jobs)
         return {job_id: lack for job_id, lack in lacks.items() if not lack.is_met}
 
     def _preempted_for(self, job: Job, need: HostNeed) -> HostNeed:
