@@ -36,6 +36,7 @@ RESERVATIONS = ("scontrol", "-o", "show", "reservations")
 SDIAG = ("sdiag",)
 CONFIG = ("scontrol", "show", "config")
 TOPOLOGY = ("scontrol", "show", "topology")
+NODES = ("scontrol", "-o", "show", "node")  # what sinfo does not print
 HOSTS = ("sinfo", "-h", "-N", "-a", "-o", "%o")  # NodeAddr, sinfo(1)
 VERSION = ("sinfo", "-V")  # of the commands; the configuration has the controller's
 
@@ -97,7 +98,7 @@ def kind_of(argv: Sequence[str]) -> str:
     if argv[0] == "squeue":
         return "jobs" if tuple(argv) == SQUEUE or "-O" in argv else "pilots"
     kinds = dict.fromkeys((CONFIG, TOPOLOGY, VERSION), "configuration")
-    kinds[RESERVATIONS] = "reservations"
+    kinds |= {RESERVATIONS: "reservations", NODES: "nodes"}
     return kinds.get(tuple(argv), "settings")
 
 

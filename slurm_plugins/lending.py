@@ -24,7 +24,6 @@ from slurm_plugins.fields import NOTHING, whole
 from slurm_plugins.gres_conf import UntoldGpus
 from slurm_plugins.parse import UnusedPart, settings_in
 
-NODE_ARGV = ("scontrol", "-o", "show", "node")
 SMALLEST_SHARE = 0.25  # of the CPUs in proportion; a GPU for which fewer are left is not lent
 _LENDING = (
     NodeState.IDLE,
@@ -196,7 +195,7 @@ def _defaults(text: str) -> tuple[int | None, int | None]:
 
 
 def node_limits(text: str) -> dict[str, NodeLimits]:
-    """Parse ``NODE_ARGV``'s output; a node that cannot be read is left out."""
+    """Parse ``commands.NODES``'s output; a node that cannot be read is left out."""
     limits = {}
     for line in text.splitlines():
         # What users and administrators write comes last; the first of each name counts.

@@ -389,7 +389,7 @@ class SnapshotReader:
             return
         n_unread = len(self._poll.unread)
         partitions = self._poll.of(doctor.PARTITION_ARGV, lending.partition_limits)
-        nodes = self._poll.of(lending.NODE_ARGV, lending.node_limits)
+        nodes = self._poll.of(commands.NODES, lending.node_limits)
         del self._poll.unread[n_unread:]  # whole nodes are lent without them
         limits = SharingLimits(
             cluster=self._cluster,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from bftrainer.batch.process import Completed
 from bftrainer.model.decision import PilotView
 from bftrainer.model.trainer import MeasuredCosts, TrainerRecord, TrainerSpec, TrainerState
-from slurm_plugins import commands, doctor, job_requests, lending
+from slurm_plugins import commands, doctor, job_requests
 from slurm_plugins.parse import FIELD, NODE_FIELDS, RECORD
 
 PARTITIONS = ("batch", "bf", "debug")  # of a node: the first two; of one in ten all
@@ -74,7 +74,7 @@ class Printed:
                 f"PartitionName={name} MaxCPUsPerNode=UNLIMITED OverSubscribe=NO\n"
                 for name in PARTITIONS
             ),
-            lending.NODE_ARGV: lambda: "".join(self._limits()),
+            commands.NODES: lambda: "".join(self._limits()),
         }
         self._answers: dict[tuple[str, ...], str] = {}
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bftrainer.batch.process import Completed
 from bftrainer.model.cluster import Snapshot
-from slurm_plugins import commands, doctor, lending
+from slurm_plugins import commands, doctor
 from slurm_plugins.parse import FIELD, RECORD, ControllerClock
 from slurm_plugins.snapshot import SnapshotReader
 from tests.support.examples import examples
@@ -56,7 +56,7 @@ class Printed:
             commands.CONFIG: lambda: CONFIG,
             commands.VERSION: lambda: "slurm 22.05.8\n",
             doctor.PARTITION_ARGV: lambda: PARTITIONS,
-            lending.NODE_ARGV: lambda: LIMITS,
+            commands.NODES: lambda: LIMITS,
         }
         text = made[tuple(argv)]()
         return Completed(argv=tuple(argv), returncode=0, stdout=text, stderr="", wall_s=0.0)

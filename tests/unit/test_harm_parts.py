@@ -175,6 +175,33 @@ def test_what_a_pilot_of_ours_took_meanwhile_was_not_free() -> None:
     assert story.got == {"n1/0": "7"}
 
 
+@pytest.mark.parametrize("is_shown", [True, False], ids=["at once", "later"])
+def test_what_a_completing_pilot_has_is_nobodys_yet(story: PartStory, is_shown: bool) -> None:
+    """Slurm shows its GPU as free at once; a look may have read the node just before that."""
+    job = asking("7", 1)
+    released(story, {"n1/0": "7"}, job)
+    completing = replace(JOBS[0], state=JobState.COMPLETING)
+    shown = [host(free=1)] if is_shown else FULL
+    story.look(11.0, shown, [completing, *JOBS[1:], THEIRS, job], VIEWS)
+    assert not story.records
+    story.look(13.0, FULL, [*JOBS[1:], THEIRS, runs(job, start_s=12.0)], VIEWS[1:])
+    assert story.got == {"n1/0": "7"}
+
+
+@pytest.mark.parametrize("is_shown", [True, False], ids=["at once", "later"])
+def test_what_a_completing_job_leaves_is_counted_once(story: PartStory, is_shown: bool) -> None:
+    """Two jobs start after it: one has its GPU, the other that of a pilot."""
+    completing = replace(THEIRS, state=JobState.COMPLETING)
+    shown = [host(free=1)] if is_shown else FULL
+    first, second = asking("7", 1, cpus=0), asking("8", 1, cpus=0)
+    story.look(9.0, shown, [*JOBS, completing, first, second], VIEWS)
+    story.look(10.0, shown, [*JOBS, completing, first, second], VIEWS, releases={"n1/0": "8"})
+    story.says("n1/0", "told", 10.07, 10.11)
+    jobs = [*JOBS[1:], runs(first, start_s=11.0), runs(second, start_s=11.0)]
+    story.look(13.0, FULL, jobs, VIEWS[1:])
+    assert story.got == {"n1/0": "8"}
+
+
 def test_what_a_host_does_not_show_is_reckoned() -> None:
     """A GPU was free when it was last read; the first job has it, the second our part."""
     story = PartStory()

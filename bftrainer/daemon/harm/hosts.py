@@ -201,7 +201,7 @@ class _Account:
         jobs: Sequence[Job],
         parts: Mapping[str, NodePart],
         ends: Sequence[End],
-        present: frozenset[str],
+        present: Mapping[str, JobState],
     ) -> None:
         """``jobs``: ordinary ones on it; ``parts``: of pilots whose jobs are on it."""
         before = hosts.by_name.get(name)
@@ -248,9 +248,12 @@ class _Account:
         room = self._room  # as reckoned, where the host does not show its GPUs by type
         if self._node is not None and self._node.lends:
             room = _room_of(self._node, self._is_memory_counted)
-            for end in self._open.values():
-                if end.part is not None and end.pilot_id not in self._present:
-                    room.use_part(end.part)
+            for pilot_id, part in parts.items():
+                if pilot_id not in self._present:
+                    room.use_part(part)
+            for need in self._completing():
+                if self._is_shown_free(need, room):
+                    room.use(need)
         return LentHost(
             free_gpus=room.gpus,
             free_cpus=room.cpus,
@@ -260,6 +263,26 @@ class _Account:
             parts=parts,
             node=self._node,
         )
+
+    def _completing(self) -> list[HostNeed]:
+        """Return what pilots and ordinary jobs have whose end is not over."""
+        needs: list[HostNeed] = []
+        for pilot_id, part in self._parts.items():
+            if self._present[pilot_id] is JobState.COMPLETING:
+                needs.append(_need_of_part(part))
+        ending = [job.job_id for job in self._jobs if job.state is JobState.COMPLETING]
+        needs.extend(self._needs[job_id] for job_id in ending)
+        return needs
+
+    def _is_shown_free(self, need: HostNeed, shown: _Room) -> bool:
+        """Return whether what a completing job has is in what the host shows free.
+
+        Slurm counts it as free at once, though it gives it to nobody before the end is over
+        (``deallocate_nodes``, 22.05). Nodes are read before jobs, so that they may show the moment
+        before: then they show no more than was reckoned.
+        """
+        n_reckoned = self._room.gpus.get(need.gpu_type, 0)
+        return need.gpus > 0 and shown.gpus.get(need.gpu_type, 0) >= n_reckoned + need.gpus
 
     def _otherwise(self) -> _Room:
         """Return what was free before, or came free by ends of pilots that were for no job."""
@@ -430,13 +453,13 @@ def _jobs_on(names: set[str], snapshot: Snapshot) -> dict[str, list[Job]]:
     return on_host
 
 
-def _present(snapshot: Snapshot) -> frozenset[str]:
-    """Return our pilots whose jobs are on hosts."""
-    present: set[str] = set()
+def _present(snapshot: Snapshot) -> Mapping[str, JobState]:
+    """Return the states of our pilots whose jobs are on hosts."""
+    present: dict[str, JobState] = {}
     for job in snapshot.jobs or ():
         if job.pilot_id is not None and job.state is not JobState.PENDING:
-            present.add(job.pilot_id)
-    return frozenset(present)
+            present[job.pilot_id] = job.state
+    return present
 
 
 def _asked(snapshot: Snapshot) -> dict[str, Job]:
