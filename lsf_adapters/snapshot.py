@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bftrainer.batch.batch_system import observed_only
 from bftrainer.batch.clock import calendar_s
-from bftrainer.batch.commands import UnreadError
+from bftrainer.batch.commands import SHORTEST_LIMIT_S, UnreadError
 from bftrainer.batch.pilot_job import pilot_of
 from bftrainer.model.cluster import (
     Job,
@@ -113,6 +113,7 @@ class SnapshotReader:
             closed=self._closed(),
             unread=tuple(dict.fromkeys(self._poll.unread)),
             queue_model=MODEL,
+            shortest_limit_s=SHORTEST_LIMIT_S,
         )
 
     def _closed(self) -> str:

@@ -14,7 +14,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -22,7 +22,7 @@ from statistics import fmean
 import pydantic
 from _bench.benchmark import Benchmark, Measured, note
 from _bench.choosing import names_in, refuse_unknown
-from _bench.gpus import arms, measures
+from _bench.gpus import arms, measures, reach
 from _bench.gpus.measures import ArmRun
 from _bench.waiting import BenchError
 
@@ -36,22 +36,23 @@ MOST_APART_PERCENT = 10.0  # of the idle GPU time: lent as simulated, and as mea
 LEAST_LENT_PERCENT = 85.0
 LEAST_GIVEN_BACK_PERCENT = 90.0
 MOST_IN_VAIN_PERCENT = 10.0
+POLL_S = 1.0  # until a lender sees that a GPU is free; then its pilot waits for batch_sched_delay
 MOST_BY_CHANCE_S = 1.0  # of the mean wait: between the two runs without bftrainer
 
 
 def measure(arguments: argparse.Namespace, measured: Measured) -> None:
     """Play all seeds, or take kept ones; then judge each arm beside the run without bftrainer."""
-    by_seed = _kept(arguments.judge) if arguments.judge else _played(arguments)
+    settings = _settings(arguments)
+    by_seed = _kept(arguments.judge) if arguments.judge else _played(arguments, settings)
     measured.results["runs"] = [asdict(run) for runs in by_seed for run in runs.values()]
     predictions = []
     for runs in by_seed:
         without = runs["without"]
-        predictions.append(
-            arms.predict(without.span_s, arguments.load, without.seed, arguments.batch_delay)
-        )
+        predictions.append(arms.predict(replace(settings, span_s=without.span_s), without.seed))
         first, *_ = predictions[-1]
         _tabulate_lent(without.seed, [*runs.values(), *first], measured)
         _tabulate_noticed(without.seed, runs, measured)
+    _tabulate_reach(by_seed, arguments.batch_delay, measured)
     _tabulate_harm(by_seed, predictions, measured)
     if all("parts" in runs for runs in by_seed):
         _judge_parts(by_seed, measured)
@@ -59,13 +60,17 @@ def measure(arguments: argparse.Namespace, measured: Measured) -> None:
         _compare(by_seed, predictions, measured)
 
 
-def _played(arguments: argparse.Namespace) -> list[dict[str, ArmRun]]:
-    settings = arms.Settings(
+def _settings(arguments: argparse.Namespace) -> arms.Settings:
+    return arms.Settings(
         span_s=arguments.span or (QUICK_SPAN_S if arguments.quick else SPAN_S),
         load=arguments.load,
         batch_delay_s=arguments.batch_delay,
+        typical_run_s=arguments.typical_run,
         say=note,
     )
+
+
+def _played(arguments: argparse.Namespace, settings: arms.Settings) -> list[dict[str, ArmRun]]:
     chosen = _chosen(arguments.arms)
     n_seeds = arguments.seeds or (1 if arguments.quick else SEEDS)
     return [
@@ -122,6 +127,38 @@ def _tabulate_lent(seed: int, runs: Sequence[ArmRun], measured: Measured) -> Non
     )
     title = f"Seed {seed}: GPU-seconds, and pilots that left"
     measured.table(title, headings, rows, left=1)
+
+
+def _tabulate_reach(
+    by_seed: Sequence[dict[str, ArmRun]], batch_delay_s: float, measured: Measured
+) -> None:
+    """Show how much of the idle GPU time anybody could have lent, beside what was lent."""
+    rows = []
+    for runs in by_seed:
+        for run in runs.values():
+            reachable = reach.reach_of(run)
+            if reachable is None or not reachable.idle_gpu_s:
+                continue
+            lent_gpu_s = measures.idle_of(run).lent_gpu_s
+            within = [
+                100.0 * reachable.reachable_gpu_s(start_s) / reachable.idle_gpu_s
+                for start_s in (0.0, batch_delay_s + POLL_S)
+            ]
+            rows.append(
+                (
+                    f"{run.seed}, {run.arm}",
+                    f"{reachable.idle_gpu_s:,.0f}",
+                    f"{reachable.stranded_gpu_s:,.0f}",
+                    str(len(reachable.spells_s)),
+                    *(f"{share:.1f}%" for share in within),
+                    f"{100.0 * lent_gpu_s / reachable.idle_gpu_s:.1f}%",
+                )
+            )
+    headings = (
+        *("seed, arm", "idle", "no core or memory left", "spells"),
+        *("of idle: all the rest", f"less {batch_delay_s + POLL_S:g} s of each", "lent"),
+    )
+    measured.table("GPU-seconds that anybody could have lent", headings, rows, left=1)
 
 
 def _tabulate_noticed(seed: int, runs: dict[str, ArmRun], measured: Measured) -> None:
@@ -256,6 +293,11 @@ BENCHMARK = Benchmark(
             "default": arms.BATCH_DELAY_S,
             "help": "Slurm's batch_sched_delay: the longest that its main scheduler lets jobs wait "
             "after their submission, s (default %(default)s, as Slurm's; 0 as nowhere)",
+        },
+        "--typical-run": {
+            "type": float,
+            "default": arms.TYPICAL_RUN_S,
+            "help": "of the jobs, the median, s (default %(default)s)",
         },
         "--load": {"type": float, "default": 0.7, "help": "GPU-seconds asked for, of all"},
     },

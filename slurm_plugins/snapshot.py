@@ -21,7 +21,7 @@ from typing import Final, TypeVar
 from bftrainer.batch import process
 from bftrainer.batch.awake import AWAKE
 from bftrainer.batch.clock import now_s
-from bftrainer.batch.commands import PollCommands
+from bftrainer.batch.commands import SHORTEST_LIMIT_S, PollCommands
 from bftrainer.batch.pilot_job import pilot_of
 from bftrainer.model.cluster import (
     STILL_COMPLETING,
@@ -182,6 +182,7 @@ class SnapshotReader:
             unread=tuple(self._poll.unread),
             partitions=self._partitions,
             closed=self._closed(),
+            shortest_limit_s=SHORTEST_LIMIT_S,
         )
 
     @property

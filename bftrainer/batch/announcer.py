@@ -150,7 +150,7 @@ class UnseenAnnouncements:
         for job in looked:
             if job.user in shown:
                 shown[job.user][job.job_id] = job
-        for is_the_one in (_is_alike, is_same_job):  # exact matches first
+        for is_the_one in (is_alike, is_same_job):  # exact matches first
             kept: list[_Heard] = []
             for heard in self._heard:
                 candidates = shown[heard.job.user]
@@ -198,7 +198,8 @@ def _is_that(job: Job, end: _Ended) -> bool:
     return job.start_s < end.said_s and end.nodes == set(job.nodes)
 
 
-def _is_alike(announced: Job, shown: Job) -> bool:
+def is_alike(announced: Job, shown: Job) -> bool:
+    """Return whether a shown job may be the announced one, and has its size and limit."""
     has_same = shown.time_limit_s == announced.time_limit_s and shown.n_nodes == announced.n_nodes
     return has_same and is_same_job(announced, shown)
 

@@ -203,6 +203,7 @@ class ByCommands(BatchSystem):
         return self.commands.request_counts()
 
 
+SHORTEST_LIMIT_S = 60.0  # of a job: Slurm and LSF count whole minutes
 FORCE_AFTER_S = 2.0  # if a pilot asked to leave this long ago is cancelled again, it is killed
 _FORGOTTEN_S = 600.0  # pilots asked to leave
 _JOB_ID = re.compile(r"[0-9]{1,10}")
@@ -284,7 +285,7 @@ class PilotLauncher(ABC):
         """
         if why := self._fault(request):
             raise self._refusal("fault", request, why)
-        minutes = int(request.time_limit_s // 60)
+        minutes = int(request.time_limit_s // SHORTEST_LIMIT_S)
         if minutes < 1:
             raise self._refusal("short", request)
         argv = self._argv(request, minutes, cycle_s)

@@ -12,8 +12,13 @@ are, in this order of claim on its free GPUs:
 3. remembered names, of GPUs given back; likewise;
 4. further free GPUs.
 
+The names given back last stand for what is free: of a job that started meanwhile, the parts that
+were given back before it are the likelier ones.
+
 While a host completes it may show GPUs as used that pilots of ours have just left: the names of 2
-and 3 then stand for GPUs that are about to be free, not for taken ones.
+and 3 then stand for GPUs that are about to be free, not for taken ones. So does a name of 3 that is
+younger than the look, where the jobs of the host explain fewer GPUs than it shows used: nodes are
+read before jobs, and the pilot has ended between.
 
 The queue model goes on to see hosts (``queue``): jobs ask for hosts and for amounts of them.
 A host is shown as a whole where a pilot has all of it, and where it has no part to show.
@@ -31,6 +36,7 @@ from bftrainer.model.cluster import PART_MARK, Job, JobState, Node, NodeState, S
 from bftrainer.model.decision import Cooling, DecisionInput, Memory
 from bftrainer.model.parts import ANY_TYPE, NodePart, type_name
 
+LOOK_S: Final = 1.0  # in which a batch system answers all commands of a look
 NOTHING_LEFT: Final = "no GPU of it is free with the CPUs and memory that go with it"
 _UNUSABLE: Final = (*LOST_STATES, NodeState.UNKNOWN)
 _MOST_DIVIDED: Final = 1 << 14  # hosts remembered
@@ -59,6 +65,7 @@ class _Occupation:
 
     held: Mapping[str, Sequence[PilotPart]]  # by host
     remembered: Mapping[str, tuple[str, ...]]  # names of parts, by host
+    fresh_hosts: AbstractSet[str]  # given back a part as the look began, or since
     whole_hosts: AbstractSet[str]
     part_of: Mapping[str, str]  # by pilot
 
@@ -94,6 +101,7 @@ def divided(given: DecisionInput) -> DecisionInput:
     occupation = _Occupation(
         held=_held_parts(given),
         remembered=_remembered(given.memory),
+        fresh_hosts=_fresh_hosts(given),
         whole_hosts={pilot.node for pilot in given.pilots if pilot.part is None},
         part_of={pilot.pilot_id: pilot.node for pilot in given.pilots if pilot.part is not None},
     )
@@ -109,12 +117,14 @@ def _divided(snapshot: Snapshot, occupation: _Occupation) -> Snapshot:
     """Return the snapshot with the parts of hosts in place of these."""
     nodes: list[Node] = []
     taken_of: dict[str, tuple[str, ...]] = {}
+    used_of = _used_gpus(snapshot.jobs or (), occupation)
     for node in snapshot.nodes or ():
         held = occupation.held.get(node.name, ())
         if not (node.lends or held) or node.name in occupation.whole_hosts:
             nodes.append(node)
             continue
-        host = parts_of(node, tuple(held), occupation.remembered.get(node.name, ()))
+        remembered = occupation.remembered.get(node.name, ())
+        host = parts_of(node, tuple(held), remembered, used_of.get(node.name))
         nodes += host.nodes
         if host.taken:
             taken_of[node.name] = host.taken
@@ -163,22 +173,51 @@ def _remembered(memory: Memory) -> dict[str, tuple[str, ...]]:
     for record in memory.vain.values():
         names.update(record.nodes)
     by_host: dict[str, list[str]] = {}
-    for name in sorted(names):
+    for name in sorted(names, key=lambda name: (-memory.held_off.get(name, 0.0), name)):
         if PART_MARK in name:
             by_host.setdefault(node_of(name), []).append(name)
     return {host: tuple(own) for host, own in by_host.items()}
 
 
+def _fresh_hosts(given: DecisionInput) -> AbstractSet[str]:
+    """Return hosts of which a part was given back so lately that the look may show it used."""
+    hosts: set[str] = set()
+    for name, at_s in given.memory.held_off.items():
+        if PART_MARK in name and at_s >= given.snapshot.taken_at_s - LOOK_S:
+            hosts.add(node_of(name))
+    return hosts
+
+
+def _used_gpus(jobs: Iterable[Job], occupation: _Occupation) -> dict[str, dict[str, int]]:
+    """Return the GPUs that jobs other than our pilots use on fresh hosts, by host and type."""
+    used_of: dict[str, dict[str, int]] = {host: {} for host in occupation.fresh_hosts}
+    if not used_of:
+        return used_of
+    for job in jobs:
+        if job.pilot_id in occupation.part_of or job.state is JobState.PENDING:
+            continue
+        for host in occupation.fresh_hosts & set(job.nodes):
+            used = used_of[host]
+            used[job.gpu_type] = used.get(job.gpu_type, 0) + job.gpus_per_node
+    return used_of
+
+
 def parts_of(
-    node: Node, held: tuple[PilotPart, ...] = (), remembered: tuple[str, ...] = ()
+    node: Node,
+    held: tuple[PilotPart, ...] = (),
+    remembered: tuple[str, ...] = (),
+    used: Mapping[str, int] | None = None,
 ) -> HostParts:
     """Return the parts of a host.
 
     Args:
         node: as the batch system shows it.
         held: the parts of our pilots on it.
-        remembered: names of further parts, of GPUs that were given back.
+        remembered: names of further parts, of GPUs that were given back, the latest first.
+        used: GPUs that other jobs use, by type ("" any), where one was given back just now.
     """
+    if used is not None:
+        return _Division(node, used).of(held, remembered)
     entry = _DIVIDED.get(node.name)
     if entry is not None:
         its_node, its_held, its_names, host = entry
@@ -194,14 +233,15 @@ def parts_of(
 class _Division:
     """The division of one host, part by part."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, node: Node, used: Mapping[str, int] | None = None) -> None:
+        self._node, self._used = node, used
         self._types = {type_name(lent): lent for lent in node.lends}
         self._n_free = {kind: lent.n_free for kind, lent in self._types.items()}
         self._is_unusable = node.state in _UNUSABLE
         if self._is_unusable:
             self._n_free = dict.fromkeys(self._n_free, 0)
         self._n_ending = dict.fromkeys(self._n_free, 0)  # about to be free, at most
+        self._n_unshown = dict.fromkeys(self._n_free, 0)  # free since the host was read
         self._free_state = NodeState.IDLE
         if node.state is NodeState.PLANNED:
             self._free_state = NodeState.PLANNED
@@ -223,13 +263,15 @@ class _Division:
             else:
                 waiting.append(held_part)
         self._bound(held)
-        for held_part in (*waiting, *leaving):
+        for held_part in waiting:
             self._add_from_free(held_part.part, self._free_state)
+        for held_part in leaving:
+            self._add_left(held_part.part)
         names = {held_part.part.name for held_part in held}
         for name in remembered:
             if name not in names:
                 names.add(name)
-                self._add_from_free(self._single(name), self._free_state)
+                self._add_left(self._single(name))
         number = 0
         for kind in self._types:
             while self._n_free[kind] > 0:
@@ -256,6 +298,9 @@ class _Division:
             self._n_free[kind] = max(0, min(self._n_free[kind], n_bound))
             if is_completing:
                 self._n_ending[kind] = max(0, n_bound - self._n_free[kind])
+            elif self._used is not None:
+                n_used = sum(self._used.get(name, 0) for name in {lent.gpu_type, ""})
+                self._n_unshown[kind] = max(0, n_bound - n_used - self._n_free[kind])
 
     def _single(self, name: str, kind: str = "") -> NodePart:
         """Return a part of one GPU; of a type of which one is free, or is soon, unless named."""
@@ -290,6 +335,16 @@ class _Division:
         if held_part.job_state is JobState.COMPLETING:
             state = NodeState.COMPLETING
         self._add(held_part.part, state)
+
+    def _add_left(self, part: NodePart) -> None:
+        """Add a part that a pilot of ours has left, or is about to."""
+        n_free = self._n_free.get(part.gpu_type, 0)
+        n_unshown = self._n_unshown.get(part.gpu_type, 0)
+        if n_free < part.gpus <= n_unshown:
+            self._n_unshown[part.gpu_type] = n_unshown - part.gpus
+            self._add(part, self._free_state)
+        else:
+            self._add_from_free(part, self._free_state)
 
     def _add_from_free(self, part: NodePart, state: NodeState) -> None:
         n_free = self._n_free.get(part.gpu_type, 0)

@@ -243,6 +243,7 @@ class _Sorter:
         self._memory, self._settings, self._taken = memory, settings, census.taken
         seen = census.snapshot
         self._now_s, self._starts_s, self._held_off = now_s, starts_s, memory.held_off
+        self._shortest_limit_s = seen.shortest_limit_s
         self._limits_s: dict[str, float] = {}
         for job in seen.jobs or ():
             if job.pilot_id and job.time_limit_s and job.state is JobState.PENDING:
@@ -279,6 +280,7 @@ class _Sorter:
         until_s = self.until_s(end)
         if end is not None and until_s is not None:
             shortest_s = min(SHORTEST_S, settings.min_gap_s)  # left once the pilot starts
+            shortest_s = max(shortest_s, self._shortest_limit_s)
             is_long = until_s - self._starts_s >= shortest_s and until_s > self._now_s
             if not is_long or until_s - self._now_s < settings.min_gap_s:
                 return end.sentence(self._now_s)

@@ -313,7 +313,8 @@ class Snapshot:
     unread: tuple[str, ...] = ()
     closed: str = ""  # why no pilot could be submitted or started, one sentence
     queue_model: str = "printed"  # how its scheduler treats pending jobs (decide.queue.models)
-    ADDED: ClassVar = frozenset({"closed"})
+    shortest_limit_s: float = 0.0  # of a job, in the batch system's own steps; 0: any
+    ADDED: ClassVar = frozenset({"closed", "shortest_limit_s"})
 
     @property
     def is_complete(self) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 import bench_gpus
 import pytest
 from _bench import choosing
-from _bench.gpus import controller_log, measures, predicted
+from _bench.gpus import controller_log, measures, predicted, reach
 from _bench.gpus.measures import ArmRun, HandOvers, Idle, OrdinaryJob, Pilot
 from _bench.waiting import BenchError
 
@@ -92,6 +92,21 @@ def test_idle_gpus_are_of_free_nodes_or_of_used_ones() -> None:
     assert measures.idle_of(run).lent_share == pytest.approx(90.0 / 680.0)
     full = run_of(job(1, 4, 0.0, 0.0, 100.0, nodes=("n1", "n2")))
     assert math.isnan(measures.idle_of(full).lent_share)
+
+
+def test_stranded_gpus_are_in_nobodys_reach() -> None:
+    # n1: 2 GPUs beside all its CPUs from 20 to 60, then a job with little. n2: one GPU's memory.
+    greedy = dataclasses.replace(job(1, 2, 10.0, 20.0, 60.0), cpus=16, memory_mb=8000)
+    modest = dataclasses.replace(job(2, 1, 60.0, 70.0, 100.0), cpus=2, memory_mb=1000)
+    other = dataclasses.replace(job(3, 1, 0.0, 0.0, 100.0, nodes=("n2",)), cpus=1, memory_mb=15_999)
+    run = dataclasses.replace(run_of(greedy, modest, other), cpus_per_node=16, memory_mb=16_000)
+    seen = reach.reach_of(run)
+    assert seen is not None
+    assert seen.idle_gpu_s == 4 * 20.0 + 2 * 40.0 + 4 * 10.0 + 3 * 30.0 + 3 * 100.0
+    assert seen.stranded_gpu_s == 2 * 40.0 + 2 * 100.0
+    assert sorted(seen.spells_s) == [10.0] + 4 * [20.0] + 3 * [40.0] + [100.0]
+    assert seen.reachable_gpu_s(15.0) == 4 * 5.0 + 3 * 25.0 + 85.0
+    assert reach.reach_of(run_of(greedy)) is None
 
 
 def test_pilots_that_left_are_told_apart_by_what_followed() -> None:

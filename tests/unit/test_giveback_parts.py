@@ -67,6 +67,44 @@ def test_a_remembered_name_stands_for_the_gpu_that_was_given_back() -> None:
     assert parts_of(gpu_host("n1", ordinary=4), (), ("n1/2",)).taken == ("n1/2",)
 
 
+def _division(host: Node, jobs: list[Job], held_off: dict[str, float]) -> dict[str, NodeState]:
+    """The states of a host's parts after parts of it were given back at these times."""
+    given = DecisionInput(
+        now_s=T0 + 0.2,
+        snapshot=snapshot([host], jobs),
+        is_new_snapshot=True,
+        pilots=(),
+        trainers=(),
+        settings=SETTINGS,
+        memory=Memory(held_off=held_off),
+    )
+    return {node.name: node.state for node in divided(given).snapshot.nodes or ()}
+
+
+def test_the_part_given_back_last_stands_for_what_is_free() -> None:
+    """The job for which the first one was given back has started; the second's waits."""
+    jobs = [ordinary("7", "n1", 1), ordinary("8", "n1", 2)]
+    shown = _division(gpu_host("n1", ordinary=3), jobs, {"n1/0": T0 - 9.0, "n1/1": T0 - 5.0})
+    assert shown == {"n1/0": NodeState.ALLOCATED, "n1/1": NodeState.IDLE}
+
+
+@pytest.mark.parametrize(
+    ("n_used", "left_s", "state"),
+    [
+        (3, 0.0, NodeState.IDLE),  # one of the four that the host shows used is nobody's
+        (3, -5.0, NodeState.ALLOCATED),  # long ago: the look would show it
+        (4, 0.0, NodeState.ALLOCATED),
+    ],
+)
+def test_a_part_left_during_the_look_is_not_taken(
+    n_used: int, left_s: float, state: NodeState
+) -> None:
+    """Nodes are read before jobs: the pilot ended between."""
+    jobs = [ordinary("8", "n1", n_used)]
+    shown = _division(gpu_host("n1", ordinary=4), jobs, {"n1/2": T0 + left_s})
+    assert shown == {"n1/2": state}
+
+
 def test_on_a_host_that_completes_a_remembered_name_is_not_taken() -> None:
     lends = (
         LentGpus(gpu_type="a100", n_gpus=2, n_free=0, cpus=4, memory_mb=1000),

@@ -8,7 +8,7 @@ import pytest
 
 from bftrainer.daemon.harm.ledger import HarmRecords, How, Why
 from bftrainer.model import canonical
-from bftrainer.model.cluster import EndedBy, JobState
+from bftrainer.model.cluster import EndedBy, Job, JobState
 from bftrainer.model.reports import PartCounts
 from tests.support.part_story import (
     CPUS,
@@ -369,6 +369,38 @@ def test_a_job_that_does_not_start_or_leaves_the_queue(story: PartStory) -> None
     }
     found = story.report
     assert (found.in_vain, found.share_in_vain) == (2, 1.0)
+
+
+def _announced(job: Job) -> Job:
+    """The job as the hook told of it."""
+    return replace(
+        job, job_id="announced-1", reason="", cpus_per_node=0, submit_s=T0 + 10.0, can_share=False
+    )
+
+
+def test_an_announced_job_is_one_job_of_the_queue(story: PartStory) -> None:
+    """Its user submitted another within the same second, which goes on to wait."""
+    job, other = (replace(asking(name, n), submit_s=T0 + 10.0) for name, n in (("7", 1), ("8", 2)))
+    released(story, {"n1/0": "announced-1"}, _announced(job))
+    rest = [*JOBS[1:], THEIRS, other]
+    story.look(11.0, [host(free=1)], [*rest, job], VIEWS[1:], held_off=["n1/0"])
+    nodes = [host(free=1), host("n2")]
+    story.look(14.0, nodes, [*rest, runs(job, "n2", start_s=13.0)], VIEWS[1:])
+    (vain,) = story.vain
+    assert (vain.job_id, vain.why) == ("7", Why.STARTED_ELSEWHERE)
+
+
+def test_an_announced_job_needs_what_the_queue_says(story: PartStory) -> None:
+    """A GPU without a core was free for it: what it lacked was the pilot's cores."""
+    job = replace(asking("7", 1), submit_s=T0 + 10.0)
+    story.look(9.0, [host(free=1, cpus=0)], [*JOBS, THEIRS], VIEWS)
+    nodes = [host(free=1, cpus=0)]
+    story.look(10.0, nodes, [*JOBS, _announced(job)], VIEWS, releases={"n1/0": "announced-1"})
+    story.says("n1/0", "told", 10.07, 10.11)
+    nodes = [host(free=2, cpus=CPUS)]
+    story.look(11.0, nodes, [*JOBS[1:], job], VIEWS[1:], held_off=["n1/0"])
+    story.look(14.0, [host(free=1, cpus=0)], [*JOBS[1:], runs(job, start_s=13.0)], VIEWS[1:])
+    assert story.got == {"n1/0": "7"}
 
 
 def test_a_part_that_was_cancelled_or_that_no_job_took(story: PartStory) -> None:

@@ -141,3 +141,15 @@ def test_the_gap_that_is_printed_counts(start_s: float, limit_s: float | None) -
     head = pending("5", 9, submit_s=T0 - 50, start_s=T0 + start_s, planned=("n1",))
     plan = Fold(settings=hasty).decide(seen(FREE, head), REST, [record()])
     assert {c.node: c.time_limit_s for c in plan.claims}.get("n1") == limit_s
+
+
+@pytest.mark.parametrize(("shortest_s", "is_claimed"), [(0.0, True), (60.0, False)])
+def test_no_pilot_is_asked_for_that_the_batch_system_counts_too_short(
+    shortest_s: float, *, is_claimed: bool
+) -> None:
+    """Slurm counts whole minutes: 50 s are left for a pilot here, if it starts at once."""
+    hasty = Settings(reserve_nodes_per_type=0, min_gap_s=20.0, gap_margin_s=10.0, cycle_s=0.0)
+    head = pending("5", 9, submit_s=T0 - 50, start_s=T0 + 60.0, planned=("n1",))
+    look = replace(seen(FREE, head), shortest_limit_s=shortest_s)
+    plan = Fold(settings=hasty).decide(look, REST, [record()])
+    assert ("n1" in claimed(plan)) is is_claimed

@@ -371,11 +371,14 @@ class _Account:
         return any((job.gpus, job.gpus_per_node, job.cpus, job.cpus_per_node))
 
     def _request(self, job: Job) -> Job | None:
-        """Return the job as it was pending, or announced."""
+        """Return the job as it was pending, or, if no look showed it so, as it was announced."""
+        pending = self._hosts.request(job)
+        if pending is not None:
+            return pending
         for end in self._open.values():
             if end.is_for(job):
                 return end.job
-        return self._hosts.request(job)
+        return None
 
     def _need_of(self, job: Job) -> HostNeed:
         need, request = _asks_for(job, job.n_nodes), self._request(job)

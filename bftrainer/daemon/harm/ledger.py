@@ -42,7 +42,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final
 
-from bftrainer.batch.announcer import UNSEEN_S, is_same_job
+from bftrainer.batch.announcer import UNSEEN_S, is_alike, is_same_job
 from bftrainer.daemon.harm import hosts, lost_cycle
 from bftrainer.daemon.harm.aftermath import Departure, Unusable
 from bftrainer.daemon.harm.ends import End, lent_part, limit_struck
@@ -378,6 +378,22 @@ class _Ordinary:
             return []
         return [self._by_id[job.job_id]]
 
+    def recognised(self, end: End) -> End:
+        """Return an end with the job that it is for as the queue shows it, if only one can be it.
+
+        A user may have submitted others within the same seconds: theirs is another story.
+        """
+        if end.job is None or not end.job.is_announced:
+            return end
+        announced, candidates = end.job, list[Job]()
+        for other in self.same_as(announced):
+            has_same_gpus = other.gpus_per_node == announced.gpus_per_node
+            if is_alike(announced, other) and has_same_gpus and not other.is_announced:
+                candidates.append(other)
+        if len(candidates) != 1:
+            return end
+        return replace(end, job=candidates[0])
+
 
 class _Verdict(enum.Enum):
     OPEN = enum.auto()
@@ -500,9 +516,10 @@ def _look(
 ) -> tuple[Hosts, dict[str, End], HarmRecords]:
     """Settle the ends that the snapshot settles."""
     jobs = given.snapshot.jobs or ()
+    ordinary = _Ordinary(jobs)
     pilot_ids = {job.pilot_id for job in jobs}
     seen = [
-        _observed(before, given, is_present=before.pilot_id in pilot_ids)
+        _observed(ordinary.recognised(before), given, is_present=before.pilot_id in pilot_ids)
         for before in ends.values()
     ]
     of_others: list[Taken] = []
@@ -515,8 +532,7 @@ def _look(
             for_jobs.append(end)
     hosts_after, taker_of = _takers(for_jobs, given, ledger.hosts)
     takers = [(end, taker_of[end.pilot_id]) for end in for_jobs if end.pilot_id in taker_of]
-    ordinary = _Ordinary(jobs)
-    served = _served(ends.values(), takers, ordinary)
+    served = _served(seen, takers, ordinary)
     open_ends: dict[str, End] = {}
     vain: list[Vain] = []
     for end in for_jobs:
@@ -698,7 +714,9 @@ def _verdict_of_job(
         if given.snapshot.taken_at_s > asked_s + 2.0 * UNSEEN_S:
             return Why.LEFT_THE_QUEUE
         return _Verdict.OPEN
-    if all(candidate.state is not JobState.PENDING for candidate in candidates):
+    n_pending = sum(candidate.state is JobState.PENDING for candidate in candidates)
+    # Of several that an announced job may be, one that has started may be it.
+    if n_pending < len(candidates):
         return Why.STARTED_ELSEWHERE
     if is_held_off:
         return _Verdict.OPEN

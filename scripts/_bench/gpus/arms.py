@@ -31,6 +31,7 @@ from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.lab.site.sharing import NodeCapacity
 from slurm_plugins.testcluster import ClusterConfig, SlurmTestCluster
 from slurm_plugins.testcluster.gpu_jobs import GpuDemand, generate
+from slurm_plugins.testcluster.jobs import Share
 from slurm_plugins.testcluster.workload import JobRecord, WorkloadItem, WorkloadRun
 
 N_NODES = 6
@@ -39,7 +40,7 @@ CPUS_PER_NODE = 16
 MEMORY_MB = 16_000
 BF_INTERVAL_S = 5
 PHASE = 0.4  # of that interval, after the begin of a cycle
-TYPICAL_RUN_S = 20.0
+TYPICAL_RUN_S = 40.0  # about 90 jobs in ten minutes, as in the administrators' hour
 N_TRAINERS = 3
 N_PREDICTIONS = 6  # of each seed
 SUBMITTING_S = 0.2  # within which a submission reaches the scheduler
@@ -84,6 +85,7 @@ class Settings:
     span_s: float  # of submissions
     load: float
     batch_delay_s: int  # Slurm's batch_sched_delay
+    typical_run_s: float  # the median of the jobs
     say: Callable[[str], None]
 
 
@@ -93,7 +95,7 @@ def play(settings: Settings, arms: Sequence[Arm], seed: int) -> list[ArmRun]:
     Raises:
         BenchError, BftError: an arm did not come to its end.
     """
-    items = workload(settings.span_s, settings.load, seed)
+    items = workload(settings, seed)
     settings.say(f"seed {seed}: {sum(item.n_tasks for item in items)} jobs")
     ready = threading.Barrier(len(arms))
     with ThreadPoolExecutor(len(arms)) as pool:
@@ -101,7 +103,7 @@ def play(settings: Settings, arms: Sequence[Arm], seed: int) -> list[ArmRun]:
         return [future.result() for future in futures]
 
 
-def workload(span_s: float, load: float, seed: int) -> tuple[WorkloadItem, ...]:
+def workload(settings: Settings, seed: int) -> tuple[WorkloadItem, ...]:
     """Return the jobs of a seed."""
     return generate(
         GpuDemand(
@@ -109,17 +111,15 @@ def workload(span_s: float, load: float, seed: int) -> tuple[WorkloadItem, ...]:
             gpus_per_node=GPUS_PER_NODE,
             cpus_per_node=CPUS_PER_NODE,
             memory_mb=MEMORY_MB,
-            span_s=span_s,
-            load=load,
-            typical_run_s=TYPICAL_RUN_S,
+            span_s=settings.span_s,
+            load=settings.load,
+            typical_run_s=settings.typical_run_s,
             seed=seed,
         )
     )
 
 
-def predict(
-    span_s: float, load: float, seed: int, batch_delay_s: float
-) -> list[tuple[ArmRun, ArmRun]]:
+def predict(settings: Settings, seed: int) -> list[tuple[ArmRun, ArmRun]]:
     """Return the jobs of a seed on the simulated site: without bftrainer, and with whole nodes.
 
     Several times, each with the submissions a little later, as they are on real clusters: what one
@@ -130,7 +130,7 @@ def predict(
         n_nodes=N_NODES,
         capacity=capacity,
         bf_interval_s=BF_INTERVAL_S,
-        batch_delay_s=batch_delay_s,
+        batch_delay_s=settings.batch_delay_s,
         phase=PHASE,
     )
     chance = random.Random(seed)  # noqa: S311 - a workload, not a secret
@@ -138,10 +138,15 @@ def predict(
     for _ in range(N_PREDICTIONS):
         items = [
             item.model_copy(update={"at_s": item.at_s + chance.uniform(0.0, SUBMITTING_S)})
-            for item in workload(span_s, load, seed)
+            for item in workload(settings, seed)
         ]
         play_arm = partial(
-            predicted.play, items, slurm, seed=seed, span_s=span_s, gpus_per_node=GPUS_PER_NODE
+            predicted.play,
+            items,
+            slurm,
+            seed=seed,
+            span_s=settings.span_s,
+            gpus_per_node=GPUS_PER_NODE,
         )
         without = play_arm(arm="without, predicted")
         pairs.append((without, play_arm(arm="whole, predicted", policy_values=POLICY)))
@@ -243,13 +248,20 @@ def _run(
         pilots=tuple(_pilot(pilot, arm, origin_s) for pilot in controller.pilots),
         n_submitted=controller.n_submitted,
         n_requests=sum(load.rpcs.values()),
+        cpus_per_node=CPUS_PER_NODE,
+        memory_mb=MEMORY_MB,
     )
 
 
 def _job(record: JobRecord, origin_s: float) -> OrdinaryJob:
+    share = record.item.share
+    if share is None:  # whole nodes
+        share = Share(gpus=GPUS_PER_NODE, cpus=CPUS_PER_NODE, memory_mb=MEMORY_MB)
     return OrdinaryJob(
         key=(record.number, record.task),
-        gpus_per_node=record.item.gpus if record.item.share else GPUS_PER_NODE,
+        gpus_per_node=share.gpus,
+        cpus=share.cpus,
+        memory_mb=share.memory_mb,
         submitted_s=(record.submitted_s or 0.0) - origin_s,
         started_s=(record.started_s or math.inf) - origin_s,
         ended_s=(record.ended_s or math.inf) - origin_s,

@@ -30,6 +30,8 @@ class OrdinaryJob:
     started_s: float
     ended_s: float
     nodes: tuple[str, ...]
+    cpus: int = 0  # of each of them
+    memory_mb: int = 0  # likewise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +59,8 @@ class ArmRun:
     pilots: tuple[Pilot, ...] = ()
     n_submitted: int = 0  # pilots
     n_requests: int = 0  # that slurmctld answered in the span
+    cpus_per_node: int = 0  # 0: CPUs and memory were not recorded
+    memory_mb: int = 0  # of a node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
