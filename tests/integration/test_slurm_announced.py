@@ -17,6 +17,7 @@ from bftrainer.batch.announcer import Announcer
 from bftrainer.daemon.decider import DECISION
 from bftrainer.model.cluster import STAND_IN, Job
 from slurm_plugins.adapter import create
+from slurm_plugins.hook.scripts import MAX_LINE_BYTES
 from slurm_plugins.testcluster import SlurmTestCluster
 from slurm_plugins.testcluster.jobs import Share
 from tests.integration.gpu_parts import Lender, gpu_cluster, lender
@@ -122,6 +123,26 @@ def test_an_announced_job_asks_for_what_a_look_shows_of_it(
     counts = {requests[job_id]: job.n_nodes for job_id, job in announced.items()}
     assert counts["--ntasks=1 --cpus-per-task=4 --nodes=1 --mem=100"] == 1
     assert counts["--ntasks=5 --cpus-per-task=4 --nodes=2 --mem=100"] == 2
+
+
+def test_of_a_job_that_says_more_than_a_line_holds_its_size_is_told(
+    cluster: SlurmTestCluster,
+) -> None:
+    system = create(cluster.config.batch_options())
+    system.snapshot()
+    announcer = system.open_announcer()
+    assert announcer is not None
+    many = ",".join(["n2"] * 800)
+    try:
+        job_id = held(cluster, f"--exclude={many} --gpus-per-node=2 --nodes=2", "batch")
+        job = next_job(announcer)
+        cluster.cancel(job_id)
+        told = cluster.config.hook_file.read_text().splitlines()
+    finally:
+        announcer.close()
+        system.close()
+    assert (job.n_nodes, job.gpus_per_node, job.cpus, job.excluded_nodes) == (2, 2, 0, ())
+    assert max(map(len, told)) <= MAX_LINE_BYTES
 
 
 def announced_first(
