@@ -34,6 +34,7 @@ from slurm_plugins import commands, doctor, releases, site_options
 from slurm_plugins.commands import SlurmCommands, why_failed
 from slurm_plugins.floor import STEP_ID, Floor
 from slurm_plugins.hook.relay import key_of
+from slurm_plugins.hook.shown_request import ClusterKnown
 from slurm_plugins.hook.source import HookSource, RelaySettings, address_of
 from slurm_plugins.launcher import PilotLauncher
 from slurm_plugins.site_files import site_files
@@ -288,7 +289,14 @@ class SlurmBatchSystem(LaunchingSystem):
         return self._hook.open(
             self._pilot_partition,
             owner_uid=self._reader.slurm_uid,
-            cpus_per_node=lambda: self._cpus_per_node,
+            cluster=self._known,
+        )
+
+    def _known(self) -> ClusterKnown:
+        return ClusterKnown(
+            cpus_per_node=self._cpus_per_node,
+            config=self._reader.config,
+            limits=self._reader.limits,
         )
 
     def try_release(self) -> ReleaseTrial:

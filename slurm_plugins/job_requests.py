@@ -52,13 +52,16 @@ def fields_of(release: str) -> tuple[str, ...]:
 def rows(text: str, release: str = "") -> dict[str, Request]:
     """Parse ``squeue -O`` in ``fields_of(release)``: job or array id -> request."""
     return {
-        fields[0].partition("_")[0]: _read(dict(zip(fields_of(release), fields, strict=True)))
+        fields[0].partition("_")[0]: request_of(dict(zip(fields_of(release), fields, strict=True)))
         for fields in long_records(text, len(FIELDS))
     }
 
 
-def _read(row: dict[str, str]) -> Request:
-    """Parse the request of one job; an unparsable one becomes ``_NOT_READ``."""
+def request_of(row: dict[str, str]) -> Request:
+    """Parse the request of one job; an unparsable one becomes ``_NOT_READ``.
+
+    ``row``: ``FIELDS`` of ``squeue -O``; the hook has them of a submitted job (``hook.lines``).
+    """
     if not row["JobArrayID"]:
         raise ParseError("a job without an id")
     if said := row.pop("Exclusive", ""):
@@ -146,7 +149,7 @@ class AskedFor:
         asked = self.known.get(_key(job))
         if asked is None:
             return job
-        make = partial(_complete, job, asked, config)
+        make = partial(completed, job, asked, config)
         return self._made.of(job.job_id, job, (asked, config), make)
 
 
@@ -158,15 +161,18 @@ def _can_share(asked: Request, config: ControllerConfig | None) -> bool:
     return not config.is_memory_counted or bool(has_memory)
 
 
-def _complete(job: Job, asked: Request, config: ControllerConfig | None) -> Job:
+def completed(job: Job, asked: Request, config: ControllerConfig | None) -> Job:
+    """Return a job with everything that is known of its request."""
     # For "-N 1-8" squeue shows the node count of the scheduler's last attempt.
     least, most = asked["n_nodes"], asked["n_nodes_max"]
     is_range = least is not None and least < most
+    # Where tasks have several CPUs it may be one more than the job can have.
+    n_nodes = min(job.n_nodes, most or job.n_nodes)
     types = {job.gpu_type, asked.get("gpu_type", "")} - {""}
     mixed = SEVERAL_TYPES if len(types) > 1 else ""
     its = {
         **asked,
-        "n_nodes": least if is_range else job.n_nodes,
+        "n_nodes": least if is_range else n_nodes,
         "n_nodes_max": most if is_range else None,
         "can_share": _can_share(asked, config),
         "gpu_type": "" if mixed else next(iter(types), ""),

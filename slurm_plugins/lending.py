@@ -13,7 +13,7 @@ node_scheduler.c (``filter_by_node_owner``: ExclusiveUser, preemption does not h
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -59,6 +59,17 @@ OWN_ALLOCATION = "It is of your own allocation."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DefaultMemory:
+    """What a job has that says nothing of memory; both 0: all of its nodes'."""
+
+    memory_mb: int = 0  # on each node
+    memory_per_cpu_mb: int = 0
+
+
+NO_DEFAULT = DefaultMemory()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLimits:
     """What a partition says of the sharing of its nodes."""
 
@@ -72,6 +83,8 @@ class PartitionLimits:
     cpus_per_gpu: int | None = None  # of a job that says nothing of it; None: no default
     memory_per_gpu_mb: int | None = None  # likewise
     takes_sockets: bool = False  # SelectTypeParameters of its own
+    is_default: bool = False  # of jobs that name no partition
+    default_memory: DefaultMemory = NO_DEFAULT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +111,7 @@ class ClusterLimits:
     memory_per_gpu_mb: int | None = None
     memory_mb: int | None = None
     memory_per_cpu_mb: int | None = None
+    default_memory: DefaultMemory = NO_DEFAULT  # in partitions without one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -115,6 +129,30 @@ class SharingLimits:
             (one.cluster, one.partitions, one.nodes, one.untold_gpus) for one in (self, other)
         )
         return ours == theirs
+
+    def partition_of(self, names: Sequence[str]) -> PartitionLimits | None:
+        """Return the one partition of these names, or the default one; None: it is not known."""
+        if len(names) == 1:
+            return self.partitions.get(names[0])
+        if names:
+            return None
+        return next((limits for limits in self.partitions.values() if limits.is_default), None)
+
+    def default_memory_in(self, names: Sequence[str]) -> DefaultMemory:
+        """Return what a job of these partitions (none: the default one) has without asking.
+
+        Of several partitions all must say the same: which it is for is not known before it starts.
+        """
+        several = [self.partition_of(names[at : at + 1]) for at in range(max(1, len(names)))]
+        defaults = {self._default_memory(partition) for partition in several}
+        return defaults.pop() if len(defaults) == 1 else NO_DEFAULT
+
+    def _default_memory(self, partition: PartitionLimits | None) -> DefaultMemory:
+        if partition is None or self.cluster is None:
+            return NO_DEFAULT
+        if partition.default_memory != NO_DEFAULT:
+            return partition.default_memory
+        return self.cluster.default_memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +190,7 @@ def cluster_limits(text: str) -> ClusterLimits:
         memory_per_gpu_mb=memory_mb,
         memory_mb=_limit(values.get("MaxMemPerNode", "")),
         memory_per_cpu_mb=_limit(values.get("MaxMemPerCPU", "")),
+        default_memory=_default_memory(values),
     )
 
 
@@ -180,6 +219,15 @@ def _partition(values: Mapping[str, str]) -> PartitionLimits:
         cpus_per_gpu=cpus,
         memory_per_gpu_mb=memory_mb,
         takes_sockets=any(word in parameters for word in _WHOLE_SOCKETS),
+        is_default=values.get("Default") == "YES",
+        default_memory=_default_memory(values),
+    )
+
+
+def _default_memory(values: Mapping[str, str]) -> DefaultMemory:
+    return DefaultMemory(
+        memory_mb=_limit(values.get("DefMemPerNode", "")) or 0,
+        memory_per_cpu_mb=_limit(values.get("DefMemPerCPU", "")) or 0,
     )
 
 

@@ -190,6 +190,11 @@ class SnapshotReader:
         """Return whether jobs get the cores next to their GPUs, or wait for these."""
         return self._cluster is not None and self._cluster.is_binding_enforced
 
+    @property
+    def limits(self) -> SharingLimits:
+        """What was last read of the sharing of nodes; where no node has GPUs, nothing."""
+        return self._limits
+
     def _closed(self) -> str:
         """Say why no pilot could be submitted or started; "": one could."""
         ours = next((p for p in self._partitions if p.name == self.pilot_partition), None)

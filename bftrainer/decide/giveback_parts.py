@@ -194,8 +194,10 @@ class _Judge:
         queue = self.draft.queue
         why, request = why_it_waits(job, queue.now_s), None
         if not why:
-            # Of an announced job all that is known is its GPUs; the look that shows it tells more.
-            asked = replace(job, can_share=True) if job.is_announced else job
+            # Where an announcement says no more than the GPUs (an earlier release's hook), the
+            # look that shows the job tells the rest.
+            is_whole_known = not job.is_announced or job.cpus > 0
+            asked = job if is_whole_known else replace(job, can_share=True)
             request = queue.requests.of(asked)
             why = request.why_not or self.refusals.get(job.counts_as, "")
             if why:

@@ -7,6 +7,7 @@ but only after the notification.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 
@@ -16,42 +17,79 @@ from bftrainer.model.cluster import STAND_IN, Job, JobState
 from bftrainer.model.hostlist import ParseError, expand
 from slurm_plugins.fields import Doubts, NodeLists, ways_of
 from slurm_plugins.gres import gpus_needed, type_of
+from slurm_plugins.hook.scripts import N_ALL, N_FEW
+from slurm_plugins.hook.shown_request import (
+    FIELD_NAMES,
+    ClusterKnown,
+    SubmittedFields,
+    count,
+    nodes_shown,
+    row_of,
+)
+from slurm_plugins.job_requests import completed, request_of
 
 LONGEST_LINE = 1 << 18  # characters; 165,000 for GPUs alone were seen (22.05)
-N_SUBMIT, N_CHANGE = 16, 5  # fields
-_COUNT = re.compile(r"[0-9]{1,10}")  # 32 bits
+N_CHANGE = 5  # fields
+NOTHING_KNOWN = ClusterKnown()
 _TIME = re.compile(r"-?[0-9]{1,20}")  # 64 bits; --begin may lie in the past
 CHANGES = ("end", "modify")  # a job ended or was modified
 
 
-def announcement(line: str, number: int, cpus_per_node: int = 0) -> Announcement | None:
+def announcement(
+    line: str, number: int, cluster: ClusterKnown = NOTHING_KNOWN
+) -> Announcement | None:
     """Parse one line.
 
+    Of a line with few fields, of an earlier release's script or too long with all of them, the job
+    has no more than its size, its GPUs on each node and its constraints; its ``cpus`` are 0.
+
     Args:
-        line: without its end; an earlier version of the script may add one field.
+        line: without its end; a later version of the script may add fields.
         number: becomes part of the job's stand-in id.
-        cpus_per_node: converts requested processors to nodes; 0: unknown.
+        cluster: what completes the request.
     """
     if len(line) > LONGEST_LINE:
         return None
-    fields = line.split("\t", N_SUBMIT + 1)
+    fields = line.split("\t", N_ALL)
     try:
-        if fields[0] == "submit" and len(fields) in (N_SUBMIT, N_SUBMIT + 1):
-            job = _job(fields[:N_SUBMIT], number, cpus_per_node)
+        if fields[0] == "submit":
+            job = _submitted(fields, number, cluster)
+            if job is None:
+                return None
             partition = job.partitions[0] if len(job.partitions) == 1 else ""
-            return Announcement(at_s=float(_count(fields[1])), partition=partition, job=job)
+            return Announcement(at_s=float(count(fields[1])), partition=partition, job=job)
         if fields[0] in CHANGES and len(fields) == N_CHANGE:
-            at_s, nodes = float(_count(fields[1])), expand(fields[4])
+            at_s, nodes = float(count(fields[1])), expand(fields[4])
             return Announcement(at_s=at_s, partition=fields[3], nodes=nodes)
     except ParseError:
         return None
     return None
 
 
-def _count(text: str) -> int:
-    if _COUNT.fullmatch(text) is None:
-        raise ParseError(f"not a count: {text[:40]!r}")
-    return int(text)
+def _submitted(fields: list[str], number: int, cluster: ClusterKnown) -> Job | None:
+    if len(fields) >= N_ALL:
+        return _whole_job(fields[:N_ALL], number, cluster)
+    if len(fields) in (N_FEW, N_FEW + 1):  # an early version of the script added one
+        return _job(fields[:N_FEW], number, cluster.cpus_per_node)
+    return None
+
+
+def _whole_job(fields: list[str], number: int, cluster: ClusterKnown) -> Job:
+    """Return the job with its whole request, as the next poll will show it."""
+    job, doubts = _job(fields[:N_FEW], number, cluster.cpus_per_node), Doubts()
+    none: tuple[str, ...] = ()
+    texts = (*fields[4:8], *fields[N_FEW:])
+    said = SubmittedFields(**dict(zip(FIELD_NAMES, texts, strict=True)))
+    n_required = len(job.required_nodes)
+    excluded_nodes = doubts.read("nodes to avoid", said.excluded, NodeLists().names, none)
+    job = dataclasses.replace(
+        job,
+        n_nodes=nodes_shown(said, n_required, cluster),
+        excluded_nodes=excluded_nodes,
+        unclear=" and ".join(filter(None, (job.unclear, doubts.words()))),
+    )
+    row = row_of(said, job, cluster.limits)
+    return completed(job, request_of(row), cluster.config)
 
 
 def _job(fields: list[str], number: int, cpus_per_node: int) -> Job:
@@ -61,14 +99,14 @@ def _job(fields: list[str], number: int, cpus_per_node: int) -> Job:
     gpu_type, several = type_of(gres)
     return Job(
         job_id=f"{STAND_IN}{number}",
-        user=name_of(_count(uid), uid),
+        user=name_of(count(uid), uid),
         partitions=doubts.partitions(partition),  # none: the default one
         state=JobState.PENDING,
         n_nodes=_n_nodes(nodes, tasks, cpus_per_task, cpus, cpus_per_node),
-        time_limit_s=60.0 * _count(minutes) if minutes else None,
+        time_limit_s=60.0 * count(minutes) if minutes else None,
         reason=why_later,
         is_entitled=not why_later,
-        submit_s=float(_count(at_s)),
+        submit_s=float(count(at_s)),
         # Behind all known jobs; the next poll shows the true priority.
         priority=0.0,
         required_nodes=doubts.read("nodes", required, NodeLists().names, ()),
@@ -82,10 +120,10 @@ def _job(fields: list[str], number: int, cpus_per_node: int) -> Job:
 def _n_nodes(nodes: str, tasks: str, cpus_per_task: str, cpus: str, cpus_per_node: int) -> int:
     """Nodes requested, or the number that the requested processors need."""
     if nodes:
-        return max(1, _count(nodes))
+        return max(1, count(nodes))
     if not cpus_per_node:
         return 1
-    wanted = max(_count(tasks or "1") * _count(cpus_per_task or "1"), _count(cpus or "1"))
+    wanted = max(count(tasks or "1") * count(cpus_per_task or "1"), count(cpus or "1"))
     return max(1, math.ceil(wanted / cpus_per_node))
 
 
@@ -97,6 +135,6 @@ def _why_later(begin_s: str, now_s: str, dependency: str, priority: str) -> str:
         return "Dependency"
     if begin_s and _TIME.fullmatch(begin_s) is None:
         raise ParseError(f"not a time: {begin_s[:40]!r}")
-    if begin_s and int(begin_s) > _count(now_s):
+    if begin_s and int(begin_s) > count(now_s):
         return "BeginTime"
     return ""

@@ -22,6 +22,8 @@ OLD = ".old"  # suffix of a full file when a new one replaces it
 FIRST_LINE = "bftrainer-hook 1"  # marks the file as ours
 MAX_BYTES = 1 << 20  # then the writers begin a new file
 MAX_LINE_BYTES = 2000  # written at once, so that writers do not mix their lines
+N_FEW = 16  # fields of a submitted job that earlier releases wrote; enough to know its size
+N_ALL = 34  # with the rest of its request
 
 _LUA = """\
 -- Notifies bftrainer of every submitted job: one line in a file.
@@ -29,11 +31,20 @@ _LUA = """\
 local FILE, OLD = "{file}", "{file}{old}"
 local FIRST_LINE = "{first_line}\\n"
 local MAX_BYTES, MAX_LINE_BYTES = {max_bytes}, {max_line_bytes}
+local N_FEW = {n_few}  -- the fields of a submitted job in a line that would else be too long
 local NO_VALUE = {{[4294967294] = true, [4294967295] = true, [65534] = true, [65535] = true}}
 
+-- "": there is none, or it is no number of 64 bits.
+local function amount(value)
+    value = tonumber(value)
+    if value == nil or not (math.abs(value) < 2^63) then return "" end
+    return string.format("%.0f", value)
+end
+
+-- Numbers without a value have the largest one, or the next, of 16 or 32 bits.
 local function number(value)
     if value == nil or NO_VALUE[value] then return "" end
-    return string.format("%d", value)
+    return amount(value)
 end
 
 local function text(value)
@@ -79,10 +90,15 @@ local function owner(job, uid)
     return string.format("%d", found)
 end
 
+local function line_of(fields, last)
+    return table.concat(fields, "\\t", 1, last) .. "\\n"
+end
+
 local function tell(fields)
-    local line = table.concat(fields, "\\t") .. "\\n"
+    local line = line_of(fields, #fields)
+    if #line > MAX_LINE_BYTES and #fields > N_FEW then line = line_of(fields, N_FEW) end
     if #line > MAX_LINE_BYTES then  -- only triggers a poll
-        line = table.concat({{"modify", fields[2], "", "", ""}}, "\\t") .. "\\n"
+        line = line_of({{"modify", fields[2], "", "", ""}}, 5)
     end
     write(line)
 end
@@ -94,6 +110,13 @@ local function submitted(job, uid)
         number(job.min_cpus), number(job.time_limit), text(job.features),
         text(job.req_nodes), text(job.tres_per_node), number(job.immediate),
         number(job.begin_time), text(job.dependency), number(job.priority),
+        -- These are left out where the line would be too long; earlier releases told none of them.
+        number(job.max_nodes), number(job.ntasks_per_node), number(job.pn_min_cpus),
+        amount(job.min_mem_per_node), amount(job.min_mem_per_cpu), number(job.shared),
+        text(job.tres_per_job), text(job.tres_per_socket), text(job.tres_per_task),
+        text(job.cpus_per_tres), text(job.mem_per_tres), text(job.exc_nodes),
+        text(job.reservation), text(job.prefer), number(job.time_min),
+        number(job.contiguous), number(job.req_switch), number(job.reboot),
     }})
 end
 
@@ -160,6 +183,7 @@ def _filled(script: str, file: Path) -> str:
         lua_name=LUA_NAME,
         max_bytes=MAX_BYTES,
         max_line_bytes=MAX_LINE_BYTES,
+        n_few=N_FEW,
     )
 
 

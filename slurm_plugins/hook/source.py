@@ -15,6 +15,7 @@ from bftrainer.batch.announcer import Announcer
 from bftrainer.fleet.wire.keys import load_or_create_pair
 from bftrainer.model.errors import BatchSystemError, BftError
 from slurm_plugins.hook.relay_receiver import RelayedHook, Relays
+from slurm_plugins.hook.shown_request import ClusterKnown
 from slurm_plugins.hook.watch import Heard, HookFile
 
 _ENDPOINT = re.compile(r"tcp://(\*|\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
@@ -58,7 +59,7 @@ class HookSource:
         if self._file is None:
             return ""
         try:
-            self._followed(self._file, "", owner_uid(), lambda: 0).close()
+            self._followed(self._file, "", owner_uid(), ClusterKnown).close()
         except BatchSystemError as problem:
             return problem.cause.rstrip(".")
         return ""
@@ -68,7 +69,7 @@ class HookSource:
         pilot_partition: str,
         *,
         owner_uid: Callable[[], int | None],
-        cpus_per_node: Callable[[], int],
+        cluster: Callable[[], ClusterKnown],
     ) -> Announcer | None:
         """Return the announcer.
 
@@ -78,10 +79,10 @@ class HookSource:
         """
         if self._settings is not None:
             relays = self._heard_relays(self._settings)
-            return RelayedHook(relays, Heard(pilot_partition, cpus_per_node))
+            return RelayedHook(relays, Heard(pilot_partition, cluster))
         if self._file is None:
             return None
-        return self._followed(self._file, pilot_partition, owner_uid(), cpus_per_node)
+        return self._followed(self._file, pilot_partition, owner_uid(), cluster)
 
     def counts(self) -> Mapping[str, int]:
         """Return what relays told so far, by kind."""
@@ -106,7 +107,7 @@ class HookSource:
 
     @staticmethod
     def _followed(
-        file: Path, pilot_partition: str, owner_uid: int | None, cpus_per_node: Callable[[], int]
+        file: Path, pilot_partition: str, owner_uid: int | None, cluster: Callable[[], ClusterKnown]
     ) -> HookFile:
         if owner_uid is None:
             raise BatchSystemError(
@@ -114,4 +115,4 @@ class HookSource:
                 "Slurm does not report SlurmUser, the owner of the hook's file.",
                 "The next poll tries again; see 'scontrol show config'.",
             )
-        return HookFile(file, pilot_partition, owner_uid=owner_uid, cpus_per_node=cpus_per_node)
+        return HookFile(file, pilot_partition, owner_uid=owner_uid, cluster=cluster)

@@ -12,13 +12,14 @@ from pathlib import Path
 from bftrainer.batch.announcer import Announcement
 from bftrainer.batch.tail import Faults, FollowedFile
 from slurm_plugins.hook.lines import announcement
+from slurm_plugins.hook.shown_request import ClusterKnown
 
 
 class Heard:
     """Turns lines of the hook into announcements."""
 
-    def __init__(self, pilot_partition: str, cpus_per_node: Callable[[], int]) -> None:
-        self._pilot_partition, self._cpus_per_node = pilot_partition, cpus_per_node
+    def __init__(self, pilot_partition: str, cluster: Callable[[], ClusterKnown]) -> None:
+        self._pilot_partition, self._cluster = pilot_partition, cluster
         self._number = 0
 
     def announcements(self, lines: Iterable[str], *, is_too_much: bool) -> tuple[Announcement, ...]:
@@ -26,7 +27,7 @@ class Heard:
         said = [Announcement(at_s=0.0, partition="")] if is_too_much else []
         for line in lines:
             self._number += 1
-            news = announcement(line, self._number, self._cpus_per_node())
+            news = announcement(line, self._number, self._cluster())
             if news is not None and news.partition != self._pilot_partition:
                 said.append(news)
         return tuple(said)
@@ -51,7 +52,7 @@ class HookFile(FollowedFile):
         pilot_partition: str = "",
         *,
         owner_uid: int,
-        cpus_per_node: Callable[[], int] = lambda: 0,
+        cluster: Callable[[], ClusterKnown] = ClusterKnown,
     ) -> None:
         """Watch the file of SlurmUser or root; BFT-1231, -1233 if it cannot be used.
 
@@ -59,10 +60,10 @@ class HookFile(FollowedFile):
             path: that the scripts append to.
             pilot_partition: lines about it are our own doing and ignored.
             owner_uid: SlurmUser.
-            cpus_per_node: of the largest node.
+            cluster: what completes the requests of announced jobs.
         """
         super().__init__(path, owner_uid)
-        self._heard = Heard(pilot_partition, cpus_per_node)
+        self._heard = Heard(pilot_partition, cluster)
 
     def read(self) -> tuple[Announcement, ...]:
         """Return the announcements since the last call; raises ``BatchSystemError``."""

@@ -23,6 +23,7 @@ from bftrainer.model.cluster import STAND_IN
 from bftrainer.model.errors import BatchSystemError
 from bftrainer.model.views import PollingView
 from slurm_plugins.hook.scripts import FIRST_LINE
+from slurm_plugins.hook.shown_request import ClusterKnown
 from slurm_plugins.hook.watch import HookFile
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.daemon_scripts import light_spec
@@ -48,7 +49,12 @@ def test_who_reads_sees_at_once_that_slurm_tells(cluster: SlurmTestCluster) -> N
 
 
 def test_what_is_said_of_a_job(cluster: SlurmTestCluster) -> None:
-    file = HookFile(cluster.config.hook_file, "bf", owner_uid=os.getuid(), cpus_per_node=lambda: 4)
+    file = HookFile(
+        cluster.config.hook_file,
+        "bf",
+        owner_uid=os.getuid(),
+        cluster=lambda: ClusterKnown(cpus_per_node=4),
+    )
     heard: list[Announcement] = []
 
     def told(*, is_submitted: bool) -> list[Announcement]:

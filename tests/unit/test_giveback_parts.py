@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -244,6 +245,24 @@ def test_an_announced_job_gets_the_gpus_that_it_is_known_to_need() -> None:
     names = ["n1/0", "n1/1", "n1/2", "n1/3"]
     draft = _given_back([gpu_host("n1", ours=4)], [announced], *names)
     assert _released(draft) == {"announced-1": {"n1/0", "n1/1"}}
+
+
+@pytest.mark.parametrize(
+    ("request_of_it", "n_parts"),
+    [
+        ({"cpus": 1, "can_share": False}, 4),  # the node for itself
+        ({"cpus": 1, "can_share": True, "gpus": 2}, 2),
+        ({"cpus": 8, "can_share": True}, 2),  # 4 CPUs each
+        ({"cpus": 1, "can_share": True, "memory_mb": 3000}, 3),
+    ],
+)
+def test_an_announced_job_whose_whole_request_is_known_gets_what_it_needs(
+    request_of_it: dict[str, Any], n_parts: int
+) -> None:
+    announced = replace(pending("announced-1", 1), cpus_per_node=1, **request_of_it)
+    names = ["n1/0", "n1/1", "n1/2", "n1/3"]
+    draft = _given_back([gpu_host("n1", ours=4)], [announced], *names)
+    assert len(_released(draft)["announced-1"]) == n_parts
 
 
 def test_of_jobs_that_ask_for_the_same_the_short_fits_before_a_plan_and_the_long_does_not() -> None:
