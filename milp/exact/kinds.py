@@ -38,9 +38,9 @@ import numpy as np
 
 from milp.exact.dual import FIRST_GAP, GROWTH, NO_VALUE
 from milp.supply import Chain
-from milp.tables import FloatArray, IntArray, price_of
+from milp.tables import BoolArray, FloatArray, IntArray, price_of
 
-BLOCK = 1 << 16  # sums made at once: 512 kB
+BLOCK = 1 << 17  # sums made at once: 1 MB
 MOST_WORK = 1 << 27  # sums in all; beyond, HiGHS is asked
 
 
@@ -73,19 +73,21 @@ class _Losses:
         index = n_units - self.low
         return float(self.losses[index]) if 0 <= index < len(self.losses) else np.inf
 
-    def within(self, gap: float, most: int) -> _Losses:
-        """Return those up to ``most`` units without the ends that are beyond the gap."""
-        losses = self.losses[: max(most - self.low + 1, 0)]
+    def within(self, gap: float, fewest: int, most: int) -> _Losses:
+        """Return those of so many units without the ends that are beyond the gap."""
+        start = max(fewest - self.low, 0)
+        losses = self.losses[start : max(most - self.low + 1, 0)]
         live = (losses <= gap).nonzero()[0]
         if not len(live):
             return _Losses(self.low, np.empty(0))
         first = int(live[0])
-        return _Losses(self.low + first, losses[first : int(live[-1]) + 1])
+        return _Losses(self.low + start + first, losses[first : int(live[-1]) + 1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Prices:
     unit: list[float]  # l_i
+    gpu: list[float]  # p_i
     gpus: list[float]  # s_i p_i
     slack: list[float]  # m_i s_i
 
@@ -128,7 +130,7 @@ class _Search:
 
     def solve(self) -> list[int]:
         """Return the units by kind that lose least."""
-        first_gap = max(self.prices.unit) * FIRST_GAP
+        first_gap = max(self.prices.gpu) * FIRST_GAP
         gap = first_gap
         while True:
             gap += self._step
@@ -142,34 +144,59 @@ class _Search:
         chain, prices = self._chain, self.prices
         used: list[_Losses] = []  # by kind and units that are used
         made: list[_Losses] = []  # by kind and units that are made of free GPUs
+        largest = [_largest(losses, gap) for losses in self._losses]
         for i, losses in enumerate(self._losses):
-            of_kind = self._least_of_kind(losses, gap, chain.base[i] + chain.most[i])
+            fewest, most = self._bounds(i, largest, gap)
+            of_kind = self._least_of_kind(losses, gap, fewest, most)
             beyond = np.arange(len(of_kind.losses)) + of_kind.low - chain.base[i]
             lost = of_kind.losses + np.where(
                 beyond > 0, (prices.gpus[i] - prices.unit[i]) * beyond, -prices.unit[i] * beyond
             )
             used.append(_Losses(of_kind.low, lost))
-            made.append(_made(used[-1], chain.base[i]).within(gap, chain.most[i]))
+            made.append(_made(used[-1], chain.base[i]).within(gap, 0, chain.most[i]))
         behind = self._least_behind(made, gap)
         if behind is None:
             return None
         return self._walk(used, made, behind)
 
-    def _least_of_kind(self, losses: FloatArray, gap: float, most: int) -> _Losses:
-        """Return F_i."""
+    def _bounds(self, i: int, largest: Sequence[int], gap: float) -> tuple[int, int]:
+        """Return how many units kind i has at least and at most when all lose at most ``gap``.
+
+        ``largest``: the most units that the trainers of each kind have at such losses.
+        """
+        chain, prices = self._chain, self.prices
+        fewest = 0
+        if prices.unit[i] > 0:
+            fewest = chain.base[i] - int(gap / prices.unit[i]) - 1
+        n_gpus = 0  # of free ones that the others up to a kind have at most
+        for n, (units, gpus) in enumerate(zip(largest, chain.gpus, strict=True)):
+            if n != i:
+                n_gpus += gpus * min(max(units - chain.base[n], 0), chain.most[n])
+            if n >= i and prices.slack[n] > 0:
+                left_over = gpus * (int(gap / prices.slack[n]) + 1)
+                missing = gpus * chain.most[n] - left_over - n_gpus
+                if missing > 0:
+                    fewest = max(fewest, chain.base[i] + missing // chain.gpus[i])
+        return fewest, chain.base[i] + chain.most[i]
+
+    def _least_of_kind(self, losses: FloatArray, gap: float, fewest: int, most: int) -> _Losses:
+        """Return F_i from ``fewest`` to ``most`` units."""
         is_near = losses <= gap
-        first = is_near.argmax(axis=1)
-        last = is_near.shape[1] - 1 - is_near[:, ::-1].argmax(axis=1)
+        first, last = _ends(is_near)
         is_open = last > first
         alone = math.fsum(losses[~is_open, first[~is_open]].tolist())
-        left = int(first[is_open].sum())  # units that trainers from here on have in any case
-        least = _Losses(int(first[~is_open].sum()), np.array([alone])).within(gap, most - left)
+        # Units that trainers from here on have in any case, and at most.
+        left, left_at_most = int(first[is_open].sum()), int(last[is_open].sum())
+        least = _Losses(int(first[~is_open].sum()), np.array([alone]))
+        least = least.within(gap, fewest - left_at_most, most - left)
         ways = np.where(is_near, losses, np.inf)
         for j in is_open.nonzero()[0].tolist():
-            start = int(first[j])
+            start, end = int(first[j]), int(last[j])
             left -= start
-            sums = self._sums(least.losses, ways[j, start : int(last[j]) + 1])
-            least = _Losses(least.low + start, sums).within(gap, most - left)
+            left_at_most -= end
+            sums = self._sums(least.losses, ways[j, start : end + 1])
+            least = _Losses(least.low + start, sums)
+            least = least.within(gap, fewest - left_at_most, most - left)
         return least
 
     def _least_behind(self, made: Sequence[_Losses], gap: float) -> list[_Losses] | None:
@@ -189,9 +216,9 @@ class _Search:
                 low = max(after.low, most - int(gap / price) - 1)
                 after = _Losses(low, after.losses[low - after.low :])
             left = most - after.low - np.arange(len(after.losses))
-            own = _Losses(after.low, after.losses + price * left).within(gap, most)
+            own = _Losses(after.low, after.losses + price * left).within(gap, 0, most)
             behind.append(own)
-            joined = self._differences(own, made[i]).within(gap, most)
+            joined = self._differences(own, made[i]).within(gap, 0, most)
             if not len(joined.losses):
                 return None
             if i:
@@ -218,17 +245,7 @@ class _Search:
             raise _TooMuch
         if len(other) < 2:
             return one + other[0] if len(other) else other
-        n_other = len(other)
-        rim = np.full(n_other - 1, np.inf)
-        padded = np.concatenate([rim, one, rim])
-        windows = np.lib.stride_tricks.sliding_window_view(padded, n_other)
-        backwards, step = other[::-1], max(1, BLOCK // n_other)
-        return np.concatenate(
-            [
-                (windows[start : start + step] + backwards).min(axis=1)
-                for start in range(0, len(windows), step)
-            ]
-        )
+        return _least_sums(one, other)
 
     def _walk(
         self, used: Sequence[_Losses], made: Sequence[_Losses], behind: Sequence[_Losses]
@@ -256,6 +273,32 @@ class _Search:
             n_units.append(n_own)
             may_lose -= lost + slack[i] * (chain.most[i] - at)
         return n_units
+
+
+def _ends(is_near: BoolArray) -> tuple[IntArray, IntArray]:
+    """Return by trainer the first and the last size that is near; there is one."""
+    return is_near.argmax(axis=1), is_near.shape[1] - 1 - is_near[:, ::-1].argmax(axis=1)
+
+
+def _largest(losses: FloatArray, gap: float) -> int:
+    """Return how many units trainers have at most when each loses no more than the gap."""
+    _, last = _ends(losses <= gap)
+    return int(last.sum())
+
+
+def _least_sums(long: FloatArray, short: FloatArray) -> FloatArray:
+    """Return the same; one row of sums for each place of the shorter, which numpy does quickly."""
+    rim = np.full(len(short) - 1, np.inf)
+    padded = np.concatenate([rim, long, rim])
+    n_sums, backwards = len(long) + len(short) - 1, short[::-1, None]
+    step = max(1, BLOCK // len(short))
+    parts = []
+    for start in range(0, n_sums, step):
+        width = min(step, n_sums - start)
+        block = padded[start : start + width + len(short) - 1]
+        rows = np.lib.stride_tricks.sliding_window_view(block, width)
+        parts.append((rows + backwards).min(axis=0))
+    return np.concatenate(parts)
 
 
 def _made(used: _Losses, base: int) -> _Losses:
@@ -308,4 +351,4 @@ def _find_prices(edges: Sequence[FloatArray], chain: Chain) -> _Prices:
         for gpus, one, after in zip(chain.gpus, price, [*price[1:], 0.0], strict=True)
     ]
     unit = [min(own, most) for own, most in zip(of_own, of_gpus, strict=True)]
-    return _Prices(unit=unit, gpus=of_gpus, slack=slack)
+    return _Prices(unit=unit, gpu=price, gpus=of_gpus, slack=slack)
