@@ -38,6 +38,7 @@ from milp.exact.group_caps import Infeasible, Members, is_nested, solve_nested
 from milp.options import Options, build_options
 from milp.pool import PoolView, independent, view_pool
 from milp.problem import Allocation, Problem, ProblemError, lends_gpus
+from milp.supply import chain_of
 
 BROKEN = 1.1  # of a cap: a relaxed optimum above that is taken for one that no whole sizes mend
 
@@ -63,12 +64,12 @@ def _is_free(problem: Problem) -> bool:
 def _breaks_caps(problem: Problem) -> bool:
     """Return whether the optimum without caps would hardly keep them; False where that is cheap.
 
-    Several classes take HiGHS, and their relaxation tells as a rule.
+    Several classes take HiGHS as a rule, and their relaxation tells.
     """
     if not problem.caps:
         return False
     pool = view_pool(problem)
-    if len(pool.names) == 1:
+    if len(pool.names) == 1 or chain_of(pool) is not None:
         return False
     sizes = relaxed_sizes(build_options(problem, pool), pool)
     return any(

@@ -33,6 +33,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -72,6 +73,14 @@ class _Losses:
         """Return the loss of so many units."""
         index = n_units - self.low
         return float(self.losses[index]) if 0 <= index < len(self.losses) else np.inf
+
+    def between(self, low: int, count: int) -> FloatArray:
+        """Return the losses of so many numbers of units from ``low`` on."""
+        losses = np.full(count, np.inf)
+        own = self.losses[max(low - self.low, 0) : max(low + count - self.low, 0)]
+        start = max(self.low - low, 0)
+        losses[start : start + len(own)] = own
+        return losses
 
     def within(self, gap: float, fewest: int, most: int) -> _Losses:
         """Return those of so many units without the ends that are beyond the gap."""
@@ -257,22 +266,22 @@ class _Search:
         n_units: list[int] = []
         for i, (own, of_made, after) in enumerate(zip(used, made, behind, strict=True)):
             at *= chain.steps[i]
-            n_made = max(
-                [
-                    n
-                    for n in range(of_made.low, of_made.low + len(of_made.losses))
-                    if of_made.at(n) + after.at(at + n) <= may_lose
-                ]
-            )
+            both = of_made.losses + after.between(at + of_made.low, len(of_made.losses))
+            n_made = of_made.low + _last_within(both, may_lose)
             at += n_made
             lost = of_made.at(n_made)
             n_own = chain.base[i] + n_made
             if not n_made:  # some of its own units may be left over
-                few = range(own.low, chain.base[i] + 1)
-                n_own = max([n for n in few if own.at(n) <= lost + self._noise])
+                of_own = own.losses[: n_own - own.low + 1]
+                n_own = own.low + _last_within(of_own, lost + self._noise)
             n_units.append(n_own)
             may_lose -= lost + slack[i] * (chain.most[i] - at)
         return n_units
+
+
+def _last_within(losses: FloatArray, most: float) -> int:
+    """Return the last place with no larger loss, or with the least of all."""
+    return int((losses <= max(most, losses.min())).nonzero()[0][-1])
 
 
 def _ends(is_near: BoolArray) -> tuple[IntArray, IntArray]:
@@ -317,38 +326,60 @@ def _each(losses: _Losses, step: int, most: int) -> _Losses:
     return _Losses(low, chosen[: max(most - low + 1, 0)])
 
 
+class _Edge(NamedTuple):
+    """Units of one kind beyond its own that gain equally much."""
+
+    slope: float  # by GPU
+    n_gpus: float
+    kind: int  # i
+
+
 def _find_prices(edges: Sequence[FloatArray], chain: Chain) -> _Prices:
-    """Return the prices of the relaxation: the steepest edges first."""
-    of_own: list[float] = []  # of a unit, were there none of free GPUs
-    slopes, n_gpus, kind_of = [], [], []
-    for i, (own, base, gpus) in enumerate(zip(edges, chain.base, chain.gpus, strict=True)):
-        of_own.append(price_of(own, base))
-        order = (-own[0]).argsort(kind="stable")
-        lengths = own[1][order]
-        beyond = (lengths.cumsum() - base).clip(min=0.0)
-        slopes.append(own[0][order] / gpus)
-        n_gpus.append(np.minimum(lengths, beyond) * gpus)
-        kind_of.append(np.full(len(order), i))
-    n_kinds = len(edges)
+    """Return the prices of the relaxation."""
+    gpu = _gpu_prices(_beyond_own(edges, chain), chain)
+    gpus = [n_gpus * price for n_gpus, price in zip(chain.gpus, gpu, strict=True)]
+    slack = [
+        n_gpus * max(price - price_behind, 0.0)
+        for n_gpus, price, price_behind in zip(chain.gpus, gpu, [*gpu[1:], 0.0], strict=True)
+    ]
+    # Of a unit as if none were made of free GPUs, where that is less.
+    unit = [
+        min(price_of(own, base), most)
+        for own, base, most in zip(edges, chain.base, gpus, strict=True)
+    ]
+    return _Prices(unit=unit, gpu=gpu, gpus=gpus, slack=slack)
+
+
+def _beyond_own(edges: Sequence[FloatArray], chain: Chain) -> list[_Edge]:
+    """Return the edges but for those that a kind's own units suffice for, the steepest first."""
+    beyond_own: list[_Edge] = []
+    for i, ((slopes, lengths), base, gpus) in enumerate(
+        zip(edges, chain.base, chain.gpus, strict=True)
+    ):
+        order = (-slopes).argsort(kind="stable")
+        n_units = (lengths[order].cumsum() - base).clip(min=0.0)
+        n_gpus = np.minimum(lengths[order], n_units) * gpus
+        steepness = (slopes[order] / gpus).tolist()
+        beyond_own += [_Edge(*edge, i) for edge in zip(steepness, n_gpus.tolist(), strict=True)]
+    beyond_own.sort(key=lambda edge: -edge.slope)
+    return beyond_own
+
+
+def _gpu_prices(edges: Sequence[_Edge], chain: Chain) -> list[float]:
+    """Return what a GPU costs for each kind: the slope of the edge that did not fit any more."""
+    n_kinds, n_closed = len(chain.gpus), 0
+    prices = [0.0] * n_kinds
     room = [float(gpus * most) for gpus, most in zip(chain.gpus, chain.most, strict=True)]
-    price, n_closed = [0.0] * n_kinds, 0  # of a GPU
-    of_all, needs, kinds = (np.concatenate(one) for one in (slopes, n_gpus, kind_of))
-    for at in (-of_all).argsort(kind="stable").tolist():
-        i, needed = int(kinds[at]), float(needs[at])
-        if i < n_closed or not needed:
+    for edge in edges:
+        i = edge.kind
+        if i < n_closed or not edge.n_gpus:
             continue
-        taken = min(needed, *room[i:])
+        taken = min(edge.n_gpus, *room[i:])
         room[i:] = [left - taken for left in room[i:]]
-        if taken < needed:
+        if taken < edge.n_gpus:
             last = max([n for n in range(i, n_kinds) if room[n] <= 0])
-            price[n_closed : last + 1] = [float(of_all[at])] * (last + 1 - n_closed)
+            prices[n_closed : last + 1] = [edge.slope] * (last + 1 - n_closed)
             n_closed = last + 1
             if n_closed == n_kinds:
                 break
-    of_gpus = [gpus * one for gpus, one in zip(chain.gpus, price, strict=True)]
-    slack = [
-        gpus * max(one - after, 0.0)
-        for gpus, one, after in zip(chain.gpus, price, [*price[1:], 0.0], strict=True)
-    ]
-    unit = [min(own, most) for own, most in zip(of_own, of_gpus, strict=True)]
-    return _Prices(unit=unit, gpu=price, gpus=of_gpus, slack=slack)
+    return prices
