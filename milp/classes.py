@@ -1,4 +1,4 @@
-"""Several node classes: a MILP over sizes, solved by HiGHS.
+"""Several node classes: a MILP over sizes, solved by HiGHS where nothing quicker does.
 
 Takes Options with several classes and their PoolView, returns class and size per trainer;
 called by the solver when the pool is not one class. Nodes are not in the model: "no migration"
@@ -28,7 +28,9 @@ makes those of a class alike, as for one class (``milp.exact``).
 * Where GPUs are lent, the classes are kinds of units, and kinds that are made of the same GPUs have
   rows of ``milp.supply`` beside their own: N_k is then what there is of the kind in any case, and
   columns say how many units more it gets. Ties between the sizes of such kinds are settled within
-  as many units as the kind has, and not at all where a trainer could have to migrate.
+  as many units as the kind has, and not at all where a trainer could have to migrate. Where no
+  trainer accepts two of these kinds, each width divides the next larger one and there are no caps,
+  ``milp.exact.kinds`` says how many units each kind gets, and HiGHS is not asked.
 
 Ties: as they come from HiGHS (one thread, fixed seed: the same problem, the same answer), but
 sizes within a class are those of ``milp.exact``: fewest rescales, then earlier trainers get more.

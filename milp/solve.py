@@ -9,7 +9,8 @@ A problem whose trainers have no class of nodes in common is solved in parts: wh
 several classes grows with their number. Caps that several trainers have together, and trainers
 that must run, are left out at first; where the optimum without them breaks none it is the optimum
 with them, too. In one class of nodes, with caps that are nested (those of users within those of
-accounts), ``milp.exact.group_caps`` solves it; otherwise HiGHS does (``milp.classes``).
+accounts), ``milp.exact.group_caps`` solves it; otherwise HiGHS does (``milp.classes``). Without
+caps trainers of several widths, each of which divides the next, do not need it (``exact.kinds``).
 """
 
 from __future__ import annotations
