@@ -42,7 +42,7 @@ from milp.supply import Chain
 from milp.tables import BoolArray, FloatArray, IntArray, price_of
 
 BLOCK = 1 << 17  # sums made at once: 1 MB
-MOST_WORK = 1 << 27  # sums in all; beyond, HiGHS is asked
+MOST_WORK = 1 << 30  # sums in all, some seconds; beyond, HiGHS is asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
