@@ -16,7 +16,7 @@ import milp.exact.kinds
 from milp.check import find_violations
 from milp.exact.kinds import KindValues, solve_kinds
 from milp.pool import view_pool
-from milp.problem import Problem, ProblemNode, ProblemTrainer
+from milp.problem import Cap, Problem, ProblemNode, ProblemTrainer
 from milp.reference.backends import ModelStatus, SolveOptions, load_backend
 from milp.reference.node_model import build_node_model
 from milp.solve import solve
@@ -109,6 +109,21 @@ def test_highs_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = draw_site(0, n_hosts=40, n_trainers=24, n_corners=4)
     assert len(view_pool(problem).names) == 4
     exact(problem)
+
+
+def test_caps_are_left_to_highs_only_where_they_bind(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = draw_site(0, n_hosts=20, n_trainers=12, n_corners=4)
+    answer = solve(problem)
+    sizes = answer.unit_sizes(problem)
+    names = tuple([trainer.trainer_id for trainer in problem.trainers[:5]])
+    n_units = sum([sizes.get(name, 0) for name in names])
+
+    def capped(most: int) -> Problem:
+        return replace(problem, caps=(Cap(name="user", trainers=names, most=most),))
+
+    assert exact(capped(n_units - 1)) < answer.objective
+    monkeypatch.delattr(milp.classes, "_Model")
+    assert exact(capped(n_units)) == answer.objective
 
 
 def test_what_would_take_too_long_is_left_to_highs(monkeypatch: pytest.MonkeyPatch) -> None:
