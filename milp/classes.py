@@ -1,4 +1,4 @@
-"""Several node classes: a MILP over sizes, solved by HiGHS.
+"""Several node classes: a MILP over sizes, solved by HiGHS where nothing quicker does.
 
 Takes Options with several classes and their PoolView, returns class and size per trainer;
 called by the solver when the pool is not one class. Nodes are not in the model: "no migration"
@@ -28,7 +28,9 @@ makes those of a class alike, as for one class (``milp.exact``).
 * Where GPUs are lent, the classes are kinds of units, and kinds that are made of the same GPUs have
   rows of ``milp.supply`` beside their own: N_k is then what there is of the kind in any case, and
   columns say how many units more it gets. Ties between the sizes of such kinds are settled within
-  as many units as the kind has, and not at all where a trainer could have to migrate.
+  as many units as the kind has, and not at all where a trainer could have to migrate. Where no
+  trainer accepts two of these kinds, each width divides the next larger one and there are no caps,
+  ``milp.exact.kinds`` says how many units each kind gets, and HiGHS is not asked.
 
 Ties: as they come from HiGHS (one thread, fixed seed: the same problem, the same answer), but
 sizes within a class are those of ``milp.exact``: fewest rescales, then earlier trainers get more.
@@ -46,12 +48,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from milp.decomposition import decompose
+from milp.exact.dual import solve_pool
 from milp.exact.group_caps import Infeasible, Members, solve_nested
+from milp.exact.kinds import KindValues, solve_kinds
 from milp.narrow import NarrowModel
 from milp.options import Options
 from milp.pool import PoolView
 from milp.problem import ProblemError
-from milp.supply import HeldParts, Keeping, Supply, supply_of
+from milp.supply import HeldParts, Keeping, Supply, chain_of, supply_of
 from milp.tables import BoolArray, FloatArray, IntArray
 
 FIRST = 240  # x tried first
@@ -132,6 +136,10 @@ def solve_classes(
     accepts = np.array(pool.accepts, dtype=np.bool_).reshape(-1, len(options.counts))
     is_bound = np.array(must_run or [False] * len(accepts), dtype=np.bool_)
     is_mixed = np.array(pool.mixes, dtype=np.bool_) & (accepts.sum(axis=1) > 1)
+    if not (caps or is_bound.any() or is_mixed.any()):
+        answer = _in_chain(options, pool, accepts)
+        if answer is not None:
+            return answer
     choices = _choices(options, accepts, is_mixed)
     if caps or is_bound.any():
         choices = _useful(choices, caps, is_mixed)
@@ -156,6 +164,40 @@ def solve_classes(
         is_full = [any(group) or k in full for k in range(len(options.counts))]
         _settle(options, split, may_settle & is_own[:, None], is_bound, is_full)
     return ClassesAnswer(split=split, price=price, gap=gap)
+
+
+def _in_chain(options: Options, pool: PoolView, accepts: BoolArray) -> ClassesAnswer | None:
+    """Return the answer of ``milp.exact.kinds``; None: it does not serve."""
+    if (accepts.sum(axis=1) > 1).any():
+        return None
+    chain = chain_of(pool)
+    if chain is None:
+        return None
+    members_of = [np.flatnonzero(accepts[:, k]) for k in chain.kinds]
+    values: list[FloatArray] = []
+    for k, members in zip(chain.kinds, members_of, strict=True):
+        own = options.allowed[k][members]
+        own[:, 0] = options.allowed[0][members, 0]
+        values.append(own)
+    best = solve_kinds(
+        [
+            KindValues(
+                values=own,
+                current=options.current[members],
+                edges=options.edges_of(members.tolist()),
+            )
+            for own, members in zip(values, members_of, strict=True)
+        ],
+        chain,
+        options.tolerance,
+    )
+    if best is None:
+        return None
+    split = np.zeros(accepts.shape, dtype=np.int64)
+    for k, members, own, n_units in zip(chain.kinds, members_of, values, best.n_units, strict=True):
+        of_kind = solve_pool(own, options.current[members], n_units, options.tolerance)
+        split[members, k] = of_kind.sizes
+    return ClassesAnswer(split=split, price=max(best.prices), gap=0.0)
 
 
 def relaxed_sizes(options: Options, pool: PoolView) -> list[float]:

@@ -27,6 +27,7 @@ from milp.tables import FloatArray, IntArray, price_of, rate_curve, rising_edges
 TOLERANCE = 1e-12  # of the sum over trainers of the largest |value| each can have
 REMEMBERED, REMEMBERED_SIZES = 1 << 11, 128  # rows, and sizes of one: 2 MB together
 REMEMBERED_EDGES = 1 << 13  # of a row cut off at some size: 3 MB together
+NO_EDGES: FloatArray = np.empty((2, 0))
 
 # What a row depends on, beside C_j, the largest size, t_fwd and the objective.
 _FIELDS = (
@@ -40,6 +41,15 @@ _FIELDS = (
     "sizes",
 )
 _terms_of = operator.attrgetter(*_FIELDS)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Row:
+    """One trainer, of sizes up to its largest."""
+
+    allowed: FloatArray  # [n]: v_j(n); -inf where that is no size of it
+    magnitude: float  # the largest |v_j(n)|
+    corners: tuple[int, ...]  # sizes between which v_j rises evenly, ascending, but for 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,19 +66,18 @@ class Options:
     counts: tuple[int, ...]  # [k]: nodes per class
     tolerance: float
     edges: FloatArray | None  # slopes and lengths of all rows' rising edges; None: too many
+    rows: tuple[_Row, ...]  # [j]
+    largest: tuple[int, ...]  # [j]: largest size of any class, with one node more
 
     def price(self) -> float | None:
         """Price of a node, were all nodes of one class; None: to be found another way."""
         return None if self.edges is None else price_of(self.edges, sum(self.counts))
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Row:
-    """One trainer, of sizes up to its largest."""
-
-    allowed: FloatArray  # [n]: v_j(n); -inf where that is no size of it
-    magnitude: float  # the largest |v_j(n)|
-    corners: tuple[int, ...]  # sizes between which v_j rises evenly, ascending, but for 0
+    def edges_of(self, trainers: Iterable[int]) -> FloatArray:
+        """Return the slopes and lengths of the rising edges of some trainers."""
+        make = _edges if self.edges is not None else _edges.__wrapped__
+        edges = [make(self.rows[j], self.largest[j]) for j in trainers]
+        return np.concatenate([NO_EDGES, *edges], axis=1)
 
 
 def build_options(problem: Problem, pool: PoolView) -> Options:
@@ -104,6 +113,8 @@ def build_options(problem: Problem, pool: PoolView) -> Options:
         counts=counts,
         tolerance=TOLERANCE * math.fsum([row.magnitude for row in rows]),
         edges=np.concatenate(edges, axis=1) if rows and is_small else None,
+        rows=tuple(rows),
+        largest=tuple(most),
     )
 
 

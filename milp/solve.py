@@ -9,7 +9,8 @@ A problem whose trainers have no class of nodes in common is solved in parts: wh
 several classes grows with their number. Caps that several trainers have together, and trainers
 that must run, are left out at first; where the optimum without them breaks none it is the optimum
 with them, too. In one class of nodes, with caps that are nested (those of users within those of
-accounts), ``milp.exact.group_caps`` solves it; otherwise HiGHS does (``milp.classes``).
+accounts), ``milp.exact.group_caps`` solves it; otherwise HiGHS does (``milp.classes``). Without
+caps trainers of several widths, each of which divides the next, do not need it (``exact.kinds``).
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from milp.exact.group_caps import Infeasible, Members, is_nested, solve_nested
 from milp.options import Options, build_options
 from milp.pool import PoolView, independent, view_pool
 from milp.problem import Allocation, Problem, ProblemError, lends_gpus
+from milp.supply import chain_of
 
 BROKEN = 1.1  # of a cap: a relaxed optimum above that is taken for one that no whole sizes mend
 
@@ -63,12 +65,12 @@ def _is_free(problem: Problem) -> bool:
 def _breaks_caps(problem: Problem) -> bool:
     """Return whether the optimum without caps would hardly keep them; False where that is cheap.
 
-    Several classes take HiGHS, and their relaxation tells as a rule.
+    Several classes take HiGHS as a rule, and their relaxation tells.
     """
     if not problem.caps:
         return False
     pool = view_pool(problem)
-    if len(pool.names) == 1:
+    if len(pool.names) == 1 or chain_of(pool) is not None:
         return False
     sizes = relaxed_sizes(build_options(problem, pool), pool)
     return any(

@@ -80,6 +80,54 @@ class Supply:
         return len(self.upper) - 1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """Kinds that are made of the same free GPUs, the widest first; each divides the one before."""
+
+    kinds: list[int]  # k
+    gpus: list[int]  # of a unit
+    base: list[int]  # units beside those made of free GPUs
+    most: list[int]  # units of this width, and of all wider ones in such, made of free GPUs
+
+    @property
+    def steps(self) -> list[int]:
+        """How many units of a kind one of the kind before is; none of it is made where 0 fit."""
+        before = [self.gpus[0], *self.gpus[:-1]]
+        return [max(wide // narrow, 1) for wide, narrow in zip(before, self.gpus, strict=True)]
+
+
+def chain_of(pool: PoolView) -> Chain | None:
+    """Return the kinds of a class as a chain; None: they are more than that."""
+    hosts = pool.hosts
+    classes = {kind.eligibility for kind in hosts.kinds} if hosts is not None else set()
+    if hosts is None or len(classes) != 1:
+        return None
+    (eligibility,) = classes
+    if hosts.contended(eligibility):
+        return None
+    carvable = hosts.carvable(eligibility)
+    sizes = {group.n_free for group in hosts.groups.get(eligibility, []) if group.is_whole}
+    gpus_of = {kind.width: kind.width for kind in hosts.kinds}
+    if WHOLE in carvable:
+        if len(sizes) > 1 or max(sizes) < max(carvable):
+            return None
+        (gpus_of[WHOLE],) = sizes
+    rows = []  # whether some fit, GPUs, width, k: those that do not fit are wider than all that do
+    for k, kind in enumerate(hosts.kinds):
+        rows.append((kind.width in carvable, -gpus_of[kind.width], kind.width, k))
+    rows.sort()
+    fitting = [-gpus for fits, gpus, _, _ in rows if fits]
+    if any(wide % narrow for wide, narrow in pairwise(fitting)):
+        return None
+    kinds = [k for *_, k in rows]
+    return Chain(
+        kinds=kinds,
+        gpus=[max(-gpus, 1) for _, gpus, _, _ in rows],
+        base=[len(pool.names[k]) for k in kinds],
+        most=[hosts.most_carved(hosts.kinds[k]) for k in kinds],
+    )
+
+
 def supply_of(pool: PoolView) -> Supply | None:
     """Return what limits the kinds together; None: each has its own units."""
     hosts = pool.hosts
