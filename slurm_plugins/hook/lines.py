@@ -89,7 +89,7 @@ def _whole_job(fields: list[str], number: int, cluster: ClusterKnown) -> Job:
         unclear=" and ".join(filter(None, (job.unclear, doubts.words()))),
     )
     row = row_of(said, job, cluster.limits)
-    return completed(job, request_of(row), cluster.config)
+    return completed(job, request_of(row), cluster.config, cluster.limits)
 
 
 def _job(fields: list[str], number: int, cpus_per_node: int) -> Job:

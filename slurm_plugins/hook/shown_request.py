@@ -132,6 +132,8 @@ def row_of(said: SubmittedFields, job: Job, limits: SharingLimits) -> dict[str, 
         "tres-per-socket": said.gpus_per_socket,
         "tres-per-task": said.gpus_per_task,
         "tres-alloc": f"cpu={cpus},mem={total_mb}M,node={n_nodes}",
+        "cpus-per-tres": said.cpus_per_gpu,
+        "mem-per-tres": said.memory_per_gpu,
     }
     return {name: row[name] for name in FIELDS}
 

@@ -185,7 +185,7 @@ class TestQueue:
 
     def test_what_a_job_asks_for_that_nobody_can_read_is_a_doubt_about_that_job_alone(self) -> None:
         row = ["777", "2", "1", "2", "9" * 30 + "M", "1", "0:00", "OK", "(null)", *["0"] * 3,
-               *["N/A"] * 4, "cpu=2,node=1"]  # fmt: skip
+               *["N/A"] * 4, "cpu=2,node=1", "N/A", "N/A"]  # fmt: skip
         found = job_requests.rows(f"{F.join(row)}{R}\n" + text("asks.asked"))
         assert found.pop("777")["unclear"] == f"resources{UNREAD}"
         assert found == job_requests.rows(text("asks.asked"))
@@ -193,7 +193,7 @@ class TestQueue:
     def test_both_doubts_are_kept(self) -> None:
         (job, *_) = self.looked(features=LONG)
         known = job_requests.AskedFor()
-        row = ["777", *["1"] * 8, "1", "0", "0", "(null)", *["0"] * 4]
+        row = ["777", *["1"] * 8, "1", "0", "0", "(null)", *["0"] * 6]
         row[6], row[7], row[8] = "0:00", "OK", "(null)"
         known.learn([job], job_requests.rows(f"{F.join(row)}{R}\n"))
         (complete,) = known.complete((job,), None)

@@ -49,8 +49,8 @@ _JOB = (
     "",
 )
 _OF_JOB = range(1, 17)
-_ASKED = ("7", *[""] * 16)
-_OF_ASKED = range(1, 17)
+_ASKED = ("7", *[""] * 18)
+_OF_ASKED = range(1, 19)
 _NO_SEPARATORS = dict.fromkeys(map(ord, ("\n", parse.RECORD, parse.FIELD)))
 # What is seen of the others.
 _QUEUE = (_RECORDED / "busy.squeue.txt").read_text()
