@@ -17,7 +17,7 @@ from slurm_plugins.fields import UNREAD, ways_of
 from slurm_plugins.gres import SEVERAL_TYPES
 from slurm_plugins.hook import scripts
 from slurm_plugins.hook.lines import announcement
-from slurm_plugins.hook.shown_request import FIELD_NAMES, ClusterKnown
+from slurm_plugins.hook.shown_request import FIELD_NAMES, ClusterFacts
 from slurm_plugins.lending import (
     ClusterLimits,
     DefaultMemory,
@@ -30,7 +30,7 @@ from tests.unit.test_slurm_hook import submit
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "slurm" / "22.05"
 CONFIG = parse.controller_config((RECORDED / "config.txt").read_text())
-KNOWN = ClusterKnown(cpus_per_node=4, config=CONFIG)
+KNOWN = ClusterFacts(cpus_per_node=4, config=CONFIG)
 FURTHER = FIELD_NAMES[4:]  # the first four are of the earlier form, too
 PER_NODE, PER_CPU = DefaultMemory(memory_mb=900), DefaultMemory(memory_per_cpu_mb=300)
 
@@ -42,14 +42,14 @@ def line(**changes: str) -> str:
     return "\t".join((submit(**few), *further))
 
 
-def announced(cluster: ClusterKnown = KNOWN, /, **changes: str) -> Job:
+def announced(cluster: ClusterFacts = KNOWN, /, **changes: str) -> Job:
     said = announcement(line(**changes), 1, cluster)
     assert said is not None
     assert said.job is not None
     return said.job
 
 
-def knowing(memory: DefaultMemory = DefaultMemory(), **partitions: PartitionLimits) -> ClusterKnown:  # noqa: B008 - frozen
+def knowing(memory: DefaultMemory = DefaultMemory(), **partitions: PartitionLimits) -> ClusterFacts:  # noqa: B008 - frozen
     limits = SharingLimits(
         cluster=ClusterLimits(why_whole="", is_memory_counted=True, default_memory=memory),
         partitions=partitions,
@@ -235,7 +235,7 @@ def test_who_shares_nodes_where_the_job_does_not_say(limits: PartitionLimits, sh
 
 
 def test_before_the_first_look_nothing_is_taken_for_shared() -> None:
-    assert not announced(ClusterKnown(), memory_mb="10").can_share
+    assert not announced(ClusterFacts(), memory_mb="10").can_share
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from bftrainer.model.queue import JobNeeds
 from slurm_plugins import job_requests, parse
 from slurm_plugins.fields import MOST_NODES, MOST_PARTITIONS, UNREAD, Unread, ways_of
 from slurm_plugins.hook.lines import announcement
-from slurm_plugins.hook.shown_request import ClusterKnown
+from slurm_plugins.hook.shown_request import ClusterFacts
 from tests.support.snapshots import T0, node, pending, snapshot
 from tests.unit.test_slurm_asked import text
 from tests.unit.test_slurm_hook import submit
@@ -219,7 +219,7 @@ class TestHook:
     @pytest.mark.parametrize("value", ["9" * 400, "-1" * 20, "nan", "1e999", "٣", "1_0"])
     def test_a_line_with_a_number_that_slurm_has_not_is_none(self, name: str, value: str) -> None:
         fields = {"nodes": "", "tasks": "1", name: value}
-        assert announcement(submit(**fields), 1, ClusterKnown(cpus_per_node=4)) is None
+        assert announcement(submit(**fields), 1, ClusterFacts(cpus_per_node=4)) is None
 
     def test_a_begin_may_lie_in_the_past(self) -> None:
         said = announcement(submit(begin="-315619200"), 1)
