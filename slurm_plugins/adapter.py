@@ -34,7 +34,7 @@ from slurm_plugins import commands, doctor, releases, site_options
 from slurm_plugins.commands import SlurmCommands, why_failed
 from slurm_plugins.floor import STEP_ID, Floor
 from slurm_plugins.hook.relay import key_of
-from slurm_plugins.hook.shown_request import ClusterKnown
+from slurm_plugins.hook.shown_request import ClusterFacts
 from slurm_plugins.hook.source import HookSource, RelaySettings, address_of
 from slurm_plugins.launcher import PilotLauncher
 from slurm_plugins.site_files import site_files
@@ -289,11 +289,11 @@ class SlurmBatchSystem(LaunchingSystem):
         return self._hook.open(
             self._pilot_partition,
             owner_uid=self._reader.slurm_uid,
-            cluster=self._known,
+            cluster=self._facts,
         )
 
-    def _known(self) -> ClusterKnown:
-        return ClusterKnown(
+    def _facts(self) -> ClusterFacts:
+        return ClusterFacts(
             cpus_per_node=self._cpus_per_node,
             config=self._reader.config,
             limits=self._reader.limits,

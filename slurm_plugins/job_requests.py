@@ -22,23 +22,30 @@ from functools import partial
 from typing import Any
 
 from bftrainer.model.cluster import Job, JobState, Way
-from bftrainer.model.generic_resources import LONGEST
+from bftrainer.model.generic_resources import LONGEST, by_kind, items_of
 from bftrainer.model.hostlist import ParseError
 from slurm_plugins.fields import NOTHING, UNREAD, Doubts, ways_of, whole
 from slurm_plugins.gres import SEVERAL_TYPES, gpus_asked, gpus_needed, type_of
+from slurm_plugins.lending import SharingLimits
 from slurm_plugins.parse import ControllerConfig, Made, duration_s, long_records, memory_mb_of
 
 FIELDS = (
     *("JobArrayID", "NumCPUs", "MinCpus", "NumTasks", "MinMemory", "MaxNodes", "MinTime"),
     *("OverSubscribe", "Reservation", "Contiguous", "ReqSwitch", "Reboot", "Prefer"),
     *("tres-per-job", "tres-per-socket", "tres-per-task", "tres-alloc"),
+    *("cpus-per-tres", "mem-per-tres"),
 )
+_BY_USER = "gres"  # begins what sbatch writes of memory per GPU, and not the site's default
 _EXCLUSIVE = {"NO": "OK", "NODE": "NO"}  # of 26.05, in the words of OverSubscribe until 25.11
+NO_LIMITS = SharingLimits()  # nothing is known of the site's defaults
 _NO_SUCH = frozenset({"0", *NOTHING})
+_MEMORY = ("memory_mb", "memory_per_cpu_mb", "memory_per_gpu_mb")
 _Key = tuple[str, float | None]
 
 
-Request = Mapping[str, Any]  # fields of ``Job``; n_nodes None: not reported
+_CPUS_PER_GPU = "cpus_per_gpu"
+# Fields of ``Job``, and CPUs for each of its GPUs; n_nodes None: not reported.
+Request = Mapping[str, Any]
 _NOT_READ: Request = {"unclear": f"resources{UNREAD}", "n_nodes": None, "n_nodes_max": 0}
 
 
@@ -82,6 +89,9 @@ def _asked(row: dict[str, str]) -> Request:
     cpus, n_tasks = whole(row["NumCPUs"]), whole(row["NumTasks"])
     n_nodes = whole(in_all["node"]) if "node" in in_all else None
     memory, per_cpu = _memory(row["MinMemory"], in_all.get("mem", "0"), cpus, n_nodes or 1)
+    memory_per_gpu_mb = 0
+    if not (memory or per_cpu) or row["mem-per-tres"].startswith(_BY_USER):
+        memory_per_gpu_mb = _per_gpu(row["mem-per-tres"])
     per_task, part_of = gpus_asked(row["tres-per-task"])
     shortest_s, reserved, doubts = duration_s(row["MinTime"]), row["Reservation"], Doubts()
     none: tuple[Way, ...] = ()
@@ -102,6 +112,8 @@ def _asked(row: dict[str, str]) -> Request:
         "cpus_per_node": whole(row["MinCpus"]),
         "memory_mb": memory,
         "memory_per_cpu_mb": per_cpu,
+        "memory_per_gpu_mb": memory_per_gpu_mb,
+        _CPUS_PER_GPU: _per_gpu(row["cpus-per-tres"]),
         "gpus": max(gpus_needed(row["tres-per-job"]), per_task * n_tasks + part_of),
         "time_limit_min_s": shortest_s or None,
         "reservations": () if reserved in NOTHING else tuple(reserved.split(",")),
@@ -110,6 +122,11 @@ def _asked(row: dict[str, str]) -> Request:
         "gpu_type": gpu_type,
         "unclear": " and ".join(filter(None, (*(w for w in words if words[w]), doubts.words()))),
     }
+
+
+def _per_gpu(text: str) -> int:
+    """Return a number for each GPU: gres:gpu:4."""
+    return sum(by_kind(items_of(text)).values())
 
 
 def _memory(said: str, in_all: str, cpus: int, n_nodes: int) -> tuple[int, int]:
@@ -138,36 +155,64 @@ class AskedFor:
         """Store the answer for these jobs."""
         self.known = {key: found.get(key[0]) for job in jobs if _counts(job) for key in [_key(job)]}
 
-    def complete(self, jobs: tuple[Job, ...], config: ControllerConfig | None) -> tuple[Job, ...]:
+    def complete(
+        self,
+        jobs: tuple[Job, ...],
+        config: ControllerConfig | None,
+        limits: SharingLimits = NO_LIMITS,
+    ) -> tuple[Job, ...]:
         """Return the jobs with everything known about them."""
         if not self.known:
             return jobs
         self._made.begin()
-        return tuple([self._complete(job, config) if _counts(job) else job for job in jobs])
+        return tuple([self._complete(job, config, limits) if _counts(job) else job for job in jobs])
 
-    def _complete(self, job: Job, config: ControllerConfig | None) -> Job:
+    def _complete(self, job: Job, config: ControllerConfig | None, limits: SharingLimits) -> Job:
         asked = self.known.get(_key(job))
         if asked is None:
             return job
-        make = partial(completed, job, asked, config)
-        return self._made.of(job.job_id, job, (asked, config), make)
+        make = partial(completed, job, asked, config, limits)
+        return self._made.of(job.job_id, job, (asked, config, limits), make)
 
 
 def _can_share(asked: Request, config: ControllerConfig | None) -> bool:
     """Return whether others may use the rest of its nodes; not if it takes all of their memory."""
     if config is None or not config.are_nodes_shared or not asked.get("can_share"):
         return False
-    has_memory = asked["memory_mb"] or asked["memory_per_cpu_mb"]
-    return not config.is_memory_counted or bool(has_memory)
+    return not config.is_memory_counted or any(asked.get(name) for name in _MEMORY)
 
 
-def completed(job: Job, asked: Request, config: ControllerConfig | None) -> Job:
+def _with_gpus(job: Job, asked: Request, n_nodes: int, limits: SharingLimits) -> Request:
+    """Return the request with the CPUs and the memory that come with its GPUs."""
+    its = dict(asked)
+    cpus_per_gpu = its.pop(_CPUS_PER_GPU, 0)
+    n_gpus = max(its.get("gpus", 0), job.gpus_per_node * n_nodes)
+    if not n_gpus or "cpus" not in its:  # no GPUs, or the request was not read
+        return its
+    default = limits.default_per_gpu_in(job.partitions)
+    if its["memory_per_gpu_mb"]:
+        its |= {"memory_mb": 0, "memory_per_cpu_mb": 0}  # a default that does not count
+    elif not any(its[name] for name in _MEMORY):
+        its["memory_per_gpu_mb"] = default.memory_mb
+    if not cpus_per_gpu and its["cpus_per_node"] <= 1:
+        cpus_per_gpu = default.cpus  # not of a job that names CPUs per task
+    its["cpus"] = max(its["cpus"], cpus_per_gpu * n_gpus)
+    return its
+
+
+def completed(
+    job: Job,
+    asked: Request,
+    config: ControllerConfig | None,
+    limits: SharingLimits = NO_LIMITS,
+) -> Job:
     """Return a job with everything that is known of its request."""
     # For "-N 1-8" squeue shows the node count of the scheduler's last attempt.
     least, most = asked["n_nodes"], asked["n_nodes_max"]
     is_range = least is not None and least < most
     # Where tasks have several CPUs it may be one more than the job can have.
     n_nodes = min(job.n_nodes, most or job.n_nodes)
+    asked = _with_gpus(job, asked, least if is_range and least else n_nodes, limits)
     types = {job.gpu_type, asked.get("gpu_type", "")} - {""}
     mixed = SEVERAL_TYPES if len(types) > 1 else ""
     its = {

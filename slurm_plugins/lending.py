@@ -70,6 +70,14 @@ NO_DEFAULT = DefaultMemory()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DefaultPerGpu:
+    """What a job has for each of its GPUs that says nothing of it; 0: no default."""
+
+    cpus: int = 0
+    memory_mb: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLimits:
     """What a partition says of the sharing of its nodes."""
 
@@ -146,6 +154,21 @@ class SharingLimits:
         several = [self.partition_of(names[at : at + 1]) for at in range(max(1, len(names)))]
         defaults = {self._default_memory(partition) for partition in several}
         return defaults.pop() if len(defaults) == 1 else NO_DEFAULT
+
+    def default_per_gpu_in(self, names: Sequence[str]) -> DefaultPerGpu:
+        """Return what a job of these partitions has for each GPU; see ``default_memory_in``."""
+        several = [self.partition_of(names[at : at + 1]) for at in range(max(1, len(names)))]
+        defaults = {self._default_per_gpu(partition) for partition in several}
+        return defaults.pop() if len(defaults) == 1 else DefaultPerGpu()
+
+    def _default_per_gpu(self, partition: PartitionLimits | None) -> DefaultPerGpu:
+        if partition is None or self.cluster is None:
+            return DefaultPerGpu()
+        cpus, memory_mb = partition.cpus_per_gpu, partition.memory_per_gpu_mb
+        return DefaultPerGpu(
+            cpus=(self.cluster.cpus_per_gpu if cpus is None else cpus) or 0,
+            memory_mb=(self.cluster.memory_per_gpu_mb if memory_mb is None else memory_mb) or 0,
+        )
 
     def _default_memory(self, partition: PartitionLimits | None) -> DefaultMemory:
         if partition is None or self.cluster is None:

@@ -347,7 +347,7 @@ class SnapshotReader:
             found = self._poll.of(commands.asked_argv(self.release), read, "requests")
             if found is not None:
                 self._asked.learn(jobs, found)
-        return self._asked.complete(jobs, self.config)
+        return self._asked.complete(jobs, self.config, self._limits)
 
     def _read_reservations(self) -> tuple[Reservation, ...] | None:
         now, read_s = time.monotonic(), self._reservations_read_s

@@ -248,8 +248,9 @@ class Job:
     can_share: bool = False  # nodes with other jobs; then its whole request is known
     unclear: str = ""  # further requests that were not understood, in words
     gpu_type: str = ""  # that its GPUs must have; "": any
+    memory_per_gpu_mb: int = 0
     # The last three were Slurm's texts; adapters now convert them to data.
-    ADDED: ClassVar = frozenset({"prefers", "gpu_type"})
+    ADDED: ClassVar = frozenset({"prefers", "gpu_type", "memory_per_gpu_mb"})
     REMOVED: ClassVar = frozenset({"was_tried", "partition", "features", "reservation"})
 
     @property

@@ -20,7 +20,7 @@ from slurm_plugins.gres import gpus_needed, type_of
 from slurm_plugins.hook.scripts import N_ALL, N_FEW
 from slurm_plugins.hook.shown_request import (
     FIELD_NAMES,
-    ClusterKnown,
+    ClusterFacts,
     SubmittedFields,
     count,
     nodes_shown,
@@ -30,13 +30,13 @@ from slurm_plugins.job_requests import completed, request_of
 
 LONGEST_LINE = 1 << 18  # characters; 165,000 for GPUs alone were seen (22.05)
 N_CHANGE = 5  # fields
-NOTHING_KNOWN = ClusterKnown()
+NOTHING_KNOWN = ClusterFacts()
 _TIME = re.compile(r"-?[0-9]{1,20}")  # 64 bits; --begin may lie in the past
 CHANGES = ("end", "modify")  # a job ended or was modified
 
 
 def announcement(
-    line: str, number: int, cluster: ClusterKnown = NOTHING_KNOWN
+    line: str, number: int, cluster: ClusterFacts = NOTHING_KNOWN
 ) -> Announcement | None:
     """Parse one line.
 
@@ -66,7 +66,7 @@ def announcement(
     return None
 
 
-def _submitted(fields: list[str], number: int, cluster: ClusterKnown) -> Job | None:
+def _submitted(fields: list[str], number: int, cluster: ClusterFacts) -> Job | None:
     if len(fields) >= N_ALL:
         return _whole_job(fields[:N_ALL], number, cluster)
     if len(fields) in (N_FEW, N_FEW + 1):  # an early version of the script added one
@@ -74,22 +74,22 @@ def _submitted(fields: list[str], number: int, cluster: ClusterKnown) -> Job | N
     return None
 
 
-def _whole_job(fields: list[str], number: int, cluster: ClusterKnown) -> Job:
+def _whole_job(fields: list[str], number: int, cluster: ClusterFacts) -> Job:
     """Return the job with its whole request, as the next poll will show it."""
     job, doubts = _job(fields[:N_FEW], number, cluster.cpus_per_node), Doubts()
     none: tuple[str, ...] = ()
     texts = (*fields[4:8], *fields[N_FEW:])
-    said = SubmittedFields(**dict(zip(FIELD_NAMES, texts, strict=True)))
+    submitted = SubmittedFields(**dict(zip(FIELD_NAMES, texts, strict=True)))
     n_required = len(job.required_nodes)
-    excluded_nodes = doubts.read("nodes to avoid", said.excluded, NodeLists().names, none)
+    excluded_nodes = doubts.read("nodes to avoid", submitted.excluded, NodeLists().names, none)
     job = dataclasses.replace(
         job,
-        n_nodes=nodes_shown(said, n_required, cluster),
+        n_nodes=nodes_shown(submitted, n_required, cluster),
         excluded_nodes=excluded_nodes,
         unclear=" and ".join(filter(None, (job.unclear, doubts.words()))),
     )
-    row = row_of(said, job, cluster.limits)
-    return completed(job, request_of(row), cluster.config)
+    row = row_of(submitted, job, cluster.limits)
+    return completed(job, request_of(row), cluster.config, cluster.limits)
 
 
 def _job(fields: list[str], number: int, cpus_per_node: int) -> Job:

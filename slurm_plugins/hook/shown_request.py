@@ -29,7 +29,7 @@ _NO_REST_SINCE = "23.11"  # squeue's estimate leaves out the node of the remaini
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterKnown:
+class ClusterFacts:
     """What is known of the cluster when a line arrives."""
 
     cpus_per_node: int = 0  # of the largest node; 0: unknown
@@ -39,7 +39,7 @@ class ClusterKnown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmittedFields:
-    """The fields of a line that say how much a job asks for, as text; "": nothing is said."""
+    """The fields of a line that say how much a job asks for, as text; "": nothing is submitted."""
 
     nodes: str
     tasks: str
@@ -75,16 +75,16 @@ def count(text: str) -> int:
     return int(text)
 
 
-def nodes_shown(said: SubmittedFields, n_required: int, cluster: ClusterKnown) -> int:
+def nodes_shown(submitted: SubmittedFields, n_required: int, cluster: ClusterFacts) -> int:
     """Return for how many nodes squeue shows a pending job: an estimate where none are asked for.
 
     Raises:
         ParseError: a number is none.
     """
-    n_nodes, n_tasks = _least_nodes(said, n_required), _count_or(said.tasks, 0)
-    if tasks_per_node := _count_or(said.tasks_per_node, 0):
+    n_nodes, n_tasks = _least_nodes(submitted, n_required), _count_or(submitted.tasks, 0)
+    if tasks_per_node := _count_or(submitted.tasks_per_node, 0):
         return max(n_nodes, n_tasks // tasks_per_node)
-    per_node, per_task = cluster.cpus_per_node, _cpus_per_task(said)
+    per_node, per_task = cluster.cpus_per_node, _cpus_per_task(submitted)
     if not per_node:
         return n_nodes
     if per_task == 1:
@@ -96,11 +96,11 @@ def nodes_shown(said: SubmittedFields, n_required: int, cluster: ClusterKnown) -
     return n_nodes
 
 
-def row_of(said: SubmittedFields, job: Job, limits: SharingLimits) -> dict[str, str]:
+def row_of(submitted: SubmittedFields, job: Job, limits: SharingLimits) -> dict[str, str]:
     """Return what ``squeue -O`` will print in ``job_requests.FIELDS``.
 
     Args:
-        said: in the line.
+        submitted: in the line.
         job: with its partitions, the nodes that it names, and the number that is shown.
         limits: of the cluster, as far as they are known.
 
@@ -108,58 +108,60 @@ def row_of(said: SubmittedFields, job: Job, limits: SharingLimits) -> dict[str, 
         ParseError: a number is none.
     """
     n_required = len(job.required_nodes)
-    n_nodes = _least_nodes(said, n_required)
-    cpus = max(_count_or(said.cpus, n_nodes), n_required)
-    memory = _memory(said, job.partitions, limits)
+    n_nodes = _least_nodes(submitted, n_required)
+    cpus = max(_count_or(submitted.cpus, n_nodes), n_required)
+    memory = _memory(submitted, job.partitions, limits)
     memory_mb, total_mb = memory.memory_mb, memory.memory_mb * n_nodes
     if memory.memory_per_cpu_mb:
         memory_mb, total_mb = memory.memory_per_cpu_mb, memory.memory_per_cpu_mb * cpus
     row = {
         "JobArrayID": "0",
         "NumCPUs": str(cpus),
-        "MinCpus": str(_cpus_per_node(said)),
-        "NumTasks": str(_count_or(said.tasks, 0) or n_nodes),
+        "MinCpus": str(_cpus_per_node(submitted)),
+        "NumTasks": str(_count_or(submitted.tasks, 0) or n_nodes),
         "MinMemory": f"{memory_mb}M",
-        "MaxNodes": str(_count_or(said.max_nodes, 0) or job.n_nodes),
-        "MinTime": f"{_count_or(said.least_minutes, 0)}:00",
-        "OverSubscribe": _sharing(said.shared, job.partitions, limits),
-        "Reservation": said.reservation,
-        "Contiguous": said.contiguous,
-        "ReqSwitch": said.switches,
-        "Reboot": said.reboot,
-        "Prefer": said.prefer,
-        "tres-per-job": said.gpus_in_all,
-        "tres-per-socket": said.gpus_per_socket,
-        "tres-per-task": said.gpus_per_task,
+        "MaxNodes": str(_count_or(submitted.max_nodes, 0) or job.n_nodes),
+        "MinTime": f"{_count_or(submitted.least_minutes, 0)}:00",
+        "OverSubscribe": _sharing(submitted.shared, job.partitions, limits),
+        "Reservation": submitted.reservation,
+        "Contiguous": submitted.contiguous,
+        "ReqSwitch": submitted.switches,
+        "Reboot": submitted.reboot,
+        "Prefer": submitted.prefer,
+        "tres-per-job": submitted.gpus_in_all,
+        "tres-per-socket": submitted.gpus_per_socket,
+        "tres-per-task": submitted.gpus_per_task,
         "tres-alloc": f"cpu={cpus},mem={total_mb}M,node={n_nodes}",
+        "cpus-per-tres": submitted.cpus_per_gpu,
+        "mem-per-tres": submitted.memory_per_gpu,
     }
     return {name: row[name] for name in FIELDS}
 
 
-def _least_nodes(said: SubmittedFields, n_required: int) -> int:
-    return max(1, _count_or(said.nodes, 1), n_required)
+def _least_nodes(submitted: SubmittedFields, n_required: int) -> int:
+    return max(1, _count_or(submitted.nodes, 1), n_required)
 
 
-def _cpus_per_task(said: SubmittedFields) -> int:
-    return max(1, _count_or(said.cpus_per_task, 1))
+def _cpus_per_task(submitted: SubmittedFields) -> int:
+    return max(1, _count_or(submitted.cpus_per_task, 1))
 
 
-def _cpus_per_node(said: SubmittedFields) -> int:
+def _cpus_per_node(submitted: SubmittedFields) -> int:
     """Return the fewest CPUs on each node."""
-    per_task = _cpus_per_task(said)
-    least = max(_count_or(said.min_cpus_per_node, 1), per_task)
-    if _count_or(said.tasks, 0) > 1:
-        least = max(least, per_task * _count_or(said.tasks_per_node, 0))
+    per_task = _cpus_per_task(submitted)
+    least = max(_count_or(submitted.min_cpus_per_node, 1), per_task)
+    if _count_or(submitted.tasks, 0) > 1:
+        least = max(least, per_task * _count_or(submitted.tasks_per_node, 0))
     return least
 
 
 def _memory(
-    said: SubmittedFields, partitions: Sequence[str], limits: SharingLimits
+    submitted: SubmittedFields, partitions: Sequence[str], limits: SharingLimits
 ) -> DefaultMemory:
-    if said.memory_per_cpu_mb:
-        return DefaultMemory(memory_per_cpu_mb=_amount(said.memory_per_cpu_mb))
-    if said.memory_mb:
-        return DefaultMemory(memory_mb=_amount(said.memory_mb))
+    if submitted.memory_per_cpu_mb:
+        return DefaultMemory(memory_per_cpu_mb=_amount(submitted.memory_per_cpu_mb))
+    if submitted.memory_mb:
+        return DefaultMemory(memory_mb=_amount(submitted.memory_mb))
     return limits.default_memory_in(partitions)
 
 

@@ -15,7 +15,7 @@ from bftrainer.batch.announcer import Announcer
 from bftrainer.fleet.wire.keys import load_or_create_pair
 from bftrainer.model.errors import BatchSystemError, BftError
 from slurm_plugins.hook.relay_receiver import RelayedHook, Relays
-from slurm_plugins.hook.shown_request import ClusterKnown
+from slurm_plugins.hook.shown_request import ClusterFacts
 from slurm_plugins.hook.watch import Heard, HookFile
 
 _ENDPOINT = re.compile(r"tcp://(\*|\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
@@ -59,7 +59,7 @@ class HookSource:
         if self._file is None:
             return ""
         try:
-            self._followed(self._file, "", owner_uid(), ClusterKnown).close()
+            self._followed(self._file, "", owner_uid(), ClusterFacts).close()
         except BatchSystemError as problem:
             return problem.cause.rstrip(".")
         return ""
@@ -69,7 +69,7 @@ class HookSource:
         pilot_partition: str,
         *,
         owner_uid: Callable[[], int | None],
-        cluster: Callable[[], ClusterKnown],
+        cluster: Callable[[], ClusterFacts],
     ) -> Announcer | None:
         """Return the announcer.
 
@@ -107,7 +107,7 @@ class HookSource:
 
     @staticmethod
     def _followed(
-        file: Path, pilot_partition: str, owner_uid: int | None, cluster: Callable[[], ClusterKnown]
+        file: Path, pilot_partition: str, owner_uid: int | None, cluster: Callable[[], ClusterFacts]
     ) -> HookFile:
         if owner_uid is None:
             raise BatchSystemError(

@@ -12,13 +12,13 @@ from pathlib import Path
 from bftrainer.batch.announcer import Announcement
 from bftrainer.batch.tail import Faults, FollowedFile
 from slurm_plugins.hook.lines import announcement
-from slurm_plugins.hook.shown_request import ClusterKnown
+from slurm_plugins.hook.shown_request import ClusterFacts
 
 
 class Heard:
     """Turns lines of the hook into announcements."""
 
-    def __init__(self, pilot_partition: str, cluster: Callable[[], ClusterKnown]) -> None:
+    def __init__(self, pilot_partition: str, cluster: Callable[[], ClusterFacts]) -> None:
         self._pilot_partition, self._cluster = pilot_partition, cluster
         self._number = 0
 
@@ -52,7 +52,7 @@ class HookFile(FollowedFile):
         pilot_partition: str = "",
         *,
         owner_uid: int,
-        cluster: Callable[[], ClusterKnown] = ClusterKnown,
+        cluster: Callable[[], ClusterFacts] = ClusterFacts,
     ) -> None:
         """Watch the file of SlurmUser or root; BFT-1231, -1233 if it cannot be used.
 

@@ -20,12 +20,14 @@ from slurm_plugins.adapter import create
 from slurm_plugins.hook.scripts import MAX_LINE_BYTES
 from slurm_plugins.testcluster import SlurmTestCluster
 from slurm_plugins.testcluster.jobs import Share
+from slurm_plugins.testcluster.sharing import Sharing
 from tests.integration.gpu_parts import Lender, gpu_cluster, lender
 from tests.integration.test_slurm_harm import set_preempt_mode
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.long]
 
+PER_GPU_MB = 2000  # of a job that names no memory (DefMemPerGPU)
 REQUESTS = (
     "--exclusive",
     "--exclusive --nodes=2",
@@ -60,7 +62,8 @@ _LATER = ("job_id", "partitions", "priority", "submit_s")
 def cluster() -> Iterator[SlurmTestCluster]:
     """Nobody but us frees a GPU: what is given back is not left to who is faster."""
     types = (("gpu:a100:4", "typed"), ("gpu:4", "plain"), ("gpu:4", "plain"))
-    with gpu_cluster(node_types=types) as running:
+    sharing = Sharing(memory_per_gpu_mb=PER_GPU_MB)
+    with gpu_cluster(node_types=types, sharing=sharing) as running:
         set_preempt_mode(running, "OFF")
         yield running
 
@@ -120,9 +123,19 @@ def test_an_announced_job_asks_for_what_a_look_shows_of_it(
         for job_id, request in requests.items()
     }
     assert {request: found for request, found in wrong.items() if found} == {}
-    counts = {requests[job_id]: job.n_nodes for job_id, job in announced.items()}
-    assert counts["--ntasks=1 --cpus-per-task=4 --nodes=1 --mem=100"] == 1
-    assert counts["--ntasks=5 --cpus-per-task=4 --nodes=2 --mem=100"] == 2
+    jobs = {requests[job_id]: job for job_id, job in announced.items()}
+    assert jobs["--ntasks=1 --cpus-per-task=4 --nodes=1 --mem=100"].n_nodes == 1
+    assert jobs["--ntasks=5 --cpus-per-task=4 --nodes=2 --mem=100"].n_nodes == 2
+    per_gpu = {name: job.memory_per_gpu_mb for name, job in jobs.items() if job.memory_per_gpu_mb}
+    assert per_gpu == {
+        "--gpus=2 --nodes=1": PER_GPU_MB,
+        "--gres=gpu:a100:2 --gpus=a100:2": PER_GPU_MB,
+        "--gpus=2 --mem-per-gpu=1500": 1500,
+        "--gpus-per-node=3 --mem-per-gpu=1000 --cpus-per-gpu=2": 1000,
+        "--gpus=2 --cpus-per-gpu=4 --mem-per-gpu=10": 10,
+    }
+    assert {jobs[name].can_share for name in per_gpu} == {True}
+    assert jobs["--gpus=2 --cpus-per-gpu=4 --mem-per-gpu=10"].cpus == 8
 
 
 def test_of_a_job_that_says_more_than_a_line_holds_its_size_is_told(

@@ -23,7 +23,7 @@ from bftrainer.model.cluster import STAND_IN
 from bftrainer.model.errors import BatchSystemError
 from bftrainer.model.views import PollingView
 from slurm_plugins.hook.scripts import FIRST_LINE
-from slurm_plugins.hook.shown_request import ClusterKnown
+from slurm_plugins.hook.shown_request import ClusterFacts
 from slurm_plugins.hook.watch import HookFile
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.daemon_scripts import light_spec
@@ -53,7 +53,7 @@ def test_what_is_said_of_a_job(cluster: SlurmTestCluster) -> None:
         cluster.config.hook_file,
         "bf",
         owner_uid=os.getuid(),
-        cluster=lambda: ClusterKnown(cpus_per_node=4),
+        cluster=lambda: ClusterFacts(cpus_per_node=4),
     )
     heard: list[Announcement] = []
 

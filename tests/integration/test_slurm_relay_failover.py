@@ -13,7 +13,7 @@ from bftrainer.fleet.wire.keys import generate_pair
 from slurm_plugins.hook import scripts
 from slurm_plugins.hook.relay import shown
 from slurm_plugins.hook.relay_receiver import RelayedHook
-from slurm_plugins.hook.shown_request import ClusterKnown
+from slurm_plugins.hook.shown_request import ClusterFacts
 from slurm_plugins.hook.watch import Heard
 from slurm_plugins.testcluster import FAST_CYCLE, ClusterConfig
 from tests.integration.slurm_fixtures import enterable_directory, need_slurm, remove_cluster
@@ -88,7 +88,7 @@ def test_the_backup_controllers_jobs_are_told_by_its_relay(
         try:
             first.start()
             wait_for(lambda: relays.telling == 1, what="the first tells")
-            hook = RelayedHook(relays, Heard("bf", ClusterKnown))
+            hook = RelayedHook(relays, Heard("bf", ClusterFacts))
             wait_for(lambda: not hook.hears_all, what="it knows that one is missing")
             second.start()
             wait_for(lambda: hook.hears_all, what="the second waits for its controller")

@@ -117,6 +117,23 @@ def test_gpus_in_all_are_shared_out_evenly() -> None:
     assert answer(nodes, replace(pending("7", 1), gpus=12)) == (Answer.CANNOT, 0)
 
 
+@pytest.mark.parametrize(
+    ("gpus", "per_gpu_mb", "expected"),
+    [
+        (4, 1000, (Answer.NEEDS, 1)),
+        (4, 2000, (Answer.NEEDS, 2)),
+        (2, 4000, (Answer.NEEDS, 2)),
+        (1, 4001, (Answer.CANNOT, 0)),
+    ],
+)
+def test_memory_per_gpu_takes_more_nodes(
+    gpus: int, per_gpu_mb: int, expected: tuple[Answer, int]
+) -> None:
+    nodes = [host("n1", gpus=4), host("n2", gpus=4)]
+    job = replace(pending("7", 1), gpus=gpus, memory_per_gpu_mb=per_gpu_mb)
+    assert answer(nodes, job) == expected
+
+
 def test_free_nodes_are_taken_first() -> None:
     nodes = [host("n1", state=FREE), host("n2"), host("n3", state=FREE), host("n4")]
     assert answer(nodes, pending("7", 2)) == (Answer.STARTS_ON_FREE, 0)

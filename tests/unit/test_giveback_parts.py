@@ -254,6 +254,7 @@ def test_an_announced_job_gets_the_gpus_that_it_is_known_to_need() -> None:
         ({"cpus": 1, "can_share": True, "gpus": 2}, 2),
         ({"cpus": 8, "can_share": True}, 2),  # 4 CPUs each
         ({"cpus": 1, "can_share": True, "memory_mb": 3000}, 3),
+        ({"cpus": 1, "can_share": True, "gpus": 1, "memory_per_gpu_mb": 2000}, 2),
     ],
 )
 def test_an_announced_job_whose_whole_request_is_known_gets_what_it_needs(

@@ -17,7 +17,7 @@ from slurm_plugins.fields import UNREAD, ways_of
 from slurm_plugins.gres import SEVERAL_TYPES
 from slurm_plugins.hook import scripts
 from slurm_plugins.hook.lines import announcement
-from slurm_plugins.hook.shown_request import FIELD_NAMES, ClusterKnown
+from slurm_plugins.hook.shown_request import FIELD_NAMES, ClusterFacts
 from slurm_plugins.lending import (
     ClusterLimits,
     DefaultMemory,
@@ -30,7 +30,7 @@ from tests.unit.test_slurm_hook import submit
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "slurm" / "22.05"
 CONFIG = parse.controller_config((RECORDED / "config.txt").read_text())
-KNOWN = ClusterKnown(cpus_per_node=4, config=CONFIG)
+KNOWN = ClusterFacts(cpus_per_node=4, config=CONFIG)
 FURTHER = FIELD_NAMES[4:]  # the first four are of the earlier form, too
 PER_NODE, PER_CPU = DefaultMemory(memory_mb=900), DefaultMemory(memory_per_cpu_mb=300)
 
@@ -42,14 +42,14 @@ def line(**changes: str) -> str:
     return "\t".join((submit(**few), *further))
 
 
-def announced(cluster: ClusterKnown = KNOWN, /, **changes: str) -> Job:
+def announced(cluster: ClusterFacts = KNOWN, /, **changes: str) -> Job:
     said = announcement(line(**changes), 1, cluster)
     assert said is not None
     assert said.job is not None
     return said.job
 
 
-def knowing(memory: DefaultMemory = DefaultMemory(), **partitions: PartitionLimits) -> ClusterKnown:  # noqa: B008 - frozen
+def knowing(memory: DefaultMemory = DefaultMemory(), **partitions: PartitionLimits) -> ClusterFacts:  # noqa: B008 - frozen
     limits = SharingLimits(
         cluster=ClusterLimits(why_whole="", is_memory_counted=True, default_memory=memory),
         partitions=partitions,
@@ -91,6 +91,13 @@ def test_what_a_job_has_that_asks_for_nothing() -> None:
         ({"gpus_in_all": "gres/gpu:a100:6"}, {"gpus": 6, "gpu_type": "a100"}),
         ({"gpus_per_task": "gres:gpu:2", "tasks": "3"}, {"gpus": 6}),
         ({"gpus_per_task": "gres/gpu=2", "nodes": "2"}, {"gpus": 4}),
+        ({"gpus_in_all": "gpu:3", "cpus_per_gpu": "gres:gpu:4"}, {"cpus": 12, "gpus": 3}),
+        ({"gres": "gpu:2", "nodes": "3", "cpus_per_gpu": "gres/gpu:4"}, {"cpus": 24}),
+        ({"cpus_per_gpu": "gres/gpu:4"}, {"cpus": 1}),
+        (
+            {"gpus_in_all": "gpu:3", "memory_per_gpu": "gres:gpu:65535"},
+            {"memory_mb": 0, "memory_per_gpu_mb": 65535, "can_share": True},
+        ),
         ({"gpus_per_socket": "gres:gpu:1"}, {"gpus": 0, "unclear": "GPUs per socket"}),
         (
             {"gres": "gres:gpu:a100:1", "gpus_in_all": "gpu:v100:2"},
@@ -154,6 +161,52 @@ def test_memory_that_a_job_does_not_name(partition: str, memory_mb: int, per_cpu
     assert job.can_share == bool(memory_mb or per_cpu_mb)
 
 
+@pytest.mark.parametrize(
+    ("changes", "per_gpu_mb", "cpus", "shares"),
+    [
+        ({"gpus_in_all": "gpu:2"}, 4000, 6, True),
+        ({"gres": "gpu:2", "partition": "other"}, 50, 6, True),
+        ({"gpus_in_all": "gpu:2", "memory_per_gpu": "gres:gpu:9"}, 9, 6, True),
+        ({"gpus_in_all": "gpu:2", "memory_mb": "70"}, 0, 6, True),
+        ({"gpus_in_all": "gpu:2", "cpus_per_gpu": "gres:gpu:1"}, 4000, 2, True),
+        ({"gpus_in_all": "gpu:2", "cpus_per_task": "2", "cpus": "2"}, 4000, 2, True),
+        ({"gpus_in_all": "gpu:2", "shared": "0"}, 4000, 6, False),
+        ({}, 0, 1, False),
+    ],
+)
+def test_what_comes_with_gpus_by_the_sites_defaults(
+    changes: dict[str, str], per_gpu_mb: int, cpus: int, *, shares: bool
+) -> None:
+    cluster = knowing(
+        batch=PartitionLimits(cpus_per_gpu=3, memory_per_gpu_mb=4000),
+        other=PartitionLimits(cpus_per_gpu=3, memory_per_gpu_mb=50),
+    )
+    job = announced(cluster, **changes)
+    assert (job.memory_per_gpu_mb, job.cpus, job.can_share) == (per_gpu_mb, cpus, shares)
+
+
+def test_what_of_gpus_the_clusters_defaults_say_where_the_partition_has_none() -> None:
+    limits = SharingLimits(
+        cluster=ClusterLimits(
+            why_whole="", is_memory_counted=True, cpus_per_gpu=2, memory_per_gpu_mb=60
+        ),
+        partitions={"batch": PartitionLimits(memory_per_gpu_mb=70)},
+    )
+    job = announced(replace(KNOWN, limits=limits), gres="gpu:2")
+    assert (job.memory_per_gpu_mb, job.cpus) == (70, 4)
+
+
+def test_slurms_own_word_for_a_default_counts_where_no_memory_is_named() -> None:
+    """slurmctld writes the site's default there, also of a job that names memory (22.05)."""
+    fields = {"gpus_in_all": "gpu:1", "memory_per_gpu": "gpu:4000"}
+    assert announced(**fields).memory_per_gpu_mb == 4000
+    named = announced(**fields, memory_mb="70")
+    assert (named.memory_mb, named.memory_per_gpu_mb) == (70, 0)
+    default = knowing(DefaultMemory(memory_mb=70), batch=PartitionLimits())
+    own = announced(default, gpus_in_all="gpu:1", memory_per_gpu="gres:gpu:9")
+    assert (own.memory_mb, own.memory_per_gpu_mb) == (0, 9)
+
+
 def test_the_default_memory_of_a_cluster_and_of_its_partitions() -> None:
     config, partitions = (
         (RECORDED / f"{name}.txt").read_text() for name in ("config", "partitions")
@@ -182,7 +235,7 @@ def test_who_shares_nodes_where_the_job_does_not_say(limits: PartitionLimits, sh
 
 
 def test_before_the_first_look_nothing_is_taken_for_shared() -> None:
-    assert not announced(ClusterKnown(), memory_mb="10").can_share
+    assert not announced(ClusterFacts(), memory_mb="10").can_share
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from bftrainer.model.cluster import Job, JobState, Node, NodeState, Snapshot
 from slurm_plugins.fields import ways_of
 from slurm_plugins.hook import scripts
 from slurm_plugins.hook.lines import announcement
-from slurm_plugins.hook.shown_request import ClusterKnown
+from slurm_plugins.hook.shown_request import ClusterFacts
 from tests.support.snapshots import T0, running
 
 
@@ -122,7 +122,7 @@ class TestLines:
     def test_processors_asked_for_become_nodes(
         self, changes: dict[str, str], expected: int
     ) -> None:
-        said = announcement(submit(**changes), 1, ClusterKnown(cpus_per_node=4))
+        said = announcement(submit(**changes), 1, ClusterFacts(cpus_per_node=4))
         assert said is not None
         assert said.job is not None
         assert said.job.n_nodes == expected

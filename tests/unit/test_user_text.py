@@ -18,7 +18,7 @@ from bftrainer.model.queue import JobNeeds
 from slurm_plugins import job_requests, parse
 from slurm_plugins.fields import MOST_NODES, MOST_PARTITIONS, UNREAD, Unread, ways_of
 from slurm_plugins.hook.lines import announcement
-from slurm_plugins.hook.shown_request import ClusterKnown
+from slurm_plugins.hook.shown_request import ClusterFacts
 from tests.support.snapshots import T0, node, pending, snapshot
 from tests.unit.test_slurm_asked import text
 from tests.unit.test_slurm_hook import submit
@@ -185,7 +185,7 @@ class TestQueue:
 
     def test_what_a_job_asks_for_that_nobody_can_read_is_a_doubt_about_that_job_alone(self) -> None:
         row = ["777", "2", "1", "2", "9" * 30 + "M", "1", "0:00", "OK", "(null)", *["0"] * 3,
-               *["N/A"] * 4, "cpu=2,node=1"]  # fmt: skip
+               *["N/A"] * 4, "cpu=2,node=1", "N/A", "N/A"]  # fmt: skip
         found = job_requests.rows(f"{F.join(row)}{R}\n" + text("asks.asked"))
         assert found.pop("777")["unclear"] == f"resources{UNREAD}"
         assert found == job_requests.rows(text("asks.asked"))
@@ -193,7 +193,7 @@ class TestQueue:
     def test_both_doubts_are_kept(self) -> None:
         (job, *_) = self.looked(features=LONG)
         known = job_requests.AskedFor()
-        row = ["777", *["1"] * 8, "1", "0", "0", "(null)", *["0"] * 4]
+        row = ["777", *["1"] * 8, "1", "0", "0", "(null)", *["0"] * 6]
         row[6], row[7], row[8] = "0:00", "OK", "(null)"
         known.learn([job], job_requests.rows(f"{F.join(row)}{R}\n"))
         (complete,) = known.complete((job,), None)
@@ -219,7 +219,7 @@ class TestHook:
     @pytest.mark.parametrize("value", ["9" * 400, "-1" * 20, "nan", "1e999", "٣", "1_0"])
     def test_a_line_with_a_number_that_slurm_has_not_is_none(self, name: str, value: str) -> None:
         fields = {"nodes": "", "tasks": "1", name: value}
-        assert announcement(submit(**fields), 1, ClusterKnown(cpus_per_node=4)) is None
+        assert announcement(submit(**fields), 1, ClusterFacts(cpus_per_node=4)) is None
 
     def test_a_begin_may_lie_in_the_past(self) -> None:
         said = announcement(submit(begin="-315619200"), 1)

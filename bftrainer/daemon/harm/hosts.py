@@ -478,11 +478,13 @@ def _asks_for(job: Job, n_nodes: int) -> HostNeed:
     """Return what a job asks for on each of its nodes."""
     n_nodes = max(1, n_nodes)
     cpus = max(math.ceil(job.cpus / n_nodes), job.cpus_per_node)
+    gpus = max(math.ceil(job.gpus / n_nodes), job.gpus_per_node)
+    by_unit_mb = max(job.memory_per_cpu_mb * cpus, job.memory_per_gpu_mb * gpus)
     return HostNeed(
         gpu_type=_type_of(job),
-        gpus=max(math.ceil(job.gpus / n_nodes), job.gpus_per_node),
+        gpus=gpus,
         cpus=cpus,
-        memory_mb=max(job.memory_mb, job.memory_per_cpu_mb * cpus),
+        memory_mb=max(job.memory_mb, by_unit_mb),
     )
 
 

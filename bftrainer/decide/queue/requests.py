@@ -24,7 +24,7 @@ ASKS = attrgetter(
     *("partitions", "n_nodes", "n_nodes_max", "time_limit_s", "time_limit_min_s", "wants"),
     *("prefers", "required_nodes", "excluded_nodes", "waits_for", "reservations", "can_share"),
     *("cpus", "cpus_per_node", "memory_mb", "memory_per_cpu_mb", "gpus_per_node", "gpus"),
-    *("reason", "is_entitled", "begin_s", "together", "gpu_type"),
+    *("reason", "is_entitled", "begin_s", "together", "gpu_type", "memory_per_gpu_mb"),
 )
 MOST_WAYS = 64  # of one job: partitions times alternatives of its constraint
 ANY = Way()
@@ -232,11 +232,13 @@ def _sizes(job: Job, kinds: Iterable[Node]) -> list[int]:
         return [job.n_nodes]
     sizes = set[int]()
     for node in kinds:
-        cpus = node.cpus
+        cpus, gpus = node.cpus, node.gpus
         if job.memory_per_cpu_mb and node.memory_mb:
             cpus = min(cpus, node.memory_mb // job.memory_per_cpu_mb)
-        if not ((job.cpus and not cpus) or (job.gpus and not node.gpus)):
-            n_gpus = math.ceil(job.gpus / max(1, node.gpus))
+        if job.memory_per_gpu_mb and node.memory_mb:
+            gpus = min(gpus, node.memory_mb // job.memory_per_gpu_mb)
+        if not ((job.cpus and not cpus) or (job.gpus and not gpus)):
+            n_gpus = math.ceil(job.gpus / max(1, gpus))
             sizes.add(max(job.n_nodes, math.ceil(job.cpus / max(1, cpus)), n_gpus))
     return sorted(sizes)
 
@@ -244,8 +246,6 @@ def _sizes(job: Job, kinds: Iterable[Node]) -> list[int]:
 def _share(job: Job, n_nodes: int) -> NodeLeft:
     """Return what it requests on each of ``n_nodes`` nodes."""
     cpus = max(math.ceil(job.cpus / n_nodes), job.cpus_per_node)
-    return NodeLeft(
-        cpus=cpus,
-        memory_mb=max(job.memory_mb, job.memory_per_cpu_mb * cpus),
-        gpus=max(math.ceil(job.gpus / n_nodes), job.gpus_per_node),
-    )
+    gpus = max(math.ceil(job.gpus / n_nodes), job.gpus_per_node)
+    by_unit_mb = max(job.memory_per_cpu_mb * cpus, job.memory_per_gpu_mb * gpus)
+    return NodeLeft(cpus=cpus, memory_mb=max(job.memory_mb, by_unit_mb), gpus=gpus)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from bftrainer.batch.tail import MOST_BYTES
 from slurm_plugins.hook.relay import MOST_FRAME_BYTES, RelayError, RelayWord, decode, encode
 from slurm_plugins.hook.relay_receiver import Repeats
-from slurm_plugins.hook.shown_request import ClusterKnown
+from slurm_plugins.hook.shown_request import ClusterFacts
 from slurm_plugins.hook.watch import Heard
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import as_json, bytestrings, documents
@@ -33,7 +33,7 @@ def _hear(frame: bytes) -> None:
         return
     assert sum(map(len, word.lines)) <= MOST_BYTES
     fresh = [line for line in word.lines[:200] if not repeats.is_repeated(line, b"a", 1.0)]
-    Heard("bf", lambda: ClusterKnown(cpus_per_node=4)).announcements(
+    Heard("bf", lambda: ClusterFacts(cpus_per_node=4)).announcements(
         fresh, is_too_much=word.is_too_much
     )
 

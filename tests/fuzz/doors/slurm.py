@@ -19,7 +19,7 @@ from slurm_plugins.described_site import read_site
 from slurm_plugins.fields import ways_of, whole
 from slurm_plugins.gres import gpus_left, gpus_needed
 from slurm_plugins.hook.lines import announcement
-from slurm_plugins.hook.shown_request import ClusterKnown
+from slurm_plugins.hook.shown_request import ClusterFacts
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import texts
 from tests.support.snapshots import T0, node, pending, snapshot
@@ -49,8 +49,8 @@ _JOB = (
     "",
 )
 _OF_JOB = range(1, 17)
-_ASKED = ("7", *[""] * 16)
-_OF_ASKED = range(1, 17)
+_ASKED = ("7", *[""] * 18)
+_OF_ASKED = range(1, 19)
 _NO_SEPARATORS = dict.fromkeys(map(ord, ("\n", parse.RECORD, parse.FIELD)))
 # What is seen of the others.
 _QUEUE = (_RECORDED / "busy.squeue.txt").read_text()
@@ -133,7 +133,7 @@ def _state(text: str) -> None:
 
 def _said(text: str) -> None:
     for line in text.split("\n")[:20]:
-        announcement(line, 1, ClusterKnown(cpus_per_node=4))
+        announcement(line, 1, ClusterFacts(cpus_per_node=4))
 
 
 def _described(text: str) -> None:
