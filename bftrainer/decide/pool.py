@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -133,7 +134,7 @@ def build_pool(
             if pilot is None:
                 candidates.append(lent)
     pool = Pool(nodes=tuple(usable), not_used=not_used, due=due, starts_s=now_s + waits_s)
-    reserve = _reserve_of(census, memory, candidates, settings, now_s)
+    reserve = _reserve_of(census, memory, candidates, usable, settings, now_s)
     return replace(pool.without(dict.fromkeys(reserve, KEPT_FREE)), reserve=reserve)
 
 
@@ -151,13 +152,14 @@ def _reserve_of(
     census: NodeCensus,
     memory: Memory,
     candidates: Sequence[PoolNode],
+    usable: Sequence[PoolNode],
     settings: Settings,
     now_s: float,
 ) -> tuple[str, ...]:
     taken: Mapping[str, int] = NONE_TAKEN
     if memory.reserve_taken:
         taken = borrowers.reserve_taken(memory, census)
-    return in_reserve(candidates, settings, now_s, taken)
+    return in_reserve(candidates, settings, now_s, taken, usable)
 
 
 def _of_parts(ends: Mapping[str, GapEnd], names: Iterable[str]) -> Mapping[str, GapEnd]:
@@ -180,27 +182,39 @@ def in_reserve(
     settings: Settings,
     now_s: float,
     taken: Mapping[str, int] = NONE_TAKEN,
+    usable: Sequence[PoolNode] = (),
 ) -> tuple[str, ...]:
     """Return which of the free nodes stay in reserve.
 
     Preferred are nodes whose gap has an end, because trainers gain less from them: the shortest
     gap first, as long as an interactive job fits. Then nodes without an end, then gaps too short
-    for such a job, longest first. Ties: the last by name. Ends are points in time, so the choice
-    is stable while plans are. ``taken``: how many of each type another daemon took of it.
+    for such a job, longest first. Of parts of nodes, those of the fullest host: a small job that
+    starts there leaves whole hosts to the jobs that need them. Ties: the last by name. Ends are
+    points in time, so the choice is stable while plans are.
+
+    Args:
+        free: without a pilot of ours.
+        settings: of the site.
+        now_s: on the batch system's clock.
+        taken: how many of each type another daemon took of the reserve.
+        usable: all that no ordinary job uses, those with pilots, too.
     """
-
-    def liked(node: PoolNode) -> tuple[int, float, str]:
-        until_s = node.usable_until_s
-        if until_s is None:
-            return 1, 0.0, node.name
-        is_enough = until_s - now_s >= ENOUGH_GAP_S
-        if is_enough:
-            return (2, -until_s, node.name)
-        return (0, until_s, node.name)
-
     reserve, count = list[str](), settings.reserve_nodes_per_type + settings.reserve_extra_nodes
     if not count:
         return ()
+    n_unused = Counter(node_of(node.name) for node in usable if PART_MARK in node.name)
+
+    def liked(node: PoolNode) -> tuple[int, float, int, str]:
+        until_s, fullness = node.usable_until_s, 0
+        if PART_MARK in node.name:
+            fullness = -n_unused[node_of(node.name)]
+        if until_s is None:
+            return 1, 0.0, fullness, node.name
+        is_enough = until_s - now_s >= ENOUGH_GAP_S
+        if is_enough:
+            return (2, -until_s, fullness, node.name)
+        return (0, until_s, fullness, node.name)
+
     by_type: dict[str, list[PoolNode]] = {}
     for node in free:
         by_type.setdefault(node.node_type, []).append(node)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bftrainer.model.cluster import Node
+from bftrainer.model.cluster import Node, node_of
 from bftrainer.model.decision import Plan, Settings
 from bftrainer.model.fairness import Limits
-from tests.support.gpu_hosts import gpu_host, gpu_trainer
+from tests.support.gpu_hosts import gpu_host, gpu_trainer, ordinary, part_pilot, pilot_job
 from tests.support.snapshots import Fold, snapshot
 
 SETTINGS = Settings(reserve_nodes_per_type=0)
@@ -63,3 +63,16 @@ def test_the_share_of_idle_nodes_is_one_of_their_gpus() -> None:
 
 def test_the_reserve_is_a_gpu_of_each_type() -> None:
     assert _claimed_gpus(replace(SETTINGS, reserve_nodes_per_type=1)) == 11
+
+
+def test_the_reserve_is_on_the_host_of_which_jobs_use_most() -> None:
+    """A small job that starts there leaves whole hosts to the jobs that need them.
+
+    Our own pilots do not make a host full: they go when a job needs it.
+    """
+    hosts = [gpu_host("n1", ordinary=2), gpu_host("n2", ours=3), gpu_host("n3")]
+    ours = [f"n2/{number}" for number in range(3)]
+    settings = replace(SETTINGS, reserve_nodes_per_type=1)
+    seen = snapshot(hosts, [ordinary("7", "n1", 2), *map(pilot_job, ours)])
+    plan = Fold(settings=settings).decide(seen, list(map(part_pilot, ours)), [gpu_trainer("t1")])
+    assert [node_of(name) for name in plan.reserve] == ["n1"]

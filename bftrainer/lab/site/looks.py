@@ -219,8 +219,10 @@ class MachineLooks:
             nodes=() if is_waiting else self.names(job.nodes),
             planned_nodes=self.names(job.planned),
         )
-        if spec.share is None or not self._machine.settings.capacities:
+        if not self._machine.settings.capacities:
             return shown
+        if spec.share is None:  # whole nodes, of which Slurm says one CPU each
+            return dataclasses.replace(shown, cpus=spec.n_nodes, cpus_per_node=1)
         return dataclasses.replace(
             shown,
             cpus=spec.share.cpus * spec.n_nodes,
