@@ -24,6 +24,7 @@ from bftrainer.model.cluster import Job, JobState, Node, NodeState, Snapshot
 SHOWN_S = 0.02
 UNSEEN_S = 1.0  # ... and one that begins after this must show it, or the job was refused
 DOUBTED_S = 60.0  # after a refusal, the user's announcements are ignored this long
+TASK_MARK = "_"  # in the id of an array's task
 MOST_HEARD = 100  # announced jobs kept per user between two polls; only one counts anyway
 
 
@@ -35,6 +36,7 @@ class Announcement:
     partition: str  # "": the default one, or any of several
     job: Job | None = None  # submitted: as far as known, with a stand-in id
     nodes: tuple[str, ...] = ()  # ended: its nodes
+    job_id: str = ""  # ended: its number, which is not the id that an array's task is shown with
 
 
 class Announcer(Protocol):
@@ -70,6 +72,7 @@ class _Ended:
     at_s: float
     said_s: float  # on the batch system's clock, whole seconds
     nodes: frozenset[str]
+    job_id: str  # "": not told
 
 
 class UnseenAnnouncements:
@@ -96,7 +99,8 @@ class UnseenAnnouncements:
             if said.nodes:
                 is_news = True
                 nodes = frozenset(said.nodes)
-                self._ended.append(_Ended(at_s=now_s, said_s=said.at_s, nodes=nodes))
+                ended = _Ended(at_s=now_s, said_s=said.at_s, nodes=nodes, job_id=said.job_id)
+                self._ended.append(ended)
         return is_news
 
     def slept(self) -> None:
@@ -171,9 +175,12 @@ class UnseenAnnouncements:
 
 def _without(end: _Ended, snapshot: Snapshot, jobs: list[Job]) -> tuple[Snapshot, list[Job]]:
     """Remove an ended job that the snapshot still shows as running."""
-    others = [job for job in jobs if not _is_that(job, end)]
-    if len(others) == len(jobs):
+    candidates = [job for job in jobs if _may_be_that(job, end)]
+    named = [job for job in candidates if job.job_id == end.job_id]
+    candidates = named or candidates
+    if len(candidates) != 1:  # jobs share the nodes: which of them has ended is not said
         return snapshot, jobs
+    others = [job for job in jobs if job is not candidates[0]]
     running = [job for job in others if job.state is JobState.RUNNING]
     in_use = {name for job in running for name in job.nodes}
     nodes = tuple(
@@ -191,9 +198,12 @@ def _emptied(node: Node) -> Node:
     return replace(node, state=NodeState.IDLE, left=None, lends=lends)
 
 
-def _is_that(job: Job, end: _Ended) -> bool:
-    """Return whether it is the job that ended, not one that started there later."""
+def _may_be_that(job: Job, end: _Ended) -> bool:
+    """Return whether it may be the job that ended, and not one that started there later."""
     if not job.is_ordinary or job.state is not JobState.RUNNING or job.start_s is None:
+        return False
+    is_task = TASK_MARK in job.job_id
+    if end.job_id and not is_task and job.job_id != end.job_id:
         return False
     return job.start_s < end.said_s and end.nodes == set(job.nodes)
 

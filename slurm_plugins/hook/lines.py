@@ -60,7 +60,8 @@ def announcement(
             return Announcement(at_s=float(count(fields[1])), partition=partition, job=job)
         if fields[0] in CHANGES and len(fields) == N_CHANGE:
             at_s, nodes = float(count(fields[1])), expand(fields[4])
-            return Announcement(at_s=at_s, partition=fields[3], nodes=nodes)
+            job_id = fields[2] if fields[0] == "end" else ""
+            return Announcement(at_s=at_s, partition=fields[3], nodes=nodes, job_id=job_id)
     except ParseError:
         return None
     return None

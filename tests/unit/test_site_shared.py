@@ -379,7 +379,7 @@ def test_bftrainer_is_shown_what_is_left_of_a_node_and_what_a_job_asks_of_it() -
         (NodeState.IDLE, None, "cpu", 0, ("all", "bf")),
     ]
     asks = [(job.gpus_per_node, job.cpus_per_node, job.can_share) for job in snapshot.jobs]
-    assert asks == [(2, 2, True), (3, 6, True), (0, 0, False)]
+    assert asks == [(2, 2, True), (3, 6, True), (0, 1, False)]
     assert [(p.name, p.tier) for p in snapshot.partitions] == [("gpu", 11), ("all", 11), ("bf", 0)]
 
 

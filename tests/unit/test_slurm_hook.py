@@ -147,7 +147,8 @@ class TestLines:
 
     def test_a_job_that_ended(self) -> None:
         said = announcement("end\t1000\t17\tbatch\tn[1-3]", 1)
-        assert said == Announcement(at_s=1000.0, partition="batch", nodes=("n1", "n2", "n3"))
+        nodes = ("n1", "n2", "n3")
+        assert said == Announcement(at_s=1000.0, partition="batch", nodes=nodes, job_id="17")
 
     def test_a_job_that_was_changed_is_no_new_job(self) -> None:
         said = announcement("modify\t1000\t17\tbatch\t", 1)
@@ -258,6 +259,31 @@ class TestAnnouncedEnd:
     def test_a_node_that_another_job_has_in_part_stays_in_use(self) -> None:
         jobs = running("1", "n1", "n2"), running("2", "n2")
         assert self.after_end(*jobs, nodes=("n1", "n2")) == "2 | n1"
+
+    @pytest.mark.parametrize(
+        ("shown", "ended", "left"),
+        [
+            (("1", "2"), "2", "1"),
+            (("1", "2"), "", "1 2"),  # which of them is not said
+            (("1", "2"), "7", "1 2"),  # one that the look did not show
+            (("1", "72_1"), "72", "1"),  # a task has another number
+            (("72_1", "72_2"), "73", "72_1 72_2"),
+            (("1",), "", ""),
+        ],
+    )
+    def test_of_jobs_that_share_a_node_one_ended(
+        self, shown: tuple[str, ...], ended: str, left: str
+    ) -> None:
+        """The node is free only if nobody else is on it."""
+        announced = UnseenAnnouncements(lambda: self.now_s)
+        said = Announcement(at_s=ENDED_S, partition="p", nodes=("n1",), job_id=ended)
+        announced.hear((said,))
+        in_use = Node(name="n1", state=NodeState.ALLOCATED)
+        jobs = tuple(running(job_id, "n1") for job_id in shown)
+        look = announced.add_to(Snapshot(taken_at_s=ENDED_S, nodes=(in_use,), jobs=jobs))
+        assert " ".join(job.job_id for job in look.jobs or ()) == left
+        (node,) = look.nodes or ()
+        assert (node.state is NodeState.IDLE) is (not left)
 
     def test_the_end_of_a_pilot_leaves_the_look_as_it_is(self) -> None:
         announced = UnseenAnnouncements(lambda: self.now_s)

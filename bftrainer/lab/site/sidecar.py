@@ -172,7 +172,8 @@ class Core:
         at_s = float(math.floor(EPOCH_S + self._machine.now_s))
         queue = job.spec.partition or ORDINARY
         if is_end:
-            said = Announcement(at_s=at_s, partition=queue, nodes=self._looks.names(job.nodes))
+            nodes, job_id = self._looks.names(job.nodes), str(job.spec.number)
+            said = Announcement(at_s=at_s, partition=queue, nodes=nodes, job_id=job_id)
         else:
             stand_in = f"{STAND_IN}{job.spec.number}"
             announced = self._looks.job(job, stand_in, is_waiting=True)
