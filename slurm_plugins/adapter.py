@@ -34,8 +34,8 @@ from slurm_plugins import commands, doctor, releases, site_options
 from slurm_plugins.commands import SlurmCommands, why_failed
 from slurm_plugins.floor import STEP_ID, Floor
 from slurm_plugins.hook.relay import key_of
-from slurm_plugins.hook.shown_request import ClusterFacts
 from slurm_plugins.hook.source import HookSource, RelaySettings, address_of
+from slurm_plugins.hook.squeue_row import ClusterFacts
 from slurm_plugins.launcher import PilotLauncher
 from slurm_plugins.site_files import site_files
 from slurm_plugins.snapshot import SnapshotReader

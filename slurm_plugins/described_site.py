@@ -17,7 +17,7 @@ from functools import partial
 
 from bftrainer.model.generic_resources import by_kind, gpus_of, items_of
 from bftrainer.model.hostlist import ParseError, expand
-from slurm_plugins.described_lending import (
+from slurm_plugins.described_gpus import (
     cluster_limits_of,
     node_limits_of,
     partition_limits_of,

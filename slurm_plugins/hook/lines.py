@@ -18,7 +18,7 @@ from bftrainer.model.hostlist import ParseError, expand
 from slurm_plugins.fields import Doubts, NodeLists, ways_of
 from slurm_plugins.gres import gpus_needed, type_of
 from slurm_plugins.hook.scripts import N_ALL, N_FEW
-from slurm_plugins.hook.shown_request import (
+from slurm_plugins.hook.squeue_row import (
     FIELD_NAMES,
     ClusterFacts,
     SubmittedFields,

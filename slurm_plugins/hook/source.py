@@ -15,7 +15,7 @@ from bftrainer.batch.announcer import Announcer
 from bftrainer.fleet.wire.keys import load_or_create_pair
 from bftrainer.model.errors import BatchSystemError, BftError
 from slurm_plugins.hook.relay_receiver import RelayedHook, Relays
-from slurm_plugins.hook.shown_request import ClusterFacts
+from slurm_plugins.hook.squeue_row import ClusterFacts
 from slurm_plugins.hook.watch import Heard, HookFile
 
 _ENDPOINT = re.compile(r"tcp://(\*|\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")

@@ -12,7 +12,7 @@ from pathlib import Path
 from bftrainer.batch.announcer import Announcement
 from bftrainer.batch.tail import Faults, FollowedFile
 from slurm_plugins.hook.lines import announcement
-from slurm_plugins.hook.shown_request import ClusterFacts
+from slurm_plugins.hook.squeue_row import ClusterFacts
 
 
 class Heard:

@@ -23,7 +23,7 @@ from bftrainer.model.cluster import STAND_IN
 from bftrainer.model.errors import BatchSystemError
 from bftrainer.model.views import PollingView
 from slurm_plugins.hook.scripts import FIRST_LINE
-from slurm_plugins.hook.shown_request import ClusterFacts
+from slurm_plugins.hook.squeue_row import ClusterFacts
 from slurm_plugins.hook.watch import HookFile
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.daemon_scripts import light_spec

@@ -23,7 +23,7 @@ from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.errors import BatchSystemError
 from slurm_plugins.hook.relay import SILENT_S, RelayWord, encode, shown
 from slurm_plugins.hook.relay_receiver import RelayedHook, Relays
-from slurm_plugins.hook.shown_request import ClusterFacts
+from slurm_plugins.hook.squeue_row import ClusterFacts
 from slurm_plugins.hook.watch import Heard
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.slurm_fixtures import running_cluster

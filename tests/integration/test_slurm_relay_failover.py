@@ -13,7 +13,7 @@ from bftrainer.fleet.wire.keys import generate_pair
 from slurm_plugins.hook import scripts
 from slurm_plugins.hook.relay import shown
 from slurm_plugins.hook.relay_receiver import RelayedHook
-from slurm_plugins.hook.shown_request import ClusterFacts
+from slurm_plugins.hook.squeue_row import ClusterFacts
 from slurm_plugins.hook.watch import Heard
 from slurm_plugins.testcluster import FAST_CYCLE, ClusterConfig
 from tests.integration.slurm_fixtures import enterable_directory, need_slurm, remove_cluster

@@ -17,7 +17,7 @@ from slurm_plugins.fields import UNREAD, ways_of
 from slurm_plugins.gres import SEVERAL_TYPES
 from slurm_plugins.hook import scripts
 from slurm_plugins.hook.lines import announcement
-from slurm_plugins.hook.shown_request import FIELD_NAMES, ClusterFacts
+from slurm_plugins.hook.squeue_row import FIELD_NAMES, ClusterFacts
 from slurm_plugins.lending import (
     ClusterLimits,
     DefaultMemory,

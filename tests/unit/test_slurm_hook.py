@@ -16,7 +16,7 @@ from bftrainer.model.cluster import Job, JobState, Node, NodeState, Snapshot
 from slurm_plugins.fields import ways_of
 from slurm_plugins.hook import scripts
 from slurm_plugins.hook.lines import announcement
-from slurm_plugins.hook.shown_request import ClusterFacts
+from slurm_plugins.hook.squeue_row import ClusterFacts
 from tests.support.snapshots import T0, running
 
 

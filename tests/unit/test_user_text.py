@@ -18,7 +18,7 @@ from bftrainer.model.queue import JobNeeds
 from slurm_plugins import job_requests, parse
 from slurm_plugins.fields import MOST_NODES, MOST_PARTITIONS, UNREAD, Unread, ways_of
 from slurm_plugins.hook.lines import announcement
-from slurm_plugins.hook.shown_request import ClusterFacts
+from slurm_plugins.hook.squeue_row import ClusterFacts
 from tests.support.snapshots import T0, node, pending, snapshot
 from tests.unit.test_slurm_asked import text
 from tests.unit.test_slurm_hook import submit

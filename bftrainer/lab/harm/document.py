@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from bftrainer.lab.harm.findings import HarmFindings, TypeYield
-from bftrainer.lab.harm.lending import lending_assumptions, proposal_sections, proposal_sentences
+from bftrainer.lab.harm.lend_proposal import (
+    lending_assumptions,
+    proposal_sections,
+    proposal_sentences,
+)
 from bftrainer.lab.harm.replica import UnplayedJobs
 from bftrainer.lab.harm.segments import WARM_S, block_s
 from bftrainer.lab.harm.sentences import interval, noticed, seconds, share

@@ -19,7 +19,7 @@ from bftrainer.model.cluster import Node, NodeState
 from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.model.generic_resources import by_kind, items_of
 from bftrainer.model.hostlist import ParseError
-from slurm_plugins.described_lending import as_lending
+from slurm_plugins.described_gpus import as_lending
 from slurm_plugins.described_site import DescribedNode, DescribedPartition, DescribedSite
 from slurm_plugins.parse import memory_mb_of
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from bftrainer.batch.tail import MOST_BYTES
 from slurm_plugins.hook.relay import MOST_FRAME_BYTES, RelayError, RelayWord, decode, encode
 from slurm_plugins.hook.relay_receiver import Repeats
-from slurm_plugins.hook.shown_request import ClusterFacts
+from slurm_plugins.hook.squeue_row import ClusterFacts
 from slurm_plugins.hook.watch import Heard
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import as_json, bytestrings, documents

@@ -19,7 +19,7 @@ from slurm_plugins.described_site import read_site
 from slurm_plugins.fields import ways_of, whole
 from slurm_plugins.gres import gpus_left, gpus_needed
 from slurm_plugins.hook.lines import announcement
-from slurm_plugins.hook.shown_request import ClusterFacts
+from slurm_plugins.hook.squeue_row import ClusterFacts
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import texts
 from tests.support.snapshots import T0, node, pending, snapshot
