@@ -65,8 +65,8 @@ def test_a_full_disk_costs_nobody_a_node_and_the_daemon_recovers(
 def _full_and_free_again(site: Site, disk: Path, tmp_path: Path) -> None:
     sidecar, pid = site.sidecar, site.sidecar.pid
     trainer = site.client.submit(trainer_spec(tmp_path / "one", SLOW)).record.trainer_id
+    site.trains_at(trainer, 2)  # before the other one asks for the same two nodes
     other = site.client.submit(trainer_spec(tmp_path / "two", SLOW, n_min=2)).record.trainer_id
-    site.trains_at(trainer, 2)
     ballast = fill(disk)
     with pytest.raises(BftError, match="BFT-2201"):
         site.client.submit(trainer_spec(tmp_path / "three", SLOW))
