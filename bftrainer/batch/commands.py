@@ -285,8 +285,8 @@ class PilotLauncher(ABC):
         """
         if why := self._fault(request):
             raise self._refusal("fault", request, why)
-        minutes = int(request.time_limit_s // SHORTEST_LIMIT_S)
-        if minutes < 1:
+        minutes = int(request.time_limit_s // 60)
+        if request.time_limit_s < SHORTEST_LIMIT_S:
             raise self._refusal("short", request)
         argv = self._argv(request, minutes, cycle_s)
         self.tokens.add(self.token or token_of(request))

@@ -714,9 +714,8 @@ def _verdict_of_job(
         if given.snapshot.taken_at_s > asked_s + 2.0 * UNSEEN_S:
             return Why.LEFT_THE_QUEUE
         return _Verdict.OPEN
-    n_pending = sum(candidate.state is JobState.PENDING for candidate in candidates)
     # Of several that an announced job may be, one that has started may be it.
-    if n_pending < len(candidates):
+    if any(candidate.state is not JobState.PENDING for candidate in candidates):
         return Why.STARTED_ELSEWHERE
     if is_held_off:
         return _Verdict.OPEN
