@@ -15,12 +15,21 @@ Entry = dict[str, Any]
 
 
 def entries(directory: Path, kind: str | None = None) -> list[Entry]:
-    found: list[Entry] = []
+    of_all: list[Entry] = []
     for path in sorted(directory.glob("journal-*.jsonl")):
-        # The last line of a killed worker may be cut.
-        lines = [line for line in path.read_text().splitlines() if line.endswith("}")]
-        found += [json.loads(line) for line in lines]
-    return [e for e in found if kind is None or e["kind"] == kind]
+        of_all += _entries_in(path)
+    return [e for e in of_all if kind is None or e["kind"] == kind]
+
+
+def of_process(directory: Path, pid: int) -> list[Entry]:
+    """Return what one worker wrote down, in its order."""
+    return _entries_in(directory / f"journal-{pid}.jsonl")
+
+
+def _entries_in(path: Path) -> list[Entry]:
+    # The last line of a killed worker may be cut.
+    lines = [line for line in path.read_text().splitlines() if line.endswith("}")]
+    return [json.loads(line) for line in lines]
 
 
 def last_step(directory: Path) -> int:

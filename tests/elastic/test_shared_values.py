@@ -75,6 +75,20 @@ def _called(directory: Path, place: str) -> list[journal.Entry]:
     return [e for e in journal.entries(directory, "called") if e["place"] == place]
 
 
+def _called_beside(directory: Path, lost_pid: int, place: str) -> list[journal.Entry]:
+    """Return the calls of all members but the last call of the lost one.
+
+    The lost member may have been the only one that had that result: then those that remain repeat
+    the call without it. Every earlier call of it was complete, since a member makes its next call
+    only after it has the result of this one.
+    """
+    of_lost = [e for e in journal.of_process(directory, lost_pid) if e["kind"] == "called"]
+    called = _called(directory, place)
+    if of_lost and of_lost[-1]["place"] == place:
+        called.remove(of_lost[-1])
+    return called
+
+
 def _common(entries: list[journal.Entry], *fields: str) -> dict[Any, Any]:
     """Return the one value at each point; it is the same on all workers."""
     values: dict[Any, list[Any]] = collections.defaultdict(list)
@@ -130,14 +144,15 @@ def test_members_that_come_and_go_compute_the_same(
             c.trained_to(journal.last_step(tmp_path) + 12)
             c.form(members)
         c.trained_to(journal.last_step(tmp_path) + 12)
+        lost_pid = c.workers[ids[1]].pid
         c.kill(ids[1])
         c.until(lambda: c.workers[ids[1]].returncode is not None, "death noticed")
         c.form(ids[2:], abandon=True)
         c.trained_to(journal.last_step(tmp_path) + 12)
         for worker in c.workers.values():
             assert not worker.all(Failed), c.logs()
-    _common(_called(tmp_path, "epoch"), "generation", "epoch")
-    _common(_called(tmp_path, "before"), "generation", "step")
+    _common(_called_beside(tmp_path, lost_pid, "epoch"), "generation", "epoch")
+    _common(_called_beside(tmp_path, lost_pid, "before"), "generation", "step")
 
 
 @pytest.mark.parametrize("victim", [0, 2], ids=["the first", "another"])
