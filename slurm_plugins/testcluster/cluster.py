@@ -33,6 +33,8 @@ from slurm_plugins.testcluster.sharing import OVER_SUBSCRIBE, RESTRICTED_CORES_S
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol")
 _ATTEMPTS = 3
+_NULL = (1, 3)
+_NO_DRIVER = 120  # major number for local use (Linux, Documentation/admin-guide/devices.txt)
 _SUBDIRECTORIES = ("etc", "state", "log", "run", "spool", "ev", "hook", accounting.DATABASE)
 
 
@@ -169,10 +171,15 @@ class SlurmTestCluster:
         return {**added, **(power.settings(config) if config.saves_power else {})}
 
     def _make_devices(self) -> bool:
-        """Create null devices that stand for GPUs; needs root, and fails in some containers."""
+        """Create devices that stand for GPUs; needs root, and fails in some containers.
+
+        All are null devices. Where GPUs are to be hidden from jobs each has a number of its own and
+        no driver: opening it fails with EPERM where Slurm forbids it, and with ENXIO where not.
+        """
         try:
-            for device in gpu_devices(self.config, own_devices=True):
-                os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+            for number, device in enumerate(gpu_devices(self.config, own_devices=True)):
+                which = (_NO_DRIVER, number) if self.config.hides_gpus else _NULL
+                os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(*which))
         except PermissionError:
             return False
         return True

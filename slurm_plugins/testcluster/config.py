@@ -44,6 +44,7 @@ class ClusterConfig:
     gpus_per_node: int = 4
     gpu_cores: GpuCores = ""  # they are bound to (Cores=), as AutoDetect does; sinfo says it then
     gpu_flags: str = ""  # of gres.conf for all GPUs: no_gpu_env
+    hides_gpus: bool = False  # of others from a job (ConstrainDevices); needs root, cgroups v1
     shards_per_node: int = 0  # parts of its GPUs; 0: jobs have whole ones only
     cpus_per_node: int = 4
     memory_mb: int = 4000
@@ -160,11 +161,17 @@ def render(config: ClusterConfig, site: Site) -> dict[str, str]:
     files = {
         "slurm.conf": _slurm_conf(config, site),
         "gres.conf": "".join(f"{line}\n" for line in ("AutoDetect=off", *_gpus(config, site))),
-        "cgroup.conf": "CgroupPlugin=cgroup/v1\n",  # required, but unused: no cgroups here
+        "cgroup.conf": _cgroup_conf(config),
     }
     if config.nodes_per_switch:
         files["topology.conf"] = "".join(f"{line}\n" for line in _switches(config))
     return files
+
+
+def _cgroup_conf(config: ClusterConfig) -> str:
+    """Return a file that Slurm requires also where it uses no cgroups."""
+    text = "CgroupPlugin=cgroup/v1\n"
+    return f"{text}ConstrainDevices=yes\n" if config.hides_gpus else text
 
 
 def _gpus(config: ClusterConfig, site: Site) -> list[str]:
@@ -228,9 +235,9 @@ def _slurm_conf(config: ClusterConfig, site: Site) -> str:
         "SlurmdDebug": "info",
         "LogTimeFormat": "iso8601_ms",
         "MpiDefault": "none",
-        # Neither cgroups nor systemd nor root are needed with these.
+        # Neither cgroups nor systemd nor root are needed with these, unless GPUs are hidden.
         "ProctrackType": "proctrack/linuxproc",
-        "TaskPlugin": "task/none",
+        "TaskPlugin": "task/cgroup" if config.hides_gpus else "task/none",
         "JobAcctGatherType": "jobacct_gather/none",
         "SwitchType": "switch/none",
         "SlurmdParameters": "config_overrides",  # nodes may claim more than the host has
