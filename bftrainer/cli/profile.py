@@ -87,10 +87,18 @@ def powers_of_two(limit: int) -> list[int]:
 
 
 def interpreter_or_ours(chosen: str | None) -> str:
-    """Return the interpreter to use: as for ``submit``, the environment that is active."""
+    """Return the interpreter to use: as for ``submit``, the environment that is active.
+
+    Raises:
+        UsageError: BFT-1006, its Python or torch is too old.
+    """
+    from bftrainer.cli.submit_checks import require_release  # noqa: PLC0415 - heavy; -h needs none
+
     prefix = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX")
     usual = str(Path(prefix) / "bin" / "python") if prefix else sys.executable
-    return chosen or usual
+    interpreter = chosen or usual
+    require_release(interpreter)
+    return interpreter
 
 
 def _argv(interpreter: str, cells: _Cells, rank: int, size: int, meet: str) -> list[str]:

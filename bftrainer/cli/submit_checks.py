@@ -12,15 +12,22 @@ from bftrainer.batch import process
 from bftrainer.cli.module_script import check_module
 from bftrainer.cli.preamble import TIMEOUT_S, run_under
 from bftrainer.cli.spec import COMMAND
+from bftrainer.elastic import versions
 from bftrainer.elastic.regular_file import open_stream
+from bftrainer.elastic.versions import TELL_PYTHON, TELL_TORCH
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import TrainerSpec
 from bftrainer.study import checkpoint_files
 
-# The package that a runtime's workers import, and a program that prints its version.
+# The package that a runtime's workers import, and a program that tells the releases and, for a
+# package beside torch, prints its version.
 _PROBES = {
-    "torch": ("torch", "import torch; print(torch.__version__)"),
-    "horovod": ("Horovod", "import horovod, horovod.torch; print(horovod.__version__)"),
+    "torch": ("torch", TELL_TORCH),
+    "horovod": (
+        "Horovod",
+        f"{TELL_TORCH}import horovod, horovod.torch; print(horovod.__version__)",
+    ),
+    "mpi": ("", ""),  # its library is looked for on the node
 }
 _NOTHING = ("/bin/sh", "-c", ":")
 # ``-c`` looks for modules in the working directory, a template does not.
@@ -125,18 +132,46 @@ def _check_interpreter(spec: TrainerSpec) -> str:
     if spec.preamble:
         probe = _NOT_HERE + _SEES_US + probe
         under = " under the preamble"
-    argv = (str(path), "-c", probe)
+    argv = (str(path), "-c", TELL_PYTHON + probe)
     completed = run_under(spec.preamble, argv, environment=spec.environment, cwd=spec.cwd)
+    python, torch = versions.told(completed.stdout)
+    _require_release(str(path), python, torch, under)
+    what = f"import {package}" if package else "start"
     if completed.timed_out:
-        cause = f"{path} did not import {package}{under} within {TIMEOUT_S:g} s."
+        cause = f"{path} did not {what}{under} within {TIMEOUT_S:g} s."
         raise UsageError("BFT-1006", cause, advice)
     if not completed.is_ok:
         last = _last_words(completed)
         if str(TEMPLATE) in last:
             advice = f"Mount {TEMPLATE.parents[1]} into the container, at the same place."
-        raise UsageError("BFT-1006", f"{path} cannot import {package}{under}: {last[:300]}", advice)
+        raise UsageError("BFT-1006", f"{path} cannot {what}{under}: {last[:300]}", advice)
+    if not package:
+        return f"interpreter {path} is Python {python}{under}"
     version = (completed.stdout.split() or ["of unknown version"])[-1]
-    return f"interpreter {path} imports {package} {version[:60]}{under}"
+    return f"interpreter {path} is Python {python}; it imports {package} {version[:60]}{under}"
+
+
+def require_release(interpreter: str) -> None:
+    """Refuse an interpreter on this machine whose Python or torch is too old, without importing it.
+
+    One that cannot say what it has is accepted: whoever starts it is told why.
+
+    Raises:
+        UsageError: BFT-1006.
+    """
+    completed = process.run((interpreter, versions.__file__), timeout_s=TIMEOUT_S)
+    python, _, torch = completed.stdout.strip().partition("\n")
+    if completed.is_ok:
+        _require_release(interpreter, python, torch, "")
+
+
+def _require_release(interpreter: str, python: str, torch: str, under: str) -> None:
+    if old := versions.too_old(python, torch):
+        raise UsageError(
+            "BFT-1006",
+            f"{interpreter} has {old}{under}; a trainer needs {versions.supported()}.",
+            "Name a newer one with --interpreter or --venv; see docs/reference/versions.md.",
+        )
 
 
 def _check_syntax(spec: TrainerSpec) -> tuple[str, ...]:

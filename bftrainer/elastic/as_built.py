@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from bftrainer.elastic.grouping import foreign, unfit
+from bftrainer.elastic.torch_compat import buffers_of, modules_of, parameters_of
 
 MOST_EACH_TIME: Final = 32  # parts of a model that is looked at before every update
 SHARE: Final = 0.001  # of the time is spent on looking at a larger one
@@ -77,10 +78,10 @@ class AsBuilt:
 
     def _look_closely(self) -> None:
         modules = list(self._model.modules())
-        self._dicts: list[dict[str, Any]] = [m._modules for m in modules]  # noqa: SLF001 - fast
+        self._dicts: list[dict[str, Any]] = list(map(modules_of, modules))
         if not self._is_sharded:
-            self._dicts += [m._parameters for m in modules]  # noqa: SLF001
-        self._buffers = [m._buffers for m in modules]  # noqa: SLF001
+            self._dicts += map(parameters_of, modules)
+        self._buffers = list(map(buffers_of, modules))
         self._kept = [part for own in self._dicts for part in own.values()]  # ids stay theirs
         self._ids = list(map(id, self._kept))
         self._known_kinds = self._kinds()
@@ -95,7 +96,7 @@ class AsBuilt:
         model = self._model
         parts = {name: ModelPart("buffer", (b.shape, b.dtype)) for name, b in model.named_buffers()}
         if self._is_sharded:
-            owners = [(n, m) for n, m in model.named_modules() if m._parameters]  # noqa: SLF001
+            owners = [(n, m) for n, m in model.named_modules() if parameters_of(m)]
             return {**parts, **{name: ModelPart("module", m) for name, m in owners}}
         return {
             **parts,

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.autograd import Variable
 
 from bftrainer.elastic import comparison as comparisons
 from bftrainer.elastic import device
@@ -30,6 +29,7 @@ from bftrainer.elastic.group import Broken, Group
 from bftrainer.elastic.loss_rule import MEAN, LossRule
 from bftrainer.elastic.rates import GradientSquares
 from bftrainer.elastic.shards import Cut, Shards, is_sharded, local_of
+from bftrainer.elastic.torch_compat import at_end_of_backward
 from bftrainer.elastic.vote_record import DeclaredWeight, VoteLayout
 
 FRESH_BYTES_PER_S = 2e9  # rate at which the kernel provides zeroed memory
@@ -266,9 +266,9 @@ class GradientReducer:
             if self._count == 0:
                 # Runs at the end of this backward pass, as in DistributedDataParallel.
                 if self._shards is None:
-                    _at_end(self.finish)
+                    at_end_of_backward(self.finish)
                 else:
-                    _at_end(self._finish_last)
+                    at_end_of_backward(self._finish_last)
             self._count += 1
             self._seen[i] = True
             if not self._streams or self.broken is not None:
@@ -285,7 +285,7 @@ class GradientReducer:
 
     def _finish_last(self) -> None:
         """Finish after FSDP2: of several models each reduces its last gradients at the end."""
-        _at_end(self.finish)
+        at_end_of_backward(self.finish)
 
     def _launch_ready(self) -> None:
         # All workers must start the same collectives in the same order.
@@ -518,11 +518,6 @@ def _cut_of(p: torch.nn.Parameter) -> Cut | None:
     if is_sharded(p):
         return Cut.of(p)
     return None
-
-
-def _at_end(action: Callable[[], None]) -> None:
-    """Run an action at the end of this backward pass, after those that were asked for before."""
-    Variable._execution_engine.queue_callback(action)  # noqa: SLF001 - as torch's own modules do
 
 
 def _square_of(bucket: GradientBucket) -> float:

@@ -111,7 +111,9 @@ class Collective:
     _aborts_slowly = False
 
     def __init__(self, pg: Any) -> None:
-        self.pg = pg
+        from bftrainer.elastic import torch_compat  # noqa: PLC0415 - imports torch
+
+        self.pg, self._compat = pg, torch_compat
         self._is_over = threading.Event()
 
     def all_reduce(self, tensor: torch.Tensor) -> Any:
@@ -120,11 +122,7 @@ class Collective:
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> Any:
         """Start to broadcast rank ``root``'s tensor."""
-        from torch._C._distributed_c10d import BroadcastOptions  # noqa: PLC0415
-
-        options = BroadcastOptions()
-        options.rootRank = root
-        return self._started(lambda: self.pg.broadcast([tensor], options))
+        return self._started(lambda: self._compat.broadcast(self.pg, tensor, root))
 
     def _started(self, start: Callable[[], Any]) -> Any:
         return start()
@@ -134,14 +132,16 @@ class Collective:
         if self.pg is None:
             return
         if not self._aborts_slowly:
-            self.pg.abort()  # members that wait for us fail, or abandon what they wait for
+            self._compat.abort(
+                self.pg
+            )  # members that wait for us fail, or abandon what they wait for
         holders, self.pg = [self.pg], None
         ghost = weakref.ref(holders[0])
 
         def destroy() -> None:
             try:
                 if self._aborts_slowly:
-                    holders[0].abort()
+                    self._compat.abort(holders[0])
             finally:
                 holders.clear()
                 if ghost() is None:  # no other reference was left

@@ -24,6 +24,7 @@ from bftrainer.elastic.origin_check import ARGUMENTS, SCHEDULE_NEW, SCHEDULE_OLD
 from bftrainer.elastic.protocol import Remarked, WorkerConfig
 from bftrainer.elastic.schedules import ScheduleSettings
 from bftrainer.elastic.state import State
+from bftrainer.elastic.torch_compat import schedules_within
 
 _RATES, _SCHEDULES = "base_rates", "schedules"  # in headers of checkpoints
 _CONTINUED = "continued"  # kind of a remark
@@ -84,7 +85,7 @@ def _within(things: Iterable[Any]) -> Iterator[LRScheduler]:
         if isinstance(thing, LRScheduler):
             if hasattr(thing, "base_lrs"):
                 yield thing
-            yield from _within(getattr(thing, "_schedulers", ()))
+            yield from _within(schedules_within(thing))
 
 
 class BuiltState:

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from bftrainer.elastic import torch_compat
 from bftrainer.elastic.collective import GROUP_TIMEOUT_S, Collective, CollectiveWork, ExpiredError
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.worker_keeper import temporary_place
@@ -63,7 +64,7 @@ def host_memory(shape: Sequence[int] | int, like: torch.Tensor) -> torch.Tensor:
 def await_kernels(device: torch.device) -> None:
     """Wait until all streams of this process on ``device`` are idle."""
     if device.type != "cpu":
-        torch.accelerator.synchronize(device)
+        torch_compat.await_all_kernels(device)
 
 
 FOREIGN_SHARE = 0.1  # of a GPU's memory, that others may hold; a context takes about 1/50
@@ -217,17 +218,11 @@ def new_nccl(store: Any, rank: int, size: int, device: torch.device) -> DeviceCo
         ImportError: this torch has no NCCL.
         RuntimeError: torch or NCCL failed; with their message.
     """
-    from torch._C._distributed_c10d import ProcessGroupNCCL  # noqa: PLC0415 - not in every torch
-
+    nccl = torch_compat.nccl_class()
     os.environ.update(SETTINGS)  # read when a process group is made
     with using(device):
-        nccl: Any = ProcessGroupNCCL
-        options = nccl.Options()
-        options.is_high_priority_stream = True  # reductions before the backward pass
-        options.config.blocking = 0  # so that connecting can be aborted
-        options._timeout = timedelta(seconds=GROUP_TIMEOUT_S)  # noqa: SLF001 - as for gloo
-        pg = nccl(store, rank, size, options)
-        pg.eager_connect_single_device(device)
+        limit = timedelta(seconds=GROUP_TIMEOUT_S)
+        pg = torch_compat.new_nccl(nccl, store, (rank, size, device), limit)
     return DeviceCollective(pg, device, name="nccl")
 
 

@@ -34,9 +34,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import HashStore, PrefixStore, ProcessGroupGloo, Store
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from bftrainer.elastic import backend_choice, device
+from bftrainer.elastic import backend_choice, device, torch_compat
 from bftrainer.elastic.backend_choice import GLOO, NCCL, BackendChoice, BackendOffer
 from bftrainer.elastic.collective import (
     GROUP_TIMEOUT_S,
@@ -89,6 +89,8 @@ def _obstacle(parameters: Sequence[torch.Tensor], *, is_bitwise: bool) -> str:
         return "the bitwise mode adds gradients in host memory"
     if not torch.distributed.is_nccl_available():
         return "this torch has no NCCL"
+    if not torch_compat.aborts_nccl():
+        return "NCCL cannot be aborted by a torch before 2.6"
     return ""
 
 
@@ -291,12 +293,8 @@ class TorchStore(Store):
 
 def new_process_group(store: Store, rank: int, size: int, address: str) -> Any:
     """Make the gloo process group that every generation has."""
-    gloo: Any = ProcessGroupGloo  # its type stubs know neither options nor collectives
-    options = gloo._Options()  # noqa: SLF001 - the only way to set the address
-    options._timeout = timedelta(seconds=GROUP_TIMEOUT_S)  # noqa: SLF001
-    options._devices = [gloo.create_device(hostname=address)]  # noqa: SLF001
-    options._threads = 2  # noqa: SLF001
-    return gloo(store, rank, size, options)
+    timeout = timedelta(seconds=GROUP_TIMEOUT_S)
+    return torch_compat.new_gloo(store, rank, size, address=address, timeout=timeout)
 
 
 def prove_pairs(pg: Any, rank: int, nonces: Sequence[bytes], token: str) -> None:
@@ -479,7 +477,7 @@ def build(
 
 def rehearse(address: str) -> None:
     """Form a group of one, to warm up the code that a first group needs."""
-    pg = new_process_group(HashStore(), 0, 1, address)
+    pg = new_process_group(torch_compat.HashStore(), 0, 1, address)
     pg.allreduce([torch.zeros(1)]).wait()
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
-from bftrainer.elastic import light
+from bftrainer.elastic import light, torch_compat
 from bftrainer.elastic.loader import PerSample
 
 MOST_LEAVES: Final = 32  # of an object that is only told of; a larger one counts in no vote
@@ -141,7 +141,7 @@ class ExtraComparison:
                 copy = self._copies.get(name)
                 if copy is None:
                     copy = self._copies[name] = self.new_copy()
-                copy.begin(thing._scale, thing._growth_tracker)  # noqa: SLF001 - read without wait
+                copy.begin(torch_compat.scale_of(thing), torch_compat.growth_of(thing))
                 self._asked.add(name)
 
     def in_votes(self) -> list[Any]:
@@ -190,14 +190,8 @@ class ExtraComparison:
         if name in self._asked:
             scale, growth = self._copies[name].numbers()
         else:  # it has only begun to scale, in this batch
-            scale, growth = scaler._init_scale, scaler._init_growth_tracker  # noqa: SLF001
-        return {
-            "scale": scale,
-            "growth_factor": scaler.get_growth_factor(),
-            "backoff_factor": scaler.get_backoff_factor(),
-            "growth_interval": scaler.get_growth_interval(),
-            "_growth_tracker": growth,
-        }
+            scale, growth = torch_compat.first_scale(scaler)
+        return torch_compat.scaler_state(scaler, scale, growth)
 
 
 def _of_framework(_name: str, thing: Any) -> Sequence[Part]:
@@ -222,5 +216,5 @@ def _is_on_device(thing: Any) -> bool:
     """Return whether it is a loss scaler whose scale is in a GPU's memory."""
     if not (isinstance(thing, torch.amp.GradScaler) and thing.is_enabled()):
         return False
-    scale = thing._scale  # noqa: SLF001 - its public face reads the value
+    scale = torch_compat.scale_of(thing)
     return scale is not None and scale.device.type != "cpu"

@@ -76,7 +76,7 @@ def digest(values: Iterable[Any], groups: Sequence[Mapping[str, Any]] = ()) -> i
     # Most values are numbers: as an array they take a third of the time of repr().
     text = array("d", numbers).tobytes() + "\0".join(texts).encode()
     data = hashlib.blake2b(text, digest_size=_DIGEST_BYTES).digest()
-    return int.from_bytes(data) >> (8 * _DIGEST_BYTES - DIGEST_BITS)
+    return int.from_bytes(data, "big") >> (8 * _DIGEST_BYTES - DIGEST_BITS)
 
 
 def _flatten_all(values: Iterable[Any], numbers: list[float], texts: list[str]) -> None:
@@ -106,7 +106,9 @@ def _flatten_all(values: Iterable[Any], numbers: list[float], texts: list[str]) 
 def _mark_of(what: str) -> float:
     """Return a number that stands for something that is none: a NaN that no computation makes."""
     data = hashlib.blake2b(what.encode(), digest_size=_MARK_BYTES).digest()
-    bits = int.from_bytes(data) | _QUIET_NAN  # a signalling one would not keep its bits everywhere
+    bits = (
+        int.from_bytes(data, "big") | _QUIET_NAN
+    )  # a signalling one would not keep its bits everywhere
     (number,) = struct.unpack("<d", struct.pack("<Q", bits))
     return float(number)
 

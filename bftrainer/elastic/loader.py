@@ -44,9 +44,8 @@ from torch.utils.data import (
     Sampler,
     SequentialSampler,
 )
-from torch.utils.data._utils.pin_memory import pin_memory
 
-from bftrainer.elastic import device, sample_prints
+from bftrainer.elastic import device, sample_prints, torch_compat
 from bftrainer.elastic import group as groups
 from bftrainer.elastic.batch import BatchPiece, Cutting, EpochPlan, GlobalBatch, mix
 from bftrainer.elastic.errors import ElasticError
@@ -455,7 +454,7 @@ class Loader:
     def _collate(self, keys: list[Any]) -> Any:
         data = self.loader.collate_fn(_samples(self._dataset, keys))
         if self.loader.pin_memory and torch.cuda.is_available():
-            return pin_memory(data)
+            return torch_compat.pinned(data)
         return data
 
     def _read_ahead(
@@ -603,9 +602,8 @@ def _plan(loader: DataLoader[Any], *, shuffle: bool) -> EpochPlan:
 
 def least_share(model: torch.nn.Module) -> int:
     """Return the number of samples that the model needs at least in a share."""
-    needs_two = torch.nn.modules.batchnorm._BatchNorm  # noqa: SLF001 - the common base
     # Batch normalisation over one sample raises.
-    return 2 if any(isinstance(m, needs_two) for m in model.modules()) else 1
+    return 2 if any(isinstance(m, torch_compat.BATCH_NORM) for m in model.modules()) else 1
 
 
 class PerSample:

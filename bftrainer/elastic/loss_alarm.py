@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from bftrainer.elastic import torch_compat
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.generations import GenerationInfo
@@ -101,7 +102,7 @@ def is_scaled(root: torch.Tensor, scale: torch.Tensor) -> bool:
     node = root.grad_fn
     if node is None or not node.name().startswith("Mul"):
         return False
-    factor = getattr(node, "_saved_other", None)
+    factor = torch_compat.saved_of(node, "other")
     return isinstance(factor, torch.Tensor) and factor.data_ptr() == scale.data_ptr()
 
 

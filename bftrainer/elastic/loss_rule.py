@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 
 from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.torch_compat import all_saved, saved_of
 
 _contradicted = partial(ElasticError, "BFT-1432")
 
@@ -204,7 +205,7 @@ def _name(node: Any) -> str:
 
 
 def _saved_tensors(node: Any) -> list[torch.Tensor]:
-    saved = [getattr(node, name) for name in dir(node) if name.startswith("_saved_")]
+    saved = all_saved(node)
     listed = [one for several in saved if isinstance(several, tuple) for one in several]
     return [one for one in (*saved, *listed) if isinstance(one, torch.Tensor)]
 
@@ -214,8 +215,8 @@ def _has_constants(node: Any) -> bool:
 
 
 def _reduced(node: Any) -> int:
-    sizes = [int(n) for n in node._saved_self_sym_sizes]  # noqa: SLF001 - how torch shows it
-    dims = getattr(node, "_saved_dim", None)
+    sizes = [int(n) for n in saved_of(node, "self_sym_sizes")]
+    dims = saved_of(node, "dim")
     if not dims:
         return math.prod(sizes)
     wrapped = [d - (1 << 64) if d >= 1 << 63 else d for d in dims]  # torch shows them unsigned
@@ -224,17 +225,17 @@ def _reduced(node: Any) -> int:
 
 def _fused(node: Any) -> tuple[Reduction, bool] | None:
     """Return the reduction of a loss function that torch has as one node, and if it is even."""
-    code = getattr(node, "_saved_reduction", 0)
+    code = saved_of(node, "reduction", 0)
     if code not in (1, 2):
         return None
-    given, name = node._saved_self, _name(node)  # noqa: SLF001
+    given, name = saved_of(node, "self"), _name(node)
     count = given.numel()
     if name in ("NllLoss", "NllLoss2D", "MultiMarginLoss", "MultilabelMarginLoss"):
         count //= given.shape[1] if given.dim() > 1 else count
     is_even = True
     if name.startswith("NllLoss") and code == 1:
-        total = node._saved_total_weight  # noqa: SLF001
-        is_even = node._saved_weight is None and float(total) == count  # noqa: SLF001
+        total = saved_of(node, "total_weight")
+        is_even = saved_of(node, "weight") is None and float(total) == count
     return Reduction(op=MEAN if code == 1 else SUM, count=count), is_even
 
 
@@ -244,7 +245,7 @@ def _constant(node: Any, below: Sequence[Any]) -> float | None:
     is_other = right is None
     if left is None and (not is_other and _name(node) == "Div"):
         return None
-    value = getattr(node, "_saved_other" if is_other else "_saved_self", None)
+    value = saved_of(node, "other" if is_other else "self")
     if left is not None and not is_other:
         return None
     if isinstance(value, torch.Tensor):

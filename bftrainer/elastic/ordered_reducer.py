@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from bftrainer.elastic import group as groups
+from bftrainer.elastic import torch_compat
 from bftrainer.elastic.buckets import GradientReducer
 from bftrainer.elastic.comparison import StateComparison
 from bftrainer.elastic.device import host_memory
@@ -234,7 +235,7 @@ class OrderedReducer(GradientReducer):
             if broken := groups.settle(work, self._abandoned):
                 return broken
             exchange.add_up(float(votes))
-            gathered.append(pg._allgather_base(exchange.parts.view(-1), exchange.part))  # noqa: SLF001
+            gathered.append(torch_compat.gather_all(pg, exchange.parts.view(-1), exchange.part))
         shared = self._share_buffers(group)
         if shared is not None:
             gathered.append(shared.work)

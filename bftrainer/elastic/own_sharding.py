@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Collection
 
+from bftrainer.elastic import accelerate_compat
 from bftrainer.elastic.errors import ElasticError
 
 _FSDP_ALONE = "only works in distributed training"  # of transformers' Trainer
@@ -39,7 +40,7 @@ def refuse_accelerate() -> None:
     state = sys.modules.get("accelerate.state")
     if state is None:
         return
-    known = state.AcceleratorState._shared_state  # noqa: SLF001 - asking it would make a state
+    known = accelerate_compat.state_of(state)
     asked = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
     if asked or known.get("fsdp_plugin") is not None:
         raise own_sharding("Accelerate is set up for FSDP", "the FSDP plugin (ACCELERATE_USE_FSDP)")

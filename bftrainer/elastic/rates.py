@@ -26,6 +26,7 @@ from bftrainer.elastic.batch import (
 )
 from bftrainer.elastic.models import parts_of
 from bftrainer.elastic.protocol import WorkerConfig
+from bftrainer.elastic.torch_compat import scale_of
 
 KEY = "bft-rates"  # key of the estimates among the registered objects
 SURE = 0.05  # weight of the observations from which on the noise scale is known
@@ -186,7 +187,7 @@ class Updater:
     def forget(self) -> None:
         """Reset the scaler after a pass without an update."""
         scaler = self._scaler
-        if scaler is not None and scaler.is_enabled() and scaler._scale is not None:  # noqa: SLF001
+        if scaler is not None and scaler.is_enabled() and scale_of(scaler) is not None:
             scaler.update(scaler.get_scale())  # an explicit scale ends the iteration
 
     @property
@@ -195,8 +196,7 @@ class Updater:
         scaler = self._scaler
         if scaler is None or not scaler.is_enabled():
             return None
-        scale: torch.Tensor | None = scaler._scale  # noqa: SLF001 - get_scale waits for the GPU
-        return scale
+        return scale_of(scaler)
 
     @property
     def scale(self) -> float:

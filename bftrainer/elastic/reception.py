@@ -92,12 +92,11 @@ class Reception(Generic[P]):
         try:
             connection.settimeout(0.0)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            async with asyncio.timeout(PROOF_S):
-                proof = await self._proof(connection)
+            proof = await asyncio.wait_for(self._proof(connection), PROOF_S)
             if proof is not None:
                 del self._strangers[connection]
                 await self._attend(connection, proof)
-        except OSError:
+        except (OSError, asyncio.TimeoutError):  # noqa: UP041 - another one before Python 3.11
             return
         finally:
             self._strangers.pop(connection, None)

@@ -20,7 +20,7 @@ from typing import Any, Final
 STRICT: Final = "BFT_STRICT_PHASES"  # in the environment: a forbidden change raises
 
 
-class RunPhase(enum.StrEnum):
+class RunPhase(enum.Enum):
     """Phases of a worker's loop."""
 
     OUTSIDE = "outside"  # before run.epochs()
@@ -108,7 +108,8 @@ class RunLife:
 
     def _report(self, phase: RunPhase) -> None:
         change = (self.phase, phase)
-        text = f"the run was {self.phase} and became {phase}, which its table of phases forbids"
+        words = f"the run was {self.phase.value} and became {phase.value}"
+        text = f"{words}, which its table of phases forbids"
         if _IS_STRICT:
             raise RuntimeError(text)
         if change not in self._reported:

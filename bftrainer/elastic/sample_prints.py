@@ -160,7 +160,7 @@ def print_of(sample: Any) -> SamplePrint:
     """Return the print of a sample."""
     reading = _Reading()
     reading.take(sample)
-    return SamplePrint(1 + int.from_bytes(reading.hash.digest()), reading.real)
+    return SamplePrint(1 + int.from_bytes(reading.hash.digest(), "big"), reading.real)
 
 
 # ---- reading ---------------------------------------------------------------------------

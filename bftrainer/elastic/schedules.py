@@ -15,10 +15,15 @@ from typing import Any
 
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-# Rates, which are scaled, and what torch counts by itself.
-_NO_SETTINGS = frozenset(
-    {"base_lrs", "_last_lr", "last_epoch", "_step_count", "_get_lr_called_within_step", "verbose"}
+from bftrainer.elastic.torch_compat import (
+    COUNTED_BY_SCHEDULES,
+    WITHIN,
+    is_a_mark,
+    schedules_within,
 )
+
+# Rates, which are scaled, and what torch counts by itself.
+_NO_SETTINGS = COUNTED_BY_SCHEDULES | {"base_lrs", "last_epoch", "verbose"}
 _PROBES = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000)  # where functions are compared
 _MOST = 60  # characters of a setting that are shown as they are
 
@@ -38,16 +43,15 @@ def inner(schedule: Any) -> Any:
 
 def _named(schedule: Any, at: str) -> Iterator[tuple[str, str]]:
     yield f"{at}class", type(schedule).__name__
-    parts = getattr(schedule, "_schedulers", ())
-    for number, part in enumerate(parts):
+    for number, part in enumerate(schedules_within(schedule)):
         yield from _named(part, f"{at}{number}.")
     functions = getattr(schedule, "lr_lambdas", ())
     for number, function in enumerate(functions):
         yield f"{at}function {number}", _in_short(", ".join(_values(function)))
     state = schedule.state_dict()
     for name, value in sorted(state.items()) if isinstance(state, Mapping) else ():
-        is_elsewhere = name in _NO_SETTINGS or name in ("_schedulers", "lr_lambdas")
-        if not is_elsewhere and not name.startswith("_is") and _is_plain(value):
+        is_elsewhere = name in _NO_SETTINGS or name in (WITHIN, "lr_lambdas")
+        if not is_elsewhere and not is_a_mark(name) and _is_plain(value):
             yield f"{at}{name}", _in_short(repr(value))
 
 
@@ -96,7 +100,7 @@ def position_in(state: Any) -> int:
     if not isinstance(state, Mapping):
         return 0
     own = state.get("last_epoch")
-    within = [position_in(one) for one in state.get("_schedulers", ())]
+    within = [position_in(one) for one in state.get(WITHIN, ())]
     return max([own if isinstance(own, int) else 0, *within])
 
 

@@ -28,15 +28,17 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore, HashStore
 
 from bftrainer.elastic import control as control_module
+from bftrainer.elastic import torch_compat
 from bftrainer.elastic.errors import ElasticError, sharded
 from bftrainer.elastic.group import NONCE_BYTES, prove_pairs
 from bftrainer.elastic.protocol import WorkerConfig
+from bftrainer.elastic.versions import LEAST_TORCH_OF_SHARDS, dotted
 from bftrainer.elastic.worker_keeper import node_place
 
 SHARD, TENSOR = "shard", "tensor"  # dimensions of the mesh
+STRIDED = "_StridedShard"  # in checkpoints, too
 _unfit = partial(ElasticError, "BFT-1401")
 _ADVICE = "See docs/howto/train-sharded.md."
 
@@ -127,7 +129,11 @@ def _connected(config: WorkerConfig, shape: Sequence[int]) -> Any:
         torch.cuda.set_device(0)  # the only one it sees; else the mesh would go by LOCAL_RANK
         torch.cuda.init()
     rank, size = config.local_rank, config.local_size
-    store: Any = HashStore() if size == 1 else FileStore(str(_meeting(config)), size)
+    store: Any = (
+        torch_compat.HashStore()
+        if size == 1
+        else torch_compat.FileStore(str(_meeting(config)), size)
+    )
     with _on_loopback():
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if has_gpu else "gloo", store=store, rank=rank, world_size=size
@@ -178,7 +184,7 @@ def _prove(store: Any, name: str, group: Any) -> None:
         store.set(f"{place}/token", secrets.token_hex(NONCE_BYTES))
     store.set(f"{place}/{rank}", secrets.token_bytes(NONCE_BYTES))
     nonces = [store.get(f"{place}/{r}") for r in range(len(ranks))]
-    backend = group._get_backend(torch.device("cpu"))  # noqa: SLF001 - there is no public way
+    backend = torch_compat.backend_of(group, torch.device("cpu"))
     prove_pairs(backend, rank, nonces, store.get(f"{place}/token").decode())
 
 
@@ -228,13 +234,8 @@ class Cut:
 
     def box(self) -> Box:
         """Return this worker's part on its own mesh."""
-        from torch.distributed.tensor._utils import (  # noqa: PLC0415 - as torch's checkpoints do
-            compute_local_shape_and_global_offset,
-        )
-
-        shape, offset = compute_local_shape_and_global_offset(
-            self.shape, _mesh_of(self.dims), self._placed()
-        )
+        mesh = _mesh_of(self.dims)
+        shape, offset = torch_compat.local_box(self.shape, mesh, self._placed())
         return Box(whole=self.shape, shape=tuple(shape), offset=tuple(offset))
 
     def wrap(self, local: torch.Tensor) -> Any:
@@ -283,7 +284,7 @@ def _described(placement: Any) -> tuple[Any, ...]:
     kind = type(placement).__name__
     if kind == "Replicate":
         return (kind,)
-    if kind == "_StridedShard":
+    if kind == STRIDED:
         return (kind, placement.dim, placement.split_factor)
     if kind == "Shard":
         return (kind, placement.dim)
@@ -296,11 +297,10 @@ def _described(placement: Any) -> tuple[Any, ...]:
 
 def _placement(kind: str, dim: int = 0, split_factor: int = 1) -> Any:
     from torch.distributed.tensor import Replicate, Shard  # noqa: PLC0415
-    from torch.distributed.tensor.placement_types import _StridedShard  # noqa: PLC0415
 
     if kind == "Replicate":
         return Replicate()
-    return _StridedShard(dim, split_factor=split_factor) if kind == "_StridedShard" else Shard(dim)
+    return torch_compat.strided_shard(dim, split_factor) if kind == STRIDED else Shard(dim)
 
 
 def _mesh_of(dims: Sequence[str]) -> Any:
@@ -408,8 +408,8 @@ def _take_reduction(module: Any, shards: Shards) -> None:
     except (AttributeError, NotImplementedError, RuntimeError, ValueError) as problem:
         raise _unfit(
             f"fully_shard cannot be used here ({problem}).",
-            f"Use a torch whose FSDPModule has set_custom_reduce_scatter, as 2.13, and one group of"
-            f" parameters per module. {_ADVICE}",
+            f"Use torch {dotted(LEAST_TORCH_OF_SHARDS)} or newer, whose FSDPModule has"
+            f" set_custom_reduce_scatter, and one group of parameters per module. {_ADVICE}",
         ) from problem
 
 

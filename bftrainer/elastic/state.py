@@ -250,7 +250,7 @@ _WRAPPERS = re.compile(r"\b(?:_orig_mod|_checkpoint_wrapped_module)\.")
 def _layout_of(named: Iterable[tuple[str, torch.Tensor]]) -> int:
     text = ";".join(f"{n}:{t.dtype}:{tuple(t.shape)}" for n, t in named)
     data = text.encode()
-    return mix(*(int.from_bytes(data[i : i + 7]) for i in range(0, len(data), 7)))
+    return mix(*(int.from_bytes(data[i : i + 7], "big") for i in range(0, len(data), 7)))
 
 
 def _without(tree: dict[str, Any], unloaded: Collection[str]) -> dict[str, Any]:

@@ -29,9 +29,10 @@ with the worker whatever that started. When the socket closes, as it does howeve
 the template kills its workers' process groups and exits; keepers see to the rest. Until it is warm,
 it dies with the *thread* that started it (``PR_SET_PDEATHSIG``), so start it from one that lives
 on. Nothing here starts a thread, because a process with threads must not fork.
-"""
 
-from __future__ import annotations
+Before all else it refuses a Python or torch that is too old (BFT-1006, ``bftrainer.elastic
+.versions``). So Python 3.6 must be able to read this file: annotations of later forms are quoted.
+"""
 
 import array
 import gc
@@ -151,7 +152,7 @@ class ForkServer:
                 os.close(fd)
         return True
 
-    def fork(self, data: bytes, fds: list[int]) -> None:
+    def fork(self, data: bytes, fds: "list[int]") -> None:
         """Fork the worker a request describes."""
         from bftrainer.elastic import protocol  # noqa: PLC0415 - after the finder
 
@@ -191,7 +192,7 @@ class ForkServer:
         self.send("forked", worker_id=config.worker_id, pid=pid, scratch=place)
 
     def become_keeper(
-        self, config: WorkerConfig, channel_fd: int, parent: int, said: int
+        self, config: "WorkerConfig", channel_fd: int, parent: int, said: int
     ) -> NoReturn:
         """In the child: fork the worker, and tell its status when nothing is left of it."""
         os.setpgid(0, 0)
@@ -218,7 +219,7 @@ class ForkServer:
         os.write(said, returncode.to_bytes(PID_BYTES, "little", signed=True))
         os._exit(0)
 
-    def become_worker(self, config: WorkerConfig, channel_fd: int, parent: int) -> None:
+    def become_worker(self, config: "WorkerConfig", channel_fd: int, parent: int) -> None:
         """In the keeper's child: run the script."""
         self.scratch.use(os.getpid())
         worker = importlib.import_module("bftrainer.elastic.worker")
@@ -232,7 +233,7 @@ def _worker_id_of(data: bytes) -> str:
         return ""
 
 
-def warm_up(more: Sequence[str] = ()) -> str:
+def warm_up(more: "Sequence[str]" = ()) -> str:
     """Import what a worker will need and these modules; return torch's version."""
     torch = importlib.import_module("torch")
     for name in (
@@ -248,6 +249,16 @@ def warm_up(more: Sequence[str] = ()) -> str:
     return str(torch.__version__)
 
 
+def _refuse(channel: "socket.socket | None", code: str, cause: str, next_step: str) -> int:
+    """Tell why we cannot start, with nothing of ours that this Python may not be able to read."""
+    if channel is None:
+        raise SystemExit(f"{code}: {cause} {next_step}")
+    packet = json.dumps({"failed": {"code": code, "cause": cause, "next_step": next_step}})
+    with suppress(BrokenPipeError, ConnectionResetError):
+        channel.send(packet.encode())
+    return 1
+
+
 def main() -> int:
     """Warm up, report it, and fork on request."""
     given = sys.argv[1] if len(sys.argv) > 1 else os.environ.pop("BFT_TEMPLATE_FD", "")
@@ -261,6 +272,16 @@ def main() -> int:
     if channel is not None:
         with suppress(BrokenPipeError, ConnectionResetError):
             channel.send(b'{"begun": {}}')
+    versions = runpy.run_path(str(PACKAGE_DIR / "elastic" / "versions.py"))
+    old = versions["too_old"](*versions["there"]())
+    if old:
+        supported = versions["supported"]()
+        return _refuse(
+            channel,
+            code="BFT-1006",
+            cause=f"The interpreter {sys.executable} has {old}; a trainer needs {supported}.",
+            next_step="Name a newer one: submit --interpreter PATH.",
+        )
     environment = dict(os.environ)
     started = time.monotonic()
     # Imported objects stay: collecting garbage among them takes a tenth of the start-up time,
@@ -274,13 +295,12 @@ def main() -> int:
     except ImportError as problem:
         if channel is None:
             raise
-        ForkServer(channel).send(
-            "failed",
+        return _refuse(
+            channel,
             code="BFT-1409",
             cause=f"The interpreter {sys.executable} cannot import PyTorch: {problem}.",
             next_step="Name an interpreter that has torch: submit --interpreter PATH.",
         )
-        return 1
     gc.freeze()
     gc.enable()
     import_s = round(time.monotonic() - started, 3)

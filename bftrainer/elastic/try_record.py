@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from bftrainer.elastic import torch_compat
 from bftrainer.elastic.generations import GenerationInfo
 from bftrainer.elastic.shards import local_of
 from bftrainer.elastic.worker_keeper import own_name
@@ -253,7 +254,7 @@ def _types_below(root: Any) -> set[str]:
         if node is None or node in seen:
             continue
         seen.add(node)
-        for made in getattr(node, "_input_metadata", ()):
+        for made in torch_compat.metadata_of(node):
             types.add(str(made.dtype).removeprefix("torch."))
         nodes += [below for below, _ in node.next_functions]
     return types
@@ -278,5 +279,5 @@ def _layers_over_batch(model: torch.nn.Module) -> Iterator[str]:
     """Yield the layers that normalise by the whole batch."""
     for name, module in model.named_modules():
         kind = type(module).__name__
-        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) or "BatchNorm" in kind:  # noqa: SLF001
+        if isinstance(module, torch_compat.BATCH_NORM) or "BatchNorm" in kind:
             yield f"{_WRAPPER.sub('', name) or 'model'} ({kind})"

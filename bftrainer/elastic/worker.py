@@ -371,12 +371,12 @@ def _is_fetching(problem: BaseException) -> bool:
 
 
 def _soon_ends_a_loader() -> bool:
-    import torch  # noqa: PLC0415 - imported already
+    from bftrainer.elastic import torch_compat  # noqa: PLC0415 - torch is imported already
 
     until_s = time.monotonic() + LOADER_END_S
     try:
         while time.monotonic() < until_s:
-            torch._C._error_if_any_worker_fails()  # noqa: SLF001 - there is no other way to ask
+            torch_compat.raise_for_lost_loader()
             time.sleep(0.01)  # torch's handler of SIGCHLD may raise here
     except RuntimeError as told:
         return _tells_of_sigterm(told)

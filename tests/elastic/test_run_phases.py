@@ -50,12 +50,12 @@ def test_the_ways_through_a_loop_are_allowed(way: tuple[str, ...]) -> None:
     life = RunLife()
     for phase in way:
         life.becomes(RunPhase(phase))
-    assert life.phase == way[-1]
+    assert life.phase.value == way[-1]
 
 
 def test_no_change_is_allowed_that_no_way_takes() -> None:
     changes = {change for way in WAYS for change in pairwise(("outside", *way))}
-    table = {(str(before), str(phase)) for before in CHANGES for phase in CHANGES[before]}
+    table = {(before.value, phase.value) for before in CHANGES for phase in CHANGES[before]}
     assert table == changes
 
 
@@ -111,7 +111,7 @@ def test_a_training_shows_its_phases(monkeypatch: pytest.MonkeyPatch) -> None:
             run.step()
             phases.append(run._life.phase)
     passes = ["in a pass", "after a pass", "in a pass", "between batches"]
-    assert phases == ["outside", "between batches", *passes]
+    assert [phase.value for phase in phases] == ["outside", "between batches", *passes]
 
 
 def test_a_script_that_left_its_rehearsal_trains_when_a_commit_waits(

@@ -36,6 +36,7 @@ from tests.integration.agent_harness import (
     until,
     write_executable,
 )
+from tests.support.old_python import old_python
 from tests.support.processes import is_running
 from trainers.agent.start import KEEP_FREED_MEMORY
 
@@ -227,12 +228,13 @@ def test_workers_that_cannot_start(tmp_path: Path) -> None:
         daemon.send(lab.order("w1", script, interpreter="/nowhere/python"))
         daemon.send(lab.order("w2", script, interpreter=no_torch))
         daemon.send(lab.order("w3", script, interpreter="/bin/false"))
+        daemon.send(lab.order("w7", script, interpreter=old_python(tmp_path, "3.9.18")))
         wrong = lab.order("w4", script)
         daemon.send(wrong.model_copy(update={"config": {"worker_id": "w4", "bad": 1}}))
         daemon.send(wrong.model_copy(update={"worker_id": "w5"}))
         daemon.send(lab.order("w6", script, args=("x" * 200_000,)))
         causes = {}
-        for name in ("w1", "w2", "w3", "w4", "w5", "w6"):
+        for name in ("w1", "w2", "w3", "w4", "w5", "w6", "w7"):
             end = await until(lambda name=name: daemon.exited(name), name)  # type: ignore[misc]  # mypy: default in lambda
             assert end.returncode != 0
             causes[name] = end.cause
@@ -242,6 +244,8 @@ def test_workers_that_cannot_start(tmp_path: Path) -> None:
         assert "BFT-1301" in causes["w4"]
         assert "another worker" in causes["w5"]
         assert "exceed" in causes["w6"]
+        assert "BFT-1006" in causes["w7"]
+        assert "has Python 3.9.18; a trainer needs Python 3.10" in causes["w7"]
         assert not daemon.of(WorkerSaid)
 
     in_lab(tmp_path, scenario)

@@ -293,6 +293,7 @@ READS = {
     "bftrainer/elastic/ports.py": 1,  # /proc
     "bftrainer/elastic/regular_file.py": 4,
     "bftrainer/elastic/try_record.py": 2,  # in the scratch directory of ``try``
+    "bftrainer/elastic/versions.py": 1,  # torch's own, as it is imported
     "bftrainer/elastic/worker.py": 1,  # /dev/null
     "bftrainer/elastic/worker_keeper.py": 3,  # /proc
     "bftrainer/study/checkpoint_files.py": 1,  # a copy in a directory made a moment before

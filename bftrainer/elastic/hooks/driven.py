@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from bftrainer.elastic.batch import BatchPiece, GlobalBatch, LogicalWorkers
@@ -23,6 +22,7 @@ from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.loader import reloaded
 from bftrainer.elastic.run import Run
 from bftrainer.elastic.shards import is_sharded
+from bftrainer.elastic.torch_compat import tree_map
 
 _NOTHING = object()
 

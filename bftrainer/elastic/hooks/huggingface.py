@@ -28,16 +28,17 @@ from bftrainer.elastic import control as control_module
 from bftrainer.elastic.batch import LogicalWorkers
 from bftrainer.elastic.comparison import ERROR
 from bftrainer.elastic.generations import GenerationInfo
+from bftrainer.elastic.hooks import huggingface_compat
 from bftrainer.elastic.hooks.driven import Batches, Counted, FrameworkHook, unusable
 from bftrainer.elastic.in_common import InCommon, of_callbacks
 from bftrainer.elastic.own_sharding import own_sharding, refuse_accelerate
+from bftrainer.elastic.torch_compat import mark_stepped, replace_step
 
 # Properties of this process, or arguments of this script: not part of the run's state.
 _OWN_PLACE = ("is_local_process_zero", "is_world_process_zero", "stateful_callbacks")
 _ASKED = ("max_steps", "num_train_epochs", "logging_steps", "eval_steps", "save_steps")
 _BEST = ("best_metric", "best_global_step")
 _LIBRARIES = frozenset({"transformers"})
-_LOSSES = ("_total_loss_scalar", "_globalstep_last_logged")
 
 
 class ElasticCallback(FrameworkHook, TrainerCallback):  # type: ignore[misc]  # not required
@@ -73,10 +74,11 @@ class ElasticCallback(FrameworkHook, TrainerCallback):  # type: ignore[misc]  # 
         trainer.get_train_dataloader = self._get_loader
         self._their_samples = trainer.get_batch_samples
         trainer.get_batch_samples = self._get_samples
-        self._their_save = trainer._save_checkpoint  # noqa: SLF001 - there is no public way
-        trainer._save_checkpoint = self._save  # noqa: SLF001
-        self._their_save_model, self._their_save_files = trainer.save_model, trainer._save  # noqa: SLF001
-        trainer.save_model, trainer._save = self._save_model, self._save_files  # noqa: SLF001
+        self._their_save, self._their_save_files = huggingface_compat.replace_saving(
+            trainer, self._save, self._save_files
+        )
+        self._their_save_model = trainer.save_model
+        trainer.save_model = self._save_model
         self._whole: dict[str, Any] | None = None  # a sharded model, while it is saved
         self._their_log = trainer.callback_handler.on_log
         trainer.callback_handler.on_log = self._log
@@ -170,7 +172,8 @@ class ElasticCallback(FrameworkHook, TrainerCallback):  # type: ignore[misc]  # 
         before = self._scaler.get_scale() if self._scaler else 0.0
         self.started().update()
         if self._scaler:  # a lower scale means that this step was skipped
-            self.trainer.optimizer._is_overflow = self._scaler.get_scale() < before  # noqa: SLF001
+            is_skipped = self._scaler.get_scale() < before
+            huggingface_compat.mark_skipped(self.trainer.optimizer, is_skipped=is_skipped)
 
     def _save(self, *args: Any, **kwargs: Any) -> None:
         if self.run is None or self.run.goes_on:
@@ -237,13 +240,9 @@ class _Sums(Counted):
         """Return the Trainer's state, its sums of losses and its callbacks' counters."""
         trainer = self._trainer
         state = dataclasses.asdict(dataclasses.replace(trainer.state, stateful_callbacks=[]))
-        losses = {name: getattr(trainer, name) for name in _LOSSES if hasattr(trainer, name)}
-        loss = getattr(trainer, "_tr_loss", None)
-        if loss is not None:
-            losses["_tr_loss"] = loss.item()
         return {
             "state": {k: v for k, v in state.items() if k not in (*_OWN_PLACE, *_ASKED)},
-            "losses": losses,
+            "losses": huggingface_compat.sums_of(trainer),
             "callbacks": [c.state()["attributes"] for c in self._counting()],
         }
 
@@ -253,12 +252,7 @@ class _Sums(Counted):
         for name, value in saved["state"].items():
             if name not in _ASKED:  # an earlier release kept them
                 setattr(trainer.state, name, value)
-        losses = dict(saved["losses"])
-        loss = losses.pop("_tr_loss", None)
-        if loss is not None:
-            trainer._tr_loss.fill_(loss)  # noqa: SLF001
-        for name, value in losses.items():
-            setattr(trainer, name, value)
+        huggingface_compat.set_sums(trainer, saved["losses"])
         for callback, attributes in zip(self._counting(), saved["callbacks"], strict=True):
             for name, value in attributes.items():
                 setattr(callback, name, value)
@@ -290,11 +284,9 @@ def _replace_step(optimizer: Any, update: Callable[[], None]) -> None:
                 "The Trainer's optimizer needs a closure.", "Use an optimizer without one."
             )
         update()
-        optimizer._opt_called = True  # noqa: SLF001 - torch's schedulers check it
+        mark_stepped(optimizer)
 
-    # torch's schedulers check this mark to warn if no update came before them.
-    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # noqa: SLF001
-    optimizer.step = step
+    replace_step(optimizer, step)
 
 
 def _refuse_whole_state(args: TrainingArguments) -> None:

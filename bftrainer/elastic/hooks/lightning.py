@@ -8,9 +8,7 @@ schedules. See docs/howto/train-huggingface-lightning.md.
 
 from __future__ import annotations
 
-import importlib
 import sys
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,19 +21,16 @@ from bftrainer.elastic import control as control_module
 from bftrainer.elastic.batch import LogicalWorkers
 from bftrainer.elastic.comparison import ERROR
 from bftrainer.elastic.generations import GenerationInfo
+from bftrainer.elastic.hooks import lightning_compat
 from bftrainer.elastic.hooks.driven import Batches, Counted, FrameworkHook, unusable
 from bftrainer.elastic.in_common import InCommon, of_callbacks
 from bftrainer.elastic.own_sharding import own_sharding
 
-# Two packages with the same classes: use the one that the script has imported.
-_is_old_name = "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules
-_NAME = "pytorch_lightning" if _is_old_name else "lightning.pytorch"
-_library: Any = importlib.import_module(_NAME)
-_strategies: Any = importlib.import_module(f"{_NAME}.strategies")
-_loggers: Any = importlib.import_module(f"{_NAME}.loggers")
-_environments: Any = importlib.import_module(f"{_NAME}.plugins.environments")
-_rank_zero: Any = importlib.import_module(f"{_NAME}.utilities.rank_zero")
-_call: Any = importlib.import_module(f"{_NAME}.trainer.call")
+_library: Any = lightning_compat.module_of()
+_strategies: Any = lightning_compat.module_of("strategies")
+_loggers: Any = lightning_compat.module_of("loggers")
+_environments: Any = lightning_compat.module_of("plugins.environments")
+_rank_zero: Any = lightning_compat.module_of("utilities.rank_zero")
 
 _FROM_STEP = "-from-step-"
 _LIBRARIES = frozenset({"lightning", "pytorch_lightning"})
@@ -118,8 +113,7 @@ class ElasticCallback(FrameworkHook, _library.Callback):  # type: ignore[misc]
         trainer.accumulate_grad_batches = 1
         trainer.strategy.__class__ = _ElasticStrategy
         trainer.strategy.elastic = self
-        # Before Lightning sets signal handlers that some environments need.
-        trainer._accelerator_connector.cluster_environment = ElasticEnvironment()  # noqa: SLF001
+        lightning_compat.replace_environment(trainer, ElasticEnvironment())
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
         """Build the run from the objects that Lightning has built."""
@@ -148,7 +142,7 @@ class ElasticCallback(FrameworkHook, _library.Callback):  # type: ignore[misc]
         extra = schedulers | {"scaler": scaler}
         run = self.build(module, trainer.optimizers[0], _Progress(trainer), extra, epochs=epochs)
         run.on_entered(self._entered)
-        trainer._logger_connector.log_metrics = self._log  # noqa: SLF001 - there is no public way
+        lightning_compat.replace_log(trainer, self._log)
         run.open()
 
     def on_train_epoch_end(self, trainer: Any, _module: Any) -> None:
@@ -167,12 +161,10 @@ class ElasticCallback(FrameworkHook, _library.Callback):  # type: ignore[misc]
 
     def _log(self, *args: Any, **kwargs: Any) -> None:
         if self.may_log():
-            connector = self.trainer._logger_connector  # noqa: SLF001
-            type(connector).log_metrics(connector, *args, **kwargs)
+            lightning_compat.log_metrics(self.trainer, *args, **kwargs)
 
     def _report_from(self, trainer: Any) -> None:
-        # Of the loop that ends now: the Trainer's callback_metrics keep those of others, too.
-        results = trainer._results  # noqa: SLF001 - there is no public way
+        results = lightning_compat.results_of(trainer)
         if results is not None:
             self.report_from(results.metrics(on_step=False)["callback"])
 
@@ -199,28 +191,19 @@ class ElasticCallback(FrameworkHook, _library.Callback):  # type: ignore[misc]
     def train(self, batch: Any) -> None:
         """Train as Lightning would."""
         trainer = self.trainer
-        module, loop = trainer.lightning_module, trainer.fit_loop.epoch_loop
-        batch = trainer.precision_plugin.convert_input(batch)
-        batch = module._on_before_batch_transfer(batch, dataloader_idx=0)  # noqa: SLF001
-        batch = _call._call_strategy_hook(  # noqa: SLF001
-            trainer, "batch_to_device", batch, dataloader_idx=0
-        )
-        index = max(0, loop.batch_idx)
-        arguments = loop._build_kwargs(OrderedDict(), batch, index)  # noqa: SLF001
-        closure = loop.automatic_optimization._make_closure(  # noqa: SLF001
-            arguments, trainer.optimizers[0], index
-        )
-        with _silent(module):
+        batch = lightning_compat.placed(trainer, trainer.precision_plugin.convert_input(batch))
+        closure = lightning_compat.closure_of(trainer, batch)
+        with _silent(trainer.lightning_module):
             closure()
 
     def ready(self) -> None:
         """Call the hooks before an update, and clip."""
         trainer = self.trainer
-        precision, optimizer = trainer.precision_plugin, trainer.optimizers[0]
-        scaler = getattr(precision, "scaler", None)
+        optimizer = trainer.optimizers[0]
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
         if scaler is not None:
             scaler.unscale_(optimizer)
-        precision._after_closure(trainer.lightning_module, optimizer)  # noqa: SLF001
+        lightning_compat.after_closure(trainer, optimizer)
 
     # ---- which process logs -----------------------------------------------------------------
 
@@ -365,7 +348,7 @@ def _log_elsewhere(trainer: Any, step: int) -> None:
     for logger in trainer.loggers:
         if isinstance(logger, _loggers.CSVLogger):
             name = Path(logger.log_dir).name.partition(_FROM_STEP)[0]
-            logger._version, logger._experiment = f"{name}{_FROM_STEP}{step}", None  # noqa: SLF001
+            lightning_compat.rename_log(logger, f"{name}{_FROM_STEP}{step}")
 
 
 def _refuse(trainer: Any) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from bftrainer.elastic.continuing import OwnOptions, tell_changes
+from bftrainer.elastic.horovod.horovod_compat import handlers_of, objects_of
 from bftrainer.elastic.models import Optimizers
 
 
@@ -30,8 +31,8 @@ class RegisteredValues:
     @classmethod
     def of(cls, state: Any) -> RegisteredValues:
         """Return that of a state as it is now."""
-        handlers = getattr(state, "_handlers", {}).values()
-        values = dict(getattr(state, "_saved_state", {}))
+        handlers = handlers_of(state).values()
+        values = dict(objects_of(state))
         values |= {f"handler {number}": h.value for number, h in enumerate(handlers)}
         optimizers = [v for v in values.values() if isinstance(v, torch.optim.Optimizer)]
         return cls(optimizer=Optimizers(optimizers), extra=values)

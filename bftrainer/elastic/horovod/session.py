@@ -35,6 +35,13 @@ from bftrainer.elastic.control import Control, die, key_of
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.generations import WorkerGenerations
+from bftrainer.elastic.horovod.horovod_compat import (
+    SAVED,
+    handlers_of,
+    objects_of,
+    set_objects,
+    share,
+)
 from bftrainer.elastic.horovod.own_rates import OwnRates
 from bftrainer.elastic.horovod.world import HorovodContext
 from bftrainer.elastic.main_module import first_path, run_main
@@ -75,7 +82,7 @@ class Counts:
 
     def watch(self, state: Any) -> None:
         """Hook the optimizer and the models in a script's state."""
-        values = [handler.value for handler in getattr(state, "_handlers", {}).values()]
+        values = [handler.value for handler in handlers_of(state).values()]
         optimizers = [v for v in values if isinstance(v, torch.optim.Optimizer)]
         for model in (v for v in values if isinstance(v, torch.nn.Module)):
             model.register_forward_pre_hook(self._forward, with_kwargs=True)
@@ -137,7 +144,6 @@ class Counts:
 
 
 LAYOUT = 0x48564453  # instead of a model's: a Horovod state is checked when it is restored
-_SAVED = "_saved"  # prefix of the committed values in Horovod's handlers
 
 
 class Saver(CheckpointDisk):
@@ -214,11 +220,11 @@ def committed(state: Any) -> dict[str, Any]:
         is_stateful = hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
         return {"state_dict": value.state_dict()} if is_stateful else {"value": value}
 
-    objects, handlers = getattr(state, "_saved_state", {}), getattr(state, "_handlers", {})
+    objects, handlers = objects_of(state), handlers_of(state)
     return {
         "objects": {name: kept(value) for name, value in objects.items()},
         "handlers": {
-            name: {k: v for k, v in vars(handler).items() if k.startswith(_SAVED)}
+            name: {k: v for k, v in vars(handler).items() if k.startswith(SAVED)}
             for name, handler in handlers.items()
         },
     }
@@ -230,8 +236,8 @@ def put_back(state: Any, tree: Mapping[str, Any]) -> None:
     Raises:
         KeyError, RuntimeError, ValueError: they do not fit.
     """
-    objects: dict[str, Any] = dict(getattr(state, "_saved_state", {}))
-    handlers: dict[str, Any] = dict(getattr(state, "_handlers", {}))
+    objects: dict[str, Any] = dict(objects_of(state))
+    handlers: dict[str, Any] = dict(handlers_of(state))
     if set(objects) != set(tree["objects"]) or set(handlers) != set(tree["handlers"]):
         raise ValueError("its values have other names")
     for name, kept in tree["objects"].items():
@@ -241,7 +247,7 @@ def put_back(state: Any, tree: Mapping[str, Any]) -> None:
             objects[name] = kept["value"]
     for name, values in tree["handlers"].items():
         vars(handlers[name]).update(values)
-    state._saved_state = objects  # noqa: SLF001 - Horovod has no public way to set it
+    set_objects(state, objects)
     state.restore()
 
 
@@ -373,7 +379,7 @@ class Session(WorkerGenerations):
         needs_sync = any(m.worker_id not in ids for m in self._formed.members)
         if not needs_sync:
             # Horovod omits this: its samplers would keep the shares of the old size.
-            for handler in getattr(state, "_handlers", {}).values():
+            for handler in handlers_of(state).values():
                 if hasattr(handler.value, "record_batch"):
                     handler.value.reset()
         return needs_sync
@@ -403,7 +409,7 @@ class Session(WorkerGenerations):
                 resumed, step, samples = self._saver.load(state)
             state.sync()
             mine = (step, samples, resumed, self.reports.state_dict())
-            told = state._bcast_object(mine)  # noqa: SLF001 - no public way
+            told = share(state, mine)
             step, samples, resumed, reports = told
             self.reports.load_state_dict(reports)
             if resumed:

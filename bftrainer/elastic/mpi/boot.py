@@ -5,9 +5,10 @@
 FD is a socket to the agent; its first line is ``{"config": WorkerConfig, ...}``, followed by
 ``protocol`` lines. MPI is loaded before the script, so that the script imports mpi4py with our
 settings. Started by ``trainers.mpi``.
-"""
 
-from __future__ import annotations
+A Python that is too old is refused before anything else (BFT-1006), so Python 3.6 must be able to
+read this file.
+"""
 
 import importlib
 import json
@@ -33,17 +34,35 @@ def first_line(channel: socket.socket, *, stays: bool = False) -> bytes:
             raise ConnectionError("the agent is gone, or sent an overlong line")
 
 
-def main() -> None:
-    """Become the worker."""
+def _refuse(channel: socket.socket, code: str, cause: str, next_step: str) -> int:
+    """Tell the daemon why, as ``protocol.Failed``, which this Python may not be able to read."""
+    first_line(channel)  # unread, it would reset the connection
+    failed = {"type": "Failed", "code": code, "cause": cause, "next_step": next_step}
+    channel.sendall(json.dumps(failed).encode() + b"\n")
+    return 1
+
+
+def main() -> int:
+    """Become the worker; return only if this Python is refused."""
     # The agent may have blocked signals; a program must die of them as usual.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     here = Path(__file__).resolve().parent  # its modules must not be visible to the script
     sys.path[:] = [p for p in sys.path if Path(p or os.curdir).resolve() != here]
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    versions = runpy.run_path(str(PACKAGE_DIR / "elastic" / "versions.py"))
+    old = versions["too_old"](versions["there"]()[0])
+    if old:
+        supported = versions["supported"]()
+        return _refuse(
+            channel,
+            code="BFT-1006",
+            cause=f"The interpreter {sys.executable} has {old}; a trainer needs {supported}.",
+            next_step="Name a newer one: submit --interpreter PATH.",
+        )
     finder = runpy.run_path(str(PACKAGE_DIR / "elastic" / "finder.py"))
     finder["ensure_importable"](PACKAGE_DIR)
     protocol = importlib.import_module("bftrainer.elastic.protocol")
     library = importlib.import_module("bftrainer.elastic.mpi.library")
-    channel = socket.socket(fileno=int(sys.argv[1]))
     channel.set_inheritable(False)
     config = protocol.from_body(json.loads(first_line(channel))["config"])
     library.serve_pmi(f"bft-{config.worker_id}-{os.uname().nodename}-{os.getpid()}")
@@ -51,8 +70,8 @@ def main() -> None:
     keeper.name_shared(keeper.own_place(os.getpid()))  # the agent removes what is left
     control = importlib.import_module("bftrainer.elastic.control").start(config, channel)
     worker = importlib.import_module("bftrainer.elastic.worker")
-    worker.serve(config, control, library.begin)
+    return int(worker.serve(config, control, library.begin))  # does not return
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
