@@ -51,6 +51,7 @@ from milp.decomposition import decompose
 from milp.exact.dual import solve_pool
 from milp.exact.group_caps import Infeasible, Members, solve_nested
 from milp.exact.kinds import KindValues, solve_kinds
+from milp.highs import new_highs
 from milp.narrow import NarrowModel
 from milp.options import Options
 from milp.pool import PoolView
@@ -307,7 +308,7 @@ class _Model:
         self._caps: Sequence[tuple[Members, int]] = ()
         self._is_bound = np.zeros(self._first_class, dtype=np.bool_)
         self._parts: list[tuple[int, int, int]] = []  # trainer, class, column of s
-        highs: Any = highspy.Highs()  # highspy is typed in part only
+        highs = new_highs()
         self._highs = highs
         for name, value in SETTINGS.items():
             highs.setOptionValue(name, value)

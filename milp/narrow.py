@@ -17,6 +17,7 @@ import highspy
 import numpy as np
 from numpy.typing import NDArray
 
+from milp.highs import new_highs
 from milp.tables import BoolArray, FloatArray, IntArray
 
 QUIET = {"output_flag": False, "threads": 1, "random_seed": 0}
@@ -110,7 +111,7 @@ class NarrowModel:
                 self._upper[columns], np.where(columns < self._n_choices, 1.0, np.inf)
             )
             lp.integrality_ = [highspy.HighsVarType.kInteger] * len(columns)
-        highs: Any = highspy.Highs()  # highspy is typed in part only
+        highs = new_highs()
         for name, setting in QUIET.items():
             highs.setOptionValue(name, setting)
         highs.passModel(lp)

@@ -40,6 +40,8 @@ NODES = ("scontrol", "-o", "show", "node")  # what sinfo does not print
 HOSTS = ("sinfo", "-h", "-N", "-a", "-o", "%o")  # NodeAddr, sinfo(1)
 VERSION = ("sinfo", "-V")  # of the commands; the configuration has the controller's
 
+# How commands find their cluster and are known to it; other names of Slurm are options.
+KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_SACK_SOCKET")
 # Without the controller a command fails by itself after 9 s. Arrays are not abbreviated.
 _FIXED = {"LC_ALL": "C", "TZ": "UTC0", "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 _EMPTY: Mapping[str, str] = MappingProxyType({})
@@ -81,7 +83,7 @@ class SlurmCommands(Commands):
         super().__init__(
             kind_of=kind_of,
             timeout_s=timeout_s,
-            kept=("SLURM_CONF",),
+            kept=KEPT,
             added={"SLURM_CONF": slurm_conf, **extra_environment}
             if slurm_conf
             else extra_environment,
@@ -109,7 +111,7 @@ _MUNGE_HERE = (
 _MUNGE_THERE = (
     "BFT-1552 The controller drops our requests, as when its munge refuses their credentials: the "
     "clocks differ by 5 minutes or more, the keys differ, or munge is down there. Compare: "
-    "munge -n | ssh CONTROLLER unmunge."
+    "munge -n | ssh CONTROLLER unmunge (of AuthType=auth/slurm: the clocks and slurm.key)."
 )
 _FULL = (
     "BFT-1553 Slurm takes no job for now, as when its queue is full (MaxJobCount). Wait, or lower "

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from bftrainer.model.cluster import Node, NodeState
 from bftrainer.model.hostlist import ParseError
-from slurm_plugins.fields import NOTHING, whole
+from slurm_plugins.fields import NOTHING, exclusive_of, whole
 from slurm_plugins.gres import TypedGpus
 from slurm_plugins.lending import (
     ClusterLimits,
@@ -53,6 +53,7 @@ def partition_limits_of(partitions: Iterable[Record]) -> dict[str, PartitionLimi
     for record in partitions:
         sharing = record.get("oversubscribe", record.get("shared", "NO")).upper()
         words = {**_UNSAID, **_words(record, _OF_PARTITION), "OverSubscribe": sharing}
+        words["Exclusive"] = exclusive_of(record)
         line = " ".join(f"{name}={value}" for name, value in words.items())
         lines.append(f"{NAME}={record[NAME.lower()]} {line}\n")
     return partition_limits("".join(lines))

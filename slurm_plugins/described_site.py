@@ -22,7 +22,7 @@ from slurm_plugins.described_gpus import (
     node_limits_of,
     partition_limits_of,
 )
-from slurm_plugins.fields import NOTHING, whole
+from slurm_plugins.fields import NOTHING, TAKING_NODES, exclusive_of, whole
 from slurm_plugins.lending import NodeLimits, SharingLimits
 from slurm_plugins.omissions import omissions
 from slurm_plugins.parse import (
@@ -81,7 +81,7 @@ class DescribedPartition:
     name: str
     nodes: tuple[str, ...]
     tier: int = 1
-    is_whole: bool = False  # OverSubscribe=EXCLUSIVE
+    is_whole: bool = False  # OverSubscribe=EXCLUSIVE, or Exclusive=NODE of 26.05
     max_cpus_per_node: int = 0  # 0: no limit
     max_time_s: float | None = None
 
@@ -354,13 +354,12 @@ def _partition(
     elif text not in NOTHING:
         for word in expand(text):
             members.update(sets.get(word, (word,)))
-    sharing = record.get("oversubscribe", record.get("shared", "NO")).upper()
     limit = record.get("maxtime", "UNLIMITED")
     return DescribedPartition(
         name=record[PARTITION],
         nodes=tuple(sorted(members & places.keys(), key=places.__getitem__)),
         tier=_number(record, "prioritytier", _number(record, "priority", 1)),
-        is_whole=sharing.startswith("EXCLUSIVE"),
+        is_whole=exclusive_of(record) in TAKING_NODES,
         max_cpus_per_node=_number(record, "maxcpuspernode"),
         max_time_s=_max_time_s(limit),
     )

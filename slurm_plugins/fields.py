@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypeVar
@@ -28,6 +28,24 @@ MOST_NODES_IN_ALL = 1 << 18  # of all different lists of one poll
 MOST_PARTITIONS = 256
 UNREAD = " we cannot read"
 NOTHING = frozenset({"", "(null)", "N/A", "NONE", "None", "none", "Unknown", "n/a"})
+
+TAKING_NODES = frozenset({"NODE", "TOPO"})  # Exclusive= of partitions whose jobs share no node
+
+
+def exclusive_of(partition: Mapping[str, str]) -> str:
+    """Return NO, NODE, USER or TOPO, in 26.05's words, for a line of slurm.conf.
+
+    Until 25.11 it is OverSubscribe=EXCLUSIVE, ExclusiveUser and ExclusiveTopo, which 26.05 still
+    takes. Names are in small letters.
+    """
+    sharing = partition.get("oversubscribe", partition.get("shared", "NO"))
+    if sharing.upper().startswith("EXCLUSIVE"):
+        return "NODE"
+    if word := partition.get("exclusive", "").upper():
+        return word
+    names = {"TOPO": "exclusivetopo", "USER": "exclusiveuser"}
+    words = [word for word, name in names.items() if partition.get(name, "NO").upper() == "YES"]
+    return words[0] if words else "NO"
 
 
 def said(text: str) -> str:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from bftrainer.model.cluster import LentGpus, Node, NodeState
 from bftrainer.model.hostlist import ParseError
 from slurm_plugins.doctor import is_of_one_user, partitions_in
-from slurm_plugins.fields import NOTHING, whole
+from slurm_plugins.fields import NOTHING, TAKING_NODES, whole
 from slurm_plugins.gres_conf import UntoldGpus
 from slurm_plugins.parse import UnusedPart, settings_in
 
@@ -31,7 +31,6 @@ _LENDING = (
     NodeState.ALLOCATED,
     NodeState.COMPLETING,
 )
-_TAKING_ALL = frozenset({"NODE", "TOPO"})  # Exclusive= of 26.05
 _WHOLE_SOCKETS = ("CR_SOCKET", "CR_BOARD")
 _NO_LIMIT = frozenset({"UNLIMITED", *NOTHING})
 
@@ -232,7 +231,7 @@ def _partition(values: Mapping[str, str]) -> PartitionLimits:
     cpus, memory_mb = _defaults(values.get("JobDefaults", ""))
     parameters = values.get("SelectTypeParameters", "").upper()
     return PartitionLimits(
-        is_exclusive=sharing == "EXCLUSIVE" or exclusive in _TAKING_ALL or takes_block,
+        is_exclusive=sharing == "EXCLUSIVE" or exclusive in TAKING_NODES or takes_block,
         is_user_exclusive=is_of_one_user(values),
         over_subscribe=sharing if sharing.startswith(("YES", "FORCE")) else "",
         cpus_per_node=_limit(values["MaxCPUsPerNode"]),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from slurm_plugins.fields import NOTHING
+from slurm_plugins.fields import NOTHING, exclusive_of
 from slurm_plugins.parse import scheduler_parameters
 
 Record = Mapping[str, str]
@@ -101,7 +101,7 @@ _OF_PARTITIONS: tuple[tuple[Callable[[Record], bool], str], ...] = (
         "QOS of partitions: their limits hold nobody back.",
     ),
     (
-        lambda r: _has(r, "exclusiveuser"),
+        lambda r: exclusive_of(r) == "USER",
         "ExclusiveUser: jobs of several users may share a node.",
     ),
     (

@@ -38,7 +38,8 @@ _USERS = (
     "`systemctl daemon-reload` and `systemctl enable --now bftrainer-submit.socket`",
     "Whoever may have pilots has the right to submit to their partition.",
 )
-UNITS = ("munge.service", "slurmctld.service")  # where they run on the daemon's host
+# Where they run on the daemon's host; sackd: of AuthType=auth/slurm, which needs no munge.
+UNITS = ("munge.service", "sackd.service", "slurmctld.service")
 PILOT_QOS = "bfqos"
 _NOT_OF_CONF = {"BFT-1270", "BFT-1274", "BFT-1275"}  # sacctmgr; the site's own scripts
 

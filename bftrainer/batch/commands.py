@@ -1,9 +1,10 @@
 """Runs a batch system's commands, and is the base of adapters that do so.
 
 ``Commands`` is the base of ``SlurmCommands`` and ``LsfCommands``. Variables of the caller that
-could change an output (``SQUEUE_*``, ``BSUB_*`` and the like) are not passed on. ``PollCommands``
-reads one poll, ``ByCommands`` is the base of adapters (docs/howto/add-batch-system.md shows one),
-``PilotLauncher`` owns what submitting, cancelling and observing pilots have in common.
+could change what is asked for or what is printed are not passed on (``environment_of_command``).
+``PollCommands`` reads one poll, ``ByCommands`` is the base of adapters
+(docs/howto/add-batch-system.md shows one), ``PilotLauncher`` owns what submitting, cancelling and
+observing pilots have in common.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from bftrainer.model.hostlist import ParseError
 from bftrainer.model.preamble import under
 from bftrainer.model.site import NOTHING, Finding, Measured, SiteFile
 
+# Where programs and libraries are, and who asks. All else stays behind: a batch system has hundreds
+# of variables that change a command, and each release has more of them.
 KEPT = ("PATH", "LD_LIBRARY_PATH", "HOME", "USER", "LOGNAME")
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 DEFAULT_TIMEOUT_S = 15.0  # per command
@@ -47,6 +50,24 @@ def why_failed(done: process.Completed) -> str:
     lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
     words = "; ".join(" ".join(line.split()) for line in lines if line.strip())
     return f"{name} ended with status {done.returncode}: {words[:_MOST_WORDS] or 'no message'}."
+
+
+def environment_of_command(
+    environ: Mapping[str, str], kept: Collection[str] = ()
+) -> dict[str, str]:
+    """Return what of an environment the commands of a batch system get, and so the pilots.
+
+    Users, their modules and the job around us set options of submissions (``SBATCH_EXCLUSIVE``,
+    ``SBATCH_GPUS_PER_NODE``, ``LSB_DEFAULTQUEUE``), filters and forms of output
+    (``SQUEUE_FORMAT``, ``SLURM_TIME_FORMAT``) and other clusters (``SLURM_CLUSTERS``). None of
+    them is ours, so that only named variables remain, and a language is none of these.
+
+    Args:
+        environ: the environment around us.
+        kept: variables by which the batch system's commands find and are known to their cluster.
+    """
+    remaining = {name: environ[name] for name in (*KEPT, *kept) if name in environ}
+    return {"PATH": DEFAULT_PATH, **remaining}
 
 
 class Commands:
@@ -77,7 +98,7 @@ class Commands:
         """
         self.why_failed, self.is_away = why_failed, is_away
         self.timeout_s = timeout_s
-        self._kind_of, self._kept, self._added = kind_of, (*KEPT, *kept), dict(added)
+        self._kind_of, self._kept, self._added = kind_of, tuple(kept), dict(added)
         self._fixed, self._counts, self._lock = fixed, Counter[str](), threading.Lock()
 
     def request_counts(self) -> dict[str, int]:
@@ -92,9 +113,7 @@ class Commands:
 
     def base_environment(self) -> dict[str, str]:
         """Return the environment of every command and pilot: paths, no settings."""
-        kept = {key: os.environ[key] for key in self._kept if key in os.environ}
-        kept.setdefault("PATH", DEFAULT_PATH)
-        return {**kept, **self._added}
+        return {**environment_of_command(os.environ, self._kept), **self._added}
 
     def query(self, argv: Sequence[str]) -> process.Completed:
         """Run a command whose output is parsed."""

@@ -1,11 +1,13 @@
 """Starts processes: argument lists only, never a shell.
 
 ``run`` runs a command to its end, with limits on time and output; ``spawn`` starts a long-lived
-child (agents, templates, test daemons); ``become`` replaces this process.
+child (agents, templates, test daemons); ``attached`` lends a program our terminal; ``become``
+replaces this process.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
@@ -189,6 +191,24 @@ def spawn(
         pass_fds=tuple(pass_fds),
         start_new_session=new_session,
     )
+
+
+def attached(argv: Sequence[str]) -> int:
+    """Run a program with our input, output and terminal, and return its exit status.
+
+    What a terminal sends to us (Ctrl-C) is sent to the program as well: it decides.
+
+    Returns:
+        128 + N: signal N ended it.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    child = subprocess.Popen(list(argv))
+    while True:
+        with contextlib.suppress(KeyboardInterrupt):
+            status = child.wait()
+            return status if status >= 0 else 128 - status
 
 
 def become(argv: Sequence[str], *, env: Mapping[str, str]) -> NoReturn:

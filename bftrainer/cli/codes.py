@@ -41,6 +41,7 @@ _MOVED = {
     **dict.fromkeys(("BFT-1042", "BFT-1581", "BFT-1582", "BFT-2127"), "22"),
     **dict.fromkeys(("BFT-1333", "BFT-1450", "BFT-1451", "BFT-1454", "BFT-1457"), "10"),
     **dict.fromkeys(("BFT-1458", "BFT-1460", "BFT-1463", "BFT-1464", "BFT-1561"), "10"),
+    **dict.fromkeys(("BFT-2128", "BFT-2129"), "10"),
     **dict.fromkeys(("BFT-1541", "BFT-1546"), "21"),
     **dict.fromkeys(("BFT-1549", "BFT-2124", "BFT-3070", "BFT-3071", "BFT-3072"), "41"),
     **dict.fromkeys((f"BFT-{number}" for number in (*range(1551, 1559), *range(1571, 1576))), "12"),

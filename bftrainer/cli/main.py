@@ -178,14 +178,41 @@ class LazyGroup(click.Group):
                 formatter.write_dl(list(self._help.items()))
 
 
+class _Root(LazyGroup):
+    """All verbs; before them may stand a host on which they run."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Run the verb over ssh and exit, if a host is named; our options are not for its words."""
+        if args and args[0].startswith("--host") and not ctx.resilient_parsing:
+            from bftrainer.cli.other_host import login_in, run_there  # noqa: PLC0415 - seldom
+
+            login, words = login_in(args)
+            if login is not None:
+                ctx.exit(run_there(login, words))
+        return super().parse_args(ctx, args)
+
+
 @click.command(
-    cls=LazyGroup,
+    cls=_Root,
     groups=GROUPS,
     help_lines=HELP,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 done, 1 failed (a trainer, a script, a disk, or a defect), 2 usage, "
     "3 refused by policy, 4 not found, 5 not permitted, 6 daemon or batch system unreachable, "
     "7 not done in time, 8 validation failed, 75 already running, 128+N ended by signal N.",
+)
+@click.option(
+    "--host",
+    metavar="LOGIN",
+    expose_value=False,
+    help="Run the verb on this host over your own ssh, which logs in once an hour at most. Scripts "
+    "and other files are those over there.",
+)
+@click.option(
+    "--host-program",
+    metavar="PATH",
+    expose_value=False,
+    help="bftrainer on that host.  [default: the one in its PATH]",
 )
 @click.version_option(__version__, prog_name="bftrainer", message="%(prog)s %(version)s")
 def cli() -> None:

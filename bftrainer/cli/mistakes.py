@@ -12,6 +12,7 @@ import click
 from bftrainer.cli import habits
 from bftrainer.model.errors import UsageError
 
+_OF_HOST = ("--host", "--host-program")  # options before the verb
 MOST_CHOICES = 4  # of an option, which a next step names
 
 
@@ -113,6 +114,12 @@ def _next_step(problem: click.ClickException, _: str) -> _Advice:
         yield "", problem.next_step
 
 
+def _host_after_verb(problem: click.ClickException, path: str) -> _Advice:
+    if isinstance(problem, click.NoSuchOption) and problem.option_name in _OF_HOST:
+        program, _, verb = path.partition(" ")
+        yield "It stands before the verb.", f"{program} --host LOGIN {verb or 'VERB'} ..."
+
+
 def _near_option(problem: click.ClickException, path: str) -> _Advice:
     if isinstance(problem, click.NoSuchOption) and problem.possibilities:
         yield "", f"{path} {problem.possibilities[0]} ...; '{path} -h' has all options."
@@ -186,6 +193,7 @@ def _param_of(problem: click.ClickException) -> click.Parameter | None:
 
 _JUDGES: tuple[_Judge, ...] = (
     _next_step,
+    _host_after_verb,
     _sbatch_option,
     _near_option,
     _verb_of_group,

@@ -133,6 +133,8 @@ def up(
     chosen = plan.settings_for(site, wish)
     if not as_json:
         _print(site, chosen)
+    if not (as_job or site.n_floor):
+        _propose_job()
     where = "nothing was started"
     if not dry_run:
         _refuse_second(state_dir, sites)
@@ -224,6 +226,18 @@ def _print(site: OwnSite, chosen: tuple[Chosen, ...]) -> None:
         print_lines(f"warning: {sentence}", err=True)
     for one in chosen:
         print_lines(f"{one.name} = {_shown(one.value)}  ({one.why})")
+
+
+def _propose_job() -> None:
+    """Print why a daemon may not last on this host, if it says so; JSON is not disturbed."""
+    from bftrainer.site.own.login_node import look, why_as_job  # noqa: PLC0415
+
+    if reasons := "; ".join(why_as_job(look())):
+        print_lines(
+            f"warning: BFT-2129 This host may end your daemon: {reasons}. In a job it lasts: "
+            "bftrainer up --as-job",
+            err=True,
+        )
 
 
 def _shown(value: object) -> str:

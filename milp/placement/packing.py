@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import highspy
 import numpy as np
 
+from milp.highs import new_highs
 from milp.hosts import WHOLE, FreeHost, HostGroup, PartKind, UnitKind
 from milp.pool import PoolView
 from milp.problem import ProblemError
@@ -143,7 +144,7 @@ def plan_units(pool: PoolView, supply: Supply, split: Sequence[Sequence[int]]) -
 
 def _solved_rows(pool: PoolView, supply: Supply, split: Sequence[Sequence[int]]) -> Any:
     """Return HiGHS when it has solved the rows of the supply for these sizes."""
-    highs: Any = highspy.Highs()  # highspy is typed in part only
+    highs = new_highs()
     for name, value in (("output_flag", False), ("threads", 1), ("random_seed", 0)):
         highs.setOptionValue(name, value)
     n_columns = len(supply.upper)

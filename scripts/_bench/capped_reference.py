@@ -8,11 +8,11 @@ a size is worth comes from the definition by a clock (``milp.reference.timeline`
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import highspy
 import numpy as np
 
+from milp.highs import new_highs
 from milp.problem import Problem, ProblemTrainer
 from milp.reference.timeline import NodeChange, made_within_horizon, rate_by_count
 
@@ -34,7 +34,7 @@ def best_known(problem: Problem, limit_s: float) -> float | None:
             most = min(trainer.n_max, count if held[k] == held.total() else held[k])
             for n in range(trainer.n_min, most + 1):
                 ways.append((j, k, n, _worth(problem, trainer, held.total(), n) - at_nothing))
-    highs: Any = highspy.Highs()  # highspy is typed in part only
+    highs = new_highs()
     for name, value in {
         "output_flag": False,
         "threads": 1,

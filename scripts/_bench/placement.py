@@ -16,6 +16,7 @@ from typing import Any
 
 import highspy
 
+from milp.highs import new_highs
 from milp.placement.place import PlacementCost, leave_weight, placement_cost
 from milp.pool import view_pool
 from milp.problem import Curve, Problem, ProblemNode, ProblemTrainer
@@ -62,7 +63,7 @@ class _Model:
     """Which node goes where as binaries, and the parts of the rule as expressions."""
 
     def __init__(self, problem: Problem, assignment: Mapping[str, str]) -> None:
-        highs: Any = highspy.Highs()
+        highs = new_highs()
         for option, value in (("output_flag", False), ("threads", 1), ("mip_rel_gap", 0.0)):
             highs.setOptionValue(option, value)
         self.highs = highs

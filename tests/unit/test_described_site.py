@@ -95,6 +95,32 @@ def test_partitions_of_slurm_conf() -> None:
     assert (every.tier, every.max_time_s) == (5, None)
 
 
+@pytest.mark.parametrize(
+    ("words", "is_whole", "is_of_one_user"),
+    [
+        ("OverSubscribe=EXCLUSIVE", True, False),
+        ("Shared=exclusive", True, False),
+        ("ExclusiveUser=YES", False, True),
+        ("ExclusiveTopo=YES", True, False),
+        # Of 26.05, slurm.conf(5) of the tag slurm-26-05-3-1: it replaces those above.
+        ("Exclusive=NODE", True, False),
+        ("Exclusive=topo", True, False),
+        ("Exclusive=USER", False, True),
+        ("Exclusive=NO", False, False),
+        ("ExclusiveUser=NO", False, False),
+        ("", False, False),
+    ],
+)
+def test_who_has_a_node_alone_in_the_words_of_each_release(
+    words: str, *, is_whole: bool, is_of_one_user: bool
+) -> None:
+    described = site(f"NodeName=n1 CPUs=4 RealMemory=1000\nPartitionName=p Nodes=ALL {words}\n")
+    assert [partition.is_whole for partition in described.partitions] == [is_whole]
+    assert (
+        any(text.startswith("ExclusiveUser") for text in described.not_modelled) == is_of_one_user
+    )
+
+
 def test_settings_of_the_schedulers_and_slurms_defaults() -> None:
     scheduler = site().scheduler
     assert (scheduler.bf_interval_s, scheduler.bf_window_s) == (60.0, 2 * 86_400.0)

@@ -78,6 +78,12 @@ def test_nodes_of_one_user_at_a_time_are_named(ordinary: str, pilots: str, setti
     )
 
 
+@pytest.mark.parametrize("auth", ["auth/slurm", "auth/jwt"])
+def test_no_munge_is_judged_where_another_plugin_authenticates(auth: str) -> None:
+    settings = replace(GOOD, config=f"{CONFIG}AuthType = {auth}\n", old_munge="0.5.15")
+    assert findings(settings) == ()
+
+
 @pytest.mark.parametrize(
     ("settings", "code", "weight"),
     [

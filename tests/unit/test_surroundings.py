@@ -34,7 +34,7 @@ def test_what_describes_the_job_stays_and_what_ranks_it_goes() -> None:
         *("SLURM_PMIX_MAPPING_SERV", "SLURM_LAUNCH_NODE_IPADDR", "OMPI_COMM_WORLD_RANK"),
         *("OMPI_UNIVERSE_SIZE", "OMPI_MCA_orte_ess_num_procs", "PMI_RANK", "PMI_FD", "PMIX_RANK"),
         *("PMIX_NAMESPACE", "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_RANK", "RANK", "WORLD_SIZE"),
-        *("LOCAL_RANK", "TORCHELASTIC_RUN_ID", "MPI_LOCALRANKID"),
+        *("LOCAL_RANK", "TORCHELASTIC_RUN_ID", "MPI_LOCALRANKID", "SLURM_JWT"),
     ],
 )
 def test_launchers_of_the_pilot_rank_nobody(name: str) -> None:

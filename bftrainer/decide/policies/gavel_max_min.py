@@ -27,6 +27,7 @@ from bftrainer.decide.policies.greedy_steps import (
     terms_of,
 )
 from bftrainer.model.decision import Term
+from milp.highs import new_highs
 from milp.problem import Problem, ProblemError
 
 SLACK = 1e-9  # of the smallest ratio, where the others are raised
@@ -55,7 +56,7 @@ def max_min_time_shares(
     normal = (table * nodes).sum(axis=1) / max(sum(counts), 1)
     ratios = table / np.where(normal > 0.0, normal, 1.0)[:, None]
     n_trainers, n_types = ratios.shape
-    highs: Any = highspy.Highs()  # highspy is typed in part only
+    highs = new_highs()
     for name, value in (("output_flag", False), ("threads", 1), ("random_seed", 0)):
         highs.setOptionValue(name, value)
     none, inf = np.array([], dtype=np.int32), highspy.kHighsInf

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import highspy
 import numpy as np
 
+from milp.highs import new_highs
 from milp.reference.backends import TOLERANCE, ModelAnswer, ModelStatus, SolveOptions
 from milp.reference.linear_model import LinearModel, with_segments, write_segments
 
@@ -25,8 +24,7 @@ def solve_model(model: LinearModel, options: SolveOptions) -> ModelAnswer:
     if not model.costs:  # HiGHS calls such a model empty, not optimal
         return ModelAnswer(status=ModelStatus.OPTIMAL)
     segmented = write_segments(model)
-    new_solver: Any = highspy.Highs  # highspy is typed in part only
-    highs = new_solver()
+    highs = new_highs()
     for name, value in SETTINGS.items():
         highs.setOptionValue(name, value)
     highs.passModel(_lp(segmented))
