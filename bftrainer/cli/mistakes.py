@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import click
 
 from bftrainer.cli import habits
+from bftrainer.cli.sbatch_table import refusal_of
 from bftrainer.model.errors import UsageError
 
 MOST_CHOICES = 4  # of an option, which a next step names
@@ -96,6 +97,11 @@ def usage_error(problem: click.ClickException) -> UsageError:
     path = context.command_path if context is not None else "bftrainer"
     cause = problem.format_message()
     cause = cause if cause.endswith((".", "?", "!", ".)", "?)")) else f"{cause}."
+    verb = path.rpartition(" ")[2]
+    if verb in habits.BEGIN and isinstance(problem, click.UsageError):
+        refusal, step = refusal_of(problem)
+        if refusal:
+            return UsageError("BFT-1000", refusal, step)
     for judge in _JUDGES:
         for hint, step in judge(problem, path):
             cause = f"{problem.message} {hint}" if hint else cause
@@ -118,7 +124,7 @@ def _near_option(problem: click.ClickException, path: str) -> _Advice:
         yield "", f"{path} {problem.possibilities[0]} ...; '{path} -h' has all options."
 
 
-def _sbatch_option(problem: click.ClickException, path: str) -> _Advice:
+def _option_of_verb(problem: click.ClickException, path: str) -> _Advice:
     name = problem.option_name if isinstance(problem, click.NoSuchOption) else ""
     hint, step = habits.option_meant(name, path.rpartition(" ")[2])
     if hint:
@@ -186,7 +192,7 @@ def _param_of(problem: click.ClickException) -> click.Parameter | None:
 
 _JUDGES: tuple[_Judge, ...] = (
     _next_step,
-    _sbatch_option,
+    _option_of_verb,
     _near_option,
     _verb_of_group,
     _missing,
