@@ -72,6 +72,10 @@ _BY_NAMES = (
     "It takes trainers by their ids or names, no users and no partitions.",
     "bftrainer {} ID...; 'bftrainer status' lists ids.",
 )
+_BY_USER = (
+    "It takes trainers by ids, or by user, name and state.",
+    "bftrainer {} ID..., or --user USER, --name NAME, --state STATE.",
+)
 _PARTITION = (
     "A daemon has one partition, and all of it is shown.",
     "bftrainer {}; {} of the batch system.",
@@ -90,8 +94,13 @@ _NODES_OF_PARTITION = "'sinfo -p PARTITION' lists nodes"
 _OF_VERBS = {
     **{
         (verb, option): (_BY_NAMES[0], _BY_NAMES[1].format(verb))
-        for verb in ("cancel", "hold", "release", "requeue", "update")
+        for verb in ("requeue", "update")
         for option in ("-u", "--user", "--me", "-p", "--partition")
+    },
+    **{
+        (verb, option): (_BY_USER[0], _BY_USER[1].format(verb))
+        for verb in ("cancel", "hold", "release")
+        for option in ("-p", "--partition", "-q", "--qos", "-A", "--account", "-w", "--nodelist")
     },
     **{
         (verb, option): (_PARTITION[0], _PARTITION[1].format(verb, other))

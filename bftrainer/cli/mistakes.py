@@ -13,6 +13,7 @@ from bftrainer.cli import habits
 from bftrainer.cli.sbatch_table import refusal_of
 from bftrainer.model.errors import UsageError
 
+_IDS = "ID..."
 MOST_CHOICES = 4  # of an option, which a next step names
 
 
@@ -84,7 +85,8 @@ def _needed(command: click.Command | None) -> list[str]:
     """Return words for the arguments that a command needs, in their order."""
     params = [] if command is None else command.params
     arguments = [param for param in params if isinstance(param, click.Argument)]
-    return [_metavar(argument) for argument in arguments if argument.required]
+    # Ids are not required where options choose trainers, too.
+    return [_metavar(each) for each in arguments if each.required or each.metavar == _IDS]
 
 
 def _metavar(argument: click.Argument) -> str:
