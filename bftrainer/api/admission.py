@@ -28,7 +28,7 @@ from bftrainer.model.node_request import NodeRequest, request_of
 from bftrainer.model.parts import Lend
 from bftrainer.model.preamble import fault_of
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec
-from bftrainer.model.trainer_spec import MAX_STRING_BYTES
+from bftrainer.model.trainer_spec import MAX_STRING_BYTES, NOTIFIED
 from milp.problem import Curve
 
 MAIL = "mail:"
@@ -114,7 +114,7 @@ def check_spec(spec: TrainerSpec) -> None:
     _check_gpus(spec)
     check_account(spec.account)
     check_preamble(spec.preamble)
-    check_notify(spec.notify)
+    check_notify(spec.notify, spec.notify_at)
     check_trial(spec)
 
 
@@ -201,8 +201,14 @@ def check_preamble(text: str) -> None:
         )
 
 
-def check_notify(notify: str) -> None:
-    """Refuse a notification that is neither a mail nor a command (BFT-1066)."""
+def check_notify(notify: str, events: tuple[str, ...] = ()) -> None:
+    """Refuse a notification that is neither a mail nor a command, or is of no event (BFT-1066)."""
+    if unknown := [event for event in events if event not in NOTIFIED]:
+        raise UsageError(
+            "BFT-1066",
+            f"No notification is sent of {unknown[0][:40]!r}.",
+            f"Name some of {', '.join(NOTIFIED)}, or none for all.",
+        )
     if fault := notification_fault(notify):
         raise UsageError(
             "BFT-1066",

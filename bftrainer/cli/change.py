@@ -11,6 +11,7 @@ import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import click
 
@@ -22,12 +23,15 @@ from bftrainer.cli.next_commands import print_next_of_trainers
 from bftrainer.cli.option_values import GpuSizes, NodeSizes, parse_gpus, parse_sizes
 from bftrainer.cli.options import JSON, SOCKET, is_trainer_id, option, trainer_ids, verb
 from bftrainer.cli.output import duration, print_json, print_lines
+from bftrainer.cli.selection import SELECTION, chosen_ids, selection_of
 from bftrainer.cli.sizes import changed_sizes
 from bftrainer.model.columns import counted, shown
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.model.size_words import size_words, units
 from bftrainer.model.trainer import TrainerChange, TrainerState
 from bftrainer.model.views import TrainerView
+
+_CHOSEN = trainer_ids(nargs=-1, is_required=False)  # by ids, or by user, name and state
 
 
 def for_each(
@@ -56,18 +60,20 @@ def for_each(
     return int(first)
 
 
-@verb(trainer_ids(nargs=-1), JSON, SOCKET, example="bftrainer hold t1 t2")
-def hold(trainer_ids: tuple[str, ...], socket_name: str | None, *, as_json: bool) -> int:
+@verb(_CHOSEN, *SELECTION, JSON, SOCKET, example="bftrainer hold t1 t2")
+def hold(socket_name: str | None, *, as_json: bool, **selection: Any) -> int:
     """Keep the trainers ID... from having nodes; those that run leave after a checkpoint."""
-    change = TrainerChange(is_held=True)
-    return _change(trainer_ids, socket_name, change, _held, as_json=as_json)
+    client, change = connect(socket_name), TrainerChange(is_held=True)
+    ids = chosen_ids(selection_of(selection), client)
+    return for_each(ids, lambda i: client.change(i, change), _held, as_json=as_json)
 
 
-@verb(trainer_ids(nargs=-1), JSON, SOCKET, example="bftrainer release t1 t2")
-def release(trainer_ids: tuple[str, ...], socket_name: str | None, *, as_json: bool) -> int:
+@verb(_CHOSEN, *SELECTION, JSON, SOCKET, example="bftrainer release t1 t2")
+def release(socket_name: str | None, *, as_json: bool, **selection: Any) -> int:
     """Let held trainers have nodes again; they go on from their checkpoints."""
-    change = TrainerChange(is_held=False)
-    return _change(trainer_ids, socket_name, change, _released, as_json=as_json)
+    client, change = connect(socket_name), TrainerChange(is_held=False)
+    ids = chosen_ids(selection_of(selection), client)
+    return for_each(ids, lambda i: client.change(i, change), _released, as_json=as_json)
 
 
 @verb(
@@ -129,18 +135,6 @@ def requeue(trainer_ids: tuple[str, ...], socket_name: str | None, *, as_json: b
     return status
 
 
-def _change(
-    trainer_ids: tuple[str, ...],
-    socket_name: str | None,
-    change: TrainerChange,
-    say: Callable[[str, TrainerView], str],
-    *,
-    as_json: bool,
-) -> int:
-    client = connect(socket_name)
-    return for_each(trainer_ids, lambda i: client.change(i, change), say, as_json=as_json)
-
-
 def _changed(trainer_id: str, view: TrainerView) -> str:
     spec = view.record.spec
     sizes = f"{spec.nodes} {units(spec.gpus_per_unit)}"
@@ -168,17 +162,16 @@ def _requeued(trainer_id: str, view: TrainerView) -> str:
 
 
 @verb(
-    trainer_ids(nargs=-1),
+    _CHOSEN,
     option("--now", "Kill their workers; write no checkpoint first."),
-    JSON, SOCKET,
+    *SELECTION, JSON, SOCKET,
     example="bftrainer cancel t1 t2",
 )  # fmt: skip
-def cancel(
-    trainer_ids: tuple[str, ...], socket_name: str | None, *, now: bool, as_json: bool
-) -> int:
+def cancel(socket_name: str | None, *, now: bool, as_json: bool, **selection: Any) -> int:
     """End the trainers ID... after a last checkpoint; their checkpoints stay."""
     client = connect(socket_name)
-    return for_each(trainer_ids, lambda i: client.cancel(i, now=now), _said, as_json=as_json)
+    ids = chosen_ids(selection_of(selection), client)
+    return for_each(ids, lambda i: client.cancel(i, now=now), _said, as_json=as_json)
 
 
 def _said(trainer_id: str, view: TrainerView) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import types
 import typing
 from typing import Any, Final
@@ -49,9 +50,18 @@ def _option(field: str, part: SubmitOption, hint: Any, usual: Any) -> click.Opti
     settings: dict[str, Any] = {}
     if part.unset is not None:
         settings["show_default"] = False  # its text says what it is
-    if part.repeats:
-        settings["multiple"] = True
+    if part.repeats:  # each may have several values
+        settings |= {"multiple": True, "callback": _all_values}
     return option(part.usage, part.help, kind, usual, name=name, **settings)
+
+
+def _all_values(
+    ctx: click.Context,  # noqa: ARG001 - click's signature
+    parameter: click.Parameter,  # noqa: ARG001
+    values: tuple[tuple[Any, ...], ...],
+) -> tuple[Any, ...]:
+    """Return the values of an option that was repeated, in one row."""
+    return tuple(itertools.chain.from_iterable(values))
 
 
 def _value_type(hint: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -18,6 +19,7 @@ from trainers.agent.surroundings import is_of_pilot
 ALL, NONE = "*ALL", "*NONE"  # in place of a name, which they cannot be
 # Of the submitting environment: half of what a submission may have.
 MOST_BYTES: Final = 64 * 1024
+_NEXT_VARIABLE = re.compile(r",[A-Za-z_]\w*=", re.ASCII)
 # What describes the login session, its host or another job: wrong on a node.
 _PREFIXES = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "PMI", "BFT", "SSH_", "XDG_", "TMUX", "DBUS_")
 _NAMES = frozenset(
@@ -29,17 +31,33 @@ _NAMES = frozenset(
 )  # fmt: skip
 
 
+def parse_variables(text: str) -> tuple[tuple[str, str], ...]:
+    """Return the names and values of one ``--export``.
+
+    It is ``KEY=VALUE``, whose value may have commas, or as for sbatch a list that begins with ALL,
+    NONE or a name: ``ALL,KEY=VALUE`` or ``KEY,OTHER=VALUE``. Without ALL such a list is all that
+    is passed on.
+    """
+    first, comma, _ = text.partition(",")
+    if comma and "=" not in first:
+        return tuple(parse_variable(part) for part in text.split(","))
+    key, _, value = text.partition("=")
+    if _NEXT_VARIABLE.search(value):
+        print_lines(
+            f"note: --export {shown(key)} has the value {shown(value)}; for several variables"
+            f" write --export NONE,{shown(text)}",
+            err=True,
+        )
+    return (parse_variable(text),)
+
+
 def parse_variable(text: str) -> tuple[str, str]:
     """Return name and value of ``KEY=VALUE``, or of ``KEY`` from our environment."""
     key, has_value, value = text.partition("=")
-    if has_value and not key.startswith(("ALL,", "NONE,")):
+    if has_value:
         return key, value
     if text in ("ALL", "NONE"):
         return f"*{text}", ""
-    if "," in key:
-        raise click.BadParameter(
-            f"{text[:60]!r} lists several; repeat it: --export ALL --export KEY=VALUE."
-        )
     if key not in os.environ:
         raise click.BadParameter(f"{key[:60]!r} is not set here; write {key[:60]}=VALUE.")
     return key, os.environ[key]

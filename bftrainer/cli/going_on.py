@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from bftrainer.cli.environment import ALL, NONE
-from bftrainer.cli.options import option
+from bftrainer.cli.options import GroupedCommand, option
 from bftrainer.cli.spec import COMMAND
 from bftrainer.elastic import files
 from bftrainer.elastic.origin import ARRAY_INDEX, EXPORTED, Difference, RunOrigin, compare
@@ -42,7 +42,7 @@ CONTINUE_OPTION = option(
 )
 
 
-class ContinuingCommand(click.Command):
+class ContinuingCommand(GroupedCommand):
     """A command whose ``--continue`` may stand without a value before a script."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """Words of other programs, and mistyped ones of ours, with the verbs that they mean.
 
 Words of Slurm, LSF, PBS and of process tools lead to the verb that does the same here. Options of
-``sbatch`` that no verb takes lead to where that is chosen.
+``sbatch`` that have no meaning here stand in ``sbatch_table``.
 """
 
 from __future__ import annotations
@@ -68,39 +68,13 @@ _KINDS = frozenset({"job", "jobs", "jobid"})
 MOST_SHOWN = 200  # characters of a command line
 VERB_MEANT = {word: verb for verb, words in _WORDS.items() for word in words.split()}
 
-_PILOTS = "Pilots get it, not trainers: 'bftrainer up {}' sets it for your daemon."
-_SIZE = "A trainer has whole nodes, as many as --nodes MIN:MAX says, or GPUs (--gpus MIN:MAX)"
-# option of sbatch -> what takes its place
-_OPTIONS_MEANT = {
-    ("-p", "--partition"): _PILOTS.format("--partition NAME"),
-    ("-t", "--time", "--time-min", "-W"): "A trainer has no time limit: it ends with its --epochs, "
-    "--samples or --steps. 'bftrainer up --time LIMIT' limits pilots.",
-    ("-q", "--qos"): _PILOTS.format("--qos NAME"),
-    ("--reservation",): _PILOTS.format("--reservation NAME"),
-    ("--comment",): _PILOTS.format("--comment TEXT"),
-    ("--mem", "--mem-per-cpu", "--mem-per-gpu"): f"{_SIZE} with their share of the memory.",
-    ("-n", "--ntasks", "--ntasks-per-node"): f"{_SIZE}; workers on each: --workers-per-node.",
-    ("-c", "--cpus-per-task"): f"{_SIZE} with their share of the cores.",
-    ("--gpus-per-task", "--gpus-per-socket"): "GPUs: --gpus MIN:MAX of any nodes, "
-    "--gpus-per-node K of one node together, --gres gpu:COUNT of whole nodes.",
-    ("-o", "--output", "-e", "--error", "-i", "--input"): "'bftrainer logs ID' prints what workers "
-    "write.",
-    ("-w", "--nodelist", "-x", "--exclude", "--exclusive"): "The daemon chooses the nodes; "
-    "--constraint names features they must have.",
-    ("-d", "--dependency"): "--after ID[,ID...] waits for trainers, --after-any for their ends.",
-    ("-a",): "--array LIST[%N] submits one trainer for each index.",
-    ("-b",): "--begin TIME starts it later.",
-    ("--wrap",): "SCRIPT may be any program with --runtime command.",
-    ("--mail-user", "--mail-type"): "--notify mail[:ADDRESS] tells you of its end.",
-    ("-H",): "--hold submits it held.",
-    ("--test-only",): "--dry-run checks options, paths and the Python, and submits nothing.",
-}
-OPTION_MEANT = {
-    option: instead for options, instead in _OPTIONS_MEANT.items() for option in options
-}
 _BY_NAMES = (
     "It takes trainers by their ids or names, no users and no partitions.",
     "bftrainer {} ID...; 'bftrainer status' lists ids.",
+)
+_BY_USER = (
+    "It takes trainers by ids, or by user, name and state.",
+    "bftrainer {} ID..., or --user USER, --name NAME, --state STATE.",
 )
 _PARTITION = (
     "A daemon has one partition, and all of it is shown.",
@@ -120,8 +94,13 @@ _NODES_OF_PARTITION = "'sinfo -p PARTITION' lists nodes"
 _OF_VERBS = {
     **{
         (verb, option): (_BY_NAMES[0], _BY_NAMES[1].format(verb))
-        for verb in ("cancel", "hold", "release", "requeue", "update")
+        for verb in ("requeue", "update")
         for option in ("-u", "--user", "--me", "-p", "--partition")
+    },
+    **{
+        (verb, option): (_BY_USER[0], _BY_USER[1].format(verb))
+        for verb in ("cancel", "hold", "release")
+        for option in ("-p", "--partition", "-q", "--qos", "-A", "--account", "-w", "--nodelist")
     },
     **{
         (verb, option): (_PARTITION[0], _PARTITION[1].format(verb, other))
@@ -230,8 +209,6 @@ def superfluous(message: str, verb: str) -> tuple[str, str]:
 
 def option_meant(option: str, verb: str) -> tuple[str, str]:
     """Return a sentence on what takes the place of an option ("": none), and what to type."""
-    if verb in BEGIN:
-        return OPTION_MEANT.get(option, ""), ""
     return _OF_VERBS.get((verb, option), ("", ""))
 
 

@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import click
 
 from bftrainer.cli import habits
+from bftrainer.cli.sbatch_table import refusal_of
 from bftrainer.model.errors import UsageError
 
 _OF_HOST = ("--host", "--host-program")  # options before the verb
+_IDS = "ID..."
 MOST_CHOICES = 4  # of an option, which a next step names
 
 
@@ -84,7 +86,8 @@ def _needed(command: click.Command | None) -> list[str]:
     """Return words for the arguments that a command needs, in their order."""
     params = [] if command is None else command.params
     arguments = [param for param in params if isinstance(param, click.Argument)]
-    return [_metavar(argument) for argument in arguments if argument.required]
+    # Ids are not required where options choose trainers, too.
+    return [_metavar(each) for each in arguments if each.required or each.metavar == _IDS]
 
 
 def _metavar(argument: click.Argument) -> str:
@@ -97,6 +100,11 @@ def usage_error(problem: click.ClickException) -> UsageError:
     path = context.command_path if context is not None else "bftrainer"
     cause = problem.format_message()
     cause = cause if cause.endswith((".", "?", "!", ".)", "?)")) else f"{cause}."
+    verb = path.rpartition(" ")[2]
+    if verb in habits.BEGIN and isinstance(problem, click.UsageError):
+        refusal, step = refusal_of(problem)
+        if refusal:
+            return UsageError("BFT-1000", refusal, step)
     for judge in _JUDGES:
         for hint, step in judge(problem, path):
             cause = f"{problem.message} {hint}" if hint else cause
@@ -125,7 +133,7 @@ def _near_option(problem: click.ClickException, path: str) -> _Advice:
         yield "", f"{path} {problem.possibilities[0]} ...; '{path} -h' has all options."
 
 
-def _sbatch_option(problem: click.ClickException, path: str) -> _Advice:
+def _option_of_verb(problem: click.ClickException, path: str) -> _Advice:
     name = problem.option_name if isinstance(problem, click.NoSuchOption) else ""
     hint, step = habits.option_meant(name, path.rpartition(" ")[2])
     if hint:
@@ -194,7 +202,7 @@ def _param_of(problem: click.ClickException) -> click.Parameter | None:
 _JUDGES: tuple[_Judge, ...] = (
     _next_step,
     _host_after_verb,
-    _sbatch_option,
+    _option_of_verb,
     _near_option,
     _verb_of_group,
     _missing,

@@ -13,7 +13,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from bftrainer.api.admission import check_after, check_sizes, read_request
-from bftrainer.cli.environment import parse_variable
+from bftrainer.cli.environment import parse_variables
+from bftrainer.cli.sbatch_values import parse_dependency, parse_mail_types
 from bftrainer.elastic.protocol import MAX_GPUS
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer_spec import LATEST_BEGIN_S
@@ -217,12 +218,14 @@ def converter(name: str) -> Callable[[str], Any]:
         "array": parse_array,
         "begin": parse_begin,
         "constraint": parse_constraint,
+        "dependency": parse_dependency,
         "gpus": parse_gpus,
         "gres": parse_gres,
         "ids": parse_ids,
+        "mail_type": parse_mail_types,
         "nodes": parse_sizes,
         "range": parse_range,
         "unit": parse_unit,
-        "variable": parse_variable,
+        "variable": parse_variables,
     }
     return converters[name]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -19,6 +20,7 @@ from bftrainer.model.errors import BftError, UsageError
 from bftrainer.model.trainer import TrainerRecord
 
 COMPLETION_TIMEOUT_S = 0.2
+_UNGROUPED = "Options"
 _END = re.compile(r"\. (?=[A-Z\"'-])")  # of a sentence; not of an abbreviation before a number
 _ID = re.compile(r"t[1-9][0-9]*")
 _RANGE = re.compile(r"(?P<least>[^<]+)<(?P<closed>=?)x<=(?P<most>.+)")
@@ -72,6 +74,32 @@ class VerbGroup(click.Group):
                 for name in self.list_commands(ctx)
                 if (command := self.get_command(ctx, name)) is not None
             ])  # fmt: skip
+
+
+class GroupedCommand(click.Command):
+    """A command that shows its options in groups, those of no group last."""
+
+    def __init__(
+        self, *args: Any, groups: Mapping[str, Sequence[str]] = MappingProxyType({}), **more: Any
+    ) -> None:
+        """``groups``: title -> the long names of its options."""
+        super().__init__(*args, **more)
+        self._titles = {flag: title for title, flags in groups.items() for flag in flags}
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write one section for each group."""
+        rows: dict[str, list[tuple[str, str]]] = {}
+        for title in (*self._titles.values(), _UNGROUPED):
+            rows[title] = []
+        for parameter in self.get_params(ctx):
+            row = parameter.get_help_record(ctx)
+            if row is not None:
+                titles = [self._titles[flag] for flag in parameter.opts if flag in self._titles]
+                rows[(titles or [_UNGROUPED])[0]].append(row)
+        for title, shown_rows in rows.items():
+            if shown_rows:
+                with formatter.section(title):
+                    formatter.write_dl(shown_rows)
 
 
 def first_sentence(text: str) -> str:

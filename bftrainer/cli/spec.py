@@ -7,22 +7,22 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bftrainer.api.admission import MAIL, MAILERS, check_string, read_request
+from bftrainer.api.admission import check_string, read_request
 from bftrainer.api.service import user_name
 from bftrainer.cli.curve_file import fitting_curve
 from bftrainer.cli.environment import exported
+from bftrainer.cli.notification import notification, told_events
 from bftrainer.cli.option_values import NEXT_BATCH
 from bftrainer.cli.preamble import python_under, read_preamble
+from bftrainer.cli.sbatch_values import Dependency
 from bftrainer.cli.sizes import AskedSizes, asked_sizes
 from bftrainer.cli.submit_options import option_defaults
-from bftrainer.daemon.notifier import mailer
 from bftrainer.elastic.main_module import described
 from bftrainer.elastic.protocol import NAN_UPDATES
 from bftrainer.elastic.regular_file import ANY_OWNER
@@ -55,7 +55,7 @@ def build_spec(
         environment = (*environment, (ANY_OWNER, "1"))  # workers look for themselves
     if values["allow_nan"]:
         environment = (*environment, (NAN_UPDATES, "0"))
-    contract = _contract(values)
+    contract, depends = _contract(values), values["dependency"] or Dependency()
     name = values["name"] or module.rpartition(".")[2] or Path(path).stem
     cwd = working_directory(values)
     asked = asked_sizes(values, has_nodes="sizes" in chosen)
@@ -92,10 +92,11 @@ def build_spec(
         curve=curve,
         environment=environment,
         contract=contract,
-        after=values["after"] or (),
-        after_any=values["after_any"] or (),
+        after=_joined(values["after"], depends.after),
+        after_any=_joined(values["after_any"], depends.after_any),
         preamble=preamble,
-        notify=_notification(values["notify"] or "", environ),
+        notify=notification(values, environ),
+        notify_at=told_events(values),
         batch=batch_range(values),
     )
 
@@ -140,28 +141,9 @@ def interpreter_of(
     return python_under(preamble, environment, cwd)
 
 
-def _notification(text: str, environ: Mapping[str, str]) -> str:
-    """Return what is sent of --notify: an address, or a command with its absolute path."""
-    if text == "mail" or text.startswith(MAIL):
-        if not mailer():
-            raise UsageError(
-                "BFT-1064",
-                f"This host cannot send mail: it has none of {', '.join(MAILERS)}.",
-                "Name a command: --notify '/path/to/script ARGS'.",
-            )
-        address = text.removeprefix("mail").removeprefix(":")
-        return f"{MAIL}{address or user_name(os.geteuid())}"
-    if not text.strip():
-        return ""
-    program, blank, rest = text.strip().partition(" ")
-    path = shutil.which(program, path=environ.get("PATH"))
-    if path is None:
-        raise UsageError(
-            "BFT-1066",
-            f"--notify: {program[:200]} cannot be run here.",
-            "Name an executable file, or mail[:ADDRESS].",
-        )
-    return f"{shlex.quote(os.path.abspath(path))}{blank}{rest}"  # noqa: PTH100 - not resolved
+def _joined(ids: tuple[str, ...] | None, more: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the trainers that two options name, each once."""
+    return tuple(dict.fromkeys((*(ids or ()), *more)))
 
 
 def _workers_per_node(values: Mapping[str, Any], asked: AskedSizes) -> int:

@@ -167,6 +167,7 @@ ENDED_SHOWN = 10  # ended trainers that the table still shows
 _LEFT_OUT = (
     *(
         "asks for",
+        "comment",
         "progress",
         "checkpoint",
         "GPUs",
@@ -355,6 +356,7 @@ def trainer_lines(view: TrainerView) -> list[tuple[str, str]]:
         *(("restart", sentence) for sentence in restart_sentences(record)),
         ("after", ", ".join((*spec.after, *spec.after_any))),
         ("begin", "" if spec.begin_s is None else clock(spec.begin_s)),
+        ("comment", spec.comment),
         ("submitted", clock(record.submitted_s)),
         ("started", clock(record.started_s)),
         ("ended", clock(record.ended_s)),

@@ -24,6 +24,7 @@ from bftrainer.cli.module_script import AS_MODULE, file_of
 from bftrainer.cli.next_commands import print_next_of_trainers
 from bftrainer.cli.options import ANY_OWNER_OPTION, JSON, SOCKET, option, verb
 from bftrainer.cli.output import print_json, print_lines, print_pairs
+from bftrainer.cli.sbatch_table import IGNORED, IGNORED_OPTIONS, ignored
 from bftrainer.cli.spec import COMMAND, build_spec, find_command
 from bftrainer.cli.submission import StartState, send_all, source_of, specs_of
 from bftrainer.cli.submit_checks import check_here, check_script
@@ -34,8 +35,15 @@ from bftrainer.model.declaration import defaults
 from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.size_words import short_limits
 from bftrainer.model.trainer import TrainerSpec, TrainerState
+from bftrainer.model.trainer_spec import HELP_GROUPS
 from bftrainer.model.views import TrainerView
 
+GROUPS = {
+    **HELP_GROUPS,
+    "State that it starts from": ("--resume-from", "--fresh", "--continue"),
+    "This command": ("--dry-run", "--wait", "--parsable", "--json", "--socket", "--any-owner"),
+    "As for sbatch, without effect": tuple(f"--{name}" for name in IGNORED),
+}
 WAIT_INTERVAL_S = 1.0
 AWAY_LIMIT_S = 300.0  # how long --wait tolerates an unreachable daemon
 MAX_READ_BYTES = 16 << 20  # of a script that may mention an option
@@ -52,15 +60,16 @@ _EXIT_CODES = {
     *SPEC_OPTIONS,
     *SCRIPT,
     AS_MODULE,
-    option("--dry-run", "Check everything and print what would be sent."),
-    option("--wait", "Wait for its end: 0 finished, 1 failed, 143 cancelled."),
+    *IGNORED_OPTIONS,
+    option("--dry-run, --test-only", "Check everything and print what would be sent."),
+    option("-W, --wait", "Wait for its end: 0 finished, 1 failed, 143 cancelled."),
     option("--parsable", "Print the id only."),
     option("--resume-from ID|DIR", "Start from the newest checkpoint of a trainer, which keeps "
            "it."),
     option("--fresh", "Set the checkpoints in its directory aside first."),
     CONTINUE_OPTION,
     ANY_OWNER_OPTION, JSON, SOCKET, context_settings={"allow_interspersed_args": False},
-    cls=ContinuingCommand,
+    cls=ContinuingCommand, groups=GROUPS,
     example="bftrainer submit --nodes 1:8 --job-name digits train.py --lr 0.1",
 )  # fmt: skip
 @click.pass_context
@@ -101,6 +110,7 @@ def submit(
     has_source = resume_from is not None
     specs = _specs(script, args, values, way, has_source=has_source)
     checks = check_here(specs[0])
+    print_lines(*ignored(values), err=True)
     warn_of_late_options(ctx, script, args)
     starts: list[str] = []
     if not has_source:  # read before a directory is prepared

@@ -16,12 +16,15 @@ from click.core import ParameterSource
 
 from bftrainer.cli.declared_options import declared_options
 from bftrainer.cli.options import argument
+from bftrainer.cli.sbatch_table import IGNORED_OPTIONS, refusal_of
 from bftrainer.elastic.regular_file import open_stream
 from bftrainer.model.declaration import Declaration, InStudy, declarations
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer_spec import TrainerSpec
 
 SPEC_OPTIONS: Final = declared_options()
+# With those that are ignored, on the command line and in #BFT lines alike.
+SUBMIT_OPTIONS: Final[list[click.Parameter]] = [*SPEC_OPTIONS, *IGNORED_OPTIONS]
 SCRIPT: Final = (
     argument("script", metavar="SCRIPT"),
     argument("args", click.UNPROCESSED, metavar="[ARGS]...", nargs=-1),
@@ -61,7 +64,7 @@ def read_directives(script: str) -> dict[str, Any]:
         UsageError: BFT-1003 with file and line; a value that is wrong in itself keeps
             its own code.
     """
-    parser = click.Command("directives", params=list(SPEC_OPTIONS), add_help_option=False)
+    parser = click.Command("directives", params=SUBMIT_OPTIONS, add_help_option=False)
     values: dict[str, Any] = {}
     for number, text in _directive_lines(script):
         where = f"{script}:{number}"
@@ -73,7 +76,8 @@ def read_directives(script: str) -> dict[str, Any]:
         except ValueError as problem:
             raise _refusal(where, f"{problem}.") from problem
         except click.UsageError as problem:
-            raise _refusal(where, problem.format_message()) from problem
+            why, step = refusal_of(problem)
+            raise _refusal(where, why or problem.format_message(), step) from problem
         except UsageError as problem:
             raise UsageError(
                 problem.code, f"{where}: {problem.cause}", problem.next_step
@@ -126,9 +130,9 @@ def _directive_lines(script: str) -> Iterator[tuple[int, str]]:
                 yield number, text.removeprefix(PREFIX)
 
 
-def _refusal(where: str, problem: str) -> UsageError:
+def _refusal(where: str, problem: str, step: str = "") -> UsageError:
     return UsageError(
         "BFT-1003",
         f"{where}: {problem}",
-        f"Correct this {PREFIX} line; 'bftrainer submit -h' lists the options.",
+        step or f"Correct this {PREFIX} line; 'bftrainer submit -h' lists the options.",
     )

@@ -19,7 +19,8 @@ from bftrainer.api.admission import MAILERS, command_of, variables
 from bftrainer.api.service import user_name
 from bftrainer.batch import process
 from bftrainer.model.errors import ExitCode, UsageError
-from bftrainer.model.trainer import TrainerRecord, TrainerSpec
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.model.trainer_spec import NOTIFIED
 
 LOG = logging.getLogger("bftrainer.trainers")
 LIMIT_S = 60.0
@@ -63,7 +64,16 @@ class Notifier:
 
     def ended(self, record: TrainerRecord) -> None:
         """Start telling that a trainer has ended; returns at once."""
+        if record.state is TrainerState.FAILED:
+            self._start(record, "fail")
+        else:
+            self._start(record, "end")
+
+    def _start(self, record: TrainerRecord, event: str) -> None:
+        """Start telling of an event unless its user wants to hear of others only."""
         if not record.spec.notify or record.spec.user != own_user():
+            return
+        if event not in (record.spec.notify_at or NOTIFIED):
             return
         try:
             threading.Thread(target=self._tell, args=(record,), daemon=True).start()

@@ -7,6 +7,7 @@ trainer's record. A further option is a further declared field (CONTRIBUTING.md)
 from __future__ import annotations
 
 import enum
+import itertools
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
@@ -22,17 +23,30 @@ MAX_NAME_BYTES: Final = 255
 MAX_STRING_BYTES: Final = 4096  # longest path that Linux opens; also used for arguments
 LATEST_BEGIN_S: Final = 10**11  # of the years until 5138
 LARGEST_SEED: Final = 2**32 - 1  # what numpy takes
-# The order of options in the help; one that is not named comes after them.
-IN_HELP: Final = (
-    *("--name", "--nodes", "--gpus", "--gpus-per-node", "--rescale-rest", "--workers-per-node"),
-    *("--gres", "--constraint"),
-    *("--epochs", "--samples", "--seed", "--steps", "--curve", "--chdir", "--interpreter"),
-    *("--venv", "--checkpoint-dir", "--checkpoint-interval", "--export", "--allow-nan"),
-    *("--preamble", "--batch", "--batch-per-worker", "--lr-rule", "--account", "--weight"),
-    *("--max-failures", "--notify", "--after", "--after-any", "--begin", "--hold", "--array"),
-    *("--runtime", "--backend", "--launch", "--checkpoint-signal", "--save-signal"),
-    *("--checkpoint-status", "--checkpoint-grace"),
-)
+NOTIFIED: Final = ("end", "fail", "time")  # an end other than a failure, a failure, a time limit
+# The groups of options in the help of submit, in its order; an option of no group comes last.
+HELP_GROUPS: Final = {
+    "Sizes and nodes": (
+        *("--name", "--nodes", "--gpus", "--gpus-per-node", "--rescale-rest"),
+        *("--workers-per-node", "--gres", "--constraint"),
+    ),
+    "Length": ("--epochs", "--samples", "--seed", "--steps", "--curve"),
+    "Where and with what it runs": (
+        *("--chdir", "--interpreter", "--venv", "--checkpoint-dir", "--checkpoint-interval"),
+        *("--export", "--allow-nan", "--preamble"),
+    ),
+    "Batch": ("--batch", "--batch-per-worker", "--lr-rule"),
+    "Priority, begin and end": (
+        *("--account", "--weight", "--max-failures", "--notify", "--after", "--after-any"),
+        *("--begin", "--hold", "--array", "--dependency", "--mail-type", "--mail-user"),
+        "--comment",
+    ),
+    "Kind of program": (
+        *("--runtime", "--backend", "--launch", "--checkpoint-signal", "--save-signal"),
+        *("--checkpoint-status", "--checkpoint-grace"),
+    ),
+}
+IN_HELP: Final = tuple(itertools.chain.from_iterable(HELP_GROUPS.values()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,6 +365,13 @@ class TrainerSpec:
             takes="ids",
             is_value=False,
         ),
+        option(
+            "-d, --dependency afterok:ID[:ID...]",
+            "The same, as for sbatch; afterany:ID is --after-any.",
+            parameter="dependency",
+            takes="dependency",
+            is_value=False,
+        ),
         default=(),
         disclosure=Disclosure.ALL,
         in_study=InStudy.DROPPED,
@@ -372,7 +393,7 @@ class TrainerSpec:
     # it does not start before this time
     begin_s: float | None = declared(
         option(
-            "--begin TIME",
+            "-b, --begin TIME",
             "Start it at that time at the earliest: now+1hour, 22:30, 2031-12-24T22:30.",
             takes="begin",
         ),
@@ -385,7 +406,7 @@ class TrainerSpec:
     )
     # submitted held
     hold: bool = declared(
-        option("--hold", "Submit it held; see 'bftrainer release'."),
+        option("-H, --hold", "Submit it held; see 'bftrainer release'."),
         default=False,
         disclosure=Disclosure.ALL,
         in_study=InStudy.DECIDED,
@@ -402,7 +423,7 @@ class TrainerSpec:
     # so many of them have nodes at once
     array_limit: int | None = declared(
         option(
-            "--array LIST[%N]",
+            "-a, --array LIST[%N]",
             "One trainer for each index: 0-9, or 0-99%10 for ten of them at once.",
             parameter="array",
             takes="array",
@@ -435,6 +456,12 @@ class TrainerSpec:
         option(
             "--notify mail[:ADDRESS]|COMMAND",
             "Run by the daemon once when the trainer has ended.",
+            is_value=False,
+        ),
+        option(
+            "--mail-user ADDRESS",
+            "Mail its end to this address, as for sbatch.",
+            parameter="mail_user",
             is_value=False,
         ),
         default="",
@@ -548,6 +575,31 @@ class TrainerSpec:
         maximum=MAX_GPUS,
         disclosure=Disclosure.ALL,
         in_study=InStudy.REWORDED,
+        since="0.1.0",
+    )
+    # what its notification tells of: end, fail, time (its time limit); (): all
+    notify_at: tuple[str, ...] = declared(
+        option(
+            "--mail-type TYPE[,TYPE...]",
+            "Mail it as for sbatch: END, FAIL, TIME_LIMIT, ALL or NONE.",
+            parameter="mail_type",
+            takes="mail_type",
+            is_value=False,
+        ),
+        default=(),
+        disclosure=Disclosure.PRESENCE,
+        in_study=InStudy.DROPPED,
+        is_decided_with=False,
+        since="0.1.0",
+    )
+    # words of its user
+    comment: str = declared(
+        option("--comment TEXT", "Words of yours, which 'bftrainer status ID' shows."),
+        default="",
+        longest_bytes=MAX_STRING_BYTES,
+        disclosure=Disclosure.PRESENCE,
+        in_study=InStudy.DROPPED,
+        is_decided_with=False,
         since="0.1.0",
     )
     # Not written while unused; CONTRIBUTING.md.

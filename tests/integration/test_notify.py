@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer.api.admission import MAIL, command_of
-from bftrainer.cli import spec as spec_module
+from bftrainer.cli import notification as notification_module
 from bftrainer.cli.main import main
 from bftrainer.daemon.notifier import Notifier, check_user, own_user
 from bftrainer.model.errors import ExitCode, UsageError
@@ -120,10 +120,10 @@ def test_what_is_asked_for_is_checked_at_submission(
         ("mail:-oQ/tmp", "BFT-1066"),
         ("mail:a b", "BFT-1066"),
     ):
-        monkeypatch.setattr(spec_module, "mailer", lambda: "/usr/sbin/sendmail")
+        monkeypatch.setattr(notification_module, "mailer", lambda: "/usr/sbin/sendmail")
         assert main([*argv, notify, "--", "sleep", "1"]) == ExitCode.USAGE
         assert code in output.readouterr().err
-    monkeypatch.setattr(spec_module, "mailer", lambda: "")
+    monkeypatch.setattr(notification_module, "mailer", lambda: "")
     assert main([*argv, "mail", "--", "sleep", "1"]) == ExitCode.USAGE
     assert "BFT-1064" in output.readouterr().err
     assert service.records == {}

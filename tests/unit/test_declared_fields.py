@@ -132,8 +132,10 @@ def test_the_worked_example_needs_one_declaration(tmp_path: Path) -> None:
         "of the journal": [
             *(
                 "account",
+                "comment",
                 "gpus_per_unit",
                 "gradient_clip",
+                "notify_at",
                 "rescale_rest_s",
                 "seed",
                 "sizes",
