@@ -12,7 +12,11 @@ from dataclasses import dataclass
 from bftrainer.elastic.errors import ElasticError
 
 AUTO, GLOO, NCCL = "auto", "gloo", "nccl"
-BACKENDS = (AUTO, GLOO, NCCL)
+# Of each back end for devices the types of these, as torch names them. ``auto`` tries NCCL alone:
+# the others have not been run.
+DEVICES = {NCCL: ("cuda",), "xccl": ("xpu",), "hccl": ("npu", "hpu"), "ucc": ("cuda",)}
+RCCL = "rccl"  # a build of torch for ROCm calls it nccl
+BACKENDS = (AUTO, GLOO, *DEVICES, RCCL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,15 +24,15 @@ class BackendOffer:
     """The back ends that one member can use in a generation."""
 
     wanted: str = AUTO  # one of BACKENDS, the same for all workers of a trainer
-    device: str = ""  # unique name of its GPU; "": none for NCCL
+    device: str = ""  # unique name of its GPU; "": none for this back end
     place: str = ""  # torch's name of it in this process
     why_not: str = ""
-    version: str = ""  # of NCCL: members of different ones cannot connect
+    version: str = ""  # of the back end: members of different ones cannot connect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendChoice:
-    """The back end of a generation, and why it is not NCCL."""
+    """The back end of a generation, and why it is gloo."""
 
     backend: str = GLOO
     reason: str = ""
@@ -38,19 +42,29 @@ class BackendChoice:
         return f"{self.backend} ({self.reason})" if self.reason else self.backend
 
 
+def for_devices(wanted: str) -> str:
+    """Return the name by which torch knows the back end that is tried first."""
+    return wanted if wanted in DEVICES else NCCL
+
+
+def is_demanded(wanted: str) -> bool:
+    """Return whether a trainer ends where this back end cannot be used."""
+    return wanted not in (AUTO, GLOO)
+
+
 def choose(offers: Sequence[BackendOffer]) -> BackendChoice:
     """Return the back end of a generation from its ranks' offers.
 
     Raises:
-        ElasticError: BFT-1414 when NCCL is demanded and cannot be used.
+        ElasticError: BFT-1414 when a back end is demanded that cannot be used.
     """
     if any(offer.wanted == GLOO for offer in offers):
         return BackendChoice()
     reason = _obstacle(offers)
     if not reason:
-        return BackendChoice(backend=NCCL)
-    if any(offer.wanted == NCCL for offer in offers):
-        raise refused(reason)
+        return BackendChoice(backend=for_devices(offers[0].wanted))
+    if any(is_demanded(offer.wanted) for offer in offers):
+        raise refused(offers[0].wanted, reason)
     return BackendChoice(reason=reason)
 
 
@@ -64,14 +78,16 @@ def _obstacle(offers: Sequence[BackendOffer]) -> str:
             return f"ranks {owners[offer.device]} and {rank} share a GPU"
         owners[offer.device] = rank
         if offer.version != offers[0].version:
-            return f"ranks 0 and {rank} have NCCL {offers[0].version} and {offer.version}"
+            name = for_devices(offer.wanted).upper()
+            return f"ranks 0 and {rank} have {name} {offers[0].version} and {offer.version}"
     return ""
 
 
-def refused(reason: str) -> ElasticError:
-    """Return the error of a trainer that demands NCCL but cannot use it."""
+def refused(wanted: str, reason: str) -> ElasticError:
+    """Return the error of a trainer that demands a back end but cannot use it."""
+    name = wanted.upper()
     return ElasticError(
         "BFT-1414",
-        f"NCCL was asked for and cannot be used: {reason}.",
-        "Submit with --backend auto, or give each worker a GPU and a torch with NCCL.",
+        f"{name} was asked for and cannot be used: {reason}.",
+        f"Submit with --backend auto, or give each worker a GPU and a torch with {name}.",
     )

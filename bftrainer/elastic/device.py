@@ -1,7 +1,8 @@
-"""The collectives of a generation whose members have a GPU each: NCCL.
+"""The collectives of a generation whose members have a GPU each: NCCL, or another back end.
 
-Only ``new_nccl`` is specific to NCCL; everything else also runs, and is tested, with a back end
-for CPUs. The process group is our own, never torch's default one. Used by ``group``.
+Only ``new_nccl`` and ``new_collective`` are specific to one; everything else also runs, and is
+tested, with a back end for CPUs. The process group is our own, never torch's default one. Used by
+``group``.
 
 NCCL does not notice a lost member: a collective with it waits for ever, on the GPU. So the host
 polls the event at its end, with a deadline, and checks in between whether a newer generation
@@ -22,6 +23,7 @@ from typing import Any
 import torch
 
 from bftrainer.elastic import torch_compat
+from bftrainer.elastic.backend_choice import NCCL
 from bftrainer.elastic.collective import GROUP_TIMEOUT_S, Collective, CollectiveWork, ExpiredError
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.worker_keeper import temporary_place
@@ -49,8 +51,9 @@ def is_on_device(tensor: torch.Tensor) -> bool:
 @contextmanager
 def using(device: torch.device) -> Iterator[None]:
     """Make ``device`` this thread's current one; a new thread begins with device 0."""
-    if device.type == "cuda":
-        with torch.cuda.device(device):
+    module: Any = None if device.type == "cpu" else getattr(torch, device.type, None)
+    if hasattr(module, "device"):
+        with module.device(device):
             yield
     else:
         yield
@@ -224,6 +227,23 @@ def new_nccl(store: Any, rank: int, size: int, device: torch.device) -> DeviceCo
         limit = timedelta(seconds=GROUP_TIMEOUT_S)
         pg = torch_compat.new_nccl(nccl, store, (rank, size, device), limit)
     return DeviceCollective(pg, device, name="nccl")
+
+
+def new_collective(
+    name: str, store: Any, rank: int, size: int, device: torch.device
+) -> DeviceCollective:
+    """Connect a communicator of all members by a back end; blocks.
+
+    Raises:
+        ImportError: this torch does not have it.
+        RuntimeError: torch or the back end failed; with their message.
+    """
+    if name == NCCL:
+        return new_nccl(store, rank, size, device)
+    with using(device):
+        limit = timedelta(seconds=GROUP_TIMEOUT_S)
+        pg = torch_compat.new_registered(name, store, (rank, size, device), limit)
+    return DeviceCollective(pg, device, name=name)
 
 
 def probe(collective: DeviceCollective, size: int) -> None:

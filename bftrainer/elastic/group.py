@@ -55,6 +55,11 @@ __all__ = ["LEFT_BEHIND", "AbandonableCall", "Broken", "settle"]
 
 log = logging.getLogger("bftrainer.elastic")
 NONCE_BYTES = 17  # 16 in the release before samples were compared, which so is told apart
+# Which devices a process sees: of NVIDIA, AMD, Intel, Huawei and Intel's Gaudi.
+VISIBLE = (
+    *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
+    *("ZE_AFFINITY_MASK", "ASCEND_RT_VISIBLE_DEVICES", "HABANA_VISIBLE_DEVICES"),
+)
 PROOF_S = 10.0  # generous: after ours, all pairs of the others connect within milliseconds
 NONCE_S, ADDRESS_S = 0.5, 0.05  # one wait for a member's nonce, one for that of an old release
 
@@ -65,41 +70,46 @@ def offer_of(
     """Return the offer of a worker with this model and the trainer's ``backend``.
 
     Raises:
-        ElasticError: BFT-1414 when NCCL is demanded and this worker cannot use it.
+        ElasticError: BFT-1414 when a back end is demanded that this worker cannot use.
     """
     if wanted == GLOO:
         return BackendOffer(wanted=wanted)
-    if why_not := _obstacle(parameters, is_bitwise=is_bitwise):
-        if wanted == NCCL:
-            raise backend_choice.refused(why_not)
+    name = backend_choice.for_devices(wanted)
+    if why_not := _obstacle(name, parameters, is_bitwise=is_bitwise):
+        if backend_choice.is_demanded(wanted):
+            raise backend_choice.refused(wanted, why_not)
         return BackendOffer(wanted=wanted, why_not=why_not)
     place = parameters[0].device
-    version = ".".join(map(str, torch.cuda.nccl.version()))
+    version = str(torch.__version__)
+    if name == NCCL:
+        version = ".".join(map(str, torch.cuda.nccl.version()))
     return BackendOffer(wanted=wanted, device=_name_of(place), place=str(place), version=version)
 
 
-def _obstacle(parameters: Sequence[torch.Tensor], *, is_bitwise: bool) -> str:
+def _obstacle(name: str, parameters: Sequence[torch.Tensor], *, is_bitwise: bool) -> str:
     devices = {p.device for p in parameters}
     kinds = {d.type for d in devices}
     if kinds == {"cpu"}:
         return "the model is not on a GPU"
-    if kinds != {"cuda"} or len(devices) > 1:
+    if not kinds.issubset(backend_choice.DEVICES[name]) or len(devices) > 1:
         return f"the model is on {' and '.join(sorted(map(str, devices)))}"
     if is_bitwise:
         return "the bitwise mode adds gradients in host memory"
-    if not torch.distributed.is_nccl_available():
-        return "this torch has no NCCL"
-    if not torch_compat.aborts_nccl():
+    if not torch.distributed.is_backend_available(name):
+        return f"this torch has no {name.upper()}"
+    if name == NCCL and not torch_compat.aborts_nccl():
         return "NCCL cannot be aborted by a torch before 2.6"
     return ""
 
 
 def _name_of(device: torch.device) -> str:
-    found = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    found = None
+    if device.type == "cuda":
+        found = getattr(torch.cuda.get_device_properties(device), "uuid", None)
     if found:  # to NCCL, one GPU under two host names is two; this variable sets the host's name
         return f"{found} {os.environ.get('NCCL_HOSTID', '')}".rstrip()
     # Workers of one node may each see one GPU only, always with index 0.
-    seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    seen = ":".join(os.environ.get(variable, "") for variable in VISIBLE)
     return f"{os.uname().nodename}:{seen}:{device.index}"
 
 
@@ -235,7 +245,7 @@ def choice_of(meeting: Meeting, store: StoreClient, offer: BackendOffer) -> Back
     if offer.wanted == GLOO:
         return BackendChoice()  # all members have the same setting
     store.set(meeting.key("offer", meeting.rank), json.dumps(asdict(offer)))
-    if not offer.device and offer.wanted != NCCL:
+    if not offer.device and not backend_choice.is_demanded(offer.wanted):
         return BackendChoice()  # one member without a GPU decides it
     ranks = range(meeting.size)
     offers = [json.loads(store.get(meeting.key("offer", r))) for r in ranks]
@@ -254,8 +264,9 @@ def attempt_all(attempt: Attempt, meeting: Meeting, choice: BackendChoice) -> Ba
             reason = store.get(meeting.key("outcome", rank)).decode()
             if reason:
                 attempt.give_up()
-                log.warning("this generation trains with gloo: NCCL failed: %s", reason)
-                return replace(choice, backend=GLOO, reason=f"NCCL failed: {reason}")
+                failure = f"{choice.backend.upper()} failed: {reason}"
+                log.warning("this generation trains with gloo: %s", failure)
+                return replace(choice, backend=GLOO, reason=failure)
     except BaseException:
         attempt.give_up()
         raise
@@ -330,8 +341,9 @@ class Group:
     """The process groups of one generation and attempt.
 
     ``control`` carries what is in host memory: votes, member status, and with gloo everything
-    else. ``data`` carries device tensors, if the members agreed on NCCL. ``copies`` are the workers
-    with the same state: all, or where models are sharded one of each node, None for one node.
+    else. ``data`` carries device tensors, if the members agreed on NCCL or the like. ``copies`` are
+    the workers with the same state: all, or where models are sharded one of each node, None for one
+    node.
     """
 
     def __init__(
@@ -409,11 +421,12 @@ class Connector:
             raise
         return pg
 
-    def connect_device(self, place: str) -> DeviceCollective:
-        """Return a communicator of NCCL of the members with the same state."""
+    def connect_device(self, name: str, place: str) -> DeviceCollective:
+        """Return a communicator, by this back end, of the members with the same state."""
         ranks = self.alike
-        own = PrefixStore(f"{self.meeting.prefix}/nccl{ranks[0] or ''}", self.store)
-        made = device.new_nccl(own, ranks.index(self.meeting.rank), len(ranks), torch.device(place))
+        own = PrefixStore(f"{self.meeting.prefix}/{name}{ranks[0] or ''}", self.store)
+        rank, size = ranks.index(self.meeting.rank), len(ranks)
+        made = device.new_collective(name, own, rank, size, torch.device(place))
         try:
             device.probe(made, len(ranks))
         except BaseException:
@@ -444,7 +457,7 @@ def build(
     ``is_sharded``: over the ``per_node`` workers of each node.
 
     Raises:
-        ElasticError: BFT-1414 when NCCL is demanded and cannot be used.
+        ElasticError: BFT-1414 when a back end is demanded that cannot be used.
         RuntimeError: a member, or the store, cannot be reached.
     """
     size, step = len(commit.members) * per_node, per_node if is_sharded else 1
@@ -457,9 +470,10 @@ def build(
     try:
         pg = connector.connect(range(size))
         choice = choice_of(meeting, client, offer) if len(alike) > 1 else BackendChoice()
-        if choice.backend == NCCL:
+        if choice.backend != GLOO:
             limit_s = device.HURRIED_S if commit.abandon else device.PROBE_S
-            attempt = Attempt(meeting, lambda: connector.connect_device(offer.place), limit_s)
+            connect = partial(connector.connect_device, choice.backend, offer.place)
+            attempt = Attempt(meeting, connect, limit_s)
             choice = attempt_all(attempt, meeting, choice)
             data = attempt.collective
         group = Group(pg, store, rank, size, None if is_sharded else data, choice)

@@ -23,6 +23,8 @@ NAMES = (
     "torch.distributed.distributed_c10d.ProcessGroupGloo.create_device",
     "torch.distributed.distributed_c10d.ProcessGroupGloo._allgather_base",
     "torch.distributed.ProcessGroup._get_backend",
+    "torch.distributed.Backend._plugins",
+    "torch._C._distributed_c10d._DistributedBackendOptions",
     "torch._C._error_if_any_worker_fails",
     "torch.autograd.Variable._execution_engine.queue_callback",
     "torch.utils._pytree.tree_map",
@@ -83,6 +85,38 @@ def new_nccl(nccl: Any, store: Any, place: tuple[int, int, torch.device], limit:
     pg = nccl(store, rank, size, options)
     pg.eager_connect_single_device(device)
     return pg
+
+
+def new_registered(
+    name: str, store: Any, place: tuple[int, int, torch.device], limit: timedelta
+) -> Any:
+    """Return a new process group of another back end (XCCL, HCCL, UCC), which may connect later.
+
+    As torch's own ``init_process_group`` makes them, for a group that is not torch's default one.
+    None of them has been run. Without what is used here the attempt fails, as with NCCL.
+
+    Raises:
+        ImportError: this torch has no such back end.
+        RuntimeError: torch or the back end failed; with their message.
+    """
+    rank, size, _ = place
+    plugin = _c10d.Backend._plugins.get(name.upper())  # noqa: SLF001 - of packages beside torch
+    if plugin is not None and plugin.extended_api:
+        options = torch._C._distributed_c10d._DistributedBackendOptions()  # noqa: SLF001
+        options.store, options.timeout = store, limit
+        options.group_rank, options.group_size, options.group_id = rank, size, name
+        options.global_ranks_in_group = list(range(size))
+        return plugin.creator_fn(options, None)
+    if plugin is not None:
+        return plugin.creator_fn(store, rank, size, limit)
+    own = getattr(_c10d.distributed_c10d, f"ProcessGroup{name.upper()}", None)
+    if own is None:
+        raise ImportError(f"this torch has no {name.upper()}")
+    if not hasattr(own, "Options"):
+        return own(store, rank, size, timeout=limit)
+    options = own.Options()
+    options._timeout = limit  # noqa: SLF001
+    return own(store, rank, size, options)
 
 
 def aborts_nccl() -> bool:

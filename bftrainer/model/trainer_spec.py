@@ -346,7 +346,7 @@ class TrainerSpec:
     )
     # of programs that are resized by restart
     contract: CheckpointContract | None = declared(default=None, disclosure=Disclosure.ALL)
-    # of the gradient average: auto, gloo or nccl
+    # of the gradient average: auto, gloo or one for devices
     backend: str = declared(
         option(
             "--backend",

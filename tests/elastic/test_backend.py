@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from bftrainer.elastic.collective import settle
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.device import DeviceCollective
 from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.group import FormingGroups, Group, offer_of
+from bftrainer.elastic.group import FormingGroups, Group, new_process_group, offer_of
 from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.elastic.store import StoreServer
 from tests.conformance.collective import never
@@ -43,6 +44,20 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[DeviceCollective]]:
         one.close()
 
 
+@dataclass(frozen=True)
+class Place:
+    """A device of a kind that this torch may not know."""
+
+    name: str
+
+    @property
+    def type(self) -> str:
+        return self.name.partition(":")[0]
+
+    def __str__(self) -> str:
+        return self.name
+
+
 # ---- the choice --------------------------------------------------------------------------
 
 
@@ -57,6 +72,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[DeviceCollective]]:
             "gloo (ranks 0 and 1 have NCCL 1.0 and 2.0)",
         ),
         ([BackendOffer(wanted="gloo")] * 2, "gloo"),
+        ([replace(offer, wanted="xccl") for offer in GPU], "xccl"),
+        ([replace(offer, wanted="rccl") for offer in GPU], "nccl"),  # so torch calls it
     ],
 )
 def test_nccl_is_chosen_where_every_member_has_a_gpu_of_its_own(
@@ -88,6 +105,52 @@ def test_a_worker_says_why_it_has_nothing_to_offer(where: list[str], why_not: st
     with pytest.raises(ElasticError, match=why_not) as refusal:
         offer_of("nccl", parameters)
     assert refusal.value.code == "BFT-1414"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "place", "why_not"),
+    [
+        ("xccl", "xpu:0", "XCCL was asked for and cannot be used: this torch has no XCCL"),
+        ("hccl", "npu:0", "HCCL was asked for and cannot be used: this torch has no HCCL"),
+        ("ucc", "cuda:0", "UCC was asked for and cannot be used: this torch has no UCC"),
+        ("rccl", "xpu:0", "RCCL was asked for and cannot be used: the model is on xpu:0"),
+        ("xccl", "cuda:0", "XCCL was asked for and cannot be used: the model is on cuda:0"),
+    ],
+)
+def test_a_back_end_that_this_torch_lacks_is_refused(wanted: str, place: str, why_not: str) -> None:
+    elsewhere: Any = SimpleNamespace(device=Place(place))
+    with pytest.raises(ElasticError, match=why_not) as refusal:
+        offer_of(wanted, [elsewhere])
+    assert refusal.value.code == "BFT-1414"
+    assert not offer_of("auto", [elsewhere]).device  # it tries NCCL alone
+
+
+@pytest.mark.parametrize("is_extended", [False, True])
+def test_a_back_end_that_a_package_registers_carries_what_lies_on_its_device(
+    store: StoreServer, monkeypatch: pytest.MonkeyPatch, *, is_extended: bool
+) -> None:
+    """HCCL's package registers it; gloo does its work here."""
+
+    def create(first: Any, *more: Any) -> Any:
+        if is_extended:
+            return new_process_group(first.store, first.group_rank, first.group_size, "127.0.0.1")
+        rank, size, _ = more
+        return new_process_group(first, rank, size, "127.0.0.1")
+
+    plugins: Any = torch.distributed.Backend
+    plugin = plugins._BackendPlugin(create, is_extended)
+    monkeypatch.setitem(plugins._plugins, "HCCL", plugin)
+    monkeypatch.setattr(device, "is_on_device", pretended.is_pretended)
+    groups = group_of(store, 1, [replace(offer, wanted="hccl") for offer in GPU])
+    assert choices(groups) == {BackendChoice(backend="hccl")}
+    copies = [torch.ones(3) for _ in groups]
+    assert {group.carrier_of(copies[0]).name for group in groups} == {"hccl"}
+    works = [g.carrier_of(c).all_reduce(c) for g, c in zip(groups, copies, strict=True)]
+    assert [settle(work, never) for work in works] == [None] * 3
+    assert [c.tolist() for c in copies] == [[3, 3, 3]] * 3
+    works.clear()
+    drop(groups)
+    assert all(group.is_gone(60.0) for group in groups)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import replace
 
@@ -333,3 +334,14 @@ def test_a_copy_does_what_the_machine_does_where_nobody_disturbs_it() -> None:
     for one in (machine, twin):
         one.run(2500.0)
     assert [job.start_s for job in twin.jobs] == [job.start_s for job in machine.jobs]
+
+
+def test_a_machine_is_copied_without_iterators() -> None:
+    """Those of itertools cannot be copied by Python 3.14; a neighbour is copied with its events."""
+    machine = Machine(SchedulerSettings(n_nodes=2))
+    machine.at(1.0, PreemptableUsers(machine, 1).begin)
+    copies: dict[int, object] = {}
+    copy.deepcopy(machine, copies)
+    modules = {type(value).__module__ for value in copies.values()}
+    assert "bftrainer.lab.site.machine" in modules
+    assert "itertools" not in modules

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.elastic import protocol
-from bftrainer.elastic.backend_choice import NCCL
+from bftrainer.elastic.backend_choice import DEVICES
 from bftrainer.elastic.control import Key, key_of
 from bftrainer.elastic.fields import MOST
 from bftrainer.elastic.protocol import WorkerConfig
@@ -230,7 +230,7 @@ class Team:
         """Return whether its workers are in collectives of devices."""
         said = [kind for kind in self.latest if kind in ("Entered", "Interrupted", "Finished")]
         is_training = said[-1:] == ["Entered"] and bool(self.running())
-        return is_training and self.latest["Entered"]["backend"] == NCCL
+        return is_training and self.latest["Entered"]["backend"] in DEVICES
 
     def told(self, commit: protocol.Commit) -> None:
         """Record a commit that is forwarded to all workers."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bftrainer.decide.throughput.batch_curve import efficiency
 from bftrainer.decide.throughput.curves import fitted, is_known
+from bftrainer.elastic.backend_choice import DEVICES
 from bftrainer.fleet.generations.failures import MAX_BACKOFF_S
 from bftrainer.model.decision import Settings
 from bftrainer.model.quantities import quantity
@@ -65,8 +66,8 @@ def backend_sentences(record: TrainerRecord) -> tuple[str, ...]:
     name, _, reason = progress.backend.removesuffix(")").partition(" (")
     if progress.size < 2 or record.state.is_final:
         return ()
-    if name == "nccl":
-        return ("Its workers average gradients with NCCL, from GPU to GPU.",)
+    if name in DEVICES:
+        return (f"Its workers average gradients with {name.upper()}, from GPU to GPU.",)
     if not reason:
         return ()
     return (

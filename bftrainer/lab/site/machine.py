@@ -11,7 +11,6 @@ several ordinary partitions, with nodes in common or not.
 from __future__ import annotations
 
 import heapq
-import itertools
 import math
 import random
 from bisect import insort
@@ -190,7 +189,7 @@ class Machine:
         self.neighbour = Neighbour()
         self.scheduler = Scheduler()
         self.events: list[tuple[float, int, Action]] = []  # a heap
-        self._turn = itertools.count()
+        self._turn = 0  # of the next event; no iterator: machines are copied
         for reservation in maintenance:
             self.at(reservation.start_s, self._reserve)
             self.at(reservation.end_s, self._reserve)
@@ -225,7 +224,8 @@ class Machine:
 
     def at(self, at_s: float, action: Action) -> None:
         """Let something happen, not before now; what comes first was asked for first."""
-        heapq.heappush(self.events, (max(at_s, self.now_s), next(self._turn), action))
+        heapq.heappush(self.events, (max(at_s, self.now_s), self._turn, action))
+        self._turn += 1
 
     def run(self, until_s: float) -> None:
         """Let all happen that is due before ``until_s``."""
@@ -413,7 +413,7 @@ class PreemptableUsers(Neighbour):
     def __init__(self, machine: Machine, seed: int) -> None:
         self._machine = machine
         self._chance = random.Random(seed)  # noqa: S311 - a workload, not a secret
-        self._number = itertools.count(1)
+        self._number = 0  # of the last job
 
     def begin(self) -> None:
         """Submit the first ones now."""
@@ -427,5 +427,6 @@ class PreemptableUsers(Neighbour):
 
     def _submit(self) -> None:
         run_s = LIMIT_S * self._chance.uniform(SHORTEST_SHARE, 1.0)
-        name = f"u{next(self._number):07d}"
+        self._number += 1
+        name = f"u{self._number:07d}"
         self._machine.submit_preemptable(Preemptable(name=name, limit_s=LIMIT_S, run_s=run_s))

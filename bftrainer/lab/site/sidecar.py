@@ -17,7 +17,6 @@ worker has started, less what rescales and losses cost.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import time
 from collections import Counter, defaultdict, deque
@@ -290,7 +289,7 @@ class Sidecar(Neighbour):
         if self.core.lend is not Lend.NODES:
             n_parts = {node: max(1, n_gpus) for node, n_gpus in enumerate(self._n_gpus)}
         self.causes = Causes(n_parts)
-        self._number = itertools.count(1)
+        self._number = 0  # of the last pilot
         self._known: deque[Known] = deque()
         self._orders_done_s = self._stirred_s = 0.0
         self._events = 0
@@ -493,7 +492,8 @@ class Sidecar(Neighbour):
             pilot.is_leaving, pilot.view = True, None
             self._machine.at(leaves_s, partial(self._leave, name))
         for node, limit_s, part in claims:
-            name = f"p{next(self._number):07d}"
+            self._number += 1
+            name = f"p{self._number:07d}"
             self.requested.add(name)
             size = 1.0 if part is None else part.gpus / self._n_gpus[node]
             self._pilots[name] = SitePilot(
