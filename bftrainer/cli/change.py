@@ -28,6 +28,7 @@ from bftrainer.cli.sizes import changed_sizes
 from bftrainer.model.columns import counted, shown
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.model.size_words import size_words, units
+from bftrainer.model.time_limits import limit_text, parse_time_limit
 from bftrainer.model.trainer import TrainerChange, TrainerState
 from bftrainer.model.views import TrainerView
 
@@ -84,6 +85,8 @@ def release(socket_name: str | None, *, as_json: bool, **selection: Any) -> int:
            name="gpus"),
     option("--weight W", "Priority under the weighted objective.", float),
     option("-J, --job-name, --name NAME", "Name of the trainer.", name="name"),
+    option("-t, --time LIMIT", "Time limit from its first step on, as for submit; 0: none.",
+           parse_time_limit, name="limit_s"),
     JSON, SOCKET,
     example="bftrainer update t1 --nodes 2:16 --weight 2",
 )  # fmt: skip
@@ -93,14 +96,17 @@ def update(
     gpus: GpuSizes | None,
     weight: float | None,
     name: str | None,
+    limit_s: float | None,
     socket_name: str | None,
     *,
     as_json: bool,
 ) -> int:
     """Change the trainers ID..., whether they run or wait; the next decision knows it."""
-    change = TrainerChange(weight=weight, name=name)
+    change = TrainerChange(weight=weight, name=name, time_limit_s=limit_s)
     if change == TrainerChange() and sizes is None and gpus is None:
-        raise click.UsageError("There is nothing to change: give --nodes, --weight or --job-name.")
+        raise click.UsageError(
+            "There is nothing to change: give --nodes, --weight, --time or --job-name."
+        )
     client = connect(socket_name)
 
     def ask(trainer_id: str) -> TrainerView:
@@ -139,6 +145,8 @@ def _changed(trainer_id: str, view: TrainerView) -> str:
     spec = view.record.spec
     sizes = f"{spec.nodes} {units(spec.gpus_per_unit)}"
     about = f"{spec.name}, {sizes}, weight {spec.weight:g}"
+    if spec.time_limit_s is not None:
+        about += f", time limit {limit_text(spec.time_limit_s)}"
     return f"{trainer_id} is {view.record.state} and from the next decision on: {about}"
 
 
@@ -237,6 +245,10 @@ def _going_on(trainer_id: str, socket_name: str | None) -> str:
         ),
         (record.state.is_final, f"{again} (it is {record.state})"),
         (record.cancelled_s is not None, f"{again} when it has ended (it is being cancelled)"),
+        (
+            record.overtime_s is not None,
+            f"bftrainer update {trainer_id} --time LIMIT (its time limit is over)",
+        ),
         (record.held_s is not None, f"bftrainer release {trainer_id} (it is held)"),
         (bool(view.observed_nodes), f"bftrainer status {trainer_id} (it trains already)"),
         (True, f"bftrainer explain {trainer_id} (it waits for nodes)"),

@@ -17,6 +17,7 @@ from bftrainer.cli.environment import parse_variables
 from bftrainer.cli.sbatch_values import parse_dependency, parse_mail_types
 from bftrainer.elastic.protocol import MAX_GPUS
 from bftrainer.model.errors import UsageError
+from bftrainer.model.time_limits import parse_time_limit
 from bftrainer.model.trainer_spec import LATEST_BEGIN_S
 
 NEXT_BATCH: Final = (
@@ -225,6 +226,7 @@ def converter(name: str) -> Callable[[str], Any]:
         "mail_type": parse_mail_types,
         "nodes": parse_sizes,
         "range": parse_range,
+        "time_limit": lambda text: parse_time_limit(text) or None,
         "unit": parse_unit,
         "variable": parse_variables,
     }

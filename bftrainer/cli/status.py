@@ -35,6 +35,7 @@ from bftrainer.model.errors import UsageError
 from bftrainer.model.gpu_shares import GpuCount
 from bftrainer.model.quantities import quantity
 from bftrainer.model.size_words import limit_words, short_limits, short_size, size_words, units
+from bftrainer.model.time_limits import limit_text
 from bftrainer.model.trainer import TrainerRecord, TrainerState
 from bftrainer.model.views import Explanation, NodeView, SizeSpeed, StatusView, TrainerView
 
@@ -167,7 +168,7 @@ ENDED_SHOWN = 10  # ended trainers that the table still shows
 _LEFT_OUT = (
     *(
         "asks for",
-        "comment",
+        *("comment", "time limit"),
         "progress",
         "checkpoint",
         "GPUs",
@@ -354,9 +355,7 @@ def trainer_lines(view: TrainerView) -> list[tuple[str, str]]:
         ("trouble", view.trouble),
         ("pause", ", ".join(f"{name} {_measured(value)}" for name, value in pauses.items())),
         *(("restart", sentence) for sentence in restart_sentences(record)),
-        ("after", ", ".join((*spec.after, *spec.after_any))),
-        ("begin", "" if spec.begin_s is None else clock(spec.begin_s)),
-        ("comment", spec.comment),
+        *_conditions(record),
         ("submitted", clock(record.submitted_s)),
         ("started", clock(record.started_s)),
         ("ended", clock(record.ended_s)),
@@ -369,6 +368,26 @@ def trainer_lines(view: TrainerView) -> list[tuple[str, str]]:
         ),
     ]
     return [(name, value) for name, value in lines if value or name not in _LEFT_OUT]
+
+
+def _conditions(record: TrainerRecord) -> list[tuple[str, str]]:
+    """Return what its user has said of its begin and end, and the comment."""
+    spec = record.spec
+    return [
+        ("after", ", ".join((*spec.after, *spec.after_any))),
+        ("begin", "" if spec.begin_s is None else clock(spec.begin_s)),
+        ("time limit", _time_limit(record)),
+        ("comment", spec.comment),
+    ]
+
+
+def _time_limit(record: TrainerRecord) -> str:
+    limit_s, ends_s = record.spec.time_limit_s, record.time_ends_s
+    if limit_s is None:
+        return ""
+    if ends_s is None:
+        return f"{limit_text(limit_s)} from its first step on"
+    return f"{limit_text(limit_s)}, until {clock(ends_s)}"
 
 
 def _measured(seconds: float | None) -> str:

@@ -28,7 +28,7 @@ from bftrainer.cli.sbatch_table import IGNORED, IGNORED_OPTIONS, ignored
 from bftrainer.cli.spec import COMMAND, build_spec, find_command
 from bftrainer.cli.submission import StartState, send_all, source_of, specs_of
 from bftrainer.cli.submit_checks import check_here, check_script
-from bftrainer.cli.submit_options import SCRIPT, SPEC_OPTIONS, chosen, given
+from bftrainer.cli.submit_options import SCRIPT, SPEC_OPTIONS, chosen, given, runtime_of
 from bftrainer.elastic.regular_file import open_stream
 from bftrainer.model.columns import counted, shown
 from bftrainer.model.declaration import defaults
@@ -103,7 +103,7 @@ def submit(
     if is_module:
         module = script
         script = file_of(module, given(ctx), os.environ)
-    elif ctx.params["runtime"] == COMMAND:
+    elif runtime_of(ctx) == COMMAND:
         script = find_command(script, os.environ)
     check_script(script)
     values = {**chosen(ctx, script), "module": module}

@@ -17,6 +17,7 @@ from click.core import ParameterSource
 from bftrainer.cli.declared_options import declared_options
 from bftrainer.cli.options import argument
 from bftrainer.cli.sbatch_table import IGNORED_OPTIONS, refusal_of
+from bftrainer.cli.user_defaults import user_defaults
 from bftrainer.elastic.regular_file import open_stream
 from bftrainer.model.declaration import Declaration, InStudy, declarations
 from bftrainer.model.errors import UsageError
@@ -31,6 +32,8 @@ SCRIPT: Final = (
 )
 PREFIX: Final = "#BFT"
 SIZES: Final = frozenset({"sizes", "gpus"})  # parameters that each say all sizes
+# Parameters that say the same: where one is set, what is set with less weight does not count.
+_ALTERNATIVES: Final = (SIZES, frozenset({"notify", "mail_user"}))
 _MAX_LINE_BYTES = 64 * 1024
 
 
@@ -86,14 +89,29 @@ def read_directives(script: str) -> dict[str, Any]:
 
 
 def chosen(ctx: click.Context, script: str) -> dict[str, Any]:
-    """Return what #BFT lines and the command line set; the last wins."""
-    values, typed = read_directives(script), given(ctx)
-    if not SIZES.isdisjoint(typed):
-        for name in SIZES:
-            values.pop(name, None)
-    for name, value in typed.items():
-        merge(values, name, value)
+    """Return what a user's defaults, #BFT lines and the command line set; the last wins.
+
+    Raises:
+        UsageError: BFT-1003, of a line; BFT-1062, of a default.
+    """
+    layers = [*user_defaults(SUBMIT_OPTIONS, os.environ), read_directives(script), given(ctx)]
+    values: dict[str, Any] = {}
+    for layer in layers:
+        for alternatives in _ALTERNATIVES:
+            if not alternatives.isdisjoint(layer):
+                for name in alternatives:
+                    values.pop(name, None)
+        for name, value in layer.items():
+            merge(values, name, value)
     return values
+
+
+def runtime_of(ctx: click.Context) -> str:
+    """Return the runtime before the script is read, which is looked up as a command by it."""
+    runtime = str(ctx.params["runtime"])
+    for layer in (*user_defaults(SUBMIT_OPTIONS, os.environ), given(ctx)):
+        runtime = layer.get("runtime", runtime)
+    return runtime
 
 
 def given(ctx: click.Context) -> dict[str, Any]:

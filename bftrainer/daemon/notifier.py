@@ -13,13 +13,14 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from bftrainer.api.admission import MAILERS, command_of, variables
 from bftrainer.api.service import user_name
 from bftrainer.batch import process
 from bftrainer.model.errors import ExitCode, UsageError
-from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState, reason
 from bftrainer.model.trainer_spec import NOTIFIED
 
 LOG = logging.getLogger("bftrainer.trainers")
@@ -63,11 +64,14 @@ class Notifier:
         self._turns = threading.BoundedSemaphore(MOST_AT_ONCE)
 
     def ended(self, record: TrainerRecord) -> None:
-        """Start telling that a trainer has ended; returns at once."""
+        """Start telling that a trainer, or its time limit, has ended; returns at once."""
         if record.state is TrainerState.FAILED:
             self._start(record, "fail")
-        else:
+        elif record.state.is_final:
             self._start(record, "end")
+        else:
+            why = reason(record, {}, record.overtime_s or 0.0)
+            self._start(replace(record, state=TrainerState.PARKED, reason=why), "time")
 
     def _start(self, record: TrainerRecord, event: str) -> None:
         """Start telling of an event unless its user wants to hear of others only."""

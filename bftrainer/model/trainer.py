@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from bftrainer.model.declaration import declarations, defaults
 from bftrainer.model.study import Report
+from bftrainer.model.time_limits import limit_text
 from bftrainer.model.trainer_spec import (
     ADASCALE,
     LR_RULES,
@@ -102,7 +103,8 @@ class TrainerChange:
     name: str | None = None
     budget: int | None = None  # of a trial, in the unit that it was submitted with
     sizes: tuple[int, ...] | None = None
-    ADDED: ClassVar = frozenset({"budget", "sizes"})
+    time_limit_s: float | None = None  # 0: no limit any more
+    ADDED: ClassVar = frozenset({"budget", "sizes", "time_limit_s"})
 
     def applied(self, spec: TrainerSpec) -> TrainerSpec:
         """Return the changed request; the same object if nothing in it changes."""
@@ -118,6 +120,8 @@ class TrainerChange:
         for name, value in tuple(changes.items()):
             if value is None or value == getattr(spec, name):
                 del changes[name]
+        if self.time_limit_s is not None and (self.time_limit_s or None) != spec.time_limit_s:
+            changes["time_limit_s"] = self.time_limit_s or None
         if not changes:
             return spec
         return replace(spec, **changes)
@@ -303,6 +307,7 @@ class TrainerRecord:
     requeued_s: float | None = None  # when its user requeued it; until its workers are gone
     waits_for: tuple[str, ...] = ()  # of ``after`` and ``after_any``: not ended yet, or not well
     reports: tuple[Report, ...] = ()  # of its metric, in order
+    overtime_s: float | None = None  # since when its time limit is over
     rung_s: float | None = None  # since when its budget is used up and its study is to decide
     lives: Lives = field(default_factory=Lives)
     shrunk_s: float | None = None  # when it last shrank, if its spec has a rest after that
@@ -310,7 +315,10 @@ class TrainerRecord:
     saved_step: int | None = None  # of its newest checkpoint
     remarks: tuple[Remark, ...] = ()  # one of each kind, in order
     ADDED: ClassVar = frozenset(
-        {"reports", "rung_s", "lives", "shrunk_s", "diverged", "saved_step", "remarks"}
+        {
+            *("reports", "rung_s", "lives", "shrunk_s", "diverged", "saved_step", "remarks"),
+            "overtime_s",
+        }
     )
     # A daemon can do without them: the release before drops them when it writes the record again.
     LATER: ClassVar = Later("copy_holders", frozenset({"diverged", "saved_step", "remarks"}))
@@ -326,6 +334,13 @@ class TrainerRecord:
             for remark in self.remarks
             if not remark.generation or remark.generation >= generation
         )
+
+    @property
+    def time_ends_s(self) -> float | None:
+        """When its time limit is over; None: it has none, or has not begun."""
+        if self.started_s is None or self.spec.time_limit_s is None:
+            return None
+        return self.started_s + self.spec.time_limit_s
 
     @property
     def rests_until_s(self) -> float:
@@ -407,9 +422,12 @@ def reason(record: TrainerRecord, others: Mapping[str, TrainerRecord], now_s: fl
 
 
 def _by_its_user(record: TrainerRecord) -> str:
-    """Say that its user, or its study, keeps it from having nodes; "": nobody does."""
+    """Say that its user, its limit or its study keeps it from having nodes; "": nobody does."""
     if record.held_s is not None:
         return f"It is held; 'bftrainer release {record.trainer_id}' lets it go on."
+    if record.overtime_s is not None:
+        limit, update = limit_text(record.spec.time_limit_s or 0.0), f"update {record.trainer_id}"
+        return f"Its time limit of {limit} is over; 'bftrainer {update} --time LIMIT' lengthens it."
     if record.rung_s is not None:
         return f"It has trained its budget of {record.spec.budget}; its study decides about more."
     if record.requeued_s is not None:

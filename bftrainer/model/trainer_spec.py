@@ -30,7 +30,7 @@ HELP_GROUPS: Final = {
         *("--name", "--nodes", "--gpus", "--gpus-per-node", "--rescale-rest"),
         *("--workers-per-node", "--gres", "--constraint"),
     ),
-    "Length": ("--epochs", "--samples", "--seed", "--steps", "--curve"),
+    "Length": ("--epochs", "--samples", "--seed", "--steps", "--time", "--curve"),
     "Where and with what it runs": (
         *("--chdir", "--interpreter", "--venv", "--checkpoint-dir", "--checkpoint-interval"),
         *("--export", "--allow-nan", "--preamble"),
@@ -589,6 +589,22 @@ class TrainerSpec:
         default=(),
         disclosure=Disclosure.PRESENCE,
         in_study=InStudy.DROPPED,
+        is_decided_with=False,
+        since="0.1.0",
+    )
+    # wall time from its first step, whether it has nodes or not; then it is parked; None: no limit
+    time_limit_s: float | None = declared(
+        option(
+            "-t, --time LIMIT",
+            "Wall time from its first step on, with nodes or without: 90 (minutes), 2:00:00, "
+            "1-12. Then it writes a checkpoint and is parked.",
+            takes="time_limit",
+        ),
+        default=None,
+        minimum=1,
+        maximum=10**9,
+        disclosure=Disclosure.ALL,
+        in_study=InStudy.DECIDED,
         is_decided_with=False,
         since="0.1.0",
     )

@@ -140,6 +140,7 @@ def test_the_worked_example_needs_one_declaration(tmp_path: Path) -> None:
                 "seed",
                 "sizes",
                 "steps",
+                "time_limit_s",
                 "trial",
             )
         ],
@@ -196,7 +197,8 @@ def test_the_help_names_each_declared_option_once_and_converters_exist() -> None
 
 def test_studies_and_tries_take_what_they_took() -> None:
     assert parameters_of_no_study() == {
-        *("sizes", "gpus", "epochs", "samples", "steps", "name", "checkpoint_dir", "hold", "array")
+        *("sizes", "gpus", "epochs", "samples", "steps", "name", "checkpoint_dir", "hold", "array"),
+        "time_limit_s",
     }
     assert parameters_of_tries() == {
         *("cwd", "interpreter", "venv", "environment", "preamble"),

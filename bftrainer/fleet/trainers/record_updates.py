@@ -315,7 +315,17 @@ def changed(record: TrainerRecord, change: TrainerChange, now_s: float) -> Train
         held_s = held_s or now_s
     if change.budget not in (None, record.spec.budget):
         rung_s = None
-    return replace(record, spec=change.applied(record.spec), held_s=held_s, rung_s=rung_s)
+    record = replace(record, spec=change.applied(record.spec), held_s=held_s, rung_s=rung_s)
+    if change.time_limit_s is not None and not has_time_over(record, now_s):
+        record = replace(record, overtime_s=None)
+    return record
+
+
+def has_time_over(record: TrainerRecord, now_s: float) -> bool:
+    """Return whether a trainer that goes on has used up its time limit."""
+    if record.state.is_final or record.cancelled_s is not None or record.time_ends_s is None:
+        return False
+    return record.time_ends_s <= now_s
 
 
 def unmet(spec: TrainerSpec, others: Mapping[str, TrainerRecord]) -> tuple[str, ...]:

@@ -111,6 +111,7 @@ class TrainerBook:
         self.news = StudyNews()
         self.touched = 0  # grows with every change of a record
         self._refusals = refusals or RefusedMessages(LOG)
+        # Hears of each end, and of each trainer whose time limit is over.
         self.on_ended: Callable[[TrainerRecord], None] = lambda _record: None
         self.figures = FigureBook()
         self.speeds = SpeedBook(
@@ -502,6 +503,8 @@ class TrainerBook:
                 self._replace(trainer, requeued_s=None)
                 self._write(trainer, "requeued", {"state": str(trainer.record.state)})
                 self._on_change()
+            if trainer.record.overtime_s is None:
+                self._end_time(trainer)
         self._let_go()
         cuts = self.cuts.have_changed(self.trainers.values(), self._steady())
         if self.quarantine.has_changed(self._clock()) or cuts:
@@ -660,6 +663,15 @@ class TrainerBook:
         self._set(trainer, record_updates.parked(record, parked, self._clock()))
         self._write(trainer, "parked", parked)
         self._on_change()
+
+    def _end_time(self, trainer: Trainer) -> None:
+        """Have a trainer whose time limit is over leave its nodes after a checkpoint."""
+        now_s = self._clock()
+        if record_updates.has_time_over(trainer.record, now_s):
+            self._replace(trainer, overtime_s=now_s)
+            self._write(trainer, "time-limit", {"limit_s": trainer.record.spec.time_limit_s})
+            self.on_ended(trainer.record)
+            self._on_change()
 
     def _at_rung(self, trainer: Trainer, done: members.Ended) -> None:
         """Free the nodes of a trial; others of its workers may still be leaving."""
