@@ -26,6 +26,7 @@ from _bench.targets import ROOT
 from bftrainer.api.documents import schema
 from bftrainer.batch.traces.statistics import IdleTime, TraceStatistics
 from bftrainer.cli.array_table import ArrayRow
+from bftrainer.cli.sbatch_script.translation import SbatchTranslation
 from bftrainer.lab.demo.watch import Summary
 from bftrainer.lab.harm.document import Worth
 from bftrainer.lab.harm.findings import HarmFindings
@@ -61,6 +62,12 @@ DOCUMENTS: Final[tuple[tuple[str, type, bool, str], ...]] = (
     ("logs", LogFile, True, "`logs ID`, GET `/v1/trainers/ID/logs`"),
     ("account", AccountReport, False, "`account`, GET `/v1/account`"),
     ("harm", HarmReport, False, "`report harm`, GET `/v1/harm`"),
+    (
+        "from-sbatch",
+        SbatchTranslation,
+        False,
+        "`submit --from-sbatch`, and `from_sbatch` in what it submits",
+    ),
     ("study-summary", StudySummary, False, "`study status`, `study export`, `summary.json`"),
     ("array", ArrayRow, True, "`status --array ID`"),
     ("trial", TrialRow, False, "`study best`"),

@@ -19,7 +19,8 @@ from bftrainer.api.admission import check_spec
 from bftrainer.api.client import Client
 from bftrainer.api.documents import document, encode, listing, schema
 from bftrainer.cli.common import AWAY, connect
-from bftrainer.cli.going_on import CONTINUE_OPTION, ContinuingCommand, marked, said_of_start
+from bftrainer.cli.going_on import CONTINUE_OPTION, marked, said_of_start
+from bftrainer.cli.job_script import FROM_SBATCH, JobScriptCommand, told_translation
 from bftrainer.cli.module_script import AS_MODULE, file_of
 from bftrainer.cli.next_commands import print_next_of_trainers
 from bftrainer.cli.options import ANY_OWNER_OPTION, JSON, SOCKET, option, verb
@@ -28,7 +29,13 @@ from bftrainer.cli.sbatch_table import IGNORED, IGNORED_OPTIONS, ignored
 from bftrainer.cli.spec import COMMAND, build_spec, find_command
 from bftrainer.cli.submission import StartState, send_all, source_of, specs_of
 from bftrainer.cli.submit_checks import check_here, check_script
-from bftrainer.cli.submit_options import SCRIPT, SPEC_OPTIONS, chosen, given, runtime_of
+from bftrainer.cli.submit_options import (
+    OPTIONAL_SCRIPT,
+    SPEC_OPTIONS,
+    chosen,
+    given,
+    runtime_of,
+)
 from bftrainer.elastic.regular_file import open_stream
 from bftrainer.model.columns import counted, shown
 from bftrainer.model.declaration import defaults
@@ -41,6 +48,7 @@ from bftrainer.model.views import TrainerView
 GROUPS = {
     **HELP_GROUPS,
     "State that it starts from": ("--resume-from", "--fresh", "--continue"),
+    "A job script for sbatch": ("--from-sbatch", "--yes"),
     "This command": ("--dry-run", "--wait", "--parsable", "--json", "--socket", "--any-owner"),
     "As for sbatch, without effect": tuple(f"--{name}" for name in IGNORED),
 }
@@ -58,9 +66,10 @@ _EXIT_CODES = {
 
 @verb(
     *SPEC_OPTIONS,
-    *SCRIPT,
+    *OPTIONAL_SCRIPT,
     AS_MODULE,
     *IGNORED_OPTIONS,
+    *FROM_SBATCH,
     option("--dry-run, --test-only", "Check everything and print what would be sent."),
     option("-W, --wait", "Wait for its end: 0 finished, 1 failed, 143 cancelled."),
     option("--parsable", "Print the id only."),
@@ -69,7 +78,7 @@ _EXIT_CODES = {
     option("--fresh", "Set the checkpoints in its directory aside first."),
     CONTINUE_OPTION,
     ANY_OWNER_OPTION, JSON, SOCKET, context_settings={"allow_interspersed_args": False},
-    cls=ContinuingCommand, groups=GROUPS,
+    cls=JobScriptCommand, groups=GROUPS,
     example="bftrainer submit --nodes 1:8 --job-name digits train.py --lr 0.1",
 )  # fmt: skip
 @click.pass_context
@@ -117,7 +126,7 @@ def submit(
         starts = _starts(specs, StartState(is_fresh=fresh))
     if dry_run:
         print_lines(*starts, err=True)
-        _print_dry_run(specs, checks, as_json=as_json)
+        _print_dry_run(specs, checks, told_translation(ctx), as_json=as_json)
         return ExitCode.OK
     client = connect(socket_name)
     state = StartState(source=source_of(client, resume_from), is_fresh=fresh)
@@ -131,7 +140,7 @@ def submit(
     if wait:
         views = tuple(wait_for_end(client, trainer_id) for trainer_id in trainer_ids)
     if as_json:
-        _print_views(views, is_array=values.get("array") is not None)
+        _print_views(views, told_translation(ctx), is_array=values.get("array") is not None)
     return _outcome(views) if wait else ExitCode.OK
 
 
@@ -148,11 +157,12 @@ def _print_submitted(
         print_next_of_trainers(trainer_ids, socket_name)
 
 
-def _print_views(views: Sequence[TrainerView], *, is_array: bool) -> None:
+def _print_views(views: Sequence[TrainerView], told: dict[str, Any], *, is_array: bool) -> None:
+    """Print the trainers as a document; ``told``: of the job script that they are made of."""
     if is_array:
-        print_json(listing("trainers", views))
+        print_json(listing("trainers", views) | told)
     else:
-        print_json(document("trainer", views[0]))
+        print_json(document("trainer", views[0]) | told)
 
 
 def _starts(specs: Sequence[TrainerSpec], state: StartState) -> list[str]:
@@ -215,14 +225,16 @@ def warn_of_late_options(ctx: click.Context, script: str, args: tuple[str, ...])
             )
 
 
-def _print_dry_run(specs: Sequence[TrainerSpec], checks: tuple[str, ...], *, as_json: bool) -> None:
+def _print_dry_run(
+    specs: Sequence[TrainerSpec], checks: tuple[str, ...], told: dict[str, Any], *, as_json: bool
+) -> None:
     spec = specs[0]  # of an array, the others differ in index, name and directory
     is_array = len(specs) > 1
     if as_json:
         parts: dict[str, Any] = {"spec": encode(spec), "checks": list(checks)}
         if is_array:
             parts |= {"array": len(specs), "arguments": [member.args for member in specs]}
-        print_json({"schema": schema("dry-run"), **parts})
+        print_json({"schema": schema("dry-run"), **parts, **told})
         return
     rows: list[tuple[str, object]] = []
     if is_array:

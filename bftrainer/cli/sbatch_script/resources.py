@@ -1,0 +1,237 @@
+"""The sizes of a trainer in place of the nodes, tasks and GPUs that a job asks for. Pure.
+
+A job has a fixed size, a trainer a range: up to what the job asks for, and from one unit on. The
+unit is a node where the job asks for nodes alone, a single GPU where one process has one GPU, and
+the GPUs of a node where one process has several.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from bftrainer.cli.sbatch_script.directives import SbatchDirective
+from bftrainer.cli.sbatch_script.launchers import LaunchLine
+
+_NUMBER = re.compile(r"[0-9]{1,7}\Z")
+_NODES = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?\Z")
+_GPUS = re.compile(r"(?:gres[:/])?gpu(?::([A-Za-z_][\w.+-]*))?(?:[:=]([0-9]{1,7}))?(?:\(.*\))?\Z")
+_TYPED = re.compile(r"(?:([A-Za-z_][\w.+-]*)[:=])?([0-9]{1,7})\Z")
+_OF_SLURM: Final = frozenset({"srun", "mpirun"})  # they ask Slurm for the number of tasks
+TOO_MUCH: Final = "This is no number that sbatch takes here."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSize:
+    """What the directives of a job ask for; 0: they do not say."""
+
+    nodes_min: int = 0
+    nodes_max: int = 0
+    n_tasks: int = 0
+    tasks_per_node: int = 0
+    cpus_per_task: int = 0
+    gpu_type: str = ""
+    gpus_per_node: int = 0
+    gpus_in_all: int = 0
+    gpus_per_task: int = 0
+    is_exclusive: bool = False
+    faults: Mapping[int, str] | None = None  # directive's place -> why it is left out
+
+    @property
+    def n_nodes(self) -> int:
+        """The largest number of nodes; 1 if nothing is said."""
+        return max(1, self.nodes_max)
+
+    @property
+    def processes_per_node(self) -> int:
+        """What ``srun`` starts on a node by itself; 0: the directives do not say."""
+        if self.tasks_per_node:
+            return self.tasks_per_node
+        if self.n_tasks:
+            return max(1, self.n_tasks // self.n_nodes)
+        return 0
+
+    @property
+    def gpus_of_node(self) -> int:
+        """The GPUs that the job has on each node; 0: none."""
+        if self.gpus_per_node:
+            return self.gpus_per_node
+        if self.gpus_per_task:
+            return self.gpus_per_task * max(1, self.processes_per_node)
+        return -(-self.gpus_in_all // self.n_nodes)
+
+    @property
+    def n_gpus(self) -> int:
+        """The GPUs of the whole job."""
+        if self.gpus_in_all:
+            return self.gpus_in_all
+        if self.gpus_per_task and not self.nodes_max:
+            return self.gpus_per_task * max(1, self.n_tasks, self.tasks_per_node)
+        return self.gpus_of_node * self.n_nodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeChoice:
+    """The options of ``submit`` that say the sizes, and why these."""
+
+    options: tuple[str, ...]  # option, value, ...
+    reason: str
+    otherwise: tuple[str, ...] = ()  # what to write where the site lends whole nodes only
+    uses_tasks: bool = False  # the number of tasks is in it
+
+
+def job_size(directives: Iterable[SbatchDirective]) -> JobSize:
+    """Return what directives ask for; the last of equal ones counts, as for sbatch."""
+    values: dict[str, int | str | bool] = {}
+    faults: dict[int, str] = {}
+    for place, directive in enumerate(directives):
+        if directive.option is None or not directive.option.is_size or directive.fault:
+            continue
+        read = _READERS[directive.option.name](directive.value)
+        if read is None:
+            faults[place] = TOO_MUCH
+        else:
+            values |= read
+    return JobSize(**values, faults=faults)  # type: ignore[arg-type]
+
+
+_Fields = dict[str, int | str | bool]
+
+
+def _nodes(text: str) -> _Fields | None:
+    match = _NODES.match(text)
+    if match is None:
+        return None
+    least, most = int(match[1]), int(match[2] or match[1])
+    if not 1 <= least <= most:
+        return None
+    return {"nodes_min": least if match[2] else 0, "nodes_max": most}
+
+
+def _count(field: str, text: str) -> _Fields | None:
+    if not _NUMBER.match(text) or int(text) < 1:
+        return None
+    return {field: int(text)}
+
+
+def _gpus(field: str, text: str) -> _Fields | None:
+    match = _TYPED.match(text)
+    if match is None or int(match[2]) < 1:
+        return None
+    return {field: int(match[2]), **({"gpu_type": match[1]} if match[1] else {})}
+
+
+def gpus_of_gres(text: str) -> tuple[str, int]:
+    """Return the type ("": any) and the number of GPUs in a list of generic resources."""
+    gpu_type, count = "", 0
+    for part in text.split(","):
+        match = _GPUS.match(part.strip())
+        if match is not None:
+            gpu_type, count = match[1] or gpu_type, count + int(match[2] or 1)
+    return gpu_type, count
+
+
+def _gres(text: str) -> _Fields | None:
+    gpu_type, count = gpus_of_gres(text)
+    if not count:
+        return {}
+    return {"gpus_per_node": count, **({"gpu_type": gpu_type} if gpu_type else {})}
+
+
+_READERS: Final[Mapping[str, Callable[[str], _Fields | None]]] = {
+    "nodes": _nodes,
+    "ntasks": lambda text: _count("n_tasks", text),
+    "ntasks-per-node": lambda text: _count("tasks_per_node", text),
+    "ntasks-per-gpu": lambda text: {} if _count("x", text) else None,
+    "cpus-per-task": lambda text: _count("cpus_per_task", text),
+    "gpus": lambda text: _gpus("gpus_in_all", text),
+    "gpus-per-node": lambda text: _gpus("gpus_per_node", text),
+    "gpus-per-task": lambda text: _gpus("gpus_per_task", text),
+    "gres": _gres,
+    "exclusive": lambda _: {"is_exclusive": True},
+}
+
+
+def size_choice(size: JobSize, launch: LaunchLine, runtime: str) -> SizeChoice:
+    """Return the sizes of the trainer that takes the job's place."""
+    if size.n_gpus:
+        return _of_gpus(size, launch, runtime)
+    options: tuple[str, ...] = ("--nodes", _range(size, 1))
+    reason = "The job asks for nodes without GPUs, so sizes count nodes."
+    if not size.nodes_max:
+        reason = "The job asks for one node, so the trainer has one; --nodes 1:N lets it grow."
+    per_node = processes_per_node(size, launch)
+    if per_node > 1 and runtime == "torch":
+        options = (*options, "--workers-per-node", str(per_node))
+        reason += f" The launcher starts {per_node} processes on each."
+    return SizeChoice(options=options, reason=reason, uses_tasks=per_node > 1)
+
+
+def _of_gpus(size: JobSize, launch: LaunchLine, runtime: str) -> SizeChoice:
+    prefix = f"{size.gpu_type}:" if size.gpu_type else ""
+    per_node, processes = size.gpus_of_node, processes_per_node(size, launch)
+    of_node = (
+        "--nodes", _range(size, 1), "--gres", f"gpu:{prefix}{max(1, per_node)}",
+    )  # fmt: skip
+    if per_node > 1 and processes < per_node and per_node % processes == 0 and runtime == "torch":
+        unit = ("--nodes", _range(size, 1), "--gpus-per-node", f"{prefix}{per_node}")
+        what = "One process has" if processes == 1 else f"{processes} processes share"
+        return SizeChoice(
+            options=(*unit, "--workers-per-node", str(processes)),
+            reason=f"{what} the {per_node} GPUs of a node, so they come and go together.",
+            otherwise=(*of_node, "--workers-per-node", str(processes)),
+            uses_tasks=processes > 1,
+        )
+    if size.is_exclusive:
+        return SizeChoice(
+            options=of_node,
+            reason="The job asks for whole nodes (--exclusive), with a worker on each GPU.",
+        )
+    is_placed = (size.nodes_max or size.gpus_per_node) and (runtime == "torch" or per_node == 1)
+    most = size.n_gpus
+    least = 1
+    if size.nodes_min:
+        least = size.nodes_min * per_node
+    count = str(most) if least == most else f"{least}:{most}"
+    reason = "Each process has one GPU, so single GPUs of any nodes will do."
+    if most == 1:
+        reason = f"The job has one GPU; --gpus {prefix}1:N lets the trainer grow."
+    return SizeChoice(
+        options=("--gpus", f"{prefix}{count}"),
+        reason=reason,
+        otherwise=of_node if is_placed else (),
+    )
+
+
+def _range(size: JobSize, least: int) -> str:
+    """Return the sizes in nodes: from those that a range of the job begins with, else from one."""
+    least = size.nodes_min or least
+    if least == size.n_nodes:
+        return str(least)
+    return f"{least}:{size.n_nodes}"
+
+
+def processes_per_node(size: JobSize, launch: LaunchLine) -> int:
+    """Return how many processes the job starts on a node, at least 1.
+
+    Where a launcher that starts several does not say, it is one for each GPU.
+    """
+    gpus = max(1, size.gpus_of_node)
+    if not launch.is_distributed:
+        return 1
+    last = launch.launchers[-1]
+    if launch.n_per_node:  # what is not known here is usually the number of GPUs
+        return int(launch.n_per_node) if _is_count(launch.n_per_node) else gpus
+    if _is_count(launch.n_total):
+        return max(1, int(launch.n_total) // size.n_nodes)
+    if last == "torchrun":
+        return 1  # its own default
+    if last in _OF_SLURM:
+        return size.processes_per_node or (1 if last == "srun" else gpus)
+    return gpus
+
+
+def _is_count(text: str) -> bool:
+    return _NUMBER.match(text) is not None and int(text) > 0

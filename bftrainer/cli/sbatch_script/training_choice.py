@@ -1,0 +1,167 @@
+"""The command of a job script that starts its training, among all that start something. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from bftrainer.cli.sbatch_script.job_body import IN_TEXT, BodyStep, CommandPurpose
+from bftrainer.cli.sbatch_script.launchers import LaunchLine, ProgramKind
+from bftrainer.cli.sbatch_script.shell_lines import ShellScript
+from bftrainer.cli.sbatch_script.shell_values import as_written
+from bftrainer.cli.sbatch_script.translation import Obstacle
+
+_IS_TRAINING = re.compile(r"train|fit|finetune|fine_tune|sft|pretrain", re.IGNORECASE)
+_LOOPS: Final = frozenset({"for", "while", "until", "select"})
+_ON_LOOP: Final = (
+    "Submit one trainer for each value: --array 0-N with {index} among the script's arguments, or a"
+    " study ('bftrainer help studies')."
+)
+_ON_SEVERAL: Final = (
+    "Write a job script for each of them, or submit each by 'bftrainer submit SCRIPT'."
+)
+_ON_PROGRAM: Final = (
+    "If it writes a checkpoint when asked and goes on from it, submit it with --runtime command:"
+    " 'bftrainer help train-command'."
+)
+_ON_NOTHING: Final = "Name a job script that starts a Python script, or submit that script itself."
+
+
+def launch_of(step: BodyStep) -> LaunchLine:
+    """Return what a step launches."""
+    if step.launch is None:
+        raise ValueError("this step launches nothing")
+    return step.launch
+
+
+def choose(steps: Sequence[BodyStep], script: ShellScript) -> tuple[list[int], Obstacle | None]:
+    """Return the places of the steps that may start the training, most often one.
+
+    The obstacle says why none can be translated; None: it can.
+    """
+    places = [place for place, step in enumerate(steps) if step.kind is CommandPurpose.LAUNCH]
+    trainings = [place for place in places if _is_script(launch_of(steps[place]))]
+    if not trainings:
+        return [], _no_training(steps, places)
+    chosen = _most_likely(steps, trainings)
+    if len(chosen) > 1:
+        first = steps[chosen[0]]
+        if first.command.block and len({steps[place].command.block for place in chosen}) == 1:
+            return chosen, in_block(first, script)
+        lines = " and ".join(str(steps[place].line) for place in chosen[:4])
+        return chosen, _obstacle(
+            first, "BFT-1072", f"Lines {lines} each start a program.", _ON_SEVERAL
+        )
+    return chosen, in_block(steps[chosen[0]], script)
+
+
+def _is_script(launch: LaunchLine) -> bool:
+    return launch.kind in (ProgramKind.SCRIPT, ProgramKind.MODULE) and bool(launch.program)
+
+
+def _most_likely(steps: Sequence[BodyStep], places: Sequence[int]) -> list[int]:
+    """Return the programs that a launcher starts, else those that are named like a training."""
+    for narrow in (_distributed, _named):
+        kept = [place for place in places if narrow(launch_of(steps[place]))]
+        if kept:
+            places = kept
+    return list(places)
+
+
+def _distributed(launch: LaunchLine) -> bool:
+    return launch.is_distributed
+
+
+def _named(launch: LaunchLine) -> bool:
+    return _IS_TRAINING.search(launch.program) is not None
+
+
+def in_block(step: BodyStep, script: ShellScript) -> Obstacle | None:
+    """Return the obstacle of a training in a loop or under a condition; None: it is in none."""
+    if step.command.joint == "||":
+        return _obstacle(
+            step, "BFT-1072", "This starts only if the command before it fails.", _ON_SEVERAL
+        )
+    block = step.command.block
+    if not block:
+        return None
+    keyword = "if"
+    if block != IN_TEXT and block <= len(script.blocks):
+        keyword = script.blocks[block - 1].keyword
+    if keyword in _LOOPS:
+        return _obstacle(step, "BFT-1072", "The training is started in a loop.", _ON_LOOP)
+    what = {"function": "in a function", "(": "in a shell of its own", "{": "in braces"}
+    where = what.get(keyword, "under a condition")
+    return _obstacle(
+        step,
+        "BFT-1072",
+        f"The training is started {where}.",
+        "Write its command line on a line by itself in the job script.",
+    )
+
+
+def _no_training(steps: Sequence[BodyStep], places: Sequence[int]) -> Obstacle:
+    """Return the obstacle of a job script that starts no Python script."""
+    for step in steps:
+        words = step.words
+        if words and words[0].rpartition("/")[2] in ("sbatch", "qsub", "bsub"):
+            cause = "The script submits other jobs and trains nothing itself."
+            advice = "Give --from-sbatch the job script that it submits; options go into its lines."
+            return _obstacle(step, "BFT-1073", cause, advice)
+        if launches_shell_script(step):
+            cause = f"The training is started in the shell script {as_written(_program_of(step))}."
+            advice = "Write its command line into the job script, or submit the Python script."
+            return _obstacle(step, "BFT-1073", cause, advice)
+    for place in places:
+        step, launch = steps[place], launch_of(steps[place])
+        if launch.kind is ProgramKind.CODE:
+            cause = "The Python program stands in the job script, and is in no file of its own."
+            return _obstacle(step, "BFT-1073", cause, "Put it into a file, and submit that.")
+        program = as_written(launch.program)
+        cause = f"The job starts {program}, which is no Python script."
+        return _obstacle(step, "BFT-1073", cause, _ON_PROGRAM)
+    return Obstacle(
+        line=0,
+        text="",
+        code="BFT-1073",
+        cause="The job script starts no Python script.",
+        next_step=_ON_NOTHING,
+    )
+
+
+def _program_of(step: BodyStep) -> str:
+    launch = step.launch
+    if launch is None:
+        return ""
+    shells = ("bash", "sh", "dash", "zsh")
+    if launch.program.rpartition("/")[2] in shells:
+        files = [word for word in launch.args if not word.startswith("-")]
+        return files[0] if files else ""
+    return launch.program
+
+
+def launches_shell_script(step: BodyStep) -> bool:
+    """Return whether a command runs a shell script."""
+    return _program_of(step).endswith((".sh", ".bash"))
+
+
+def _obstacle(step: BodyStep, code: str, cause: str, next_step: str) -> Obstacle:
+    return Obstacle(
+        line=step.line, text=step.command.text, code=code, cause=cause, next_step=next_step
+    )
+
+
+def block_lines(steps: Sequence[BodyStep]) -> Iterator[tuple[int, list[int]]]:
+    """Yield the numbers of blocks with the places of their steps, and each other step alone."""
+    places: list[int] = []
+    for place, step in enumerate(steps):
+        if places and step.command.block != steps[places[0]].command.block:
+            yield steps[places[0]].command.block, places
+            places = []
+        if step.command.block > 0:
+            places.append(place)
+        else:
+            yield 0, [place]
+    if places:
+        yield steps[places[0]].command.block, places

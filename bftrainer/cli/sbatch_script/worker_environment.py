@@ -1,0 +1,177 @@
+"""The environment of a trainer's workers: what ``--export`` sets, and the preamble. Pure.
+
+A variable whose value the text says is exported by ``--export``. One that is made of others of the
+node's environment (``PATH=$HOME/bin:$PATH``) is set in the preamble, beside the lines that load
+modules and activate environments, in the order of the job script.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from bftrainer.cli.sbatch_script.command_table import (
+    DEVICES,
+    OF_DEVICES,
+    OF_PILOT,
+    OF_STEPS,
+    OF_WORKERS,
+    RENDEZVOUS,
+    activates_conda,
+    brings_conda,
+)
+from bftrainer.cli.sbatch_script.job_body import BodyStep, ExportedVariable
+from bftrainer.cli.sbatch_script.shell_values import INDEX, names_in, quoted, unknown_parts
+
+HOOK: Final = 'eval "$(conda shell.bash hook)"'
+PREAMBLE: Final = "preamble"
+_ON_INDEX: Final = "Each trainer of an array has its number in BFT_ARRAY_INDEX."
+_ON_RANK: Final = "Slurm's {} says nothing of a trainer, whose size changes."
+_ON_THREADS: Final = (
+    "Slurm's {} says nothing of a trainer; workers compute with one thread unless --export"
+    " OMP_NUM_THREADS=N says more."
+)
+_OF_OTHERS: Final = {
+    **dict.fromkeys(OF_WORKERS, RENDEZVOUS),
+    **dict.fromkeys(OF_DEVICES, DEVICES),
+}
+_NEEDLESS: Final = "Nothing that was translated uses it."
+_GOVERNS: Final = frozenset({"set", "shopt"})  # they direct the lines behind them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreambleLine:
+    """A line of the preamble, and the step of the job script that it is from."""
+
+    step: int  # place among the steps
+    text: str
+    is_tested: bool = False  # it may fail where it has nothing to do
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkerEnvironment:
+    """What is set for workers, collected step by step."""
+
+    variables: dict[str, str] = field(default_factory=dict)  # of --export
+    lines: list[PreambleLine] = field(default_factory=list)
+    assignments: dict[str, tuple[int, str]] = field(default_factory=dict)  # name -> step, text
+    has_hook: bool = False  # conda's function had to be brought in
+
+    def export(self, place: int, step: BodyStep, own_names: frozenset[str]) -> tuple[str, str]:
+        """Take an export; return what it became, and why what was left out of it is.
+
+        Args:
+            place: of the step.
+            step: the export.
+            own_names: variables that the job script sets itself.
+        """
+        became: list[str] = []
+        reasons: list[str] = []
+        for variable in step.exports:
+            reason = why_not_exported(variable)
+            if reason:
+                reasons.append(reason)
+            elif is_said(variable, own_names):
+                self.variables[variable.name] = variable.value
+                became.append(f"--export {shlex.quote(f'{variable.name}={variable.value}')}")
+            else:
+                self.variables.pop(variable.name, None)
+                text = f"export {variable.name}={variable.text}"
+                self.lines.append(PreambleLine(step=place, text=text))
+                became.append(PREAMBLE)
+        return ", ".join(dict.fromkeys(became)), " ".join(dict.fromkeys(reasons))
+
+    def prepare(self, place: int, step: BodyStep, text: str, *, is_tested: bool = False) -> None:
+        """Take a line for the preamble, as it is."""
+        if activates_conda(step.words) and not any(brings_conda(line.text) for line in self.lines):
+            self.lines.append(PreambleLine(step=place, text=HOOK))
+            self.has_hook = True
+        self.lines.append(PreambleLine(step=place, text=text, is_tested=is_tested))
+
+    def activate(self, place: int, name: str) -> None:
+        """Activate a conda environment."""
+        if not any(brings_conda(line.text) for line in self.lines):
+            self.lines.append(PreambleLine(step=place, text=HOOK))
+            self.has_hook = True
+        text = f"conda activate {quoted(name)}"
+        self.lines.append(PreambleLine(step=place, text=text))
+
+    def place_sources(self, steps: Sequence[BodyStep], directory: str) -> None:
+        """Write out the relative paths of what is sourced: a later line changes the directory."""
+        for number, line in enumerate(self.lines):
+            words = steps[line.step].words
+            path = words[1] if len(words) > 1 else ""
+            is_source = words[:1] in (("source",), (".",)) and line.text.startswith(words[0])
+            if not is_source or path.startswith("/") or unknown_parts(path) or "/" not in path:
+                continue
+            placed = (words[0], posixpath.join(directory, path), *words[2:])
+            text = " ".join(map(quoted, placed))
+            self.lines[number] = PreambleLine(step=line.step, text=text)
+
+    def needed_assignments(self) -> dict[str, tuple[int, str]]:
+        """Return the assignments that lines of the preamble use, those of assignments included."""
+        needed: dict[str, tuple[int, str]] = {}
+        names = [name for line in self.lines for name in names_in(line.text)]
+        while names:
+            name = names.pop()
+            if name in needed or name in self.variables or name not in self.assignments:
+                continue
+            needed[name] = self.assignments[name]
+            names += names_in(self.assignments[name][1])
+        return needed
+
+    def preamble(self, entrance: Sequence[str]) -> str:
+        """Return the text of the preamble; ``entrance``: the words that enter a container."""
+        assignments = self.needed_assignments().values()
+        lines = [PreambleLine(step=place, text=text) for place, text in assignments]
+        lines = sorted([*lines, *self.lines], key=lambda line: line.step)
+        is_governed = entrance or any(line.text.split()[0] not in _GOVERNS for line in lines)
+        if not is_governed:
+            return ""
+        texts = [line.text for line in lines]
+        if entrance:
+            texts.append(f'exec {" ".join(map(quoted, entrance))} "$@"')
+        elif lines and lines[-1].is_tested:
+            texts.append("true")
+        return "".join(f"{text}\n" for text in texts)
+
+
+def why_not_exported(variable: ExportedVariable) -> str:
+    """Return why a variable is not handed on; "": it is."""
+    if variable.name in _OF_OTHERS:
+        return _OF_OTHERS[variable.name]
+    if variable.name.startswith(OF_STEPS):
+        return "It is for srun, which does not start the workers."
+    if INDEX in variable.value:
+        return _ON_INDEX
+    parts = " ".join(unknown_parts(variable.value))
+    names = [name for name in sorted(names_in(parts)) if name.startswith("SLURM_")]
+    changing = [name for name in names if name not in OF_PILOT]
+    if not changing:
+        return ""
+    reason = _ON_THREADS if variable.name.endswith("_NUM_THREADS") else _ON_RANK
+    return reason.format(changing[0])
+
+
+def is_said(variable: ExportedVariable, own_names: frozenset[str]) -> bool:
+    """Return whether the text of the script says the whole value."""
+    if unknown_parts(variable.value) or any(sign < " " for sign in variable.value):
+        return False
+    others = [name for name in names_in(variable.text) if name not in own_names]
+    return not others and "~" not in variable.text and "pwd" not in variable.text
+
+
+def pairs_of(variables: Mapping[str, str]) -> Iterator[str]:
+    """Yield the options that export variables."""
+    for name, value in variables.items():
+        yield from ("--export", f"{name}={value}")
+
+
+def why_unused(step: BodyStep) -> str:
+    """Return why an assignment is left out."""
+    if OF_WORKERS & set(step.names) or "scontrol show" in step.command.text:
+        return RENDEZVOUS
+    return _NEEDLESS
