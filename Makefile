@@ -7,7 +7,7 @@ PACKAGES := bftrainer milp trainers slurm_plugins lsf_adapters scripts tests
 
 FRESH := --hypothesis-profile=fresh $$($(BIN)/python scripts/proofs.py --fresh)
 
-.PHONY: help venv system demo test test-site test-e2e test-pure test-long test-shard proofs lint
+.PHONY: help venv system demo test test-site test-e2e test-pure test-long test-shard newest proofs lint
 .PHONY: bench horovod sbom audit site dist bundle clean
 
 help:  ## list the targets
@@ -72,6 +72,20 @@ test-shard: venv system  ## part SHARD=K/N of the long proofs, fresh examples on
 	$(LONGER)
 	$(BIN)/python -m pytest -m long -n 2 $(BY_FILE) --shard $(SHARD)
 	$(BIN)/python -m pytest -n 2 $(BY_FILE) --shard $(SHARD) $(FRESH)
+
+# What tomorrow's users get without constraints.txt: before each release, and its result is recorded.
+# TORCH_INDEX is an index of torch alone (https://download.pytorch.org/whl/cpu: 0.2 GB, not 3.0).
+NEWEST_VENV := build/newest-venv
+NEWEST := $(NEWEST_VENV)/bin/python
+NEWEST_PIP := $(NEWEST) -m pip install -q --disable-pip-version-check --upgrade
+TORCH_INDEX ?=
+newest:  ## the newest release of each dependency, in an environment of its own, and the tests with it
+	PYTHON=$(PYTHON) scripts/install_system.sh venv
+	rm -rf $(NEWEST_VENV) && $(PYTHON) -m venv $(NEWEST_VENV)
+	$(NEWEST_PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	$(NEWEST_PIP) --upgrade-strategy eager -e '.[torch,mpi,huggingface,lightning,demo,study,gurobi,mip,postgresql,dev]'
+	$(NEWEST) -m pip freeze --exclude-editable | tee build/newest.txt
+	$(NEWEST) -m pytest -m "not long" -o cache_dir=.pytest_cache/newest -n 2 $(BY_FILE) $(PURE) tests/elastic
 
 proofs: venv  ## when each long proof last ran, and with what result
 	$(BIN)/python scripts/proofs.py

@@ -32,7 +32,7 @@ class PyBftrainer(PythonPackage):
         depends_on("py-pyzmq@26:")
         depends_on("py-sqlalchemy@2:")
         depends_on("py-click@8.3.3:")
-        depends_on("py-pydantic@2.7:")
+        depends_on("py-pydantic@2.10:")
         depends_on("py-ruamel-yaml@0.18:")
         depends_on("py-starlette@1.3.1:")
         depends_on("py-uvicorn@0.30:")
