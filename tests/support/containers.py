@@ -18,6 +18,7 @@ from pathlib import Path
 from bftrainer.batch.containers.place import PACKAGE
 from bftrainer.model.container import ContainerOrder
 from tests.conformance.container_runtime import ContainerKit
+from tests.support.machine import ROOT
 
 STAND_IN = """\
 #!{python} -ISB
@@ -85,8 +86,9 @@ def host_image(directory: Path) -> Path:
 
 def host_mounts() -> str:
     """Return the mounts of what the host's Python needs, for ``--container-mounts``."""
-    places = {"/usr", sys.prefix, sys.base_prefix, str(Path(sys.executable).resolve().parents[1])}
-    return ",".join(sorted(place for place in places if place == "/usr" or "/usr" not in place))
+    places = {sys.prefix, sys.base_prefix, str(ROOT), *sys.path}
+    own = sorted(place for place in places if place.startswith("/") and Path(place).is_dir())
+    return ",".join(["/usr", *(place for place in own if not place.startswith("/usr"))])
 
 
 def real_kit(name: str, directory: Path) -> ContainerKit:
