@@ -1,8 +1,8 @@
 """Checks that every submitted spec must pass, and limits per user. Pure.
 
 A ``TrainerSpec`` passes or is refused with BFT-1002, BFT-1007, BFT-1015, BFT-1016, BFT-1032,
-BFT-1040, BFT-1041, BFT-1044, BFT-1060, BFT-1066, BFT-1561 or BFT-1603. The command line checks
-before it sends, the server checks again. A notification (``submit --notify``) is
+BFT-1040, BFT-1041, BFT-1044, BFT-1060, BFT-1066, BFT-1080, BFT-1561 or BFT-1603. The command line
+checks before it sends, the server checks again. A notification (``submit --notify``) is
 ``mail:ADDRESS``, or a command line whose first word is an absolute path; no shell reads it.
 
 Each trainer makes every decision a little slower and adds to the journal; without a limit one
@@ -19,9 +19,18 @@ import re
 import shlex
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from bftrainer.decide.throughput.plausibility import FASTEST, LEAP, SLOWEST
 from bftrainer.model.columns import counted
+from bftrainer.model.container import (
+    AUTO,
+    RUNTIMES,
+    image_fault,
+    mounts_of,
+    outside,
+    text_of,
+)
 from bftrainer.model.declaration import declarations
 from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.model.node_request import NodeRequest, request_of
@@ -114,6 +123,7 @@ def check_spec(spec: TrainerSpec) -> None:
     _check_gpus(spec)
     check_account(spec.account)
     check_preamble(spec.preamble)
+    check_container(spec)
     check_notify(spec.notify, spec.notify_at)
     check_trial(spec)
 
@@ -198,6 +208,26 @@ def check_preamble(text: str) -> None:
             "BFT-1060",
             f"The preamble {fault}.",
             "Write a shell file in UTF-8; long work belongs into files that it calls.",
+        )
+
+
+def check_container(spec: TrainerSpec) -> None:
+    """Refuse a container whose image, mounts or runtime are malformed (BFT-1080)."""
+    fault = image_fault(spec.container) if spec.container else ""
+    try:
+        mounts_of(spec.container_mounts)
+    except ValueError as problem:
+        fault = fault or str(problem)
+    if spec.container_runtime not in (AUTO, *RUNTIMES):
+        fault = f"there is no runtime {spec.container_runtime[:60]!r}"
+    if not spec.container and (spec.container_mounts or spec.container_runtime != AUTO):
+        fault = "mounts and runtime of a container are given, and no image"
+    if fault:
+        raise UsageError(
+            "BFT-1080",
+            f"The container cannot be as asked for: {fault}.",
+            "Write --container IMAGE, --container-mounts SRC[:DST[:ro]][,...] and"
+            f" --container-runtime {AUTO} or {', '.join(RUNTIMES)}.",
         )
 
 
@@ -413,6 +443,39 @@ def check_lent(spec: TrainerSpec, lend: Lend) -> None:
             " administrator for 'lend: auto' in the policy.",
             exit_code=ExitCode.REFUSED_BY_POLICY,
         )
+
+
+def in_site(
+    spec: TrainerSpec, *, runtime: str, mounts: str, sources: Sequence[str] | None
+) -> TrainerSpec:
+    """Return a trainer with the site's part of its container, as the policy has it.
+
+    Args:
+        spec: the trainer; one without a container stays as it is.
+        runtime: what starts its image if the user does not say.
+        mounts: what it sees besides.
+        sources: the directories at or below which users may mount; None: any.
+
+    Raises:
+        UsageError: BFT-1083, the site does not allow a mount.
+    """
+    if not spec.container:
+        return spec
+    own = mounts_of(spec.container_mounts)
+    wrong = [] if sources is None else outside(own, sources)
+    if wrong:
+        raise UsageError(
+            "BFT-1083",
+            f"This site does not mount {wrong[0].source[:200]} into containers"
+            " (container_sources).",
+            f"Mount what is below {', '.join(sources or ()) or 'nothing'}, or ask the"
+            " administrator.",
+            exit_code=ExitCode.REFUSED_BY_POLICY,
+        )
+    if spec.container_runtime == AUTO:
+        spec = replace(spec, container_runtime=runtime)
+    together = {mount.target: mount for mount in (*mounts_of(mounts), *own)}
+    return replace(spec, container_mounts=text_of(together.values()))
 
 
 class Allowance:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from bftrainer.cli.container import text_of_spec, text_with
 from bftrainer.cli.environment import ALL, NONE
 from bftrainer.cli.options import option
 from bftrainer.cli.preamble import read_preamble, run_under
@@ -68,7 +69,8 @@ def file_of(module: str, values: Mapping[str, Any], environ: Mapping[str, str]) 
     if (ALL, "") in values["environment"] and PATHS in environ:
         pairs = [(PATHS, environ[PATHS]), *pairs]
     interpreter = interpreter_of(values, preamble, pairs, cwd, environ)
-    return _found(module, interpreter, preamble, pairs, cwd)
+    text = text_with(preamble, values, script="/", cwd=cwd, environment=pairs)
+    return _found(module, interpreter, text, pairs, cwd)
 
 
 def check_module(spec: TrainerSpec) -> tuple[str, ...]:
@@ -80,7 +82,7 @@ def check_module(spec: TrainerSpec) -> tuple[str, ...]:
     module = module_of(spec.script, dict(spec.environment).get(MODULE, ""))
     if not module:
         return ()
-    found = _found(module, spec.interpreter, spec.preamble, spec.environment, spec.cwd)
+    found = _found(module, spec.interpreter, text_of_spec(spec), spec.environment, spec.cwd)
     if found != spec.script:
         raise _refusal(module, spec.cwd, f"it would be {found} there, and not {spec.script}")
     return (f"module {module} is {found}",)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from bftrainer.api.admission import check_after, check_sizes, read_request
 from bftrainer.cli.environment import parse_variables
 from bftrainer.cli.sbatch_values import parse_dependency, parse_mail_types
 from bftrainer.elastic.protocol import MAX_GPUS
+from bftrainer.model.container import AUTO, RUNTIMES, image_fault, mounts_of, text_of
 from bftrainer.model.errors import UsageError
 from bftrainer.model.time_limits import parse_time_limit
 from bftrainer.model.trainer_spec import LATEST_BEGIN_S
@@ -34,6 +36,8 @@ _TYPE = r"(?:(?P<type>[A-Za-z0-9_]*[A-Za-z_][\w.+-]*):)?"  # digits alone are a 
 _GPUS = re.compile(rf"{_TYPE}(?P<sizes>[\d,:.-]+)\Z", re.ASCII)
 _UNIT = re.compile(rf"{_TYPE}(?P<count>\d{{1,9}})\Z", re.ASCII)
 _SIZES = re.compile(r"(\d{1,9})(?:(?:[:-]|\.\.)(\d{1,9}))?\Z", re.ASCII)
+_IMAGE_FILES = (".sif", ".sqsh", ".sqfs", ".squashfs")
+_NEXT_IMAGE = "Give the path of a SIF or squashfs file or of a directory, or docker://"
 _SET = re.compile(r"\d{1,9}(?:,\d{1,9})+\Z", re.ASCII)
 
 
@@ -213,17 +217,69 @@ def parse_constraint(text: str) -> str:
     return text
 
 
+def parse_image(text: str) -> str:
+    """Return the image with an absolute path, or as it is if it names a registry's.
+
+    Raises:
+        UsageError: BFT-1080, it is neither.
+    """
+    image = text
+    if text and "://" not in text:
+        is_path = text.startswith(".") or "/" in text or os.path.lexists(text)
+        if is_path or text.endswith(_IMAGE_FILES):
+            image = os.path.abspath(text)  # noqa: PTH100 - not resolved, as other paths
+        if not image.startswith("/") or (":" in image and not os.path.lexists(image)):
+            raise UsageError(
+                "BFT-1080", f"There is no image {text[:200]} here.", f"{_NEXT_IMAGE}{text[:200]}."
+            )
+    if fault := image_fault(image) if image else "":
+        raise UsageError("BFT-1080", f"{fault}.", f"{_NEXT_IMAGE}NAME.")
+    return image
+
+
+def parse_container_runtime(text: str) -> str:
+    """Return the name of a runtime, or ``auto``; raise BFT-1080 if it is neither."""
+    if text not in (AUTO, *RUNTIMES):
+        raise UsageError(
+            "BFT-1080",
+            f"There is no container runtime {text[:60]!r}.",
+            f"Write --container-runtime {AUTO} or one of {', '.join(RUNTIMES)}.",
+        )
+    return text
+
+
+def parse_mounts(text: str) -> str:
+    """Return SRC:DST[:ro],... with absolute sources; raise BFT-1080 if it is malformed."""
+    words = []
+    for word in text.split(","):
+        source, colon, rest = word.strip().partition(":")
+        if source:
+            words.append(os.path.abspath(source) + colon + rest)  # noqa: PTH100 - likewise
+    try:
+        return text_of(mounts_of(",".join(words)))
+    except ValueError as problem:
+        raise UsageError(
+            "BFT-1080",
+            f"--container-mounts: {problem}.",
+            "Write --container-mounts /data:/data:ro,/scratch: a directory here, its place in the"
+            " container unless it is the same, and ro if it must not be changed.",
+        ) from problem
+
+
 def converter(name: str) -> Callable[[str], Any]:
     """Return the converter that a declaration names."""
     converters: Mapping[str, Callable[[str], Any]] = {
         "array": parse_array,
         "begin": parse_begin,
+        "container_runtime": parse_container_runtime,
         "constraint": parse_constraint,
         "dependency": parse_dependency,
         "gpus": parse_gpus,
         "gres": parse_gres,
         "ids": parse_ids,
+        "image": parse_image,
         "mail_type": parse_mail_types,
+        "mounts": parse_mounts,
         "nodes": parse_sizes,
         "range": parse_range,
         "time_limit": lambda text: parse_time_limit(text) or None,

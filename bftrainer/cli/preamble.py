@@ -11,6 +11,8 @@ from typing import Final
 from bftrainer.api.admission import check_preamble
 from bftrainer.batch import process
 from bftrainer.elastic.regular_file import read_file
+from bftrainer.model.container import ENDED_EARLY
+from bftrainer.model.container import NOT_STARTED as NO_RUNTIME
 from bftrainer.model.errors import UsageError
 from bftrainer.model.preamble import MAX_BYTES, NOT_STARTED, under, why_not_started
 
@@ -69,6 +71,8 @@ def run_under(
             reason = why_not_started(completed.stderr, completed.returncode, file.name)
             code, _, cause = reason.partition(": ")
             advice = "Run the file here with bash and correct it; its last command must succeed."
+            if code in (NO_RUNTIME, ENDED_EARLY):
+                advice = "'bftrainer help containers' has examples for each runtime."
             raise UsageError(code, f"{cause.rstrip('.')}.", advice)
     return completed
 

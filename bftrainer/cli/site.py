@@ -65,6 +65,7 @@ _TOLD = {
            "lists them.", name="pairs", multiple=True),
     option("--firewall", "Print the rules that this site's firewalls need, and no more.",
            click.Choice(["nftables", "firewalld"])),
+    option("--container IMAGE", "Start this image here, import torch in it, and no more."),
     option("--try-release", "Try the batch system's release with one pilot on an idle node."),
     JSON, SOCKET,
     example="bftrainer doctor --policy /etc/bftrainer/policy.yaml",
@@ -76,6 +77,7 @@ def doctor(
     policy_file: Path | None,
     pairs: tuple[str, ...],
     firewall: str | None,
+    container: str | None,
     socket_name: str | None,
     *,
     try_release: bool,
@@ -95,6 +97,9 @@ def doctor(
     from bftrainer.decide import horizon, short_gaps  # noqa: PLC0415 - -h needs none of it
     from bftrainer.model.site import NOTHING  # noqa: PLC0415
 
+    if container is not None:
+        _print_image(container, as_json=as_json)
+        return
     status, judged = ask_policy(socket_name, batch_system, policy_file)
     if policy_file is None and not pairs and status is not None:
         pairs = status.batch_pairs
@@ -121,6 +126,18 @@ def doctor(
         findings += short_gaps.findings(measured)
     print_findings(judged, findings, measured, as_json=as_json)
     context.exit(status_of(findings))
+
+
+def _print_image(image: str, *, as_json: bool) -> None:
+    """Print what an image has here; raise BFT-1080 to BFT-1084 if it cannot be used."""
+    from bftrainer.cli.container import report_of  # noqa: PLC0415 - -h needs none of it
+    from bftrainer.cli.option_values import parse_image  # noqa: PLC0415
+
+    lines = report_of(parse_image(image))
+    if as_json:
+        print_json({"schema": "bftrainer/doctor-container/1", "checks": list(lines)})
+        return
+    print_lines(*lines)
 
 
 def ask_policy(

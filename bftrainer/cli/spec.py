@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from bftrainer.api.admission import check_string, read_request
 from bftrainer.api.service import user_name
+from bftrainer.cli.container import fitting, mounts_with, python_in, text_with
 from bftrainer.cli.curve_file import fitting_curve
 from bftrainer.cli.environment import exported
 from bftrainer.cli.notification import notification, told_events
@@ -50,11 +51,9 @@ def build_spec(
     values = {**option_defaults(), **chosen}
     path, args = _absolute("the script", script), tuple(args)
     preamble, module = read_preamble(values["preamble"]), values.get("module", "")
-    environment = exported(values["environment"], environ)
-    if environ.get(ANY_OWNER) == "1":
-        environment = (*environment, (ANY_OWNER, "1"))  # workers look for themselves
-    if values["allow_nan"]:
-        environment = (*environment, (NAN_UPDATES, "0"))
+    environment = _environment(values, environ)
+    if values["container"]:
+        values["container_mounts"] = mounts_with(values["container_mounts"], values["venv"])
     contract, depends = _contract(values), values["dependency"] or Dependency()
     name = values["name"] or module.rpartition(".")[2] or Path(path).stem
     cwd = working_directory(values)
@@ -65,7 +64,7 @@ def build_spec(
         curve = fitting_curve(values["curve"], asked, per_node)
     interpreter, is_named = "", bool(values["interpreter"] or values["venv"] or module)
     if is_named or values["runtime"] != COMMAND:
-        interpreter = interpreter_of(values, preamble, environment, cwd, environ)
+        interpreter = interpreter_of(values, preamble, environment, cwd, environ, path)
     if values["runtime"] == COMMAND:
         if is_named:
             args = (path, *args)
@@ -101,6 +100,20 @@ def build_spec(
     )
 
 
+def _environment(
+    values: Mapping[str, Any], environ: Mapping[str, str]
+) -> tuple[tuple[str, str], ...]:
+    """Return the variables of the workers."""
+    environment = exported(values["environment"], environ)
+    if values["container"]:
+        environment = fitting(environment, values["environment"])
+    if environ.get(ANY_OWNER) == "1":
+        environment = (*environment, (ANY_OWNER, "1"))  # workers look for themselves
+    if values["allow_nan"]:
+        environment = (*environment, (NAN_UPDATES, "0"))
+    return environment
+
+
 def _checkpoint_dir(chosen: str | None, name: str, cwd: str) -> str:
     """Return the directory of checkpoints: by default one named after the trainer."""
     if chosen is None:  # a safe component of a path
@@ -130,14 +143,20 @@ def interpreter_of(
     environment: Iterable[tuple[str, str]],
     cwd: str,
     environ: Mapping[str, str],
+    script: str = "/",
 ) -> str:
     """Return the Python that runs the script: as named, else under the preamble, else the active.
 
+    In a container it is that of the image.
+
     Raises:
-        UsageError: BFT-1006.
+        UsageError: BFT-1006; BFT-1082, BFT-1084, BFT-1085 of a container.
     """
-    if values["interpreter"] or values["venv"] or not preamble:
+    if values["interpreter"] or values["venv"] or not (preamble or values["container"]):
         return _interpreter(values, environ)
+    if values["container"]:
+        text = text_with(preamble, values, script=script, cwd=cwd, environment=environment)
+        return python_in(text, values, environment, cwd)
     return python_under(preamble, environment, cwd)
 
 

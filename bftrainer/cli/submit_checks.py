@@ -6,9 +6,11 @@ import contextlib
 import os
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import bftrainer
 from bftrainer.batch import process
+from bftrainer.cli.container import text_of_spec, why_untried
 from bftrainer.cli.module_script import check_module
 from bftrainer.cli.preamble import TIMEOUT_S, run_under
 from bftrainer.cli.spec import COMMAND
@@ -91,15 +93,35 @@ def check_here(spec: TrainerSpec) -> tuple[str, ...]:
             "Name another one with --chdir.",
         )
     load_runtime(spec.runtime).check(spec)
+    text, image = text_of_spec(spec), _check_image(spec)
+    tried: tuple[str, ...] = ()
+    if image.is_here:
+        tried = (*check_module(spec), _check_interpreter(spec, text), *_check_syntax(spec, text))
     return (
         script,
-        *check_module(spec),
         f"working directory {spec.cwd} exists",
         f"runtime {spec.runtime} accepts it",
-        _check_interpreter(spec),
-        *_check_syntax(spec),
+        *image.said,
+        *tried,
         _check_checkpoint_dir(Path(spec.checkpoint_dir)),
     )
+
+
+class _ImageCheck(NamedTuple):
+    """The outcome of a start of the image."""
+
+    is_here: bool  # this machine can start it, or there is none
+    said: tuple[str, ...]
+
+
+def _check_image(spec: TrainerSpec) -> _ImageCheck:
+    if not spec.container:
+        return _ImageCheck(is_here=True, said=())
+    untried = why_untried(text_of_spec(spec), spec.container, spec.environment, spec.cwd)
+    if untried:
+        said = f"image {spec.container} was not tried, nor Python and script in it: {untried}"
+        return _ImageCheck(is_here=False, said=(said,))
+    return _ImageCheck(is_here=True, said=(f"image {spec.container} starts here",))
 
 
 def _check_program(program: str) -> str:
@@ -113,38 +135,41 @@ def _check_program(program: str) -> str:
     return f"program {program} can be run"
 
 
-def _check_interpreter(spec: TrainerSpec) -> str:
+def _check_interpreter(spec: TrainerSpec, text: str) -> str:
     advice = "Name the Python that has your packages with --interpreter or --venv."
-    if spec.preamble and spec.runtime not in _PROBES:
-        run_under(spec.preamble, _NOTHING, environment=spec.environment, cwd=spec.cwd)
+    if text and spec.runtime not in _PROBES:
+        run_under(text, _NOTHING, environment=spec.environment, cwd=spec.cwd)
     if not spec.interpreter:
         return "no interpreter is needed"
     path = Path(spec.interpreter)
     # Under a preamble it may be in a container.
     is_there = os.path.isfile(path) and os.access(path, os.X_OK)  # noqa: PTH113
-    if not spec.preamble and not is_there:
+    if not text and not is_there:
         cause = f"The interpreter {path} does not exist or cannot be run."
         raise UsageError("BFT-1006", cause, advice)
     if spec.runtime not in _PROBES:
         return f"interpreter {path} can be run"
     package, probe = _PROBES[spec.runtime]
-    under = ""
-    if spec.preamble:
+    under, code = "", "BFT-1006"
+    if text:
         probe = _NOT_HERE + _SEES_US + probe
         under = " under the preamble"
+    if spec.container:
+        under, code = f" in the image {spec.container}", "BFT-1084"
+        advice = "Take an image that has it, or name the Python there that does with --interpreter."
     argv = (str(path), "-c", TELL_PYTHON + probe)
-    completed = run_under(spec.preamble, argv, environment=spec.environment, cwd=spec.cwd)
+    completed = run_under(text, argv, environment=spec.environment, cwd=spec.cwd)
     python, torch = versions.told(completed.stdout)
     _require_release(str(path), python, torch, under)
     what = f"import {package}" if package else "start"
     if completed.timed_out:
         cause = f"{path} did not {what}{under} within {TIMEOUT_S:g} s."
-        raise UsageError("BFT-1006", cause, advice)
+        raise UsageError(code, cause, advice)
     if not completed.is_ok:
         last = _last_words(completed)
         if str(TEMPLATE) in last:
             advice = f"Mount {TEMPLATE.parents[1]} into the container, at the same place."
-        raise UsageError("BFT-1006", f"{path} cannot {what}{under}: {last[:300]}", advice)
+        raise UsageError(code, f"{path} cannot {what}{under}: {last[:300]}", advice)
     if not package:
         return f"interpreter {path} is Python {python}{under}"
     version = (completed.stdout.split() or ["of unknown version"])[-1]
@@ -174,7 +199,7 @@ def _require_release(interpreter: str, python: str, torch: str, under: str) -> N
         )
 
 
-def _check_syntax(spec: TrainerSpec) -> tuple[str, ...]:
+def _check_syntax(spec: TrainerSpec, text: str) -> tuple[str, ...]:
     """Compile the script with the interpreter that will run it.
 
     Not for runtime ``command``, whose program may be in any language.
@@ -182,7 +207,7 @@ def _check_syntax(spec: TrainerSpec) -> tuple[str, ...]:
     if not spec.interpreter or spec.runtime == COMMAND:
         return ()
     argv = (spec.interpreter, "-I", "-S", "-c", _COMPILE, spec.script)
-    completed = run_under(spec.preamble, argv, environment=spec.environment, cwd=spec.cwd)
+    completed = run_under(text, argv, environment=spec.environment, cwd=spec.cwd)
     if not completed.is_ok:
         if _is_shell_script(Path(spec.script)):
             raise UsageError("BFT-1035", f"{spec.script} is a script of a shell.", _OF_SHELLS)

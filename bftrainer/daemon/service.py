@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from bftrainer.api.admission import Allowance, check_lent, check_spec
+from bftrainer.api.admission import Allowance, check_lent, check_spec, in_site
 from bftrainer.api.checkpoint_place import TakenError, check_place, check_places
 from bftrainer.api.privacy import check_submitter
 from bftrainer.api.service import Peer
@@ -34,6 +34,17 @@ from bftrainer.model.views import (
 
 LONG_S: Final = 3600.0
 FEW_REPORTS: Final = 8  # of a trial that ended so long ago: views of thousands stay small
+
+
+def in_policy(spec: TrainerSpec, state: DaemonState) -> TrainerSpec:
+    """Return a trainer with what the policy says of its container; raise BFT-1083."""
+    policy = state.in_force.policy
+    return in_site(
+        spec,
+        runtime=policy.container_runtime,
+        mounts=policy.container_mounts,
+        sources=policy.container_sources,
+    )
 
 
 class DaemonTrials:
@@ -100,7 +111,7 @@ class DaemonTrials:
         if unknown := self.unknown(specs):
             check_places(unknown, self._views())
             self._check_room(unknown, peer)
-            self._trainers.submit_all(unknown)
+            self._trainers.submit_all([in_policy(spec, self._state) for spec in unknown])
         keys = {spec.trial.key for spec in specs if spec.trial}
         records = self._records(specs[0].user, _study(specs[0]))
         return tuple(self._view(record) for record in records if _key(record) in keys)
@@ -204,7 +215,7 @@ class DaemonService(DaemonViews):
     def submit(self, spec: TrainerSpec, peer: Peer) -> TrainerView:
         """Accept a trainer; it is durable when this returns."""
         self._check_new([spec], peer)
-        return self._view(self._trainers.submit(spec))
+        return self._view(self._trainers.submit(in_policy(spec, self._state)))
 
     def _check_new(self, specs: Sequence[TrainerSpec], peer: Peer) -> None:
         """Refuse trainers that this user cannot submit now; else they count as a submission."""
@@ -230,6 +241,7 @@ class DaemonService(DaemonViews):
         self._allowance.check(specs[0].user, active, len(specs))
         for spec in specs:
             self._check_sizes(spec)
+            in_policy(spec, self._state)
 
     def _check_sizes(self, spec: TrainerSpec) -> None:
         limits = limits_on(spec, self._state.in_force.settings.limits)

@@ -57,6 +57,7 @@ _LATER = {
     "WorkerConfig": (
         *("member", "local_rank", "local_size", "backend", "gpus", "preamble"),
         *("batch_per_worker", "lr_rule", "steps"),
+        *("container", "container_runtime", "container_mounts"),
     ),
     "Commit": ("batch", "sizes"),
     "Progress": ("total", "noise_scale"),
@@ -138,6 +139,10 @@ class WorkerConfig:
     batch_per_worker: Count = 0  # of ``DecidedBatch``; 0: the script declares the batch
     lr_rule: Name = ""
     preamble: Text = ""  # shell file under which it starts; agents keep it, workers get none
+    # Image that it runs in, the runtime's name, and mounts; likewise.
+    container: Text = ""
+    container_runtime: Name = "auto"
+    container_mounts: Text = ""
 
     @property
     def member_id(self) -> str:

@@ -7,12 +7,17 @@ and wherever a user's programs are started on nodes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+
+from bftrainer.model.container import ENDED_EARLY
+from bftrainer.model.container import MARK as CONTAINER
 
 MAX_BYTES = 64 * 1024
 NOT_STARTED = 126  # exit status if the command was not started; never that of a checkpoint
 CODE = "BFT-1061"
 _MARK = "bftrainer: "
+_CODE = re.compile(r"BFT-\d{4}: ", re.ASCII)
 _MOST_SHOWN = 300  # characters of its last line
 # Not ``. "$0" || exit``, which would suspend a ``set -e`` in the file. The personal profile is not
 # read: it is written for terminals. PATH stays in front of what /etc/profile makes of it.
@@ -42,13 +47,20 @@ def why_not_started(output: str, status: int, path: str) -> str:
     # Other nodes have other paths, but causes are compared.
     lines = [line.strip() for line in output.replace(path, "preamble").splitlines()]
     lines = [line for line in lines if line]
-    what = f"What the preamble started ended with status {status}"
+    code, what = CODE, f"What the preamble started ended with status {status}"
     marks = [i for i, line in enumerate(lines) if line.startswith(_MARK)]
     if status == NOT_STARTED and marks:
         what = lines[marks[-1]].removeprefix(_MARK)
+        if _CODE.match(what):  # of the entry into a container, a whole sentence
+            return what
         lines = lines[: marks[-1]]
+    elif marks and lines[marks[-1]].startswith(CONTAINER):
+        container = lines[marks[-1]].removeprefix(CONTAINER)
+        lines = lines[marks[-1] + 1 :]
+        code = ENDED_EARLY
+        what = f"The container {container} ended with status {status} before its program began"
     last = f": {lines[-1][:_MOST_SHOWN]}" if lines else ""
-    return f"{CODE}: {what}{last}"
+    return f"{code}: {what}{last}"
 
 
 def fault_of(text: str) -> str:

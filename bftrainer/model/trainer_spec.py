@@ -13,6 +13,7 @@ from typing import ClassVar, Final
 
 from bftrainer.elastic.backend_choice import BACKENDS
 from bftrainer.elastic.protocol import MAX_GPUS, SEED
+from bftrainer.model.container import AUTO, RUNTIMES
 from bftrainer.model.declaration import Disclosure, InStudy, about, added, declared, option
 from bftrainer.model.study import TrialTag
 from milp.problem import Curve, largest_size
@@ -33,7 +34,8 @@ HELP_GROUPS: Final = {
     "Length": ("--epochs", "--samples", "--seed", "--steps", "--time", "--curve"),
     "Where and with what it runs": (
         *("--chdir", "--interpreter", "--venv", "--checkpoint-dir", "--checkpoint-interval"),
-        *("--export", "--allow-nan", "--preamble"),
+        *("--export", "--allow-nan", "--preamble", "--container", "--container-mounts"),
+        "--container-runtime",
     ),
     "Batch": ("--batch", "--batch-per-worker", "--lr-rule"),
     "Priority, begin and end": (
@@ -615,6 +617,52 @@ class TrainerSpec:
         longest_bytes=MAX_STRING_BYTES,
         disclosure=Disclosure.PRESENCE,
         in_study=InStudy.DROPPED,
+        is_decided_with=False,
+        since="0.1.0",
+    )
+    # an absolute path, or docker://NAME and the like; "": none
+    container: str = declared(
+        option(
+            "--container IMAGE",
+            "Image that its workers run in: a SIF or squashfs file, a directory, or docker://NAME.",
+            takes="image",
+        ),
+        default="",
+        words="the image",
+        longest_bytes=MAX_STRING_BYTES,
+        disclosure=Disclosure.PRESENCE,
+        is_tried=True,
+        worker="container",
+        is_decided_with=False,
+        since="0.1.0",
+    )
+    # SRC:DST[:ro],... with absolute paths
+    container_mounts: str = declared(
+        option(
+            "--container-mounts SRC[:DST[:ro]][,...]",
+            "Further directories that are seen in the container.",
+            takes="mounts",
+        ),
+        default="",
+        words="--container-mounts",
+        longest_bytes=MAX_STRING_BYTES,
+        disclosure=Disclosure.PRESENCE,
+        is_tried=True,
+        worker="container_mounts",
+        is_decided_with=False,
+        since="0.1.0",
+    )
+    # one of model.container.RUNTIMES, or auto: by what the node has and what the image is
+    container_runtime: str = declared(
+        option(
+            "--container-runtime NAME",
+            f"What starts the image, by what nodes have: {AUTO}, {', '.join(RUNTIMES)}.",
+            takes="container_runtime",
+        ),
+        default=AUTO,
+        disclosure=Disclosure.ALL,
+        is_tried=True,
+        worker="container_runtime",
         is_decided_with=False,
         since="0.1.0",
     )

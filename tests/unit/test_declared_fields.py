@@ -133,6 +133,9 @@ def test_the_worked_example_needs_one_declaration(tmp_path: Path) -> None:
             *(
                 "account",
                 "comment",
+                "container",
+                "container_mounts",
+                "container_runtime",
                 "gpus_per_unit",
                 "gradient_clip",
                 "notify_at",
@@ -203,6 +206,7 @@ def test_studies_and_tries_take_what_they_took() -> None:
     assert parameters_of_tries() == {
         *("cwd", "interpreter", "venv", "environment", "preamble"),
         *("epochs", "samples", "steps", "seed", "workers_per_node", "allow_nan"),
+        *("container", "container_mounts", "container_runtime"),
     }
 
 

@@ -1,6 +1,7 @@
-"""Preambles on a node, and the folders of a user's pilots.
+"""Preambles and containers on a node, and the folders of a user's pilots.
 
-``bftrainer.model.preamble`` runs preambles. Only agents remove anything from the folders: an agent
+``bftrainer.model.preamble`` runs preambles; one that ends in a container has its entry as the last
+line (``bftrainer.model.container``). Only agents remove anything from the folders: an agent
 removes its key as soon as it is read, its configuration when it leaves, and the remains of earlier
 pilots of its user. Called by the agent, ``workers``, ``templates`` and ``programs``.
 """
@@ -12,16 +13,18 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bftrainer.batch.containers.place import PACKAGE, command_of
 from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.elastic.regular_file import open_log
 from bftrainer.elastic.worker import SPENT_LOGS
 from bftrainer.fleet.wire.private import write_private
+from bftrainer.model.container import AUTO, ContainerOrder, line_of
 from bftrainer.model.preamble import why_not_started
 
 _MOST_READ_BYTES = 8192
@@ -34,13 +37,15 @@ class Preamble:
     path: str = ""  # "": there is none
     cwd: str = ""
     environment: tuple[tuple[str, str], ...] = ()  # which it may change
+    is_container: bool = False  # its last line enters one
 
     @classmethod
     def of(cls, orders: Mapping[str, Any]) -> Preamble:
         """Return that of a program's first line."""
         if not (said := orders.get("preamble")):
             return cls()
-        return cls(said["path"], said["cwd"], tuple((k, v) for k, v in said["environment"]))
+        pairs = tuple((k, v) for k, v in said["environment"])
+        return cls(said["path"], said["cwd"], pairs, said["is_container"])
 
 
 NO_PREAMBLE = Preamble()
@@ -49,21 +54,41 @@ NO_PREAMBLE = Preamble()
 def placed(config: WorkerConfig, directory: Path) -> tuple[WorkerConfig, Preamble]:
     """Write the preamble of a worker, if it has one; return what is left of its configuration.
 
-    The trainer's variables are set before the preamble, not after it.
+    The trainer's variables are set before the preamble, not after it. A container is part of it.
 
     Raises:
         BftError: BFT-1302, it cannot be written.
     """
-    if not config.preamble:
+    if not config.preamble and not config.container:
         return config, NO_PREAMBLE
+    given = tuple(pair for pair in config.environment if pair[0] != SPENT_LOGS)
     text = config.preamble.encode()
+    if config.container:
+        line = line_of(_order_of(config, given), command_of())
+        text = f"{config.preamble}\n{line}".encode()
     path = directory / f"preamble-{hashlib.sha256(text).hexdigest()[:16]}.sh"
     if not path.exists():
         write_private(path, text)
     ours = tuple(pair for pair in config.environment if pair[0] == SPENT_LOGS)
-    given = tuple(pair for pair in config.environment if pair[0] != SPENT_LOGS)
-    rest = replace(config, preamble="", environment=ours)
-    return rest, Preamble(str(path), config.cwd, given)
+    rest = replace(
+        config, preamble="", container="", container_mounts="", container_runtime=AUTO,
+        environment=ours,
+    )  # fmt: skip
+    return rest, Preamble(str(path), config.cwd, given, bool(config.container))
+
+
+def _order_of(config: WorkerConfig, given: Iterable[tuple[str, str]]) -> ContainerOrder:
+    """Return what the entry is told of the container of a worker with these variables."""
+    logs = [str(Path(config.log_path).parent)] if config.log_path else []
+    return ContainerOrder(
+        image=config.container,
+        runtime=config.container_runtime,
+        mounts=config.container_mounts,
+        directories=(str(PACKAGE), str(Path(config.script).parent), config.cwd),
+        made=tuple(place for place in (config.checkpoint_dir, *logs) if place),
+        variables=tuple(sorted({name for name, _ in given})),
+        workdir=config.cwd,
+    )
 
 
 class Output:

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from bftrainer.batch import process
 from bftrainer.elastic import worker_keeper
+from bftrainer.model.container import ENDED_EARLY
 from bftrainer.model.preamble import CODE
 from trainers.agent.channel import Channel
 from trainers.agent.preambles import NO_PREAMBLE, Output, Preamble
@@ -253,7 +254,10 @@ class Template:
         if self._is_in_preamble:
             self._failure = self._output.why(returncode, self._key.preamble)
             if self._is_late:
-                self._failure = f"{CODE}: The preamble did not end within {PREAMBLE_LIMIT_S:g} s"
+                code, what = CODE, "The preamble did not end"
+                if self._key.preamble.is_container:
+                    code, what = ENDED_EARLY, "The program in the container did not begin"
+                self._failure = f"{code}: {what} within {PREAMBLE_LIMIT_S:g} s"
             for log_path in self._workers.waiting.values():
                 self._output.copy_to(log_path)
         Killed(self._events.sweep(), list(self._workers.scratch.values())).remove()

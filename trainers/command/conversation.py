@@ -85,6 +85,7 @@ class AgentOrders:
     contract: CheckpointContract
     run: str  # which submission of the trainer
     preamble: str = ""  # path; "": none
+    is_in_container: bool = False  # the preamble ends in one
 
 
 def read_orders(sock: socket.socket) -> AgentOrders:
@@ -113,6 +114,7 @@ def read_orders(sock: socket.socket) -> AgentOrders:
         contract=CheckpointContract(**options),
         run=run,
         preamble=preamble.path,
+        is_in_container=preamble.is_container,
     )
 
 

@@ -85,7 +85,7 @@ class Keeper:
         self._commit: protocol.Commit | None = None
         self._rank = 0
         self._program: Program | None = None
-        self._control = ControlFile()
+        self._control = ControlFile(is_for_container=self._orders.is_in_container)
         self._reserved: socket.socket | None = None
         self._failure = ""
         self._last_lines: deque[str] = deque(maxlen=4)  # that the program printed
@@ -122,6 +122,7 @@ class Keeper:
             self._let_time_pass(time.monotonic())
         self._talk.flush()
         sweep(limit_s=LAST_S)
+        self._control.close()
         return self._status
 
     def _look_at(self, fd: int) -> None:

@@ -18,6 +18,7 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,7 @@ from bftrainer.batch import process
 from bftrainer.elastic.fence import write_whole
 from bftrainer.elastic.protocol import Commit, WorkerConfig
 from bftrainer.elastic.regular_file import read_file
+from bftrainer.elastic.worker_keeper import temporary_place
 from bftrainer.model.cluster import node_of
 
 READ_BYTES = 1 << 16
@@ -36,16 +38,23 @@ MAX_LINE_BYTES = 4096  # longer lines are logged but not parsed
 class ControlFile:
     """A file on this node that lists the requests made so far, one word per line.
 
-    It is in memory and vanishes with the keeper, so nothing is left behind.
+    It is in memory and vanishes with the keeper, so nothing is left behind. A program in a
+    container may not look into /proc of a process outside (user namespaces): for it the file is in
+    the pilot's directory for temporary files, which ends with the pilot.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_for_container: bool = False) -> None:
+        if is_for_container:
+            self._fd, self.path = tempfile.mkstemp(prefix="bft-control-", dir=temporary_place())
+            return
         self._fd = os.memfd_create("bft-control")
+        # Any process of the user on this node can read it there.
+        self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
 
-    @property
-    def path(self) -> str:
-        """Path under which any process of the user on this node can read it."""
-        return f"/proc/{os.getpid()}/fd/{self._fd}"
+    def close(self) -> None:
+        """Remove what would be left of it."""
+        if not self.path.startswith("/proc/"):
+            Path(self.path).unlink(missing_ok=True)
 
     def clear(self) -> None:
         """Empty it for another run."""

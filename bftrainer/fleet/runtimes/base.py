@@ -78,9 +78,10 @@ def resize_of(name: str) -> Resize:
 def template_of(spec: TrainerSpec) -> str:
     """Return the interpreter of the template that agents start early for a trainer; "": none.
 
-    Under a preamble the template is another one, which agents start with the first worker.
+    Under a preamble or in a container the template is another one, which agents start with the
+    first worker.
     """
-    if spec.preamble or not _forks(spec.runtime):
+    if spec.preamble or spec.container or not _forks(spec.runtime):
         return ""
     return spec.interpreter
 

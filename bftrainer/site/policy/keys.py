@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
 from bftrainer.batch.addresses import check_network
 from bftrainer.elastic.ports import check_ports
+from bftrainer.model.container import AUTO, RUNTIMES, check_mounts, check_runtime
 from bftrainer.model.parts import Lend
 from bftrainer.site.policy.calendar import check_window, check_zone
 from milp.problem import Objective
@@ -560,6 +561,38 @@ class TrainerSettings(SettingsGroup):
         "it has; losses, releases and nodes needed for its n_min do not count; null: no limit.",
         ge=1,
         le=10_000,
+    )
+
+
+_containers = partial(setting, "Containers")
+_Place = Annotated[str, Field(min_length=1, max_length=4_096, pattern="^/[^:,]*$")]
+
+
+class ContainerSettings(SettingsGroup):
+    """Containers of trainers (docs/howto/containers.md)."""
+
+    container_runtime: Annotated[str, AfterValidator(check_runtime)] = _containers(
+        AUTO,
+        "",
+        "What starts the images of users who do not say so; auto: what the node has and the image "
+        "needs.",
+        expects=f"{AUTO}, {', '.join(RUNTIMES)}",
+    )
+    container_mounts: Annotated[str, AfterValidator(check_mounts)] = _containers(
+        "",
+        "",
+        "Directories that every container sees, beside those of its user, as SRC[:DST[:ro]], "
+        "separated by commas.",
+        expects="mounts such as /scratch,/datasets:/datasets:ro",
+    )
+    container_sources: tuple[_Place, ...] | None = _containers(
+        None,
+        "",
+        "Directories at or below which users may mount further ones; null: anywhere, with their "
+        "own rights.",
+        expects="a list of absolute paths, or null",
+        strict=False,
+        max_length=100,
     )
 
 

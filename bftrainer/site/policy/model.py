@@ -18,6 +18,7 @@ from bftrainer.model.canonical import digest
 from bftrainer.model.decision import Settings
 from bftrainer.model.fairness import Limits
 from bftrainer.site.policy.keys import (
+    ContainerSettings,
     DaemonSettings,
     DecisionSettings,
     FairnessSettings,
@@ -49,6 +50,7 @@ class SitePolicy(
     HourSettings,
     FairnessSettings,
     UserSettings,
+    ContainerSettings,
     DaemonSettings,
     OrdinaryJobSettings,
     TrainerSettings,

@@ -1,0 +1,54 @@
+"""Charliecloud: ``ch-run DIRECTORY -- PROGRAM``, which becomes the program.
+
+After ch-run(1) of Charliecloud 0.31 and 0.38. It hands the host's environment on, and binds /dev,
+/proc, /sys and /tmp of the host. The image stays as it is: places that mounts need are made in
+memory above it (``--write-fake``, from Linux 5.13 for ordinary users).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from bftrainer.batch.containers.runtime import ContainerCall, Find, ImageForm
+
+PROGRAM: Final = "ch-run"
+SEARCHED: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # in an image
+
+
+class Charliecloud:
+    """Charliecloud, for directories and squashfs files. NVIDIA's libraries: see ch-fromhost(1)."""
+
+    name = "charliecloud"
+    forms = frozenset({ImageForm.DIRECTORY, ImageForm.SQUASHFS})
+    becomes = True
+    forwards = True
+    lingers = False
+
+    def detect(self, find: Find) -> str:
+        """Return the path of its program; "": this machine lacks it."""
+        return find(PROGRAM) or ""
+
+    def fault(self, call: ContainerCall) -> str:
+        """Say what of a call it cannot do; "": nothing."""
+        for mount in call.mounts:
+            if ":" in mount.source + mount.target:
+                return f"ch-run cannot mount {mount.source}, whose name has a colon"
+            if mount.is_read_only:
+                return f"ch-run cannot mount {mount.source} read-only"
+        return ""
+
+    def command(self, call: ContainerCall) -> list[str]:
+        """Return the command line."""
+        words = [call.program, "--write-fake", "--cd", call.workdir]
+        for mount in call.mounts:
+            words += ["--bind", f"{mount.source}:{mount.target}"]
+        return [*words, call.image, "--", *call.argv]
+
+    def environment(self, call: ContainerCall, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return the host's environment, with the PATH of an image unless the user sets one."""
+        path = environ.get("PATH", SEARCHED) if "PATH" in call.variables else SEARCHED
+        return {**environ, "PATH": path}
+
+
+CHARLIECLOUD: Final = Charliecloud()
