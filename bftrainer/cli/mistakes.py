@@ -14,7 +14,8 @@ from bftrainer.cli.sbatch_table import refusal_of
 from bftrainer.model.errors import UsageError
 
 _OF_HOST = ("--host", "--host-program")  # options before the verb
-_IDS = "ID..."
+# Arguments that are not required where options say the same: --user and such, --from-sbatch.
+_SAID_OTHERWISE = ("ID...", "SCRIPT")
 MOST_CHOICES = 4  # of an option, which a next step names
 
 
@@ -86,8 +87,9 @@ def _needed(command: click.Command | None) -> list[str]:
     """Return words for the arguments that a command needs, in their order."""
     params = [] if command is None else command.params
     arguments = [param for param in params if isinstance(param, click.Argument)]
-    # Ids are not required where options choose trainers, too.
-    return [_metavar(each) for each in arguments if each.required or each.metavar == _IDS]
+    return [
+        _metavar(each) for each in arguments if each.required or each.metavar in _SAID_OTHERWISE
+    ]
 
 
 def _metavar(argument: click.Argument) -> str:

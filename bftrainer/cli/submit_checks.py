@@ -52,8 +52,8 @@ except (ValueError, RecursionError, MemoryError, OverflowError) as problem:
 MOST_OF_SCRIPT = 1 << 14  # bytes of it that are looked at
 _SHELL, _BATCH = re.compile(rb"#!.*\b(ba|da|k|z|c|tc)?sh\b"), re.compile(rb"#(SBATCH|BSUB)\b")
 _OF_SHELLS = (
-    "Submit the Python script that it runs. Lines that prepare it (module load, source) go into"
-    " --preamble, partition and time limit into 'bftrainer up'; 'bftrainer submit -h' has the rest."
+    "Submit the Python script that it runs, or a job script for sbatch as it is, by --from-sbatch"
+    " FILE; partition and time limit go into 'bftrainer up'."
 )
 
 

@@ -208,6 +208,7 @@ def test_what_does_not_go_together(output: Output) -> None:
         assert error_code(output) == code, argv
 
 
+@pytest.mark.long
 def test_a_job_script_ends_trained(
     site: DaemonSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ def words_of(text: str) -> frozenset[str]:
 
 PRINTS: Final = "It only prints; 'bftrainer status' and 'bftrainer logs ID' tell more."
 ONCE: Final = "It is done once, not on every node: run it by hand before you submit."
+COMPUTED: Final = "A program computes it; write its value into the job script if workers need it."
 AFTERWARDS: Final = (
     "It follows the training: do it in the script after its loops, or by --notify 'COMMAND'."
 )
@@ -55,6 +56,14 @@ PREPARES: Final = frozenset(
 _CONDA: Final = frozenset({"conda", "mamba", "micromamba"})
 _ACTIVATION: Final = frozenset({"activate", "deactivate"})
 _HOOK = re.compile(r"conda\.sh|mamba\.sh|shell[ .]+(?:hook|bash)|bin/activate|conda init")
+_EVALUATED = re.compile(
+    r"[$`]\(?(?:\S*/)?\"?(?:conda|mamba|micromamba|spack|pyenv|direnv|modulecmd|lmod|register)\b"
+    r"|\$(?:\{?\w*(?:CONDA|MAMBA|SPACK|LMOD)\w*)|shell[ .]+(?:hook|bash|posix)"
+)
+_RUNS: Final = re.compile(
+    r"(?:\$\(|`|[|;&])\s*(?:\S*/)?(?:srun|mpirun|mpiexec|sbatch|salloc|scancel|scontrol|torchrun|"
+    r"python\S*|rm|mv|cp|ssh|curl|wget)\b"
+)
 _IS_CONDA_MODULE = re.compile(r"conda|mamba|forge", re.IGNORECASE)
 # Modules of Python that prepare or look, and train nothing.
 UTILITIES: Final = words_of(
@@ -82,9 +91,12 @@ def is_preparation(words: Sequence[str]) -> bool:
     name = words[0].rpartition("/")[2]
     if name in _CONDA:
         return words[1:2] != () and words[1] in _ACTIVATION
-    if name == "eval":
-        return True
     return name in PREPARES
+
+
+def is_hook(text: str) -> bool:
+    """Return whether ``eval`` prepares the shell by what a program prints for that."""
+    return _EVALUATED.search(text) is not None
 
 
 def activates_conda(words: Sequence[str]) -> bool:
@@ -98,6 +110,11 @@ def brings_conda(text: str) -> bool:
     if first in ("module", "ml"):
         return bool(_IS_CONDA_MODULE.search(rest))
     return bool(_HOOK.search(text))
+
+
+def runs_a_program(text: str) -> bool:
+    """Return whether a value is computed by a program that a preamble must not run."""
+    return _RUNS.search(text) is not None
 
 
 def reason_of(name: str) -> str:

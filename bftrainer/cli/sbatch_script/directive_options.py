@@ -224,6 +224,7 @@ def slurm_variables(
     if options.size.cpus_per_task:
         variables["SLURM_CPUS_PER_TASK"] = str(options.size.cpus_per_task)
     variables["SLURM_JOB_NAME"] = options.job_name or context.name
+    variables |= {"@": tuple(context.arguments), "#": str(len(context.arguments))}
     if has_array:
         variables["SLURM_ARRAY_TASK_ID"] = INDEX
     return variables

@@ -19,6 +19,7 @@ from bftrainer.cli.sbatch_script.command_table import (
     PRINTS,
     REASON_OF,
     UTILITIES,
+    is_hook,
     is_preparation,
     reason_of,
 )
@@ -112,7 +113,7 @@ class BodyReader:
             yield self._change(command, words)
         elif name in _TESTS and words[1:2] != () and not _is_command_run(words):
             yield self._plain(command, words, CommandPurpose.TEST, IN_SHELL)
-        elif is_preparation(words):
+        elif is_preparation(words) or (name == "eval" and is_hook(command.text)):
             yield self._plain(command, words, CommandPurpose.PREPARATION, "")
         else:
             self._forget(words)
@@ -185,6 +186,8 @@ class BodyReader:
     ) -> Iterator[BodyStep]:
         """Yield a command that may start a program, or the commands of ``bash -c``."""
         launch = read_launch(words)
+        if words[0] == "eval":
+            launch = LaunchLine(inner_text=" ".join(words[1:]))
         if outer is not None:
             launch.enter(outer)
         if launch.inner_text and depth < MOST_INNER:
@@ -192,7 +195,7 @@ class BodyReader:
             if not inner.fault:
                 for member in inner.commands:
                     block = command.block or (IN_TEXT if member.block else 0)
-                    placed = replace(member, line=command.line, block=block)
+                    placed = replace(member, line=command.line, text=command.text, block=block)
                     yield from self._steps(placed, launch, depth + 1)
                 return
         for text in reversed(command.assignments):

@@ -127,9 +127,7 @@ class LaunchLine:
             self.n_total = self.n_total or outer.n_total
 
 
-_MANY: Final = frozenset(
-    ("srun", "torchrun", "accelerate", "deepspeed", "mpirun", "horovodrun", "jsrun", "aprun")
-)
+_MANY: Final = frozenset(("srun", "torchrun", "accelerate", "deepspeed", "mpirun", "horovodrun"))
 Words = list[str]
 
 
@@ -156,6 +154,13 @@ def read_launch(words: tuple[str, ...]) -> LaunchLine:
 
 
 def _program(launch: LaunchLine, words: Words) -> LaunchLine:
+    if OPEN in words[0] and words[1:] and words[1].endswith(".py"):
+        launch.refuse(
+            "BFT-1072",
+            f"Which Python {as_written(words[0])} is shows on a node only.",
+            "Write its path into the job script.",
+        )
+        words = words[1:]
     launch.program, launch.args = words[0], tuple(words[1:])
     if launch.program.endswith(".py"):
         launch.kind = ProgramKind.SCRIPT
@@ -380,6 +385,21 @@ def _container(launch: LaunchLine, words: Words) -> Words:
     return words[at:]
 
 
+def _other_container(launch: LaunchLine, words: Words) -> Words:
+    """Read the command line of another runtime of containers, up to the Python in it."""
+    starts = [place for place, word in enumerate(words) if _PYTHON.match(word.rpartition("/")[2])]
+    starts += [place for place, word in enumerate(words) if word in _PEELERS and place]
+    if not starts:
+        return words
+    entrance = " ".join(map(as_written, words[: min(starts)]))
+    launch.refuse(
+        "BFT-1072",
+        f"A container is entered by {words[0]}, which is not translated.",
+        f'Enter it in a preamble (--preamble), whose last line is: exec {entrance} "$@"',
+    )
+    return words[min(starts) :]
+
+
 def _uv(launch: LaunchLine, words: Words) -> Words:
     """Read ``uv run``, whose environment is that of the project's directory."""
     if words[1:2] != ["run"]:
@@ -453,9 +473,15 @@ _PEELERS: Final[Mapping[str, Callable[[LaunchLine, Words], Words]]] = {
     "torchrun": _torchrun,
     "accelerate": _accelerate,
     "deepspeed": _deepspeed,
-    **dict.fromkeys(("mpirun", "mpiexec", "mpiexec.hydra", "orterun"), _mpirun),
+    **dict.fromkeys(
+        ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "ibrun", "jsrun", "aprun"), _mpirun
+    ),
     "horovodrun": _horovodrun,
     **dict.fromkeys(("apptainer", "singularity"), _container),
+    **dict.fromkeys(
+        ("shifter", "podman", "podman-hpc", "docker", "enroot", "ch-run", "sarus"),
+        _other_container,
+    ),
     "uv": _uv,
     **dict.fromkeys(("conda", "mamba", "micromamba"), _conda),
     **dict.fromkeys(("bash", "sh", "dash", "zsh"), _shell),

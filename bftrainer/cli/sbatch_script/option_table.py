@@ -33,7 +33,7 @@ class SbatchOption:
     is_size: bool = False
 
 
-_TIME = "A trainer has no time limit: it runs until it is done, and keeps its checkpoints."
+_TIME = "It limits one job. A trainer runs on many until it is done; --time LIMIT parks it before."
 _PILOTS = "It belongs to the jobs that hold nodes: 'bftrainer up' or the site's policy chooses it."
 _SHARE = "A trainer has the cores and the memory that belong to its nodes or GPUs."
 _PLACE = "The daemon chooses the nodes; --constraint names what they must have."
@@ -87,8 +87,8 @@ _ROWS: Final[Iterable[SbatchOption]] = (
     _option("t time", _TIME),
     _option("time-min", _TIME),
     _option("deadline", _TIME),
-    _option("p partition", _PILOTS, flag="--partition"),
-    _option("q qos", _PILOTS, flag="--qos"),
+    _option("p partition", _PILOTS),
+    _option("q qos", _PILOTS),
     _option("reservation", _PILOTS),
     _option("M clusters", _PILOTS),
     _option("cluster-constraint", _PILOTS),

@@ -19,6 +19,7 @@ INDEX: Final = "\x02"
 Value = str | tuple[str, ...]  # a list: NAME=(A B)
 Variables = Mapping[str, Value]
 _UNKNOWN = re.compile(f"{OPEN}([^{OPEN}{CLOSE}]*){CLOSE}")
+_ALL_ARGUMENTS: Final = frozenset({"$@", "$*", "${@}", "${*}"})
 _PARTS = re.compile(f"(?:[^\\s{OPEN}]|{OPEN}[^{CLOSE}]*{CLOSE})+")  # between blanks that divide
 _PLAIN = re.compile(r"\$(\w+|[@*#?$!-])")
 _BRACED = re.compile(
@@ -59,6 +60,9 @@ def names_in(text: str) -> frozenset[str]:
 
 def expanded(word: str, variables: Variables) -> tuple[str, ...]:
     """Return the words that bash would make of one."""
+    everything = variables.get("@")
+    if word.strip('"') in _ALL_ARGUMENTS and isinstance(everything, tuple):
+        return everything
     reader = _Expansion(variables)
     try:
         reader.read(word)

@@ -165,3 +165,23 @@ def block_lines(steps: Sequence[BodyStep]) -> Iterator[tuple[int, list[int]]]:
             yield 0, [place]
     if places:
         yield steps[places[0]].command.block, places
+
+
+_CHAINED: Final = frozenset({CommandPurpose.PREPARATION, CommandPurpose.TEST})
+
+
+def chain_of(steps: Sequence[BodyStep], place: int, end: int) -> list[int]:
+    """Return the places of commands that decide about each other and prepare the environment.
+
+    As in ``[ -f x ] && source x`` and ``module load x || exit 1``; empty: this begins none.
+    """
+    places = [place]
+    for following in range(place + 1, end):
+        step = steps[following]
+        if step.command.block or step.command.joint not in ("&&", "||"):
+            break
+        places.append(following)
+    members = [steps[member] for member in places]
+    prepares = any(step.kind is CommandPurpose.PREPARATION for step in members)
+    is_whole = all(step.kind in _CHAINED or step.reason.startswith("It only") for step in members)
+    return places if len(places) > 1 and prepares and is_whole else []

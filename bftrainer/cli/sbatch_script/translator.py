@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from bftrainer.cli.sbatch_script.command_table import AFTERWARDS, LOG
+from bftrainer.cli.sbatch_script.command_table import AFTERWARDS, LOG, runs_a_program
 from bftrainer.cli.sbatch_script.directive_options import DirectiveOptions, slurm_variables
 from bftrainer.cli.sbatch_script.directives import (
     other_batch_system,
@@ -36,7 +36,12 @@ from bftrainer.cli.sbatch_script.shell_values import (
     names_in,
     unknown_parts,
 )
-from bftrainer.cli.sbatch_script.training_choice import block_lines, choose, launch_of
+from bftrainer.cli.sbatch_script.training_choice import (
+    block_lines,
+    chain_of,
+    choose,
+    launch_of,
+)
 from bftrainer.cli.sbatch_script.training_source import (
     foreign_framework,
     runtime_of,
@@ -72,6 +77,7 @@ _ON_INDEX: Final = (
     "Let the script choose by its index, {index} among its arguments, or search values in a study:"
     " 'bftrainer help studies'."
 )
+_ON_VARIABLE: Final = "Write its value into the job script."
 _INDEX_NAME: Final = "SLURM_ARRAY_TASK_ID"
 _ON_VALUE: Final = "Write the value into the job script, or submit the script itself with it."
 
@@ -135,6 +141,7 @@ class _Translator:
         self.lines: list[ScriptLine] = []
         self.obstacles: list[Obstacle] = []
         self.remarks: list[str] = []
+        self.deferred: list[tuple[int, int, str]] = []  # blocks that set variables
         self.own_names: frozenset[str] = frozenset()
         self.preamble = ""
 
@@ -196,6 +203,7 @@ class _Translator:
     def _account(self, steps: Sequence[BodyStep], chosen: int, others: frozenset[int]) -> None:
         """Say of every command but the training, and those like it, what becomes of it."""
         end = chosen if chosen >= 0 else len(steps)
+        chained: set[int] = set()
         for block, places in block_lines(steps):
             if chosen in places:
                 self._lines_beside(steps, [p for p in places if p != chosen and p not in others])
@@ -203,6 +211,11 @@ class _Translator:
                 continue
             elif block:
                 self._block(steps, places, is_before=places[0] < end)
+            elif places[0] in chained:
+                continue
+            elif places[0] < end and (chain := chain_of(steps, places[0], end)):
+                self._chain(steps, chain)
+                chained.update(chain)
             elif places[0] < end:
                 self._before(steps, places[0])
             else:
@@ -231,7 +244,14 @@ class _Translator:
             step.kind is not CommandPurpose.OTHER or step.reason.startswith("It only")
             for step in members
         )
-        if is_before and prepares and is_harmless and CommandPurpose.LAUNCH not in kinds:
+        is_taken = is_before and is_harmless and CommandPurpose.LAUNCH not in kinds
+        names = [name for step in members for name in step.names]
+        for name in names if is_before else ():
+            self.workers.assignments[name] = (places[0], text if is_taken else "")
+        if is_taken and names and not prepares:
+            self.deferred.append((places[0], line, text))
+            return
+        if is_taken and prepares:
             self.workers.prepare(places[0], members[0], text, is_tested=True)
             self.lines.append(ScriptLine(line=line, text=text, became=PREAMBLE))
             return
@@ -253,10 +273,7 @@ class _Translator:
                 ScriptLine(line=step.line, text=text, became=became, reason=reason or _if(became))
             )
         elif step.kind is CommandPurpose.PREPARATION:
-            test = self._test_before(steps, place)
-            if test is not None:
-                text = f"{test.command.text} {step.command.joint} {text}"
-            self.workers.prepare(place, step, text, is_tested=test is not None)
+            self.workers.prepare(place, step, text)
             self.lines.append(ScriptLine(line=step.line, text=text, became=PREAMBLE))
         elif step.kind is CommandPurpose.DIRECTORY:
             self._directory(steps, place)
@@ -268,24 +285,19 @@ class _Translator:
         elif step.kind is CommandPurpose.ASSIGNMENT:
             for name in step.names:
                 self.workers.assignments[name] = (place, text)
-        elif not self._is_test_of_preparation(steps, place):
+        else:
             self._leave_out(step, LOG if step.command.joint.startswith("|") else step.reason)
 
-    def _test_before(self, steps: Sequence[BodyStep], place: int) -> BodyStep | None:
-        """Return the test that decides about a command: ``[ -f x ] && source x``."""
-        if not place or not steps[place].command.joint:
-            return None
-        before = steps[place - 1]
-        return before if before.kind is CommandPurpose.TEST and not before.command.joint else None
-
-    def _is_test_of_preparation(self, steps: Sequence[BodyStep], place: int) -> bool:
-        following = steps[place + 1] if place + 1 < len(steps) else None
-        return (
-            steps[place].kind is CommandPurpose.TEST
-            and following is not None
-            and following.kind is CommandPurpose.PREPARATION
-            and bool(following.command.joint)
-        )
+    def _chain(self, steps: Sequence[BodyStep], places: Sequence[int]) -> None:
+        """Take commands that decide about each other into the preamble, as they stand."""
+        first, *others = [steps[place] for place in places]
+        text = first.command.text
+        for step in others:
+            text = f"{text} {step.command.joint} {step.command.text}"
+        preparing = [step for step in (first, *others) if step.kind is CommandPurpose.PREPARATION]
+        is_tested = first.kind is CommandPurpose.TEST
+        self.workers.prepare(places[0], preparing[0], text, is_tested=is_tested)
+        self.lines.append(ScriptLine(line=first.line, text=text, became=PREAMBLE))
 
     def _directory(self, steps: Sequence[BodyStep], place: int) -> None:
         step = steps[place]
@@ -316,8 +328,17 @@ class _Translator:
 
     def _assigned(self, steps: Sequence[BodyStep]) -> None:
         """Say what has become of the assignments before the training."""
-        needed = {place for place, _ in self.workers.needed_assignments().values()}
-        places = sorted({place for place, _ in self.workers.assignments.values()})
+        assignments = self.workers.needed_assignments()
+        needed = {place for place, _ in assignments.values()}
+        places = {place for place, _ in self.workers.assignments.values()}
+        for name, (place, text) in assignments.items():
+            if not text or runs_a_program(text):
+                cause = f"The environment needs the variable {name}, which is set as the job runs."
+                self._hinder(steps[place].line, "", "BFT-1072", cause, _ON_VARIABLE)
+        for place, line, text in self.deferred:
+            became = PREAMBLE if place in needed else ""
+            reason = "" if became else why_unused(steps[place])
+            self.lines.append(ScriptLine(line=line, text=text, became=became, reason=reason))
         for place, step in enumerate(steps):
             if step.kind is not CommandPurpose.ASSIGNMENT or step.command.block:
                 continue

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bftrainer.cli.sbatch_script.command_table import (
+    COMPUTED,
     DEVICES,
     OF_DEVICES,
     OF_PILOT,
@@ -22,6 +23,7 @@ from bftrainer.cli.sbatch_script.command_table import (
     RENDEZVOUS,
     activates_conda,
     brings_conda,
+    runs_a_program,
 )
 from bftrainer.cli.sbatch_script.job_body import BodyStep, ExportedVariable
 from bftrainer.cli.sbatch_script.shell_values import INDEX, names_in, quoted, unknown_parts
@@ -114,7 +116,7 @@ class WorkerEnvironment:
     def needed_assignments(self) -> dict[str, tuple[int, str]]:
         """Return the assignments that lines of the preamble use, those of assignments included."""
         needed: dict[str, tuple[int, str]] = {}
-        names = [name for line in self.lines for name in names_in(line.text)]
+        names = sorted({name for line in self.lines for name in names_in(line.text)})
         while names:
             name = names.pop()
             if name in needed or name in self.variables or name not in self.assignments:
@@ -151,7 +153,7 @@ def why_not_exported(variable: ExportedVariable) -> str:
     names = [name for name in sorted(names_in(parts)) if name.startswith("SLURM_")]
     changing = [name for name in names if name not in OF_PILOT]
     if not changing:
-        return ""
+        return COMPUTED if runs_a_program(f"{variable.text} {parts}") else ""
     reason = _ON_THREADS if variable.name.endswith("_NUM_THREADS") else _ON_RANK
     return reason.format(changing[0])
 

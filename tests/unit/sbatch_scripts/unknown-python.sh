@@ -1,0 +1,4 @@
+#!/bin/bash
+#SBATCH --gres=gpu:1
+PYTHON=$(which python3)
+$PYTHON train.py
