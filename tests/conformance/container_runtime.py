@@ -92,7 +92,11 @@ def waiting(
         start_new_session=True,
     )
     try:
-        wait_for(lambda: told.exists() and bool(told.read_text()), what="the program runs")
+        wait_for(
+            lambda: entry.poll() is not None or (told.exists() and bool(told.read_text())),
+            what="the program runs",
+        )
+        assert entry.poll() is None
         yield entry, int(told.read_text())
     finally:
         if entry.poll() is None:

@@ -72,6 +72,7 @@ status = child.wait()
 os._exit(status if status >= 0 else 128 - status)
 """
 IMAGE_LINKS = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64"}
+IMAGE_FILES = ("etc/passwd", "etc/group", "etc/hosts", "etc/resolv.conf")
 IMAGE_DIRECTORIES = ("usr", "etc", "proc", "sys", "dev", "tmp", "root", "home", "var/tmp", "run")
 
 
@@ -79,6 +80,8 @@ def host_image(directory: Path) -> Path:
     """Make an image without programs, to which the host's are mounted."""
     for name in IMAGE_DIRECTORIES:
         (directory / name).mkdir(parents=True, exist_ok=True)
+    for name in IMAGE_FILES:
+        (directory / name).touch()
     for name, target in IMAGE_LINKS.items():
         (directory / name).symlink_to(target)
     return directory

@@ -15,7 +15,13 @@ from bftrainer.batch.containers.bubblewrap import BUBBLEWRAP
 from bftrainer.batch.containers.charliecloud import CHARLIECLOUD
 from bftrainer.batch.containers.choice import EACH, PREFERENCES, choose, form_of
 from bftrainer.batch.containers.enroot import ENROOT
-from bftrainer.batch.containers.entry import environment_of, mounts_for, signal_in, variables_of
+from bftrainer.batch.containers.entry import (
+    environment_of,
+    make_places,
+    mounts_for,
+    signal_in,
+    variables_of,
+)
 from bftrainer.batch.containers.podman import PODMAN
 from bftrainer.batch.containers.runtime import (
     ContainerCall,
@@ -99,10 +105,13 @@ def test_podman_as_in_its_manual() -> None:
 def test_charliecloud_as_in_its_manual() -> None:
     """ch-run(1) of 0.31: --bind SRC:DST, no read-only mounts, the program after --."""
     words = CHARLIECLOUD.command(_call(mounts=CALL.mounts[:1]))
-    assert words == [
-        *("/opt/bin/run", "--write-fake", "--cd", "/home/ada", "--bind", "/home/ada:/home/ada"),
-        *("/images/torch.sif", "--", *CALL.argv),
-    ]
+    rest = ["--cd", "/home/ada", "--bind", "/home/ada:/home/ada", "/images/torch.sif", "--"]
+    assert words == ["/opt/bin/run", *rest, *CALL.argv]
+    there = _call(mounts=(), temporary="/tmp/bft-1")
+    assert "--set-env=TMPDIR=/tmp/bft-1" in CHARLIECLOUD.command(there)
+    assert "TMPDIR" not in CHARLIECLOUD.environment(there, {"TMPDIR": "/tmp/bft-1"})
+    later = _call(mounts=CALL.mounts[:1], help="  -W, --write-fake  overlay read-write tmpfs")
+    assert CHARLIECLOUD.command(later) == ["/opt/bin/run", "--write-fake", *rest, *CALL.argv]
     assert CHARLIECLOUD.fault(CALL) == "ch-run cannot mount /data read-only"
     assert "/host" not in CHARLIECLOUD.environment(CALL, ENVIRON)["PATH"]
     kept = CHARLIECLOUD.environment(_call(variables=("PATH",)), ENVIRON)
@@ -296,3 +305,13 @@ def test_a_site_adds_its_mounts_and_names_its_runtime() -> None:
     assert in_site(own, **site, sources=None).container_runtime == "podman"
     outside_any = replace(spec, container="", container_mounts="")
     assert in_site(outside_any, **site, sources=()) is outside_any
+
+
+def test_places_are_made_in_an_image_but_never_behind_a_link(tmp_path: Path) -> None:
+    image, outside_it = tmp_path / "image", tmp_path / "outside"
+    image.mkdir()
+    outside_it.mkdir()
+    (image / "link").symlink_to(outside_it)
+    make_places(image, mounts_of("/a/b,/c:/link/d"))
+    assert (image / "a" / "b").is_dir()
+    assert list(outside_it.iterdir()) == []

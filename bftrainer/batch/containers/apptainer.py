@@ -22,6 +22,7 @@ class Apptainer:
     forms = frozenset(ImageForm)
     becomes = False
     forwards = True
+    reads_help = False
     lingers = False
 
     def __init__(self, name: str, prefix: str) -> None:

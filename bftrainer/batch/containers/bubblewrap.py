@@ -29,6 +29,7 @@ class Bubblewrap:
     forms = frozenset({ImageForm.DIRECTORY})
     becomes = False
     forwards = False
+    reads_help = False
     lingers = False
 
     def detect(self, find: Find) -> str:

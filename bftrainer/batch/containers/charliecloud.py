@@ -1,8 +1,9 @@
 """Charliecloud: ``ch-run DIRECTORY -- PROGRAM``, which becomes the program.
 
 After ch-run(1) of Charliecloud 0.31 and 0.38. It hands the host's environment on, and binds /dev,
-/proc, /sys and /tmp of the host. The image stays as it is: places that mounts need are made in
-memory above it (``--write-fake``, from Linux 5.13 for ordinary users).
+/proc, /sys and /tmp of the host. Places that mounts need are made in memory above the image where
+the release can (``--write-fake``); an earlier one needs them in the image, where the entry makes
+them if the directory is the user's.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Final
 from bftrainer.batch.containers.runtime import ContainerCall, Find, ImageForm
 
 PROGRAM: Final = "ch-run"
+TEMPORARY: Final = "TMPDIR"
+IN_MEMORY: Final = "--write-fake"
 SEARCHED: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # in an image
 
 
@@ -23,6 +26,7 @@ class Charliecloud:
     forms = frozenset({ImageForm.DIRECTORY, ImageForm.SQUASHFS})
     becomes = True
     forwards = True
+    reads_help = True
     lingers = False
 
     def detect(self, find: Find) -> str:
@@ -40,15 +44,22 @@ class Charliecloud:
 
     def command(self, call: ContainerCall) -> list[str]:
         """Return the command line."""
-        words = [call.program, "--write-fake", "--cd", call.workdir]
+        above = [IN_MEMORY] if IN_MEMORY in call.help else []
+        words = [call.program, *above, "--cd", call.workdir]
+        if call.temporary:
+            words.append(f"--set-env={TEMPORARY}={call.temporary}")
         for mount in call.mounts:
             words += ["--bind", f"{mount.source}:{mount.target}"]
         return [*words, call.image, "--", *call.argv]
 
     def environment(self, call: ContainerCall, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return the host's environment, with the PATH of an image unless the user sets one."""
+        """Return the host's environment, with the PATH of an image unless the user sets one.
+
+        TMPDIR is left to the command: ch-run would bind it to /tmp and forget it.
+        """
         path = environ.get("PATH", SEARCHED) if "PATH" in call.variables else SEARCHED
-        return {**environ, "PATH": path}
+        others = {name: value for name, value in environ.items() if name != TEMPORARY}
+        return {**others, "PATH": path}
 
 
 CHARLIECLOUD: Final = Charliecloud()

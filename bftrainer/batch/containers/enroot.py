@@ -25,6 +25,7 @@ class Enroot:
     forms = frozenset({ImageForm.SQUASHFS})
     becomes = True
     forwards = True
+    reads_help = False
     lingers = False
 
     def detect(self, find: Find) -> str:

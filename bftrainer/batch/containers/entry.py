@@ -13,6 +13,7 @@ Standard library only, but for a few small modules of ours.
 from __future__ import annotations
 
 import os
+import pwd
 import resource
 import shutil
 import signal
@@ -29,7 +30,12 @@ if __name__ == "__main__":  # isolated: nothing of the working directory or of t
 
 from bftrainer.batch import process
 from bftrainer.batch.containers.choice import choose, form_of
-from bftrainer.batch.containers.runtime import ContainerCall, ContainerRuntime, GpuVendor
+from bftrainer.batch.containers.runtime import (
+    ContainerCall,
+    ContainerRuntime,
+    GpuVendor,
+    ImageForm,
+)
 from bftrainer.elastic.worker_keeper import LAST_S, adopt, children, sweep
 from bftrainer.model.container import (
     ENDED_EARLY,
@@ -66,6 +72,7 @@ _FORWARDED = (
 SIGNALLED = 128  # plus the signal is the status of a program that it ended, as shells say it
 LINGER_S = 5.0  # for conmon to remove the container by itself
 LOOK_S = 0.01
+HELP_LIMIT_S = 10.0  # for a runtime to print its options
 # Devices by which a driver shows itself.
 DRIVERS = {"/dev/nvidiactl": GpuVendor.NVIDIA, "/dev/kfd": GpuVendor.AMD}
 
@@ -141,6 +148,34 @@ def driver() -> GpuVendor:
     return GpuVendor.NOBODY
 
 
+def make_places(image: Path, mounts: Iterable[BindMount]) -> None:
+    """Make the places in a directory that mounts need and it lacks, as far as it can be written to.
+
+    Nothing is made behind a link, which may lead out of the image.
+    """
+    for mount in mounts:
+        place = image
+        for part in Path(mount.target).parts[1:]:
+            place /= part
+            if place.is_symlink():
+                break
+            with suppress(OSError):  # the runtime says which is missing
+                place.mkdir()
+
+
+def _user() -> str:
+    """Return our user's name: ch-run wants USER, which batch systems may leave out."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def _help_of(program: str) -> str:
+    completed = process.run((program, "--help"), timeout_s=HELP_LIMIT_S)
+    return completed.stdout + completed.stderr
+
+
 def _enter(order: ContainerOrder, argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Start the program; return its status unless this process becomes the runtime's.
 
@@ -158,8 +193,8 @@ def _enter(order: ContainerOrder, argv: Sequence[str], environ: Mapping[str, str
         )
     form = form_of(image, is_directory=is_file and Path(image).is_dir())
     chosen = choose(order.runtime, form, shutil.which, machine)
-    descriptors = open_descriptors()
-    environ = environment_of(environ, order.variables)
+    runtime, descriptors = chosen.runtime, open_descriptors()
+    environ = environment_of({"USER": _user(), **environ}, order.variables)
     call = ContainerCall(
         program=chosen.program,
         image=image,
@@ -168,10 +203,13 @@ def _enter(order: ContainerOrder, argv: Sequence[str], environ: Mapping[str, str
         variables=variables_of(environ, order.variables),
         workdir=order.workdir,
         gpus=driver(),
+        temporary=environ.get("TMPDIR", ""),
         last_descriptor=max(descriptors, default=2),
         is_root=os.geteuid() == 0,
+        help=_help_of(chosen.program) if runtime.reads_help else "",
     )
-    runtime = chosen.runtime
+    if runtime.reads_help and form is ImageForm.DIRECTORY:
+        make_places(Path(image), call.mounts)
     if fault := runtime.fault(call):
         raise UsageError(
             "BFT-1082", f"{fault}.", "Change --container-mounts, or the directory's name."

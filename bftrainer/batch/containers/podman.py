@@ -34,6 +34,7 @@ class Podman:
     forms = frozenset({ImageForm.REGISTRY, ImageForm.DIRECTORY})
     becomes = False
     forwards = True
+    reads_help = False
     lingers = True
 
     def detect(self, find: Find) -> str:

@@ -48,7 +48,9 @@ class ContainerCall:
     variables: tuple[str, ...] = ()  # names, of the environment of the call, that it has to have
     workdir: str = "/"
     gpus: GpuVendor = GpuVendor.NOBODY
+    temporary: str = ""  # the program's TMPDIR, at the same place as outside; "": none
     last_descriptor: int = 2  # 3 to this one are inherited
+    help: str = ""  # what the program prints for --help, if the runtime reads it
     is_root: bool = False  # the user is root
 
 
@@ -61,6 +63,7 @@ class ContainerRuntime(Protocol):
     # that a signal ended is 128 and the signal.
     becomes: bool
     forwards: bool  # if it waits: whether it sends signals on that it gets
+    reads_help: bool  # its releases differ in options that matter
     lingers: bool  # if it waits: whether a process that it leaves tidies up after the program
 
     def detect(self, find: Find) -> str:
