@@ -145,6 +145,7 @@ class AskedFor:
     """The requests of the jobs in the queue; jobs that leave it are dropped."""
 
     known: dict[_Key, Request | None] = field(default_factory=dict)  # None: not shown
+    _missed: set[_Key] = field(default_factory=set)  # not shown when first asked about
     _made: Made[Job] = field(default_factory=Made)
 
     def lacks(self, jobs: Iterable[Job]) -> bool:
@@ -153,7 +154,15 @@ class AskedFor:
 
     def learn(self, jobs: Iterable[Job], found: dict[str, Request]) -> None:
         """Store the answer for these jobs."""
+        before = self.known.keys()
         self.known = {key: found.get(key[0]) for job in jobs if _counts(job) for key in [_key(job)]}
+        missing = {key for key, request in self.known.items() if request is None}
+        self._missed = missing - before
+
+    def have_left(self, jobs: Iterable[Job]) -> bool:
+        """Return, once, whether a job is pending no more: first asked about, it was not shown."""
+        missed, self._missed = self._missed, set()
+        return any(_key(job) in missed for job in jobs if _counts(job))
 
     def complete(
         self,

@@ -147,12 +147,12 @@ class SnapshotReader:
         if self.floor is not None:
             self.floor.look()
         nodes = self._poll.of(commands.SINFO, self._nodes_of, "nodes")
-        jobs = self._poll.of(commands.SQUEUE, self._jobs_of, "jobs")
-        if jobs is not None:
-            jobs = self._mark_pilots(jobs)
+        jobs = self._read_queue()
+        if jobs is not None and self._asked.have_left(jobs):
+            jobs = self._read_queue() or jobs
         if jobs is not None:
             enforces = self.config is None or self.config.enforces_accounts
-            jobs = judged(self._complete(jobs), self._judged, enforces_accounts=enforces)
+            jobs = judged(jobs, self._judged, enforces_accounts=enforces)
             self._user_text.note(jobs)
         if nodes is not None and jobs is not None:
             nodes = not_idle_where_jobs_run(nodes, jobs)
@@ -339,6 +339,18 @@ class SnapshotReader:
         name = self._names[job.job_id]
         made = partial(dataclasses.replace, job, pilot_id=name)
         return self._pilots_made.of(job.job_id, job, name, made)
+
+    def _read_queue(self) -> tuple[Job, ...] | None:
+        """Return the jobs, ours marked, with their requests.
+
+        A job may start after the queue has been read and before its request is: it would be shown
+        as one that waits for whole nodes, and nodes would be given back for it once more. Then the
+        queue is read a second time.
+        """
+        jobs = self._poll.of(commands.SQUEUE, self._jobs_of, "jobs")
+        if jobs is not None:
+            jobs = self._mark_pilots(jobs)
+        return None if jobs is None else self._complete(jobs)
 
     def _complete(self, jobs: tuple[Job, ...]) -> tuple[Job, ...]:
         """Add the requests of pending jobs; unread ones are queried again."""

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bftrainer.batch.process import Completed
 from bftrainer.model.cluster import Job, JobState, Node, NodeLeft, NodeState, Way
 from bftrainer.model.hostlist import ParseError
-from slurm_plugins import job_requests, parse
+from slurm_plugins import commands, job_requests, parse
 from slurm_plugins.arrays import MOST_TASKS, Room, tasks_of, written_out
+from slurm_plugins.commands import SlurmCommands
+from slurm_plugins.snapshot import SnapshotReader
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "slurm"
 VERSIONS = sorted(path.name for path in RECORDED.iterdir() if path.name[0].isdigit())
@@ -141,8 +146,51 @@ def test_a_job_that_squeue_does_not_show_is_asked_about_once() -> None:
     seen = parse.jobs(text("busy.squeue"))
     known = job_requests.AskedFor()
     known.learn(seen, {})
+    assert known.have_left(seen), "they may have begun in between: the queue is read again"
+    assert not known.have_left(seen), "Slurm does not show them"
     assert not known.lacks(seen)
     assert known.complete(seen, None) == seen
+
+
+def test_a_job_that_starts_while_the_queue_is_read_is_not_shown_as_one_that_waits() -> None:
+    """Without its request it would seem to want all of its node, which was given back for it."""
+    queue = text("busy.squeue")
+    begun = queue.replace(f"PENDING{parse.FIELD}Resources", f"RUNNING{parse.FIELD}None")
+    assert begun != queue
+    answers = {
+        commands.SINFO: [text("busy.sinfo")],
+        commands.SQUEUE: [queue, begun],
+        commands.CONFIG: [text("config")],
+        commands.VERSION: [text("version")],
+        commands.SDIAG: [text("busy.sdiag")],
+    }
+    slurm, n_asked = SlurmCommands(), Counter[tuple[str, ...]]()
+
+    def query(argv: Sequence[str]) -> Completed:
+        n_asked[tuple(argv)] += 1
+        texts = answers.get(tuple(argv), [""])
+        return Completed(
+            argv=tuple(argv),
+            returncode=0,
+            stdout=texts[min(n_asked[tuple(argv)], len(texts)) - 1],
+            stderr="",
+            wall_s=0.0,
+            timed_out=False,
+        )
+
+    slurm.query = query  # type: ignore[method-assign]
+    reader = SnapshotReader(
+        commands=slurm,
+        user="nobody here",
+        pilot_partition="bf",
+        partition=None,
+        reservations_interval_s=60.0,
+    )
+    states = {job.job_id: job.state for job in reader.read().jobs or ()}
+    assert states["3"] is JobState.RUNNING
+    assert n_asked[commands.SQUEUE] == 2
+    reader.read()
+    assert n_asked[commands.SQUEUE] == 3, "once is enough"
 
 
 class TestArrays:
