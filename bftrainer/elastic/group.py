@@ -331,7 +331,7 @@ def prove_pairs(pg: Any, rank: int, nonces: Sequence[bytes], token: str) -> None
     for work in works:  # a wait that is too long closes all pairs
         work.wait(timedelta(seconds=max(0.001, until_s - time.monotonic())))
     for peer, word in zip(peers, heard, strict=True):
-        if not hmac.compare_digest(word.numpy().tobytes(), proof(peer, rank)):
+        if not hmac.compare_digest(bytes(word.tolist()), proof(peer, rank)):
             raise RuntimeError(
                 f"BFT-1344: a stranger connected to the port of rank {rank} in place of rank {peer}"
             )

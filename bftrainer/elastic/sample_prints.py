@@ -32,6 +32,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from bftrainer.elastic.batch import mix
+from bftrainer.elastic.checkpoint import bytes_of
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.state import streams_of
 
@@ -135,7 +136,7 @@ class _Reading:
         if some.is_complex() or some.is_floating_point() or some.dtype is torch.uint8:
             self._values(some)
         else:
-            self.hash.update(bytes(some.contiguous().view(torch.uint8).numpy()))
+            self.hash.update(bytes_of(some.contiguous()))
 
     def _values(self, values: torch.Tensor) -> None:
         if values.is_complex():

@@ -73,7 +73,7 @@ class NodeTeam:
             return text if self.size == 1 else ""
         words = torch.frombuffer(bytearray(data or length), dtype=torch.uint8)
         dist.broadcast(words, 0)
-        return words.numpy().tobytes().decode()
+        return bytes(words.tolist()).decode()  # torch may be without numpy
 
 
 _mesh: list[Any] = []
