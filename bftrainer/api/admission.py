@@ -115,6 +115,7 @@ def check_spec(spec: TrainerSpec) -> None:
     check_account(spec.account)
     check_preamble(spec.preamble)
     check_notify(spec.notify, spec.notify_at)
+    check_output(spec.output)
     check_trial(spec)
 
 
@@ -198,6 +199,17 @@ def check_preamble(text: str) -> None:
             "BFT-1060",
             f"The preamble {fault}.",
             "Write a shell file in UTF-8; long work belongs into files that it calls.",
+        )
+
+
+def check_output(path: str | None) -> None:
+    """Refuse an output file that is no absolute path (BFT-1007, BFT-1016)."""
+    if path is None:
+        return
+    check_string("--output", path)
+    if not path.startswith("/"):
+        raise UsageError(
+            "BFT-1016", f"The output {path[:200]!r} is not absolute.", "Give its absolute path."
         )
 
 
