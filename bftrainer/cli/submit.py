@@ -42,7 +42,15 @@ from bftrainer.model.views import TrainerView
 GROUPS = {
     **HELP_GROUPS,
     "State that it starts from": ("--resume-from", "--fresh", "--continue"),
-    "This command": ("--dry-run", "--wait", "--parsable", "--json", "--socket", "--any-owner"),
+    "This command": (
+        "--dry-run",
+        "--wait",
+        "--parsable",
+        "--json",
+        "--yaml",
+        "--socket",
+        "--any-owner",
+    ),
     "As for sbatch, without effect": tuple(f"--{name}" for name in IGNORED),
 }
 WAIT_INTERVAL_S = 1.0
