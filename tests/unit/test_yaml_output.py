@@ -52,7 +52,8 @@ def test_the_document_is_the_same_in_every_release_of_yaml(version: tuple[int, i
     assert text.isascii()
     assert all(character.isprintable() or character == "\n" for character in text)
     assert json.dumps(read(text, version)) == json.dumps(DOCUMENT)
-    for scalar in (1, "a", None, [], {}):
+    scalars: tuple[object, ...] = (1, "a", None, [], {})
+    for scalar in scalars:
         assert read(yaml_text(scalar), version) == scalar
     with pytest.raises(ValueError, match="JSON compliant"):
         yaml_text({"x": float("nan")})
