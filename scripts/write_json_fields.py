@@ -115,13 +115,15 @@ WORDS: Final = {
 HEAD: Final = """\
 # JSON fields
 
-Verbs that look at something take `--json`; the daemon's [API](cli.md#api) sends the same documents.
+Verbs that look at something take `--json`, or `--yaml` for the same document as YAML; the daemon's
+[API](cli.md#api) sends the same documents as JSON.
 This page says what is in them. It is written by `scripts/write_json_fields.py` from the classes of
 which the documents are made.
 
-**What stays.** Each document has a field `schema`, such as `bftrainer/status/1`. Within one number
-fields are added, but none is renamed or removed, and none changes its meaning or unit. Ignore the
-fields that you do not know. The order of fields means nothing.
+**What stays** is promised for all of them, as JSON and as YAML. Each document has a field
+`schema`, such as `bftrainer/status/1`. Within one number fields are added, but none is renamed or
+removed, and none changes its meaning or unit. Ignore the fields that you do not know. The order of
+fields means nothing.
 
 **Units** are in the names: `_s` is seconds, `_ms` milliseconds, `_h` node-hours, `_mb` megabytes,
 `_mib` mebibytes (1,048,576 bytes), `_percent` hundredths. A point in time, such as `started_s`, is

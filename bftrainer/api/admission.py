@@ -125,6 +125,7 @@ def check_spec(spec: TrainerSpec) -> None:
     check_preamble(spec.preamble)
     check_container(spec)
     check_notify(spec.notify, spec.notify_at)
+    check_output(spec.output)
     check_trial(spec)
 
 
@@ -228,6 +229,17 @@ def check_container(spec: TrainerSpec) -> None:
             f"The container cannot be as asked for: {fault}.",
             "Write --container IMAGE, --container-mounts SRC[:DST[:ro]][,...] and"
             f" --container-runtime {AUTO} or {', '.join(RUNTIMES)}.",
+        )
+
+
+def check_output(path: str | None) -> None:
+    """Refuse an output file that is no absolute path (BFT-1007, BFT-1016)."""
+    if path is None:
+        return
+    check_string("--output", path)
+    if not path.startswith("/"):
+        raise UsageError(
+            "BFT-1016", f"The output {path[:200]!r} is not absolute.", "Give its absolute path."
         )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from bftrainer.cli.common import connect
+from bftrainer.cli.output import AS_YAML
 from bftrainer.cli.pages import with_commands
 from bftrainer.elastic.regular_file import ANY_OWNER
 from bftrainer.model.columns import shown
@@ -144,7 +145,28 @@ def verb(
     ``example``: a command line for the help.
     """
     command = click.command if group is None else group.command
-    return command(name, params=list(params), epilog=shown_example(example), **more)
+    return command(name, params=_with_yaml(params), epilog=shown_example(example), **more)
+
+
+def _with_yaml(params: Sequence[click.Parameter]) -> list[click.Parameter]:
+    """Return the parameters of a verb, with --yaml after its --json."""
+    row: list[click.Parameter] = []
+    for parameter in params:
+        row.append(parameter)
+        if parameter.name == "as_json" and isinstance(parameter, click.Option):
+            parameter.callback = _as_json
+            row.append(YAML)
+    return row
+
+
+def _as_json(context: click.Context, _: click.Parameter, value: bool) -> bool:
+    """Return whether a document is wanted: --yaml asks for the same one."""
+    return value or AS_YAML in context.meta
+
+
+def _as_yaml(context: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        context.meta[AS_YAML] = True
 
 
 def shown_example(line: str) -> str:
@@ -152,6 +174,13 @@ def shown_example(line: str) -> str:
     return f"\b\nExample: {line}"
 
 
+YAML = option(
+    "--yaml",
+    "Print the same document as YAML.",
+    expose_value=False,
+    is_eager=True,  # before --json is looked at
+    callback=_as_yaml,
+)
 JSON = option("--json", "Print one JSON document for programs.", name="as_json")
 SOCKET = option(
     "--socket PATH",

@@ -21,6 +21,7 @@ from bftrainer.cli.pages import with_commands
 from bftrainer.model.columns import columns, shown
 
 Answer = TypeVar("Answer")
+AS_YAML = "bftrainer.as_yaml"  # in the meta data of a verb's context
 USUAL_WIDTH, LEAST_WIDTH = 80, 20  # cells of a terminal's line
 
 
@@ -54,11 +55,18 @@ def legible(text: str) -> str:
 
 
 def print_json(document: dict[str, Any], *, is_compact: bool = False) -> None:
-    """Write one document to standard output."""
-    if is_compact:
-        click.echo(json.dumps(document, separators=(",", ":"), allow_nan=False))
+    """Write one document to standard output, as YAML where the verb was asked for that."""
+    context = click.get_current_context(silent=True)
+    if context is not None and context.meta.get(AS_YAML):
+        from bftrainer.cli.yaml_text import yaml_text  # noqa: PLC0415 - most want JSON
+
+        start = "---\n" if is_compact else ""  # one of a row of documents
+        text = f"{start}{yaml_text(document)}".removesuffix("\n")
+    elif is_compact:
+        text = json.dumps(document, separators=(",", ":"), allow_nan=False)
     else:
-        click.echo(json.dumps(document, indent=2, allow_nan=False))
+        text = json.dumps(document, indent=2, allow_nan=False)
+    click.echo(text)
 
 
 def answer(

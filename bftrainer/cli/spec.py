@@ -20,6 +20,7 @@ from bftrainer.cli.curve_file import fitting_curve
 from bftrainer.cli.environment import exported
 from bftrainer.cli.notification import notification, told_events
 from bftrainer.cli.option_values import NEXT_BATCH
+from bftrainer.cli.output_pattern import output_pattern
 from bftrainer.cli.preamble import python_under, read_preamble
 from bftrainer.cli.sbatch_values import Dependency
 from bftrainer.cli.sizes import AskedSizes, asked_sizes
@@ -96,6 +97,7 @@ def build_spec(
         preamble=preamble,
         notify=notification(values, environ),
         notify_at=told_events(values),
+        output=output_pattern(values, environ),
         batch=batch_range(values),
     )
 

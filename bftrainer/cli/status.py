@@ -29,6 +29,7 @@ from bftrainer.cli.output import (
     print_table,
 )
 from bftrainer.daemon.explain.lives import kept, restart_sentences
+from bftrainer.elastic.output_place import output_path
 from bftrainer.model.columns import columns, counted, heading, shown
 from bftrainer.model.decision import Term
 from bftrainer.model.errors import UsageError
@@ -168,7 +169,7 @@ ENDED_SHOWN = 10  # ended trainers that the table still shows
 _LEFT_OUT = (
     *(
         "asks for",
-        *("comment", "time limit"),
+        *("comment", "output", "time limit"),
         "progress",
         "checkpoint",
         "GPUs",
@@ -377,6 +378,7 @@ def _conditions(record: TrainerRecord) -> list[tuple[str, str]]:
         ("after", ", ".join((*spec.after, *spec.after_any))),
         ("begin", "" if spec.begin_s is None else clock(spec.begin_s)),
         ("time limit", _time_limit(record)),
+        ("output", output_path(spec.output or "", record.trainer_id)),
         ("comment", spec.comment),
     ]
 

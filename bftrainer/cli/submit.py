@@ -25,6 +25,7 @@ from bftrainer.cli.module_script import AS_MODULE, file_of
 from bftrainer.cli.next_commands import print_next_of_trainers
 from bftrainer.cli.options import ANY_OWNER_OPTION, JSON, SOCKET, option, verb
 from bftrainer.cli.output import print_json, print_lines, print_pairs
+from bftrainer.cli.output_pattern import with_output
 from bftrainer.cli.sbatch_table import IGNORED, IGNORED_OPTIONS, ignored
 from bftrainer.cli.spec import COMMAND, build_spec, find_command
 from bftrainer.cli.submission import StartState, send_all, source_of, specs_of
@@ -49,7 +50,15 @@ GROUPS = {
     **HELP_GROUPS,
     "State that it starts from": ("--resume-from", "--fresh", "--continue"),
     "A job script for sbatch": ("--from-sbatch", "--yes"),
-    "This command": ("--dry-run", "--wait", "--parsable", "--json", "--socket", "--any-owner"),
+    "This command": (
+        "--dry-run",
+        "--wait",
+        "--parsable",
+        "--json",
+        "--yaml",
+        "--socket",
+        "--any-owner",
+    ),
     "As for sbatch, without effect": tuple(f"--{name}" for name in IGNORED),
 }
 WAIT_INTERVAL_S = 1.0
@@ -182,6 +191,7 @@ def _specs(
     spec = build_spec(script, args, values, os.environ)
     has_own_dir = values.get("checkpoint_dir") is not None
     specs = specs_of(spec, values.get("array"), has_own_dir=has_own_dir)
+    specs = tuple(map(with_output, specs))
     exported = values.get("environment", ())
     specs = tuple(marked(spec, exported, way, has_source=has_source) for spec in specs)
     for spec in specs:

@@ -92,6 +92,13 @@ def check_here(spec: TrainerSpec) -> tuple[str, ...]:
             f"The working directory {spec.cwd} does not exist or may not be entered.",
             "Name another one with --chdir.",
         )
+    folder = os.path.dirname(spec.output or "")  # noqa: PTH120 - a pattern
+    if folder and "%" not in folder and not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(
+            "BFT-1013",
+            f"The directory of --output, {folder}, does not exist or may not be written to.",
+            "Make it, as for sbatch, or name another file.",
+        )
     load_runtime(spec.runtime).check(spec)
     text, image = text_of_spec(spec), _check_image(spec)
     tried: tuple[str, ...] = ()

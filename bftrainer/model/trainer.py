@@ -314,14 +314,17 @@ class TrainerRecord:
     diverged: Divergence | None = None
     saved_step: int | None = None  # of its newest checkpoint
     remarks: tuple[Remark, ...] = ()  # one of each kind, in order
+    restarts: int = 0  # starts after the first, from a checkpoint or from nothing
     ADDED: ClassVar = frozenset(
         {
             *("reports", "rung_s", "lives", "shrunk_s", "diverged", "saved_step", "remarks"),
-            "overtime_s",
+            *("overtime_s", "restarts"),
         }
     )
     # A daemon can do without them: the release before drops them when it writes the record again.
-    LATER: ClassVar = Later("copy_holders", frozenset({"diverged", "saved_step", "remarks"}))
+    LATER: ClassVar = Later(
+        "copy_holders", frozenset({"diverged", "saved_step", "remarks", "restarts"})
+    )
 
     @property
     def remark_sentences(self) -> tuple[str, ...]:
@@ -341,6 +344,12 @@ class TrainerRecord:
         if self.started_s is None or self.spec.time_limit_s is None:
             return None
         return self.started_s + self.spec.time_limit_s
+
+    @property
+    def next_restarts(self) -> int:
+        """How often it was started anew, for a worker that is started now."""
+        is_new_life = self.started_s is not None and not self.progress.size
+        return self.restarts + is_new_life
 
     @property
     def rests_until_s(self) -> float:
@@ -381,7 +390,7 @@ def as_decided(record: TrainerRecord) -> TrainerRecord:
     """Return it without the fields that only workers need; decisions are stored with it."""
     spec = replace(record.spec, **_undecided())
     bare = replace(record, spec=spec, reports=(), lives=Lives())
-    return replace(bare, diverged=None, saved_step=None, remarks=())
+    return replace(bare, diverged=None, saved_step=None, remarks=(), restarts=0)
 
 
 def withheld(records: Mapping[str, TrainerRecord], now_s: float) -> dict[str, str]:

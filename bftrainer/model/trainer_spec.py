@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from bftrainer.elastic.backend_choice import BACKENDS
+from bftrainer.elastic.output_place import OUTPUT
 from bftrainer.elastic.protocol import MAX_GPUS, SEED
 from bftrainer.model.container import AUTO, RUNTIMES
 from bftrainer.model.declaration import Disclosure, InStudy, about, added, declared, option
@@ -35,7 +36,7 @@ HELP_GROUPS: Final = {
     "Where and with what it runs": (
         *("--chdir", "--interpreter", "--venv", "--checkpoint-dir", "--checkpoint-interval"),
         *("--export", "--allow-nan", "--preamble", "--container", "--container-mounts"),
-        "--container-runtime",
+        *("--container-runtime", "--output", "--error"),
     ),
     "Batch": ("--batch", "--batch-per-worker", "--lr-rule"),
     "Priority, begin and end": (
@@ -607,6 +608,27 @@ class TrainerSpec:
         maximum=10**9,
         disclosure=Disclosure.ALL,
         in_study=InStudy.DECIDED,
+        is_decided_with=False,
+        since="0.1.0",
+    )
+    # file that its workers' output is copied to, with %j for its id; None: none
+    output: str | None = declared(
+        option(
+            "-o, --output FILE",
+            "Where its output is found, too: a name with %j (id), %x (name), %a, %A, %u.",
+            parameter="output",
+            is_value=False,
+        ),
+        option(
+            "-e, --error FILE",
+            "As --output, which has standard error as well.",
+            parameter="error",
+            is_value=False,
+        ),
+        default=None,
+        disclosure=Disclosure.UNUSED,
+        in_study=InStudy.DECIDED,
+        variable=OUTPUT,
         is_decided_with=False,
         since="0.1.0",
     )

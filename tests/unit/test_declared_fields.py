@@ -139,6 +139,7 @@ def test_the_worked_example_needs_one_declaration(tmp_path: Path) -> None:
                 "gpus_per_unit",
                 "gradient_clip",
                 "notify_at",
+                "output",
                 "rescale_rest_s",
                 "seed",
                 "sizes",
@@ -201,7 +202,7 @@ def test_the_help_names_each_declared_option_once_and_converters_exist() -> None
 def test_studies_and_tries_take_what_they_took() -> None:
     assert parameters_of_no_study() == {
         *("sizes", "gpus", "epochs", "samples", "steps", "name", "checkpoint_dir", "hold", "array"),
-        "time_limit_s",
+        *("time_limit_s", "output", "error"),
     }
     assert parameters_of_tries() == {
         *("cwd", "interpreter", "venv", "environment", "preamble"),

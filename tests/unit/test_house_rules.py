@@ -349,7 +349,7 @@ def test_a_read_would_be_seen(line: str, n: int) -> None:
 RAW = {
     "bftrainer/cli/help.py": 1,  # pages, which are ours, with bold and colours
     "bftrainer/cli/main.py": 1,
-    "bftrainer/cli/output.py": 5,
+    "bftrainer/cli/output.py": 4,
     "bftrainer/cli/reproduce.py": 1,
     "bftrainer/cli/site.py": 1,
     "bftrainer/cli/study/run.py": 3,

@@ -10,7 +10,13 @@ import pytest
 
 from bftrainer.batch import process
 from bftrainer.elastic.protocol import BY_DAEMON, LEAST_NODES, TELLS, WorkerConfig, from_body
-from bftrainer.fleet.runtimes.base import WANDB, load_runtime, template_of, worker_config
+from bftrainer.fleet.runtimes.base import (
+    RESTART_COUNTS,
+    WANDB,
+    load_runtime,
+    template_of,
+    worker_config,
+)
 from bftrainer.fleet.wire.messages import StartWorker, decode_to_agent, encode
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
@@ -43,6 +49,7 @@ def test_the_order_survives_the_wire_and_says_all_the_spec_says() -> None:
         args=("--lr", "0.1 $(x)"), cwd="/s", log_path="/l",
         environment=(
             ("BFT_RUN_ID", "t7-0"), ("WANDB_RUN_ID", "t7-0"), *WANDB,
+            *((name, "0") for name in RESTART_COUNTS),
             ("BFT_SEED", "5"), ("A", "b=c"), *((name, BY_DAEMON) for name in TELLS),
         ),
         checkpoint_dir="/s/ckpt", checkpoint_interval_s=7.0, epochs=3, address="10.0.0.1",

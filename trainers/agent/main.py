@@ -184,6 +184,7 @@ class Agent:
                 one.remove()
             directory.remove()
             remove_unmapped()
+            self._workers.copies.close()
 
         thread = Thread(target=remove, daemon=True)
         try:

@@ -19,7 +19,7 @@ HASH_SEED = ("PYTHONHASHSEED", "0")
 _SLURM = ("STEP", "GTID", "SRUN_", "PMI", "LAUNCH_NODE")
 _SLURM_NAMES = (
     *("PROCID", "NODEID", "LOCALID", "NTASKS", "NPROCS", "NNODES", "JOB_NUM_NODES"),
-    *("TASK_PID", "DISTRIBUTION", "NTASKS_PER_NODE"),
+    *("TASK_PID", "DISTRIBUTION", "NTASKS_PER_NODE", "RESTART_COUNT"),
     "JWT",  # the credential with which it was submitted; Slurm leaves it out from 26.05
 )
 _NAMES = frozenset(

@@ -214,6 +214,7 @@ class Team:
         self._gathered = Gathered(size)
         self._end: tuple[int, str] | None = None  # of the first worker that ended prematurely
         self.devices: Mapping[str, tuple[str, ...]] = {}  # by variable; without one: all
+        self.output = ""  # file that its logs are copied to; "": none
         self.tells_gpus = False  # its daemon understands what is told of them
 
     def running(self) -> list[Process]:

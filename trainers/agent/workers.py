@@ -33,6 +33,7 @@ from bftrainer.fleet.wire.router import RefusedMessages
 from bftrainer.model.errors import BftError
 from trainers.agent.channel import Channel
 from trainers.agent.gpus import devices_of, is_told
+from trainers.agent.output_copy import OutputCopies, output_of
 from trainers.agent.preambles import Preamble, placed
 from trainers.agent.programs import ProgramPool
 from trainers.agent.start import KILLED, Started
@@ -69,6 +70,7 @@ class Workers:
         self._ended: deque[tuple[Said, ...]] = deque(maxlen=KEPT_ENDS)
         self._pool = TemplatePool(log_dir=log_dir, events=self, started=started)
         self._programs = ProgramPool(log_dir=log_dir, events=self)
+        self.copies = OutputCopies()
 
     def warm(self, interpreters: list[str]) -> None:
         """Start the templates of these interpreters."""
@@ -111,7 +113,8 @@ class Workers:
             LOG.info("%s is already running", order.worker_id)
             return
         try:
-            whole, preamble = placed(_config(order), self._log_dir)
+            ordered = _config(order)
+            whole, preamble = placed(ordered, self._log_dir)
             configs = split(whole, gpus=self._gpus, environ=os.environ)
         except (protocol.ProtocolError, BftError) as problem:
             cause = f"BFT-1301: bad worker configuration: {problem}"
@@ -124,6 +127,7 @@ class Workers:
         team = Team(order.worker_id, order.trainer_id, len(configs))
         team.devices = devices_of(configs, os.environ, self._gpus)
         may_have_gpus = not team.devices or any(team.devices.values())
+        team.output = output_of(ordered)
         team.tells_gpus = is_told(whole) and may_have_gpus
         self._teams[order.worker_id] = team
         for config in configs:
@@ -136,6 +140,7 @@ class Workers:
         process = Process(name=config.worker_id, local_rank=config.local_rank)
         team.processes.append(process)
         self._processes[process.name] = (team, process)
+        self.copies.begin(process.name, config.log_path, team.output)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         process.channel = Channel(
             ours, on_data=lambda data: self._heard(team, process, data), on_closed=lambda: None
@@ -233,6 +238,7 @@ class Workers:
         team, process = self._processes.pop(worker_id, (None, None))
         if team is None or process is None:
             return
+        self.copies.end(worker_id)
         if process.channel is not None:
             process.channel.drain()
             process.channel.close()

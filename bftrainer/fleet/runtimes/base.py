@@ -27,6 +27,9 @@ from bftrainer.model.trainer import TrainerRecord, TrainerSpec
 
 ENTRY_POINT_GROUP = "bftrainer.runtimes"
 # Its process holds 15 s of what was logged, and is killed with the worker.
+# How often the trainer was started anew, for scripts that look.
+RESTART_COUNTS = ("BFT_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT")
+SLURM_RESTARTS = "SLURM_RESTART_COUNT"
 WANDB = (("WANDB_RESUME", "allow"), ("WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL", "1"))
 
 
@@ -124,6 +127,7 @@ def worker_config(
         (RUN_ID, run_id),
         ("WANDB_RUN_ID", run_id),
         *WANDB,
+        *_restart_variables(record),
         *_declared_variables(spec),
         *spec.environment,
     ]
@@ -145,6 +149,15 @@ def worker_config(
         incarnation=incarnation,
         gpus=asked(spec).n_gpus // spec.workers_per_node,
     )
+
+
+def _restart_variables(record: TrainerRecord) -> list[tuple[str, str]]:
+    """Return the variables that count starts, as torchrun and Slurm name them, too."""
+    count = str(record.next_restarts)
+    variables = [(name, count) for name in RESTART_COUNTS]
+    if record.next_restarts:  # as in Slurm, which sets it for a requeued job alone
+        variables.append((SLURM_RESTARTS, count))
+    return variables
 
 
 def _declared_fields(spec: TrainerSpec) -> dict[str, Any]:

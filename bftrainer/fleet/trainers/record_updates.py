@@ -208,6 +208,7 @@ def rescaled(
         reason=still(record, ""),
         started_s=record.started_s if record.started_s is not None else now_s,
         rescales=record.rescales + bool(done.size_before),
+        restarts=record.restarts + (is_start(done) and record.started_s is not None),
         costs=costs,
         progress=_entered(record.progress, done, now_s),
         lives=_begun(record, done, now_s),
