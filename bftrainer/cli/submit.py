@@ -20,7 +20,12 @@ from bftrainer.api.client import Client
 from bftrainer.api.documents import document, encode, listing, schema
 from bftrainer.cli.common import AWAY, connect
 from bftrainer.cli.going_on import CONTINUE_OPTION, marked, said_of_start
-from bftrainer.cli.job_script import FROM_SBATCH, JobScriptCommand, told_translation
+from bftrainer.cli.job_script import (
+    FROM_SBATCH,
+    JobScriptCommand,
+    ScriptArgument,
+    told_translation,
+)
 from bftrainer.cli.module_script import AS_MODULE, file_of
 from bftrainer.cli.next_commands import print_next_of_trainers
 from bftrainer.cli.options import ANY_OWNER_OPTION, JSON, SOCKET, option, verb
@@ -28,7 +33,7 @@ from bftrainer.cli.output import print_json, print_lines, print_pairs
 from bftrainer.cli.spec import COMMAND, build_spec, find_command
 from bftrainer.cli.submission import StartState, send_all, source_of, specs_of
 from bftrainer.cli.submit_checks import check_here, check_script
-from bftrainer.cli.submit_options import OPTIONAL_SCRIPT, SPEC_OPTIONS, chosen, given
+from bftrainer.cli.submit_options import ARGUMENTS, SPEC_OPTIONS, chosen, given
 from bftrainer.elastic.regular_file import open_stream
 from bftrainer.model.columns import counted, shown
 from bftrainer.model.declaration import defaults
@@ -51,7 +56,8 @@ _EXIT_CODES = {
 
 @verb(
     *SPEC_OPTIONS,
-    *OPTIONAL_SCRIPT,
+    ScriptArgument(["script"], metavar="SCRIPT"),
+    ARGUMENTS,
     AS_MODULE,
     *FROM_SBATCH,
     option("--dry-run", "Check everything and print what would be sent."),

@@ -24,7 +24,6 @@ from bftrainer.model.trainer_spec import TrainerSpec
 SPEC_OPTIONS: Final = declared_options()
 ARGUMENTS: Final = argument("args", click.UNPROCESSED, metavar="[ARGS]...", nargs=-1)
 SCRIPT: Final = (argument("script", metavar="SCRIPT"), ARGUMENTS)
-OPTIONAL_SCRIPT: Final = (argument("script", metavar="SCRIPT", required=False), ARGUMENTS)
 PREFIX: Final = "#BFT"
 SIZES: Final = frozenset({"sizes", "gpus"})  # parameters that each say all sizes
 _MAX_LINE_BYTES = 64 * 1024

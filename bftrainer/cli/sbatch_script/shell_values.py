@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from bftrainer.cli.sbatch_script.shell_lines import UnclosedError, piece_end
 
@@ -88,7 +88,14 @@ def value_of(text: str, variables: Variables) -> Value:
     return "".join(reader.words())
 
 
-def assigned(text: str, variables: Variables) -> tuple[str, Value] | None:
+class ShellVariable(NamedTuple):
+    """A variable of the shell."""
+
+    name: str
+    value: Value
+
+
+def assigned(text: str, variables: Variables) -> ShellVariable | None:
     """Return the name and the value of NAME=VALUE; None: it sets one element of a list."""
     match = ASSIGNMENT.match(text)
     if match is None:
@@ -96,7 +103,7 @@ def assigned(text: str, variables: Variables) -> tuple[str, Value] | None:
     name, value = match["name"], value_of(match["value"], variables)
     if match["more"]:
         value = _sum(variables.get(name, ""), value)
-    return name, value
+    return ShellVariable(name, value)
 
 
 def _sum(old: Value, more: Value) -> Value:
