@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from bftrainer.cli.sbatch_script.command_table import AFTERWARDS, LOG, runs_a_program
+from bftrainer.cli.sbatch_script.command_table import AFTERWARDS, IN_SHELL, LOG, runs_a_program
 from bftrainer.cli.sbatch_script.directive_options import DirectiveOptions, slurm_variables
 from bftrainer.cli.sbatch_script.directives import (
     other_batch_system,
@@ -225,7 +225,10 @@ class _Translator:
     def _lines_beside(self, steps: Sequence[BodyStep], places: Sequence[int]) -> None:
         for place in places:
             step = steps[place]
-            self._leave_out(step, step.reason or "It belongs to what starts the training.")
+            reason = step.reason
+            if not reason or reason == IN_SHELL:
+                reason = "It is a part of what stands around the training."
+            self._leave_out(step, reason)
 
     def _leave_out(self, step: BodyStep, reason: str) -> None:
         self.lines.append(ScriptLine(line=step.line, text=step.command.text, reason=reason))
