@@ -39,7 +39,7 @@ FROM_SBATCH: Final = (
     option("--yes", "With --from-sbatch: submit without asking.", name="is_agreed"),
 )
 DOCUMENT: Final = "from-sbatch"
-MAX_BYTES: Final = 4 << 20  # of a job script, Slurm's own limit by default
+MAX_BYTES: Final = 256 * 1024  # of a job script
 MAX_SOURCE_BYTES: Final = 16 << 20  # of a training script
 _WORDS = "bftrainer.cli.job_script.words"  # in the context: what was typed
 _TOLD = "bftrainer.cli.job_script.told"  # likewise: the document of the translation
