@@ -27,22 +27,34 @@ from bftrainer.model.errors import BftError, ExitCode, UsageError
 if TYPE_CHECKING:
     from bftrainer.cli.sbatch_script.translation import Obstacle, SbatchTranslation
 
+_JOB_SCRIPT: Final = "job_script"  # the parameter
 FROM_SBATCH: Final = (
     option(
         "--from-sbatch FILE",
         "Submit what this job script for sbatch trains, in place of SCRIPT: say what becomes of"
         " its lines, and ask.",
-        name="job_script",
+        name=_JOB_SCRIPT,
+        is_eager=True,  # whether SCRIPT may be missing depends on it
     ),
     option("--yes", "With --from-sbatch: submit without asking.", name="is_agreed"),
 )
 DOCUMENT: Final = "from-sbatch"
-MAX_BYTES: Final = 4 << 20  # of a job script, Slurm's own limit by default
+MAX_BYTES: Final = 256 * 1024  # of a job script
 MAX_SOURCE_BYTES: Final = 16 << 20  # of a training script
 _WORDS = "bftrainer.cli.job_script.words"  # in the context: what was typed
 _TOLD = "bftrainer.cli.job_script.told"  # likewise: the document of the translation
 _OWN = ("--from-sbatch", "--yes")
 _SIZES: Final = frozenset({"-N", "--nodes", "-G", "--gpus", "--gpus-per-node"})
+
+
+class ScriptArgument(click.Argument):
+    """The argument SCRIPT, which is not needed where a job script is given."""
+
+    def process_value(self, ctx: click.Context, value: Any) -> Any:
+        """Return the script; None: there is a job script in its place."""
+        if isinstance(ctx.params.get(_JOB_SCRIPT), str) and self.value_is_missing(value):
+            return None
+        return super().process_value(ctx, value)
 
 
 class JobScriptCommand(ContinuingCommand):
@@ -55,13 +67,10 @@ class JobScriptCommand(ContinuingCommand):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run it: with the command line of a translation, or as it is typed."""
-        path, script = ctx.params["job_script"], ctx.params["script"]
+        path, script = ctx.params[_JOB_SCRIPT], ctx.params["script"]
         if path is not None:
             first = () if script is None else (script,)
             return submit_job_script(ctx, path, (*first, *ctx.params["args"]))
-        if script is None:
-            parameters = {parameter.name: parameter for parameter in self.params}
-            raise click.MissingParameter(ctx=ctx, param=parameters["script"])
         if ctx.params["is_agreed"]:
             raise click.UsageError("--yes belongs to --from-sbatch: nothing else is asked.", ctx)
         return super().invoke(ctx)

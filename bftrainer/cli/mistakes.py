@@ -14,8 +14,7 @@ from bftrainer.cli.sbatch_table import refusal_of
 from bftrainer.model.errors import UsageError
 
 _OF_HOST = ("--host", "--host-program")  # options before the verb
-# Arguments that are not required where options say the same: --user and such, --from-sbatch.
-_SAID_OTHERWISE = ("ID...", "SCRIPT")
+_IDS = "ID..."  # not required where options choose trainers, too
 MOST_CHOICES = 4  # of an option, which a next step names
 
 
@@ -87,9 +86,7 @@ def _needed(command: click.Command | None) -> list[str]:
     """Return words for the arguments that a command needs, in their order."""
     params = [] if command is None else command.params
     arguments = [param for param in params if isinstance(param, click.Argument)]
-    return [
-        _metavar(each) for each in arguments if each.required or each.metavar in _SAID_OTHERWISE
-    ]
+    return [_metavar(each) for each in arguments if each.required or each.metavar == _IDS]
 
 
 def _metavar(argument: click.Argument) -> str:

@@ -20,7 +20,12 @@ from bftrainer.api.client import Client
 from bftrainer.api.documents import document, encode, listing, schema
 from bftrainer.cli.common import AWAY, connect
 from bftrainer.cli.going_on import CONTINUE_OPTION, marked, said_of_start
-from bftrainer.cli.job_script import FROM_SBATCH, JobScriptCommand, told_translation
+from bftrainer.cli.job_script import (
+    FROM_SBATCH,
+    JobScriptCommand,
+    ScriptArgument,
+    told_translation,
+)
 from bftrainer.cli.module_script import AS_MODULE, file_of
 from bftrainer.cli.next_commands import print_next_of_trainers
 from bftrainer.cli.options import ANY_OWNER_OPTION, JSON, SOCKET, option, verb
@@ -30,13 +35,7 @@ from bftrainer.cli.sbatch_table import IGNORED, IGNORED_OPTIONS, ignored
 from bftrainer.cli.spec import COMMAND, build_spec, find_command
 from bftrainer.cli.submission import StartState, send_all, source_of, specs_of
 from bftrainer.cli.submit_checks import check_here, check_script
-from bftrainer.cli.submit_options import (
-    OPTIONAL_SCRIPT,
-    SPEC_OPTIONS,
-    chosen,
-    given,
-    runtime_of,
-)
+from bftrainer.cli.submit_options import ARGUMENTS, SPEC_OPTIONS, chosen, given, runtime_of
 from bftrainer.elastic.regular_file import open_stream
 from bftrainer.model.columns import counted, shown
 from bftrainer.model.declaration import defaults
@@ -75,7 +74,8 @@ _EXIT_CODES = {
 
 @verb(
     *SPEC_OPTIONS,
-    *OPTIONAL_SCRIPT,
+    ScriptArgument(["script"], metavar="SCRIPT"),
+    ARGUMENTS,
     AS_MODULE,
     *IGNORED_OPTIONS,
     *FROM_SBATCH,

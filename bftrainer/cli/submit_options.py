@@ -28,7 +28,6 @@ SPEC_OPTIONS: Final = declared_options()
 SUBMIT_OPTIONS: Final[list[click.Parameter]] = [*SPEC_OPTIONS, *IGNORED_OPTIONS]
 ARGUMENTS: Final = argument("args", click.UNPROCESSED, metavar="[ARGS]...", nargs=-1)
 SCRIPT: Final = (argument("script", metavar="SCRIPT"), ARGUMENTS)
-OPTIONAL_SCRIPT: Final = (argument("script", metavar="SCRIPT", required=False), ARGUMENTS)
 PREFIX: Final = "#BFT"
 SIZES: Final = frozenset({"sizes", "gpus"})  # parameters that each say all sizes
 # Parameters that say the same: where one is set, what is set with less weight does not count.

@@ -17,6 +17,7 @@ from bftrainer.cli.sbatch_script.option_table import OPTIONS
 from bftrainer.cli.sbatch_script.shell_lines import read_shell
 from bftrainer.cli.sbatch_script.shell_values import INDEX, Value, expanded, unknown, value_of
 from bftrainer.cli.sbatch_script.training_source import imports_of, runtime_of
+from bftrainer.cli.sbatch_script.translator import MOST_OBSTACLES
 from bftrainer.cli.submit import submit
 from tests.unit.test_sbatch_scripts import SCRIPTS, names, translation_of
 
@@ -28,7 +29,6 @@ from tests.unit.test_sbatch_scripts import SCRIPTS, names, translation_of
         ("#SBATCH --nodes=2-4 --gres=gpu:a100:4", [("nodes", "2-4"), ("gres", "gpu:a100:4")]),
         ("#SBATCH -t 1-12 # a day and a half", [("time", "1-12")]),
         ("#SBATCH --job-name='two words'", [("job-name", "two words")]),
-        ("#SBATCH --job-name=two\\ words", [("job-name", "two words")]),
         ('#SBATCH -J "a \\"b\\""', [("job-name", 'a "b"')]),
         ("#SBATCH\t--part gpu", [("partition", "gpu")]),  # as short as only one begins
         ("#SBATCH -HQ -n4", [("hold", ""), ("quiet", ""), ("ntasks", "4")]),
@@ -37,7 +37,8 @@ from tests.unit.test_sbatch_scripts import SCRIPTS, names, translation_of
         ("##SBATCH -N2", []),
         ("# SBATCH -N2", []),
         (" #SBATCH -N2", []),
-        ("#SBATCHX -N2", []),
+        ("#SBATCH-N2", [("nodes", "2")]),
+        ("#SBATCH -J a\\#\\b -N2#", [("job-name", "a#b"), ("nodes", "2")]),
         ("echo\n#SBATCH -N2", []),
         ("\n# text\n\n#SBATCH -N2\r", [("nodes", "2")]),
         ("#SBATCH", []),
@@ -49,7 +50,7 @@ def test_directives_are_read_as_sbatch_reads_them(line: str, read: list[tuple[st
     assert not any(option.fault for option in options)
 
 
-@pytest.mark.parametrize("line", ["--mail=END", "--frobnicate", "-y", "word", "--time"])
+@pytest.mark.parametrize("line", ["--mail=END", "--frobnicate", "-y", "word", "--time", "-J 'a"])
 def test_a_directive_that_sbatch_refuses_has_a_fault(line: str) -> None:
     (option,) = read_directives(f"#SBATCH {line}\n")
     assert option.fault
@@ -236,7 +237,7 @@ TEXTS = st.lists(st.tuples(WORDS, st.sampled_from((" ", " ", "\n", "\n", "")))).
 
 @given(st.one_of(TEXTS, TEXTS.map(lambda text: f"#!/bin/bash\n#SBATCH {text}\npython t.py\n"),
                  st.text()))  # fmt: skip
-@settings(max_examples=250)
+@settings(max_examples=150)
 @example("#SBATCH --gres=gpu:1\nuv run -m")
 @example("bash -c 'bash -c \"bash -c python\"'")
 @example("$(" * 500)
@@ -273,3 +274,23 @@ def test_every_command_of_a_job_script_is_accounted_for(name: str) -> None:
 def test_there_is_a_job_script_for_each_kind_that_guides_show() -> None:
     assert len(names()) >= 40
     assert {path.suffix for path in Path(SCRIPTS).iterdir()} == {".sh", ".txt"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A=xxxxxxxx\n" + "A=$A$A\n" * 60 + "python t.py $A\n",
+        "L=(a b)\n" + 'L=("${L[@]}" "${L[@]}")\n' * 60 + 'python t.py "${L[@]}"\n',
+        f"A={'x' * 4000}\npython t.py {'$A' * 2_000}\n",
+        f"A={'x' * 4000}\npython t.py {'$A ' * 2_000}\n",
+        "python t.py {" + "," * 10_000 + "\n",
+        "python t.py " + "$(a) " * 2_000 + "\n",
+        "A=1\n" * 2_000 + "python t.py\n",
+        "if a; then " * 2_000 + "\npython t.py\n",
+    ],
+    ids=["doubled", "list", "long", "many", "braces", "outputs", "lines", "depth"],
+)
+def test_a_text_that_grows_or_is_long_is_followed_as_far_as_it_can_be(text: str) -> None:
+    translation = translation_of(f"#!/bin/bash\n{text}")
+    assert sum(map(len, translation.program)) < 1_000_000
+    assert len(translation.obstacles) <= MOST_OBSTACLES + 1

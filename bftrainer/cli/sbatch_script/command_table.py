@@ -88,9 +88,10 @@ OF_PILOT: Final = frozenset(
 
 def is_preparation(words: Sequence[str]) -> bool:
     """Return whether a command prepares the shell's environment; ``words``: with their values."""
-    name = words[0].rpartition("/")[2]
+    first, *rest = words
+    name = first.rpartition("/")[2]
     if name in _CONDA:
-        return words[1:2] != () and words[1] in _ACTIVATION
+        return not _ACTIVATION.isdisjoint(rest[:1])
     return name in PREPARES
 
 
@@ -101,7 +102,7 @@ def is_hook(text: str) -> bool:
 
 def activates_conda(words: Sequence[str]) -> bool:
     """Return whether the command needs conda's function in the shell."""
-    return words[0] in _CONDA and words[1:2] != () and words[1] in _ACTIVATION
+    return not _CONDA.isdisjoint(words[:1]) and not _ACTIVATION.isdisjoint(words[1:2])
 
 
 def brings_conda(text: str) -> bool:

@@ -198,9 +198,9 @@ class DirectiveOptions:
         others = [
             part
             for part in directive.value.split(",")
-            if name == "gres" and not gpus_of_gres(part)[1]
+            if name == "gres" and not gpus_of_gres(part).n_gpus
         ]
-        if name == "gres" and not gpus_of_gres(directive.value)[1]:
+        if name == "gres" and not gpus_of_gres(directive.value).n_gpus:
             return "", option.reason
         if name in _SIZES_SAID or (name == "exclusive" and "--gres" in sizes):
             return text, option.reason if others else ""

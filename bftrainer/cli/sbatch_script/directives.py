@@ -1,8 +1,8 @@
 """The ``#SBATCH`` lines of a job script, read as sbatch reads them. Pure.
 
 sbatch looks at lines that begin with ``#SBATCH``, up to the first that is neither blank nor a
-comment; quotes and backslashes protect blanks, an unprotected ``#`` begins a comment, and a long
-option may be shortened as long as only one has that beginning.
+comment; quotes protect blanks, an unprotected ``#`` begins a comment, and a long option may be
+shortened as long as only one has that beginning.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from bftrainer.cli.sbatch_script.option_table import BY_SHORT, OPTIONS, OptionVa
 
 PREFIX: Final = "#SBATCH"
 _OTHERS: Final = {"#BSUB": "LSF", "#PBS": "PBS", "#COBALT": "Cobalt", "#$ -": "Grid Engine"}
+_UNENDED: Final = "A quotation in it never ends, and sbatch refuses it."
 _SHELLS = re.compile(r"#!\s*(?:/usr/bin/env\s+(?:-\S+\s+)*)?(?:\S*/)?(?:ba|da|k|z|)sh(?:\s|\Z)")
 _SHEBANG = re.compile(r"#!\s*(?:/usr/bin/env\s+(?:-\S+\s+)*)?(?:\S*/)?([^\s/]+)")
 
@@ -56,8 +57,12 @@ def read_directives(text: str) -> tuple[SbatchDirective, ...]:
     directives: list[SbatchDirective] = []
     for number, line in _head(text):
         rest = line.removeprefix(PREFIX)
-        if rest != line and (not rest or rest[0].isspace()):
-            directives += directives_of(_arguments(rest), number)
+        words = _arguments(rest) if rest != line else []
+        if words is None:
+            unread = SbatchDirective(line=number, text=rest.strip(), option=None, fault=_UNENDED)
+            directives.append(unread)
+        else:
+            directives += directives_of(words, number)
     return tuple(directives)
 
 
@@ -68,14 +73,19 @@ def _head(text: str) -> Iterator[tuple[int, str]]:
         yield number, line.rstrip("\r")
 
 
-def _arguments(line: str) -> list[str]:
-    """Split the rest of a line into arguments."""
+def _arguments(line: str) -> list[str] | None:
+    """Split the rest of a line into arguments; None: a quotation in it never ends.
+
+    A backslash protects a quotation mark or ``#``, but no blank.
+    """
     words: list[str] = []
     word, quote, at, is_open = "", "", 0, False
     while at < len(line):
         sign, at = line[at], at + 1
-        if sign == "\\" and at < len(line):
+        if sign == "\\" and at < len(line) and (quote or not line[at].isspace()):
             word, at, is_open = word + line[at], at + 1, True
+        elif sign == "\\":
+            is_open = True
         elif quote:
             word, quote = (word, "") if sign == quote else (word + sign, quote)
         elif sign in "\"'":
@@ -89,7 +99,7 @@ def _arguments(line: str) -> list[str]:
             word, is_open = "", False
     if is_open:
         words.append(word)
-    return words
+    return None if quote else words
 
 
 def directives_of(words: Sequence[str], line: int) -> Iterator[SbatchDirective]:
@@ -109,7 +119,7 @@ def directives_of(words: Sequence[str], line: int) -> Iterator[SbatchDirective]:
             at += takes_next
         else:
             yield SbatchDirective(
-                line=line, text=word, option=None, fault="It is no option, and sbatch ignores it."
+                line=line, text=word, option=None, fault="It is no option, and sbatch refuses it."
             )
 
 

@@ -137,10 +137,10 @@ class BodyReader:
         names: list[str] = []
         for text in texts:
             pair = assigned(text, self.variables)
-            name = pair[0] if pair is not None else re.split(r"[\[+=]", text, maxsplit=1)[0]
+            name = pair.name if pair is not None else text.partition("[")[0].partition("=")[0]
             if not _IDENTIFIER.match(name):
                 continue
-            value = pair[1] if pair is not None else unknown(f"${name}")
+            value = pair.value if pair is not None else unknown(f"${name}")
             self.variables[name] = unknown(f"${name}") if command.block else value
             names.append(name)
         step = self._plain(command, (), CommandPurpose.ASSIGNMENT, "")
@@ -151,10 +151,12 @@ class BodyReader:
         for text in command.words[1:]:
             pair = assigned(text, self.variables)
             match = ASSIGNMENT.match(text)
-            name = pair[0] if pair is not None else text
+            name = pair.name if pair is not None else text
             if not _IDENTIFIER.match(name):
                 continue
-            value = pair[1] if pair is not None else self.variables.get(name, unknown(f"${name}"))
+            value = (
+                pair.value if pair is not None else self.variables.get(name, unknown(f"${name}"))
+            )
             if command.block:
                 value = unknown(f"${name}")
             self.variables[name] = value
@@ -200,8 +202,8 @@ class BodyReader:
                 return
         for text in reversed(command.assignments):
             pair = assigned(text, self.variables)
-            if pair is not None and isinstance(pair[1], str):
-                launch.environment.insert(0, (pair[0], pair[1]))
+            if pair is not None and isinstance(pair.value, str):
+                launch.environment.insert(0, (pair.name, pair.value))
         yield self._program(command, words, launch)
 
     def _program(
@@ -230,7 +232,8 @@ class BodyReader:
 
 def _is_command_run(words: Sequence[str]) -> bool:
     """Return whether ``command`` runs its words, and does not look for one."""
-    return words[0] == "command" and not words[1].startswith("-")
+    name, first, *_ = words
+    return name == "command" and not first.startswith("-")
 
 
 def is_rank(text: str) -> bool:

@@ -154,14 +154,15 @@ def read_launch(words: tuple[str, ...]) -> LaunchLine:
 
 
 def _program(launch: LaunchLine, words: Words) -> LaunchLine:
-    if OPEN in words[0] and words[1:] and words[1].endswith(".py"):
+    first, *rest = words
+    if OPEN in first and rest and rest[0].endswith(".py"):
         launch.refuse(
             "BFT-1072",
-            f"Which Python {as_written(words[0])} is shows on a node only.",
+            f"Which Python {as_written(first)} is shows on a node only.",
             "Write its path into the job script.",
         )
-        words = words[1:]
-    launch.program, launch.args = words[0], tuple(words[1:])
+        first, *rest = rest
+    launch.program, launch.args = first, tuple(rest)
     if launch.program.endswith(".py"):
         launch.kind = ProgramKind.SCRIPT
     return launch

@@ -118,7 +118,7 @@ _ROWS: Final[Iterable[SbatchOption]] = (
     _option("contiguous", _PLACE, value=_NONE),
     _option("spread-job", _PLACE, value=_NONE),
     _option("use-min-nodes", _PLACE, value=_NONE),
-    _option("s oversubscribe", _PLACE, value=_OPTIONAL),
+    _option("s oversubscribe", _PLACE, value=_NONE),
     *(_option(names, _MPI) for names in (
         "B extra-node-info", "cores-per-socket", "sockets-per-node", "threads-per-core", "hint",
         "m distribution", "ntasks-per-core", "ntasks-per-socket", "gpus-per-socket", "gres-flags",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from bftrainer.cli.sbatch_script.directives import SbatchDirective
 from bftrainer.cli.sbatch_script.launchers import LaunchLine
@@ -123,14 +123,21 @@ def _gpus(field: str, text: str) -> _Fields | None:
     return {field: int(match[2]), **({"gpu_type": match[1]} if match[1] else {})}
 
 
-def gpus_of_gres(text: str) -> tuple[str, int]:
-    """Return the type ("": any) and the number of GPUs in a list of generic resources."""
+class GresGpus(NamedTuple):
+    """GPUs in a list of generic resources."""
+
+    gpu_type: str  # "": any
+    n_gpus: int
+
+
+def gpus_of_gres(text: str) -> GresGpus:
+    """Return the GPUs in a list of generic resources."""
     gpu_type, count = "", 0
     for part in text.split(","):
         match = _GPUS.match(part.strip())
         if match is not None:
             gpu_type, count = match[1] or gpu_type, count + int(match[2] or 1)
-    return gpu_type, count
+    return GresGpus(gpu_type, count)
 
 
 def _gres(text: str) -> _Fields | None:

@@ -67,6 +67,13 @@ class _Token(NamedTuple):
     end: int
 
 
+class _OpenBlock(NamedTuple):
+    """A compound command that has not ended yet."""
+
+    closer: str  # what ends it
+    start: int
+
+
 class UnclosedError(Exception):
     """A quote or substitution never ends; its argument is where it begins."""
 
@@ -225,7 +232,7 @@ class _Parser:
         self.fault, self.fault_at = "", 0
         self._text = text
         self._line_ends = [at for at, sign in enumerate(text) if sign == "\n"]
-        self._open: list[tuple[str, int]] = []  # what ends each, where it begins
+        self._open: list[_OpenBlock] = []
         self._keyword = ""  # of the outermost
         self._joint = ""
         self._begin()
@@ -305,7 +312,7 @@ class _Parser:
         text = token.text
         if text == "(":
             self._open_bracket(token)
-        elif text == ")" and self._open and self._open[-1][0] == "esac":
+        elif text == ")" and self._open and self._open[-1].closer == "esac":
             self._begin()  # the pattern of a case
         elif text == ")":
             self._end_command()
@@ -330,10 +337,10 @@ class _Parser:
                 at, self._keyword = self._function_at, "function"
         if self._function_at < 0 or keyword != "(":
             self._function_at = -1
-        self._open.append((closer, at))
+        self._open.append(_OpenBlock(closer, at))
 
     def _close_block(self, closer: str, token: _Token) -> None:
-        if not self._open or self._open[-1][0] != closer:
+        if not self._open or self._open[-1].closer != closer:
             self._fail(f"{closer!r} ends here what has not begun", token.start)
             return
         _, at = self._open.pop()

@@ -10,12 +10,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from bftrainer.cli.sbatch_script.shell_lines import UnclosedError, piece_end
 
 OPEN, CLOSE = "\x00", "\x01"  # around what is not known; no script has these characters
 INDEX: Final = "\x02"
+MOST_OF_VALUE: Final = 16 * 1024  # characters of a variable's value that is followed
+MOST_CHARACTERS: Final = 128 * 1024  # of the words of one command
 Value = str | tuple[str, ...]  # a list: NAME=(A B)
 Variables = Mapping[str, Value]
 _UNKNOWN = re.compile(f"{OPEN}([^{OPEN}{CLOSE}]*){CLOSE}")
@@ -26,7 +28,7 @@ _BRACED = re.compile(
     r"\$\{(?P<name>[A-Za-z_]\w*|\d+)(?P<all>\[[@*]\])?(?::?(?P<sign>[-=])(?P<usual>[^{}$`\"'\\]*))?\}\Z"
 )
 _NAMES = re.compile(r"\$\{?[#!]?([A-Za-z_]\w*)")
-_BRACES = re.compile(r"\{[^{}\s]*(?:,|\.\.)[^{}\s]*\}")
+_BRACES = re.compile(r"\{[^{}\s]*\}")
 _IN_QUOTES = '$`"\\'  # what a backslash may protect there
 ASSIGNMENT: Final = re.compile(r"(?P<name>[A-Za-z_]\w*)(?P<more>\+?)=(?P<value>.*)\Z", re.DOTALL)
 
@@ -72,8 +74,16 @@ def expanded(word: str, variables: Variables) -> tuple[str, ...]:
 
 
 def all_expanded(words: Sequence[str], variables: Variables) -> tuple[str, ...]:
-    """Return the words that bash would make of several."""
-    return tuple([part for word in words for part in expanded(word, variables)])
+    """Return the words that bash would make of several; what is too long is not known."""
+    parts: list[str] = []
+    room = MOST_CHARACTERS
+    for word in words:
+        for part in expanded(word, variables):
+            room -= len(part) + 1
+            if room < 0:
+                return (*parts, unknown("..."))
+            parts.append(part)
+    return tuple(parts)
 
 
 def value_of(text: str, variables: Variables) -> Value:
@@ -88,7 +98,14 @@ def value_of(text: str, variables: Variables) -> Value:
     return "".join(reader.words())
 
 
-def assigned(text: str, variables: Variables) -> tuple[str, Value] | None:
+class ShellVariable(NamedTuple):
+    """A variable of the shell."""
+
+    name: str
+    value: Value
+
+
+def assigned(text: str, variables: Variables) -> ShellVariable | None:
     """Return the name and the value of NAME=VALUE; None: it sets one element of a list."""
     match = ASSIGNMENT.match(text)
     if match is None:
@@ -96,7 +113,9 @@ def assigned(text: str, variables: Variables) -> tuple[str, Value] | None:
     name, value = match["name"], value_of(match["value"], variables)
     if match["more"]:
         value = _sum(variables.get(name, ""), value)
-    return name, value
+    if sum(map(len, value)) > MOST_OF_VALUE:
+        value = unknown(f"${name}")
+    return ShellVariable(name, value)
 
 
 def _sum(old: Value, more: Value) -> Value:
@@ -128,6 +147,7 @@ class _Expansion:
     def __init__(self, variables: Variables, *, splits: bool = True) -> None:
         self._variables = variables
         self._splits = splits
+        self._room = MOST_CHARACTERS
         self._words: list[str] = []
         self._text: str | None = None  # of the word that is not complete yet
 
@@ -145,7 +165,7 @@ class _Expansion:
             at = 1
         while at < len(word):
             braces, plain = _BRACES.match(word, at), _PLAIN.match(word, at)
-            if braces is not None:
+            if braces is not None and ("," in braces[0] or ".." in braces[0]):
                 end = braces.end()
                 self._add(unknown(braces[0]) if self._splits else braces[0])
             elif plain is not None:
@@ -252,4 +272,7 @@ class _Expansion:
             self._text = None
 
     def _add(self, text: str) -> None:
+        self._room -= len(text)
+        if self._room < 0:
+            raise UnclosedError(0)  # likewise nothing that can be followed
         self._text = (self._text or "") + text

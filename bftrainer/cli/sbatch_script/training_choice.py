@@ -106,21 +106,33 @@ def _no_training(steps: Sequence[BodyStep], places: Sequence[int]) -> Obstacle:
     for step in steps:
         words = step.words
         if words and words[0].rpartition("/")[2] in ("sbatch", "qsub", "bsub"):
-            cause = "The script submits other jobs and trains nothing itself."
-            advice = "Give --from-sbatch the job script that it submits; options go into its lines."
-            return _obstacle(step, "BFT-1073", cause, advice)
+            return _obstacle(
+                step,
+                "BFT-1073",
+                "The script submits other jobs and trains nothing itself.",
+                "Give --from-sbatch the job script that it submits; options go into its lines.",
+            )
         if launches_shell_script(step):
-            cause = f"The training is started in the shell script {as_written(_program_of(step))}."
-            advice = "Write its command line into the job script, or submit the Python script."
-            return _obstacle(step, "BFT-1073", cause, advice)
+            shell_script = as_written(_program_of(step))
+            return _obstacle(
+                step,
+                "BFT-1073",
+                f"The training is started in the shell script {shell_script}.",
+                "Write its command line into the job script, or submit the Python script.",
+            )
     for place in places:
         step, launch = steps[place], launch_of(steps[place])
         if launch.kind is ProgramKind.CODE:
-            cause = "The Python program stands in the job script, and is in no file of its own."
-            return _obstacle(step, "BFT-1073", cause, "Put it into a file, and submit that.")
+            return _obstacle(
+                step,
+                "BFT-1073",
+                "The Python program stands in the job script, and is in no file of its own.",
+                "Put it into a file, and submit that.",
+            )
         program = as_written(launch.program)
-        cause = f"The job starts {program}, which is no Python script."
-        return _obstacle(step, "BFT-1073", cause, _ON_PROGRAM)
+        return _obstacle(
+            step, "BFT-1073", f"The job starts {program}, which is no Python script.", _ON_PROGRAM
+        )
     return Obstacle(
         line=0,
         text="",

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from bftrainer.cli.sbatch_script.command_table import AFTERWARDS, LOG, runs_a_program
+from bftrainer.cli.sbatch_script.command_table import AFTERWARDS, IN_SHELL, LOG, runs_a_program
 from bftrainer.cli.sbatch_script.directive_options import DirectiveOptions, slurm_variables
 from bftrainer.cli.sbatch_script.directives import (
     other_batch_system,
@@ -64,10 +64,12 @@ from bftrainer.cli.sbatch_script.worker_environment import (
     why_unused,
 )
 
+MOST_OBSTACLES: Final = 20  # that are told
 _CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 _VARIABLE = re.compile(r"\$\{?(\w+)\}?")
 _PLACES = re.compile(r"\{(index|name)\}")
 _SCRIPT: Final = "script"
+_USING: Final = frozenset({CommandPurpose.LAUNCH, CommandPurpose.EXPORT, CommandPurpose.DIRECTORY})
 _TRIVIAL: Final = frozenset({CommandPurpose.TEST, CommandPurpose.ASSIGNMENT})
 _NOT_PREPARING: Final = "This part does not only prepare the environment: do it by hand before."
 _OTHER_PROGRAM: Final = "It is another program: run it by hand before you submit, if it is needed."
@@ -225,7 +227,10 @@ class _Translator:
     def _lines_beside(self, steps: Sequence[BodyStep], places: Sequence[int]) -> None:
         for place in places:
             step = steps[place]
-            self._leave_out(step, step.reason or "It belongs to what starts the training.")
+            reason = step.reason
+            if not reason or reason == IN_SHELL:
+                reason = "It is a part of what stands around the training."
+            self._leave_out(step, reason)
 
     def _leave_out(self, step: BodyStep, reason: str) -> None:
         self.lines.append(ScriptLine(line=step.line, text=step.command.text, reason=reason))
@@ -339,29 +344,20 @@ class _Translator:
             became = PREAMBLE if place in needed else ""
             reason = "" if became else why_unused(steps[place])
             self.lines.append(ScriptLine(line=line, text=text, became=became, reason=reason))
+        told = {(line.line, line.text) for line in self.lines}
+        last_uses = _last_uses(steps)
         for place, step in enumerate(steps):
             if step.kind is not CommandPurpose.ASSIGNMENT or step.command.block:
                 continue
-            if any(
-                line.line == step.line and line.text == step.command.text for line in self.lines
-            ):
+            if (step.line, step.command.text) in told:
                 continue
             became = PREAMBLE if place in needed and place in places else ""
-            if not became and self._is_used(steps, place):
+            if not became and any(last_uses.get(name, -1) > place for name in step.names):
                 became = "its value"
             reason = "" if became else why_unused(step)
             self.lines.append(
                 ScriptLine(line=step.line, text=step.command.text, became=became, reason=reason)
             )
-
-    def _is_used(self, steps: Sequence[BodyStep], place: int) -> bool:
-        """Return whether a launch or an export uses a variable."""
-        used = re.compile("|".join(rf"\$\{{?{name}\b" for name in steps[place].names) or r"\Z.")
-        return any(
-            used.search(step.command.text)
-            for step in steps[place + 1 :]
-            if step.kind in (CommandPurpose.LAUNCH, CommandPurpose.EXPORT, CommandPurpose.DIRECTORY)
-        )
 
     # The training.
 
@@ -460,7 +456,7 @@ class _Translator:
         has_array = self.options.has_array or self.context.has_array
         for word in words:
             parts = unknown_parts(word)
-            if parts and is_told:
+            if parts and is_told and len(self.obstacles) < MOST_OBSTACLES:
                 self._hinder_argument(step, word, parts)
             if has_array:
                 yield _PLACES.sub(r"{{\1}}", word).replace(INDEX, "{index}")
@@ -551,6 +547,15 @@ class _Translator:
         left = steps_left(as_written(script), source, runtime)
         if left:
             self.remarks.append(left)
+
+
+def _last_uses(steps: Sequence[BodyStep]) -> dict[str, int]:
+    """Return the last place at which each variable is used by a launch, an export or ``cd``."""
+    uses: dict[str, int] = {}
+    for place, step in enumerate(steps):
+        if step.kind in _USING:
+            uses |= dict.fromkeys(names_in(step.command.text), place)
+    return uses
 
 
 def _if(became: str) -> str:

@@ -105,11 +105,11 @@ class WorkerEnvironment:
         """Write out the relative paths of what is sourced: a later line changes the directory."""
         for number, line in enumerate(self.lines):
             words = steps[line.step].words
-            path = words[1] if len(words) > 1 else ""
-            is_source = words[:1] in (("source",), (".",)) and line.text.startswith(words[0])
+            path = "".join(words[1:2])
+            is_source = words[:1] in (("source",), (".",)) and line.text.startswith(words[:1])
             if not is_source or path.startswith("/") or unknown_parts(path) or "/" not in path:
                 continue
-            placed = (words[0], posixpath.join(directory, path), *words[2:])
+            placed = (*words[:1], posixpath.join(directory, path), *words[2:])
             text = " ".join(map(quoted, placed))
             self.lines[number] = PreambleLine(step=line.step, text=text)
 
