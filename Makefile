@@ -132,6 +132,7 @@ bench: venv system  ## every benchmark in full, results in bench-out/
 	$(BIN)/python scripts/bench_hosts.py --json bench-out/hosts.json
 	$(BIN)/python scripts/bench_lives.py --json bench-out/lives.json
 	$(BIN)/python scripts/bench_starts.py --json bench-out/starts.json
+	$(BIN)/python scripts/bench_containers.py --json bench-out/containers.json
 	$(BIN)/python scripts/bench_runtimes.py --json bench-out/runtimes.json
 	$(BIN)/python scripts/bench_harm.py --json bench-out/harm.json
 	$(BIN)/python scripts/bench_claim.py --json bench-out/claim.json

@@ -25,7 +25,7 @@ from bftrainer.fleet.wire.messages import (
 from bftrainer.model.trainer import CheckpointContract, TrainerRecord, TrainerSpec, TrainerState
 from tests.conformance.container_runtime import ContainerKit
 from tests.integration.agent_harness import Daemon, Lab, in_lab, until
-from tests.support.containers import has, real_kit, recorded, stood_for
+from tests.support.containers import has, podman_kit, real_kit, recorded, stood_for
 from tests.support.processes import is_running
 
 TELLING = """\
@@ -53,12 +53,22 @@ while True:
 KITS = [
     "apptainer",
     "podman",
+    pytest.param(
+        "real podman",
+        marks=[pytest.mark.long, pytest.mark.skipif(not has("podman"), reason="no podman here")],
+    ),
     pytest.param("bwrap", marks=pytest.mark.skipif(not has("bwrap"), reason="no bwrap here")),
     pytest.param("charliecloud", marks=pytest.mark.skipif(not has("ch-run"), reason="no ch-run")),
 ]
 
 
 def _kit(name: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> ContainerKit:
+    if name == "real podman":
+        kit = podman_kit(directory)
+        if kit is None:
+            pytest.skip("podman starts nothing on this machine")
+        monkeypatch.setenv("CONTAINERS_CONF", kit.environ["CONTAINERS_CONF"])
+        return kit
     made = real_kit if name in ("bwrap", "charliecloud") else stood_for
     kit = made(name, directory)
     monkeypatch.setenv("PATH", kit.environ["PATH"])

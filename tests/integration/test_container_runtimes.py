@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.container_runtime import ContainerConformance, ContainerKit, ran
-from tests.support.containers import has, real_kit, recorded, stood_for
+from tests.support.containers import has, podman_kit, real_kit, recorded, stood_for
 
 
 @pytest.mark.skipif(not has("bwrap"), reason="no bwrap here (apt-get install bubblewrap)")
@@ -34,6 +34,19 @@ class TestApptainer(ContainerConformance):
     @pytest.fixture
     def kit(self, tmp_path: Path) -> ContainerKit:
         return stood_for("apptainer", tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not has("podman"), reason="no podman here (apt-get install podman)")
+class TestRealPodman(ContainerConformance):
+    """The real one, with a directory as its image."""
+
+    @pytest.fixture
+    def kit(self, tmp_path: Path) -> ContainerKit:
+        kit = podman_kit(tmp_path)
+        if kit is None:
+            pytest.skip("podman starts nothing on this machine")
+        return kit
 
 
 class TestPodman(ContainerConformance):

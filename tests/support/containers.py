@@ -9,12 +9,14 @@ where they do, and starts it beside, without an image.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
 import sys
 from pathlib import Path
 
+from bftrainer.batch import process
 from bftrainer.batch.containers.place import PACKAGE
 from bftrainer.model.container import ContainerOrder
 from tests.conformance.container_runtime import ContainerKit
@@ -33,11 +35,13 @@ values = {{
 flags = {{
     "apptainer": ("--nv", "--rocm"), "singularity": ("--nv", "--rocm"),
     "podman": (
-        "--rm", "--pid=host", "--ipc=host", "--network=host", "--cgroups=disabled",
+        "--rm", "--pid=host", "--ipc=host", "--network=host", "--cgroups=no-conmon",
         "--security-opt=label=disable", "--log-driver=none", "--entrypoint=", "--userns=keep-id",
     ),
     "enroot": (),
 }}[name]
+if words[0] == "--cgroup-manager=cgroupfs" and name == "podman":
+    del words[0]
 assert words[0] == {{"podman": "run", "enroot": "start"}}.get(name, "exec"), words
 given, at = {{}}, 1
 while words[at].startswith("--"):
@@ -105,6 +109,27 @@ def real_kit(name: str, directory: Path) -> ContainerKit:
         workdir=str(directory),
     )
     return ContainerKit(order=order, mounts_read_only=name != "charliecloud")
+
+
+# As a machine without CAP_SYS_RESOURCE and with cgroups of both kinds needs it.
+PODMAN_CONF = """\
+[containers]
+default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
+[engine]
+runtime = "runc"
+"""
+
+
+def podman_kit(directory: Path) -> ContainerKit | None:
+    """Return a kit of the real Podman; None if it starts nothing here."""
+    kit = dataclasses.replace(real_kit("podman", directory), ends_with_group=False)
+    conf = directory / "containers.conf"
+    for text in ("", PODMAN_CONF):
+        conf.write_text(text)
+        kit = dataclasses.replace(kit, environ={**os.environ, "CONTAINERS_CONF": str(conf)})
+        if process.run(kit.argv("-c", "pass"), timeout_s=60, env=kit.environ).is_ok:
+            return kit
+    return None
 
 
 def stand_in(name: str, directory: Path) -> dict[str, str]:

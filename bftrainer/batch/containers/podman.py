@@ -1,9 +1,9 @@
 """Podman: ``podman run``, without a namespace of its own but for users and mounts.
 
 After podman-run(1) of Podman 4.3 to 5. The container's processes are no children of the command:
-conmon starts them. The entry adopts it, so that nothing outlives the trainer's worker. They stay in
-the cgroup of the job (``--cgroups=disabled``, which needs crun), where the batch system counts and
-ends them.
+conmon starts them. The entry adopts it, so that nothing outlives the trainer's worker. An ordinary
+user, who may make no cgroup within that of a job, has all of it stay there; ``--cgroups=disabled``
+would say so, but Podman then insists on pids of the container's own.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ GPU_OPTIONS: Final = {
     GpuVendor.AMD: ["--device", "/dev/kfd", "--device", "/dev/dri", "--group-add", "keep-groups"],
     GpuVendor.NOBODY: [],
 }
+GLOBAL: Final = ("--cgroup-manager=cgroupfs",)  # no systemd of the user's, as in jobs
 SHARED: Final = (
-    *("--rm", "--pid=host", "--ipc=host", "--network=host", "--cgroups=disabled"),
+    *("--rm", "--pid=host", "--ipc=host", "--network=host", "--cgroups=no-conmon"),
     *("--security-opt=label=disable", "--log-driver=none", "--entrypoint="),
 )
 
@@ -50,7 +51,15 @@ class Podman:
 
     def command(self, call: ContainerCall) -> list[str]:
         """Return the command line; the image is pulled if it is not there yet."""
-        words = [call.program, "run", *SHARED, *GPU_OPTIONS[call.gpus], "--workdir", call.workdir]
+        words = [
+            call.program,
+            *GLOBAL,
+            "run",
+            *SHARED,
+            *GPU_OPTIONS[call.gpus],
+            "--workdir",
+            call.workdir,
+        ]
         if not call.is_root:  # who has that id outside has it inside
             words.append("--userns=keep-id")
         if call.last_descriptor > STANDARD_DESCRIPTORS:
