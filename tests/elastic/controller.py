@@ -49,6 +49,8 @@ from tests.elastic import journal
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATE = ROOT / "bftrainer" / "elastic" / "template.py"
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
+# Another one is set by scripts/try_versions.py.
+USERS_PYTHON = os.environ.get("BFT_TEST_PYTHON", sys.executable)
 _worker_numbers = itertools.count(1)
 T = TypeVar("T")
 M = TypeVar("M", bound=FromWorker)
@@ -77,7 +79,7 @@ class TemplateProcess:
         self,
         directory: Path,
         *,
-        python: str = sys.executable,
+        python: str = USERS_PYTHON,
         environment: Mapping[str, str] | None = None,
         modules: Sequence[str] = (),
     ) -> None:
