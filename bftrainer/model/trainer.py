@@ -435,8 +435,9 @@ def _by_its_user(record: TrainerRecord) -> str:
     if record.held_s is not None:
         return f"It is held; 'bftrainer release {record.trainer_id}' lets it go on."
     if record.overtime_s is not None:
-        limit, update = limit_text(record.spec.time_limit_s or 0.0), f"update {record.trainer_id}"
-        return f"Its time limit of {limit} is over; 'bftrainer {update} --time LIMIT' lengthens it."
+        limit, trainer_id = limit_text(record.spec.time_limit_s or 0.0), record.trainer_id
+        step = f"'bftrainer update {trainer_id} --time LIMIT' lengthens it."
+        return f"Its time limit of {limit} is over; {step}"
     if record.rung_s is not None:
         return f"It has trained its budget of {record.spec.budget}; its study decides about more."
     if record.requeued_s is not None:

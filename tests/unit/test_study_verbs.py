@@ -229,6 +229,8 @@ NOT_OF_A_STUDY = {
     *("name", "epochs", "samples", "steps", "checkpoint_dir", "cwd", "venv", "is_module"),
     *("after", "after_any", "begin_s", "hold", "array", "fresh", "way", "resume_from", "any_owner"),
     *("dry_run", "as_json", "parsable", "wait", "socket_name", "allow_nan"),
+    *("time_limit_s", "output", "error", "comment", "dependency", "mail_type", "mail_user"),
+    *("partition", "qos", "yaml"),
 }
 LEARNS = {
     "batch": "64:256", "batch-per-worker": 64, "lr-rule": "none", "workers-per-node": 2,
