@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,15 @@ from bftrainer.cli.sbatch_script.job_body import BodyReader
 from bftrainer.cli.sbatch_script.launchers import ProgramKind, read_launch
 from bftrainer.cli.sbatch_script.option_table import OPTIONS
 from bftrainer.cli.sbatch_script.shell_lines import read_shell
-from bftrainer.cli.sbatch_script.shell_values import INDEX, Value, expanded, unknown, value_of
+from bftrainer.cli.sbatch_script.shell_values import (
+    INDEX,
+    Value,
+    all_expanded,
+    expanded,
+    unknown,
+    unknown_parts,
+    value_of,
+)
 from bftrainer.cli.sbatch_script.training_source import imports_of, runtime_of
 from bftrainer.cli.sbatch_script.translator import MOST_OBSTACLES
 from bftrainer.cli.submit import submit
@@ -133,6 +142,37 @@ def test_values_are_those_that_the_text_says(word: str, values: tuple[str, ...])
         "HOME": "/home/ada", "A": "x y", "L": ("p q", "r"), "I": INDEX, "EMPTY": "",
     }  # fmt: skip
     assert expanded(word, variables) == values
+
+
+PIECES = st.sampled_from(
+    ("$A", "${A}", "$E", "${E:-d}", "${N:-d e}", "${B-d}", "'", '"', "\\", "a", "b c", " ", "=",
+     "--x", "{index}", "~", "~/x", "#", "\\$A", "\\\n", '\\"', ",", ":", "[",
+     "${L[@]}", "$L", "\u00e9")
+)  # fmt: skip
+
+
+@settings(max_examples=60)
+@given(st.lists(PIECES, min_size=1, max_size=12).map("".join))
+@example("'a\\\nb' \"c\\\nd\" e\\\nf")
+@example("x=~/y --x=~/y ~ada/y")
+def test_words_have_the_values_that_bash_gives_them(words: str) -> None:
+    line = f"printf '%s\\0' '' {words}\n"
+    script = read_shell(line)
+    variables: dict[str, Value] = {
+        "A": "x y", "B": "b", "E": "", "HOME": "/home/ada", "L": ("p q", "r"),
+    }  # fmt: skip
+    if script.fault or len(script.commands) != 1:
+        return
+    _, _, _, *typed = script.commands[0].words
+    values = all_expanded(typed, variables)
+    if any(unknown_parts(value) for value in values):
+        return
+    settings_of = "A='x y'; B=b; E=; HOME=/home/ada; L=('p q' r); unset N; set -f; set +H\n"
+    done = subprocess.run(
+        ("/bin/bash", "--norc", "-c", settings_of + line), capture_output=True, check=False
+    )
+    if done.returncode == 0:
+        assert done.stdout.decode().split("\0")[1:-1] == list(values)
 
 
 def test_a_list_and_what_is_added_to_it() -> None:

@@ -89,6 +89,7 @@ class BodyReader:
     def __init__(self, variables: dict[str, Value], directory: str) -> None:
         self.variables = variables
         self.directory = directory
+        self._pushed: list[str] = []  # directories to which popd goes back
 
     def read(self, script: ShellScript) -> list[BodyStep]:
         """Return the commands with what they are for."""
@@ -109,7 +110,7 @@ class BodyReader:
             yield self._assignments(command, command.words[1:])
         elif name == "export" or name in _DECLARES:
             yield self._exports(command, words)
-        elif name in ("cd", "pushd"):
+        elif name in ("cd", "pushd", "popd"):
             yield self._change(command, words)
         elif name in _TESTS and words[1:2] != () and not _is_command_run(words):
             yield self._plain(command, words, CommandPurpose.TEST, IN_SHELL)
@@ -173,6 +174,10 @@ class BodyReader:
         target = targets[0] if targets else (home if isinstance(home, str) else unknown("~"))
         if words[1:] == ("-",):
             target = unknown("-")
+        if words[:1] == ("pushd",):
+            self._pushed.append(self.directory)
+        elif words[:1] == ("popd",):
+            target = self._pushed.pop() if self._pushed else unknown("popd")
         if command.block:
             target = unknown(as_written(target))
         self.directory = posixpath.normpath(posixpath.join(self.directory, target))

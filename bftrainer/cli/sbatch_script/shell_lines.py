@@ -189,16 +189,20 @@ class _Tokens:
             self.at = end if end >= 0 else len(text)
 
     def _word(self) -> str:
+        """Return a word as it is written, without the ends of lines that a backslash continues."""
         text, start = self.text, self.at
+        pieces: list[str] = []
         while self.at < len(text):
-            sign = text[self.at]
-            if sign == "(" and _LIST.match(text[start : self.at]):
-                self.at = _bracket_end(text, self.at, 0)
-            elif sign in _ENDS and not (sign in "<>" and text.startswith("(", self.at + 1)):
+            sign, at = text[self.at], self.at
+            if sign == "(" and _LIST.match(text[start:at]):
+                self.at = _bracket_end(text, at, 0)
+            elif sign in _ENDS and not (sign in "<>" and text.startswith("(", at + 1)):
                 break
             else:
-                self.at = piece_end(text, self.at)
-        return text[start : self.at].replace("\\\n", "")
+                self.at = piece_end(text, at)
+            piece = text[at : self.at]
+            pieces.append(piece if sign == "'" else piece.replace("\\\n", ""))
+        return "".join(pieces)
 
     def _redirection(self, operator: str) -> _Token:
         start = self.at

@@ -21,6 +21,9 @@ MOST_CHARACTERS: Final = 128 * 1024  # of the words of one command
 Value = str | tuple[str, ...]  # a list: NAME=(A B)
 Variables = Mapping[str, Value]
 _UNKNOWN = re.compile(f"{OPEN}([^{OPEN}{CLOSE}]*){CLOSE}")
+MOST_IN_BRACES: Final = 1024  # characters
+_HOME = re.compile(r"~(?:(?=/|\Z)|[^/\s'\"\\$`]+)")  # of a user, "~": one's own
+_NAMED_HOME = re.compile(r"[A-Za-z_]\w*=(?=~)")
 _ALL_ARGUMENTS: Final = frozenset({"$@", "$*", "${@}", "${*}"})
 _PARTS = re.compile(f"(?:[^\\s{OPEN}]|{OPEN}[^{CLOSE}]*{CLOSE})+")  # between blanks that divide
 _PLAIN = re.compile(r"\$(\w+|[@*#?$!-])")
@@ -28,7 +31,6 @@ _BRACED = re.compile(
     r"\$\{(?P<name>[A-Za-z_]\w*|\d+)(?P<all>\[[@*]\])?(?::?(?P<sign>[-=])(?P<usual>[^{}$`\"'\\]*))?\}\Z"
 )
 _NAMES = re.compile(r"\$\{?[#!]?([A-Za-z_]\w*)")
-_BRACES = re.compile(r"\{[^{}\s]*\}")
 _IN_QUOTES = '$`"\\'  # what a backslash may protect there
 ASSIGNMENT: Final = re.compile(r"(?P<name>[A-Za-z_]\w*)(?P<more>\+?)=(?P<value>.*)\Z", re.DOTALL)
 
@@ -141,6 +143,19 @@ def _list_words(text: str) -> Iterator[str]:
         yield text[start:]
 
 
+def _braces(word: str, at: int) -> str:
+    """Return the braces that begin here if bash makes several words of them; ""."""
+    if word[at] != "{":
+        return ""
+    depth = 0
+    for end, sign in enumerate(word[at : at + MOST_IN_BRACES], start=at):
+        depth += (sign == "{") - (sign == "}")
+        if depth == 0:
+            text = word[at : end + 1]
+            return text if "," in text or ".." in text else ""
+    return ""
+
+
 class _Expansion:
     """Reads the pieces of one word."""
 
@@ -160,14 +175,17 @@ class _Expansion:
     def read(self, word: str) -> None:
         """Read a word; UnclosedError: it never ends."""
         at = 0
-        if word == "~" or word.startswith("~/"):
-            self._add(self._variable("HOME", "~"))
-            at = 1
+        if named := _NAMED_HOME.match(word):
+            self._add(named[0])
+            at = named.end()
+        if home := _HOME.match(word, at):
+            at = home.end()
+            self._add(self._variable("HOME", "~") if home[0] == "~" else unknown(home[0]))
         while at < len(word):
-            braces, plain = _BRACES.match(word, at), _PLAIN.match(word, at)
-            if braces is not None and ("," in braces[0] or ".." in braces[0]):
-                end = braces.end()
-                self._add(unknown(braces[0]) if self._splits else braces[0])
+            braces, plain = _braces(word, at), _PLAIN.match(word, at)
+            if braces and self._splits:
+                end = at + len(braces)
+                self._add(unknown(braces))
             elif plain is not None:
                 end = plain.end()
                 self._value(plain[0], is_quoted=False)
@@ -239,10 +257,11 @@ class _Expansion:
         if match and match["sign"] and (value is None or (value == "" and ":" in piece)):
             value = match["usual"]
         if isinstance(value, tuple) and match is not None and match["all"]:
-            self._add_words(value)
-        elif isinstance(value, tuple) and value and match is None:
-            self._add(value[0])
-        elif not isinstance(value, str) or (piece.startswith("${") and match is None):
+            self._add_words(value, is_quoted=is_quoted)
+            return
+        if isinstance(value, tuple) and value and match is None:
+            value, *_ = value
+        if not isinstance(value, str) or (piece.startswith("${") and match is None):
             self._add(unknown(piece))
         elif is_quoted or not self._splits:
             self._add(value)
@@ -256,15 +275,18 @@ class _Expansion:
             return
         if value[:1].isspace():
             self._end()
-        self._add_words(parts)
+        self._add_words(parts, is_quoted=True)
         if value[-1:].isspace():
             self._end()
 
-    def _add_words(self, parts: Sequence[str]) -> None:
+    def _add_words(self, parts: Sequence[str], *, is_quoted: bool) -> None:
         for number, part in enumerate(parts):
             if number:
                 self._end()
-            self._add(part)
+            if is_quoted:
+                self._add(part)
+            else:
+                self._add_split(part)
 
     def _end(self) -> None:
         if self._text is not None:

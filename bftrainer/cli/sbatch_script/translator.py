@@ -61,6 +61,7 @@ from bftrainer.cli.sbatch_script.worker_environment import (
     is_said,
     pairs_of,
     why_not_exported,
+    why_not_prepared,
     why_unused,
 )
 
@@ -79,6 +80,7 @@ _ON_INDEX: Final = (
     "Let the script choose by its index, {index} among its arguments, or search values in a study:"
     " 'bftrainer help studies'."
 )
+_ON_DIRECTORY: Final = "Write the path of the directory into the job script."
 _ON_VARIABLE: Final = "Write its value into the job script."
 _INDEX_NAME: Final = "SLURM_ARRAY_TASK_ID"
 _ON_VALUE: Final = "Write the value into the job script, or submit the script itself with it."
@@ -249,10 +251,12 @@ class _Translator:
             step.kind is not CommandPurpose.OTHER or step.reason.startswith("It only")
             for step in members
         )
-        is_taken = is_before and is_harmless and CommandPurpose.LAUNCH not in kinds
+        hindrance = why_not_prepared(text)
+        is_taken = is_before and is_harmless and not {CommandPurpose.LAUNCH} & kinds
+        is_taken = is_taken and not hindrance
         names = [name for step in members for name in step.names]
         for name in names if is_before else ():
-            self.workers.assignments[name] = (places[0], text if is_taken else "")
+            self.workers.assign(name, places[0], text if is_taken else "")
         if is_taken and names and not prepares:
             self.deferred.append((places[0], line, text))
             return
@@ -263,8 +267,10 @@ class _Translator:
         reason = _NOT_PREPARING if is_before else AFTERWARDS
         if text.lstrip().startswith("function ") or re.match(r"[\w-]+\s*\(\s*\)", text):
             reason = _FUNCTION
+        elif is_before and prepares and hindrance:
+            reason = hindrance
         reasons = {step.reason for step in members if step.kind is not CommandPurpose.TEST}
-        if len(reasons) == 1 and "" not in reasons and reason != _FUNCTION:
+        if len(reasons) == 1 and "" not in reasons and reason not in (_FUNCTION, hindrance):
             (reason,) = reasons
         self.lines.append(ScriptLine(line=line, text=text, reason=reason))
 
@@ -289,7 +295,7 @@ class _Translator:
             self.lines.append(ScriptLine(line=step.line, text=text, became=PREAMBLE))
         elif step.kind is CommandPurpose.ASSIGNMENT:
             for name in step.names:
-                self.workers.assignments[name] = (place, text)
+                self.workers.assign(name, place, text)
         else:
             self._leave_out(step, LOG if step.command.joint.startswith("|") else step.reason)
 
@@ -309,7 +315,7 @@ class _Translator:
         text = step.command.text
         if unknown_parts(step.directory):
             cause = f"The working directory {as_written(step.directory)} is known on a node only."
-            self._hinder(step.line, text, "BFT-1072", cause, "Name it by --chdir DIR.")
+            self._hinder(step.line, text, "BFT-1072", cause, _ON_DIRECTORY)
         before = steps[place - 1].directory if place else self.context.directory
         self.workers.place_sources(steps, before or self.context.directory)
         became = "--chdir"
@@ -334,16 +340,16 @@ class _Translator:
     def _assigned(self, steps: Sequence[BodyStep]) -> None:
         """Say what has become of the assignments before the training."""
         assignments = self.workers.needed_assignments()
-        needed = {place for place, _ in assignments.values()}
-        places = {place for place, _ in self.workers.assignments.values()}
-        for name, (place, text) in assignments.items():
-            if not text or runs_a_program(text):
-                cause = f"The environment needs the variable {name}, which is set as the job runs."
-                self._hinder(steps[place].line, "", "BFT-1072", cause, _ON_VARIABLE)
-        for place, line, text in self.deferred:
+        needed = {line.step for lines in assignments.values() for line in lines}
+        for name, lines in assignments.items():
+            for line in lines:
+                if not line.text or runs_a_program(line.text):
+                    cause = f"The environment needs {name}, which is set as the job runs."
+                    self._hinder(steps[line.step].line, "", "BFT-1072", cause, _ON_VARIABLE)
+        for place, first_line, text in self.deferred:
             became = PREAMBLE if place in needed else ""
             reason = "" if became else why_unused(steps[place])
-            self.lines.append(ScriptLine(line=line, text=text, became=became, reason=reason))
+            self.lines.append(ScriptLine(line=first_line, text=text, became=became, reason=reason))
         told = {(line.line, line.text) for line in self.lines}
         last_uses = _last_uses(steps)
         for place, step in enumerate(steps):
@@ -351,7 +357,7 @@ class _Translator:
                 continue
             if (step.line, step.command.text) in told:
                 continue
-            became = PREAMBLE if place in needed and place in places else ""
+            became = PREAMBLE if place in needed else ""
             if not became and any(last_uses.get(name, -1) > place for name in step.names):
                 became = "its value"
             reason = "" if became else why_unused(step)
@@ -432,7 +438,7 @@ class _Translator:
         return path.removeprefix(base) if path.startswith(base) else path
 
     def _judge_program(self, step: BodyStep, script: str) -> None:
-        if unknown_parts(script) or INDEX in script:
+        if (unknown_parts(script) or INDEX in script) and not self.obstacles:
             cause = f"Which program {as_written(script)} is shows on a node only."
             self._hinder(step.line, step.command.text, "BFT-1072", cause, _ON_VALUE)
 

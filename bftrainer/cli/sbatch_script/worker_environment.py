@@ -59,7 +59,8 @@ class WorkerEnvironment:
 
     variables: dict[str, str] = field(default_factory=dict)  # of --export
     lines: list[PreambleLine] = field(default_factory=list)
-    assignments: dict[str, tuple[int, str]] = field(default_factory=dict)  # name -> step, text
+    # Variables of the shell by name, with the lines that set them.
+    assignments: dict[str, list[PreambleLine]] = field(default_factory=dict)
     has_hook: bool = False  # conda's function had to be brought in
 
     def export(self, place: int, step: BodyStep, own_names: frozenset[str]) -> tuple[str, str]:
@@ -113,23 +114,26 @@ class WorkerEnvironment:
             text = " ".join(map(quoted, placed))
             self.lines[number] = PreambleLine(step=line.step, text=text)
 
-    def needed_assignments(self) -> dict[str, tuple[int, str]]:
+    def assign(self, name: str, place: int, text: str) -> None:
+        """Take an assignment, in case that the preamble needs the variable."""
+        self.assignments.setdefault(name, []).append(PreambleLine(step=place, text=text))
+
+    def needed_assignments(self) -> dict[str, list[PreambleLine]]:
         """Return the assignments that lines of the preamble use, those of assignments included."""
-        needed: dict[str, tuple[int, str]] = {}
+        needed: dict[str, list[PreambleLine]] = {}
         names = sorted({name for line in self.lines for name in names_in(line.text)})
         while names:
             name = names.pop()
             if name in needed or name in self.variables or name not in self.assignments:
                 continue
             needed[name] = self.assignments[name]
-            names += names_in(self.assignments[name][1])
+            names += [used for line in needed[name] for used in names_in(line.text)]
         return needed
 
     def preamble(self, entrance: Sequence[str]) -> str:
         """Return the text of the preamble; ``entrance``: the words that enter a container."""
-        assignments = self.needed_assignments().values()
-        lines = [PreambleLine(step=place, text=text) for place, text in assignments]
-        lines = sorted([*lines, *self.lines], key=lambda line: line.step)
+        assignments = {line for some in self.needed_assignments().values() for line in some}
+        lines = sorted([*assignments, *self.lines], key=lambda line: line.step)
         is_governed = entrance or any(line.text.split()[0] not in _GOVERNS for line in lines)
         if not is_governed:
             return ""
@@ -156,6 +160,15 @@ def why_not_exported(variable: ExportedVariable) -> str:
         return COMPUTED if runs_a_program(f"{variable.text} {parts}") else ""
     reason = _ON_THREADS if variable.name.endswith("_NUM_THREADS") else _ON_RANK
     return reason.format(changing[0])
+
+
+def why_not_prepared(text: str) -> str:
+    """Return why a loop or condition that prepares the environment is left out; "": it is not."""
+    names = [name for name in sorted(names_in(text)) if name.startswith("SLURM_")]
+    changing = [name for name in names if name not in OF_PILOT]
+    if changing:
+        return _ON_RANK.format(changing[0])
+    return COMPUTED if runs_a_program(text) else ""
 
 
 def is_said(variable: ExportedVariable, own_names: frozenset[str]) -> bool:
