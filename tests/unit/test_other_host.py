@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import stat
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -161,6 +162,17 @@ def test_without_ssh_the_verb_is_typed_over_there(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["--host", "login1", "status"]) == ExitCode.NOT_FOUND
     assert "BFT-1076: There is no ssh here" in capsys.readouterr().err
+
+
+def test_a_terminal_here_is_one_there(asked: Path) -> None:
+    here, there = os.openpty()
+    argv = (sys.executable, "-m", "bftrainer", "--host", "login1", "top")
+    child = subprocess.Popen(argv, stdin=there, stdout=there, stderr=there, start_new_session=True)
+    os.write(here, b"\x04")  # its input ends
+    assert child.wait(timeout=60) == 7
+    os.close(here)
+    os.close(there)
+    assert asked.read_text().splitlines()[-4:-2] == ["-t", "--"]
 
 
 def test_a_terminal_is_passed_on() -> None:

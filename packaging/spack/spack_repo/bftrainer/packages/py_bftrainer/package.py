@@ -37,7 +37,7 @@ class PyBftrainer(PythonPackage):
         depends_on("py-starlette@1.3.1:")
         depends_on("py-uvicorn@0.30:")
         depends_on("py-h11@0.16:")
-        depends_on("py-rich@14.2:")
+        depends_on("py-rich@14.3:")
         depends_on("py-textual@8.2:")
         depends_on("py-prometheus-client@0.20:")
         depends_on("py-jinja2@3.1.6:")
