@@ -91,6 +91,14 @@ def test_a_machine_without_a_runtime_needs_the_name_of_the_python(
     assert "was not tried" in " ".join(output.readouterr().out.split())
 
 
+@pytest.mark.usefixtures("service")
+def test_a_program_may_be_in_the_image_alone(image: str, output: Output) -> None:
+    asked = ["submit", "--dry-run", "--runtime", "command", "--container", image]
+    assert main([*asked, "--interpreter", "/opt/image/bin/julia", "train.py"]) == ExitCode.OK
+    said = " ".join(output.readouterr().out.split())
+    assert "program /opt/image/bin/julia has to be in the image" in said
+
+
 @pytest.mark.usefixtures("home")
 def test_doctor_tries_an_image(image: str, output: Output) -> None:
     assert main(["doctor", "--container", image]) == ExitCode.USAGE  # without torch
