@@ -85,7 +85,12 @@ def check_here(spec: TrainerSpec) -> tuple[str, ...]:
     """
     from bftrainer.fleet.runtimes.base import load_runtime  # noqa: PLC0415 - heavy; -h needs none of it
 
-    script = check_script(spec.script) if spec.interpreter else _check_program(spec.script)
+    if spec.container and not spec.interpreter and not os.path.lexists(spec.script):
+        script = f"program {spec.script} has to be in the image"
+    elif spec.interpreter:
+        script = check_script(spec.script)
+    else:
+        script = _check_program(spec.script)
     if not os.path.isdir(spec.cwd) or not os.access(spec.cwd, os.X_OK):  # noqa: PTH112
         raise UsageError(
             "BFT-1013",
