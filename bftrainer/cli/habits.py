@@ -61,6 +61,7 @@ _PAGES = {
     **dict.fromkeys(("install", "installation", "setup", "deploy", "enable"), "slurm-site"),
 }
 _OF_TRAINERS = frozenset({"remove"})  # with a trainer's name they are a verb's words
+_OF_JOB_SCRIPTS = (".sh", ".sbatch", ".slurm", ".job")
 NEAR = 0.65  # of 1: how alike a mistyped word is
 _PREFIXES = frozenset({"scontrol"})  # the next word says what is wanted
 _AFTER_PREFIX = {"resume": "release"}  # ours is of all nodes
@@ -194,6 +195,8 @@ def corrected(path: str, verb: str, rest: Sequence[str]) -> str:
     """Return the command line that was meant; its help where options of another program follow."""
     if any(word.startswith("-") for word in rest):
         return f"{path} {verb} -h"
+    if verb == "submit" and rest and rest[0].endswith(_OF_JOB_SCRIPTS):
+        verb = "submit --from-sbatch"
     return shlex.join((*path.split(), *verb.split(), *rest))[:MOST_SHOWN]
 
 

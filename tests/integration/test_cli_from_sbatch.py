@@ -108,7 +108,7 @@ def test_a_dry_run_checks_and_submits_nothing(service: MemoryService, output: Ou
 
 @pytest.mark.usefixtures("service")
 def test_what_is_typed_counts_more() -> None:
-    job(JOB.replace("python", "python").replace("--nodes=2", "--gpus=8"))
+    job(JOB.replace("--nodes=2", "--gpus=8"))
     spec = spec_of("--yes", "-N", "2:6", "--from-sbatch=job.sh", "--job-name", "mine", "--hold")
     assert (spec.name, spec.n_min, spec.n_max, spec.gpus_per_unit) == ("mine", 2, 6, 0)
     assert spec.hold
