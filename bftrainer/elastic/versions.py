@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 LEAST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)  # the newest ones were tested; newer ones may run
-LEAST_TORCH, NEWEST_TORCH = (2, 4), (2, 15)
+LEAST_TORCH, NEWEST_TORCH = (2, 4), (2, 14)
 LEAST_TORCH_OF_SHARDS = (2, 9)  # FSDPModule.set_custom_reduce_scatter
 # The first statements of a program for an unknown Python, under which torch may not even import.
 TELL_PYTHON = (
