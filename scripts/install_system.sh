@@ -26,8 +26,10 @@ slurm)
   ;;
 packages)
   packages=(rpm lintian environment-modules libfaketime mandoc zsh fish
-            apache2-bin) # the page behind a portal; a program, no service
-  PATH="$PATH:/usr/sbin" type rpmbuild lintian modulecmd mandoc zsh fish apache2 >/dev/null 2>&1 \
+            apache2-bin # the page behind a portal; a program, no service
+            bubblewrap charliecloud debootstrap) # containers
+  PATH="$PATH:/usr/sbin" type rpmbuild lintian modulecmd mandoc zsh fish apache2 \
+    bwrap ch-run debootstrap >/dev/null 2>&1 \
     && compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null && exit 0
   ;;
 promtool)
