@@ -16,6 +16,13 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from bftrainer.cli.sbatch_script.command_table import words_of
+from bftrainer.cli.sbatch_script.container_image import (
+    PYXIS,
+    EnteredImage,
+    entered_by_apptainer,
+    entered_by_pyxis,
+    pyxis_options_taken,
+)
 from bftrainer.cli.sbatch_script.shell_values import ASSIGNMENT, OPEN, as_written
 
 MOST_LAUNCHERS: Final = 20  # in front of one program
@@ -64,7 +71,6 @@ _UV_FLAGS = words_of(
     " --inexact -n --no-cache -v --verbose --all-extras --dev"
 )
 _UV_OTHERS = ("--with", "--python", "-p", "--isolated", "--no-project", "-s", "--script")
-_CONTAINER_OF_SRUN = "--container"
 
 
 _KEPT: Final = frozenset({"conda run", "uv run"})  # their options are not dropped
@@ -90,7 +96,8 @@ class LaunchLine:
     launchers: list[str] = field(default_factory=list)  # by name, the outermost first
     n_per_node: str = ""  # processes on a node, as the launcher was told; "": it was not
     n_total: str = ""  # processes in all
-    container: tuple[str, ...] = ()  # the words that enter a container
+    image: EnteredImage | None = None  # a container that ``submit`` can name
+    container: tuple[str, ...] = ()  # else the words that enter it, for a preamble
     activation: str = ""  # a conda environment
     venv: str = ""
     chdir: str = ""
@@ -116,6 +123,7 @@ class LaunchLine:
         self.launchers[:0] = outer.launchers
         self.environment[:0] = outer.environment
         self.dropped[:0] = outer.dropped
+        self.image = self.image or outer.image
         self.container = self.container or outer.container
         self.activation = self.activation or outer.activation
         self.chdir = self.chdir or outer.chdir
@@ -276,12 +284,17 @@ def _srun(launch: LaunchLine, words: Words) -> Words:
             "Submit the training program by itself.",
         )
     values, rest = _options(launch, "srun", words[1:], _SRUN_FLAGS)
-    if any(name.startswith(_CONTAINER_OF_SRUN) for name in values):
-        launch.refuse(
-            "BFT-1072",
-            "srun enters a container by Slurm's own plug-in, which bftrainer does not use.",
-            'Enter the image in a preamble (--preamble): exec apptainer exec IMAGE "$@"',
-        )
+    if any(name.startswith(PYXIS) for name in values):
+        launch.image = entered_by_pyxis(values)
+        taken = {f"srun {name}" for name in pyxis_options_taken(values)}
+        launch.dropped = [text for text in launch.dropped if text not in taken]
+        if launch.image is None:
+            launch.refuse(
+                "BFT-1072",
+                "srun enters a container, and the job script does not say of which image and"
+                " mounts.",
+                "Submit the training script with --container IMAGE: 'bftrainer help containers'.",
+            )
     launch.n_per_node = _first(values, "--ntasks-per-node")
     launch.n_total = _first(values, "-n", "--ntasks")
     launch.chdir = _first(values, "-D", "--chdir")
@@ -382,7 +395,10 @@ def _container(launch: LaunchLine, words: Words) -> Words:
             break
     if not verb or at >= len(words):
         return words
-    launch.container = (*words[: words.index(verb)], "exec", *words[words.index(verb) + 1 : at])
+    entrance = (*words[: words.index(verb)], "exec", *words[words.index(verb) + 1 : at])
+    launch.image = entered_by_apptainer(entrance)
+    if launch.image is None:
+        launch.container = entrance
     return words[at:]
 
 
@@ -396,7 +412,8 @@ def _other_container(launch: LaunchLine, words: Words) -> Words:
     launch.refuse(
         "BFT-1072",
         f"A container is entered by {words[0]}, which is not translated.",
-        f'Enter it in a preamble (--preamble), whose last line is: exec {entrance} "$@"',
+        "Submit the training script with --container IMAGE ('bftrainer help containers'), or"
+        f' enter it in a preamble, whose last line is: exec {entrance} "$@"',
     )
     return words[min(starts) :]
 

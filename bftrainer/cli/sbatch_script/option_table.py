@@ -45,7 +45,7 @@ _SBATCH = "It concerns sbatch itself."
 _ROOT = "It belongs to administrators."
 _WEIGHT = "The site's policy decides the order; --weight counts where it goes by weights."
 _MPI = "There is one worker for each GPU, or as many on a node as --workers-per-node says."
-_CONTAINER = "The container is entered by Slurm's own plug-in, which bftrainer does not use."
+_CONTAINER = "Slurm's own plug-in enters the container; --container IMAGE has the workers in it."
 _PROFILE = "Measure a trainer with 'bftrainer profile' or a profiler in the script."
 _NONE, _OPTIONAL = OptionValue.NONE, OptionValue.OPTIONAL
 

@@ -403,6 +403,8 @@ class _Translator:
         if runtime != "torch":
             words += ("--runtime", runtime)
         words += where
+        if launch.image is not None:
+            words += launch.image.options
         if self.options.exports_all:
             words += ("--export", "ALL")
         words += pairs_of(self.workers.variables | environment)
@@ -416,8 +418,8 @@ class _Translator:
             script,
             source,
             runtime,
-            has_environment=bool(preamble or launch.interpreter or launch.venv),
-            has_container=bool(launch.container),
+            launch,
+            has_preamble=bool(preamble),
         )
         program = (as_written(script), *arguments)
         if script.startswith("-"):
@@ -528,20 +530,26 @@ class _Translator:
         script: str,
         source: str | None,
         runtime: str,
+        launch: LaunchLine,
         *,
-        has_environment: bool,
-        has_container: bool,
+        has_preamble: bool,
     ) -> None:
         """Say what was chosen, and what is still to be done."""
         self.remarks += self.options.remarks
         if self.workers.has_hook:
             self.remarks.append(f"{HOOK} is added; for it conda must be in PATH.")
-        if has_container:
+        if launch.image is not None and launch.image.is_fetched:
+            self.remarks.append(
+                "Each node fetches this image by itself; a file is there sooner: 'bftrainer help"
+                " containers'."
+            )
+        if launch.container:
             self.remarks.append(
                 "The container must see bftrainer, the script and the checkpoint directory at the"
                 " same paths as the host: 'bftrainer help cli'."
             )
-        if not has_environment:
+        has_python = launch.interpreter or launch.venv or launch.image is not None
+        if not (has_preamble or has_python):
             self.remarks.append(
                 "The job script activates no environment: the trainer has the Python of the one"
                 " that is active now, else bftrainer's own. --venv DIR names another."

@@ -1,0 +1,4 @@
+#!/bin/bash
+#SBATCH --gpus=1
+
+srun --container-name=torch python train.py
