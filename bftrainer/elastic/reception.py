@@ -89,16 +89,21 @@ class Reception(Generic[P]):
             stranger.cancel()
 
     async def _receive(self, connection: socket.socket) -> None:
+        # Python 3.10 has no asyncio.timeout, and its wait_for may lose a cancellation.
+        itself = self._strangers[connection]
+        limit = self._loop.call_at(self._loop.time() + PROOF_S, itself.cancel)
         try:
             connection.settimeout(0.0)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            proof = await asyncio.wait_for(self._proof(connection), PROOF_S)
+            proof = await self._proof(connection)
+            limit.cancel()
             if proof is not None:
                 del self._strangers[connection]
                 await self._attend(connection, proof)
-        except (OSError, asyncio.TimeoutError):  # noqa: UP041 - another one before Python 3.11
+        except OSError:
             return
         finally:
+            limit.cancel()
             self._strangers.pop(connection, None)
             connection.close()
 

@@ -79,8 +79,10 @@ def test_the_only_node_lost_costs_little_however_long_the_interval_is(
         first = lone(c, checkpoint_interval_s=interval_s)
         c.form([first])
         saved_again(c, 3)
-        newest = c.saved()[-1]
-        c.until(lambda: journal.last_step(tmp_path) > newest.step + 50, "trains on")
+        c.until(
+            lambda: journal.last_step(tmp_path) > c.saved()[-1].step + 50,
+            "trains on after its newest checkpoint",
+        )
         killed(c, first)
         newest = c.saved()[-1]
         second = lone(c)

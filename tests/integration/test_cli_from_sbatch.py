@@ -66,7 +66,7 @@ def test_it_is_told_and_submitted(output: Output) -> None:
         "\n  bftrainer submit --job-name digits --nodes 1:2 --export ALL --export MODE=fast"
         " train.py --epochs 2\n"
     ) in out
-    assert "    4  #SBATCH --time=1:00:00\n       A trainer has no time limit:" in out
+    assert "    4  #SBATCH --time=1:00:00\n       It limits one job." in out
     assert "* train.py does not import bftrainer: five lines make it elastic" in out
     assert "Submitted trainer t1\n" in out
     assert "next: bftrainer status t1 " in err

@@ -127,7 +127,9 @@ def test_an_agent_serves_the_peers_of_its_newest_rosters(agent: PeerRecovery) ->
 def test_a_user_changes_neither_whose_a_trainer_is_nor_what_it_is_charged_to() -> None:
     """There are no project leaders (CVE-2025-43904): caps and shares are in the policy alone."""
     names = {field.name for field in fields(TrainerChange)}
-    assert names == {"is_held", "n_min", "n_max", "sizes", "weight", "name", "budget"}
+    assert names == {
+        *("is_held", "n_min", "n_max", "sizes", "weight", "name", "budget", "time_limit_s")
+    }
     for name in ("user", "account", "priority", "share", "max_nodes_by_user", "qos"):
         body = {"schema": schema("change"), "change": {name: "root"}}
         with pytest.raises(CodecError):

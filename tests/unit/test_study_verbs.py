@@ -230,11 +230,12 @@ NOT_OF_A_STUDY = {
     *("after", "after_any", "begin_s", "hold", "array", "fresh", "way", "resume_from", "any_owner"),
     *("dry_run", "as_json", "parsable", "wait", "socket_name", "allow_nan"),
     *("time_limit_s", "output", "error", "comment", "dependency", "mail_type", "mail_user"),
-    *("partition", "qos", "yaml"),
+    *("partition", "qos", "yaml", "job_script", "is_agreed"),
 }
 LEARNS = {
     "batch": "64:256", "batch-per-worker": 64, "lr-rule": "none", "workers-per-node": 2,
-    "backend": "gloo", "gpus-per-node": 2,
+    "backend": "gloo", "gpus-per-node": 2, "interpreter": sys.executable,
+    "container": "image.sqsh", "container-mounts": "/data:/data:ro", "container-runtime": "enroot",
 }  # fmt: skip
 STOPS = {
     "launch": "first", "checkpoint-signal": "TERM", "save-signal": "USR2",
@@ -246,6 +247,7 @@ def given_options() -> dict[str, Any]:
     """A value other than the default of every option that a study takes."""
     Path("curve.json").write_text('{"sizes": [1, 2], "samples_per_s": [10.0, 19.0]}')
     Path("load.sh").write_text("true\n")
+    Path("image.sqsh").touch()
     return {
         "weight": 2.5, "checkpoint-interval": 11, "max-failures": 3, "account": "lab",
         "gres": "gpu:2", "constraint": "fast", "export": ["A=1", "B=2 3"], "notify": "/bin/true",
