@@ -21,12 +21,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the tests' images
+
 from _bench.benchmark import Benchmark, Measured, note
 from _bench.waiting import BenchError
 
 from bftrainer.batch.containers.choice import BY_NAME
 from bftrainer.elastic.protocol import WorkerConfig, to_body
 from bftrainer.model.container import AUTO, RUNTIMES
+from tests.support.containers import host_image, host_mounts
 from trainers.agent.preambles import placed
 from trainers.agent.start import Started, start_template
 
@@ -44,9 +47,6 @@ model(torch.ones(8, 32)).sum().backward()
 optimizer.step()
 open(sys.argv[1], "w").write("stepped")
 """
-IMAGE_LINKS = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64"}
-IMAGE_FILES = ("etc/passwd", "etc/group", "etc/hosts", "etc/resolv.conf")
-IMAGE_DIRECTORIES = ("usr", "etc", "proc", "sys", "dev", "tmp", "root", "home", "var/tmp", "run")
 
 
 class Arm:
@@ -133,7 +133,7 @@ def _arms(arguments: argparse.Namespace, scratch: Path) -> list[Arm]:
     (scratch / "step.py").write_text(STEP)
     image, mounts = arguments.image, arguments.mounts
     if image is None:
-        image, mounts = str(_host_image(scratch / "image")), _host_mounts()
+        image, mounts = str(host_image(scratch / "image")), host_mounts()
     names = [arguments.runtime]
     if arguments.runtime == AUTO:
         names = [name for name in ("bwrap", "charliecloud") if BY_NAME[name].detect(shutil.which)]
@@ -146,22 +146,6 @@ def _arms(arguments: argparse.Namespace, scratch: Path) -> list[Arm]:
         }  # fmt: skip
         arms.append(Arm(name, arguments.interpreter, container, scratch))
     return arms
-
-
-def _host_image(directory: Path) -> Path:
-    for name in IMAGE_DIRECTORIES:
-        (directory / name).mkdir(parents=True, exist_ok=True)
-    for name in IMAGE_FILES:
-        (directory / name).touch()
-    for name, target in IMAGE_LINKS.items():
-        (directory / name).symlink_to(target)
-    return directory
-
-
-def _host_mounts() -> str:
-    places = {sys.prefix, sys.base_prefix, *sys.path}
-    own = {place for place in places if place and not place.startswith("/usr")}
-    return ",".join(["/usr", *sorted(place for place in own if Path(place).is_dir())])
 
 
 def _report(measured: Measured, arms: list[Arm], count: int) -> None:

@@ -149,7 +149,7 @@ class SnapshotReader:
         nodes = self._poll.of(commands.SINFO, self._nodes_of, "nodes")
         jobs = self._read_queue()
         if jobs is not None and self._asked.have_left(jobs):
-            jobs = self._read_queue() or jobs
+            jobs = self._read_queue()
         if jobs is not None:
             enforces = self.config is None or self.config.enforces_accounts
             jobs = judged(jobs, self._judged, enforces_accounts=enforces)

@@ -273,15 +273,9 @@ def main() -> int:
         with suppress(BrokenPipeError, ConnectionResetError):
             channel.send(b'{"begun": {}}')
     versions = runpy.run_path(str(PACKAGE_DIR / "elastic" / "versions.py"))
-    old = versions["too_old"](*versions["there"]())
-    if old:
-        supported = versions["supported"]()
-        return _refuse(
-            channel,
-            code="BFT-1006",
-            cause=f"The interpreter {sys.executable} has {old}; a trainer needs {supported}.",
-            next_step="Name a newer one: submit --interpreter PATH.",
-        )
+    refusal = versions["refusal"](*versions["there"]())
+    if refusal:
+        return _refuse(channel, **refusal)
     environment = dict(os.environ)
     started = time.monotonic()
     # Imported objects stay: collecting garbage among them takes a tenth of the start-up time,

@@ -63,6 +63,18 @@ def supported() -> str:
     return f"{python} with torch {dotted(LEAST_TORCH)} to {dotted(NEWEST_TORCH)}, or newer"
 
 
+def refusal(python: str, torch: str = "") -> "dict[str, str]":
+    """Return code, cause and next step for who runs this interpreter; {}: it is not too old."""
+    old = too_old(python, torch)
+    if not old:
+        return {}
+    return {
+        "code": "BFT-1006",
+        "cause": f"The interpreter {sys.executable} has {old}; a trainer needs {supported()}.",
+        "next_step": "Name a newer one: submit --interpreter PATH.",
+    }
+
+
 def there() -> "tuple[str, str]":
     """Return the releases of this Python and of its torch, which is not imported; "": not known."""
     return "{}.{}.{}".format(*sys.version_info[:3]), _torch_there()

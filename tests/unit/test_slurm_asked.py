@@ -152,14 +152,17 @@ def test_a_job_that_squeue_does_not_show_is_asked_about_once() -> None:
     assert known.complete(seen, None) == seen
 
 
-def test_a_job_that_starts_while_the_queue_is_read_is_not_shown_as_one_that_waits() -> None:
+@pytest.mark.parametrize("is_gone", [False, True], ids=["it runs", "all have left"])
+def test_a_job_that_starts_while_the_queue_is_read_is_not_shown_as_one_that_waits(
+    *, is_gone: bool
+) -> None:
     """Without its request it would seem to want all of its node, which was given back for it."""
     queue = text("busy.squeue")
     begun = queue.replace(f"PENDING{parse.FIELD}Resources", f"RUNNING{parse.FIELD}None")
     assert begun != queue
     answers = {
         commands.SINFO: [text("busy.sinfo")],
-        commands.SQUEUE: [queue, begun],
+        commands.SQUEUE: [queue, "" if is_gone else begun],
         commands.CONFIG: [text("config")],
         commands.VERSION: [text("version")],
         commands.SDIAG: [text("busy.sdiag")],
@@ -186,8 +189,10 @@ def test_a_job_that_starts_while_the_queue_is_read_is_not_shown_as_one_that_wait
         partition=None,
         reservations_interval_s=60.0,
     )
-    states = {job.job_id: job.state for job in reader.read().jobs or ()}
-    assert states["3"] is JobState.RUNNING
+    jobs = reader.read().jobs
+    assert jobs is not None
+    states = {job.job_id: job.state for job in jobs}
+    assert states.get("3") is (None if is_gone else JobState.RUNNING)
     assert n_asked[commands.SQUEUE] == 2
     reader.read()
     assert n_asked[commands.SQUEUE] == 3, "once is enough"

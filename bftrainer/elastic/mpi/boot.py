@@ -50,15 +50,9 @@ def main() -> int:
     sys.path[:] = [p for p in sys.path if Path(p or os.curdir).resolve() != here]
     channel = socket.socket(fileno=int(sys.argv[1]))
     versions = runpy.run_path(str(PACKAGE_DIR / "elastic" / "versions.py"))
-    old = versions["too_old"](versions["there"]()[0])
-    if old:
-        supported = versions["supported"]()
-        return _refuse(
-            channel,
-            code="BFT-1006",
-            cause=f"The interpreter {sys.executable} has {old}; a trainer needs {supported}.",
-            next_step="Name a newer one: submit --interpreter PATH.",
-        )
+    refusal = versions["refusal"](versions["there"]()[0])
+    if refusal:
+        return _refuse(channel, **refusal)
     finder = runpy.run_path(str(PACKAGE_DIR / "elastic" / "finder.py"))
     finder["ensure_importable"](PACKAGE_DIR)
     protocol = importlib.import_module("bftrainer.elastic.protocol")
