@@ -332,8 +332,31 @@ def _rooms(draft: Draft) -> list[HostRoom]:
             _assume_rest(room, hosts.by_name[room.name])
     for room in rooms.values():
         room.free_names.sort()
+        _add_left_since(room, census)
     _add_others(draft, hosts, rooms)
     return list(rooms.values())
+
+
+def _add_left_since(room: HostRoom, census: NodeCensus) -> None:
+    """Add the parts that are free although their host showed their GPUs as used.
+
+    Nodes are read before jobs, and pilots of ours have ended between (``division``). Their CPUs
+    and memory are not shown as free either.
+    """
+    parts = [_part_named(census, name) for name in room.free_names]
+    parts = [part for part in parts if part.name != part.node]
+    shown = dict(room.free.gpus)  # of the names that follow, by type
+    for part in parts:
+        if part.name not in census.free:  # the room has got it above
+            shown[part.gpu_type] = shown.get(part.gpu_type, 0) - part.gpus
+    for part in parts:
+        if part.name not in census.free:
+            continue
+        n_shown = shown.get(part.gpu_type, 0)
+        if n_shown < part.gpus:
+            room.free.add(part)
+        else:
+            shown[part.gpu_type] = n_shown - part.gpus
 
 
 def _type_of_host(host: Node) -> str:

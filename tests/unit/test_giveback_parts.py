@@ -173,6 +173,34 @@ def test_a_job_that_fits_into_what_is_free_takes_nothing_and_has_it_kept_free() 
     assert name in {"n1/1", "n1/2"}
 
 
+@pytest.mark.parametrize("are_ended", [True, False])
+@pytest.mark.parametrize("n_shown_used", [4, 3, 2, 1])
+def test_parts_left_during_the_look_are_room_for_their_job(
+    n_shown_used: int, *, are_ended: bool
+) -> None:
+    """Nodes are read before jobs: three pilots ended before, between or after."""
+    left = ("n1/0", "n1/1", "n1/2")
+    job = replace(gpu_job("17", 3), cpus=12, cpus_per_node=12, memory_mb=3000)
+    seen = snapshot([gpu_host("n1", ordinary=n_shown_used)], [job, pilot_job("n1/3")])
+    pilots = [part_pilot("n1/3")]
+    if not are_ended:
+        pilots += [part_pilot(name, is_leaving=True) for name in left]
+    memory = Memory(held_off=dict.fromkeys(left, T0))
+    draft = given_back(seen, pilots, memory, settings=SETTINGS)
+    assert not draft.releases
+    assert not draft.refused  # it is about to start
+
+
+def test_a_part_that_leaves_and_one_that_has_left_during_the_look_are_room_for_two() -> None:
+    job = replace(gpu_job("17", 2), cpus=8, cpus_per_node=8, memory_mb=2000)
+    jobs = [job, ordinary("5", "n1", 1), pilot_job("n1/1"), pilot_job("n1/3")]
+    seen = snapshot([gpu_host("n1", ordinary=4)], jobs)
+    pilots = [part_pilot("n1/1", is_leaving=True), part_pilot("n1/3")]
+    draft = given_back(seen, pilots, Memory(held_off={"n1/0": T0, "n1/1": T0}), settings=SETTINGS)
+    assert not draft.releases
+    assert not draft.refused
+
+
 def test_an_exclusive_job_that_cannot_start_gets_nothing() -> None:
     """G3: ordinary jobs hold GPUs on all hosts; 24 of 34 were given back in vain."""
     hosts = [gpu_host(f"n{k}", ordinary=1, ours=3) for k in range(1, 7)]
