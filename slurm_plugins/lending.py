@@ -357,8 +357,12 @@ def with_parts(
     if share is None:
         no_cpu = NO_CPU.format(name=pilot_partition)
         return replace(node, lends=(), is_shared=shared, why_whole=no_cpu)
-    n_pilots_may = max(0, share.most_gpus - pilots_gpus)  # all, where nothing bounds them
-    lends = _lends(room, share, its, n_pilots_may if node.state in _LENDING else 0)
+    n_pilots_may = 0
+    # A node is full although its room shows something where a job has started since it was read
+    # (``not_idle_where_jobs_run``): what that job has is not told before the next look.
+    if node.state in _LENDING and not node.is_full:
+        n_pilots_may = max(0, share.most_gpus - pilots_gpus)  # all, where nothing bounds them
+    lends = _lends(room, share, its, n_pilots_may)
     return replace(node, lends=lends, is_shared=shared, why_whole="")
 
 

@@ -117,7 +117,7 @@ def _divided(snapshot: Snapshot, occupation: _Occupation) -> Snapshot:
     """Return the snapshot with the parts of hosts in place of these."""
     nodes: list[Node] = []
     taken_of: dict[str, tuple[str, ...]] = {}
-    used_of = _used_gpus(snapshot.jobs or (), occupation)
+    used_of = _used_gpus(snapshot.nodes or (), snapshot.jobs or (), occupation)
     for node in snapshot.nodes or ():
         held = occupation.held.get(node.name, ())
         if not (node.lends or held) or node.name in occupation.whole_hosts:
@@ -188,17 +188,23 @@ def _fresh_hosts(given: DecisionInput) -> AbstractSet[str]:
     return hosts
 
 
-def _used_gpus(jobs: Iterable[Job], occupation: _Occupation) -> dict[str, dict[str, int]]:
+def _used_gpus(
+    nodes: Iterable[Node], jobs: Iterable[Job], occupation: _Occupation
+) -> dict[str, dict[str, int]]:
     """Return the GPUs that jobs other than our pilots use on fresh hosts, by host and type."""
     used_of: dict[str, dict[str, int]] = {host: {} for host in occupation.fresh_hosts}
     if not used_of:
         return used_of
+    full_hosts = {node.name: node for node in nodes if node.name in used_of and node.is_full}
     for job in jobs:
         if job.pilot_id in occupation.part_of or job.state is JobState.PENDING:
             continue
         for host in occupation.fresh_hosts & set(job.nodes):
             used = used_of[host]
-            used[job.gpu_type] = used.get(job.gpu_type, 0) + job.gpus_per_node
+            n_gpus = job.gpus_per_node
+            if not (n_gpus or job.can_share) and host in full_hosts:
+                n_gpus = full_hosts[host].gpus  # as jobs with --exclusive have
+            used[job.gpu_type] = used.get(job.gpu_type, 0) + n_gpus
     return used_of
 
 

@@ -189,6 +189,12 @@ class Node:
     why_whole: str = ""  # why its GPUs are not lent one by one, a sentence; "": they are
     ADDED: ClassVar = frozenset({"lends", "is_shared", "why_whole"})  # not written while unused
 
+    @property
+    def is_full(self) -> bool:
+        """Return whether jobs have all of it, as far as is known."""
+        is_free = self.left is not None or any(lent.n_free for lent in self.lends)
+        return self.state is NodeState.ALLOCATED and not is_free
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
@@ -367,14 +373,19 @@ class Snapshot:
 
 
 def not_idle_where_jobs_run(nodes: Iterable[Node], jobs: Iterable[Job]) -> tuple[Node, ...]:
-    """Mark idle nodes as allocated where the jobs, read later, show one running."""
+    """Mark idle nodes as allocated where the jobs, read later, show one running.
+
+    What it has left of them is not known: nothing, until they are read again.
+    """
     taken = {name for job in jobs if job.state is not JobState.PENDING for name in job.nodes}
-    return tuple(
-        replace(node, state=NodeState.ALLOCATED)
-        if node.name in taken and node.state in (NodeState.IDLE, NodeState.PLANNED)
-        else node
-        for node in nodes
-    )
+    marked: list[Node] = []
+    for node in nodes:
+        if node.name in taken and node.state in (NodeState.IDLE, NodeState.PLANNED):
+            lends = tuple([replace(lent, n_free=0) for lent in node.lends])
+            marked.append(replace(node, state=NodeState.ALLOCATED, lends=lends))
+        else:
+            marked.append(node)
+    return tuple(marked)
 
 
 class EndedBy(enum.StrEnum):

@@ -106,6 +106,14 @@ def test_a_part_left_during_the_look_is_not_taken(
     assert shown == {"n1/2": state}
 
 
+def test_a_job_with_all_of_a_host_has_the_part_left_during_the_look() -> None:
+    """With --exclusive a job names no GPUs, and has all."""
+    jobs = [replace(ordinary("8", "n1", 0), can_share=False)]
+    assert _division(gpu_host("n1", ordinary=4), jobs, {"n1/2": T0}) == {
+        "n1/2": NodeState.ALLOCATED
+    }
+
+
 def test_on_a_host_that_completes_a_remembered_name_is_not_taken() -> None:
     lends = (
         LentGpus(gpu_type="a100", n_gpus=2, n_free=0, cpus=4, memory_mb=1000),

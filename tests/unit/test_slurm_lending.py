@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from bftrainer.batch import lending_findings
 from bftrainer.batch.batch_system import PilotRequest
-from bftrainer.model.cluster import LentGpus, Node, NodeState, Snapshot
+from bftrainer.model.cluster import (
+    LentGpus,
+    Node,
+    NodeState,
+    Snapshot,
+    not_idle_where_jobs_run,
+)
 from bftrainer.model.parts import NOT_SHARED, Lend, NodePart, as_lent
 from bftrainer.model.site import Weight
 from bftrainer.site.submit.helper import _SBATCH
@@ -20,7 +26,7 @@ from lsf_adapters.hosts import WHOLE_HOSTS
 from slurm_plugins import adapter, lending, parse
 from slurm_plugins.lending import SharingLimits
 from slurm_plugins.parse import UnusedPart
-from tests.support.snapshots import snapshot
+from tests.support.snapshots import running, snapshot
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "slurm"
 PILOTS_WHOLE = lending.PILOTS_EXCLUSIVE.format(name="bf")
@@ -220,6 +226,19 @@ def test_what_slurm_does_not_tell_lends_nothing() -> None:
 @pytest.mark.parametrize("state", ["down", "drained", "reserved"])
 def test_a_node_that_cannot_take_jobs_now_has_no_free_gpu(state: str) -> None:
     assert shown(lent(row(state=state), limits())) == [("", 4, 0, 4, 16000)]
+
+
+def test_a_node_on_which_a_job_started_since_it_was_read_has_no_free_gpu() -> None:
+    """What the job has is told by the next look; with --exclusive it is everything."""
+    read = row(state="idle")
+    assert read.room is not None
+    (node,) = not_idle_where_jobs_run([read.node], [running("7", "n1")])
+    node = replace(node, partitions=("batch", "bf"))
+    full = lending.with_parts(node, read.room, "bf", limits())
+    assert shown(full) == [("", 4, 0, 4, 16000)]
+    as_last_read = lent(read, limits())
+    assert shown(as_last_read) == [("", 4, 4, 4, 16000)]
+    assert shown(not_idle_where_jobs_run([as_last_read], [running("7", "n1")])[0]) == shown(full)
 
 
 def test_gpus_of_a_node_on_which_a_job_completes_are_those_that_it_does_not_have() -> None:

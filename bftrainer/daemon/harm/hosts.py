@@ -25,7 +25,7 @@ from typing import Final
 
 from bftrainer.daemon.harm.ends import End
 from bftrainer.daemon.harm.lost_cycle import WHOLE_S
-from bftrainer.model.cluster import FREE, Job, JobState, Node, NodeState, Snapshot, node_of
+from bftrainer.model.cluster import FREE, Job, JobState, Node, Snapshot, node_of
 from bftrainer.model.parts import NodePart, type_name
 
 ANY: Final = ""  # GPUs of no certain type
@@ -353,7 +353,7 @@ class _Account:
     def _has_all(self, job: Job, node: Node) -> bool:
         """Return whether a job has the host to itself, and nothing of it is free."""
         is_alone = len(self._jobs) == 1 and not self._parts
-        return is_alone and _is_full(node) and not (self._request(job) or job).can_share
+        return is_alone and node.is_full and not (self._request(job) or job).can_share
 
     def _n_free(self) -> int:
         return sum(self._room.gpus.values()) + sum(self._left_by_jobs.gpus.values())
@@ -528,8 +528,3 @@ def _room_of(node: Node, is_memory_counted: bool) -> _Room:
     if not is_memory_counted:
         memory_mb = _UNKNOWN
     return _Room(_free_gpus(node), cpus, memory_mb)
-
-
-def _is_full(node: Node) -> bool:
-    is_free = node.left is not None or any(lent.n_free for lent in node.lends)
-    return node.state is NodeState.ALLOCATED and not is_free
