@@ -1,7 +1,7 @@
 """Words of other programs, and mistyped ones of ours, with the verbs that they mean.
 
 Words of Slurm, LSF, PBS and of process tools lead to the verb that does the same here. Options of
-``sbatch`` that have no meaning here stand in ``sbatch_table``.
+``sbatch`` that have no meaning here stand in ``sbatch_options``.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import click
 
 from bftrainer.cli import habits
-from bftrainer.cli.sbatch_table import refusal_of
+from bftrainer.cli.sbatch_habits import refusal_of
+from bftrainer.cli.submit import submit
 from bftrainer.model.errors import UsageError
 
 _OF_HOST = ("--host", "--host-program")  # options before the verb
@@ -101,7 +102,8 @@ def usage_error(problem: click.ClickException) -> UsageError:
     cause = cause if cause.endswith((".", "?", "!", ".)", "?)")) else f"{cause}."
     verb = path.rpartition(" ")[2]
     if verb in habits.BEGIN and isinstance(problem, click.UsageError):
-        refusal, step = refusal_of(problem)
+        taken = {name for parameter in submit.params for name in parameter.opts}
+        refusal, step = refusal_of(problem, taken)
         if refusal:
             return UsageError("BFT-1000", refusal, step)
     for judge in _JUDGES:

@@ -31,7 +31,7 @@ from bftrainer.cli.next_commands import print_next_of_trainers
 from bftrainer.cli.options import ANY_OWNER_OPTION, JSON, SOCKET, option, verb
 from bftrainer.cli.output import print_json, print_lines, print_pairs
 from bftrainer.cli.output_pattern import with_output
-from bftrainer.cli.sbatch_table import IGNORED, IGNORED_OPTIONS, ignored
+from bftrainer.cli.sbatch_habits import IGNORED, IGNORED_OPTIONS, ignored
 from bftrainer.cli.spec import COMMAND, build_spec, find_command
 from bftrainer.cli.submission import StartState, send_all, source_of, specs_of
 from bftrainer.cli.submit_checks import check_here, check_script

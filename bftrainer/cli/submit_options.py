@@ -16,7 +16,7 @@ from click.core import ParameterSource
 
 from bftrainer.cli.declared_options import declared_options
 from bftrainer.cli.options import argument
-from bftrainer.cli.sbatch_table import IGNORED_OPTIONS, refusal_of
+from bftrainer.cli.sbatch_habits import IGNORED_OPTIONS, refusal_of
 from bftrainer.cli.user_defaults import user_defaults
 from bftrainer.elastic.regular_file import open_stream
 from bftrainer.model.declaration import Declaration, InStudy, declarations

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer.cli.sbatch_script.directives import read_directives
-from bftrainer.cli.sbatch_script.option_table import OPTIONS
+from bftrainer.cli.sbatch_options import OPTIONS
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.slurm_fixtures import running_cluster
 

@@ -13,15 +13,30 @@ import pytest
 from bftrainer.cli import notification
 from bftrainer.cli.main import main
 from bftrainer.cli.option_values import parse_gpus, parse_unit
-from bftrainer.cli.sbatch_table import INSTEAD
+from bftrainer.cli.sbatch_options import OPTIONS
 from bftrainer.cli.sbatch_values import Dependency, parse_dependency, parse_mail_types
 from bftrainer.cli.submit import GROUPS, submit
+from bftrainer.cli.tryout import try_out
 from bftrainer.model.canonical import encode
 from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.model.trainer_spec import TrainerSpec
 from tests.support.memory_service import prepare_home
 
 Output = pytest.CaptureFixture[str]
+
+OF_THE_PROGRAM = {"--help", "-h", "--usage", "--version", "-V"}
+
+
+def typed_names() -> set[str]:
+    """Options of sbatch that submit or try does not take."""
+    names: set[str] = {"--ncpus", "--memory"}
+    for sbatch_option in OPTIONS.values():
+        names.add(f"--{sbatch_option.name}")
+        if sbatch_option.short:
+            names.add(f"-{sbatch_option.short}")
+    taken_by_both = {name for parameter in submit.params for name in parameter.opts}
+    taken_by_both &= {name for parameter in try_out.params for name in parameter.opts}
+    return names - OF_THE_PROGRAM - taken_by_both
 
 
 @pytest.fixture
@@ -147,7 +162,7 @@ def test_partition_and_qos_are_ignored_in_one_line_each(home: Path, capsys: Outp
 
 
 @pytest.mark.usefixtures("home")
-@pytest.mark.parametrize("name", sorted(INSTEAD))
+@pytest.mark.parametrize("name", sorted(typed_names()))
 def test_an_option_without_meaning_says_why_and_what_to_do(name: str, capsys: Output) -> None:
     taken = {flag for option in submit.params for flag in option.opts}
     if name in taken:
@@ -168,6 +183,12 @@ def test_a_line_of_a_script_says_it_too(home: Path, capsys: Output) -> None:
     said = capsys.readouterr().err
     assert "train.py:1: Option --mem of sbatch has no meaning here." in said
     assert "next: Say its sizes by --nodes" in said
+
+
+@pytest.mark.usefixtures("home")
+def test_a_verb_that_trains_at_once_names_the_verb_that_takes_it(capsys: Output) -> None:
+    assert main(["try", "--begin", "now", "train.py"]) == ExitCode.USAGE
+    assert "next: Omit it; 'bftrainer submit' takes --begin." in capsys.readouterr().err
 
 
 def test_the_help_of_submit_is_grouped_and_fits(

@@ -11,10 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bftrainer.cli.job_script import OptionJudge
+from bftrainer.cli.sbatch_options import OPTIONS
 from bftrainer.cli.sbatch_script.directives import read_directives, shell_of
 from bftrainer.cli.sbatch_script.job_body import BodyReader
 from bftrainer.cli.sbatch_script.launchers import ProgramKind, read_launch
-from bftrainer.cli.sbatch_script.option_table import OPTIONS
 from bftrainer.cli.sbatch_script.shell_lines import read_shell
 from bftrainer.cli.sbatch_script.shell_values import (
     INDEX,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from bftrainer.cli.sbatch_script.option_table import BY_SHORT, OPTIONS, OptionValue, SbatchOption
+from bftrainer.cli.sbatch_options import BY_SHORT, OPTIONS, OptionValue, SbatchOption
 
 PREFIX: Final = "#SBATCH"
 _OTHERS: Final = {"#BSUB": "LSF", "#PBS": "PBS", "#COBALT": "Cobalt", "#$ -": "Grid Engine"}
