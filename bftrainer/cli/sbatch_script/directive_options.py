@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from bftrainer.api.admission import notification_fault
+from bftrainer.cli.sbatch_script.container_image import EnteredImage, entered_by_pyxis
 from bftrainer.cli.sbatch_script.directives import SbatchDirective
 from bftrainer.cli.sbatch_script.resources import JobSize, SizeChoice, gpus_of_gres, job_size
 from bftrainer.cli.sbatch_script.shell_values import INDEX, Value
@@ -33,6 +34,7 @@ class DirectiveOptions:
         self.directory = ""  # absolute; "": that of the submission
         self.exports_all = True  # as sbatch does by default
         self.has_array = False
+        self.image: EnteredImage | None = None  # a container in which the script itself runs
         self.remarks: list[str] = []
         self._directives = directives
         self._context = context
@@ -142,6 +144,18 @@ class DirectiveOptions:
         if kinds - _AT_END - {"NONE"}:
             self._reasons[place] = "Of the events only the end is told."
 
+    def _container(self, place: int, directive: SbatchDirective) -> None:
+        """Take the options of pyxis that name an image and its mounts together."""
+        pyxis: dict[str, str] = {}
+        for name in ("container-image", "container-mounts"):
+            for value in self._values(name):
+                pyxis[f"--{name}"] = value
+        self.image = entered_by_pyxis(pyxis)
+        if self.image is not None:
+            self._became[place] = " ".join(self.image.options)
+        elif directive.option is not None:
+            self._reasons[place] = directive.option.reason
+
     def _mail_user(self, place: int, directive: SbatchDirective) -> None:
         if self._hand_on(place, directive):
             return
@@ -232,6 +246,8 @@ def slurm_variables(
 
 _OWN_WAYS: Final = {
     "array": DirectiveOptions._array,  # noqa: SLF001 - its own class
+    "container-image": DirectiveOptions._container,  # noqa: SLF001
+    "container-mounts": DirectiveOptions._container,  # noqa: SLF001
     "chdir": DirectiveOptions._chdir,  # noqa: SLF001
     "export": DirectiveOptions._export,  # noqa: SLF001
     "job-name": DirectiveOptions._job_name,  # noqa: SLF001

@@ -375,6 +375,8 @@ class _Translator:
             self._hinder(
                 step.line, step.command.text, launch.fault_code, launch.fault, launch.next_step
             )
+        # Without an image of its own the training runs in that of the whole job script.
+        launch.image = launch.image or self.options.image
         directory = posixpath.normpath(posixpath.join(step.directory, launch.chdir))
         is_module = launch.kind is ProgramKind.MODULE
         script = launch.program
