@@ -159,8 +159,11 @@ class AskedFor:
         missing = {key for key, request in self.known.items() if request is None}
         self._missed = missing - before
 
-    def have_left(self, jobs: Iterable[Job]) -> bool:
-        """Return, once, whether a job is pending no more: first asked about, it was not shown."""
+    def pop_departed(self, jobs: Iterable[Job]) -> bool:
+        """Return whether a job is pending no more, which was not shown when first asked about.
+
+        Forgets those jobs: the queue is read again for them once.
+        """
         missed, self._missed = self._missed, set()
         return any(_key(job) in missed for job in jobs if _counts(job))
 

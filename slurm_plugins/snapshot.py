@@ -148,7 +148,7 @@ class SnapshotReader:
             self.floor.look()
         nodes = self._poll.of(commands.SINFO, self._nodes_of, "nodes")
         jobs = self._read_queue()
-        if jobs is not None and self._asked.have_left(jobs):
+        if jobs is not None and self._asked.pop_departed(jobs):
             jobs = self._read_queue()
         if jobs is not None:
             enforces = self.config is None or self.config.enforces_accounts
