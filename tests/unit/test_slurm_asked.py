@@ -146,8 +146,8 @@ def test_a_job_that_squeue_does_not_show_is_asked_about_once() -> None:
     seen = parse.jobs(text("busy.squeue"))
     known = job_requests.AskedFor()
     known.learn(seen, {})
-    assert known.have_left(seen), "they may have begun in between: the queue is read again"
-    assert not known.have_left(seen), "Slurm does not show them"
+    assert known.pop_departed(seen), "they may have begun in between: the queue is read again"
+    assert not known.pop_departed(seen), "Slurm does not show them"
     assert not known.lacks(seen)
     assert known.complete(seen, None) == seen
 
