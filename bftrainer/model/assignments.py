@@ -10,7 +10,7 @@ def nodes_by_trainer(
     assignment: Mapping[str, str], names: AbstractSet[str]
 ) -> dict[str, tuple[str, ...]]:
     """Return each trainer's nodes among ``names``, sorted."""
-    own: dict[str, list[str]] = {}
+    nodes_of: dict[str, list[str]] = {}
     for name in sorted(assignment.keys() & names):
-        own.setdefault(assignment[name], []).append(name)
-    return {trainer_id: tuple(nodes) for trainer_id, nodes in own.items()}
+        nodes_of.setdefault(assignment[name], []).append(name)
+    return {trainer_id: tuple(nodes) for trainer_id, nodes in nodes_of.items()}

@@ -190,8 +190,9 @@ def _of_others(census: NodeCensus, pilot_ids: AbstractSet[str]) -> AbstractSet[s
 def why_it_waits(job: Job, now_s: float) -> str:
     """Say why a job cannot start now whatever is free; "": no reason known."""
     if not job.is_entitled:
-        what = f" ({job.waits_for})" if job.waits_for else ""
-        return f"The batch system does not start it: {job.reason or 'it does not say why'}{what}."
+        dependency = f" ({job.waits_for})" if job.waits_for else ""
+        reason = job.reason or "it does not say why"
+        return f"The batch system does not start it: {reason}{dependency}."
     if job.begin_s is not None and job.begin_s > now_s:
         return "Its begin time has not come."
     return ""

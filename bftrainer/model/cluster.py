@@ -16,7 +16,7 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 # Tokens: names, AND (&), OR (|) and balanced parentheses; () is met by every node.
 Rule = tuple[str, ...]
@@ -337,9 +337,13 @@ class Snapshot:
         if begin_s - CLOCKS_AGREE_S <= self.taken_at_s <= end_s + CLOCKS_AGREE_S:
             return self
 
-        def moved(one: _Timed, *names: str) -> _Timed:
-            known = {name: getattr(one, name) for name in names}
-            return replace(one, **{name: s + by_s for name, s in known.items() if s is not None})
+        def moved(record: _Timed, *names: str) -> _Timed:
+            times_s: dict[str, Any] = {}
+            for name in names:
+                time_s = getattr(record, name)
+                if time_s is not None:
+                    times_s[name] = time_s + by_s
+            return replace(record, **times_s)
 
         jobs, plans, cycle = self.jobs, self.reservations, self.cycle
         return replace(

@@ -85,12 +85,12 @@ def mounts_of(text: str) -> tuple[BindMount, ...]:
     for word in text.split(","):
         if not word.strip():
             continue
-        source, *rest = word.strip().split(":")
+        source, *further = word.strip().split(":")
         option = ""
-        if rest and _OPTION.match(rest[-1]):
-            option = rest.pop()
-        target = rest[0] if rest else source
-        if len(rest) > 1:
+        if further and _OPTION.match(further[-1]):
+            option = further.pop()
+        target = further[0] if further else source
+        if len(further) > 1:
             raise ValueError(f"{word[:100]!r} has too many parts")
         for place in (source, target):
             if not place.startswith("/"):
@@ -123,13 +123,14 @@ def text_of(mounts: Iterable[BindMount]) -> str:
 
 def outside(mounts: Iterable[BindMount], places: Sequence[str]) -> list[BindMount]:
     """Return the mounts whose source is neither one of these places nor below one."""
-    allowed = [PurePosixPath(place) for place in places]
-    return [
-        mount
-        for mount in mounts
-        if ".." in PurePosixPath(mount.source).parts
-        or not any(PurePosixPath(mount.source).is_relative_to(place) for place in allowed)
-    ]
+    roots = [PurePosixPath(place) for place in places]
+    elsewhere: list[BindMount] = []
+    for mount in mounts:
+        source = PurePosixPath(mount.source)
+        is_below_root = any(source.is_relative_to(root) for root in roots)
+        if ".." in source.parts or not is_below_root:
+            elsewhere.append(mount)
+    return elsewhere
 
 
 def image_fault(image: str) -> str:
@@ -159,13 +160,13 @@ def covering(mounts: Iterable[BindMount]) -> tuple[BindMount, ...]:
     with the same target the later one counts.
     """
     by_target = {mount.target: mount for mount in mounts}
-    needed: list[BindMount] = []
+    mounts_to_make: list[BindMount] = []
     for target in sorted(by_target, key=lambda path: PurePosixPath(path).parts):
         mount = by_target[target]
-        above = [other for other in needed if _is_below(target, other.target)]
+        above = [upper for upper in mounts_to_make if _is_below(target, upper.target)]
         if not above or not _shows(above[-1], mount):
-            needed.append(mount)
-    return tuple(needed)
+            mounts_to_make.append(mount)
+    return tuple(mounts_to_make)
 
 
 def _is_below(target: str, other: str) -> bool:

@@ -392,10 +392,12 @@ class Plan:
 
     def without_taking(self, before: Memory) -> Plan:
         """Return the plan with its releases only: no trainer gets a further node."""
-        gone = {release.node for release in self.releases}
-        kept = {node: trainer for node, trainer in before.assignment.items() if node not in gone}
-        memory = replace(self.memory, assignment=kept, policy_state=before.policy_state)
-        return replace(self, assignment=kept, claims=(), dropped={}, swaps={}, memory=memory)
+        released_nodes = {release.node for release in self.releases}
+        assignment = dict(before.assignment)
+        for node in released_nodes:
+            assignment.pop(node, None)
+        memory = replace(self.memory, assignment=assignment, policy_state=before.policy_state)
+        return replace(self, assignment=assignment, claims=(), dropped={}, swaps={}, memory=memory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,8 +74,9 @@ def by_kind(items: Iterable[Item]) -> dict[str, int]:
             in_all = max(in_all, item.count)
         else:
             counts[item.kind] = counts.get(item.kind, 0) + item.count
-    if (rest := in_all - sum(counts.values())) > 0:
-        counts[""] = counts.get("", 0) + rest
+    n_untyped = in_all - sum(counts.values())
+    if n_untyped > 0:
+        counts[""] = counts.get("", 0) + n_untyped
     return counts
 
 
@@ -90,8 +91,8 @@ def items_of(gres: str, *, has_numbers: bool = False) -> tuple[Item, ...]:
 
 def _item(text: str, has_number: bool) -> Item | None:
     """Parse one resource; None: it is of another kind."""
-    named = _NAME.match(text)
-    name = named[1] if named else ""
+    name_match = _NAME.match(text)
+    name = name_match[1] if name_match else ""
     if name != GPU and name not in PARTS:
         return None
     parts = _ITEM.fullmatch(text)
@@ -111,10 +112,10 @@ def _item(text: str, has_number: bool) -> Item | None:
 def _count(number: str, detail: str, text: str, has_number: bool) -> int:
     """Return a number; a part of one counts as one. Without a number it is 1."""
     if not number and (detail or has_number):
-        counted = _COUNTED.fullmatch(detail)
-        if counted is None:
+        count_match = _COUNTED.fullmatch(detail)
+        if count_match is None:
             raise ParseError(f"no number: {text[:80]!r}")
-        return int(counted[1])
+        return int(count_match[1])
     unit = number[-1:] if number[-1:] in _UNITS else ""
     return math.ceil(float(number.removesuffix(unit) or 1) * _UNITS[unit])
 

@@ -43,15 +43,15 @@ def expand(text: str, most: int = MAX_NAMES) -> tuple[str, ...]:
     pieces: list[str] = []  # of one expression without a comma outside brackets
     at = 0
     while at < len(text):
-        found = _PIECE.match(text, at)
-        if found is None:
+        match = _PIECE.match(text, at)
+        if match is None:
             raise ParseError(f"not a host list: {text[:80]!r}")
-        at = found.end()
-        if found[0] == ",":
+        at = match.end()
+        if match[0] == ",":
             names += _names(pieces, most - len(names))
             pieces = []
         else:
-            pieces.append(found[0])
+            pieces.append(match[0])
     names += _names(pieces, most - len(names))
     return tuple(names)
 
@@ -81,15 +81,15 @@ def _numbers(text: str) -> tuple[int, int, Iterator[str]]:
     ranges: list[tuple[int, int, int]] = []
     total = width = 0
     for part in text.split(","):
-        found = _RANGE.fullmatch(part)
-        if found is None:
+        match = _RANGE.fullmatch(part)
+        if match is None:
             raise ParseError(f"not a range of hosts: {part[:80]!r}")
-        first, last = int(found[1]), int(found[2] or found[1])
+        first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise ParseError(f"not a range of hosts: {part[:80]!r}")
         total += last - first + 1
-        width = max(width, len(found[1]), len(found[2] or ""))
-        ranges.append((first, last, len(found[1])))
+        width = max(width, len(match[1]), len(match[2] or ""))
+        ranges.append((first, last, len(match[1])))
     return total, width, _written(ranges)
 
 

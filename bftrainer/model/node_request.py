@@ -106,8 +106,9 @@ def request_of(
             features=_features(constraint),
             gpus_per_unit=gpus_per_unit,
         )
-    each = 1 if gpus else n_workers
-    return NodeRequest(gpus=gpus, features=_features(constraint), n_workers=each)
+    if gpus:  # each of the GPUs has a worker
+        n_workers = 1
+    return NodeRequest(gpus=gpus, features=_features(constraint), n_workers=n_workers)
 
 
 def asked(spec: TrainerSpec) -> NodeRequest:
@@ -119,24 +120,26 @@ def asked(spec: TrainerSpec) -> NodeRequest:
 
 
 def _gpus(gres: str) -> tuple[tuple[str, int], ...]:
-    found = _by_type(gres)
-    if "" in found and len(found) > 1:
+    count_of = _by_type(gres)
+    if "" in count_of and len(count_of) > 1:
         raise ValueError("GPUs are requested both with and without a type")
-    return tuple(sorted((gpu_type, count) for gpu_type, count in found.items() if count))
+    return tuple(sorted((gpu_type, count) for gpu_type, count in count_of.items() if count))
 
 
 def _by_type(gres: str) -> dict[str, int]:
     """Return the GPUs of each type, "" for those without; raises ``ValueError``: it is not that."""
-    found: dict[str, int] = {}
-    for item in gres.split(",") if gres and gres.lower() != "none" else ():
+    count_of: dict[str, int] = {}
+    if not gres or gres.lower() == "none":
+        return count_of
+    for item in gres.split(","):
         match = _GPU.fullmatch(item)
         if match is None:
             raise ValueError(f"{item!r} is not gpu, gpu:COUNT, gpu:TYPE or gpu:TYPE:COUNT")
         gpu_type, count = match["type"] or "", match["count"]
         if count is None and _COUNT.fullmatch(gpu_type):  # digits alone are a count
             gpu_type, count = "", gpu_type
-        found[gpu_type] = found.get(gpu_type, 0) + int(count or 1)
-    return found
+        count_of[gpu_type] = count_of.get(gpu_type, 0) + int(count or 1)
+    return count_of
 
 
 def _features(constraint: str) -> Rule:
@@ -152,15 +155,15 @@ def _features(constraint: str) -> Rule:
 
 def _is_ambiguous(rule: Rule) -> bool:
     """Return whether & and | are mixed without parentheses."""
-    open_: list[set[str]] = [set()]
+    operators_by_depth: list[set[str]] = [set()]
     for word in rule:
         if word == "(":
-            open_.append(set())
+            operators_by_depth.append(set())
         elif word == ")":
-            open_.pop()
+            operators_by_depth.pop()
         elif word in _OPERATORS:
-            open_[-1].add(word)
-            if len(open_[-1]) > 1:
+            operators_by_depth[-1].add(word)
+            if len(operators_by_depth[-1]) > 1:
                 return True
     return False
 
@@ -169,7 +172,7 @@ def _is_ambiguous(rule: Rule) -> bool:
 def gpus_of_type(node_type: str, gpu_type: str = "") -> int:
     """Count the GPUs, of one type or all, of a node type like ``gpu:a100:4,gpu:v100:2``."""
     try:
-        found = _by_type(node_type)
+        count_of = _by_type(node_type)
     except ValueError:  # not a type with GPUs
         return 0
-    return found.get(gpu_type, 0) if gpu_type else sum(found.values())
+    return count_of.get(gpu_type, 0) if gpu_type else sum(count_of.values())

@@ -27,52 +27,49 @@ class NodeSets:
     nodes: tuple[Node, ...]
     bit_of: dict[str, NodeSet]
     kinds: tuple[tuple[Node, NodeSet], ...]  # one node of the kind, and the set of all
-    _named: dict[tuple[str, ...], NodeSet] = field(compare=False)
+    _cached_sets: dict[tuple[str, ...], NodeSet] = field(compare=False)  # of long lists
 
     @classmethod
     def of(cls, nodes: Iterable[Node]) -> NodeSets:
         """Number the nodes."""
-        ordered = tuple(sorted(nodes, key=_NAME))
-        kinds: dict[object, list[int]] = {}
-        for position, kind in enumerate(map(_KIND, ordered)):
-            kinds.setdefault(kind, []).append(position)
-        bit_of, named = _numbered(tuple(map(_NAME, ordered)))
-        return cls(
-            ordered,
-            bit_of,
-            tuple(
-                (ordered[some[0]], _from_positions(some, len(ordered))) for some in kinds.values()
-            ),
-            named,
-        )
+        by_name = tuple(sorted(nodes, key=_NAME))
+        positions_of: dict[object, list[int]] = {}
+        for position, kind in enumerate(map(_KIND, by_name)):
+            positions_of.setdefault(kind, []).append(position)
+        kinds = [
+            (by_name[alike[0]], _from_positions(alike, len(by_name)))
+            for alike in positions_of.values()
+        ]
+        bit_of, cached_sets = _numbered(tuple(map(_NAME, by_name)))
+        return cls(by_name, bit_of, tuple(kinds), cached_sets)
 
     def named(self, names: Iterable[str]) -> NodeSet:
         """Return the known nodes among the names; long lists recur, so their sets are cached."""
         if not isinstance(names, tuple) or len(names) < LONG:
             return reduce(or_, [self.bit_of.get(name, 0) for name in names], 0)
-        known = self._named.get(names)
-        if known is None:
-            known = self.named(list(names))
-            if len(self._named) >= MOST_CACHED:
-                self._named.clear()
-            self._named[names] = known
-        return known
+        node_set = self._cached_sets.get(names)
+        if node_set is None:
+            node_set = self.named(list(names))
+            if len(self._cached_sets) >= MOST_CACHED:
+                self._cached_sets.clear()
+            self._cached_sets[names] = node_set
+        return node_set
 
-    def where(self, is_one: Callable[[Node], bool]) -> NodeSet:
+    def where(self, is_met_by: Callable[[Node], bool]) -> NodeSet:
         """Return the nodes of the kinds that satisfy a predicate, asked once per kind."""
-        found = 0
+        matching: NodeSet = 0
         for node, members in self.kinds:
-            if is_one(node):
-                found |= members
-        return found
+            if is_met_by(node):
+                matching |= members
+        return matching
 
-    def members(self, some: NodeSet) -> Iterator[Node]:
+    def members(self, node_set: NodeSet) -> Iterator[Node]:
         """Iterate over a set in order of name."""
-        return (self.nodes[position] for position in positions(some))
+        return (self.nodes[position] for position in positions(node_set))
 
-    def names(self, some: NodeSet) -> list[str]:
+    def names(self, node_set: NodeSet) -> list[str]:
         """Return the names of a set, in order."""
-        return [node.name for node in self.members(some)]
+        return [node.name for node in self.members(node_set)]
 
 
 @lru_cache(maxsize=2)  # the same nodes from look to look, and mostly the same lists of them
@@ -81,26 +78,28 @@ def _numbered(names: tuple[str, ...]) -> tuple[dict[str, NodeSet], dict[tuple[st
     return {name: 1 << position for position, name in enumerate(names)}, {}
 
 
-def positions(some: NodeSet) -> Iterator[int]:
+def positions(node_set: NodeSet) -> Iterator[int]:
     """Iterate over the bits of a set, the lowest first."""
-    while some:
-        lowest = some & -some
+    while node_set:
+        lowest = node_set & -node_set
         yield lowest.bit_length() - 1
-        some ^= lowest
+        node_set ^= lowest
 
 
-def first(some: NodeSet, count: int) -> NodeSet:
+def first(node_set: NodeSet, count: int) -> NodeSet:
     """Return the first ``count`` nodes of a set, or all of a smaller one."""
-    if some.bit_count() <= count:
-        return some
-    low, high = 0, some.bit_length()  # bits: too few, enough
+    if node_set.bit_count() <= count:
+        return node_set
+    if not count:
+        return 0
+    low, high = 0, node_set.bit_length()  # bits: too few, enough
     while high - low > 1:
         middle = (low + high) // 2
-        if (some & ((1 << middle) - 1)).bit_count() < count:
+        if (node_set & ((1 << middle) - 1)).bit_count() < count:
             low = middle
         else:
             high = middle
-    return some & ((1 << high) - 1) if count else 0
+    return node_set & ((1 << high) - 1)
 
 
 def _from_positions(positions: Sequence[int], length: int) -> NodeSet:

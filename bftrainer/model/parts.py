@@ -83,9 +83,9 @@ def as_lent(snapshot: Snapshot, lend: Lend, before: Snapshot | None = None) -> S
     nodes = snapshot.nodes
     if nodes is None or not any(_is_changed(node, lend) for node in nodes):
         return snapshot
-    known: dict[str, Node] = {}
+    node_before: dict[str, Node] = {}
     if before is not None:
-        known = {node.name: node for node in before.nodes or ()}
+        node_before = {node.name: node for node in before.nodes or ()}
     lent: list[Node] = []
     for node in nodes:
         if not _is_changed(node, lend):
@@ -93,8 +93,8 @@ def as_lent(snapshot: Snapshot, lend: Lend, before: Snapshot | None = None) -> S
             continue
         as_whole = _whole_only(node, lend)
         # The same object where nothing has changed: what is worked out by it is kept.
-        if known.get(node.name) == as_whole:
-            as_whole = known[node.name]
+        if node_before.get(node.name) == as_whole:
+            as_whole = node_before[node.name]
         lent.append(as_whole)
     return replace(snapshot, nodes=tuple(lent))
 

@@ -55,11 +55,11 @@ def load_plugin(group: str, name: str, *, what: str, code: str, listed_by: str =
                 "clone: pip install -e .): the names are those of the last installation.",
                 exit_code=ExitCode.VALIDATION_FAILED,
             ) from problem
-    more = f" '{listed_by}' says what each does." if listed_by else ""
+    hint = f" '{listed_by}' says what each does." if listed_by else ""
     raise UsageError(
         code,
         f"There is no {what} called {name!r}.",
-        f"Use one of: {', '.join(plugin_names(group)) or 'none installed'}.{more}",
+        f"Use one of: {', '.join(plugin_names(group)) or 'none installed'}.{hint}",
         exit_code=ExitCode.VALIDATION_FAILED,
     )
 

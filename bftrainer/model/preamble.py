@@ -48,20 +48,20 @@ def why_not_started(output: str, status: int, path: str) -> str:
     output = output.replace(path, "preamble") if path else output
     lines = [line.strip() for line in output.splitlines()]
     lines = [line for line in lines if line]
-    code, what = CODE, f"What the preamble started ended with status {status}"
+    code, cause = CODE, f"What the preamble started ended with status {status}"
     marks = [i for i, line in enumerate(lines) if line.startswith(_MARK)]
     if status == NOT_STARTED and marks:
-        what = lines[marks[-1]].removeprefix(_MARK)
-        if _CODE.match(what):  # of the entry into a container, a whole sentence
-            return what
+        cause = lines[marks[-1]].removeprefix(_MARK)
+        if _CODE.match(cause):  # of the entry into a container, a whole sentence
+            return cause
         lines = lines[: marks[-1]]
     elif marks and lines[marks[-1]].startswith(CONTAINER):
         container = lines[marks[-1]].removeprefix(CONTAINER)
         lines = lines[marks[-1] + 1 :]
         code = ENDED_EARLY
-        what = f"The container {container} ended with status {status} before its program began"
+        cause = f"The container {container} ended with status {status} before its program began"
     last = f": {lines[-1][:_MOST_SHOWN]}" if lines else ""
-    return f"{code}: {what}{last}"
+    return f"{code}: {cause}{last}"
 
 
 def fault_of(text: str) -> str:
@@ -70,8 +70,8 @@ def fault_of(text: str) -> str:
         return f"has more than {MAX_BYTES} bytes"
     if "\r" in text:
         return "has the line ends of Windows, which bash does not read"
-    found = next((c for c in text if c < " " and c not in "\t\n\f"), "")
-    found = found or next(
-        (c for c in text if "\x7f" <= c <= "\x9f" or "\ud800" <= c <= "\udfff"), ""
-    )
-    return f"contains the character {found!r}" if found else ""
+    for character in text:
+        is_control = character < " " and character not in "\t\n\f"
+        if is_control or "\x7f" <= character <= "\x9f" or "\ud800" <= character <= "\udfff":
+            return f"contains the character {character!r}"
+    return ""

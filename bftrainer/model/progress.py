@@ -135,10 +135,11 @@ class ProgressCurves:
 
     def add(self, note: CurvesNote, number: int = 0) -> None:
         """Add what the journal has; ``number``: as for ``saw``."""
-        for told in note.curves:
-            curve = self._curves.get(told.trainer_id) or _Curve([], number)
-            for row in _rows_of(told, number):
-                self._append(told.trainer_id, curve, row)
+        for noted_curve in note.curves:
+            trainer_id = noted_curve.trainer_id
+            curve = self._curves.get(trainer_id) or _Curve([], number)
+            for row in _rows_of(noted_curve, number):
+                self._append(trainer_id, curve, row)
         self._forget()
 
     def since(self, number: int = -1) -> tuple[ProgressCurve, ...]:

@@ -75,11 +75,18 @@ class GapEnd:
 
 def earliest(ends: Iterable[tuple[GapEnd, NodeSet]], sets: NodeSets) -> dict[str, GapEnd]:
     """Return the earliest end of each node; of equal ones the first."""
-    found, seen = dict[str, GapEnd](), 0
-    for end, nodes in sorted(ends, key=lambda one: one[0].at_s):
-        found |= {node.name: end for node in sets.members(nodes & ~seen)}
-        seen |= nodes
-    return found
+    end_of: dict[str, GapEnd] = {}
+    nodes_with_end: NodeSet = 0
+    for end, nodes in sorted(ends, key=_at_s):
+        for node in sets.members(nodes & ~nodes_with_end):
+            end_of[node.name] = end
+        nodes_with_end |= nodes
+    return end_of
+
+
+def _at_s(end_and_nodes: tuple[GapEnd, NodeSet]) -> float:
+    end, _ = end_and_nodes
+    return end.at_s
 
 
 def slot_begin_s(start_s: float, slot_s: float) -> float:

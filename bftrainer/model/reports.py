@@ -45,7 +45,7 @@ class NodeTime:
 
     def __add__(self, other: NodeTime) -> NodeTime:
         """Add each figure."""
-        names = [one.name for one in fields(self)]
+        names = [figure.name for figure in fields(self)]
         return NodeTime(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
 

@@ -43,9 +43,9 @@ def parse_time_limit(text: str) -> float:
 
 def limit_text(limit_s: float) -> str:
     """Return a limit as squeue writes it: 1:30:00, or 1-12:00:00."""
-    days, rest = divmod(round(limit_s), _DAY_S)
-    hours, rest = divmod(rest, _HOUR_S)
-    minutes, seconds = divmod(rest, _MINUTE_S)
+    days, seconds = divmod(round(limit_s), _DAY_S)
+    hours, seconds = divmod(seconds, _HOUR_S)
+    minutes, seconds = divmod(seconds, _MINUTE_S)
     if days:
         return f"{days}-{hours:02d}:{minutes:02d}:{seconds:02d}"
     return f"{hours}:{minutes:02d}:{seconds:02d}"

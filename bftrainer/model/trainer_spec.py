@@ -726,5 +726,5 @@ class TrainerSpec:
 
         More than n_max count: a policy or change may have lowered it.
         """
-        most = max(size, self.n_max)
-        return 0 < size == largest_size(size, self.n_min, most, self.sizes)
+        n_max = max(size, self.n_max)
+        return 0 < size == largest_size(size, self.n_min, n_max, self.sizes)
