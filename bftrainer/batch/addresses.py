@@ -35,7 +35,8 @@ class HostAddress:
 
 def host_addresses() -> tuple[HostAddress, ...]:
     """Return all addresses of this host but those of one link (fe80::/10), IPv4 first."""
-    return tuple(one for one in (*_ipv4(), *_ipv6()) if not one.address.is_link_local)
+    addresses = (*_ipv4(), *_ipv6())
+    return tuple(address for address in addresses if not address.address.is_link_local)
 
 
 def _ipv4() -> list[HostAddress]:
@@ -75,25 +76,29 @@ def check_network(text: str) -> str:
 def in_network(own: Iterable[HostAddress], network: str) -> list[str]:
     """Return the addresses in a network, as ``10.0.0.0/8``, or of an interface, as ``ib0``."""
     if "/" not in network:
-        return [str(one.address) for one in own if one.interface == network]
-    wanted = ipaddress.ip_network(network)
-    return [str(one.address) for one in own if one.address in wanted]
+        return [str(host.address) for host in own if host.interface == network]
+    ip_network = ipaddress.ip_network(network)
+    return [str(host.address) for host in own if host.address in ip_network]
 
 
 def resolved(host: str) -> list[str]:
     """Return the addresses of a name, or the address itself; []: nobody knows it."""
     try:
-        found = socket.getaddrinfo(host, _DISCARD, type=socket.SOCK_DGRAM)
+        entries = socket.getaddrinfo(host, _DISCARD, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError):
         return []
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    addresses: dict[str, None] = {}  # each once, in the resolver's order
+    for _, _, _, _, socket_address in entries:
+        addresses[str(socket_address[0])] = None
+    return list(addresses)
 
 
 def numeric(host: str) -> str:
     """Return an address of a name, of IPv4 if there is one; ``OSError`` if nobody knows it."""
-    if found := sorted(resolved(host), key=lambda address: ":" in address):
-        return found[0]
-    raise OSError(f"nobody knows the host {host!r}")
+    addresses = sorted(resolved(host), key=lambda address: ":" in address)
+    if not addresses:
+        raise OSError(f"nobody knows the host {host!r}")
+    return addresses[0]
 
 
 def source_towards(host: str) -> str:

@@ -88,18 +88,24 @@ class UnseenAnnouncements:
 
     def hear(self, announcements: tuple[Announcement, ...]) -> bool:
         """Record submitted and ended jobs; return whether there were any."""
-        known, now_s, is_news = Counter(one.job.user for one in self._heard), self._clock(), False
-        for said in announcements:
-            if said.job is not None:
+        n_heard_of = Counter(heard.job.user for heard in self._heard)
+        now_s, is_news = self._clock(), False
+        for announcement in announcements:
+            job = announcement.job
+            if job is not None:
                 is_news = True
-                known[said.job.user] += 1
-                if known[said.job.user] <= MOST_HEARD:
-                    one = _Heard(at_s=now_s, job=said.job, shown_before=self._shown)
-                    self._heard.append(one)
-            if said.nodes:
+                n_heard_of[job.user] += 1
+                if n_heard_of[job.user] <= MOST_HEARD:
+                    heard = _Heard(at_s=now_s, job=job, shown_before=self._shown)
+                    self._heard.append(heard)
+            if announcement.nodes:
                 is_news = True
-                nodes = frozenset(said.nodes)
-                ended = _Ended(at_s=now_s, said_s=said.at_s, nodes=nodes, job_id=said.job_id)
+                ended = _Ended(
+                    at_s=now_s,
+                    said_s=announcement.at_s,
+                    nodes=frozenset(announcement.nodes),
+                    job_id=announcement.job_id,
+                )
                 self._ended.append(ended)
         return is_news
 
@@ -150,46 +156,52 @@ class UnseenAnnouncements:
     def _forget(self, looked: Sequence[Job], began: float) -> None:
         """Drop shown jobs; doubt the users of jobs that should have been shown."""
         self._shown = frozenset(job.job_id for job in looked)
-        shown: dict[str, dict[str, Job]] = {heard.job.user: {} for heard in self._heard}
+        jobs_of: dict[str, dict[str, Job]] = {heard.job.user: {} for heard in self._heard}
         for job in looked:
-            if job.user in shown:
-                shown[job.user][job.job_id] = job
-        for is_the_one in (is_alike, is_same_job):  # exact matches first
-            kept: list[_Heard] = []
+            if job.user in jobs_of:
+                jobs_of[job.user][job.job_id] = job
+        for is_match in (is_alike, is_same_job):  # exact matches first
+            unmatched: list[_Heard] = []
             for heard in self._heard:
-                candidates = shown[heard.job.user]
+                candidates = jobs_of[heard.job.user]
                 for job_id, job in candidates.items():
-                    if job_id not in heard.shown_before and is_the_one(heard.job, job):
+                    if job_id not in heard.shown_before and is_match(heard.job, job):
                         del candidates[job_id]
                         break
                 else:
-                    kept.append(heard)
-            self._heard = kept
-        self._heard = [heard for heard in kept if heard.at_s + UNSEEN_S > began]
-        fresh_s = self._woke_s + UNSEEN_S
-        unseen = [h for h in kept if h.at_s + UNSEEN_S <= began and h.at_s > fresh_s]
-        refused = {h.job.user: began + DOUBTED_S for h in unseen}
-        known = self._doubted_until_s | refused
-        self._doubted_until_s = {user: until for user, until in known.items() if until > began}
+                    unmatched.append(heard)
+            self._heard = unmatched
+        overdue = [heard for heard in self._heard if heard.at_s + UNSEEN_S <= began]
+        self._heard = [heard for heard in self._heard if heard.at_s + UNSEEN_S > began]
+        doubted_until_s = dict(self._doubted_until_s)
+        for heard in overdue:
+            # What was heard before a sleep may have begun and ended unseen.
+            if heard.at_s > self._woke_s + UNSEEN_S:
+                doubted_until_s[heard.job.user] = began + DOUBTED_S
+        self._doubted_until_s = {
+            user: until_s for user, until_s in doubted_until_s.items() if until_s > began
+        }
 
 
 def _without(end: _Ended, snapshot: Snapshot, jobs: list[Job]) -> tuple[Snapshot, list[Job]]:
     """Remove an ended job that the snapshot still shows as running."""
     candidates = [job for job in jobs if _may_be_that(job, end)]
-    named = [job for job in candidates if job.job_id == end.job_id]
-    candidates = named or candidates
+    same_id = [job for job in candidates if job.job_id == end.job_id]
+    candidates = same_id or candidates
     if len(candidates) != 1:  # jobs share the nodes: which of them has ended is not said
         return snapshot, jobs
-    others = [job for job in jobs if job is not candidates[0]]
-    running = [job for job in others if job.state is JobState.RUNNING]
-    in_use = {name for job in running for name in job.nodes}
-    nodes = tuple(
-        _emptied(node)
-        if node.name in end.nodes - in_use and node.state is NodeState.ALLOCATED
-        else node
-        for node in snapshot.nodes or ()
-    )
-    return replace(snapshot, nodes=nodes), others
+    jobs_left = [job for job in jobs if job is not candidates[0]]
+    unused_nodes = set(end.nodes)
+    for job in jobs_left:
+        if job.state is JobState.RUNNING:
+            unused_nodes.difference_update(job.nodes)
+    nodes: list[Node] = []
+    for node in snapshot.nodes or ():
+        if node.name in unused_nodes and node.state is NodeState.ALLOCATED:
+            nodes.append(_emptied(node))
+        else:
+            nodes.append(node)
+    return replace(snapshot, nodes=tuple(nodes)), jobs_left
 
 
 def _emptied(node: Node) -> Node:

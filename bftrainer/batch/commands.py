@@ -184,11 +184,12 @@ class PollCommands:
 
     def answer(self, argv: Sequence[str]) -> str:
         """Return what a command prints; raises ``UnreadError``."""
-        done = self.run(argv)
-        if done.timed_out or done.truncated or done.returncode not in self._answers:
-            why = self._commands.why_failed(done)
-            raise UnreadError(why, is_away=self._commands.is_away(done))
-        return done.stdout
+        completed = self.run(argv)
+        is_whole = not (completed.timed_out or completed.truncated)
+        if not is_whole or completed.returncode not in self._answers:
+            why = self._commands.why_failed(completed)
+            raise UnreadError(why, is_away=self._commands.is_away(completed))
+        return completed.stdout
 
     def run(self, argv: Sequence[str]) -> process.Completed:
         """Run a command."""
@@ -211,11 +212,12 @@ class ByCommands(BatchSystem):
         Raises:
             BatchSystemError: ``code``, it failed, and its messages are not ``harmless``.
         """
-        done = self.commands.run(argv, self.commands.base_environment())
-        if done.is_ok or (not done.timed_out and harmless.fullmatch(done.stderr)):
-            return done.stdout.strip()
+        completed = self.commands.run(argv, self.commands.base_environment())
+        is_harmless = not completed.timed_out and harmless.fullmatch(completed.stderr)
+        if completed.is_ok or is_harmless:
+            return completed.stdout.strip()
         next_step = "The next poll shows whether it had an effect; it is tried again if needed."
-        raise BatchSystemError(code, why_failed(done), next_step)
+        raise BatchSystemError(code, why_failed(completed), next_step)
 
     def request_counts(self) -> Mapping[str, int]:
         """Return the number of commands so far, by kind."""
@@ -309,12 +311,14 @@ class PilotLauncher(ABC):
             raise self._refusal("short", request)
         argv = self._argv(request, minutes, cycle_s)
         self.tokens.add(self.token or token_of(request))
-        done = self._submit(request, argv)
-        if job_id := self._job_id(request, done):
+        completed = self._submit(request, argv)
+        job_id = self._job_id(request, completed)
+        if job_id:
             return job_id
-        why = self.odd_answer if done.is_ok else self.commands.why_failed(done)
-        is_unknown = done.is_ok or self._is_unknown(done)
-        raise self._refusal("unknown" if is_unknown else "refused", request, why)
+        if completed.is_ok:
+            raise self._refusal("unknown", request, self.odd_answer)
+        outcome = "unknown" if self._is_unknown(completed) else "refused"
+        raise self._refusal(outcome, request, self.commands.why_failed(completed))
 
     def cancel(self, job_ids: Sequence[str], *, force: bool) -> None:
         """Ask pilots to leave; ids that are gone or were never ours are not an error.
@@ -325,23 +329,29 @@ class PilotLauncher(ABC):
         Raises:
             BatchSystemError: the batch system did not accept the cancellation.
         """
-        now, ids = self._steady(), _own(job_ids)
-        late = {i for i in ids if force or now - self._asked_s.get(i, now) >= FORCE_AFTER_S}
-        self._asked_s = {
-            **{i: at for i, at in self._asked_s.items() if now - at < _FORGOTTEN_S},
-            **{i: self._asked_s.get(i, now) for i in ids},
+        now_s, ids = self._steady(), _own(job_ids)
+        recently_asked_s = {
+            job_id: asked_s
+            for job_id, asked_s in self._asked_s.items()
+            if now_s - asked_s < _FORGOTTEN_S
         }
-        if not self.forces_pending:
-            late &= self.running
-        orderly = [i for i in ids if i not in late]
-        ways = {
-            "ask": [i for i in orderly if i in self.running],
-            "end": [i for i in orderly if i not in self.running],
-            "force": [i for i in ids if i in late],
-        }
+        ids_of: dict[str, list[str]] = {"ask": [], "end": [], "force": []}
+        for job_id in ids:
+            is_running = job_id in self.running
+            asked_s = self._asked_s.get(job_id, now_s)
+            recently_asked_s[job_id] = asked_s
+            is_late = force or now_s - asked_s >= FORCE_AFTER_S
+            if is_late and (is_running or self.forces_pending):
+                ids_of["force"].append(job_id)
+            elif is_running:
+                ids_of["ask"].append(job_id)
+            else:
+                ids_of["end"].append(job_id)
+        self._asked_s = recently_asked_s
         problems: list[str] = []
-        for how, chosen in ways.items():
-            problems += self._end(how, chosen) if chosen else []
+        for how, job_ids_so in ids_of.items():
+            if job_ids_so:
+                problems += self._end(how, job_ids_so)
         if problems:
             raise self._refusal("kept", None, " ".join(problems))
 
@@ -349,14 +359,18 @@ class PilotLauncher(ABC):
         """Observe each id; all are ``UNKNOWN`` when the batch system does not answer."""
         ids = _own(job_ids)
         try:
-            seen = self._seen(ids) if ids else {}
+            observations = self._seen(ids) if ids else {}
         except ParseError as problem:
             unknown = PilotObservation(presence=Presence.UNKNOWN, reason=str(problem))
-            return {i: unknown if i in ids else _ABSENT for i in job_ids}
-        unknown_ids = {i for i, one in seen.items() if one.presence is Presence.UNKNOWN}
-        runs = {i for i, one in seen.items() if one.phase == "running"}
-        self.running = (self.running - (set(ids) - unknown_ids)) | runs
-        return {i: seen.get(i, _ABSENT) for i in job_ids}
+            return {job_id: unknown if job_id in ids else _ABSENT for job_id in job_ids}
+        # Of those that are not known now, what was known last stays.
+        running = self.running - set(ids)
+        for job_id, observation in observations.items():
+            is_unknown = observation.presence is Presence.UNKNOWN
+            if observation.phase == "running" or (is_unknown and job_id in self.running):
+                running |= {job_id}
+        self.running = running
+        return {job_id: observations.get(job_id, _ABSENT) for job_id in job_ids}
 
     def _refusal(self, what: str, request: PilotRequest | None, why: str = "") -> BatchSystemError:
         """Return the error, in words of ``_REFUSALS``."""

@@ -21,11 +21,16 @@ _FIREWALLD = (
 
 def networks_of(addresses: Iterable[str]) -> tuple[str, ...]:
     """Return the fewest networks or addresses that cover exactly these, IPv4 first."""
-    known = [ipaddress.ip_network(address) for address in addresses]
-    four = ipaddress.collapse_addresses(n for n in known if isinstance(n, ipaddress.IPv4Network))
-    six = ipaddress.collapse_addresses(n for n in known if isinstance(n, ipaddress.IPv6Network))
-    found = (str(network) for network in (*four, *six))
-    return tuple(one.removesuffix("/32").removesuffix("/128") for one in found)
+    four: list[ipaddress.IPv4Network] = []
+    six: list[ipaddress.IPv6Network] = []
+    for address in addresses:
+        network = ipaddress.ip_network(address)
+        if isinstance(network, ipaddress.IPv4Network):
+            four.append(network)
+        else:
+            six.append(network)
+    fewest = (*ipaddress.collapse_addresses(four), *ipaddress.collapse_addresses(six))
+    return tuple(str(network).removesuffix("/32").removesuffix("/128") for network in fewest)
 
 
 def rules(
@@ -57,14 +62,14 @@ def rules(
         )
     to_daemon, to_nodes = _sources(control, nodes), _sources(training or control, nodes)
     first, last = chosen
-    one = _nftables if kind == "nftables" else _firewalld
+    commands_for = _nftables if kind == "nftables" else _firewalld
     return "\n".join(
         (
             "# On the daemon's host: agents, and verbs on nodes.",
-            *one(to_daemon, [ports]),
+            *commands_for(to_daemon, [ports]),
             "# On every node: other agents and workers, and what Gloo, NCCL and MPI choose",
             "# (net.ipv4.ip_local_port_range of this host; the nodes' may differ).",
-            *one(to_nodes, _distinct(ports, f"{first}-{last}")),
+            *commands_for(to_nodes, _distinct(ports, f"{first}-{last}")),
         )
     )
 
@@ -99,14 +104,27 @@ def _distinct(ports: str, between: str) -> list[str]:
 
 
 def _nftables(nodes: Sequence[str], ports: Sequence[str]) -> list[str]:
-    which = f"{{ {', '.join(ports)} }}" if len(ports) > 1 else ports[0]
-    split = {"ip": [n for n in nodes if ":" not in n], "ip6": [n for n in nodes if ":" in n]}
-    return [_NFTABLES.format(name, ", ".join(some), which) for name, some in split.items() if some]
+    port_set = ports[0]
+    if len(ports) > 1:
+        port_set = f"{{ {', '.join(ports)} }}"
+    by_family = {
+        "ip": [network for network in nodes if not _is_ipv6(network)],
+        "ip6": [network for network in nodes if _is_ipv6(network)],
+    }
+    commands: list[str] = []
+    for family, networks in by_family.items():
+        if networks:
+            commands.append(_NFTABLES.format(family, ", ".join(networks), port_set))
+    return commands
 
 
 def _firewalld(nodes: Sequence[str], ports: Sequence[str]) -> list[str]:
-    return [
-        _FIREWALLD.format("ipv6" if ":" in network else "ipv4", network, some)
-        for network in sorted(nodes, key=lambda one: ":" in one)
-        for some in ports
-    ] + ["firewall-cmd --reload"]
+    commands: list[str] = []
+    for network in sorted(nodes, key=_is_ipv6):
+        family = "ipv6" if _is_ipv6(network) else "ipv4"
+        commands += [_FIREWALLD.format(family, network, port_range) for port_range in ports]
+    return [*commands, "firewall-cmd --reload"]
+
+
+def _is_ipv6(network: str) -> bool:
+    return ":" in network
