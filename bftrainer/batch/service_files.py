@@ -146,13 +146,13 @@ def service_files(
         confined=CONFINED,
         policy_file=POLICY_FILE,
         program=program,
-        read_write="".join(f"ReadWritePaths={one}\n" for one in writes),
+        read_write="".join(f"ReadWritePaths={path}\n" for path in writes),
         socket=SOCKET,
         state_dir=STATE_DIR,
         unprivileged=UNPRIVILEGED,
-        writes="".join(f" and {one}" for one in writes),
+        writes="".join(f" and {path}" for path in writes),
     )
-    made = {
+    contents = {
         SERVICE_NAME: (
             service,
             f"/etc/systemd/system/{SERVICE_NAME}",
@@ -171,7 +171,7 @@ def service_files(
     }
     return tuple(
         SiteFile(name=name, text=text, about=f"install it as {path}", path=path, without=without)
-        for name, (text, path, without) in made.items()
+        for name, (text, path, without) in contents.items()
         if text
     )
 
@@ -210,7 +210,7 @@ def findings(files: Sequence[SiteFile], root: Path = Path("/")) -> tuple[Finding
         files: of the site.
         root: of the host's file system.
     """
-    found, has_service = list[Finding](), True
+    problems, has_service = list[Finding](), True
     for file in files:
         if not file.path:
             continue
@@ -221,10 +221,10 @@ def findings(files: Sequence[SiteFile], root: Path = Path("/")) -> tuple[Finding
         is_other = bool(text) and text != file.text and (bool(file.without) or _is_ours(text, file))
         values = {"path": file.path, "file": file.name, "without": file.without}
         values["difference"] = _difference(text, file.text) if is_other else ""
-        found += _TABLE.findings({"missing": is_missing, "other": is_other}, values)
+        problems += _TABLE.findings({"missing": is_missing, "other": is_other}, values)
         has_service &= not (is_missing and SERVICE_NAME in file.path)
     is_disabled = has_service and not os.path.lexists(_below(root, _ENABLED))
-    return (*found, *_TABLE.findings({"disabled": is_disabled}, {"service": SERVICE_NAME}))
+    return (*problems, *_TABLE.findings({"disabled": is_disabled}, {"service": SERVICE_NAME}))
 
 
 def _is_ours(text: str, file: SiteFile) -> bool:

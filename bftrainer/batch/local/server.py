@@ -80,8 +80,11 @@ def nodes_of(cluster: LocalCluster, gpus: int) -> list[Node]:
     for job in cluster.jobs.values():
         for node in job.nodes if job.is_on_nodes else ():
             users.setdefault(node, []).append(job)
-    planned = {n for j in cluster.jobs.values() for n in j.claim}
-    planned.update(cluster.plan.nodes if cluster.plan else ())
+    planned_nodes: set[str] = set()
+    for job in cluster.jobs.values():
+        planned_nodes.update(job.claim)
+    if cluster.plan:
+        planned_nodes.update(cluster.plan.nodes)
 
     def state(node: str) -> NodeState:
         if node in cluster.down:
@@ -89,7 +92,7 @@ def nodes_of(cluster: LocalCluster, gpus: int) -> list[Node]:
         if node in users:
             ends = all(job.phase is Phase.ENDING for job in users[node])
             return NodeState.COMPLETING if ends else NodeState.ALLOCATED
-        return NodeState.PLANNED if node in planned else NodeState.IDLE
+        return NodeState.PLANNED if node in planned_nodes else NodeState.IDLE
 
     return [
         Node(
@@ -200,11 +203,11 @@ class Operations:
         operation = getattr(self, f"_op_{op}")
         hints = typing.get_type_hints(operation)
         any_of = hints.get("fields")  # **fields: they are read by the operation
-        given = {
-            name: codec(hints.get(name, any_of), _FORM).decode(one) for name, one in request.items()
-        }
-        found: Fields = encode_any(operation(**given) or {}, _FORM)
-        return found
+        arguments: dict[str, Any] = {}
+        for name, value in request.items():
+            arguments[name] = codec(hints.get(name, any_of), _FORM).decode(value)
+        result: Fields = encode_any(operation(**arguments) or {}, _FORM)
+        return result
 
     def _op_info(self) -> Fields:
         cluster = self._cluster
@@ -220,21 +223,21 @@ class Operations:
     def _op_submit(
         self, *, user: str, n_nodes: int, limit_s: float, argv: tuple[str, ...]
     ) -> Fields:
-        wanted = JobRequest(user=user, n_nodes=n_nodes, limit_s=limit_s, argv=argv)
-        return {"job_id": self._cluster.submit(wanted, self._now_s).job_id}
+        job_request = JobRequest(user=user, n_nodes=n_nodes, limit_s=limit_s, argv=argv)
+        return {"job_id": self._cluster.submit(job_request, self._now_s).job_id}
 
     def _op_launch(self, **fields: Any) -> Fields:
-        wanted = codec(JobRequest, _FORM).decode({**fields, "n_nodes": 1})
-        program, log_path = wanted.argv[0], wanted.log_path
-        if None in (wanted.pilot_id, wanted.node, log_path):
+        job_request = codec(JobRequest, _FORM).decode({**fields, "n_nodes": 1})
+        program, log_path = job_request.argv[0], job_request.log_path
+        if None in (job_request.pilot_id, job_request.node, log_path):
             raise ValueError("pilot_id, node or log_path is missing")
         if not os.access(program, os.X_OK) or not Path(program).is_absolute():
             raise ValueError(f"{program!r} is not an absolute path of a program")
         if not log_path.is_absolute() or not os.access(log_path.parent, os.W_OK):
             raise ValueError(f"log_path '{log_path}' is not an absolute path in a writable folder")
-        if {JOB_VARIABLE, NODE_VARIABLE} & wanted.environment.keys():
+        if {JOB_VARIABLE, NODE_VARIABLE} & job_request.environment.keys():
             raise ValueError(f"{JOB_VARIABLE} and {NODE_VARIABLE} are set by the batch system")
-        return {"job_id": self._cluster.submit(wanted, self._now_s).job_id}
+        return {"job_id": self._cluster.submit(job_request, self._now_s).job_id}
 
     def _op_cancel(
         self, *, job_ids: list[str], force: bool = False, pilots_only: bool = False
@@ -265,8 +268,9 @@ class Operations:
         return {"jobs": [_past(job) for job in ordinary], "workload": self._background.view()}
 
     def _op_start_workload(self, *, workload: Any = None) -> None:
-        given = None if workload is None else workload_from_json(workload)
-        self._background.start(given, self._now_s)
+        if workload is not None:
+            workload = workload_from_json(workload)
+        self._background.start(workload, self._now_s)
 
     def _op_set_node(self, *, node: str, is_up: bool, reason: str) -> None:
         if is_up:

@@ -57,13 +57,13 @@ def read_npz(path: Path, _options: ReadOptions, _progress: Progress | None) -> F
             if missing:
                 raise malformed(path, None, f"it lacks the arrays {', '.join(sorted(missing))}")
             has = {key: _IN_NPZ.get(key, key) for key in (*_COLUMNS, *_SAID, "unfillable")}
-            said = {key: arrays[name] for key, name in has.items() if name in arrays.files}
-            for key in {*_SAID} & said.keys():
-                said[key] = said[key].ravel()
-            return replace(_fragments(path, **said), gpus=_gpus(arrays))
+            columns = {key: arrays[name] for key, name in has.items() if name in arrays.files}
+            for key in {*_SAID} & columns.keys():
+                columns[key] = columns[key].ravel()
+            return replace(_fragments(path, **columns), gpus=_gpus(arrays))
     except _BROKEN_ARCHIVE as problem:
-        what = f"it is not an npz archive of plain arrays ({problem})"
-        raise malformed(path, None, what) from problem
+        cause = f"it is not an npz archive of plain arrays ({problem})"
+        raise malformed(path, None, cause) from problem
 
 
 def _gpus(arrays: Mapping[str, Any]) -> GpuTimes | None:
@@ -105,13 +105,13 @@ def write_npz(path: Path, trace: Fragments) -> None:
         arrays |= {name: _whole(arrays[name]) for name in ("gpu_start", "gpu_end")}
         arrays |= {_GPU_KINDS: list(trace.gpus.kinds), _GPU_UNCLEAR: trace.gpus.unclear}
     with path.open("wb") as file:
-        named: dict[str, Any] = {str(_IN_NPZ.get(key, key)): arrays[key] for key in arrays}
-        np.savez_compressed(file, **named)
+        by_name: dict[str, Any] = {str(_IN_NPZ.get(key, key)): arrays[key] for key in arrays}
+        np.savez_compressed(file, **by_name)
 
 
 def _document(trace: Fragments) -> dict[str, Any]:
     """Return all parts of a trace that are known; nodes as indices."""
-    found = {
+    parts = {
         "node": trace.node,
         "start_s": _whole(trace.start_s),
         "end_s": _whole(trace.end_s),
@@ -122,7 +122,7 @@ def _document(trace: Fragments) -> dict[str, Any]:
         "node_types": None if trace.node_types is None else list(trace.node_types),
         "partitions": None if trace.partitions is None else list(trace.partitions),
     }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in parts.items() if value is not None}
 
 
 def _fragments(
@@ -242,22 +242,26 @@ def _cells(path: Path, number: int, line: str) -> list[str]:
 
 def write_csv(path: Path, trace: Fragments) -> None:
     """Write text, gzipped without a time stamp if the name ends in .gz."""
-    said = _document(trace)
+    document = _document(trace)
     columns = [
         [trace.names[i] for i in trace.node.tolist()],
-        *(said[key].tolist() for key in _COLUMNS[1:]),
-        *([said["unfillable"].astype(int).tolist()] if "unfillable" in said else ()),
+        *(document[key].tolist() for key in _COLUMNS[1:]),
     ]
+    if "unfillable" in document:
+        columns.append(document["unfillable"].astype(int).tolist())
     with path.open("wb") as raw:
         is_packed = path.suffix == ".gz"
         stream: Any = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if is_packed else raw
         with io.TextIOWrapper(stream, encoding="utf-8", newline="\n") as text:
             text.write(f"{MAGIC}\n")
             for key in _SAID:
-                if key in said:
-                    text.write(f"# {key}: {json.dumps(np.asarray(said[key]).tolist())}\n")
+                if key in document:
+                    text.write(f"# {key}: {json.dumps(np.asarray(document[key]).tolist())}\n")
             writer = csv.writer(text, lineterminator="\n")
-            writer.writerow([*_COLUMNS, *(["unfillable"] if "unfillable" in said else ())])
+            header = list(_COLUMNS)
+            if "unfillable" in document:
+                header.append("unfillable")
+            writer.writerow(header)
             writer.writerows(zip(*columns, strict=True))
 
 
@@ -266,26 +270,30 @@ def read_parquet(path: Path, _options: ReadOptions, _progress: Progress | None) 
     try:
         table = _parquet("pyarrow.parquet").read_table(str(path))
         metadata = {key.decode(): value for key, value in (table.schema.metadata or {}).items()}
-        said = {key: json.loads(metadata[key]) for key in _SAID if key in metadata}
+        attributes = {key: json.loads(metadata[key]) for key in _SAID if key in metadata}
         columns = {name: table.column(name).to_pylist() for name in table.column_names}
         if missing := [name for name in _COLUMNS if name not in columns]:
             raise malformed(path, None, f"it lacks the columns {', '.join(missing)}")
-        said["names"] = said.get("names") or list(dict.fromkeys(map(str, columns["node"])))
-        index = {str(name): i for i, name in enumerate(said["names"])}
+        if not attributes.get("names"):
+            attributes["names"] = list(dict.fromkeys(map(str, columns["node"])))
+        index = {str(name): i for i, name in enumerate(attributes["names"])}
         node = np.array([index.get(str(name), -1) for name in columns["node"]], dtype=np.int64)
-        known = {key: columns[key] for key in ("start_s", "end_s", "unfillable") if key in columns}
-        return _fragments(path, node=node, **known, **said)
+        values = {key: columns[key] for key in ("start_s", "end_s", "unfillable") if key in columns}
+        return _fragments(path, node=node, **values, **attributes)
     except (ValueError, TypeError, KeyError, MemoryError, RecursionError) as problem:
-        what = f"it is not a parquet file of fragments ({problem})"
-        raise malformed(path, None, what) from problem
+        cause = f"it is not a parquet file of fragments ({problem})"
+        raise malformed(path, None, cause) from problem
 
 
 def write_parquet(path: Path, trace: Fragments) -> None:
     """Write a parquet file."""
-    arrow, said = _parquet("pyarrow.parquet"), _document(trace)
-    said["node"] = [trace.names[i] for i in trace.node.tolist()]
-    columns = {key: said[key] for key in (*_COLUMNS, "unfillable") if key in said}
-    metadata = {key: json.dumps(np.asarray(said[key]).tolist()) for key in _SAID if key in said}
+    arrow, document = _parquet("pyarrow.parquet"), _document(trace)
+    document["node"] = [trace.names[i] for i in trace.node.tolist()]
+    columns = {key: document[key] for key in (*_COLUMNS, "unfillable") if key in document}
+    metadata: dict[str, str] = {}
+    for key in _SAID:
+        if key in document:
+            metadata[key] = json.dumps(np.asarray(document[key]).tolist())
     table = _parquet("pyarrow").table(columns).replace_schema_metadata(metadata)
     arrow.write_table(table, str(path))
 

@@ -155,10 +155,10 @@ class Fragments:
         begin_s = first_s if start_s is None else start_s
         end_s = last_s if hours is None else begin_s + hours * HOUR_S
         if step != 1 or stop <= first:
-            shown = ":".join("" if one is None else str(one) for one in (nodes.start, nodes.stop))
+            bounds = ["" if bound is None else str(bound) for bound in (nodes.start, nodes.stop)]
             raise TraceError(
                 "BFT-4005",
-                f"There are no nodes {shown} in a trace of {len(self.names)}.",
+                f"There are no nodes {':'.join(bounds)} in a trace of {len(self.names)}.",
                 "Choose first:stop with step 1, counting from 0.",
             )
         edge_s = min(EDGE_MOST_S, EDGE_SHARE * (end_s - begin_s))
@@ -173,7 +173,7 @@ class Fragments:
             )
         keep = (self.node >= first) & (self.node < stop)
         keep &= (self.end_s > begin_s) & (self.start_s < end_s)
-        seen = (self.observed_s >= begin_s) & (self.observed_s < end_s)
+        is_observed = (self.observed_s >= begin_s) & (self.observed_s < end_s)
         part, is_whole = self.where(keep), (first, stop) == (0, len(self.names))
         return replace(
             part,
@@ -183,7 +183,7 @@ class Fragments:
             node=_frozen(part.node - first, np.int32),
             start_s=_frozen(np.maximum(part.start_s, begin_s), np.float64),
             end_s=_frozen(np.minimum(part.end_s, end_s), np.float64),
-            observed_s=_frozen(self.observed_s[seen], np.float64),
+            observed_s=_frozen(self.observed_s[is_observed], np.float64),
             span_s=(begin_s, end_s),
             gpus=self._gpus_of(slice(first, stop), (begin_s, end_s)),
             used=self.used if is_whole else None,
@@ -208,10 +208,10 @@ class Fragments:
         """Return the unfillable fragments; all of them if the queue is not known."""
         if self.is_unfillable is None:
             return self
-        chosen = self.where(self.is_unfillable)
+        unfillable = self.where(self.is_unfillable)
         return replace(
-            chosen,
-            fillable_s=self.node_seconds() - chosen.node_seconds(),
+            unfillable,
+            fillable_s=self.node_seconds() - unfillable.node_seconds(),
             gpus=None if self.gpus is None else self.gpus.without_rows(WHOLE_ONLY),
         )
 
@@ -228,14 +228,14 @@ class Fragments:
         ends = np.roll(~follows, -1) if len(self) else ~follows
         ends &= self.end_s < end_s
         at_s = np.unique(np.concatenate(([begin_s], self.start_s[starts], self.end_s[ends])))
-        joined, joined_offsets = _by_instant(at_s, self.start_s[starts], self.node[starts])
-        left, left_offsets = _by_instant(at_s, self.end_s[ends], self.node[ends])
+        joins, join_offsets = _by_instant(at_s, self.start_s[starts], self.node[starts])
+        leaves, leave_offsets = _by_instant(at_s, self.end_s[ends], self.node[ends])
         return PoolChanges(
             at_s=_frozen(at_s, np.float64),
-            joined=joined,
-            joined_offsets=joined_offsets,
-            left=left,
-            left_offsets=left_offsets,
+            joined=joins,
+            joined_offsets=join_offsets,
+            left=leaves,
+            left_offsets=leave_offsets,
         )
 
 
@@ -284,8 +284,10 @@ def make_fragments(
     nodes, starts, ends = nodes[order], starts[order], ends[order]
     _check_overlap(source, names, nodes, starts, ends, order)
     changes = np.concatenate((starts, ends))
-    seen = changes if observed_s is None else _column(observed_s, np.float64, source, "observed")
-    observed = np.unique(seen)
+    if observed_s is None:
+        observed = np.unique(changes)
+    else:
+        observed = np.unique(_column(observed_s, np.float64, source, "observed"))
     span_s = _checked_span(source, span_s, starts, ends, observed, order)
     return Fragments(
         names=tuple(names),

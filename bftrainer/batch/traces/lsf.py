@@ -117,10 +117,10 @@ def _hosts(words: Collection[str]) -> list[str]:
     """Return the names without repetition; ``42*h1`` is 42 slots on h1."""
     names: dict[str, None] = {}
     for word in words:
-        found = _HOST.fullmatch(word)
-        if found is None:
+        match = _HOST.fullmatch(word)
+        if match is None:
             raise ValueError(f"{word[:40]!r} is not a host")
-        names[found[1]] = None
+        names[match[1]] = None
     return list(names)
 
 
@@ -175,14 +175,15 @@ class _History:
             return
         if not self.has_jobs:
             return
-        if found := _LIMIT.search(text):
-            self._limit_s = 60.0 * float(found[1])
-        found = _EVENT.fullmatch(text)
-        if found is not None and self._queue not in self._ignored:
+        limit = _LIMIT.search(text)
+        if limit:
+            self._limit_s = 60.0 * float(limit[1])
+        event = _EVENT.fullmatch(text)
+        if event is not None and self._queue not in self._ignored:
             before_s = self._started_s or self._waits_since_s
-            at_s = lsf_seconds(found[1], self._zone, self._year, before_s)
+            at_s = lsf_seconds(event[1], self._zone, self._year, before_s)
             self.last_event_s = max(self.last_event_s, at_s)
-            self._event(at_s, found[2])
+            self._event(at_s, event[2])
 
     def finish(self) -> None:
         """Finish the job; if it runs or waits, it does so to the end of the file."""
@@ -234,8 +235,8 @@ class _History:
 
 
 def _named(text: str, label: str) -> str:
-    found = re.search(rf"{label} <([^<>]*)>", text)
-    return found[1] if found else ""
+    match = re.search(rf"{label} <([^<>]*)>", text)
+    return match[1] if match else ""
 
 
 def _note(table: JobTable, n_ignored: int) -> None:
