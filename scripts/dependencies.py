@@ -7,8 +7,8 @@
 Reads the metadata of installed distributions, from bftrainer along its requirements and extras but
 ``dev``. Nothing is asked of the network: ``PLACE`` is a copy of OSV's export for PyPI (all.zip of
 https://osv-vulnerabilities.storage.googleapis.com/PyPI/), a folder of such files, or one of them;
-by default $BFTRAINER_ADVISORIES. Formats: CycloneDX 1.6 (https://cyclonedx.org/docs/1.6/json/) and
-OSV (https://ossf.github.io/osv-schema/).
+by default $BFTRAINER_ADVISORIES. An audit that has read no advisory fails. Formats: CycloneDX 1.6
+(https://cyclonedx.org/docs/1.6/json/) and OSV (https://ossf.github.io/osv-schema/).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import os
 import sys
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from packaging.version import InvalidVersion, Version
 
 PRODUCT, UNSHIPPED = "bftrainer", "dev"
 VARIABLE = "BFTRAINER_ADVISORIES"
+ADVICE = f"Let ${VARIABLE} name a copy of OSV's export for PyPI."
 
 
 def requirements(name: str, extras: Iterable[str]) -> Iterator[Requirement]:
@@ -98,16 +100,36 @@ def pins(path: Path) -> dict[str, str]:
 
 
 def advisories(place: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield the advisories of a file, a folder or a zip of them."""
+    """Yield the advisories of a file, a folder or a zip of them.
+
+    Raises:
+        ValueError: a document is no advisory.
+        OSError: a file cannot be read.
+    """
     if place.is_dir():
         for file in sorted(place.glob("*.json")):
             yield from advisories(file)
     elif zipfile.is_zipfile(place):
         with zipfile.ZipFile(place) as held:
             for name in held.namelist():
-                yield json.loads(held.read(name))
+                if not name.endswith("/"):
+                    yield _advisory(held.read(name), f"{place}/{name}")
     else:
-        yield json.loads(place.read_bytes())
+        yield _advisory(place.read_bytes(), str(place))
+
+
+def _advisory(data: bytes, where: str) -> Mapping[str, Any]:
+    """Return one document; OSV demands that it has an id."""
+    document = json.loads(data)
+    if not isinstance(document, dict) or not document.get("id"):
+        raise ValueError(f"{where} is no advisory")
+    return document
+
+
+def is_about_pypi(advisory: Mapping[str, Any]) -> bool:
+    """Return whether an advisory is about a package of PyPI; others say nothing of ours."""
+    packages = [affected.get("package", {}) for affected in advisory.get("affected", ())]
+    return any(package.get("ecosystem") == "PyPI" for package in packages)
 
 
 def affects(advisory: Mapping[str, Any], name: str, version: str) -> bool:
@@ -141,39 +163,66 @@ def _version(text: str) -> Version:
         return Version("0")
 
 
-def audit(versions: Mapping[str, str], place: Path) -> list[str]:
-    """Return a line for each advisory about one of these versions."""
-    return [
-        f"{name} {versions[name]}: {one['id']} {' '.join(one.get('aliases', ()))} "
-        f"{str(one.get('summary', ''))[:200]}"
-        for one in advisories(place)
-        for name in {canonicalize_name(a["package"]["name"]) for a in one.get("affected", ())
-                     if "package" in a}
-        if name in versions and affects(one, name, versions[name])
-    ]  # fmt: skip
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """The result of an audit."""
+
+    advisories_read: int  # about packages of PyPI
+    lines: tuple[str, ...]  # one for each advisory about one of the versions
+
+
+def audit(versions: Mapping[str, str], place: Path) -> Audit:
+    """Compare the versions of packages with all advisories of a place.
+
+    Raises:
+        ValueError: a document is no advisory.
+        OSError: the place cannot be read.
+    """
+    n_read, lines = 0, list[str]()
+    for advisory in filter(is_about_pypi, advisories(place)):
+        n_read += 1
+        packages = [affected.get("package", {}) for affected in advisory["affected"]]
+        names = {canonicalize_name(package["name"]) for package in packages if "name" in package}
+        for name in sorted(names & versions.keys()):
+            if affects(advisory, name, versions[name]):
+                lines.append(_line(advisory, name, versions[name]))
+    return Audit(advisories_read=n_read, lines=tuple(lines))
+
+
+def _line(advisory: Mapping[str, Any], name: str, version: str) -> str:
+    words = (advisory["id"], *advisory.get("aliases", ()), str(advisory.get("summary", ""))[:200])
+    return f"{name} {version}: {' '.join(words)}"
 
 
 def main() -> int:
-    """Do it; 1 if an advisory was found, 2 without a copy of advisories."""
+    """Do it; 1 if an advisory is about a version, 2 if no advisory was read."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     verbs = parser.add_subparsers(dest="verb", required=True)
     verbs.add_parser("sbom").add_argument("--out", type=Path, help="else: standard output")
     auditing = verbs.add_parser("audit")
-    auditing.add_argument("--advisories", type=Path, default=os.environ.get(VARIABLE, ""))
+    # No Path: an empty one would be the working directory.
+    auditing.add_argument("--advisories", default=os.environ.get(VARIABLE, ""))
     auditing.add_argument("--pinned", type=Path, help="a constraints file instead")
     asked = parser.parse_args()
     if asked.verb == "sbom":
         text = json.dumps(sbom(), indent=1) + "\n"
         asked.out.write_text(text, encoding="utf-8") if asked.out else sys.stdout.write(text)
         return 0
-    place = Path(asked.advisories)
-    if not asked.advisories or not place.exists():
-        print(f"There is no copy of OSV's advisories at '{asked.advisories}': set ${VARIABLE}.")
+    if not asked.advisories.strip():
+        print(f"No place of advisories is named: {ADVICE}")
         return 2
     versions = pins(asked.pinned) if asked.pinned else {n: metadata.version(n) for n in installed()}
-    found = audit(versions, place)
-    print("\n".join([*found, f"{len(versions)} packages, {len(found)} advisories"]))
-    return 1 if found else 0
+    try:
+        done = audit(versions, Path(asked.advisories))
+    except (OSError, ValueError, zipfile.BadZipFile) as problem:
+        print(f"The advisories at '{asked.advisories}' cannot be read: {problem}\n{ADVICE}")
+        return 2
+    counts = f"{len(versions)} packages, {done.advisories_read} advisories read"
+    print("\n".join([*done.lines, f"{counts}, {len(done.lines)} about these packages"]))
+    if not done.advisories_read:
+        print(f"There is no advisory at '{asked.advisories}': nothing was compared. {ADVICE}")
+        return 2
+    return 1 if done.lines else 0
 
 
 if __name__ == "__main__":

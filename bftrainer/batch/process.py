@@ -2,13 +2,14 @@
 
 ``run`` runs a command to its end, with limits on time and output; ``spawn`` starts a long-lived
 child (agents, templates, test daemons); ``attached`` lends a program our terminal; ``become``
-replaces this process.
+replaces this process. ``forbid_core_files`` holds for this process and all that it starts.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import selectors
 import signal
 import subprocess
@@ -48,6 +49,15 @@ def own_python(module: str, *arguments: str, is_isolated: bool = False) -> tuple
     Isolated, it imports none of the user's packages and of PYTHONPATH either.
     """
     return (sys.executable, "-I" if is_isolated else "-P", "-m", module, *arguments)
+
+
+def forbid_core_files() -> None:
+    """Let no crash write our memory to a file: keys, and credentials of trackers, are in it.
+
+    The soft limit alone, so that a preamble or a program may raise it up to the hard one.
+    """
+    _, hard_bytes = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard_bytes))
 
 
 def run(

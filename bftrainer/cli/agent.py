@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bftrainer.batch.process import forbid_core_files
 from bftrainer.cli.options import FILE, option, verb
 
 
@@ -23,6 +24,7 @@ def agent(config: Path) -> None:
 
     waiter = SignalWaiter()
     waiter.start()  # before the slow imports: no signal may be lost
+    forbid_core_files()
     from trainers.agent.main import run_agent  # noqa: PLC0415
 
     run_agent(config, waiter)

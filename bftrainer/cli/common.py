@@ -39,8 +39,12 @@ def connect(socket_name: str | None, **more: Any) -> Client:
     return FarClient(path.parent, found, **more)
 
 
-def read_journal(path: Path | str) -> Journal:
+def read_journal(path: Path | str, *, is_verified: bool = True) -> Journal:
     """Open a journal, whose daemon may be running, to read it.
+
+    Args:
+        path: file, or database URL.
+        is_verified: its trainers and pilots are read; an entry that is damaged is found anyway.
 
     Raises:
         BftError: BFT-2127, the file is something else; 22xx, it cannot be read.
@@ -49,7 +53,7 @@ def read_journal(path: Path | str) -> Journal:
         _check_kind(Path(path))
     from bftrainer.journal.journal import Journal  # noqa: PLC0415 - SQLAlchemy is slow
 
-    return Journal.open(path, clock=time.time, is_verified=False)
+    return Journal.open(path, clock=time.time, is_verified=is_verified)
 
 
 def _check_kind(path: Path) -> None:

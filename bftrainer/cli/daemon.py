@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bftrainer.api.address import SOCKET_NAME
+from bftrainer.batch.process import forbid_core_files
 from bftrainer.cli.next_commands import print_next
 from bftrainer.cli.options import FILE, PATH, option, verb
 from bftrainer.cli.output import is_terminal, print_lines
@@ -129,6 +130,7 @@ def daemon(
     read = partial(load_policy_files, paths, batch_system=batch_system, batch_options=first)
     policy = read().policy
     configure_logging(policy.log_level, log_file)
+    forbid_core_files()  # of one's own daemon, too, for which no unit has LimitCORE=0
     faulthandler.enable()  # systemd's watchdog sends SIGABRT: the log says where each thread was
     system = load_batch_system(batch_system, {**policy.batch_options, **first})
     check_run_as(policy, system, is_own=shared_state)

@@ -92,7 +92,7 @@ def close_unchanged(database: Database) -> None:
     """
     with contextlib.ExitStack() as last:
         if database.engine.dialect.name == "sqlite":
-            with contextlib.suppress(sqlite3.Error):
+            with contextlib.suppress(sqlite3.Error, UnicodeDecodeError):
                 uri = f"{Path(database.where).as_uri()}?mode=ro"
                 keeper = last.enter_context(closing(sqlite3.connect(uri, uri=True)))
                 keeper.execute("SELECT 1 FROM sqlite_master").fetchone()
@@ -254,7 +254,7 @@ def _sqlite(path: Path) -> Engine:
                 cursor.execute("PRAGMA journal_mode=WAL")
                 cursor.execute("PRAGMA synchronous=FULL")
                 cursor.execute("PRAGMA foreign_keys=ON")
-        except sqlite3.Error:
+        except BaseException:  # its message may be no text, which is another error
             connection.close()
             raise
         return connection

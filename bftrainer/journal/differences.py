@@ -35,6 +35,7 @@ _SCALARS = (str, float, int, bool, type(None), Path)
 PREFIX: Final = '{"a-difference-from":'
 DEFLATED: Final = '{"a-text-deflated":'
 DEFLATED_CHARS: Final = 1024  # shorter texts are written as they are
+_ENDLESS = (OverflowError, RecursionError, MemoryError)  # numbers, depths and texts without end
 LONGEST_CHAIN: Final = 128  # entries to be read to restore one, at most
 
 
@@ -333,7 +334,7 @@ class Reader:
             return parse(payload)
         try:
             result = self._followed(seq, payload)
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as problem:
+        except (LookupError, TypeError, ValueError, AttributeError, *_ENDLESS) as problem:
             raise CanonicalError(f"entry {seq} does not follow from earlier ones") from problem
         self._seq, self._plain = seq, result
         return result

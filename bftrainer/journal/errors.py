@@ -31,6 +31,7 @@ _SQLITE = {
         sqlite3.SQLITE_SCHEMA,
         sqlite3.SQLITE_FORMAT,
         sqlite3.SQLITE_RANGE,
+        sqlite3.SQLITE_TOOBIG,  # a length that is damaged: ours are far below the limit
         # Our SQL is valid for our tables, so these mean that the tables are not ours.
         sqlite3.SQLITE_ERROR,
         sqlite3.SQLITE_CONSTRAINT,
@@ -83,6 +84,10 @@ _EXITS = {
 }
 
 
+class DamageError(Exception):
+    """A value that was read cannot have been written by us; ``translated`` names the journal."""
+
+
 class JournalError(BftError):
     """The journal cannot be read or written (22xx); nothing was half-written."""
 
@@ -96,7 +101,10 @@ class JournalError(BftError):
 
 @contextmanager
 def translated(where: str) -> Iterator[None]:
-    """Turn errors of the database driver into a ``JournalError``."""
+    """Turn errors of the database driver, and of what it read, into a ``JournalError``.
+
+    SQLite's own messages quote the file, so that Python may fail to decode even them.
+    """
     try:
         yield
     except DBAPIError as problem:
@@ -106,6 +114,10 @@ def translated(where: str) -> Iterator[None]:
         raise JournalError.of("BFT-2211", where, _one_line(cause or problem)) from problem
     except sqlite3.Error as problem:
         raise _from_sqlite(where, problem) from problem
+    except UnicodeDecodeError as problem:
+        raise JournalError.of("BFT-2202", where, "a text in it is not UTF-8") from problem
+    except DamageError as problem:
+        raise JournalError.of("BFT-2202", where, _one_line(problem)) from problem
 
 
 def _from_sqlite(where: str, problem: sqlite3.Error) -> JournalError:

@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, TypeVar
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Select, select
 
 from bftrainer.journal import differences, mark, projection, tables
 from bftrainer.journal.backlog import PASSING, Backlog, Beside, EntryDraft, Large
@@ -38,6 +38,7 @@ from bftrainer.journal.projection import (
 from bftrainer.model.canonical import CanonicalError, parse
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 
+T = TypeVar("T")
 LOG = logging.getLogger("bftrainer.journal")
 ASKED_EVERY_S = 5.0  # by a daemon with nothing to write: is the server there, are we in charge?
 _BATCH_ROWS = 256
@@ -361,9 +362,7 @@ class Journal:
     def trainers(self) -> tuple[TrainerRecord, ...]:
         """Return all trainers in order of submission."""
         table = projection.trainers
-        with self._transaction(is_reading=True) as connection:
-            query = select(table.c.record).order_by(table.c.ordinal)
-            return tuple(trainer_of(parse(text)) for text in connection.execute(query).scalars())
+        return self._records(select(table.c.record).order_by(table.c.ordinal), trainer_of)
 
     def pilots(self, *, active_only: bool = False) -> tuple[PilotRecord, ...]:
         """Return all pilots, or those that may still have a job, oldest first."""
@@ -372,23 +371,37 @@ class Journal:
         if active_only:
             active = [str(state) for state in PilotState if state.is_active]
             query = query.where(table.c.state.in_(active))
-        with self._transaction(is_reading=True) as connection:
-            return tuple(pilot_of(parse(text)) for text in connection.execute(query).scalars())
+        return self._records(query, pilot_of)
 
     def ended_pilots(self, most: int) -> tuple[PilotRecord, ...]:
         """Return the newest that have ended since the last checkpoint, oldest first."""
         table = projection.pilots
         query = select(table.c.record).where(table.c.state == str(PilotState.ENDED))
         query = query.order_by(table.c.ordinal.desc()).limit(most)
+        return self._records(query, pilot_of)[::-1]
+
+    def _records(self, query: Select[Any], record_of: Callable[[Any], T]) -> tuple[T, ...]:
+        """Return the records of a query for their texts.
+
+        Raises:
+            BftError: BFT-2205, one is no record.
+        """
         with self._transaction(is_reading=True) as connection:
-            return tuple(pilot_of(parse(text)) for text in connection.execute(query).scalars())[
-                ::-1
-            ]
+            texts = connection.execute(query).scalars().all()
+        try:
+            return tuple([record_of(parse(text)) for text in texts])
+        except tables.UNREADABLE as problem:
+            why = f"unreadable content ({type(problem).__name__})"
+            raise JournalError.of("BFT-2205", self.where, why) from problem
 
     def entries(
         self, kind: str | None = None, after_seq: int = 0, limit: int | None = None
     ) -> Iterator[JournalEntry]:
-        """Yield entries in order, loading a few hundred at a time."""
+        """Yield entries in order, loading a few hundred at a time; each is as it was written.
+
+        Raises:
+            BftError: BFT-2202 or BFT-2205, one was damaged.
+        """
         table = projection.entries
         remaining = math.inf
         if limit is not None:
@@ -397,11 +410,10 @@ class Journal:
             after_seq = max(after_seq, tables.first_to_follow(connection) - 1)
         while remaining > 0:
             size = int(min(_BATCH_ROWS, remaining))
-            query = select(table).where(table.c.seq > after_seq).order_by(table.c.seq).limit(size)
+            query = tables.select_entries().where(table.c.seq > after_seq)
             if kind is not None:
                 query = query.where(table.c.kind == kind)
-            with self._transaction(is_reading=True) as connection:
-                rows = [dict(row) for row in connection.execute(query).mappings()]
+            rows = self._rows(query.order_by(table.c.seq).limit(size))
             for row in rows:
                 after_seq = row["seq"]
                 yield self._entry(row)
@@ -412,27 +424,33 @@ class Journal:
     def newest(self, kind: str, count: int) -> list[JournalEntry]:
         """Return the last entries of a kind, oldest first."""
         table = projection.entries
-        query = select(table).where(table.c.kind == kind).order_by(table.c.seq.desc()).limit(count)
-        with self._transaction(is_reading=True) as connection:
-            rows = [dict(row) for row in connection.execute(query).mappings()]
+        query = tables.select_entries().where(table.c.kind == kind)
+        rows = self._rows(query.order_by(table.c.seq.desc()).limit(count))
         return [self._entry(row) for row in reversed(rows)]
 
     def latest(self, kind: str) -> JournalEntry | None:
         """Return the last entry of a kind."""
         return next(iter(self.newest(kind, 1)), None)
 
-    def _payload_of(self, seq: int) -> str | None:
-        query = select(projection.entries.c.payload).where(projection.entries.c.seq == seq)
+    def _rows(self, query: Select[Any]) -> list[Row]:
         with self._transaction(is_reading=True) as connection:
-            return connection.execute(query).scalar()
+            return tables.read_entries(connection, self.where, query)
+
+    def _payload_of(self, seq: int) -> str | None:
+        rows = self._rows(tables.select_entries().where(projection.entries.c.seq == seq))
+        return str(rows[0]["payload"]) if rows else None
 
     def _entry(self, row: Row) -> JournalEntry:
         with self._lock:
             payload = self._reader.whole(row["seq"], row["payload"])
-        records = {
-            "trainers": tuple(map(trainer_of, parse(row["trainers"]))),
-            "pilots": tuple(map(pilot_of, parse(row["pilots"]))),
-        }
+        try:
+            records = {
+                "trainers": tuple(map(trainer_of, parse(row["trainers"]))),
+                "pilots": tuple(map(pilot_of, parse(row["pilots"]))),
+            }
+        except tables.UNREADABLE as problem:
+            why = f"entry {row['seq']} is unreadable ({type(problem).__name__})"
+            raise JournalError.of("BFT-2205", self.where, why) from problem
         return JournalEntry(**{**row, **records, "payload": payload})
 
     # ---- inside a transaction ------------------------------------------------------

@@ -15,11 +15,11 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Table, delete, func, insert, select, text, update
+from sqlalchemy import Connection, Select, Table, delete, func, insert, select, text, update
 
 from bftrainer.journal import projection
 from bftrainer.journal.backlog import EntryDraft
-from bftrainer.journal.errors import JournalError
+from bftrainer.journal.errors import DamageError, JournalError
 from bftrainer.journal.mark import Mark
 from bftrainer.journal.projection import (
     CHECKPOINT,
@@ -38,10 +38,11 @@ ENTRIES_BETWEEN: Final = 10_000  # between two checkpoints; bounds what a start 
 REMOVED_AT_ONCE: Final = 200  # entries per transaction, so that other writers do not wait
 NO_HASH: Final = "0" * 64  # stands before the first entry
 _BATCH_ROWS: Final = 256
-_UNREADABLE = (
-    *(CanonicalError, ValueError, TypeError, KeyError, AttributeError),
+UNREADABLE: Final = (  # what reading raises of content that we never write
+    *(CanonicalError, ValueError, TypeError, LookupError, AttributeError),
     *(OverflowError, RecursionError),
 )
+_BEFORE = projection.entries.alias("before")
 
 
 class Meta(NamedTuple):
@@ -100,7 +101,10 @@ def greatest(connection: Connection, table: Table) -> int:
 
 
 def _number(connection: Connection, query: Any) -> int:
-    return int(connection.execute(query).scalar() or 0)
+    value = connection.execute(query).scalar()
+    if value is not None and type(value) is not int:  # an index is damaged
+        raise DamageError("a number in it is none")
+    return value or 0
 
 
 def write(connection: Connection, draft: EntryDraft, meta: Meta, before: Mark, at_s: float) -> Mark:
@@ -218,6 +222,47 @@ def entry_hash(previous: str, row: Row) -> str:
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def select_entries() -> Select[Any]:
+    """Return a query of all entries for ``read_entries``; callers narrow it."""
+    table = projection.entries
+    before = table.outerjoin(_BEFORE, _BEFORE.c.seq == table.c.seq - 1)
+    return select(table, _BEFORE.c.sha256.label("before_sha256")).select_from(before)
+
+
+def read_entries(connection: Connection, where: str, query: Select[Any]) -> list[Row]:
+    """Return the rows of a query; each is as it was written, whatever else is in the file.
+
+    Raises:
+        JournalError: BFT-2205.
+    """
+    rows = []
+    for mapping in connection.execute(query).mappings():
+        row = dict(mapping)
+        previous = row.pop("before_sha256")
+        if previous is None:
+            previous = _hash_before_the_first(connection, where, row)
+        if previous and row["sha256"] != entry_hash(previous, row):
+            why = f"the checksum of entry {row['seq']} does not fit"
+            raise JournalError.of("BFT-2205", where, why)
+        rows.append(row)
+    return rows
+
+
+def _hash_before_the_first(connection: Connection, where: str, row: Row) -> str:
+    """Return the hash before an entry without predecessor; "": it was removed with its entry."""
+    if row["seq"] == 1:
+        return NO_HASH
+    if row["seq"] != first_entry(connection):
+        raise JournalError.of("BFT-2205", where, f"the entry before {row['seq']} is missing")
+    if row["kind"] != CHECKPOINT:
+        return ""
+    try:
+        return str(parse(row["payload"])["follows"])
+    except UNREADABLE as problem:
+        why = f"entry {row['seq']} is unreadable ({type(problem).__name__})"
+        raise JournalError.of("BFT-2205", where, why) from problem
+
+
 def verify(connection: Connection, where: str, *, begin: int = 0) -> int:
     """Return the number of entries read; they are whole and add up to the tables.
 
@@ -236,7 +281,7 @@ def verify(connection: Connection, where: str, *, begin: int = 0) -> int:
             raise JournalError.of("BFT-2202", where, str(finding).replace("\n", " "))
     try:
         count, mismatch = _read_again(connection, begin or first_to_follow(connection))
-    except _UNREADABLE as problem:  # columns of a type or form that we never write
+    except UNREADABLE as problem:  # columns of a type or form that we never write
         why = f"unreadable content ({type(problem).__name__})"
         raise JournalError.of("BFT-2205", where, why) from problem
     if mismatch:

@@ -62,7 +62,7 @@ class JournalSource:
             BftError: BFT-1112, there is no decision in it; BFT-22xx.
         """
         self.title = f"bftrainer, journal {path.name}"
-        with Journal.open(path, clock=time.time, is_verified=False) as journal:
+        with Journal.open(path, clock=time.time) as journal:
             curved = frozenset(entry.incarnation for entry in journal.entries(CURVES))
             history = _History(_noted_from_the_first(journal), curved)
             for entry in journal.entries():

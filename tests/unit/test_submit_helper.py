@@ -493,10 +493,16 @@ def test_only_users_whom_root_allows_have_pilots(site: Site) -> None:
         ("ada", 60_000, True),
         ("ada", 64_030, True),
         ("ada", 64_999, True),
-        ("ada", 65_000, False),
+        ("ada", 65_000, True),
+        ("ada", 65_519, True),
+        ("ada", 65_520, False),
         ("ada", 65_534, True),
         ("ada", 65_535, True),
-        ("ada", 1_200_000_000, False),  # of a directory, above UID_MAX
+        ("ada", 65_536, False),  # of a directory, above UID_MAX
+        ("ada", 524_288, False),  # systemd takes it for a container if nobody has it
+        ("ada", 2_000_199_999, False),  # the last that sssd computes
+        ("ada", 0x7FFE_0000, True),
+        ("ada", 0xFFFF_FFFE, True),
     ],
 )
 def test_accounts_of_services_are_denied_unless_they_are_named(
@@ -521,6 +527,78 @@ def test_accounts_of_services_are_denied_unless_they_are_named(
         else:
             with pytest.raises(helper.NotAllowed, match="Nothing may run as"):
                 helper.account_of(request, config)
+
+
+# (What a user's account has, whether "any" means it.)
+LOG_IN = [
+    ({"shell": "/bin/bash"}, True),
+    ({"shell": ""}, True),  # passwd(5): that is /bin/sh
+    ({"shell": "/usr/local/bin/nologin-notice"}, True),
+    ({"shell": "/usr/sbin/nologin"}, False),
+    ({"shell": "/sbin/nologin"}, False),
+    ({"shell": "/bin/false"}, False),
+    ({"shell": "/run/current-system/sw/bin/nologin"}, False),
+    ({"uid": 165_535}, False),
+    ({"uid": 100_000}, False),
+    ({"uid": 165_536}, True),
+    ({"uid": 99_999}, True),
+    ({"uid": 700_000}, True),  # its own
+    ({"uid": 900_000}, True),  # likewise, by number
+    ({"uid": 70_000}, True),  # of a directory
+]
+SUBUID = """\
+# of this host
+bob:100000:65536
+ada:700000:10
+900000:900000:10
+eve:::
+mallory:99999999999999999999:1
+
+carl:70001:0
+"""
+
+
+@pytest.mark.parametrize(("has", "logs_in"), LOG_IN)
+def test_any_means_all_who_log_in(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, has: dict[str, Any], *, logs_in: bool
+) -> None:
+    """Seen failing before: a uid of a container (165535) and one with nologin had pilots."""
+    shell, uid = has.get("shell", "/bin/sh"), has.get("uid", 1_500)
+    account = pwd.struct_passwd(("ada", "x", uid, 2_000, "", "/home/ada", shell))
+    monkeypatch.setattr(pwd, "getpwnam", lambda _: account)
+    monkeypatch.setattr(os, "getgrouplist", lambda _name, _gid: [0])
+    monkeypatch.setattr(helper, "SUBUID", tmp_path / "subuid")
+    (tmp_path / "subuid").write_text(SUBUID)
+    ways: list[tuple[bool, dict[str, Any]]] = [
+        (logs_in, {"users": None}),
+        (logs_in, {"users": None, "groups": frozenset({"others"})}),
+        (True, {"users": None, "allowed": frozenset({"ada"})}),
+        (True, {"users": None, "groups": frozenset({"root"})}),
+        (True, {"groups": frozenset({"root"})}),
+        (True, {"users": frozenset({"ada"})}),
+    ]
+    request = helper.Request(do="cancel", user="ada")
+    for may, said in ways:
+        config = helper.Config(daemon_uid=1, partition="bf", agent=("/x",), **said)
+        if may:
+            assert helper.account_of(request, config) == account
+        else:
+            with pytest.raises(helper.NotAllowed, match=r"its (shell|number)"):
+                helper.account_of(request, config)
+
+
+def test_numbers_of_containers_that_cannot_be_read_are_no_permission(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    account = pwd.struct_passwd(("ada", "x", 1500, 2_000, "", "/home/ada", "/bin/sh"))
+    monkeypatch.setattr(pwd, "getpwnam", lambda _: account)
+    request = helper.Request(do="cancel", user="ada")
+    config = helper.Config(daemon_uid=1, partition="bf", agent=("/x",), users=None)
+    monkeypatch.setattr(helper, "SUBUID", tmp_path / "none")
+    assert helper.account_of(request, config) == account
+    monkeypatch.setattr(helper, "SUBUID", tmp_path)  # a directory
+    with pytest.raises(helper.NotAllowed, match="cannot be read"):
+        helper.account_of(request, config)
 
 
 @pytest.mark.parametrize("home", ["/", "", "//", "home", "/home/../etc", "/home/a\nb"])

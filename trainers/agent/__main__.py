@@ -16,9 +16,11 @@ if __name__ == "__main__":
         sys.exit(0)  # a site requeues preempted jobs: the daemon has long given this pilot up
     waiter = SignalWaiter()
     waiter.start()
-    from trainers.agent.start import PilotDirectory, start_early  # after waiter.start()
+    from bftrainer.batch.process import forbid_core_files  # after waiter.start()
+    from trainers.agent.start import PilotDirectory, start_early
     from trainers.agent.surroundings import leave_pilot
 
+    forbid_core_files()  # before the key is read, and anything is started
     leave_pilot(os.environ)
     directory = PilotDirectory()
     early = start_early(sys.argv[1:], waiter, directory)

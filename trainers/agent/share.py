@@ -14,5 +14,6 @@ from trainers.agent.start import TEMPLATE_PROGRAM, usual_environment
 
 if __name__ == "__main__":
     heed_signals()
+    process.forbid_core_files()  # it is no child of the agents that it serves
     argv = (sys.executable, str(TEMPLATE_PROGRAM), *sys.argv[1:])
     process.become(argv, env=usual_environment())

@@ -67,7 +67,19 @@ SERVICES = frozenset(
         *("tomcat", "www-data"),
     )
 )
-_SERVICE_UIDS = frozenset((*range(60_000, 65_000), 65_534, 65_535))
+# Numbers with which nobody logs in: Debian's for services, systemd's for services without an
+# account and for foreign files (systemd.io/UIDS-GIDS), "nobody", and -2 and -1 of 16 and 32 bits.
+# There is no upper bound: directories number people above 65535, too.
+_SERVICE_UIDS = (
+    range(60_000, 65_520),
+    range(65_534, 65_536),
+    range(0x7FFE_0000, 0x8000_0000),
+    range(0xFFFF_FFFE, 0x1_0000_0000),
+)
+# Programs in place of a shell, by their names in any directory.
+_NO_SHELLS = frozenset(("false", "halt", "nologin", "shutdown", "sync", "true"))
+SUBUID = Path("/etc/subuid")  # numbers of users' containers, see subuid(5)
+_SUBUID_LINE = re.compile(r"([^:]+):([0-9]{1,10}):([0-9]{1,10})")
 
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9._@+-]{0,63}"
 _USER = re.compile(r"[a-z_][a-z0-9_.-]{0,63}\$?", re.IGNORECASE)
@@ -279,17 +291,50 @@ def account_of(request: Request, config: Config) -> pwd.struct_passwd:
     except KeyError:
         raise NotAllowed("BFT-1528", f"There is no user {request.user} on this host") from None
     name, is_named = account.pw_name, config.users is not None and account.pw_name in config.users
-    is_service = name in SERVICES or account.pw_uid in _SERVICE_UIDS
-    is_barred = is_service and not is_named and name not in config.allowed
     is_system = account.pw_uid < config.min_uid or account.pw_gid == 0
-    if is_system or is_barred or name != request.user or name in config.denied:
+    if is_system or name != request.user or name in config.denied:
         raise NotAllowed("BFT-1528", f"Nothing may run as user {request.user}")
-    if config.users is None or is_named:
+    is_exception = is_named or name in config.allowed
+    if _is_of_service(account) and not is_exception:
+        why = "it is an account of a service, by its name or number"
+        raise NotAllowed("BFT-1528", f"Nothing may run as user {request.user}: {why}")
+    if is_named:
         return account
-    mine = {_group_name(gid) for gid in os.getgrouplist(account.pw_name, account.pw_gid)}
-    if not mine & config.groups:
+    is_in_group = bool(config.groups) and not config.groups.isdisjoint(_groups_of(account))
+    if config.users is not None and not is_in_group:
         raise NotAllowed("BFT-1528", f"User {request.user} is not among those that are allowed")
+    # "any" means all who log in; a named user or group is meant whatever its shell and number.
+    if not (is_exception or is_in_group) and (why := _why_nobody(account)):
+        raise NotAllowed("BFT-1528", f"Nothing may run as user {request.user}: {why}")
     return account
+
+
+def _is_of_service(account: pwd.struct_passwd) -> bool:
+    is_numbered = any(account.pw_uid in numbers for numbers in _SERVICE_UIDS)
+    return account.pw_name in SERVICES or is_numbered
+
+
+def _why_nobody(account: pwd.struct_passwd) -> str:
+    """Return why nobody logs in as an account; "": somebody may."""
+    if Path(account.pw_shell).name in _NO_SHELLS:
+        return f"its shell is {account.pw_shell}"
+    try:
+        text = SUBUID.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return ""
+    except OSError as problem:
+        return f"{SUBUID}, which tells the numbers of containers, cannot be read: {problem}"
+    for line in text.splitlines():
+        parts = _SUBUID_LINE.fullmatch(line.strip())
+        if parts is None or parts[1] in (account.pw_name, str(account.pw_uid)):
+            continue
+        if account.pw_uid in range(int(parts[2]), int(parts[2]) + int(parts[3])):
+            return f"its number {account.pw_uid} is one of {SUBUID} for containers of {parts[1]}"
+    return ""
+
+
+def _groups_of(account: pwd.struct_passwd) -> set[str]:
+    return {_group_name(gid) for gid in os.getgrouplist(account.pw_name, account.pw_gid)}
 
 
 def _group_name(gid: int) -> str:
