@@ -34,7 +34,8 @@ def web(
     portal that shows the link.
     """
     from bftrainer.api.page.door import TOKEN, Door, PageAddress, tunnel  # noqa: PLC0415 - -h needs none of these
-    from bftrainer.api.page.server import app, listen, serve  # noqa: PLC0415
+    from bftrainer.api.page.listeners import listening  # noqa: PLC0415
+    from bftrainer.api.page.server import app, serve  # noqa: PLC0415
 
     if public_url and not public_url.startswith(("http://", "https://")):
         raise UsageError(
@@ -50,9 +51,9 @@ def web(
             "Give it 32 to 200 random letters, digits, - and _.",
         )
     source = page_source(socket_name, replay)
-    with listen(host, port or 0) as listener:
+    with listening(host, port or 0, is_behind_proxy=bool(public_url)) as listeners:
         address = PageAddress(
-            port=listener.getsockname()[1],
+            port=listeners.port,
             public_url=public_url,
             hosts=(socket.gethostname(), socket.getfqdn()),
         )
@@ -65,4 +66,4 @@ def web(
                 "The link is good for one browser; then another one is printed. Ctrl-C ends it.",
             )
         door.offer(token)
-        asyncio.run(serve(app(source, door), listener))
+        asyncio.run(serve(app(source, door), listeners))

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -34,13 +35,24 @@ class Browser:
     key: str = ""
     open_: list[http.client.HTTPConnection] = field(default_factory=list)
 
+    @property
+    def host(self) -> str:
+        return urlsplit(self.links[0]).netloc
+
+    @property
+    def port(self) -> int:
+        return urlsplit(self.links[0]).port or 0
+
+    def close(self) -> None:
+        for connection in self.open_:
+            connection.close()
+
     def ask(
         self, path: str, *, method: str = "GET", body: str | None = None, **headers: str
     ) -> http.client.HTTPResponse:
-        port = int(self.links[0].split(":")[2].split("/")[0])
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         self.open_.append(connection)
-        sent = {"Cookie": self.cookie} if self.cookie else {}
+        sent = {"Host": self.host} | ({"Cookie": self.cookie} if self.cookie else {})
         sent |= {name.replace("_", "-"): text for name, text in headers.items()}
         connection.request(method, f"/{path}", body, sent)
         return connection.getresponse()
@@ -72,8 +84,7 @@ def browser(service: MemoryService) -> Iterator[Browser]:
     found = Browser([])
     with page_of(LiveSource(Client(socket_of()), "a site"), found.links.append):
         yield found
-        for connection in found.open_:
-            connection.close()
+        found.close()
 
 
 def test_nothing_is_told_without_cookie_and_key(browser: Browser) -> None:
@@ -148,8 +159,7 @@ def test_a_daemon_that_is_away_is_told_and_comes_back(
         with serving(memory, socket_of()):
             kind, told = next(one for one in events if one[0] != "away")
             assert told["timeline"]["is_whole"]  # it may be another daemon
-        for connection in browser.open_:
-            connection.close()
+        browser.close()
 
 
 def test_errors_of_the_daemon_are_passed_on(browser: Browser, service: MemoryService) -> None:
