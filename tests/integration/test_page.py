@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from bftrainer.api.client import Client
+from bftrainer.api.page.door import KEY_HEADER
 from bftrainer.api.page.server import ASSETS, page_of
 from bftrainer.api.page.source import LiveSource
 from bftrainer.api.page.stream import user
@@ -52,7 +53,8 @@ class Browser:
     ) -> http.client.HTTPResponse:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         self.open_.append(connection)
-        sent = {"Host": self.host} | ({"Cookie": self.cookie} if self.cookie else {})
+        sent = {"Host": self.host, KEY_HEADER: self.key}
+        sent |= {"Cookie": self.cookie} if self.cookie else {}
         sent |= {name.replace("_", "-"): text for name, text in headers.items()}
         connection.request(method, f"/{path}", body, sent)
         return connection.getresponse()
@@ -64,10 +66,10 @@ class Browser:
         self.key = answer.read().decode()
 
     def status(self, path: str, **headers: str) -> int:
-        return self.ask(f"{path}?key={self.key}", **headers).status
+        return self.ask(path, **headers).status
 
     def events(self) -> Iterator[tuple[str, Any]]:
-        answer = self.ask(f"events?key={self.key}")
+        answer = self.ask("events")
         assert answer.status == 200
         kind = ""
         for line in answer:
@@ -92,8 +94,9 @@ def test_nothing_is_told_without_cookie_and_key(browser: Browser) -> None:
     assert [browser.status(path) for path in paths] == [401] * 4
     browser.enter()
     assert browser.status("known") == 204
-    browser.key = "x"
+    key, browser.key = browser.key, "x"
     assert [browser.status(path) for path in paths] == [401] * 4
+    assert browser.status(f"known?key={key}") == 401  # addresses are in the logs of proxies
 
 
 def test_the_page_itself_is_no_secret_and_safe(browser: Browser) -> None:
@@ -110,10 +113,20 @@ def test_the_page_itself_is_no_secret_and_safe(browser: Browser) -> None:
 def test_other_hosts_and_sites_are_refused(browser: Browser) -> None:
     browser.enter()
     assert browser.status("known", Host="evil.example") == 403
+    assert browser.status("known", Host=f"127.0.0.1:{browser.port}") == 403
     assert browser.status("known", Origin="https://evil.example") == 403
     assert browser.status("known", Sec_Fetch_Site="cross-site") == 403
     token = browser.links[-1].partition("#")[2]
     assert browser.ask("enter", method="POST", body=token, Origin="null").status == 403
+
+
+def test_an_address_that_others_had_before_says_nothing_of_the_page(browser: Browser) -> None:
+    for name in ("127.0.0.1", "localhost", "[::1]"):
+        answer = browser.ask("", Host=f"{name}:{browser.port}")
+        assert answer.status == 403
+        told = f"{answer.getheaders()} {answer.read().decode()}"
+        assert "Open the link" in told
+        assert browser.host.partition(":")[0] not in told
 
 
 def test_a_token_that_is_too_long_is_not_read(browser: Browser) -> None:
@@ -164,7 +177,7 @@ def test_a_daemon_that_is_away_is_told_and_comes_back(
 
 def test_errors_of_the_daemon_are_passed_on(browser: Browser, service: MemoryService) -> None:
     browser.enter()
-    answer = browser.ask(f"explain/t99?key={browser.key}")
+    answer = browser.ask("explain/t99")
     assert answer.status == 404
     assert json.loads(answer.read())["error"]["code"] == "BFT-1004"
 

@@ -44,22 +44,23 @@ KINDS = {
 # Imports first: the other user may not be allowed to read our Python.
 _CROWD = """
 import os, resource, select, socket, sys
-uid, port, held, said = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4].encode()
+uid, port, held = map(int, sys.argv[1:4])
+request = sys.argv[4].encode()
 resource.setrlimit(resource.RLIMIT_NOFILE, (held + 100, held + 100))
 os.setgroups([]); os.setuid(uid)
-poll, open_, told = select.poll(), {}, set()
+poll, open_, printed = select.poll(), {}, set()
 def tell(what):
-    if what not in told:
-        told.add(what)
+    if what not in printed:
+        printed.add(what)
         print(what, flush=True)
 while True:
     while len(open_) < held:
-        one = socket.socket()
-        one.connect(("127.0.0.1", port))
-        open_[one.fileno()] = one
-        poll.register(one, select.POLLIN)
+        connection = socket.socket()
+        connection.connect(("127.0.0.1", port))
+        open_[connection.fileno()] = connection
+        poll.register(connection, select.POLLIN)
         try:
-            one.send(said)
+            connection.send(request)
         except OSError:
             pass
     tell("all")
@@ -79,9 +80,9 @@ while True:
 def crowd(browser: Browser, kind: str, out: Path) -> Iterator[None]:
     """Let another user hold connections, and open again what is closed."""
     argv = [sys.executable, "-I", "-c", _CROWD, str(STRANGER), str(browser.port), str(HELD)]
-    said = KINDS[kind].replace("{host}", browser.host)
+    request = KINDS[kind].replace("{host}", browser.host)
     with out.open("wb") as stream, out.with_suffix(".err").open("wb") as err:
-        child = process.spawn([*argv, said], stdout=stream, stderr=err, cwd=Path("/"))
+        child = process.spawn([*argv, request], stdout=stream, stderr=err, cwd=Path("/"))
     try:
         wait_for(lambda: "refused" in out.read_text(), what="a crowd that is too large")
         yield
@@ -114,10 +115,10 @@ def few_files() -> Iterator[None]:
 @pytest.fixture
 def browser(few_files: None, service: MemoryService) -> Iterator[Browser]:
     """A browser of the page's user that has not been let in yet."""
-    found = Browser([])
-    with page_of(LiveSource(Client(socket_of()), "a site"), found.links.append):
-        yield found
-        found.close()
+    newcomer = Browser([])
+    with page_of(LiveSource(Client(socket_of()), "a site"), newcomer.links.append):
+        yield newcomer
+        newcomer.close()
 
 
 # ---- how many ---------------------------------------------------------------------------
@@ -151,7 +152,7 @@ def test_a_proxy_of_another_user_cannot_take_all_places(browser: Browser) -> Non
             taken = [held.enter_context(connected(browser.port)) for _ in range(PLACES_OF_USER)]
             with connected(browser.port) as last:
                 assert b"BFT-1088" in last.recv(65536)
-        assert all(is_open(one) for one in taken)
+        assert all(is_open(connection) for connection in taken)
         browser.enter()
         assert browser.status("known") == 204
 
@@ -210,10 +211,10 @@ def connected(port: int) -> socket.socket:
     return socket.create_connection(("127.0.0.1", port), 60)
 
 
-def is_open(one: socket.socket) -> bool:
-    one.settimeout(0)
+def is_open(connection: socket.socket) -> bool:
+    connection.settimeout(0)
     try:
-        return bool(one.recv(1))
+        return bool(connection.recv(1))
     except BlockingIOError:
         return True
 
@@ -240,24 +241,24 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_the_kernel_tells_whose_socket_it_is(way: str, host: str) -> None:
     with listening() as listeners:
         listener = listeners.sockets[0 if host == "::1" else -1]
-        told = Peers(listener)
+        users = Peers(listener)
         with (
             as_user(STRANGER),
             connected_to(host, listeners.port),
             accepted(listener) as connection,
         ):
-            assert told.identify(connection).uid == STRANGER
+            assert users.identify(connection).uid == STRANGER
         with connected_to(host, listeners.port), accepted(listener) as connection:
-            assert told.identify(connection).uid == os.geteuid()
+            assert users.identify(connection).uid == os.geteuid()
 
 
 def test_a_socket_that_nobody_has_any_more_is_not_roots(way: str) -> None:
     with listening() as listeners:
         listener = listeners.sockets[-1]
-        told = Peers(listener)
+        users = Peers(listener)
         with connected(listeners.port) as gone, accepted(listener) as connection:
             gone.close()
-            wait_for(lambda: told.identify(connection).uid < 0, what="it is gone")
+            wait_for(lambda: users.identify(connection).uid < 0, what="it is gone")
 
 
 def connected_to(host: str, port: int) -> socket.socket:

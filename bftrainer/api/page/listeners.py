@@ -1,4 +1,4 @@
-"""The sockets at which the page listens: loopback in both families.
+"""The sockets at which the page listens: loopback in both families, or one in a directory.
 
 A browser takes ``NAME.localhost`` for ``::1`` as well as for ``127.0.0.1``, and asks either first.
 So the page takes the port of both: else another user of the host could take the one that is left,
@@ -13,15 +13,17 @@ import os
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-from bftrainer.model.errors import BftError, ExitCode
+from bftrainer.model.errors import BftError, ExitCode, UsageError
 
 LOOPBACK: Final = "127.0.0.1"
 _LOOPBACK_6: Final = "::1"
 _BOTH: Final = (LOOPBACK, _LOOPBACK_6)
 _EVERYWHERE: Final = "0.0.0.0"  # noqa: S104 - the user may say so
 _TRIES: Final = 50  # of a port that is free in one family
+_OTHERS: Final = 0o077  # what others than the owner may do
 _NO_IPV6: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 BACKLOG: Final = 1024  # a burst of connections waits here for the doorman
 
@@ -97,3 +99,46 @@ def _listen_once(hosts: Sequence[str], port: int) -> Listeners:
             port = listener.getsockname()[1]
         opened.pop_all()
     return Listeners(sockets=tuple(listeners), port=port)
+
+
+@contextlib.contextmanager
+def listening_at(path: Path) -> Iterator[Listeners]:
+    """Listen on a Unix socket while the context lasts; its directory is made if there is none.
+
+    Raises:
+        BftError: BFT-1089, nobody can listen there, or not without others.
+    """
+    from bftrainer.api import server  # noqa: PLC0415 - loads the daemon's routes
+
+    _make_directory(path.parent)
+    try:
+        listener = server.bind(path, 0o600)
+    except BftError as problem:
+        raise _refusal(problem.cause) from problem
+    info = path.lstat()
+    try:
+        yield Listeners(sockets=(listener,))
+    finally:
+        listener.close()
+        with contextlib.suppress(OSError):
+            if os.path.samestat(info, path.lstat()):  # else it is a successor's
+                path.unlink()
+
+
+def _make_directory(directory: Path) -> None:
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mode = directory.stat().st_mode
+    except OSError as problem:
+        raise _refusal(f"{directory} cannot be made or read ({problem.strerror}).") from problem
+    if mode & _OTHERS:
+        raise _refusal(f"The directory {directory} is open to others.")
+
+
+def _refusal(cause: str) -> BftError:
+    return UsageError(
+        "BFT-1089",
+        f"The page cannot listen there: {cause}",
+        "Give --page-socket a path of at most 100 characters in a directory of mode 0700 that is "
+        "yours, on a local file system; a directory that does not exist is made.",
+    )

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bftrainer.api.documents import error_document
 from bftrainer.api.page.connections import LET_IN, PageServer
-from bftrainer.api.page.door import HEADERS, Door, PageAddress
+from bftrainer.api.page.door import HEADERS, KEY_HEADER, Door, PageAddress
 from bftrainer.api.page.listeners import Listeners, listening
 from bftrainer.api.page.source import PageSource
 from bftrainer.api.page.stream import events
@@ -68,7 +68,7 @@ class _Guard:
         if scope["type"] != "http":
             return
         request, inner = Request(scope), self._inner
-        key = request.query_params.get("key", "")
+        key = request.headers.get(KEY_HEADER, "")
         is_open = request.url.path == "/enter" or request.url.path.removeprefix("/") in ASSETS
         if why := self._door.why_refused(request.headers):
             inner = PlainTextResponse(why, 403)
