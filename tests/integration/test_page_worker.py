@@ -121,13 +121,13 @@ def is_controlled(driver: Any) -> bool:
 
 
 @contextmanager
-def served(port: int, service: MemoryService, **more: str) -> Iterator[list[str]]:
-    """Serve the page at a port; yield its links."""
+def served(address: PageAddress, service: MemoryService) -> Iterator[list[str]]:
+    """Serve the page; yield its links."""
     service.records["t1"] = record("t1")
     service.saw(trained(time.time(), n1="t1"), PLAN)
     links = list[str]()
-    with listening(port=port) as listeners:
-        door = Door(PageAddress(port=port, **more), links.append)
+    with listening(port=address.port) as listeners:
+        door = Door(address, links.append)
         with serving_beside(app(LiveSource(Client(socket_of()), "a site"), door), listeners):
             door.offer()
             yield links
@@ -138,7 +138,7 @@ def test_an_old_worker_at_the_port_neither_sees_nor_changes_the_page(
 ) -> None:
     with Master().hears() as master, chromium() as driver:
         port = master.was_at(driver)
-        with served(port, service) as links:
+        with served(PageAddress(port=port), service) as links:
             page = Page(driver=driver, service=service, links=links)
             page.open()
             page.says("net", "#trainers")
@@ -156,7 +156,7 @@ def test_at_a_name_that_is_used_twice_it_would_have_seen_it(service: MemoryServi
     """What the other test shows is not for want of an attack."""
     with Master().hears() as master, chromium() as driver:
         port = master.was_at(driver)
-        with served(port, service, name=OLD_NAMES[-1]) as links:
+        with served(PageAddress(port=port, name=OLD_NAMES[-1]), service) as links:
             page = Page(driver=driver, service=service, links=links)
             page.open()
             assert is_controlled(driver)
