@@ -111,19 +111,42 @@ class Places:
             self._of.pop(uid, None)
 
 
+class Desk:
+    """Says who comes, and what is answered to those for whom there is no place."""
+
+    def __init__(self) -> None:
+        self._refused, self._said_s = 0, -_LOG_EVERY_S
+
+    def identify(self, connection: socket.socket) -> Credentials:
+        """Return who opened a connection."""
+        return credentials_of(connection)
+
+    def refusal(self, who: Credentials) -> bytes:
+        """Return the answer to a connection above its user's share, and log it once in a while."""
+        self._refused += 1
+        now_s = time.monotonic()
+        if now_s - self._said_s >= _LOG_EVERY_S:  # a flood must not fill the disk
+            self._said_s = now_s
+            LOG.warning(
+                "BFT-1107: a connection of uid %d refused, %d so far of all", who.uid, self._refused
+            )
+        return _full()
+
+
 class Doorman:
     """Accepts connections while it is open."""
 
     def __init__(
         self,
         listener: socket.socket,
+        desk: Desk,
         places: Places,
         receive: Callable[[socket.socket, Credentials], None],
     ) -> None:
-        self._listener, self._places, self._receive = listener, places, receive
+        self._listener, self._desk = listener, desk
+        self._places, self._receive = places, receive
         self._loop = asyncio.get_running_loop()
         self._pause: asyncio.TimerHandle | None = None
-        self._refused, self._said_s = 0, -_LOG_EVERY_S
 
     def open(self) -> None:
         """Start accepting."""
@@ -147,22 +170,12 @@ class Doorman:
                 self._pause = self._loop.call_later(_PAUSE_S, self.open)
                 return
             connection.settimeout(0)
-            credentials = credentials_of(connection)
-            if self._places.make_room(credentials.uid):
-                self._receive(connection, credentials)
+            who = self._desk.identify(connection)
+            if self._places.make_room(who.uid):
+                self._receive(connection, who)
             else:
-                self._refuse(connection, credentials.uid)
-
-    def _refuse(self, connection: socket.socket, uid: int) -> None:
-        with connection, contextlib.suppress(OSError):
-            connection.send(_full(), socket.MSG_NOSIGNAL)
-        self._refused += 1
-        now_s = time.monotonic()
-        if now_s - self._said_s >= _LOG_EVERY_S:  # a flood must not fill the disk
-            self._said_s = now_s
-            LOG.warning(
-                "BFT-1107: a connection of uid %d refused, %d so far of all", uid, self._refused
-            )
+                with connection, contextlib.suppress(OSError):
+                    connection.send(self._desk.refusal(who), socket.MSG_NOSIGNAL)
 
 
 @functools.cache
@@ -173,6 +186,11 @@ def _full() -> bytes:
         "Try again in a moment; end your programs that keep connections open.",
         exit_code=ExitCode.TIMEOUT,
     )
+    return too_many(error)
+
+
+def too_many(error: BftError) -> bytes:
+    """Return the whole answer to a connection that is one too many."""
     body = json.dumps(error_document(error)).encode()
     return (
         b"HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
@@ -228,29 +246,34 @@ class PeerProtocol(H11Protocol):
         if self in self.connections:  # else it is still being set up, and ends by its time limit
             self.transport.abort()
 
-    def _check_time(self) -> None:
+    def limit_s(self) -> float:
+        """Return how long the connection may last, as far as it has come; may be infinite."""
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is None:
-            limit_s = HEAD_LIMIT_S
-        elif cycle.more_body and not cycle.response_complete:
-            limit_s = REQUEST_LIMIT_S
-        else:
-            limit_s = CONNECTION_LIMIT_S
-        left_s = self._came_s + limit_s - self.loop.time()
+            return HEAD_LIMIT_S
+        if cycle.more_body and not cycle.response_complete:
+            return REQUEST_LIMIT_S
+        return CONNECTION_LIMIT_S
+
+    def _check_time(self) -> None:
+        left_s = self._came_s + self.limit_s() - self.loop.time()
         if left_s > 0:
-            self._look_again = self.loop.call_later(left_s, self._check_time)
+            again_s = min(left_s, CONNECTION_LIMIT_S)
+            self._look_again = self.loop.call_later(again_s, self._check_time)
         else:
             self.send_away()
 
 
-class EmbeddedServer(uvicorn.Server):
-    """A uvicorn server inside another event loop: it handles no signals."""
+class GuardedServer(uvicorn.Server):
+    """A uvicorn server that serves connections which have a place."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(
+        self, app: ASGIApp, desk: Desk, protocol: type[PeerProtocol] = PeerProtocol
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
-                http=PeerProtocol,
+                http=protocol,
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -263,11 +286,44 @@ class EmbeddedServer(uvicorn.Server):
                 timeout_graceful_shutdown=SHUTDOWN_LIMIT_S,
             )
         )
-        self.is_ready = asyncio.Event()
-        self._is_over = asyncio.Event()
+        self._desk, self._protocol = desk, protocol
         self._places = Places(frozenset({0, os.geteuid()}))
         self._doormen: list[Doorman] = []
         self._arriving: set[asyncio.Task[Any]] = set()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start accepting."""
+        await super().startup(sockets=[])
+        self._doormen = [
+            Doorman(listener, self._desk, self._places, self._receive) for listener in sockets or ()
+        ]
+        for doorman in self._doormen:
+            doorman.open()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop accepting, and finish the answers under way."""
+        for doorman in self._doormen:
+            doorman.close()
+        await super().shutdown(sockets=sockets)
+
+    def _receive(self, connection: socket.socket, who: Credentials) -> None:
+        def leave(protocol: PeerProtocol) -> None:
+            self._places.leave(who.uid, protocol)
+
+        protocol = self._protocol(self.config, self.server_state, who, leave)
+        self._places.enter(who.uid, protocol)
+        task = asyncio.get_running_loop().create_task(_arrive(protocol, connection))
+        self._arriving.add(task)
+        task.add_done_callback(self._arriving.discard)
+
+
+class EmbeddedServer(GuardedServer):
+    """A server inside another event loop: it handles no signals."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        super().__init__(app, Desk())
+        self.is_ready = asyncio.Event()
+        self._is_over = asyncio.Event()
 
     def leave(self) -> None:
         """Ask the server to finish the answers under way and end."""
@@ -275,20 +331,9 @@ class EmbeddedServer(uvicorn.Server):
         self._is_over.set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start listening, then set ``is_ready``."""
-        await super().startup(sockets=[])
-        self._doormen = [
-            Doorman(listener, self._places, self._receive) for listener in sockets or ()
-        ]
-        for doorman in self._doormen:
-            doorman.open()
+        """Start accepting, then set ``is_ready``."""
+        await super().startup(sockets=sockets)
         self.is_ready.set()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop accepting, and finish the answers under way."""
-        for doorman in self._doormen:
-            doorman.close()
-        await super().shutdown(sockets=sockets)
 
     async def main_loop(self) -> None:
         """Wait for ``leave``; uvicorn's own loop would wake the daemon ten times a second."""
@@ -299,16 +344,6 @@ class EmbeddedServer(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave the signals to the daemon."""
         yield
-
-    def _receive(self, connection: socket.socket, who: Credentials) -> None:
-        def leave(protocol: PeerProtocol) -> None:
-            self._places.leave(who.uid, protocol)
-
-        protocol = PeerProtocol(self.config, self.server_state, who, leave)
-        self._places.enter(who.uid, protocol)
-        task = asyncio.get_running_loop().create_task(_arrive(protocol, connection))
-        self._arriving.add(task)
-        task.add_done_callback(self._arriving.discard)
 
 
 async def _arrive(protocol: PeerProtocol, connection: socket.socket) -> None:

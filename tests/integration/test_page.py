@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from bftrainer.api.client import Client
+from bftrainer.api.page.door import KEY_HEADER
 from bftrainer.api.page.server import ASSETS, page_of
 from bftrainer.api.page.source import LiveSource
 from bftrainer.api.page.stream import user
@@ -34,13 +36,25 @@ class Browser:
     key: str = ""
     open_: list[http.client.HTTPConnection] = field(default_factory=list)
 
+    @property
+    def host(self) -> str:
+        return urlsplit(self.links[0]).netloc
+
+    @property
+    def port(self) -> int:
+        return urlsplit(self.links[0]).port or 0
+
+    def close(self) -> None:
+        for connection in self.open_:
+            connection.close()
+
     def ask(
         self, path: str, *, method: str = "GET", body: str | None = None, **headers: str
     ) -> http.client.HTTPResponse:
-        port = int(self.links[0].split(":")[2].split("/")[0])
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         self.open_.append(connection)
-        sent = {"Cookie": self.cookie} if self.cookie else {}
+        sent = {"Host": self.host, KEY_HEADER: self.key}
+        sent |= {"Cookie": self.cookie} if self.cookie else {}
         sent |= {name.replace("_", "-"): text for name, text in headers.items()}
         connection.request(method, f"/{path}", body, sent)
         return connection.getresponse()
@@ -52,10 +66,10 @@ class Browser:
         self.key = answer.read().decode()
 
     def status(self, path: str, **headers: str) -> int:
-        return self.ask(f"{path}?key={self.key}", **headers).status
+        return self.ask(path, **headers).status
 
     def events(self) -> Iterator[tuple[str, Any]]:
-        answer = self.ask(f"events?key={self.key}")
+        answer = self.ask("events")
         assert answer.status == 200
         kind = ""
         for line in answer:
@@ -72,8 +86,7 @@ def browser(service: MemoryService) -> Iterator[Browser]:
     found = Browser([])
     with page_of(LiveSource(Client(socket_of()), "a site"), found.links.append):
         yield found
-        for connection in found.open_:
-            connection.close()
+        found.close()
 
 
 def test_nothing_is_told_without_cookie_and_key(browser: Browser) -> None:
@@ -81,8 +94,9 @@ def test_nothing_is_told_without_cookie_and_key(browser: Browser) -> None:
     assert [browser.status(path) for path in paths] == [401] * 4
     browser.enter()
     assert browser.status("known") == 204
-    browser.key = "x"
+    key, browser.key = browser.key, "x"
     assert [browser.status(path) for path in paths] == [401] * 4
+    assert browser.status(f"known?key={key}") == 401  # addresses are in the logs of proxies
 
 
 def test_the_page_itself_is_no_secret_and_safe(browser: Browser) -> None:
@@ -99,10 +113,20 @@ def test_the_page_itself_is_no_secret_and_safe(browser: Browser) -> None:
 def test_other_hosts_and_sites_are_refused(browser: Browser) -> None:
     browser.enter()
     assert browser.status("known", Host="evil.example") == 403
+    assert browser.status("known", Host=f"127.0.0.1:{browser.port}") == 403
     assert browser.status("known", Origin="https://evil.example") == 403
     assert browser.status("known", Sec_Fetch_Site="cross-site") == 403
     token = browser.links[-1].partition("#")[2]
     assert browser.ask("enter", method="POST", body=token, Origin="null").status == 403
+
+
+def test_an_address_that_others_had_before_says_nothing_of_the_page(browser: Browser) -> None:
+    for name in ("127.0.0.1", "localhost", "[::1]"):
+        answer = browser.ask("", Host=f"{name}:{browser.port}")
+        assert answer.status == 403
+        told = f"{answer.getheaders()} {answer.read().decode()}"
+        assert "Open the link" in told
+        assert browser.host.partition(":")[0] not in told
 
 
 def test_a_token_that_is_too_long_is_not_read(browser: Browser) -> None:
@@ -148,13 +172,12 @@ def test_a_daemon_that_is_away_is_told_and_comes_back(
         with serving(memory, socket_of()):
             kind, told = next(one for one in events if one[0] != "away")
             assert told["timeline"]["is_whole"]  # it may be another daemon
-        for connection in browser.open_:
-            connection.close()
+        browser.close()
 
 
 def test_errors_of_the_daemon_are_passed_on(browser: Browser, service: MemoryService) -> None:
     browser.enter()
-    answer = browser.ask(f"explain/t99?key={browser.key}")
+    answer = browser.ask("explain/t99")
     assert answer.status == 404
     assert json.loads(answer.read())["error"]["code"] == "BFT-1004"
 

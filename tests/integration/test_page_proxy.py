@@ -17,7 +17,8 @@ import pytest
 
 from bftrainer.api.client import Client
 from bftrainer.api.page.door import Door, PageAddress
-from bftrainer.api.page.server import app, listen, serving_beside
+from bftrainer.api.page.listeners import listening
+from bftrainer.api.page.server import app, serving_beside
 from bftrainer.api.page.source import LiveSource
 from tests.integration.cli_fixtures import home, service
 from tests.integration.test_page_browser import Page, record
@@ -111,11 +112,11 @@ PROXIES = {nginx: "bftrainer/ada", portal: f"rnode/{HOST}/{{page}}"}
 def published(proxy_port: int, path: str) -> Iterator[tuple[list[str], Ports]]:
     """Serve a page; yield its links."""
     links = list[str]()
-    with listen(HOST, 0) as listener:
-        ports = Ports(proxy=proxy_port, page=listener.getsockname()[1])
+    with listening(HOST, is_behind_proxy=True) as listeners:
+        ports = Ports(proxy=proxy_port, page=listeners.port)
         public = f"http://127.0.0.1:{proxy_port}/{path.format(page=ports.page)}"
         door = Door(PageAddress(port=ports.page, public_url=public, hosts=(HOST,)), links.append)
-        with serving_beside(app(LiveSource(Client(socket_of()), "a site"), door), listener):
+        with serving_beside(app(LiveSource(Client(socket_of()), "a site"), door), listeners):
             door.offer()
             assert links[0].startswith(f"{public}/#")
             yield links, ports

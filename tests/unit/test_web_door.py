@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from bftrainer.api.page.door import Door, PageAddress
+
+NAME = "bft-1.localhost"
 
 
 def door_at(public_url: str = "", port: int = 4000) -> tuple[Door, list[str]]:
     links = list[str]()
     door = Door(
-        PageAddress(port=port, public_url=public_url, hosts=("n1", "N1.site")), links.append
+        PageAddress(port=port, public_url=public_url, hosts=("n1", "N1.site"), name=NAME),
+        links.append,
     )
     door.offer()
     return door, links
@@ -53,7 +58,7 @@ def test_a_wrong_token_opens_nothing(token: str) -> None:
 
 
 def test_links_are_of_the_place_that_browsers_see() -> None:
-    assert door_at()[1][0].startswith("http://127.0.0.1:4000/#")
+    assert door_at()[1][0].startswith("http://bft-1.localhost:4000/#")
     door, links = door_at("https://ood.site.edu/rnode/n1/4000")
     assert links[0].startswith("https://ood.site.edu/rnode/n1/4000/#")
     header = door.set_cookie("c")
@@ -62,15 +67,24 @@ def test_links_are_of_the_place_that_browsers_see() -> None:
 
 LINK = {"site": "cross-site", "mode": "navigate", "dest": "document"}
 HOSTS = {
-    "127.0.0.1:4000": True,
-    "localhost:9999": True,  # the user's end of a tunnel
-    "[::1]:4000": True,
-    "127.0.0.1": True,
+    f"{NAME}:4000": True,
+    f"{NAME}:9999": True,  # the user's end of a tunnel
+    NAME: False,  # at port 80, where no user listens
+    "127.0.0.1:4000": False,  # an origin that others had before
+    "localhost:4000": False,
+    "[::1]:4000": False,
+    "bft-2.localhost:4000": False,
+    f"evil.{NAME}:4000": False,
+    f"{NAME}.evil.example:4000": False,
     "evil.example:4000": False,  # its name leads here now
-    "127.0.0.1.evil.example": False,
-    "localhost:4000.evil.example": False,
     "": False,
 }
+
+
+def test_no_two_pages_have_one_name() -> None:
+    names = {PageAddress(port=4000).name for _ in range(100)}
+    assert len(names) == 100
+    assert all(re.fullmatch(r"bft-[0-9a-f]{16}\.localhost", name) for name in names)
 
 
 @pytest.mark.parametrize(("host", "is_taken"), HOSTS.items())
@@ -86,10 +100,13 @@ def test_behind_a_proxy_only_its_name_is_answered() -> None:
         "n1.site:4000",
         "n1:4000",
         "127.0.0.1:4000",
+        "localhost:9999",
+        "[::1]:4000",
     ):  # as the proxy sends it
         assert door.why_refused({"host": host, **public}) == ""
     assert door.why_refused({"host": "n1.site:4000", "origin": "http://n1.site:4000"})
     assert door.why_refused({"host": "evil.example", **public})
+    assert door.why_refused({"host": f"{NAME}:4000", **public})
     assert door_at()[0].why_refused({"host": "n1.site:4000"})
 
 
@@ -97,7 +114,8 @@ def test_behind_a_proxy_only_its_name_is_answered() -> None:
     "more",
     [
         {"origin": "https://evil.example"},
-        {"origin": "http://127.0.0.1:4001"},  # another user's page on this host
+        {"origin": f"http://{NAME}:4001"},  # another user's page on this host
+        {"origin": "http://127.0.0.1:4000"},
         {"origin": "null"},
         {"sec-fetch-site": "cross-site"},
         {"sec-fetch-site": "same-site"},
@@ -107,14 +125,14 @@ def test_behind_a_proxy_only_its_name_is_answered() -> None:
     ],
 )
 def test_scripts_of_other_sites_are_refused(more: dict[str, str]) -> None:
-    assert door_at()[0].why_refused({"host": "127.0.0.1:4000", **more})
+    assert door_at()[0].why_refused({"host": f"{NAME}:4000", **more})
 
 
 def test_a_link_on_a_page_of_another_site_opens_the_page() -> None:
     more = {f"sec-fetch-{name}": text for name, text in LINK.items()}
-    assert door_at()[0].why_refused({"host": "127.0.0.1:4000", **more}) == ""
+    assert door_at()[0].why_refused({"host": f"{NAME}:4000", **more}) == ""
 
 
 def test_our_own_script_is_not_refused() -> None:
-    more = {"origin": "http://127.0.0.1:4000", "sec-fetch-site": "same-origin"}
-    assert door_at()[0].why_refused({"host": "127.0.0.1:4000", **more}) == ""
+    more = {"origin": f"http://{NAME}:4000", "sec-fetch-site": "same-origin"}
+    assert door_at()[0].why_refused({"host": f"{NAME}:4000", **more}) == ""

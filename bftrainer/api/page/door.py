@@ -3,13 +3,18 @@
 The page listens on a TCP port, which every user of the host can reach, and which scripts of other
 sites can reach through the user's browser. So:
 
+* its address has a name that no earlier page had, ``bft-RANDOM.localhost``, which browsers take for
+  loopback. What an earlier server at the port has left in a browser (service workers, stored data,
+  cookies) is of another origin, and sees nothing of this page. Behind a proxy the address is the
+  proxy's, and the origin that of all pages behind it;
 * a link holds a token that is good for one browser; it is in the fragment, which browsers send to
   nobody. The page's script exchanges it for a cookie that scripts cannot read, and for a key.
-  Browsers send the cookie to all ports of a host, so to pages of its other users, too; the key,
-  in the storage of our origin, to us alone. Whoever asks needs both;
-* the Host must be one of ours, or a site that rebinds its name to this port could read;
+  Whoever asks needs both: the cookie may be sent to other ports of the name, and the key, in the
+  storage of our origin, goes to us alone, in a header;
+* the Host must be one of ours, or a site that rebinds its name to this port could read. At
+  ``127.0.0.1`` there is nothing: the name is told to nobody who does not have the link;
 * the Origin, where a browser says one, must be ours, and so must Sec-Fetch-Site, but for links;
-* nothing may be loaded from elsewhere, and nobody may frame the page.
+* nothing may be loaded from elsewhere, no worker be registered, and nobody may frame the page.
 """
 
 from __future__ import annotations
@@ -19,19 +24,22 @@ import hmac
 import os
 import re
 import secrets
+import shlex
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 MOST_BROWSERS: Final = 100
+KEY_HEADER: Final = "Bftrainer-Key"  # a proxy's log has addresses, but no headers
 TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{32,200}")
 HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'",
+    "frame-ancestors 'none'; worker-src 'none'",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
@@ -47,11 +55,12 @@ class PageAddress:
     port: int
     public_url: str = ""  # behind a proxy: what users type, with the path; "": loopback
     hosts: tuple[str, ...] = ()  # names of this host, which proxies may send, not the public one
+    name: str = field(default_factory=lambda: f"bft-{secrets.token_hex(8)}.localhost")
 
     @property
     def base(self) -> str:
         """The page's address, ending in a slash."""
-        return f"{(self.public_url or f'http://127.0.0.1:{self.port}').rstrip('/')}/"
+        return f"{(self.public_url or f'http://{self.name}:{self.port}').rstrip('/')}/"
 
     @property
     def public(self) -> str:
@@ -61,13 +70,14 @@ class PageAddress:
     def is_ours(self, host: str) -> bool:
         """Return whether a Host header names the page.
 
-        A tunnel may end at another port of the user's own host, so ports of loopback are free.
+        A tunnel may end at another port of the user's own host, so the port of our name is free.
+        Proxies on this host may send loopback with any port.
         """
-        ours = {self.public, *(f"{one.lower()}:{self.port}" for one in self.hosts)}
-        if self.public and host in ours:
-            return True
         name, _, port = host.rpartition(":")
-        return host in LOOPBACK or (name in LOOPBACK and port.isdigit())
+        if not self.public:
+            return name == self.name and port.isdigit()
+        ours = {self.public, *(f"{one.lower()}:{self.port}" for one in self.hosts)}
+        return host in ours or host in LOOPBACK or (name in LOOPBACK and port.isdigit())
 
 
 class Door:
@@ -112,7 +122,10 @@ class Door:
         """Say why a request with these headers is refused, whoever sends it; "": it is not."""
         host = headers.get("host", "").lower()
         if not self._address.is_ours(host):
-            return f"It was sent to {host!r}, which is no address of this page."
+            return (
+                f"It was sent to {host!r}, which is no address of this page. Open the link that "
+                "'bftrainer web' printed."
+            )
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
         ours = self._address.public or host
         is_same = origin is None or urlsplit(origin).netloc.lower() == ours
@@ -123,8 +136,8 @@ class Door:
         return ""
 
 
-def tunnel(port: int) -> tuple[str, str]:
-    """Say how a browser on another machine reaches the page on this host's loopback.
+def tunnel(port: int, path: Path | None = None) -> tuple[str, str]:
+    """Say how a browser on another machine reaches the page at a port or a Unix socket here.
 
     A host whose file of names calls it localhost is named by itself, or by the address at which
     ssh reached it (SSH_CONNECTION: client, its port, server, its port; ssh(1)).
@@ -135,7 +148,8 @@ def tunnel(port: int) -> tuple[str, str]:
         *os.environ.get("SSH_CONNECTION", "").split()[2:3],
     ]
     host = next((name for name in names if name.partition(".")[0] != "localhost"), names[-1])
-    return (
-        "In a browser on this host, or on yours after",
-        f"  ssh -N -L {port}:127.0.0.1:{port} {getpass.getuser()}@{host}",
-    )
+    sentence, target = "In a browser on this host, or on yours after", f"127.0.0.1:{port}"
+    if path is not None:
+        sentence, target = "In a browser on your own machine, after", str(path.absolute())
+    ends = shlex.quote(f"{port}:{target}")
+    return sentence, f"  ssh -N -L {ends} {getpass.getuser()}@{host}"

@@ -5,24 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.resources import files
 from typing import Any, Final
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bftrainer.api.documents import error_document
-from bftrainer.api.page.door import HEADERS, Door, PageAddress
+from bftrainer.api.page.connections import LET_IN, PageServer
+from bftrainer.api.page.door import HEADERS, KEY_HEADER, Door, PageAddress
+from bftrainer.api.page.listeners import Listeners, listening
 from bftrainer.api.page.source import PageSource
 from bftrainer.api.page.stream import events
 from bftrainer.fleet.background import in_thread
@@ -52,6 +52,7 @@ def app(source: PageSource, door: Door) -> Starlette:
             Route("/study/{name:path}", pages.study, methods=["GET"]),
         ],
         middleware=[Middleware(_Guard, door=door)],
+        exception_handlers={ClientDisconnect: _answer_nobody},
     )
     app.state.ended = pages.ended
     return app
@@ -67,12 +68,14 @@ class _Guard:
         if scope["type"] != "http":
             return
         request, inner = Request(scope), self._inner
-        key = request.query_params.get("key", "")
+        key = request.headers.get(KEY_HEADER, "")
         is_open = request.url.path == "/enter" or request.url.path.removeprefix("/") in ASSETS
         if why := self._door.why_refused(request.headers):
             inner = PlainTextResponse(why, 403)
         elif not is_open and not self._door.knows(request.cookies, key):
             inner = PlainTextResponse("Open the link that 'bftrainer web' printed.", 401)
+        else:
+            scope[LET_IN] = not is_open
 
         async def send_on(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -86,6 +89,10 @@ async def _asset(name: str, _: Request) -> Response:
     file, kind = ASSETS[name]
     text = files("bftrainer.api.page").joinpath("assets", file).read_bytes()
     return Response(text, media_type=kind)
+
+
+async def _answer_nobody(_: Request, __: Exception) -> Response:
+    return Response()
 
 
 async def _known(_: Request) -> Response:
@@ -138,62 +145,23 @@ class _Pages:
         )
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket.
-
-    Raises:
-        BftError: BFT-1110, the port cannot be had.
-    """
-    try:
-        return socket.create_server((host, port))
-    except OSError as problem:
-        raise BftError(
-            "BFT-1110",
-            f"The page cannot listen on {host}:{port} ({problem.strerror}).",
-            "Choose another --port, or none: any free one is taken then.",
-            exit_code=ExitCode.USAGE,
-        ) from problem
-
-
-class _Server(uvicorn.Server):
-    """Ends the streams of events first, which would go on for ever."""
-
-    def __init__(self, config: uvicorn.Config, ended: asyncio.Event) -> None:
-        super().__init__(config)
-        self._ended = ended
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._ended.set()
-        await super().shutdown(sockets)
-
-
-def _server(application: Starlette) -> uvicorn.Server:
-    config = uvicorn.Config(
-        application,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        log_level="error",
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        date_header=False,
-        timeout_graceful_shutdown=1,
-    )
-    return _Server(config, application.state.ended)
-
-
-async def serve(application: Starlette, listener: socket.socket) -> None:
+async def serve(application: Starlette, listeners: Listeners) -> None:
     """Serve until SIGINT or SIGTERM."""
-    await _server(application).serve(sockets=[listener])
+    await _server(application, listeners).serve(sockets=list(listeners.sockets))
+
+
+def _server(application: Starlette, listeners: Listeners) -> PageServer:
+    return PageServer(application, listeners.sockets[0], application.state.ended)
 
 
 @contextlib.contextmanager
-def serving_beside(application: Starlette, listener: socket.socket) -> Iterator[None]:
+def serving_beside(application: Starlette, listeners: Listeners) -> Iterator[None]:
     """Serve in a thread."""
-    server = _server(application)
+    server = _server(application, listeners)
     serving = threading.Thread(
-        target=lambda: asyncio.run(server.serve(sockets=[listener])), name="page", daemon=True
+        target=lambda: asyncio.run(server.serve(sockets=list(listeners.sockets))),
+        name="page",
+        daemon=True,
     )
     serving.start()
     try:
@@ -206,8 +174,8 @@ def serving_beside(application: Starlette, listener: socket.socket) -> Iterator[
 @contextlib.contextmanager
 def page_of(source: PageSource, said: Callable[[str], object]) -> Iterator[None]:
     """Serve a page to this host, in a thread; ``said``: is given its link."""
-    with listen("127.0.0.1", 0) as listener:
-        door = Door(PageAddress(port=listener.getsockname()[1]), said)
-        with serving_beside(app(source, door), listener):
+    with listening() as listeners:
+        door = Door(PageAddress(port=listeners.port), said)
+        with serving_beside(app(source, door), listeners):
             door.offer()
             yield

@@ -22,7 +22,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import resource
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -35,6 +34,7 @@ from zmq.utils.monitor import parse_monitor_message
 from bftrainer.batch.addresses import ANY, endpoint_at, numeric
 from bftrainer.elastic.fields import in_one_line
 from bftrainer.elastic.ports import listen_within
+from bftrainer.fleet import open_files
 from bftrainer.fleet.wire.keys import KeyPair
 from bftrainer.model.errors import BftError
 
@@ -44,7 +44,6 @@ RECONNECT_MAX_MS = 1000
 CONNECT_LIMIT_MS = 2000
 HANDSHAKE_LIMIT_MS = 5000
 MOST_OVER = 16384  # connections that have ended of which late frames are known
-WANTED_OPEN_FILES = 16384  # one connection per node, or per stranger in a handshake's time
 LOG_EVERY_S = 10.0  # a flood must not fill the disk
 LOG = logging.getLogger("bftrainer.wire")
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
@@ -192,7 +191,7 @@ class CurveRouter:
             close_when_dead(self._router, dead_after_s)
 
     def _open_sockets(self) -> None:
-        _raise_file_limit()
+        open_files.raise_limit()
         # A context of our own: a ZAP handler is global to its context.
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._zap = self._context.socket(zmq.REP)
@@ -362,10 +361,3 @@ def _curve_key(parts: list[bytes]) -> str | None:
     with contextlib.suppress(ValueError):  # no key at all
         return zmq.utils.z85.encode(key).decode("ascii")
     return None
-
-
-def _raise_file_limit() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = WANTED_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, WANTED_OPEN_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

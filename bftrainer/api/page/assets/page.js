@@ -296,7 +296,8 @@ function drawStudies() {
 // The other half of the cookie: kept by origin, where other ports of this host do not see it. A portal has one origin
 // for all pages.
 const KEY = `key of ${location.pathname}`;
-const withKey = (path) => `${path}?key=${encodeURIComponent(localStorage.getItem(KEY) || "")}`;
+// In a header, which proxies do not log; no other site's script may send one to us.
+const get = (path, more = {}) => fetch(path, { headers: { "Bftrainer-Key": localStorage.getItem(KEY) || "" }, cache: "no-store", ...more });
 
 async function ask(path) {
   if (saved) {
@@ -304,7 +305,7 @@ async function ask(path) {
     if (!told) throw new Error("This file does not have it.");
     return told;
   }
-  const answer = await fetch(withKey(path));
+  const answer = await get(path);
   const told = await answer.json().catch(() => ({}));
   if (!answer.ok) throw new Error(told.error ? `${told.error.code}: ${told.error.cause} ${told.error.next_step}` : `no answer (${answer.status})`);
   return told;
@@ -438,24 +439,39 @@ function tell(news) {
   say(state.isLive ? `Live, ${clock(news.now_s)}` : `As it was at ${new Date(1000 * news.now_s).toLocaleString()}`);
 }
 
-function listen() {
-  stream?.close();
-  const mine = (stream = new EventSource(withKey("events")));
-  const hear = (kind, act) => mine.addEventListener(kind, (event) => {
-    heard = Date.now();
-    act(JSON.parse(event.data));
-  });
-  hear("hello", greet);
-  hear("news", tell);
-  hear("away", ({ code, cause, next }) => say(`${code}: ${cause} ${next}`, true));
-  mine.onerror = () => {
-    say("The connection is lost; trying again …", true);
-    if (mine.readyState === EventSource.CLOSED) setTimeout(begin, 1000);
-  };
+// Server-sent events (WHATWG HTML, 9.2.6); an EventSource sends no headers. Ends when the answer does.
+async function hear(answer, acts) {
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let rest = ""; ;) {
+    const { done, value } = await reader.read().catch(() => ({ done: true }));
+    if (done) return;
+    const texts = (rest + value).split("\n\n");
+    rest = texts.pop();
+    for (const text of texts) {
+      const [kind, data] = text.split("\n").map((line) => line.slice(line.indexOf(": ") + 2));
+      heard = Date.now();
+      try {
+        acts[kind](JSON.parse(data));
+      } catch (problem) {
+        reportError(problem); // and go on
+      }
+    }
+  }
+}
+
+async function listen() {
+  stream?.abort();
+  const mine = (stream = new AbortController());
   const watch = setInterval(() => {
-    if (mine.readyState === EventSource.CLOSED) return clearInterval(watch);
     if (state.isLive && Date.now() - heard > SILENT_MS) say(`Nothing was heard since ${new Date(heard).toLocaleTimeString()}; trying again …`, true);
   }, 5000);
+  const away = ({ code, cause, next }) => say(`${code}: ${cause} ${next}`, true);
+  const answer = await get("events", { signal: mine.signal }).catch(() => null);
+  if (answer?.ok) await hear(answer, { hello: greet, news: tell, away });
+  clearInterval(watch);
+  if (mine.signal.aborted) return;
+  say("The connection is lost; trying again …", true);
+  setTimeout(begin, 1000);
 }
 
 async function begin() {
@@ -465,16 +481,16 @@ async function begin() {
     const answer = await fetch("enter", { method: "POST", body: token }).catch(() => null);
     if (answer?.ok) localStorage.setItem(KEY, await answer.text());
   }
-  const known = await fetch(withKey("known")).catch(() => null);
+  const known = await get("known").catch(() => null);
   if (!known) return say("The connection is lost; trying again …", true), setTimeout(begin, 2000);
-  if (known.status === 401) return say("This link was used already, or is of another run. Open the newest link that 'bftrainer web' printed.", true);
+  if ([401, 403].includes(known.status)) return say("This link was used already, or is of another run. Open the newest link that 'bftrainer web' printed.", true);
   if (!document.hidden) listen();
 }
 
 // A browser has six connections to a host: tabs that nobody sees leave theirs to others.
 document.addEventListener("visibilitychange", () => {
   if (saved) return;
-  if (document.hidden) stream?.close();
+  if (document.hidden) stream?.abort();
   else begin();
 });
 
