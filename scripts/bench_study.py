@@ -34,6 +34,7 @@ POLICY = """\
 poll_interval_s: 1
 max_trainers_per_user: 5000
 submissions_per_minute_per_user: 100000
+written_mb_per_day_per_user: 100000
 """
 DOCUMENT = """\
 parameters:

@@ -53,6 +53,13 @@ _TOLD = {
             " themselves, ever more rarely, until an agent connects"
         ),
     ),
+    "BFT-2230": Remedy(
+        "disk",
+        (
+            "make room or enlarge it; 'bftrainer journal compact --days N' shrinks the journal of a"
+            " stopped daemon, journal_days in the policy that of a running one"
+        ),
+    ),
 }
 
 

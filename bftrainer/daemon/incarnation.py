@@ -130,6 +130,8 @@ class Incarnation:
             late=actuator.late,
             harm=self.harm,
             accountant=chronicle.accountant,
+            volume=chronicle.volume,
+            disk=chronicle.disk,
             draining=actuator.draining,
             poller=self.poller,
             metrics=chronicle.metrics,

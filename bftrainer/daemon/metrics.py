@@ -74,6 +74,8 @@ MEANINGS: Final = {
     "harm_slo_ratio": "The share of nodes for which the promise is to hold.",
     "batch_system_known": "1 if the last poll was complete.",
     "journal_writable": "0 while decisions cannot be journalled.",
+    "state_disk_bytes": "Size of the disk with the state directory; 0: not known.",
+    "state_disk_free_bytes": "Bytes of it that are free.",
     "nodes_slow": "Nodes remembered as slow.",
     "nodes_cooling": "Nodes not used because workers failed there, or pilots left them unusable.",
     "cut_trainers": "Trainers with nodes apart (BFT-1340).",

@@ -11,6 +11,7 @@ from bftrainer.api.admission import Allowance, check_lent, check_spec, in_site
 from bftrainer.api.checkpoint_place import TakenError, check_place, check_places
 from bftrainer.api.privacy import check_submitter
 from bftrainer.api.service import Peer
+from bftrainer.api.volume import change_bytes, standing_bytes, submission_bytes
 from bftrainer.batch.clock import now_s
 from bftrainer.daemon.daemon import Daemon
 from bftrainer.daemon.notifier import check_user
@@ -20,6 +21,7 @@ from bftrainer.decide.constraints.caps import limits_on
 from bftrainer.decide.isolation import unfit
 from bftrainer.fleet.runtimes.base import load_runtime
 from bftrainer.fleet.trainers.record_updates import check_growth
+from bftrainer.fleet.trainers.remainder import check_whole
 from bftrainer.model.columns import counted
 from bftrainer.model.decision import Settings
 from bftrainer.model.errors import BftError, ExitCode, UsageError
@@ -53,11 +55,11 @@ class DaemonTrials:
     def __init__(
         self,
         state: DaemonState,
-        check_room: Callable[[Sequence[TrainerSpec], Peer], None],
+        accept: Callable[[Sequence[TrainerSpec], Peer], object],
         trainers: Callable[[], Sequence[TrainerView]],
     ) -> None:
-        """Check a group's room as ``DaemonService`` checks that of a trainer."""
-        self._state, self._check_room, self._views = state, check_room, trainers
+        """Accept a group as ``DaemonService`` accepts a trainer."""
+        self._state, self._accept, self._views = state, accept, trainers
         self._trainers = state.plane.trainers
 
     def studies(self, user: str) -> tuple[StudyCount, ...]:
@@ -110,8 +112,7 @@ class DaemonTrials:
         """Accept trials of one study, all or none; those that are known stay as they are."""
         if unknown := self.unknown(specs):
             check_places(unknown, self._views())
-            self._check_room(unknown, peer)
-            self._trainers.submit_all([in_policy(spec, self._state) for spec in unknown])
+            self._accept(unknown, peer)
         keys = {spec.trial.key for spec in specs if spec.trial}
         records = self._records(specs[0].user, _study(specs[0]))
         return tuple(self._view(record) for record in records if _key(record) in keys)
@@ -203,7 +204,7 @@ class DaemonService(DaemonViews):
     def __init__(self, daemon: Daemon) -> None:
         super().__init__(daemon.state)
         self._daemon = daemon
-        self.trials = DaemonTrials(daemon.state, self._check_new, self.trainers)
+        self.trials = DaemonTrials(daemon.state, self._accept, self.trainers)
         self._allowance = Allowance(
             lambda: (
                 daemon.state.in_force.policy.max_trainers_per_user,
@@ -214,18 +215,33 @@ class DaemonService(DaemonViews):
 
     def submit(self, spec: TrainerSpec, peer: Peer) -> TrainerView:
         """Accept a trainer; it is durable when this returns."""
-        self._check_new([spec], peer)
-        return self._view(self._trainers.submit(in_policy(spec, self._state)))
+        [record] = self._accept([spec], peer)
+        return self._view(record)
 
-    def _check_new(self, specs: Sequence[TrainerSpec], peer: Peer) -> None:
-        """Refuse trainers that this user cannot submit now; else they count as a submission."""
+    def _accept(self, specs: Sequence[TrainerSpec], peer: Peer) -> tuple[TrainerRecord, ...]:
+        """Accept trainers, all or none; refuse those that this user cannot submit now."""
         user = specs[0].user
         check_submitter(user, peer)
         for spec in specs:
             for trainer_id in (*spec.after, *spec.after_any):
                 self._record(trainer_id)
         self._check_room(specs)
+        records = self._trainers.submit_all([in_policy(spec, self._state) for spec in specs])
+        self._count(records)
+        return records
+
+    def _count(self, records: Sequence[TrainerRecord]) -> None:
+        """Count trainers that were submitted, together, and what they write."""
+        user, specs = records[0].spec.user, [record.spec for record in records]
         self._allowance.took(user, len(specs))
+        standing = standing_bytes(self._decided(user))
+        self._state.volume.add(user, submission_bytes(specs, standing))
+
+    def _decided(self, user: str) -> list[TrainerSpec]:
+        """Return a user's trainers that decisions see, or may see at any time."""
+        active = self._trainers.waiting_and_running()
+        theirs = [record for record in active if record.spec.user == user]
+        return [record.spec for record in theirs if record.rung_s is None]
 
     def _check_room(self, specs: Sequence[TrainerSpec]) -> None:
         """Refuse so many trainers more, or one that the policy or the solver does not admit."""
@@ -238,7 +254,11 @@ class DaemonService(DaemonViews):
                 "Wait for one to finish, or cancel one.",
                 exit_code=ExitCode.REFUSED_BY_POLICY,
             )
-        self._allowance.check(specs[0].user, active, len(specs))
+        user = specs[0].user
+        self._allowance.check(user, active, len(specs))
+        decided = [*self._decided(user), *specs]
+        self._state.volume.check_curves(user, decided)
+        self._state.volume.check(user, submission_bytes(specs, standing_bytes(decided)))
         for spec in specs:
             self._check_sizes(spec)
             in_policy(spec, self._state)
@@ -281,7 +301,20 @@ class DaemonService(DaemonViews):
         if spec is not record.spec:
             check_spec(spec)
             self._check_sizes(spec)
-        return self._view(self._trainers.change(trainer_id, change))
+        self._check_change(record)
+        return self._changed(record, self._trainers.change(trainer_id, change))
+
+    def _check_change(self, record: TrainerRecord) -> None:
+        user = record.spec.user
+        standing = standing_bytes(self._decided(user))
+        self._state.volume.check(user, change_bytes(record, standing))
+
+    def _changed(self, before: TrainerRecord, after: TrainerRecord) -> TrainerView:
+        """Count a change that was carried out, unless it changed nothing."""
+        if after is not before:
+            user = after.spec.user
+            self._state.volume.add(user, change_bytes(after, standing_bytes(self._decided(user))))
+        return self._view(after)
 
     def requeue(self, trainer_id: str, peer: Peer) -> TrainerView:
         """Start it again from its checkpoint; one that has ended becomes a new trainer."""
@@ -291,13 +324,17 @@ class DaemonService(DaemonViews):
         ):
             raise has_ended(record)
         if record.state.is_final:
+            check_whole(record)
             try:
                 check_place(record.spec, self.trainers())
             except TakenError as error:
                 raise error.of_requeue(trainer_id) from error
             self._check_room([record.spec])
-            self._allowance.took(record.spec.user)
-        return self._view(self._trainers.requeue(trainer_id))
+            again = self._trainers.requeue(trainer_id)
+            self._count([again])
+            return self._view(again)
+        self._check_change(record)
+        return self._changed(record, self._trainers.requeue(trainer_id))
 
     def _owned(self, trainer_id: str, peer: Peer) -> TrainerRecord:
         """Return a trainer that this user may change."""

@@ -9,10 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
+from bftrainer.api.volume import Volume
 from bftrainer.batch.batch_system import BatchSystem
 from bftrainer.daemon.accountant import Accountant
 from bftrainer.daemon.awakenings import Awakenings
 from bftrainer.daemon.decider import DecisionFailures, Observed
+from bftrainer.daemon.disk_room import DiskRoom
 from bftrainer.daemon.harm.monitor import HarmMonitor
 from bftrainer.daemon.idle_watch import IdleWatch
 from bftrainer.daemon.kill_switch import Draining
@@ -73,6 +75,8 @@ class DaemonState:
     late: LateAgents
     harm: HarmMonitor
     accountant: Accountant
+    volume: Volume
+    disk: DiskRoom
     draining: Draining
     poller: Poller
     metrics: MetricsRegistry

@@ -390,6 +390,8 @@ class DaemonViews:
             "stragglers_found_total": trainers.speeds.found,
             "stragglers_replaced_total": trainers.speeds.replaced,
             "journal_writable": state.journal.trouble is None,
+            "state_disk_bytes": state.disk.size_bytes,
+            "state_disk_free_bytes": state.disk.free_bytes,
             "left_out": len(memory.left_out),
             "failed_decisions_total": state.failures.count,
             "decision_gap_ratio": gap_share(seen.allocation),
@@ -463,11 +465,12 @@ class DaemonViews:
         failures: tuple[str, ...] = ("No snapshot has been taken yet.",)
         if snapshot is not None:
             failures = snapshot.failures
-        refusal = ""
+        refusal = room = ""
         if record is None:
-            refusal = state.refusals.why
+            refusal, room = state.refusals.why, state.disk.sentence()
         trouble = str(state.journal.trouble or "")
-        return (*failures, *filter(None, (self._cut_off(), STEADY.sentence(), refusal, trouble)))
+        sentences = (self._cut_off(), STEADY.sentence(), refusal, room, trouble)
+        return (*failures, *filter(None, sentences))
 
     def _cut_off(self, trainer_id: str = "") -> str:
         """Say whether the daemon is cut off from agents; of a trainer, if they are its own."""

@@ -12,13 +12,14 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Self
 
 from bftrainer.journal.differences import Shortened
 from bftrainer.journal.errors import JournalError
 from bftrainer.journal.projection import CAUGHT_UP, PilotRecord
+from bftrainer.journal.texts import apart
 from bftrainer.model.canonical import parse, text_of, to_plain
 from bftrainer.model.trainer import TrainerRecord
 
@@ -43,6 +44,13 @@ class EntryDraft:
     payload: str | Shortened
     trainers: tuple[str, ...] = ()
     pilots: tuple[str, ...] = ()
+    texts: Mapping[str, str] = field(default_factory=dict)  # to which the trainers refer
+
+    @property
+    def n_chars(self) -> int:
+        """Return the length of the entry, without texts."""
+        payload = self.payload if isinstance(self.payload, str) else self.payload.text
+        return len(payload) + sum(map(len, self.trainers)) + sum(map(len, self.pilots))
 
     @classmethod
     def of(
@@ -57,11 +65,13 @@ class EntryDraft:
         Raises:
             CanonicalError: BFT-2220, a part has no canonical form.
         """
+        texts: dict[str, str] = {}
         return cls(
             kind,
             text_of(to_plain(payload)),
-            tuple([text_of(to_plain(record)) for record in trainers]),
+            tuple([text_of(apart(to_plain(record), texts)) for record in trainers]),
             tuple([text_of(to_plain(pilot)) for pilot in pilots]),
+            texts,
         )
 
 
@@ -80,6 +90,7 @@ class Backlog:
     trouble: JournalError | None = None
     trainers: dict[str, str] = field(default_factory=dict)  # the latest record by id
     pilots: dict[str, str] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)  # to which those trainers refer
     kept: deque[EntryDraft] = field(default_factory=lambda: deque(maxlen=KEPT_ENTRIES))
     _kinds: Counter[str] = field(default_factory=Counter)  # of all that could not be written
     _tries: int = 0
@@ -93,6 +104,7 @@ class Backlog:
                 self.kept.append(EntryDraft(item.kind, item.payload))
             self.trainers |= {parse(record)["trainer_id"]: record for record in item.trainers}
             self.pilots |= {parse(record)["pilot_id"]: record for record in item.pilots}
+            self.texts |= item.texts
 
     def follow(self, later: Backlog) -> None:
         """Append a later backlog."""
@@ -100,6 +112,7 @@ class Backlog:
         self.kept += later.kept
         self.trainers |= later.trainers
         self.pilots |= later.pilots
+        self.texts |= later.texts
 
     @property
     def is_waiting(self) -> bool:
@@ -113,8 +126,13 @@ class Backlog:
             "kept": len(self.kept),
             "why": self.trouble.code if self.trouble else "slow disk",
         }
-        records = [tuple(states.values()) for states in (self.trainers, self.pilots)]
-        return EntryDraft(CAUGHT_UP, text_of(said), *records)
+        return EntryDraft(
+            CAUGHT_UP,
+            text_of(said),
+            tuple(self.trainers.values()),
+            tuple(self.pilots.values()),
+            self.texts,
+        )
 
     def failed(self, problem: JournalError) -> None:
         """Record a failed write; logged once, retried after a pause."""
@@ -140,7 +158,7 @@ class Backlog:
                 self._kinds.total(),
             )
             self.trouble, self._tries = None, 0
-            self.trainers, self.pilots, self._kinds = {}, {}, Counter()
+            self.trainers, self.pilots, self.texts, self._kinds = {}, {}, {}, Counter()
             self.kept.clear()
 
 

@@ -103,11 +103,15 @@ def _bring_up_to_date(database: Database, *, is_created: bool) -> None:
     # Read first: opening a journal for reading must not block a running daemon.
     with database.engine.execution_options(is_reading=True).begin() as connection:
         version = _version(connection, database.where)
+        has_texts = inspect(connection).has_table(projection.texts.name)
     if version is None and is_created:
         raise JournalError.of("BFT-2202", database.where, "it is empty")
     if version != HEAD_REVISION:
         with database.engine.begin() as connection:
             migrate(connection, database.where)
+    if not has_texts:  # no new schema: the release before ignores the table
+        with database.engine.begin() as connection:
+            projection.texts.create(connection, checkfirst=True)
 
 
 def migrate(connection: Connection, where: str) -> None:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -35,13 +36,16 @@ from bftrainer.journal.projection import (
     pilot_of,
     trainer_of,
 )
+from bftrainer.journal.texts import whole
 from bftrainer.model.canonical import CanonicalError, parse
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 
 T = TypeVar("T")
 LOG = logging.getLogger("bftrainer.journal")
 ASKED_EVERY_S = 5.0  # by a daemon with nothing to write: is the server there, are we in charge?
+SWEPT_EVERY_S = 3600.0  # texts to which no trainer refers
 _BATCH_ROWS = 256
+_TEXTS = 64  # kept in memory while trainers are read
 _KIND = re.compile(r"[a-z][a-z0-9-]{0,63}\Z")
 
 
@@ -67,7 +71,9 @@ class Journal:
         self._seqs: dict[str, int] = {}  # by kind of note
         self._numbering = threading.Lock()
         self._keep_s, self._checkpointed, self._cut = math.inf, 0, 0  # see ``write_beside``
-        self._asked_s = -math.inf
+        # Of the last checkpoint, and of the entries since.
+        self._checkpoint_chars = self._chars_since = 0
+        self._asked_s, self._swept_s = -math.inf, time.monotonic()
         self.where = database.where
         with self._transaction(is_reading=True) as connection:
             meta = tables.meta_of(connection, self.where)
@@ -305,6 +311,8 @@ class Journal:
         with self._writing() as connection:
             draft = tables.begin_checkpoint(connection, self.where, ended_before_s)
             seq = self._write(connection, draft)
+            tables.remove_texts(connection)
+        self._checkpoint_chars, self._chars_since = draft.n_chars, 0
         self._shorten.forget()  # later entries must not refer to earlier ones
         return seq
 
@@ -362,7 +370,12 @@ class Journal:
     def trainers(self) -> tuple[TrainerRecord, ...]:
         """Return all trainers in order of submission."""
         table = projection.trainers
-        return self._records(select(table.c.record).order_by(table.c.ordinal), trainer_of)
+        text_of_digest = lru_cache(_TEXTS)(self._text)
+
+        def with_texts(plain: Any) -> TrainerRecord:
+            return trainer_of(whole(plain, text_of_digest))
+
+        return self._records(select(table.c.record).order_by(table.c.ordinal), with_texts)
 
     def pilots(self, *, active_only: bool = False) -> tuple[PilotRecord, ...]:
         """Return all pilots, or those that may still have a job, oldest first."""
@@ -440,12 +453,18 @@ class Journal:
         rows = self._rows(tables.select_entries().where(projection.entries.c.seq == seq))
         return str(rows[0]["payload"]) if rows else None
 
+    def _text(self, digest: str) -> str | None:
+        """Return a long part of trainers' specs; None: it was removed."""
+        with self._transaction(is_reading=True) as connection:
+            return tables.text_of_digest(connection, digest)
+
     def _entry(self, row: Row) -> JournalEntry:
         with self._lock:
             payload = self._reader.whole(row["seq"], row["payload"])
         try:
+            trainers = [whole(plain, self._text, is_past=True) for plain in parse(row["trainers"])]
             records = {
-                "trainers": tuple(map(trainer_of, parse(row["trainers"]))),
+                "trainers": tuple(map(trainer_of, trainers)),
                 "pilots": tuple(map(pilot_of, parse(row["pilots"]))),
             }
         except tables.UNREADABLE as problem:
@@ -519,15 +538,27 @@ class Journal:
 
     def _keep_house(self) -> None:
         """Write a checkpoint, or remove some expired entries."""
-        if self._mark.seq - self._checkpointed >= tables.ENTRIES_BETWEEN:
+        if self._needs_checkpoint():
             self._checkpointed = self._checkpoint(self._clock() - self._keep_s)
             self._cut = self._find_cut(self._keep_s)
         elif self._cut and not self._remove_some(self._cut):
             self._cut = 0
+        elif time.monotonic() >= self._swept_s + SWEPT_EVERY_S:
+            self._swept_s = time.monotonic()
+            with self._transaction() as connection:
+                self._meta(connection)
+                tables.remove_texts(connection)
         elif self._is_elsewhere and time.monotonic() >= self._asked_s + ASKED_EVERY_S:
             self._asked_s = time.monotonic()
             with self._writing() as connection:
                 self._meta(connection)
+
+    def _needs_checkpoint(self) -> bool:
+        if self._mark.seq - self._checkpointed < tables.ENTRIES_BETWEEN:
+            return False
+        if self._checkpoint_chars < tables.LONG_CHECKPOINT_CHARS:
+            return True
+        return self._chars_since >= tables.TIMES_CHECKPOINT * self._checkpoint_chars
 
     @property
     def _is_elsewhere(self) -> bool:
@@ -593,6 +624,7 @@ class Journal:
     ) -> int:
         meta, at_s = self._meta(connection, incarnation), float(self._clock())
         self._next_mark = tables.write(connection, draft, meta, self._next_mark, at_s)
+        self._chars_since += draft.n_chars
         return self._next_mark.seq
 
 

@@ -213,6 +213,15 @@ entries = Table(
     Index("entries_by_kind", "kind", "seq"),
 )
 
+# Long parts of trainers' specs, to which records refer (``bftrainer.journal.texts``). A journal of
+# an earlier release lacks the table; one that lacks it gets it.
+texts = Table(
+    "texts",
+    metadata,
+    Column("sha256", String(64), primary_key=True),
+    Column("text", Text, nullable=False),
+)
+
 # Projections: the latest state of each record, written in the transaction of its entry.
 trainers = Table(
     "trainers",

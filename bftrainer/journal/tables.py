@@ -12,7 +12,7 @@ lost row becomes BFT-2205, never a wrong decision.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Select, Table, delete, func, insert, select, text, update
@@ -31,10 +31,15 @@ from bftrainer.journal.projection import (
     id_of,
     row_of,
 )
+from bftrainer.journal.texts import digest_of, references
 from bftrainer.model.canonical import CanonicalError, parse, text_of
 
 ACCOUNT_SUMS: Final = "account-sums"  # entries of this kind hold what earlier ones added up to
 ENTRIES_BETWEEN: Final = 10_000  # between two checkpoints; bounds what a start reads
+# Between a long checkpoint and the next, entries of so many times its length: of many trainers that
+# ended within ``journal_days``, checkpoints would else be most of the journal.
+LONG_CHECKPOINT_CHARS: Final = 1_000_000
+TIMES_CHECKPOINT: Final = 4
 REMOVED_AT_ONCE: Final = 200  # entries per transaction, so that other writers do not wait
 NO_HASH: Final = "0" * 64  # stands before the first entry
 _BATCH_ROWS: Final = 256
@@ -121,6 +126,7 @@ def write(connection: Connection, draft: EntryDraft, meta: Meta, before: Mark, a
     }
     row["sha256"] = entry_hash(meta.head_sha256, row)
     connection.execute(insert(projection.entries), row)
+    _keep_texts(connection, draft.texts)
     set_meta(connection, "head_seq", seq)
     set_meta(connection, "head_sha256", row["sha256"])
     last_trainer = last_pilot = 0
@@ -139,6 +145,51 @@ def write(connection: Connection, draft: EntryDraft, meta: Meta, before: Mark, a
         last_pilot=max(meta.last_pilot, last_pilot),
         last_trainer=last_trainer,
     )
+
+
+def _keep_texts(connection: Connection, texts: Mapping[str, str]) -> None:
+    """Add the texts that are not there yet."""
+    table = projection.texts
+    for digest, content in texts.items():
+        is_there = select(table.c.sha256).where(table.c.sha256 == digest)
+        if connection.execute(is_there).scalar() is None:
+            connection.execute(insert(table), {"sha256": digest, "text": content})
+
+
+def text_of_digest(connection: Connection, digest: str) -> str | None:
+    """Return a text; None: it was removed."""
+    table = projection.texts
+    content = connection.execute(select(table.c.text).where(table.c.sha256 == digest)).scalar()
+    return None if content is None else str(content)
+
+
+def remove_texts(connection: Connection) -> int:
+    """Remove the texts to which no trainer of the state table refers; return how many."""
+    table, used = projection.texts, _used_texts(connection)
+    digests = list(connection.execute(select(table.c.sha256)).scalars())
+    unused = [digest for digest in digests if digest not in used]
+    for digest in unused:
+        connection.execute(delete(table).where(table.c.sha256 == digest))
+    return len(unused)
+
+
+def _used_texts(connection: Connection) -> set[str]:
+    used: set[str] = set()
+    for record in connection.execute(select(projection.trainers.c.record)).scalars():
+        used |= references(record)
+    return used
+
+
+def _damaged_text(connection: Connection) -> str:
+    """Return the first mismatch of the texts; "": none."""
+    intact = set()
+    for row in connection.execute(select(projection.texts)):
+        if row.sha256 != digest_of(row.text):
+            return f"the checksum of the text {row.sha256} does not fit"
+        intact.add(row.sha256)
+    for digest in sorted(_used_texts(connection) - intact):
+        return f"the text {digest} of a trainer is missing"
+    return ""
 
 
 def _replace(connection: Connection, table: Table, records: tuple[str, ...], seq: int) -> int:
@@ -196,11 +247,11 @@ def begin_checkpoint(connection: Connection, where: str, ended_before_s: float) 
         "incarnation": meta.incarnation,
         "last_pilot": meta.last_pilot,
     }
-    records = [
+    trainer_records, pilot_records = [
         tuple(connection.execute(select(table.c.record).order_by(table.c.ordinal)).scalars())
         for table in STATES
     ]
-    return EntryDraft(CHECKPOINT, text_of(payload), *records)
+    return EntryDraft(CHECKPOINT, text_of(payload), trainer_records, pilot_records)
 
 
 def remove_before(connection: Connection, checkpoint: int) -> int:
@@ -327,7 +378,7 @@ def _read_again(connection: Connection, begin: int) -> tuple[int, str]:
         for name in sorted(rebuilt_rows.keys() | kept_rows.keys(), key=str):
             if rebuilt_rows.get(name) != kept_rows.get(name):
                 return count, f"the state of {name} does not match its entries"
-    return count, ""
+    return count, _damaged_text(connection)
 
 
 def _rows_after(connection: Connection, seq: int) -> Iterator[Row]:

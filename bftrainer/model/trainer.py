@@ -315,10 +315,12 @@ class TrainerRecord:
     saved_step: int | None = None  # of its newest checkpoint
     remarks: tuple[Remark, ...] = ()  # one of each kind, in order
     restarts: int = 0  # starts after the first, from a checkpoint or from nothing
+    # Since when arguments and environment of a trainer that never ran are not kept; None: they are.
+    cleared_s: float | None = None
     ADDED: ClassVar = frozenset(
         {
             *("reports", "rung_s", "lives", "shrunk_s", "diverged", "saved_step", "remarks"),
-            *("overtime_s", "restarts"),
+            *("overtime_s", "restarts", "cleared_s"),
         }
     )
     # A daemon can do without them: the release before drops them when it writes the record again.

@@ -112,8 +112,8 @@ def spec_of(
 
 AT_ONCE = 250  # trials of one request
 _STARTS, _GROWTH = "to start", "to go on"
-# Trainers in all, of a user at once, and per minute.
-_LIMITS = ("BFT-1009", "BFT-1030", "BFT-1031")
+# Trainers in all, of a user at once, and per minute; bytes that a user has written in a day.
+_LIMITS = ("BFT-1009", "BFT-1030", "BFT-1031", "BFT-1086")
 # Codes of a daemon: ended; does not exist; trains; its budget is greater already.
 _CHANGED_MEANWHILE = ("BFT-1043", "BFT-1004", "BFT-1602", "BFT-1601")
 

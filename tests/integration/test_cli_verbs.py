@@ -448,3 +448,5 @@ def test_doctor_finds_agents_that_never_speak_in_what_the_daemon_says(
     assert late in after["BFT-1314"][0]
     service.failures = (*service.failures, "BFT-1317: The clock of this host was set: it is far")
     assert "remove 'clock' in the state directory" in found()["BFT-1317"][1]
+    service.failures = (*service.failures, "BFT-2230: The disk with /state is nearly full")
+    assert "journal compact --days N" in found()["BFT-2230"][1]

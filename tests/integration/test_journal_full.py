@@ -78,6 +78,10 @@ def _full_and_free_again(site: Site, disk: Path, tmp_path: Path) -> None:
     assert sidecar.is_running()
     assert any("BFT-2201" in f for f in site.client.status().failures)
     assert "bftrainer_journal_writable 0" in site.client.metrics()
+    wait_for(
+        lambda: any("BFT-2230" in f for f in site.client.status().failures),
+        what="the disk is told to be full",
+    )
     assert site.client.cancel(other).record.state is TrainerState.CANCELLED
     looks = site.client.status().polling
     assert looks is not None

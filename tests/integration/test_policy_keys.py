@@ -45,10 +45,10 @@ OTHER: dict[str, Any] = {
     "fair_share_half_life_s": 600.0,
     "max_wait_s": 600.0,
 }
-# What was, not what is, and how often the journal has written that it lives.
+# What was, not what is, how much the journal has written, and how full the disk is.
 DECIDED = (
     *("seen", "_seen", "_sound", "_shorten", "_before", "_mark", "_marked", "_next_mark"),
-    *("looks", "_summed_s"),
+    *("looks", "_summed_s", "_chars_since", "_checkpoint_chars", "disk"),
 )
 OURS = ("bftrainer.", "milp.")
 

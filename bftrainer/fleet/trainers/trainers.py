@@ -22,7 +22,7 @@ from bftrainer.fleet.generations.failures import given_up
 from bftrainer.fleet.generations.generation import mark_of
 from bftrainer.fleet.generations.state import trainer_of
 from bftrainer.fleet.runtimes.base import load_runtime, worker_config
-from bftrainer.fleet.trainers import record_updates, unreachable
+from bftrainer.fleet.trainers import record_updates, remainder, unreachable
 from bftrainer.fleet.trainers.costs import (
     learn_leaving,
     learn_progress,
@@ -113,6 +113,8 @@ class TrainerBook:
         self._refusals = refusals or RefusedMessages(LOG)
         # Hears of each end, and of each trainer whose time limit is over.
         self.on_ended: Callable[[TrainerRecord], None] = lambda _record: None
+        # Whether new reports may be written now, or with the trainer's next entry.
+        self.takes_report: Callable[[TrainerRecord], bool] = lambda _record: True
         self.figures = FigureBook()
         self.speeds = SpeedBook(
             policy.straggler_threshold,
@@ -246,6 +248,12 @@ class TrainerBook:
             is_saved, step = trainer.is_saved, trainer.machine.mark.step
         why = record_updates.cancelled(record, step, is_saved=is_saved)
         return self._finish(trainer_id, TrainerState.CANCELLED, why)
+
+    def clear(self) -> None:
+        """Keep less of trainers that ended long ago and never ran; called now and then."""
+        if shortened := remainder.due(self.records.values(), self._clock()):
+            self._journal.note("cleared", {}, trainers=shortened)
+            self.records |= {record.trainer_id: record for record in shortened}
 
     def drop(self, reasons: Mapping[str, str]) -> None:
         """End trainers that the policy does not admit; trainer -> why."""
@@ -573,7 +581,13 @@ class TrainerBook:
         now_s, report = self._steady(), trainer.unwritten
         if report is not None and now_s >= trainer.wrote_reports_s + REPORTS_EVERY_S:
             trainer.wrote_reports_s = now_s
-            self._write(trainer, "reported", report)
+            if self.takes_report(trainer.record):
+                self._write(trainer, "reported", report)
+
+    def write_reports(self) -> None:
+        """Write all reports that wait."""
+        for trainer in [one for one in self.trainers.values() if one.unwritten is not None]:
+            self._write(trainer, "reported", trainer.unwritten)
 
     def _handle(self, trainer: Trainer, stimulus: stimuli.Stimulus) -> None:
         if not self._holds(trainer, stimulus):

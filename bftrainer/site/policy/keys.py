@@ -520,6 +520,14 @@ class TrainerSettings(SettingsGroup):
         ge=1,
         le=100_000,
     )
+    written_mb_per_day_per_user: int = _trainers(
+        100,
+        "MB",
+        "Submissions and changes of a user that would have the daemon write more within a day are "
+        "refused; cancelling never is.",
+        ge=1,
+        le=1_000_000,
+    )
     worker_lease_s: float = _trainers(
         10.0,
         "s",

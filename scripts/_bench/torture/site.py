@@ -39,6 +39,7 @@ gap_margin_s: 5
 hold_idle_s: 3600
 max_nodes_by_user: {eve: 2}
 submissions_per_minute_per_user: 100000
+written_mb_per_day_per_user: 100000
 """
 _HOOK = f"""\
 install -d -o slurm -g slurm {Path(HOOK).parent}
