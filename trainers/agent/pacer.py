@@ -20,7 +20,7 @@ EVERY_S: Final = 0.25
 _Position = tuple[int, int, int]
 
 
-class Sent(NamedTuple):
+class LastSent(NamedTuple):
     """When a worker's reports were sent last, and the position of the last of them."""
 
     at_s: float
@@ -34,7 +34,7 @@ class Pacer:
         self, send: Callable[[Said], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._send, self._clock = send, clock
-        self._sent: dict[str, Sent] = {}
+        self._sent: dict[str, LastSent] = {}
         self._held: dict[str, WorkerSaid] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -82,7 +82,7 @@ class Pacer:
     def _send_reports(self, message: WorkerSaid) -> None:
         positions = _positions(message.body)
         newest = positions[-1] if positions else None
-        self._sent[message.worker_id] = Sent(self._clock(), newest)
+        self._sent[message.worker_id] = LastSent(self._clock(), newest)
         self._send(message)
 
 
