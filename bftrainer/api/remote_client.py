@@ -14,7 +14,7 @@ import zmq
 from bftrainer.api.address import KEY_NAME, Address
 from bftrainer.api.client import DEFAULT_TIMEOUT_S, MAX_ANSWER_BYTES, Client
 from bftrainer.fleet.wire.endpoint import first_answering
-from bftrainer.fleet.wire.keys import load_pair
+from bftrainer.fleet.wire.keys import KeyPair, load_pair
 from bftrainer.model.errors import BftError, ExitCode
 
 REACH_LIMIT_S = 5.0  # for a connection to the host
@@ -29,25 +29,26 @@ class FarClient(Client):
     ) -> None:
         super().__init__(state_dir / "daemon.sock", timeout_s=timeout_s)
         self._address = address
-        self._keys = load_pair(state_dir / KEY_NAME)
+        self._key_file = state_dir / KEY_NAME
         self._endpoint = address.endpoint
 
     def _exchange(self, method: str, path: str, body: Any) -> tuple[int, bytes]:
-        endpoint = self._endpoint = self._found()
+        keys = load_pair(self._key_file)  # a daemon that has come back has another one
+        endpoint = self._endpoint = self._found(keys)
         text = b"" if body is None else json.dumps(body, allow_nan=False).encode()
         head = json.dumps({"method": method, "path": path}).encode()
         with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
             dealer.set(zmq.LINGER, 0)
             dealer.set(zmq.IPV6, 1)  # as well
             dealer.set(zmq.MAXMSGSIZE, MAX_ANSWER_BYTES)
-            self._keys.prove(dealer, self._address.public_key)
+            keys.prove(dealer, self._address.public_key)
             dealer.connect(endpoint)
             dealer.send(head + b"\n" + text)
             self._wait_answer(dealer)
             status, _, answer = dealer.recv().partition(b"\n")
         return int(status), answer
 
-    def _found(self) -> str:
+    def _found(self, keys: KeyPair) -> str:
         """Return where the daemon answers; BFT-1101 if it does nowhere."""
         endpoints = (self._address.endpoint, *self._address.further)
         if len(endpoints) == 1:
@@ -56,7 +57,7 @@ class FarClient(Client):
         found = first_answering(
             endpoints,
             server_key=self._address.public_key,
-            keys=self._keys,
+            keys=keys,
             limit_s=REACH_LIMIT_S,
         )
         if not found:

@@ -8,7 +8,9 @@ writes into one directory, and over nothing.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,6 +22,7 @@ from bftrainer.cli.common import connect
 from bftrainer.cli.daemon import parse_options
 from bftrainer.cli.options import JSON, PATH, SOCKET, VerbGroup, option, shown_example, verb
 from bftrainer.cli.output import print_as_it_is, print_json, print_lines, print_table
+from bftrainer.elastic.regular_file import check_directory, why
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -280,6 +283,7 @@ def _rules(kind: str, system: BatchSystem, policy: SitePolicy) -> str:
 
 
 DEFAULT_DIRECTORY = Path("bftrainer-site")
+_READABLE = 0o755
 
 
 @click.group(cls=VerbGroup, epilog=shown_example("bftrainer site init"))
@@ -345,20 +349,22 @@ def init(
 def write(directory: Path, files: Sequence[SiteFile]) -> tuple[Path, ...]:
     """Write the files, those that are there already excepted; return all paths.
 
+    Whatever the umask, all may read them and nobody else may change them: root installs them.
+
     Raises:
         UsageError: BFT-1249, another file has one of the names, and nothing was written; or the
-            directory cannot be written.
+            directory cannot be written, or others can put other files there.
     """
     try:
         taken = [directory / file.name for file in files if _is_other(directory, file)]
         if taken:
             raise UsageError(
                 "BFT-1249",
-                f"{', '.join(map(str, taken))}: there, but with another content. Nothing was "
-                "written.",
+                f"{', '.join(map(str, taken))}: there, but with another content or owner. Nothing "
+                "was written.",
                 "Move it away, or name another --directory.",
             )
-        directory.mkdir(parents=True, exist_ok=True)
+        _make(directory)
         for file in files:
             path = directory / file.name
             if not path.exists():
@@ -368,13 +374,37 @@ def write(directory: Path, files: Sequence[SiteFile]) -> tuple[Path, ...]:
     except OSError as problem:
         raise UsageError(
             "BFT-1249",
-            f"The files cannot be written into {directory}: {problem.strerror or problem}.",
+            f"The files cannot be written into {directory}: {why(problem)}.",
             "Name another --directory.",
         ) from problem
     return tuple(directory / file.name for file in files)
 
 
+def _make(directory: Path) -> None:
+    """Make a directory, and what is missing above it, that nobody else can write to.
+
+    Raises:
+        OSError: it cannot be made, or somebody else can write to one that is there.
+    """
+    places = (directory, *directory.parents)
+    missing = [place for place in places if not place.exists()]
+    if not missing:
+        check_directory(directory)
+    for place in places[len(missing) :][:1]:  # the first that is there
+        mode = place.stat().st_mode
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise PermissionError(errno.EPERM, "everybody can write to it", str(place))
+    for place in reversed(missing):
+        place.mkdir()
+        place.chmod(_READABLE)
+
+
 def _is_other(directory: Path, file: SiteFile) -> bool:
-    """Return whether something else has the file's name; a link is something else."""
+    """Return whether something else has the file's name, such as a link or another user's file."""
     path = directory / file.name
-    return path.is_symlink() or (path.exists() and path.read_bytes() != file.text.encode())
+    if path.is_symlink():
+        return True
+    if not path.exists():
+        return False
+    is_ours = path.stat().st_uid in (os.geteuid(), 0)
+    return not is_ours or path.read_bytes() != file.text.encode()

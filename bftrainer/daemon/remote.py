@@ -17,7 +17,7 @@ from bftrainer.api.remote_client import FarClient
 from bftrainer.api.remote_server import FarServer
 from bftrainer.api.server import ApiServer
 from bftrainer.fleet.wire.endpoint import remember, remembered_port
-from bftrainer.fleet.wire.keys import KeyPair, load_or_create_pair
+from bftrainer.fleet.wire.keys import KeyPair, generate_pair, replace_pair
 from bftrainer.fleet.wire.listener import offered_at
 from bftrainer.model.errors import BftError
 
@@ -27,25 +27,34 @@ PORT_NAME = "api-endpoint"
 
 
 class FarDaemon:
-    """The daemon's interface to other hosts."""
+    """The daemon's interface to other hosts.
+
+    The key of its verbs is of this daemon alone: one that was read from a backup, or copied while
+    an earlier daemon ran, opens nothing.
+    """
 
     def __init__(self, state_dir: Path, api: ApiServer, keys: KeyPair, ports: str = "") -> None:
-        client = load_or_create_pair(state_dir / address.KEY_NAME)
         self._state_dir, self._keys, self._ports = state_dir, keys, ports
-        self._server = FarServer(api.app, keys, client.public)
+        self._verbs_keys = generate_pair()
+        self._server = FarServer(api.app, keys, self._verbs_keys.public)
         self._own: Address | None = None
 
     def start(self, host: str, offered: Sequence[str] = ()) -> None:
-        """Listen, at the port of the daemon before if it is free, and say where.
+        """Listen, at the port of the daemon before if it is free; write the key, and say where.
 
         Args:
             host: to bind.
             offered: addresses that verbs are told; (): the bound one.
+
+        Raises:
+            BftError: BFT-1302, the key cannot be written; BFT-1306, it cannot listen.
+            OSError: the file that says where cannot be written.
         """
         file = self._state_dir / PORT_NAME
         endpoint = self._server.start(host, remembered_port(file, self._ports), self._ports)
         endpoints = offered_at(offered, endpoint)
         remember(file, *endpoints)
+        replace_pair(self._verbs_keys, self._state_dir / address.KEY_NAME)
         self._own = address.own_address(endpoints, self._keys.public, os.environ)
         address.write(self._state_dir, self._own)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
 
+from bftrainer.api.address import ADDRESS_NAME
+from tests.support import far_attack, far_attacker
 from tests.support.hosts import Cluster, running_hosts
 from tests.support.hosts.own_daemon import OwnDaemon, updates, uses
+from tests.support.hosts.plan import CONTROLLER, LOGIN
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slurm
@@ -46,3 +50,18 @@ def test_a_trainer_grows_over_hosts_gives_a_node_and_uses_each_sample_once(
     assert [epoch.epoch for epoch in found] == list(range(EPOCHS))
     assert all(epoch.is_once and epoch.used == epoch.of for epoch in found)
     assert not cluster.does("login", "squeue", "-h")
+
+
+@pytest.mark.long
+def test_verbs_on_other_hosts_are_answered_while_another_host_attacks(cluster: Cluster) -> None:
+    with OwnDaemon(cluster) as ada:
+        ada.does("up", "--partition", "scavenge")
+        (file,) = cluster.home.glob(f"ada/.bftrainer/*/{ADDRESS_NAME}")
+        port = int(json.loads(file.read_text())["endpoint"].rpartition(":")[2])
+        place = (cluster.plan.address(LOGIN), port)
+        recorded = [far_attacker.greeting(b"CURVE"), *2 * (far_attacker.REQUEST,)]
+        for kind in far_attacker.KINDS:
+            enter = cluster.argv("n1", user="eve", cwd="/")
+            with far_attack.at_work(kind, *place, recorded, enter=enter):
+                for host in (CONTROLLER, "n2"):
+                    assert ada.says("status", host=host).is_ok, (kind, host)

@@ -33,6 +33,13 @@ def save(number, frame):
 signal.signal(signal.SIGUSR1, save)
 """
 
+# Prints as much as the pipe takes, until it is asked to save.
+FLOOD = """
+print("BFT step=3 samples=30", flush=True)
+while True:
+    os.write(1, {block} * 4096)
+"""
+
 
 def test_a_checkpoint_is_asked_for_measured_and_found_again(tmp_path: Path) -> None:
     with KeeperProcess(tmp_path, HEAD + SAVES + TAIL) as keeper:
@@ -90,6 +97,23 @@ def test_its_metrics_are_reported_and_what_is_none_is_said_in_its_log(tmp_path: 
         other.start(5, "t1-1-1", rank=1)
         other.log_has("BFT step=3")
         assert not other.said(protocol.Reported)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [b"x" * 79 + b"\n", bytes(n for n in range(256) if n != 10), b"BFT step=3 value=0.5\n"],
+    ids=["lines", "bytes", "reports"],
+)
+def test_one_that_prints_without_end_is_heard_and_asked_to_leave(
+    tmp_path: Path, block: bytes
+) -> None:
+    text = HEAD + SAVES + FLOOD.format(block=block)
+    with KeeperProcess(tmp_path, text, has_log=False) as keeper:
+        keeper.start(4)
+        keeper.wait(protocol.Entered)
+        keeper.stop()
+        keeper.wait(protocol.Left)
+        assert keeper.said(protocol.Saved)
 
 
 def test_one_whose_budget_grows_goes_on_from_its_checkpoint(tmp_path: Path) -> None:

@@ -87,11 +87,13 @@ def need(*programs: str) -> None:
         pytest.skip(f"not installed: {', '.join(missing)} (scripts/install_system.sh packages)")
 
 
-def build(tree: Path, out: Path, **environment: str) -> Path:
-    """Build everything from a tree; where it lies."""
+def build(
+    tree: Path, out: Path, kind: str = "all", cwd: Path | None = None, **environment: str
+) -> Path:
+    """Build everything, or one kind, from a tree; where it lies."""
     env = {**os.environ, **environment}
-    argv = ("nice", str(tree / "packaging" / "build.sh"), "all", str(out))
-    done = process.run(argv, timeout_s=BUILD_S, env=env, cwd=tree)
+    argv = ("nice", str(tree / "packaging" / "build.sh"), kind, str(out))
+    done = process.run(argv, timeout_s=BUILD_S, env=env, cwd=cwd or tree)
     if "No matching distribution found" in done.stderr:  # so says pip without a network, too
         pytest.skip(f"the dependencies cannot be downloaded: {done.stderr[-300:]}")
     assert done.is_ok, done.stdout + done.stderr
@@ -154,6 +156,60 @@ def test_another_tree_of_the_commit_gives_the_same_bytes(
     assert [
         one for one in made if (packages / one).read_bytes() != (tmp_path / one).read_bytes()
     ] == []
+
+
+def test_a_hostile_umask_and_hostile_directories_change_no_byte(
+    packages: Path, tmp_path: Path
+) -> None:
+    """Modules and links that others planted, a build directory that gives its group away."""
+    out, here, work = (tmp_path / name for name in ("out", "here", "work"))
+    for directory in (out, here, work):
+        directory.mkdir()
+    out.chmod(0o1777)
+    work.chmod(0o2777)
+    package = one(packages, "*.deb").name
+    (out / package).symlink_to(tmp_path / "precious")
+    for name in ("venv", "pip", "build", "compileall", "sysconfig", "ensurepip"):
+        (here / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    before = os.umask(0)
+    try:
+        build(ROOT, out, "deb", here, TMPDIR=str(work), PYTHONPATH=str(here))
+    finally:
+        os.umask(before)
+    assert not (out / package).is_symlink()
+    assert (out / package).read_bytes() == (packages / package).read_bytes()
+    assert (out / package).stat().st_mode & 0o777 == 0o644
+    assert not (tmp_path / "precious").exists()
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("umask", ["000", "077"])
+def test_what_is_unpacked_is_for_all_to_run_and_for_none_to_change(
+    packages: Path, tmp_path: Path, umask: str
+) -> None:
+    """There are no conffiles: what holds secrets is written by the administrator."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can unpack files of root")
+    (tmp_path / "admin" / "updates").mkdir(parents=True)
+    (tmp_path / "admin" / "status").touch()
+    (tmp_path / "root").mkdir(mode=0o755)
+    dpkg = f"dpkg --admindir={tmp_path}/admin --instdir={tmp_path}/root --log=/dev/null --unpack"
+    runs("sh", "-c", f"umask {umask}; {dpkg} {one(packages, '*.deb')}")
+    for path in (tmp_path / "root").rglob("*"):
+        told = path.lstat()
+        assert (told.st_uid, told.st_gid) == (0, 0), path
+        if not path.is_symlink():
+            assert told.st_mode & 0o7777 in {0o644, 0o755}, (path, oct(told.st_mode))
+    assert "conffiles" not in runs("dpkg-deb", "--info", one(packages, "*.deb"))
+
+
+def test_no_file_of_the_rpm_can_be_changed_by_others(packages: Path) -> None:
+    asked = ("rpm", "--query", "--package", "--queryformat")
+    shown = r"[%{FILEMODES:octal} %{FILEUSERNAME} %{FILEGROUPNAME} %{FILENAMES}\n]"
+    for line in runs(*asked, shown, one(packages, "*.rpm")).splitlines():
+        mode, user, group, name = line.split(maxsplit=3)
+        assert (user, group) == ("root", "root"), name
+        assert int(mode, 8) & 0o170000 == 0o120000 or int(mode, 8) & 0o7777 in {0o644, 0o755}, line
 
 
 def test_the_wheel_of_the_tree_is_that_of_the_sdist(

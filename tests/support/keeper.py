@@ -40,6 +40,7 @@ class KeeperProcess:
         worker_id: str = "t1-1-1",
         interval_s: float = 600.0,
         samples: int | None = None,
+        has_log: bool = True,
         **contract: object,
     ) -> None:
         self.directory = directory
@@ -56,7 +57,7 @@ class KeeperProcess:
             script=sys.executable,
             args=(str(script),),
             cwd=str(directory),
-            log_path=str(self.log_path),
+            log_path=str(self.log_path) if has_log else "",
             checkpoint_dir=str(self.checkpoints),
             checkpoint_interval_s=interval_s,
             samples=samples,

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bftrainer.daemon.explain.lives import restart_sentences
-from bftrainer.elastic.protocol import Commit, Member, WorkerConfig, from_body
+from bftrainer.elastic.protocol import (
+    MAX_REPORTS,
+    Commit,
+    Member,
+    Reported,
+    WorkerConfig,
+    decode,
+    from_body,
+)
 from bftrainer.fleet.runtimes.base import Resize, load_runtime, resize_of, worker_config
 from bftrainer.fleet.wire.messages import StartWorker, decode_to_agent, encode
 from bftrainer.model.errors import UsageError
@@ -22,7 +31,7 @@ from bftrainer.model.trainer import (
     TrainerSpec,
     TrainerState,
 )
-from trainers.command.conversation import Pace, parse_line
+from trainers.command.conversation import REPORTED_S, Conversation, Pace, parse_line
 from trainers.command.program import FencedError, directory_of, program_environment, take
 
 SPEC = TrainerSpec(
@@ -65,6 +74,40 @@ def test_rates_are_those_of_the_last_seconds() -> None:
     for second in range(3, 30):  # five times as fast from now on
         pace.add(Mark(step=10 + 25 * (second - 2), samples=100 + 250 * (second - 2)), second)
     assert pace.rates() == (0.04, 250.0)
+
+
+def test_a_pace_of_many_lines_keeps_few_of_them() -> None:
+    pace = Pace()
+    for n in range(100_000):
+        pace.add(Mark(step=n, samples=10 * n), n / 10_000)
+    assert pace.rates() == (pytest.approx(1e-4), pytest.approx(1e5))
+    assert len(pace._seen) < 1000
+
+
+def test_reports_come_together_and_none_is_missing() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.settimeout(0)
+        talk, told = Conversation(ours), list[Reported]()
+
+        def heard() -> int:
+            lines = theirs.recv(1 << 20).splitlines()
+            told.extend(m for m in map(decode, lines) if isinstance(m, Reported))
+            return len(lines)
+
+        for n in range(10 * MAX_REPORTS):
+            talk.place = Mark(step=n)
+            talk.report(f"{n}", 1000.0)
+        assert heard() <= 11
+        assert talk.due_s == 1000.0 + REPORTED_S
+        talk.tick(talk.due_s)
+        assert heard() == 1
+        assert talk.due_s is None
+        talk.report("0.5", 1000.0 + REPORTED_S)
+        talk.flush()
+        assert heard() == 1
+    assert {report.step for said in told for report in said.reports} == set(range(320))
+    assert told[-1].reports[-1].value == 0.5
 
 
 def test_checkpoints_move_with_the_generation_and_stragglers_cannot_write(tmp_path: Path) -> None:

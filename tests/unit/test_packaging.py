@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from bftrainer import __version__
-from bftrainer.batch.process import run
+from bftrainer.batch.process import Completed, run
 from bftrainer.cli.main import VERBS, cli
 from bftrainer.site.policy.model import SitePolicy
 from slurm_plugins.hook.main import main as slurm_hook
@@ -219,6 +219,82 @@ def test_a_shell_completes_verbs_options_and_trainers(
     with serving(memory, tmp_path / "daemon.sock"):
         assert completed("cancel", "t") == {"t1", "t2", "t30"}
         assert completed("logs", "t3") == {"t30"}
+
+
+# Makes what venv makes, and is its interpreter, too.
+VENV = """\
+#!/bin/sh
+[ "$1" = -I ] || exit 9  # else a module in the working directory is run
+case "$*" in
+"-I -m venv "*) mkdir -p "$4/bin"; cp "$0" "$4/bin/python" ;;
+*) mkdir "$(dirname "$0")/../lib"; echo module > "$(dirname "$0")/../lib/module.py" ;;
+esac
+"""
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    """A bundle whose interpreter is ``VENV``."""
+    directory = tmp_path / "bundle"
+    directory.mkdir()
+    shutil.copy(ROOT / "packaging" / "install.sh", directory)
+    (directory / "python").write_text(VENV)
+    (directory / "python").chmod(0o755)
+    return directory
+
+
+def installs(bundle: Path, target: Path, umask: str = "022") -> Completed:
+    words = ("sh", "-c", f'umask {umask}; exec sh "$0" "$1"', str(bundle / "install.sh"))
+    return run(
+        (*words, str(target)), timeout_s=60, env={**os.environ, "PYTHON": f"{bundle}/python"}
+    )
+
+
+@pytest.mark.parametrize("umask", ["000", "077"])
+def test_what_is_installed_is_for_all_to_run_and_for_none_to_change(
+    bundle: Path, tmp_path: Path, umask: str
+) -> None:
+    target = tmp_path / "new" / "place"
+    assert installs(bundle, target, umask).is_ok
+    modes = {str(p.relative_to(tmp_path)): p.stat().st_mode & 0o7777 for p in target.rglob("*")}
+    assert modes == {
+        "new/place/bin": 0o755,
+        "new/place/bin/python": 0o755,
+        "new/place/lib": 0o755,
+        "new/place/lib/module.py": 0o644,
+    }
+    assert (target.stat().st_mode | target.parent.stat().st_mode) & 0o7777 == 0o755
+
+
+@pytest.mark.parametrize("what", ["link", "open", "above", "foreign"])
+def test_a_place_that_others_can_change_is_refused(bundle: Path, tmp_path: Path, what: str) -> None:
+    target = tmp_path / "above" / "place"
+    target.parent.mkdir()
+    if what == "link":
+        (tmp_path / "elsewhere").mkdir()
+        target.symlink_to(tmp_path / "elsewhere")
+    elif what == "above":
+        target.parent.chmod(0o777)
+    else:
+        target.mkdir()
+        (target / "planted.pth").write_text("import evil")
+        if what == "open":
+            (target / "planted.pth").chmod(0o666)
+        elif os.geteuid() != 0:
+            pytest.skip("only root can plant files of others")
+        else:
+            os.chown(target / "planted.pth", 65534, 65534)
+    done = installs(bundle, target)
+    assert done.returncode == 1
+    assert "; next: name " in done.stderr
+    assert not list(tmp_path.rglob("module.py"))
+
+
+def test_packages_are_not_left_where_everybody_can_put_others(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    done = run((str(ROOT / "packaging" / "build.sh"), "deb", str(tmp_path)), timeout_s=60)
+    assert (done.returncode, list(tmp_path.iterdir())) == (1, [])
+    assert f"everybody can write to {tmp_path}; next: chmod o-w" in done.stderr
 
 
 def test_recipes_are_of_this_release_and_need_what_setup_needs() -> None:

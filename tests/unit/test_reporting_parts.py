@@ -17,13 +17,15 @@ from bftrainer.elastic import control, params
 from bftrainer.elastic import reports as reporting
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.hooks import optuna
-from bftrainer.elastic.protocol import MAX_REPORTS, Report
+from bftrainer.elastic.protocol import MAX_REPORTS, Report, Reported, to_body
 from bftrainer.elastic.reports import Reports
 from bftrainer.fleet.wire.endpoint import AgentConfig
 from bftrainer.fleet.wire.keys import generate_pair, save_pair
 from bftrainer.fleet.wire.messages import WorkerSaid
 from bftrainer.model.trainer import Mark
+from tests.support.waiting import wait_for
 from trainers.agent.link import DaemonLink
+from trainers.agent.pacer import EVERY_S, Pacer
 from trainers.agent.team import Gathered
 from trainers.command.conversation import parse_line, value_in
 
@@ -323,6 +325,44 @@ def test_without_a_daemon_an_agent_holds_back_the_newest_reports_alone(tmp_path:
         said("w1", "Reported", generation=3),
         said("w1", "Saved", step=2),
     ]
+
+
+def test_an_agent_sends_a_flood_of_reports_in_few_messages_and_loses_none() -> None:
+    """Until the next one is due, or all that the daemon would be told at once are new."""
+    sent: list[Any] = []
+    kept, now_s = Reports(), 100.0
+
+    def said() -> WorkerSaid:
+        body = to_body(Reported(generation=1, reports=kept.kept))
+        return WorkerSaid(worker_id="w1", body=body)
+
+    async def flood() -> None:
+        nonlocal now_s
+        pacer = Pacer(sent.append, lambda: now_s)
+        for n in range(10 * MAX_REPORTS):
+            kept.add(at(n))
+            pacer.pass_on(said())
+        assert len(sent) <= 11
+        saved = WorkerSaid(worker_id="w1", body={"type": "Saved"})
+        pacer.pass_on(saved)  # after all that was reported before it
+        assert sent[-1] == saved
+        assert {one["samples"] for m in sent[:-1] for one in m.body["reports"]} == set(range(320))
+        sent.clear()
+        for n in range(1000):  # at one place: each replaces the one before
+            kept.add(at(319, n))
+            pacer.pass_on(said())
+        assert not sent
+        now_s += EVERY_S
+        kept.add(at(320))
+        pacer.pass_on(said())
+        assert sent.pop() == said()
+        assert not sent
+        pacer.pass_on(said())
+        assert pacer.take() == [said()]
+        pacer.pass_on(said())
+        await asyncio.to_thread(wait_for, lambda: sent, what="what was held back is sent")
+
+    asyncio.run(flood())
 
 
 def test_reading_parameters_imports_no_library() -> None:

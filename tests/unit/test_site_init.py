@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -334,6 +335,40 @@ def test_files_are_written_once_and_again(tmp_path: Path) -> None:
         assert write(directory, FILES) == paths
         assert paths[0].read_text(encoding="utf-8") == "x = ü\n"
         assert [path.stat().st_mode & 0o777 for path in paths] == [0o644, 0o755]
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_a_umask_gives_nothing_away(tmp_path: Path, umask: int) -> None:
+    directory, before = tmp_path / "new" / "site", os.umask(umask)
+    try:
+        write(directory, FILES)
+    finally:
+        os.umask(before)
+    modes = [path.stat().st_mode & 0o777 for path in sorted((tmp_path / "new").rglob("*"))]
+    assert modes == [0o755, 0o644, 0o755]
+    assert directory.parent.stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize("place", ["site", "site/new"])
+def test_nothing_is_written_where_everybody_writes(tmp_path: Path, place: str) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site").chmod(0o777)
+    with pytest.raises(UsageError, match=r"BFT-1249: .*/site: everybody can write to it"):
+        write(tmp_path / place, FILES)
+    assert not list((tmp_path / "site").iterdir())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can plant files of others")
+def test_a_file_that_another_user_can_change_later_is_not_ours(tmp_path: Path) -> None:
+    directory = tmp_path / "site"
+    write(directory, FILES)
+    os.chown(directory / "a.conf", 65534, 65534)
+    with pytest.raises(UsageError, match=r"BFT-1249: .*a\.conf: there, but with another"):
+        write(directory, FILES)
+    os.chown(directory, 65534, 65534)
+    (directory / "a.conf").unlink()
+    with pytest.raises(UsageError, match=r"BFT-1249: .*it belongs to another user"):
+        write(directory, FILES)
 
 
 def test_nothing_is_written_over(tmp_path: Path) -> None:

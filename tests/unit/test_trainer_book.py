@@ -438,6 +438,8 @@ def test_remarks_are_kept_of_each_kind_while_they_are_true(
     site.say(first, adopted)
     site.say(second, replace(adopted, step=20, cause="of a new rank 0."))
     site.say(second, replace(unlike, cause="again."))
+    for made_up in range(site.commit.generation + 1, 20):
+        site.say(second, replace(unlike, generation=made_up, cause=f"of generation {made_up}."))
     assert kept() == ["of generation 1.", "of the training."]
     assert told() == ("of generation 1.", "of the training.")
     [record] = journal.trainers()

@@ -19,6 +19,7 @@ from bftrainer.fleet.wire import messages
 from bftrainer.fleet.wire.client import DaemonConnection
 from bftrainer.fleet.wire.endpoint import AgentConfig, endpoints_in, first_answering
 from bftrainer.fleet.wire.keys import KeyPair
+from trainers.agent.pacer import Pacer
 from trainers.agent.workers import Said
 
 LOG = logging.getLogger("bftrainer.agent")
@@ -61,6 +62,7 @@ class DaemonLink:
         self.was_in_touch = False
         self._grace_end_s: float | None = None  # when the batch system ends the pilot
         self._held_back: list[Said] = []
+        self._pacer = Pacer(self._send)
         self.endpoint = config.daemon_endpoint  # of the daemon, or of the last one
         self._searching: asyncio.Task[None] | None = None
         self._heard_s = self._hello_s = self._heartbeat_sent_s = time.monotonic()
@@ -88,9 +90,9 @@ class DaemonLink:
         self._tick()
 
     def report(self, message: Said) -> None:
-        """Send to the daemon, at once or after its Welcome."""
+        """Send to the daemon, at once, at the workers' pace or after its Welcome."""
         if self._is_welcome:
-            self._send(message)
+            self._pacer.pass_on(message)
             return
         if isinstance(message, messages.WorkerExited):
             return  # sent with ``ends``
@@ -118,6 +120,7 @@ class DaemonLink:
 
     def last_words(self, reason: str, told_s: float) -> None:
         """Send ``Leaving``; wait at most ``LEAVING_LINGER_MS`` for its delivery."""
+        self._pacer.release()
         self._send(
             messages.Leaving(
                 pilot_id=self._config.pilot_id, reason=reason, told_s=told_s, left_s=time.time()
@@ -135,12 +138,19 @@ class DaemonLink:
         if self._is_welcome:
             self.was_in_touch = time.monotonic() - self._heard_s <= self._patience_s
         self.is_up = self._is_welcome = False
+        self._hold_back()
         self._look_s = time.monotonic() + FIRST_LOOK_S  # it may be back at once
         LOG.info("connection to the daemon lost")
         self._on_down()
 
+    def _hold_back(self) -> None:
+        """Keep what waits for its turn until the next Welcome."""
+        for message in self._pacer.take():
+            self.report(message)
+
     def _greet(self) -> None:
         self.is_up, self._is_welcome = True, False
+        self._hold_back()
         self._hello_s = time.monotonic()
         self._send(self._make_hello())
         self._say_ending()

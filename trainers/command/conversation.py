@@ -22,6 +22,7 @@ from bftrainer.model.trainer import CheckpointContract, Launch, Mark
 from trainers.agent.preambles import Preamble
 
 WINDOW_S = 10.0  # rates are averages over this time
+LEAST_SPAN_S = 0.1  # between progress reports that are kept for it: a program may print millions
 # 15 digits are exact in every JSON parser and more than any training needs.
 _WORD = r"ready|(?:step|samples|epoch)=\d{1,15}|value=\S{1,40}"
 _LINE = re.compile(rf"BFT(?=\s)(?:\s+(?:{_WORD}))+\s*\Z", re.ASCII)
@@ -57,6 +58,8 @@ class Pace:
 
     def add(self, place: Mark, now_s: float) -> None:
         """Add a progress report."""
+        if len(self._seen) > 1 and now_s - self._seen[-2].at_s < LEAST_SPAN_S:
+            self._seen.pop()
         self._seen.append(SeenMark(now_s, place))
         while len(self._seen) > 2 and now_s - self._seen[0].at_s > WINDOW_S:
             self._seen.popleft()
@@ -74,6 +77,7 @@ class Pace:
 
 
 PROGRESS_S = 0.5  # least time between two Progress messages
+REPORTED_S = 0.25  # and between two that repeat the last reports, unless these are all new
 READ_BYTES = 1 << 16
 
 
@@ -119,7 +123,11 @@ def read_orders(sock: socket.socket) -> AgentOrders:
 
 
 class Conversation:
-    """Sends each message once, in order; at most one Progress per ``PROGRESS_S``."""
+    """Sends each message once, in order.
+
+    At most one Progress per ``PROGRESS_S`` and, as each message repeats the last ``MAX_REPORTS``
+    reports, one Reported per ``REPORTED_S`` or so many new ones.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -132,8 +140,16 @@ class Conversation:
         self._has_entered = False
         self._pace = Pace()
         self._reports = Reports()
-        self._said_s = 0.0
-        self.due_s: float | None = None  # when a held-back Progress is due
+        self._said_s = self._reported_s = 0.0
+        self._unsaid_reports = 0
+        self._progress_due_s: float | None = None  # when a held-back Progress is due
+        self._reports_due_s: float | None = None  # and held-back reports
+
+    @property
+    def due_s(self) -> float | None:
+        """When something that was held back is due; None: nothing was."""
+        times = (self._progress_due_s, self._reports_due_s)
+        return min((due_s for due_s in times if due_s is not None), default=None)
 
     def fileno(self) -> int:
         """For the selector."""
@@ -189,11 +205,11 @@ class Conversation:
             self._pace.add(place, now_s)
         if not self._has_entered:
             self.entered(now_s)
-        elif self._rank == 0 and self.due_s is None:
-            self.due_s = max(now_s, self._said_s + PROGRESS_S)
+        elif self._rank == 0 and self._progress_due_s is None:
+            self._progress_due_s = max(now_s, self._said_s + PROGRESS_S)
             self.tick(now_s)
 
-    def report(self, value: str) -> None:
+    def report(self, value: str, now_s: float) -> None:
         """Report a metric of the program; that of the first node counts.
 
         Raises:
@@ -202,20 +218,34 @@ class Conversation:
         if self._rank != 0:
             return
         self._reports.add(protocol.Report(value=finite(value), **asdict(self.place)))
-        self._tell(protocol.Reported, reports=self._reports.kept)
+        self._unsaid_reports += 1
+        self._reports_due_s = self._reported_s + REPORTED_S
+        if self._unsaid_reports >= protocol.MAX_REPORTS:  # the next one would displace one
+            self._reports_due_s = now_s
+        self.tick(now_s)
 
     def tick(self, now_s: float) -> None:
-        """Send the held-back Progress if it is due."""
-        if self.due_s is None or now_s < self.due_s:
-            return
-        self.due_s, self._said_s = None, now_s
-        step_s, rate = self._pace.rates()
-        self._tell(protocol.Progress, step_s=step_s, samples_per_s=rate, **asdict(self.place))
+        """Send what was held back, as far as it is due."""
+        if self._reports_due_s is not None and now_s >= self._reports_due_s:
+            self._say_reports(now_s)
+        if self._progress_due_s is not None and now_s >= self._progress_due_s:
+            self._say_progress(now_s)
 
     def flush(self) -> None:
-        """Send the held-back Progress now."""
-        if self.due_s is not None:
-            self.tick(self.due_s)
+        """Send what was held back now."""
+        if self._reports_due_s is not None:
+            self._say_reports(self._reports_due_s)
+        if self._progress_due_s is not None:
+            self._say_progress(self._progress_due_s)
+
+    def _say_reports(self, now_s: float) -> None:
+        self._unsaid_reports, self._reports_due_s, self._reported_s = 0, None, now_s
+        self._tell(protocol.Reported, reports=self._reports.kept)
+
+    def _say_progress(self, now_s: float) -> None:
+        self._progress_due_s, self._said_s = None, now_s
+        step_s, rate = self._pace.rates()
+        self._tell(protocol.Progress, step_s=step_s, samples_per_s=rate, **asdict(self.place))
 
     def saved(self, path: str, took_s: float) -> None:
         """Report that the program wrote the requested checkpoint."""

@@ -317,12 +317,13 @@ class Keeper:
 
     def _report(self, value: str) -> None:
         try:
-            self._talk.report(value)
+            self._talk.report(value, time.monotonic())
         except ElasticError as problem:
             self._write_log(str(problem))
 
     def _ended(self, program: Program) -> None:
         self._hear(program)
+        self._talk.flush()
         self._selector.unregister(program.pidfd)
         if not program.is_silent:
             self._selector.unregister(program.output_fd)

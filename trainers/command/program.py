@@ -32,6 +32,8 @@ from bftrainer.elastic.worker_keeper import temporary_place
 from bftrainer.model.cluster import node_of
 
 READ_BYTES = 1 << 16
+# In one turn: who prints faster than we read would leave no time for the agent's messages.
+MOST_READ_BYTES = 1 << 18
 MAX_LINE_BYTES = 4096  # longer lines are logged but not parsed
 
 
@@ -105,9 +107,11 @@ class Program:
         self._child.kill()
 
     def read(self) -> list[str]:
-        """Copy its new output to the log; return the complete lines."""
+        """Copy its new output to the log, in a turn's measure; return the complete lines."""
         lines: list[str] = []
-        while not self.is_silent:
+        for _ in range(MOST_READ_BYTES // READ_BYTES):
+            if self.is_silent:
+                break
             try:
                 chunk = os.read(self.output_fd, READ_BYTES)
             except BlockingIOError:

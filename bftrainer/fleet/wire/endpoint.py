@@ -26,6 +26,7 @@ from typing import Annotated
 
 import zmq
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from zmq.utils.monitor import parse_monitor_message
 
 from bftrainer.elastic.fence import write_whole
 from bftrainer.elastic.ports import ports_of
@@ -37,8 +38,9 @@ LOG = logging.getLogger("bftrainer.wire")
 _MOST_BYTES = 8192
 _ENDPOINT = re.compile(rb"tcp://[!-~]{1,300}:(?P<port>[0-9]{1,5})\s*")
 STAGGER_S = 0.25  # until the next endpoint is tried, too (as RFC 8305, section 8, advises)
-# "Not let in" is said by the right daemon, too.
+# "Not let in" is said by the right daemon, too, but nothing proves who says it.
 _ANSWERS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+REFUSED_S = 1.0  # after all were tried: whether another one lets us in
 # Not written while they have their defaults: agents of releases before do not know them.
 ADDED = ("tidies", "agent_timeout_s", "endpoints", "network", "ports")
 
@@ -98,13 +100,15 @@ def first_answering(
 ) -> str:
     """Return the first endpoint that answers; "": none did within ``limit_s``.
 
-    Earlier endpoints have a start of ``STAGGER_S`` each.
+    Earlier endpoints have a start of ``STAGGER_S`` each. One that lets us in has the daemon's key.
+    One that does not counts only if no other lets us in within ``REFUSED_S``: anybody can say so.
     """
-    begin_s = time.monotonic()
+    begin_s, refused = time.monotonic(), ""
+    untried = list(dict.fromkeys(endpoints))
+    tried_s = STAGGER_S * len(untried)
     with ExitStack() as opened:
         context = opened.enter_context(zmq.Context())
         poller, waiting = zmq.Poller(), dict[zmq.Socket[bytes], str]()
-        untried = list(dict.fromkeys(endpoints))
         while (passed_s := time.monotonic() - begin_s) < limit_s:
             while untried and len(waiting) * STAGGER_S <= passed_s:
                 dealer = opened.enter_context(context.socket(zmq.DEALER))
@@ -115,8 +119,16 @@ def first_answering(
             next_s = len(waiting) * STAGGER_S if untried else limit_s
             timeout_ms = math.ceil(1000 * (min(next_s, limit_s) - passed_s))
             for monitor, _ in poller.poll(timeout_ms):
-                return waiting[monitor]
-    return ""
+                if _event(monitor) == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    return waiting[monitor]
+                if not refused:
+                    refused = waiting[monitor]
+                    limit_s = min(limit_s, max(tried_s, time.monotonic() - begin_s) + REFUSED_S)
+    return refused
+
+
+def _event(monitor: zmq.Socket[bytes]) -> int:
+    return int(parse_monitor_message(monitor.recv_multipart())["event"])
 
 
 def _connect(dealer: zmq.Socket[bytes], endpoint: str, server_key: str, keys: KeyPair) -> None:

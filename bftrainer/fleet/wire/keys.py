@@ -43,6 +43,19 @@ def save_pair(pair: KeyPair, path: Path) -> None:
     write_private(path, pair_text(pair).encode())
 
 
+def replace_pair(pair: KeyPair, path: Path) -> None:
+    """Write the pair to a 0600 file in place of what is there, atomically.
+
+    Raises:
+        BftError: BFT-1302, the directory cannot be written.
+        OSError: what is there cannot be replaced.
+    """
+    draft = path.with_name(f".{path.name}.next")
+    draft.unlink(missing_ok=True)  # of a writer that was killed
+    save_pair(pair, draft)
+    draft.replace(path)
+
+
 def pair_text(pair: KeyPair) -> str:
     """Return the contents of such a file."""
     return json.dumps({"public": pair.public, "secret": pair.secret})

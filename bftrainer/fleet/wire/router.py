@@ -35,6 +35,7 @@ from bftrainer.batch.addresses import ANY, endpoint_at, numeric
 from bftrainer.elastic.fields import in_one_line
 from bftrainer.elastic.ports import listen_within
 from bftrainer.fleet import open_files
+from bftrainer.fleet.wire import newcomers
 from bftrainer.fleet.wire.keys import KeyPair
 from bftrainer.model.errors import BftError
 
@@ -185,6 +186,9 @@ class CurveRouter:
         self._over: dict[bytes, None] = {}  # reported as gone, oldest first; never used again
         self._gone: dict[bytes, float] = {}  # route -> when noticed, in time of this thread
         self._pumps: list[SocketPump] = []
+        self._port = 0
+        self._newcomers = newcomers.Newcomers(max_message_bytes)
+        self._looking: asyncio.TimerHandle | None = None
         self.refusals = refusals or RefusedMessages(LOG)
         self._open_sockets()
         if dead_after_s is not None:
@@ -205,7 +209,9 @@ class CurveRouter:
         self._router.set(zmq.CURVE_SERVER, 1)
         self._router.set(zmq.CURVE_SECRETKEY, self._keys.secret.encode("ascii"))
         self._router.set(zmq.ZAP_DOMAIN, b"bftrainer")
-        self._monitor = self._router.get_monitor_socket(zmq.EVENT_DISCONNECTED | _FAILED_HANDSHAKES)
+        self._monitor = self._router.get_monitor_socket(
+            zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | _FAILED_HANDSHAKES
+        )
 
     def start(self, host: str, port: int, ports: str = "") -> str:
         """Listen and return the endpoint; host "*": all addresses, port 0: a free one of ``ports``.
@@ -231,8 +237,9 @@ class CurveRouter:
             SocketPump(self._monitor, self._drain_router),
             SocketPump(self._router, self._drain_router),
         ]
-        endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
-        return endpoint.rstrip("\0")
+        endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
+        self._port = int(endpoint.rpartition(":")[2])
+        return endpoint
 
     def send(self, route: bytes, frame: bytes) -> bool:
         """Send without waiting; False (and counted) if that is impossible."""
@@ -263,6 +270,9 @@ class CurveRouter:
         for pump in self._pumps:
             pump.close()
         self._pumps = []
+        if self._looking is not None:
+            self._looking.cancel()
+        self._newcomers.close()
         if not self._router.closed:
             self._router.disable_monitor()
         for socket in (self._router, self._monitor, self._zap):
@@ -320,6 +330,7 @@ class CurveRouter:
         if not isinstance(key, str) or not isinstance(fd, int):
             self.refusals.counts["stranger"] += 1
             return
+        self._newcomers.left(fd)
         if route not in self._gone:
             before = self._route_by_fd.get(fd, route)
             if before != route:
@@ -333,12 +344,28 @@ class CurveRouter:
     def _note_disconnects(self) -> None:
         while has_input(self._monitor):
             event = parse_monitor_message(self._monitor.recv_multipart())
-            if event["event"] == zmq.EVENT_DISCONNECTED:
+            if event["event"] == zmq.EVENT_ACCEPTED:
+                self._newcomers.came(event["value"], self._port)
+                if self._looking is None:
+                    self._look_later()
+            elif event["event"] == zmq.EVENT_DISCONNECTED:
+                self._newcomers.left(event["value"])
                 route = self._route_by_fd.pop(event["value"], None)
                 if route is not None:
                     self._gone[route] = time.thread_time()
             else:
                 self.refusals.counts["handshake-failed"] += 1
+
+    def _look_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._looking = loop.call_later(newcomers.LOOK_S, self._look_at_newcomers)
+
+    def _look_at_newcomers(self) -> None:
+        self._looking = None
+        if ended := self._newcomers.end_excess():
+            self.refusals.counts["stranger"] += ended
+        if self._newcomers:
+            self._look_later()
 
     def _report_gone(self, noticed_before_s: float) -> None:
         due = [route for route, at_s in self._gone.items() if at_s <= noticed_before_s]
