@@ -9,7 +9,7 @@ from bftrainer.lab import html
 from bftrainer.lab.report_page import Picture
 from bftrainer.lab.study_report import report_of
 from bftrainer.model.errors import UsageError
-from bftrainer.study.plots import KINDS, OTHERWISE, Material, check_values, new_canvas
+from bftrainer.study.plots import OTHERWISE, Material, check_values, draw_kind, new_canvas
 from bftrainer.study.trial_table import StudySummary, best_first
 
 WIDE = (10.0, 4.6)  # inches
@@ -52,7 +52,7 @@ def write_page(
 
 def _picture(found: Material, kind: str) -> Picture:
     canvas = new_canvas(WIDE, OTHERWISE)
-    KINDS[kind](canvas, found)
+    draw_kind(canvas, found, kind)
     title, caption = TITLES[kind]
     drawing = html.picture(canvas, title, kind)
     return Picture(drawing=drawing, title=title, caption=caption, key=kind)

@@ -42,28 +42,35 @@ from bftrainer.study.trial_table import KnownTrial, parameters_line
 from bftrainer.study.trials import Scalar, Start, StoredTrial, TrialStage, Verdicts
 
 _PLACE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
+AT_ONCE = 250  # trials of one request
+_STARTS, _GROWTH = "to start", "to go on"
+# Trainers in all, of a user at once, and per minute; bytes that a user has written in a day.
+_LIMITS = ("BFT-1009", "BFT-1030", "BFT-1031", "BFT-1086")
+# Codes of a daemon: ended; does not exist; trains; its budget is greater already.
+_CHANGED_MEANWHILE = ("BFT-1043", "BFT-1004", "BFT-1602", "BFT-1601")
 
 
 def filled(args: Sequence[str], parameters: Mapping[str, Scalar]) -> tuple[str, ...]:
     """Return the arguments with the parameters' values; what names none stays as it is."""
 
-    def value(found: re.Match[str]) -> str:
-        name = found[1]
-        return str(parameters[name]) if name in parameters else found[0]
+    def value(match: re.Match[str]) -> str:
+        name = match[1]
+        return str(parameters[name]) if name in parameters else match[0]
 
-    return tuple(_PLACE.sub(value, one) for one in args)
+    return tuple(_PLACE.sub(value, argument) for argument in args)
 
 
 def check_places(args: Sequence[str], names: Sequence[str]) -> None:
     """Refuse a place that is nearly a parameter's (BFT-1627)."""
-    for name in (found[1] for one in args for found in _PLACE.finditer(one)):
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-        if name not in names and near:
-            raise UsageError(
-                "BFT-1627",
-                f"The argument {{{name}}} names no parameter of the study.",
-                f"Did you mean {{{near[0]}}}?",
-            )
+    for argument in args:
+        for name in _PLACE.findall(argument):
+            similar = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+            if name not in names and similar:
+                raise UsageError(
+                    "BFT-1627",
+                    f"The argument {{{name}}} names no parameter of the study.",
+                    f"Did you mean {{{similar[0]}}}?",
+                )
 
 
 def spec_of(
@@ -88,6 +95,9 @@ def spec_of(
     base, document = study.base, study.document
     # In the document's order, whatever order the storage has.
     parameters = {name: trial.parameters[name] for name in document.parameters}
+    n_min, n_max, sizes = base.n_min, base.n_max, base.sizes
+    if nodes is not None:
+        n_min, n_max, sizes = nodes, nodes, ()
     is_samples = document.unit == "samples"
     return replace(
         base,
@@ -95,9 +105,9 @@ def spec_of(
         args=filled(base.args, parameters),
         epochs=None if is_samples else budget,
         samples=budget if is_samples else None,
-        n_min=base.n_min if nodes is None else nodes,
-        n_max=base.n_max if nodes is None else nodes,
-        sizes=base.sizes if nodes is None else (),
+        n_min=n_min,
+        n_max=n_max,
+        sizes=sizes,
         checkpoint_dir=str(study.of_trial(trial.number)),
         trial=TrialTag(
             study=study.study_id,
@@ -110,14 +120,6 @@ def spec_of(
     )
 
 
-AT_ONCE = 250  # trials of one request
-_STARTS, _GROWTH = "to start", "to go on"
-# Trainers in all, of a user at once, and per minute; bytes that a user has written in a day.
-_LIMITS = ("BFT-1009", "BFT-1030", "BFT-1031", "BFT-1086")
-# Codes of a daemon: ended; does not exist; trains; its budget is greater already.
-_CHANGED_MEANWHILE = ("BFT-1043", "BFT-1004", "BFT-1602", "BFT-1601")
-
-
 class Actor:
     """Creates, submits, changes and ends the trainers of one study."""
 
@@ -128,35 +130,40 @@ class Actor:
         self._events = events
         self._limited: set[str] = set()  # what the policy's limits refused last: _STARTS, _GROWTH
 
-    def create(self, starts: Sequence[Start], known: Sequence[KnownTrial]) -> bool:
+    def create(self, starts: Sequence[Start], trials: Sequence[KnownTrial]) -> bool:
         """Create trials in the storage; ``submit`` hands them to the daemon in the next turn.
 
         Returns:
             Whether any was; a parent at the end of its budget has no state to give until it waits.
         """
-        fresh, has_any = sum(one.stored.parent is None for one in known), False
-        by_number = {one.number: one for one in known}
+        without_parent = sum(trial.stored.parent is None for trial in trials)
+        has_any = False
+        by_number = {trial.number: trial for trial in trials}
         for start in starts:
             parent = None if start.parent is None else by_number[start.parent]
             if parent is not None and parent.is_ending:
                 continue
             number = self._storage.next_number()
-            parameters = self._parameters(parent, number, fresh)
+            parameters = self._parameters(parent, number, without_parent)
             try:
                 self._prepare(number, parent, start.budget)
             except ChangingError:
                 continue
             has_any = True
-            made = self._storage.create(start, parameters)
-            if made != number:  # another script was faster
-                self._rename(number, made)
-            fresh += start.parent is None
+            created = self._storage.create(start, parameters)
+            if created != number:  # another script was faster
+                self._rename(number, created)
+            without_parent += start.parent is None
         return has_any
 
     def _parameters(
-        self, parent: KnownTrial | None, number: int, fresh: int
+        self, parent: KnownTrial | None, number: int, place: int
     ) -> Mapping[str, Scalar]:
-        """Return the parameters of a new trial."""
+        """Return the parameters of a new trial; ``place`` is its place among those without parent.
+
+        Raises:
+            UsageError: BFT-1634, there are no more configurations.
+        """
         document = self._study.document
         if parent is not None:
             return perturbed(
@@ -164,13 +171,13 @@ class Actor:
             )
         if not isinstance(document.configurations, tuple):
             return self._storage.draw(number)
-        if fresh >= len(document.configurations):
+        if place >= len(document.configurations):
             raise UsageError(
                 "BFT-1634",
-                f"The rule wants another trial, and all {fresh} configurations are used.",
+                f"The rule wants another trial, and all {place} configurations are used.",
                 "Begin another study with more configurations.",
             )
-        return document.configurations[fresh]
+        return document.configurations[place]
 
     def submit(
         self, trials: Sequence[KnownTrial], most: int, size_of: Callable[[KnownTrial], int | None]
@@ -180,43 +187,46 @@ class Actor:
         Returns:
             Whether it took all; the policy's limits may keep it from that for now.
         """
-        left, at_once, limit = list(trials), AT_ONCE, ""
-        while left and at_once:
-            group = left[:at_once]
+        waiting, at_once, limit = list(trials), AT_ONCE, ""
+        while waiting and at_once:
+            group = waiting[:at_once]
+            specs = [self._spec(trial, most, size_of(trial)) for trial in group]
             try:
-                self._client.submit_trials([self._spec(one, most, size_of(one)) for one in group])
+                self._client.submit_trials(specs)
             except BftError as error:
                 if error.code not in _LIMITS:
                     raise
+                # A request is taken whole or not at all: half as many may have room.
                 at_once = len(group) // 2
                 limit = limit or error.cause
                 continue
-            for one in group:
-                self._tell_submitted(one)
-            del left[: len(group)]
-        self._tell_limited(_STARTS, len(left), limit)
-        return not left
+            for trial in group:
+                self._tell_submitted(trial)
+            del waiting[: len(group)]
+        self._tell_limited(_STARTS, len(waiting), limit)
+        return not waiting
 
     @property
     def is_limited(self) -> bool:
         """Return whether the policy's limits refused something, which is to be tried again."""
         return bool(self._limited)
 
-    def _tell_limited(self, what: str, count: int, limit: str) -> None:
+    def _tell_limited(self, purpose: str, count: int, limit: str) -> None:
         """Say that so many trials wait; once, until none does."""
         if not count:
-            self._limited.discard(what)
-        elif what not in self._limited:
-            self._limited.add(what)
-            self._events.happened(
-                "limited",
-                f"{counted(count, 'trial')} {'waits' if count == 1 else 'wait'} {what}: {limit}",
-            )
+            self._limited.discard(purpose)
+        elif purpose not in self._limited:
+            self._limited.add(purpose)
+            wait = "waits" if count == 1 else "wait"
+            line = f"{counted(count, 'trial')} {wait} {purpose}: {limit}"
+            self._events.happened("limited", line)
 
-    def _spec(self, one: KnownTrial, most: int, nodes: int | None) -> TrainerSpec:
-        attempt = one.attempt + 1 if one.is_to_retry else one.attempt
+    def _spec(self, trial: KnownTrial, most: int, nodes: int | None) -> TrainerSpec:
+        attempt = trial.attempt
+        if trial.is_to_retry:
+            attempt += 1
         return spec_of(
-            self._study, one.stored, budget=one.budget, most=most, attempt=attempt, nodes=nodes
+            self._study, trial.stored, budget=trial.budget, most=most, attempt=attempt, nodes=nodes
         )
 
     def _prepare(self, number: int, parent: KnownTrial | None, budget: int) -> None:
@@ -227,17 +237,20 @@ class Actor:
         Raises:
             ChangingError: the parent has no state to give now; nothing is left of the try.
         """
-        directory = self._cleared(number)
+        directory = self._empty_directory(number)
         make_checkpoint_dir(directory)
         if parent is None:
             return
-        take = copy_newest if self._study.base.runtime == "command" else bring
+        source = self._study.of_trial(parent.number)
         try:
-            take(self._study.of_trial(parent.number), directory)
+            if self._study.base.runtime == "command":
+                copy_newest(source, directory)
+            else:
+                bring(source, directory)
         except OSError as problem:
             raise unwritable(directory, problem) from problem
         if self._has_trained(parent, budget):
-            self._cleared(number)
+            self._empty_directory(number)
             raise ChangingError(str(directory))
 
     def _has_trained(self, parent: KnownTrial, budget: int) -> bool:
@@ -251,74 +264,76 @@ class Actor:
             return False
         return _has_reached(self._client.trainer(parent.view.trainer_id).record, budget)
 
-    def _rename(self, number: int, made: int) -> None:
+    def _rename(self, number: int, created: int) -> None:
         """Give what was prepared to the trial that it became; the number is not of ours."""
-        directory = self._cleared(made)
+        directory = self._empty_directory(created)
         try:
             self._study.of_trial(number).rename(directory)
         except OSError as problem:
             raise unwritable(directory, problem) from problem
 
-    def _cleared(self, number: int) -> Path:
+    def _empty_directory(self, number: int) -> Path:
         """Return a new trial's directory, without what a loop left that was killed here."""
         directory = self._study.of_trial(number)
         drop_checkpoints(directory)
         drop_copies(directory)
         return directory
 
-    def _tell_submitted(self, one: KnownTrial) -> None:
-        unit, number = self._study.document.unit, one.number
-        if one.is_to_retry:
-            why = one.view.reason if one.view else ""
+    def _tell_submitted(self, trial: KnownTrial) -> None:
+        unit, number = self._study.document.unit, trial.number
+        if trial.is_to_retry:
+            why = trial.view.reason if trial.view else ""
             line = f"trial {number} is tried again, as it failed: {why}"
             self._events.happened("retried", line, trial=number, reason=why)
             return
-        said = parameters_line(one.stored.parameters)
-        parent = "" if one.stored.parent is None else f" from trial {one.stored.parent}"
-        line = f"trial {number} starts{parent}, {one.budget} {unit}: {said}"
-        self._events.happened("started", line, trial=number, budget=one.budget)
+        line = f"trial {number} starts"
+        if trial.stored.parent is not None:
+            line += f" from trial {trial.stored.parent}"
+        line += f", {trial.budget} {unit}: {parameters_line(trial.stored.parameters)}"
+        self._events.happened("started", line, trial=number, budget=trial.budget)
 
     def grow(self, trials: Sequence[KnownTrial], verdicts: Verdicts) -> None:
         """Grant waiting trials more units, as far as the policy's limits go.
 
         Trials at their rungs do not count as the user's, those that train do.
         """
-        for done, one in enumerate(trials):
-            budget, nodes = verdicts.grow[one.number], verdicts.nodes.get(one.number)
-            sizes = None if nodes is None else ()
-            change = TrainerChange(budget=budget, n_min=nodes, n_max=nodes, sizes=sizes)
-            stood = {**one.stored.stood, one.budget: one.units}
-            if (one.stored.granted, one.stored.stood) != (budget, stood):  # not noted already
-                self._storage.climb(one.number, budget, stood)
+        for place, trial in enumerate(trials):
+            budget, nodes = verdicts.grow[trial.number], verdicts.nodes.get(trial.number)
+            change = TrainerChange(budget=budget)
+            if nodes is not None:
+                change = replace(change, n_min=nodes, n_max=nodes, sizes=())
+            stood = {**trial.stored.stood, trial.budget: trial.units}
+            if (trial.stored.granted, trial.stored.stood) != (budget, stood):  # not noted already
+                self._storage.climb(trial.number, budget, stood)
             try:
-                is_granted = self._tried(one, partial(self._client.change, change=change))
+                is_granted = self._act_on(trial, partial(self._client.change, change=change))
             except BftError as error:
                 if error.code not in _LIMITS:
                     raise
-                self._tell_limited(_GROWTH, len(trials) - done, error.cause)
+                self._tell_limited(_GROWTH, len(trials) - place, error.cause)
                 return
             if is_granted:
-                line = f"trial {one.number} goes on to {budget} {self._study.document.unit}"
-                self._events.happened("grown", line, trial=one.number, budget=budget)
+                line = f"trial {trial.number} goes on to {budget} {self._study.document.unit}"
+                self._events.happened("grown", line, trial=trial.number, budget=budget)
         self._tell_limited(_GROWTH, 0, "")
 
-    def cancel(self, one: KnownTrial) -> None:
+    def cancel(self, trial: KnownTrial) -> None:
         """End a trial's trainer; its last steps are not needed."""
-        self._tried(one, lambda trainer_id: self._client.cancel(trainer_id, now=True))
+        self._act_on(trial, lambda trainer_id: self._client.cancel(trainer_id, now=True))
 
-    def hold(self, known: Iterable[KnownTrial], *, is_held: bool) -> None:
+    def hold(self, trials: Iterable[KnownTrial], *, is_held: bool) -> None:
         """Keep living trials from having nodes, or let them go on."""
         change = TrainerChange(is_held=is_held)
-        for one in known:
-            if one.is_alive and one.view is not None and one.view.is_held != is_held:
-                self._tried(one, lambda trainer_id: self._client.change(trainer_id, change))
+        for trial in trials:
+            if trial.is_alive and trial.view is not None and trial.view.is_held != is_held:
+                self._act_on(trial, lambda trainer_id: self._client.change(trainer_id, change))
 
-    def _tried(self, one: KnownTrial, act: Callable[[str], object]) -> bool:
+    def _act_on(self, trial: KnownTrial, act: Callable[[str], object]) -> bool:
         """Do something with its trainer, unless it has changed since it was looked at."""
-        if one.view is None:
+        if trial.view is None:
             return False
         try:
-            act(one.view.trainer_id)
+            act(trial.view.trainer_id)
         except BftError as error:
             if error.code not in _CHANGED_MEANWHILE:
                 raise
@@ -332,5 +347,6 @@ def _has_reached(record: TrainerRecord, budget: int) -> bool:
         return True
     # Progress is sent only now and then, but a report before its checkpoint is written.
     marks: tuple[TrainerProgress | Report, ...] = (record.progress, *record.reports)
-    is_of_samples = record.spec.epochs is None
-    return any((one.samples if is_of_samples else one.epoch) >= budget for one in marks)
+    if record.spec.epochs is None:
+        return any(mark.samples >= budget for mark in marks)
+    return any(mark.epoch >= budget for mark in marks)

@@ -29,6 +29,12 @@ from bftrainer.model.errors import UsageError
 
 SET_ASIDE = "set-aside"
 _CHUNK_BYTES = 1 << 20
+_NAME_A_TRAINER = "Name a trainer that has written one, or its checkpoint directory."
+LATEST = "latest"  # the link of docs/howto/train-command.md to what a trainer has now
+FIRST = "generation-1"  # where its first generation looks
+_TEMPORARY = ".copied-"
+_TRIES = 3
+_IS_GONE = (errno.ENOENT, errno.ESTALE)  # the second on NFS
 
 
 def make_checkpoint_dir(path: Path) -> bool:
@@ -69,9 +75,9 @@ def newest_whole(directory: Path) -> Path:
                 return path
     except OSError as problem:
         raise unstartable(
-            f"{shown(str(directory))} cannot be read: {problem.strerror}.", _NAME
+            f"{shown(str(directory))} cannot be read: {problem.strerror}.", _NAME_A_TRAINER
         ) from problem
-    raise unstartable(f"{shown(str(directory))} holds no complete checkpoint.", _NAME)
+    raise unstartable(f"{shown(str(directory))} holds no complete checkpoint.", _NAME_A_TRAINER)
 
 
 def bring(source: Path, directory: Path) -> None:
@@ -79,8 +85,8 @@ def bring(source: Path, directory: Path) -> None:
     for is_last in (False, False, True):
         path = newest_whole(source)
         try:
-            for one in (*files.parts_beside(path), path):  # the first part makes it complete
-                _link(one, directory / one.name)
+            for part in (*files.parts_beside(path), path):  # the first part makes it complete
+                _link(part, directory / part.name)
         except FileNotFoundError:  # its trainer runs, and has written a newer one
             if is_last:
                 raise
@@ -99,16 +105,23 @@ def _link(path: Path, target: Path) -> None:
 
 def set_aside(directory: Path) -> None:
     """Move all checkpoints into a new directory beside them."""
-    found = files.newest_first(directory)
-    if not found:
+    checkpoints = files.newest_first(directory)
+    if not checkpoints:
         return
-    stem, number = f"{SET_ASIDE}-{time.strftime('%Y%m%d-%H%M%S')}", 0
-    while os.path.lexists(aside := directory / f"{stem}{f'-{number}' if number else ''}"):
-        number += 1
+    aside = _unused_name(directory / f"{SET_ASIDE}-{time.strftime('%Y%m%d-%H%M%S')}")
     aside.mkdir(mode=0o700)
-    for path in found:
-        for one in (*files.parts_beside(path), path):
-            one.rename(aside / one.name)
+    for path in checkpoints:
+        for part in (*files.parts_beside(path), path):
+            part.rename(aside / part.name)
+
+
+def _unused_name(path: Path) -> Path:
+    """Return the path, with a number at its end if something is there."""
+    unused, number = path, 0
+    while os.path.lexists(unused):
+        number += 1
+        unused = path.with_name(f"{path.name}-{number}")
+    return unused
 
 
 def _is_whole(path: Path) -> bool:
@@ -124,10 +137,13 @@ def _is_sound(path: Path) -> bool:
     digest = hashlib.sha256()
     try:
         with files.opened(path) as file:
-            left = os.fstat(file.fileno()).st_size - files.DIGEST_BYTES
-            while left > 0 and (chunk := file.read(min(left, _CHUNK_BYTES))):
+            bytes_left = os.fstat(file.fileno()).st_size - files.DIGEST_BYTES
+            while bytes_left > 0:
+                chunk = file.read(min(bytes_left, _CHUNK_BYTES))
+                if not chunk:
+                    break
                 digest.update(chunk)
-                left -= len(chunk)
+                bytes_left -= len(chunk)
             return file.read() == digest.digest()
     except (OSError, files.UnreadableError):
         return False
@@ -146,9 +162,6 @@ def _copy(path: Path, target: Path) -> None:
             temporary.unlink()
 
 
-_NAME = "Name a trainer that has written one, or its checkpoint directory."
-
-
 def unstartable(cause: str, next_step: str) -> UsageError:
     """Return that a trainer cannot start from a state (BFT-1047)."""
     return UsageError("BFT-1047", cause, next_step)
@@ -161,13 +174,6 @@ def refusal(path: Path, reason: str) -> UsageError:
         f"The checkpoint directory {path} cannot be used: {reason}.",
         "Name a directory that you can write to, seen by all nodes, with --checkpoint-dir.",
     )
-
-
-LATEST = "latest"  # the link of docs/howto/train-command.md to what a trainer has now
-FIRST = "generation-1"  # where its first generation looks
-_TEMPORARY = ".copied-"
-_TRIES = 3
-_IS_GONE = (errno.ENOENT, errno.ESTALE)  # the second on NFS
 
 
 class ChangingError(Exception):
@@ -185,7 +191,7 @@ def copy_newest(source: Path, directory: Path) -> None:
     temporary = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=directory))
     try:
         for _ in range(_TRIES):
-            if _copied(source / LATEST, temporary / FIRST):
+            if _copy_directory(source / LATEST, temporary / FIRST):
                 (temporary / FIRST).rename(directory / FIRST)
                 return
             shutil.rmtree(temporary / FIRST, ignore_errors=True)
@@ -198,11 +204,11 @@ def drop_copies(directory: Path) -> None:
     """Remove what ``copy_newest`` left where the trainer was not submitted after all."""
     if directory.is_symlink():
         return
-    for left in (directory / FIRST, *directory.glob(f"{_TEMPORARY}*")):
-        shutil.rmtree(left, ignore_errors=True)
+    for copy in (directory / FIRST, *directory.glob(f"{_TEMPORARY}*")):
+        shutil.rmtree(copy, ignore_errors=True)
 
 
-def _copied(link: Path, target: Path) -> bool:
+def _copy_directory(link: Path, target: Path) -> bool:
     """Copy a directory; return whether nothing changed in it meanwhile."""
     try:
         # A restart of the program renames the directory, and then renews the link.
@@ -210,10 +216,10 @@ def _copied(link: Path, target: Path) -> bool:
         before = _listing(source)
     except FileNotFoundError:
         if not os.path.lexists(link):
-            raise _none(link) from None
+            raise _no_checkpoint(link) from None
         return False
-    if not any(stat.S_ISREG(one.st_mode) for one in before.values()):
-        raise _none(link)
+    if not any(stat.S_ISREG(status.st_mode) for status in before.values()):
+        raise _no_checkpoint(link)
     target.mkdir(mode=0o700)
     try:
         for path, status in before.items():
@@ -231,20 +237,22 @@ def _listing(root: Path) -> dict[Path, os.stat_result]:
     def refuse(problem: OSError) -> None:
         raise problem
 
-    return {
-        path: path.lstat()
-        for top, names, files in os.walk(root, onerror=refuse)
-        for path in (Path(top, name) for name in (*names, *files))
-    }
+    listing: dict[Path, os.stat_result] = {}
+    for directory, subdirectories, names in os.walk(root, onerror=refuse):
+        for name in (*subdirectories, *names):
+            path = Path(directory, name)
+            listing[path] = path.lstat()
+    return listing
 
 
 def _identities(listing: Mapping[Path, os.stat_result]) -> dict[Path, tuple[int, ...]]:
     """Return what differs once a file was written."""
-
-    def contents(one: os.stat_result) -> tuple[int, ...]:
-        return (one.st_size, one.st_mtime_ns) if stat.S_ISREG(one.st_mode) else ()
-
-    return {p: (one.st_mode, one.st_ino, *contents(one)) for p, one in listing.items()}
+    identities: dict[Path, tuple[int, ...]] = {}
+    for path, status in listing.items():
+        identities[path] = (status.st_mode, status.st_ino)
+        if stat.S_ISREG(status.st_mode):
+            identities[path] += (status.st_size, status.st_mtime_ns)
+    return identities
 
 
 def _copy_with_mode(path: Path, target: Path, mode: int) -> None:
@@ -259,7 +267,7 @@ def _copy_with_mode(path: Path, target: Path, mode: int) -> None:
             os.fsync(file.fileno())
 
 
-def _none(link: Path) -> UsageError:
+def _no_checkpoint(link: Path) -> UsageError:
     return unstartable(
         f"{shown(str(link))} is empty: its program has written no checkpoint.",
         "Write one into $BFT_CHECKPOINT_DIR before its end, as docs/howto/train-command.md says.",

@@ -34,6 +34,7 @@ _ON_STEP = 1e-8  # of a step, as Optuna has it
 FACTORS = (0.8, 1.2)
 DRAWN_ANEW = 0.25
 _RANGE = "low must not be above high"
+_MOST_BYTES = 64 << 20
 
 
 class StrictModel(BaseModel):
@@ -76,15 +77,17 @@ class FloatParameter(StrictModel):
         """Return whether it may have a value."""
         if not (isinstance(value, int | float) and self.low <= value <= self.high):
             return False
-        steps = 0.0 if self.step is None else (value - self.low) / self.step
-        return abs(steps - round(steps)) < _ON_STEP
+        if self.step is None:
+            return True
+        steps = (value - self.low) / self.step
+        return bool(abs(steps - round(steps)) < _ON_STEP)
 
     def near(self, value: Scalar, key: str) -> float:
         """Return a value near another one, drawn by a key."""
-        wanted = max(self.low, min(self.high, _moved(float(value), self, key)))
+        moved = max(self.low, min(self.high, _moved(float(value), self, key)))
         if self.step is None:
-            return wanted
-        return min(self.high, self.low + round((wanted - self.low) / self.step) * self.step)
+            return moved
+        return min(self.high, self.low + round((moved - self.low) / self.step) * self.step)
 
 
 class IntParameter(StrictModel):
@@ -130,8 +133,9 @@ class CategoricalParameter(StrictModel):
     @model_validator(mode="after")
     def _are_printable(self) -> Self:
         # A daemon refuses trainers with such arguments.
-        if bad := next((c for c in self.choices if not is_plain(c)), None):
-            raise ValueError(f"{bad!r} has a control character")
+        for choice in self.choices:
+            if not is_plain(choice):
+                raise ValueError(f"{choice!r} has a control character")
         return self
 
     def axis(self) -> Sequence[Scalar]:
@@ -179,9 +183,9 @@ def _last_on_step(low: float, high: float, step: float) -> float:
 
 def is_plain(value: Scalar) -> bool:
     """Return whether a value has no control characters and is valid text."""
-    return not isinstance(value, str) or not any(
-        unicodedata.category(char) in ("Cc", "Cs") for char in value
-    )
+    if not isinstance(value, str):
+        return True
+    return not any(unicodedata.category(character) in ("Cc", "Cs") for character in value)
 
 
 def _long(value: Any) -> Any:
@@ -229,72 +233,98 @@ def settled(
     Raises:
         ConfigurationError: they do not fit, or there is nothing to search.
     """
-    found = listed
-    if isinstance(found, str):
-        found = _read_csv(folder / found, parameters)
-    elif found is None and is_grid:
-        found = grid(parameters)
-    if found is None and parameters:
+    configurations = listed
+    if isinstance(configurations, str):
+        configurations = _read_csv(folder / configurations, parameters)
+    elif configurations is None and is_grid:
+        configurations = grid(parameters)
+    if configurations is None and parameters:
         return None, parameters
-    if found is None:
+    if configurations is None:
         raise ConfigurationError(
             ("parameters",), "There is nothing to search.", "List parameters or configurations."
         )
-    if not found:
+    if not configurations:
         raise ConfigurationError(
             ("configurations",), "There is no configuration.", "List at least one."
         )
-    names = list(parameters) or list(found[0])
-    for index, one in enumerate(found):
-        if set(one) != set(names):
+    names = list(parameters) or list(configurations[0])
+    for index, configuration in enumerate(configurations):
+        _check_form(index, configuration, names)
+    if not parameters:
+        parameters = _parameters_of(names, configurations)
+    for index, configuration in enumerate(configurations):
+        _check_values(index, configuration, parameters)
+    return tuple(configurations), parameters
+
+
+def _check_form(index: int, configuration: Configuration, names: Sequence[str]) -> None:
+    """Refuse a configuration that has other names, or a value that is no plain text."""
+    if set(configuration) != set(names):
+        raise ConfigurationError(
+            ("configurations", index),
+            f"Configuration {index} has {', '.join(configuration) or 'nothing'}.",
+            f"Give each of: {', '.join(names)}.",
+        )
+    for name in names:
+        value = configuration[name]
+        if not is_plain(value):
             raise ConfigurationError(
-                ("configurations", index),
-                f"Configuration {index} has {', '.join(one) or 'nothing'}.",
-                f"Give each of: {', '.join(names)}.",
-            )
-        if bad := next((name for name in names if not is_plain(one[name])), None):
-            raise ConfigurationError(
-                ("configurations", index, bad),
-                f"Configuration {index} has {bad} = {one[bad]!r}, with a control character.",
+                ("configurations", index, name),
+                f"Configuration {index} has {name} = {value!r}, with a control character.",
                 "Remove it.",
             )
-    declared = parameters or {name: _declared([one[name] for one in found]) for name in names}
-    for index, one in enumerate(found):
-        if bad := next((name for name in names if not declared[name].has(one[name])), None):
+
+
+def _check_values(
+    index: int, configuration: Configuration, parameters: Mapping[str, Parameter]
+) -> None:
+    """Refuse a configuration with a value that its parameter cannot have."""
+    for name, parameter in parameters.items():
+        value = configuration[name]
+        if not parameter.has(value):
             raise ConfigurationError(
-                ("configurations", index, bad),
-                f"Configuration {index} has {bad} = {one[bad]!r}, which is no value of it.",
+                ("configurations", index, name),
+                f"Configuration {index} has {name} = {value!r}, which is no value of it.",
                 "Correct it, or the parameter.",
             )
-    return tuple(found), declared
 
 
 def grid(parameters: Mapping[str, Parameter]) -> tuple[Configuration, ...]:
     """Return every combination, the last parameter changing fastest."""
-    axes = {name: one.axis() for name, one in parameters.items()}
-    if without := next((name for name, axis in axes.items() if not axis), None):
-        raise ConfigurationError(
-            ("parameters", without),
-            f"A grid needs a step of {without}.",
-            "Add step, or list values.",
-        )
+    axes = {name: parameter.axis() for name, parameter in parameters.items()}
+    for name, axis in axes.items():
+        if not axis:
+            raise ConfigurationError(
+                ("parameters", name), f"A grid needs a step of {name}.", "Add step, or list values."
+            )
     if math.prod(map(len, axes.values())) > MOST:
         raise ConfigurationError(
             ("sampler",), f"The grid has more than {MOST} configurations.", "Make it coarser."
         )
-    return tuple(
-        dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())
-    )
+    combinations = itertools.product(*axes.values())
+    return tuple(dict(zip(axes, values, strict=True)) for values in combinations)
 
 
-def _declared(values: Sequence[Scalar]) -> Parameter:
+def _parameters_of(
+    names: Sequence[str], configurations: Sequence[Configuration]
+) -> dict[str, Parameter]:
+    """Return the parameters that have the values of some configurations."""
+    parameters: dict[str, Parameter] = {}
+    for name in names:
+        parameters[name] = _parameter_of([configuration[name] for configuration in configurations])
+    return parameters
+
+
+def _parameter_of(values: Sequence[Scalar]) -> Parameter:
     """Return the parameter that has these values."""
-    if all(type(v) is int for v in values):
-        numbers = [int(v) for v in values]
-        return IntParameter(type="int", low=min(numbers), high=max(numbers))
-    if all(type(v) in (int, float) for v in values):
-        reals = [float(v) for v in values]
-        return FloatParameter(type="float", low=min(reals), high=max(reals))
+    types = {type(value) for value in values}  # a bool is no number here
+    if types == {int}:
+        integers = [int(value) for value in values]
+        return IntParameter(type="int", low=min(integers), high=max(integers))
+    if types <= {int, float}:
+        numbers = [float(value) for value in values]
+        return FloatParameter(type="float", low=min(numbers), high=max(numbers))
     return CategoricalParameter(type="categorical", choices=tuple(dict.fromkeys(values)))
 
 
@@ -306,18 +336,18 @@ def _read_csv(path: Path, parameters: Mapping[str, Parameter]) -> tuple[Configur
         raise ConfigurationError(
             ("configurations",), f"{path} cannot be read: {why}.", "Name a CSV file."
         ) from problem
+    # ``DictReader`` puts what is too much under None, and None for what is missing.
     if len(rows) > MOST or any(None in row or None in row.values() for row in rows):
         raise ConfigurationError(
             ("configurations",),
             f"{path} has rows that are too long or short, or more than {MOST}.",
             "Write the names in the first row and one configuration in each other.",
         )
-    return tuple(
-        {name: _typed(text, parameters.get(name)) for name, text in r.items()} for r in rows
-    )
-
-
-_MOST_BYTES = 64 << 20
+    configurations: list[Configuration] = []
+    for row in rows:
+        values = {name: _scalar_of(text, parameters.get(name)) for name, text in row.items()}
+        configurations.append(values)
+    return tuple(configurations)
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
@@ -326,9 +356,12 @@ def _rows(path: Path) -> list[dict[str, str]]:
     return list(itertools.islice(csv.DictReader(stream), MOST + 1))
 
 
-def _typed(text: str, parameter: Parameter | None) -> Scalar:
+def _scalar_of(text: str, parameter: Parameter | None) -> Scalar:
     if isinstance(parameter, CategoricalParameter):
-        return next((choice for choice in parameter.choices if str(choice) == text), text)
+        for choice in parameter.choices:
+            if str(choice) == text:
+                return choice
+        return text
     for convert in (int, float):
         try:
             return convert(text)
@@ -341,6 +374,7 @@ def perturbed(
     values: Mapping[str, Scalar], parameters: Mapping[str, Parameter], *, seed: int, number: int
 ) -> dict[str, Scalar]:
     """Return parameters near ``values``; the same for the same seed and trial."""
-    return {
-        name: one.near(values[name], f"{seed}:{number}:{name}") for name, one in parameters.items()
-    }
+    near_values: dict[str, Scalar] = {}
+    for name, parameter in parameters.items():
+        near_values[name] = parameter.near(values[name], f"{seed}:{number}:{name}")
+    return near_values

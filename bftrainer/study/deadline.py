@@ -20,6 +20,7 @@ are added to every future alike, so that more of them never make it less likely.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -37,6 +38,24 @@ from bftrainer.study.trials import StudyRule
 
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+STRETCH_S = 6 * 3600.0  # of the history, with one weight
+STATE = 0.1  # states are told apart by this much, in log(1 + nodes)
+MOST_BEGINNINGS = 1500  # of pieces; of a longer history they are thinned out
+_NEVER = 1e-12
+SPREAD = 0.05  # standard deviation of trials' times, as ``study plan --spread`` takes it
+MOST_NODES = 200_000  # of a pool and a reserve; more are not told apart
+LEAST_UNIT_S = 1e-6  # a unit is not told to be shorter: rates stay finite
+LATE = 0.95  # p95
+STEP_S = 60.0  # at least, of the history and of futures
+STEPS = 480  # of a deadline at most
+BEYOND = 3.0  # futures are this many deadlines long
+QUANTILES = (0.5, 0.9, 0.95)  # of the time until the study is done
+INTERVAL = 0.9  # probability that the interval holds
+# What the groups differ tells too little: 0.84 of such intervals held (scripts/bench_deadline.py).
+WIDER = 1.6
+LEAST_DEADLINES, LEAST_S = 4.0, 12 * 3600.0  # length of a history, at least
+UNSEEN = "The history never had so many idle nodes as there are now."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +87,6 @@ def history_of(trace: Fragments, *, step_s: float, start_up_s: float) -> PoolHis
     return PoolHistory(step_s=step_s, nodes=changes.pool_sizes()[newest])
 
 
-STRETCH_S = 6 * 3600.0  # of the history, with one weight
-STATE = 0.1  # states are told apart by this much, in log(1 + nodes)
-MOST_BEGINNINGS = 1500  # of pieces; of a longer history they are thinned out
-_NEVER = 1e-12
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
     """The settings by which futures are drawn."""
@@ -98,22 +111,27 @@ def futures(history: PoolHistory, now: int, steps: int, drawing: Drawing) -> Cou
     chance = np.random.Generator(np.random.PCG64(drawing.seed))
     nodes, count = history.nodes, drawing.groups * drawing.each
     begin = _beginner(history, max(now, int(nodes.max())), drawing, chance)
-    ends_each = min(1.0, history.step_s / drawing.piece_s)
-    stays = math.exp(-history.step_s / drawing.fades_s) if drawing.fades_s else 0.0
-    drawn = np.empty((steps, count), dtype=np.int64)
-    left, ends = np.full(count, now), np.zeros(count, dtype=np.int64)
-    at, factor = np.zeros(count, dtype=np.int64), np.zeros(count)  # its logarithm
+    end_chance = min(1.0, history.step_s / drawing.piece_s)
+    fading = 0.0  # the factor is 1 from the first step on
+    if drawing.fades_s:
+        fading = math.exp(-history.step_s / drawing.fades_s)
+    node_counts = np.empty((steps, count), dtype=np.int64)
+    # The state of each future: its nodes, the step at which its piece ends, the step of the history
+    # where it is, and the logarithm of the piece's factor.
+    present, ends = np.full(count, now), np.zeros(count, dtype=np.int64)
+    places, log_factor = np.zeros(count, dtype=np.int64), np.zeros(count)
     for step in range(steps):
-        at += 1
-        over = np.flatnonzero((ends <= step) | (at >= len(nodes)))
-        begun = begin(over, left[over])
-        at[over] = begun + 1
-        factor[over] = np.log1p(left[over]) - np.log1p(nodes[begun])
-        ends[over] = step + chance.geometric(ends_each, len(over))
-        factor *= stays
-        left = np.minimum(np.rint(nodes[at] * np.exp(factor)), begin.most).astype(np.int64)
-        drawn[step] = left
-    return np.ascontiguousarray(drawn.T)
+        places += 1
+        over = np.flatnonzero((ends <= step) | (places >= len(nodes)))
+        beginnings = begin(over, present[over])
+        places[over] = beginnings + 1
+        log_factor[over] = np.log1p(present[over]) - np.log1p(nodes[beginnings])
+        ends[over] = step + chance.geometric(end_chance, len(over))
+        log_factor *= fading
+        scaled = np.rint(nodes[places] * np.exp(log_factor))
+        present = np.minimum(scaled, begin.most).astype(np.int64)
+        node_counts[step] = present
+    return np.ascontiguousarray(node_counts.T)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,12 +144,13 @@ class _Beginnings:
     most: int  # nodes that a future ever has
     chance: np.random.Generator
 
-    def __call__(self, who: Counts, left: Counts) -> Counts:
-        """Draw a beginning for each of these futures, which have so many nodes left."""
-        row = self.first_row[who] + _state(left)
-        found = np.searchsorted(self.so_far, row + self.chance.random(len(row)), side="right")
-        begun: Counts = self.at[np.minimum(found - row * len(self.at), len(self.at) - 1)]
-        return begun
+    def __call__(self, who: Counts, present: Counts) -> Counts:
+        """Draw a beginning for each of these futures, which have so many nodes at present."""
+        row = self.first_row[who] + _state(present)
+        places = np.searchsorted(self.so_far, row + self.chance.random(len(row)), side="right")
+        # The sum of row and chance may be rounded up to the next row: the last one is drawn then.
+        beginnings: Counts = self.at[np.minimum(places - row * len(self.at), len(self.at) - 1)]
+        return beginnings
 
 
 def _beginner(
@@ -141,10 +160,10 @@ def _beginner(
     at = np.arange(0, len(history.nodes) - 1, every)
     states = 1 + int(_state(np.array(most)))
     weights = _weights(at, history.step_s, drawing.groups, chance)
-    so_far = [
-        _likely(history.nodes[at], states, drawing.likeness, weights[group]) + group * states
-        for group in range(drawing.groups)
-    ]
+    so_far: list[Floats] = []
+    for group in range(drawing.groups):
+        sums = _likely(history.nodes[at], states, drawing.likeness, weights[group])
+        so_far.append(sums + group * states)
     return _Beginnings(
         at=at,
         so_far=np.concatenate(so_far).ravel(),
@@ -165,9 +184,9 @@ def _weights(beginnings: Counts, step_s: float, groups: int, chance: np.random.G
     Where stretches are cut is drawn, too. All groups together weigh each beginning alike.
     """
     length = max(1, round(STRETCH_S / step_s))
-    number = (beginnings + chance.integers(length, size=(groups, 1))) // length
-    drawn = chance.standard_exponential((groups, int(number.max()) + 1))
-    weights = np.take_along_axis(drawn, number, axis=1)
+    stretches = (beginnings + chance.integers(length, size=(groups, 1))) // length
+    stretch_weights = chance.standard_exponential((groups, int(stretches.max()) + 1))
+    weights = np.take_along_axis(stretch_weights, stretches, axis=1)
     balanced: Floats = weights / weights.mean(axis=0)
     return balanced
 
@@ -184,11 +203,6 @@ def _likely(nodes: Counts, states: int, likeness: float, weights: Floats) -> Flo
     sums /= sums[:, -1:]
     sums += np.arange(states)[:, None]
     return sums
-
-
-SPREAD = 0.05  # standard deviation of trials' times, as ``study plan --spread`` takes it
-MOST_NODES = 200_000  # of a pool and a reserve; more are not told apart
-LEAST_UNIT_S = 1e-6  # a unit is not told to be shorter: rates stay finite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,16 +228,19 @@ class Work:
 
     def rates(self) -> Floats:
         """Return the share of each part done in a second by 0 to ``most_nodes`` nodes."""
-        most = max(self.scaling.n_min, min(self._n_max, self.most_nodes))
-        sizes = np.array(self.scaling.sizes or range(self.scaling.n_min, most + 1))
+        n_max = max(self.scaling.n_min, min(self._n_max, self.most_nodes))
+        sizes = np.array(self.scaling.sizes or range(self.scaling.n_min, n_max + 1))
         per_s = np.array([1.0 / self._mean_s(size) for size in sizes.tolist()])
         return np.stack([1.0 / self._part_s(part, sizes, per_s) for part in self.parts])
 
     def least_s(self) -> float:
         """Return how long the study takes on as many nodes as it can use."""
         unit_s = self._mean_s(self._n_max)
-        waves = ((part, -(-part.trials // self._wide(part))) for part in self.parts)
-        return sum(part.units * count * unit_s + self._longer_s(part) for part, count in waves)
+        length_s = 0.0
+        for part in self.parts:
+            waves = -(-part.trials // self._wide(part))
+            length_s += part.units * waves * unit_s + self._longer_s(part)
+        return length_s
 
     @property
     def _n_max(self) -> int:
@@ -241,7 +258,9 @@ class Work:
         The mean of the longest of as many normal ones as train at once, by Blom (1958).
         """
         wide = self._wide(part)
-        longest = NormalDist().inv_cdf((wide - 0.375) / (wide + 0.25)) if wide > 1 else 0.0
+        if wide <= 1:
+            return 0.0
+        longest = NormalDist().inv_cdf((wide - 0.375) / (wide + 0.25))
         return self.scaling.spread * longest * part.units * self._mean_s(self._n_max)
 
     def _part_s(self, part: Part, sizes: Counts, per_s: Floats) -> Floats:
@@ -260,9 +279,8 @@ class Work:
         at_once[: scaling.n_min] = 1  # of which none can train
         waves = -(-part.trials // at_once)
         last = part.trials - (waves - 1) * at_once
-        wave_s, last_s = (
-            1.0 / np.interp(nodes / trials, sizes, per_s) for trials in (at_once, last)
-        )
+        wave_s = 1.0 / np.interp(nodes / at_once, sizes, per_s)
+        last_s = 1.0 / np.interp(nodes / last, sizes, per_s)
         length_s: Floats = part.units * ((waves - 1) * wave_s + last_s) + self._longer_s(part)
         length_s[: scaling.n_min] = np.inf
         return np.minimum.accumulate(length_s)  # more nodes are never slower, some may stay idle
@@ -286,12 +304,14 @@ def parts_of(rule: StudyRule) -> tuple[tuple[Part, ...], str]:
         stages = rung_stages(Full(trials=rule.population, most=rule.most))
     else:
         stages = rung_stages(rule)
+    trials_to, units_to = defaultdict[int, int](int), defaultdict[int, int](int)  # by budget
+    for stage in stages:
+        trials_to[stage.budget] += stage.trials
+        units_to[stage.budget] += stage.trials * stage.units
     parts: list[Part] = []
-    for budget in sorted({stage.budget for stage in stages}):
-        here = [stage for stage in stages if stage.budget == budget]
-        trials = sum(stage.trials for stage in here)
-        units = sum(stage.trials * stage.units for stage in here)
-        parts.append(Part(trials=trials, units=units / trials))
+    for budget, trials in sorted(trials_to.items()):
+        mean_units = units_to[budget] / trials
+        parts.append(Part(trials=trials, units=mean_units))
     return tuple(parts), note
 
 
@@ -306,29 +326,27 @@ def finish_s(nodes: Counts, rates: Floats, step_s: float) -> Floats:
     """
     steps = nodes.shape[1]
     rows, at = np.arange(len(nodes)), np.zeros(len(nodes))
-    held = np.minimum(nodes, rates.shape[1] - 1)
+    useful_nodes = np.minimum(nodes, rates.shape[1] - 1)
     for rate in rates:
-        done = np.zeros((len(nodes), steps + 1))
-        np.cumsum(rate[held] * step_s, axis=1, out=done[:, 1:])
-        goal = _between(done, rows, np.minimum(at, steps)) + 1.0
-        step = (done < goal[:, None] - 1e-9).sum(axis=1)  # the first at which it is done
+        work = np.zeros((len(nodes), steps + 1))  # that is done by each step
+        np.cumsum(rate[useful_nodes] * step_s, axis=1, out=work[:, 1:])
+        goal = _between(work, rows, np.minimum(at, steps)) + 1.0
+        # The first step at which it is done; 1e-9 for what the sums are rounded by.
+        step = (work < goal[:, None] - 1e-9).sum(axis=1)
         is_done = (step <= steps) & np.isfinite(at)
         step = np.clip(step, 1, steps)
-        low, high = done[rows, step - 1], done[rows, step]
+        low, high = work[rows, step - 1], work[rows, step]
         part = (goal - low) / np.where(high > low, high - low, 1.0)
         # A stage that is done at once does not go back behind the one before.
         at = np.where(is_done, np.maximum(at, step - 1 + np.clip(part, 0.0, 1.0)), np.inf)
     return at * step_s
 
 
-def _between(done: Floats, rows: Counts, at: Floats) -> Floats:
-    step = np.minimum(at.astype(np.int64), done.shape[1] - 2)
-    low, high = done[rows, step], done[rows, step + 1]
-    found: Floats = low + (at - step) * (high - low)
-    return found
-
-
-LATE = 0.95  # p95
+def _between(work: Floats, rows: Counts, at: Floats) -> Floats:
+    step = np.minimum(at.astype(np.int64), work.shape[1] - 2)
+    low, high = work[rows, step], work[rows, step + 1]
+    interpolated: Floats = low + (at - step) * (high - low)
+    return interpolated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,21 +371,21 @@ def least_reserve(
         confidence: share of the futures in which the study is to be in time.
     """
 
-    def likely(reserved: int) -> float:
+    def probability_with(reserved: int) -> float:
         return float((finish_s(nodes + reserved, rates, step_s) <= left_s).mean())
 
     low, high = -1, rates.shape[1] - 1
-    found = likely(high)
-    if found < confidence:
+    probability = probability_with(high)
+    if probability < confidence:
         return None
     while high - low > 1:
         middle = (low + high) // 2
-        probability = likely(middle)
-        if probability >= confidence:
-            high, found = middle, probability
+        middle_probability = probability_with(middle)
+        if middle_probability >= confidence:
+            high, probability = middle, middle_probability
         else:
             low = middle
-    return high, found
+    return high, probability
 
 
 def held(reserved: int, ends_s: Floats, *, most_s: float, price_h: float | None) -> ReserveUse:
@@ -382,27 +400,25 @@ def held(reserved: int, ends_s: Floats, *, most_s: float, price_h: float | None)
     late_s = float(np.quantile(ends_s, LATE, method="higher"))
     time_s = {
         "mean": float(np.minimum(ends_s, most_s).mean()),
-        "p95": late_s if late_s < math.inf else None,
+        "p95": _finite(late_s),
     }
     node_h = _times(time_s, reserved / HOUR_S)
-    return ReserveUse(
-        time_s=time_s, node_h=node_h, cost=None if price_h is None else _times(node_h, price_h)
-    )
+    cost: Mapping[str, float | None] | None = None
+    if price_h is not None:
+        cost = _times(node_h, price_h)
+    return ReserveUse(time_s=time_s, node_h=node_h, cost=cost)
+
+
+def _finite(end_s: float) -> float | None:
+    """Return the time; None if it is beyond the futures."""
+    return end_s if end_s < math.inf else None
 
 
 def _times(amounts: Mapping[str, float | None], factor: float) -> dict[str, float | None]:
-    return {name: None if one is None else one * factor for name, one in amounts.items()}
-
-
-STEP_S = 60.0  # at least, of the history and of futures
-STEPS = 480  # of a deadline at most
-BEYOND = 3.0  # futures are this many deadlines long
-QUANTILES = (0.5, 0.9, 0.95)  # of the time until the study is done
-INTERVAL = 0.9  # probability that the interval holds
-# What the groups differ tells too little: 0.84 of such intervals held (scripts/bench_deadline.py).
-WIDER = 1.6
-LEAST_DEADLINES, LEAST_S = 4.0, 12 * 3600.0  # length of a history, at least
-UNSEEN = "The history never had so many idle nodes as there are now."
+    products: dict[str, float | None] = {}
+    for name, amount in amounts.items():
+        products[name] = None if amount is None else amount * factor
+    return products
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -469,21 +485,24 @@ def outlook(
         price_h: of a reserved node for an hour.
     """
     step_s, rates = history.step_s, work.rates()
-    left_s = max(0.0, deadline_s - start_up_s)
-    soon, long = (math.ceil(span_s / step_s) + 1 for span_s in (left_s, BEYOND * deadline_s))
-    nodes = futures(history, now_idle, long, drawing)
+    left_s, beyond_s = max(0.0, deadline_s - start_up_s), BEYOND * deadline_s
+    steps_left = math.ceil(left_s / step_s) + 1
+    steps_beyond = math.ceil(beyond_s / step_s) + 1
+    nodes = futures(history, now_idle, steps_beyond, drawing)
     ends_s = start_up_s + finish_s(nodes, rates, step_s)
     in_time = ends_s <= deadline_s
     probability = float(in_time.mean())
     low, high = interval(in_time.reshape(drawing.groups, drawing.each))
-    reserved, likely = least_reserve(
-        nodes[:, :soon], rates, step_s, left_s=left_s, confidence=confidence
-    ) or (None, None)
-    taken, beyond_s = None, BEYOND * deadline_s
-    if reserved is not None:
-        with_it_s = start_up_s + finish_s(nodes + reserved, rates, step_s)
-        taken = held(reserved, with_it_s, most_s=beyond_s, price_h=price_h)
-    late = [float(np.quantile(ends_s, share, method="higher")) for share in QUANTILES]
+    reserved: int | None = None
+    probability_reserved: float | None = None
+    reserve_use: ReserveUse | None = None
+    reserve = least_reserve(
+        nodes[:, :steps_left], rates, step_s, left_s=left_s, confidence=confidence
+    )
+    if reserve is not None:
+        reserved, probability_reserved = reserve
+        reserved_ends_s = start_up_s + finish_s(nodes + reserved, rates, step_s)
+        reserve_use = held(reserved, reserved_ends_s, most_s=beyond_s, price_h=price_h)
     return Outlook(
         deadline_s=deadline_s,
         now_idle=now_idle,
@@ -492,12 +511,9 @@ def outlook(
         high=high,
         confidence=confidence,
         reserved=reserved,
-        probability_reserved=likely,
-        held=taken,
-        finish_s={
-            f"p{round(100 * share)}": end_s if end_s < math.inf else None
-            for share, end_s in zip(QUANTILES, late, strict=True)
-        },
+        probability_reserved=probability_reserved,
+        held=reserve_use,
+        finish_s=_quantiles(ends_s),
         beyond_s=beyond_s,
         least_s=work.least_s() + start_up_s,
         history_s=history.duration_s,
@@ -506,15 +522,24 @@ def outlook(
     )
 
 
+def _quantiles(ends_s: Floats) -> dict[str, float | None]:
+    """Return ``QUANTILES`` by their names, such as p95; None: beyond the futures."""
+    quantiles: dict[str, float | None] = {}
+    for share in QUANTILES:
+        end_s = float(np.quantile(ends_s, share, method="higher"))
+        quantiles[f"p{round(100 * share)}"] = _finite(end_s)
+    return quantiles
+
+
 def interval(in_time: NDArray[np.bool_]) -> tuple[float, float]:
     """Return the interval of a share, of whether each future (columns) of each group is in time.
 
     From how much the groups differ beyond the chances of so few futures, on the scale of
     asin(sqrt(share)), on which that spread does not depend on the share.
     """
-    share, each = in_time.mean(axis=1), in_time.shape[1]
-    chance = float((share * (1.0 - share)).mean()) / (each - 1)
-    spread = math.sqrt(max(0.0, float(share.var(ddof=1)) - chance) + chance / len(share))
+    shares, futures_per_group = in_time.mean(axis=1), in_time.shape[1]
+    chance = float((shares * (1.0 - shares)).mean()) / (futures_per_group - 1)
+    spread = math.sqrt(max(0.0, float(shares.var(ddof=1)) - chance) + chance / len(shares))
     middle = float(in_time.mean())
     slope = 2.0 * math.sqrt(max(middle * (1.0 - middle), 1.0 / in_time.size))
     reach = WIDER * NormalDist().inv_cdf(0.5 + INTERVAL / 2.0) * spread / slope

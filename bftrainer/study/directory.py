@@ -36,6 +36,7 @@ FILE = "study.json"
 LOCK = "loop.lock"
 SUMMARY = "summary.json"
 MOST_BYTES = 64 << 20  # of each of its files; a hundred thousand trials take half of that
+_WISHES, _WISHES_LOCK = "wishes.json", "wishes.lock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,25 +92,26 @@ def new_directory(path: Path, document: StudyDocument, base: TrainerSpec) -> Stu
 
 def check_unused(path: Path) -> None:
     """Refuse a directory that holds anything (BFT-1639): a study writes and removes files there."""
+    left_over = f".{FILE}."  # by a process that was killed as it began this study
     try:
-        left_over = f".{FILE}."  # by a process that was killed as it began this study
-        used = next((one for one in path.iterdir() if not one.name.startswith(left_over)), None)
+        names = [entry.name for entry in path.iterdir()]
     except FileNotFoundError:
         return
     except OSError as problem:
         raise _unusable(path, problem) from problem
-    if used is not None:
-        raise UsageError(
-            "BFT-1639",
-            f"The directory {path} is no study, but is not empty: it holds {used.name!r}.",
-            "Name another one with --dir, or empty it.",
-        )
+    for name in names:
+        if not name.startswith(left_over):
+            raise UsageError(
+                "BFT-1639",
+                f"The directory {path} is no study, but is not empty: it holds {name!r}.",
+                "Name another one with --dir, or empty it.",
+            )
 
 
 def write_directory(study: StudyDirectory) -> None:
     """Create the directory; BFT-1636 if that fails, BFT-1639 if it is used for something else."""
     check_unused(study.path)
-    said = {
+    document = {
         "study_id": study.study_id,
         "document": study.document.model_dump(mode="json"),
         "base": encode(study.base),
@@ -117,7 +119,7 @@ def write_directory(study: StudyDirectory) -> None:
     }
     try:
         study.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_whole(study.path / FILE, [json.dumps(said, indent=1).encode()])
+        write_whole(study.path / FILE, [json.dumps(document, indent=1).encode()])
     except OSError as problem:
         raise _unusable(study.path, problem) from problem
 
@@ -160,13 +162,13 @@ def read_directory(path: Path) -> StudyDirectory:
 
     try:
         check_directory(path)
-        said = parse(read_file(path / FILE, MOST_BYTES))
+        document = parse(read_file(path / FILE, MOST_BYTES))
         return StudyDirectory(
             path=path.absolute(),
-            study_id=str(said["study_id"]),
-            document=StudyDocument.model_validate_json(json.dumps(said["document"])),
-            base=decode(TrainerSpec, said["base"], is_strict=False),
-            created_s=float(said["created_s"]),
+            study_id=str(document["study_id"]),
+            document=StudyDocument.model_validate_json(json.dumps(document["document"])),
+            base=decode(TrainerSpec, document["base"], is_strict=False),
+            created_s=float(document["created_s"]),
         )
     except FileNotFoundError as problem:
         raise no_study(path) from problem
@@ -180,12 +182,13 @@ def read_directory(path: Path) -> StudyDirectory:
 
 def unreadable(what: str, problem: Exception, next_step: str) -> BftError:
     """Return that a part of a study cannot be read, or that it may not be trusted (BFT-1636)."""
+    why: object = problem
+    exit_code = ExitCode.VALIDATION_FAILED  # what is in it cannot be read
+    if isinstance(problem, OSError):
+        why = problem.strerror or problem
+        exit_code = exit_code_of(problem)
     if isinstance(problem, PermissionError) and problem.errno == errno.EPERM:
         next_step = "Begin a study of your own, or trust its owner: --any-owner."
-    why = (problem.strerror if isinstance(problem, OSError) else None) or problem
-    exit_code = exit_code_of(problem)
-    if not isinstance(problem, OSError):  # what is in it cannot be read
-        exit_code = ExitCode.VALIDATION_FAILED
     return BftError("BFT-1636", f"{what} cannot be read: {why}.", next_step, exit_code=exit_code)
 
 
@@ -199,37 +202,38 @@ def no_study(path: Path) -> UsageError:
     )
 
 
-def check_same(found: StudyDirectory, wanted: StudyDirectory) -> None:
+def check_same(study: StudyDirectory, requested: StudyDirectory) -> None:
     """Refuse to go on with a study that began as another one (BFT-1632)."""
-    changed = _changes(found.document.model_dump(), wanted.document.model_dump())
-    changed += [
-        each.name
-        for each in fields(TrainerSpec)
-        if getattr(found.base, each.name) != getattr(wanted.base, each.name)
-    ]
-    if changed:
+    changes = _changes(study.document.model_dump(), requested.document.model_dump())
+    for spec_field in fields(TrainerSpec):
+        name = spec_field.name
+        if getattr(study.base, name) != getattr(requested.base, name):
+            changes.append(name)
+    if changes:
         raise UsageError(
             "BFT-1632",
-            f"The study in {found.path} began with another {', '.join(changed)}.",
-            f"Go on as it began with 'bftrainer study run {found.path}', or begin another one"
+            f"The study in {study.path} began with another {', '.join(changes)}.",
+            f"Go on as it began with 'bftrainer study run {study.path}', or begin another one"
             " with --dir.",
         )
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any], above: str = "") -> list[str]:
     """Return the keys that differ, with what they were: ``rule.trials (9, now 12)``."""
-    found: list[str] = []
+    changes: list[str] = []
     for name in dict.fromkeys((*before, *now)):
-        was, is_now, full = before.get(name), now.get(name), f"{above}{name}"
-        if isinstance(was, dict) and isinstance(is_now, dict):
-            found += _changes(was, is_now, f"{full}.")
-        elif was != is_now:
-            found.append(f"{full} ({_short(was)}, now {_short(is_now)})")
-    return found
+        value_before, value_now, full_name = before.get(name), now.get(name), f"{above}{name}"
+        if isinstance(value_before, dict) and isinstance(value_now, dict):
+            changes += _changes(value_before, value_now, f"{full_name}.")
+        elif value_before != value_now:
+            changes.append(f"{full_name} ({_short(value_before)}, now {_short(value_now)})")
+    return changes
 
 
 def _short(value: object) -> str:
-    return "not given" if value is None else str(value)[:60]
+    if value is None:
+        return "not given"
+    return str(value)[:60]
 
 
 @contextlib.contextmanager
@@ -240,12 +244,12 @@ def only_loop(path: Path) -> Iterator[None]:
     try:
         lock = InstanceLock.acquire(path, may_be_shared=True, name=LOCK)
     except BftError as error:
-        who = error.cause.rpartition(": ")[2]  # or why not
+        process = error.cause.rpartition(": ")[2]  # or why not
         if error.code != "BFT-1102":  # read-only, somebody else's, or without locks
-            raise unwritable(path, OSError(who.removesuffix("."))) from error
+            raise unwritable(path, OSError(process.removesuffix("."))) from error
         raise BftError(
             "BFT-1631",
-            f"The study in {path} is already run by {who}",
+            f"The study in {path} is already run by {process}",
             "See 'bftrainer study status'; end that process to run it here.",
             exit_code=ExitCode.ALREADY_RUNNING,
         ) from error
@@ -267,9 +271,6 @@ def is_running(path: Path) -> bool:
     return False
 
 
-_FILE, _LOCK = "wishes.json", "wishes.lock"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
     """The user's current wishes."""
@@ -282,12 +283,12 @@ class Wishes:
 def read_wishes(directory: Path) -> Wishes:
     """Return the wishes; BFT-1636 if the file is damaged."""
     try:
-        return decode(Wishes, parse(read_file(directory / _FILE, MOST_BYTES)), is_strict=False)
+        return decode(Wishes, parse(read_file(directory / _WISHES, MOST_BYTES)), is_strict=False)
     except FileNotFoundError:
         return Wishes()
     except (OSError, CodecError) as problem:
         raise unreadable(
-            str(directory / _FILE),
+            str(directory / _WISHES),
             problem,
             "Remove it: the study then goes on as its document says.",
         ) from problem
@@ -296,12 +297,12 @@ def read_wishes(directory: Path) -> Wishes:
 def change_wishes(directory: Path, change: Callable[[Wishes], Wishes]) -> Wishes:
     """Change the wishes durably, one verb at a time; return the new ones."""
     try:
-        with open_stream(directory / _LOCK, "ab") as lock:
+        with open_stream(directory / _WISHES_LOCK, "ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             wishes = change(read_wishes(directory))
-            write_whole(directory / _FILE, [json.dumps(encode(wishes)).encode()])
+            write_whole(directory / _WISHES, [json.dumps(encode(wishes)).encode()])
     except OSError as problem:
-        raise unwritable(directory / _FILE, problem) from problem
+        raise unwritable(directory / _WISHES, problem) from problem
     return wishes
 
 
@@ -316,10 +317,10 @@ class Events:
         """Tell one event; ``line`` is for people, "" if they need not know."""
         if line:
             self.say(line)
-        said = {"at_s": round(time.time(), 3), "event": event, **more}
+        document = {"at_s": round(time.time(), 3), "event": event, **more}
         try:
             with open_stream(self._path, "ab") as stream:
-                stream.write(json.dumps(said).encode() + b"\n")
+                stream.write(json.dumps(document).encode() + b"\n")
         except OSError as problem:
             self.unwritten(self._path, problem)
 
@@ -338,9 +339,10 @@ def read_events(path: Path) -> list[dict[str, Any]]:
         return []
     except OSError as problem:
         raise unreadable(str(path), problem, "Remove it; only pictures need it.") from problem
-    found: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
     for line in lines:
         with contextlib.suppress(ValueError, RecursionError):
             event = json.loads(line)
-            found += [event] if isinstance(event, dict) else []
-    return found
+            if isinstance(event, dict):
+                events.append(event)
+    return events

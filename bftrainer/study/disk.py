@@ -19,9 +19,12 @@ from pathlib import Path
 from bftrainer.elastic import files
 from bftrainer.elastic.fence import SUFFIX
 from bftrainer.model.errors import BftError
+from bftrainer.model.study import TrialView
 from bftrainer.study.directory import StudyDirectory, unwritable
 from bftrainer.study.trial_table import MAX_EXCUSED, KnownTrial, best_of
 from bftrainer.study.trials import TrialStage
+
+ROOM_BYTES = 64 * 1024  # less is too little for a checkpoint
 
 
 class Cleaner:
@@ -33,27 +36,29 @@ class Cleaner:
         self._dropped: set[int] = set()  # trials
         self._thinned: dict[int, int] = {}  # trial -> at which budget
 
-    def clean(self, known: Sequence[KnownTrial]) -> None:
+    def clean(self, trials: Sequence[KnownTrial]) -> None:
         """Drop those of trials that are over, but the best one's; of waiting ones keep one.
 
         The best of those that are over: a better one may still fail.
         """
-        best = best_of([one for one in known if one.stage.is_over], self._study.document.sign)
-        for one in known:
-            if one.number in self._dropped or (best is not None and one.number == best.number):
+        over = [trial for trial in trials if trial.stage.is_over]
+        best = best_of(over, self._study.document.sign)
+        for trial in trials:
+            number = trial.number
+            if number in self._dropped or (best is not None and number == best.number):
                 continue
-            if one.stage.is_over and not writes(one):
-                drop_checkpoints(self._study.of_trial(one.number))
-                self._dropped.add(one.number)
-            elif one.stage is TrialStage.WAITING and self._is_file_wise:
-                if self._thinned.get(one.number) != one.budget:
-                    keep_newest(self._study.of_trial(one.number))
-                self._thinned[one.number] = one.budget
+            if trial.stage.is_over and not writes(trial):
+                drop_checkpoints(self._study.of_trial(number))
+                self._dropped.add(number)
+            elif trial.stage is TrialStage.WAITING and self._is_file_wise:
+                if self._thinned.get(number) != trial.budget:
+                    keep_newest(self._study.of_trial(number))
+                self._thinned[number] = trial.budget
 
 
-def writes(one: KnownTrial) -> bool:
+def writes(trial: KnownTrial) -> bool:
     """Return whether a worker of a trial may still write: it lives, or members have yet to end."""
-    return one.is_alive or (one.view is not None and one.view.nodes > 0)
+    return trial.is_alive or (trial.view is not None and trial.view.nodes > 0)
 
 
 def drop_checkpoints(directory: Path) -> None:
@@ -80,13 +85,10 @@ def _checkpoints(directory: Path) -> list[Path]:
 def _remove(paths: Iterable[Path]) -> None:
     for path in paths:
         with contextlib.suppress(OSError):
-            others = files.parts_beside(path)
+            other_parts = files.parts_beside(path)
             path.unlink()  # first: without it the others are none
-            for part in others:
+            for part in other_parts:
                 part.unlink()
-
-
-ROOM_BYTES = 64 * 1024  # less is too little for a checkpoint
 
 
 class FullDisk:
@@ -96,23 +98,26 @@ class FullDisk:
         self._path = path
         self._excused: frozenset[str] | None = None  # trainers that had failed before
 
-    def check(self, known: Iterable[KnownTrial]) -> None:
+    def check(self, trials: Iterable[KnownTrial]) -> None:
         """Refuse to go on if a trial has just failed as a disk is full (BFT-1636)."""
-        failed = [
-            (one, one.view)
-            for one in known
-            if one.view and one.has_failed and one.stored.end is None
-        ]
-        full = [(one, view) for one, view in failed if one.is_excused]
-        if failed:
+        has_failures = False
+        full: list[tuple[KnownTrial, TrialView]] = []
+        for trial in trials:
+            if trial.view is None or not trial.has_failed or trial.stored.end is not None:
+                continue
+            has_failures = True
+            if trial.is_excused:
+                full.append((trial, trial.view))
+        if has_failures:
             self._check_room()
         if self._excused is None:
+            # They failed before the study was run again: no reason to stop it once more.
             self._excused = frozenset(view.trainer_id for _, view in full)
-        for one, view in full:
+        for trial, view in full:
             if view.trainer_id not in self._excused:
                 raise BftError(
                     "BFT-1636",
-                    f"A disk is full, so trial {one.number} failed: {view.reason}",
+                    f"A disk is full, so trial {trial.number} failed: {view.reason}",
                     "Make room where it writes, /dev/shm perhaps, then run the study again: it"
                     f" goes on. The first {MAX_EXCUSED} such failures of a trial do not count.",
                 )

@@ -7,12 +7,13 @@ Codes: BFT-1621 a key or value, BFT-1622 the rule, BFT-1623 several problems at 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from bftrainer.site.policy.document import (
     Document,
@@ -152,10 +153,10 @@ def parse_study(text: str, path: Path) -> StudyDocument:
     document = read_document(text, "A study")
     if document.problems and not document.entries:
         raise _ours(path, document.problems)  # not read to its end: the rest is a consequence
-    found = _Reading(document).study(path.parent)
-    if found is None:
+    study = _Reading(document).study(path.parent)
+    if study is None:
         raise _ours(path, document.problems)
-    return found.model_copy(update={"name": found.name or path.stem})
+    return study.model_copy(update={"name": study.name or path.stem})
 
 
 def json_schema() -> dict[str, Any]:
@@ -180,32 +181,44 @@ class _Reading:
 
     def study(self, folder: Path) -> StudyDocument | None:
         """Return the study; None: the document says what is wrong."""
-        given = {key: _plain(node.value) for key, (_, node) in self._nodes.items()}
+        values = {key: _plain(entry.value.value) for key, entry in self._nodes.items()}
         try:
-            found = StudyDocument.model_validate(given)
+            study = StudyDocument.model_validate(values)
         except ValidationError as errors:
-            # Of the alternatives that one value may be, the last says most.
-            details = errors.errors(include_url=False, include_context=False)
-            for where, one in {_steps(each["loc"]): each for each in details}.items():
-                if not self._document.is_told:
-                    self._explain(where, one["type"], one["msg"])
+            self._explain_all(errors)
             return None
         try:
-            listed, declared = settled(
-                found.configurations, found.parameters, folder, is_grid=found.sampler == "grid"
-            )
-            found = found.model_copy(update={"configurations": listed, "parameters": declared})
-            _check_counts(found)
-            found.rule_with()
+            study = _with_configurations(study, folder)
+            _check_counts(study)
+            study.rule_with()
         except ConfigurationError as error:
             self._complain(self._at(error.where), CODE, error.cause, error.next_step)
         except ValueError as problem:
-            words = str(problem)
-            named = next((key for key in found.rule if words.startswith(f"{key} ")), "")
-            place = self._at(("rule", named) if named else ("rule",))
-            cause = f"rule: {words}{'' if words.endswith(('.', '?')) else '.'}"
-            self._complain(place, RULE_CODE, cause, "docs/howto/studies.md lists the rules.")
-        return None if self._document.problems else found
+            self._explain_rule(study.rule, str(problem))
+        if self._document.problems:
+            return None
+        return study
+
+    def _explain_all(self, errors: ValidationError) -> None:
+        """Complain once of each place."""
+        by_place: dict[tuple[str | int, ...], ErrorDetails] = {}
+        for details in errors.errors(include_url=False, include_context=False):
+            # Of the alternatives that one value may be, the last says most.
+            by_place[_steps(details["loc"])] = details
+        for where, details in by_place.items():
+            if not self._document.is_told:
+                self._explain(where, details["type"], details["msg"])
+
+    def _explain_rule(self, rule: Mapping[str, Any], problem: str) -> None:
+        """Complain of the rule, at the setting with which the problem begins if there is one."""
+        place = self._at(("rule",))
+        for setting in rule:
+            if problem.startswith(f"{setting} "):
+                place = self._at(("rule", setting))
+                break
+        full_stop = "" if problem.endswith((".", "?")) else "."
+        cause = f"rule: {problem}{full_stop}"
+        self._complain(place, RULE_CODE, cause, "docs/howto/studies.md lists the rules.")
 
     def _explain(self, where: Sequence[str | int], kind: str, message: str) -> None:
         """Say what is wrong with one place, with a near name for an unknown key."""
@@ -213,20 +226,21 @@ class _Reading:
         message = _MESSAGES.get(kind, message.removeprefix("Value error, "))
         place = self._at(where)
         if kind == "extra_forbidden":
-            known = self._known_at(where)
-            near = nearest(str(where[-1]), known, f"Known are: {', '.join(known)}.")
-            self._complain(self._key(where), CODE, f"There is no key {name[:80]!r}.", near)
+            names = self._names_at(where)
+            step = nearest(str(where[-1]), names, f"Known are: {', '.join(names)}.")
+            self._complain(self._key(where), CODE, f"There is no key {name[:80]!r}.", step)
         elif kind == "missing":
             cause, step = f"{name} is missing.", f"Add {_EXAMPLES.get(name, where[-1])}."
             self._complain(self._at(where[:-1]), CODE, cause, step)
         else:
-            value = json.dumps(place.value, default=str)[:80]
-            given = "" if place.is_mapping else f" is {value}, but"
-            cause = f"{name}{given}: {message[:1].lower()}{message[1:]}."
+            subject = name
+            if not place.is_mapping:
+                subject = f"{name} is {json.dumps(place.value, default=str)[:80]}, but"
+            cause = f"{subject}: {message[:1].lower()}{message[1:]}."
             step = "Correct it; docs/howto/studies.md has an example."
             self._complain(place, CODE, cause, step)
 
-    def _known_at(self, where: Sequence[str | int]) -> list[str]:
+    def _names_at(self, where: Sequence[str | int]) -> list[str]:
         """Return the keys that are possible there."""
         if len(where) == 1:
             return list(StudyDocument.model_fields)
@@ -242,14 +256,26 @@ class _Reading:
         return self._nodes[str(where[0])].value.at(where[1:])
 
     def _key(self, where: Sequence[str | int]) -> YamlNode:
-        """Return the key itself."""
+        """Return the key itself, or the place above it."""
         if len(where) == 1:
             return self._nodes[str(where[0])].key
         above = self._at(where[:-1])
-        return next((key for key in above.keys if str(key.value) == str(where[-1])), above)
+        for key in above.keys:
+            if str(key.value) == str(where[-1]):
+                return key
+        return above
 
     def _complain(self, at: YamlNode, code: str, cause: str, next_step: str) -> None:
         self._document.complain(code, at.line, at.column, cause, next_step)
+
+
+def _with_configurations(study: StudyDocument, folder: Path) -> StudyDocument:
+    """Return the study with its configurations as a list, and all parameters declared."""
+    configurations, parameters = settled(
+        study.configurations, study.parameters, folder, is_grid=study.sampler == "grid"
+    )
+    update = {"configurations": configurations, "parameters": parameters}
+    return study.model_copy(update=update)
 
 
 def _plain(value: Any) -> Any:
@@ -258,44 +284,57 @@ def _plain(value: Any) -> Any:
         return tuple(value)
     if not isinstance(value, dict):
         return value
-    return {k: tuple(v) if isinstance(v, list) and k != "choices" else v for k, v in value.items()}
+    values = dict(value)
+    for key, inner_value in value.items():
+        # Choices are a list in the document; the parameter makes a tuple of them.
+        if isinstance(inner_value, list) and key != "choices":
+            values[key] = tuple(inner_value)
+    return values
 
 
-def _check_counts(found: StudyDocument) -> None:
-    if found.failed == "ignore" and found.configurations is not None:
+def _check_counts(study: StudyDocument) -> None:
+    if study.failed == "ignore" and study.configurations is not None:
         raise ValueError(
             "failed: ignore needs a sampler: no other configuration of a list or grid can take"
             " the place of one that failed"
         )
-    settings = found.rule_settings()
+    settings = study.rule_settings()
     for key in ("trials", "population"):
-        if not isinstance(count := settings.get(key), int):
+        count = settings.get(key)
+        if not isinstance(count, int):
             continue
-        name = key if found.rule.get(key) else f"{key} of one pass"
+        name = key
+        if not study.rule.get(key):  # hyperband's, which follow from its other settings
+            name = f"{key} of one pass"
         if count > MOST_TRIALS:
             raise ValueError(f"{name} is too great; at most {MOST_TRIALS} are possible")
-        if isinstance(found.configurations, tuple) and count > len(found.configurations):
+        if isinstance(study.configurations, tuple) and count > len(study.configurations):
             raise ValueError(
-                f"{name} is {count}, but there are only {len(found.configurations)} configurations"
+                f"{name} is {count}, but there are only {len(study.configurations)} configurations"
             )
 
 
 def _steps(where: Sequence[str | int]) -> tuple[str | int, ...]:
     """Return the keys on the way there, without the names of alternatives."""
-    return tuple(
-        step
-        for step in where
-        if isinstance(step, int) or (step not in _TAGS and not step.startswith(_ALTERNATIVES))
-    )
+    return tuple(step for step in where if not _is_alternative(step))
+
+
+def _is_alternative(step: str | int) -> bool:
+    if isinstance(step, int):
+        return False
+    return step in _TAGS or step.startswith(_ALTERNATIVES)
 
 
 def _ours(path: Path, problems: Sequence[PolicyProblem]) -> StudyErrors:
     """Return the problems under our code: those of the form have codes of policies."""
+    return StudyErrors(path, [_our_problem(problem) for problem in problems])
 
-    def ours(one: PolicyProblem) -> PolicyProblem:
-        if one.code in (CODE, RULE_CODE):
-            return one
-        step = _TOO_LARGE if one.code == "BFT-2104" else one.next_step
-        return replace(one, code=CODE, cause=one.cause.replace("policy", "study"), next_step=step)
 
-    return StudyErrors(path, [ours(one) for one in problems])
+def _our_problem(problem: PolicyProblem) -> PolicyProblem:
+    if problem.code in (CODE, RULE_CODE):
+        return problem
+    cause = problem.cause.replace("policy", "study")
+    next_step = problem.next_step
+    if problem.code == "BFT-2104":  # the file is too large
+        next_step = _TOO_LARGE
+    return replace(problem, code=CODE, cause=cause, next_step=next_step)

@@ -28,6 +28,7 @@ from bftrainer.study.trial_table import (
     LEFT,
     OVER,
     RUNNING,
+    STOPPED,
     SUMMARY_SCHEMA,
     KnownTrial,
     StudySummary,
@@ -103,32 +104,32 @@ class StudyLoop:
 
     def turn(self) -> bool:
         """Take one turn; return whether the study is over."""
-        view, before = self.meet(), self._wishes
+        view, wishes_before = self.meet(), self._wishes
         self._wishes = read_wishes(self._study.path)
         is_due = self._has_news or bool(self._silent_since) or self._actor.is_limited
-        if not (is_due or self._wishes != before):
+        if not is_due and self._wishes == wishes_before:
             return False
         rule = self._rule()
-        known = self._record(self._known(view))
-        self._cleaner.clean(known)
+        trials = self._record(self._trials_of(view))
+        self._cleaner.clean(trials)
         if self._wishes.is_stopped:
-            self._end(known, "Its study was stopped.")
+            self._end(trials, "Its study was stopped.")
             return True
-        if self._obey_pause(known):
+        if self._obey_pause(trials):
             return False
-        self._refuse_hopeless(known, rule_of(rule.describe()).wanted)
-        active = [one for one in known if one.stage is TrialStage.ACTIVE]
-        missing = [one for one in active if one.view is None or one.is_to_retry]
+        self._refuse_hopeless(trials, rule_of(rule.describe()).wanted)
+        active = _at_stage(TrialStage.ACTIVE, trials)
+        missing = [trial for trial in active if trial.view is None or trial.is_to_retry]
         if self._actor.submit(missing, rule.most, _sizes(rule)) and missing:
             self._is_hasty = True
             return False
-        verdicts = self._asked(rule, known, view)
-        self._act(verdicts, known)
-        self._summarize_at_times(known)
+        verdicts = self._verdicts(rule, trials, view)
+        self._act(verdicts, trials)
+        self._summarize_at_times(trials)
         is_busy = verdicts.grow or verdicts.start or verdicts.stop
         if is_busy or not verdicts.is_over or active:
             return False
-        self._end(known, "Its study is over.")
+        self._end(trials, "Its study is over.")
         return True
 
     def meet(self) -> StudyView:
@@ -140,40 +141,46 @@ class StudyLoop:
     def obey(self) -> None:
         """Carry out what the user wants, and nothing else: for verbs while no loop runs."""
         self._wishes = read_wishes(self._study.path)
-        known = self._record(self._known(self.meet()))
+        trials = self._record(self._trials_of(self.meet()))
         if self._wishes.is_stopped:
-            self._end(known, "Its study was stopped.")
+            self._end(trials, "Its study was stopped.")
         else:
-            self._obey_pause(known)
+            self._obey_pause(trials)
         self.summarize()
 
     def _look(self, *, is_whole: bool = False) -> StudyView:
         """Return what the daemon knows: at once if something is to do, else when it changes."""
-        now_s = time.monotonic()
-        is_whole = is_whole or self._view is None or now_s - self._whole_s >= WHOLE_S
-        seen = None if is_whole or self._view is None else self._view.seen
-        news = self._client.study(
-            self._study.study_id, seen=seen, wait_s=0 if self._is_hasty else NEWS_S
-        )
+        now_s, view_before = time.monotonic(), self._view
+        is_late = now_s - self._whole_s >= WHOLE_S
+        last_seen = None
+        if view_before is not None and not is_whole and not is_late:
+            last_seen = view_before.seen
+        wait_s = 0 if self._is_hasty else NEWS_S
+        news = self._client.study(self._study.study_id, seen=last_seen, wait_s=wait_s)
         if self._is_away:
             self._is_away = False
             self._events.happened("back", "the daemon is back")
         if news.is_whole:
             self._known_views, self._whole_s = {}, now_s
-        self._known_views |= {one.tag.key: one for one in news.trials}
-        before = self._view
-        if before is None or news.pool_nodes != before.pool_nodes:
+        self._known_views |= {view.tag.key: view for view in news.trials}
+        is_pool_new = view_before is None or news.pool_nodes != view_before.pool_nodes
+        if is_pool_new:
             self._events.happened("pool", nodes=news.pool_nodes)
-        self._has_news = self._is_hasty or news.is_whole or bool(news.trials)
-        self._has_news = self._has_news or before is None or before.pool_nodes != news.pool_nodes
+        self._has_news = self._is_hasty or news.is_whole or bool(news.trials) or is_pool_new
         self._is_hasty = False
         self._view = replace(news, trials=tuple(self._known_views.values()))
         return self._view
 
-    def _known(self, view: StudyView) -> tuple[KnownTrial, ...]:
+    def _trials_of(self, view: StudyView) -> tuple[KnownTrial, ...]:
         """Put storage and daemon together."""
-        document, stored, most = self._study.document, self._storage.trials(), self._rule().most
-        return know(stored, view.trials, unit=document.unit, retry=document.retry, most=most)
+        document = self._study.document
+        return know(
+            self._storage.trials(),
+            view.trials,
+            unit=document.unit,
+            retry=document.retry,
+            most=self._rule().most,
+        )
 
     def _check_daemon(self, view: StudyView) -> None:
         """Note the daemon before it gets a trial; refuse another one, as both would train it."""
@@ -194,139 +201,155 @@ class StudyLoop:
 
     # ---- what happened -----------------------------------------------------------------
 
-    def _record(self, known: Sequence[KnownTrial]) -> tuple[KnownTrial, ...]:
+    def _record(self, trials: Sequence[KnownTrial]) -> tuple[KnownTrial, ...]:
         """Write values and ends into the storage; end what it knows as ended."""
-        self._disk.check(known)
-        found = []
-        for one in known:
-            self._write_values(one)
-            now = self._judged(one)
-            if now.stage.is_over and now.stored.end is None:
-                self._finish(now, now.reason)
-            if now.stage.is_over and now.is_alive:
-                self._actor.cancel(now)
-            found.append(now)
-        return tuple(found)
+        self._disk.check(trials)
+        judged_trials: list[KnownTrial] = []
+        for trial in trials:
+            self._write_values(trial)
+            judged = self._judge(trial)
+            if judged.stage.is_over and judged.stored.end is None:
+                self._finish(judged, judged.reason)
+            if judged.stage.is_over and judged.is_alive:
+                self._actor.cancel(judged)
+            judged_trials.append(judged)
+        return tuple(judged_trials)
 
-    def _write_values(self, one: KnownTrial) -> None:
-        if one.stored.end is not None or not (values := one.unwritten()):
+    def _write_values(self, trial: KnownTrial) -> None:
+        if trial.stored.end is not None:
             return
-        self._storage.report(one.number, values)
+        values = trial.unwritten()
+        if not values:
+            return
+        self._storage.report(trial.number, values)
         self._failed_in_row = 0
         document = self._study.document
         for units, value in values.items():
-            line = f"trial {one.number}: {document.metric} {value:g} at {units} {document.unit}"
-            self._events.happened("reported", line, trial=one.number, units=units, value=value)
+            line = f"trial {trial.number}: {document.metric} {value:g} at {units} {document.unit}"
+            self._events.happened("reported", line, trial=trial.number, units=units, value=value)
 
-    def _judged(self, one: KnownTrial) -> KnownTrial:
+    def _judge(self, trial: KnownTrial) -> KnownTrial:
         """Return it as failed if it used up its budget and never reported anything."""
-        is_at_end = one.stage in (TrialStage.WAITING, TrialStage.COMPLETE)
-        if one.values or one.stored.end or not is_at_end:
-            self._silent_since.pop(one.number, None)
-            return one
-        since_s = self._silent_since.setdefault(one.number, time.monotonic())
+        is_at_end = trial.stage in (TrialStage.WAITING, TrialStage.COMPLETE)
+        if trial.values or trial.stored.end or not is_at_end:
+            self._silent_since.pop(trial.number, None)
+            return trial
+        since_s = self._silent_since.setdefault(trial.number, time.monotonic())
         if time.monotonic() - since_s >= SILENT_S:
-            return replace(one, stage=TrialStage.FAILED)
-        return replace(one, stage=TrialStage.ACTIVE)
+            return replace(trial, stage=TrialStage.FAILED)
+        return replace(trial, stage=TrialStage.ACTIVE)
 
-    def _finish(self, one: KnownTrial, reason: str) -> None:
+    def _finish(self, trial: KnownTrial, reason: str) -> None:
         """Write its end."""
-        if one.stage is TrialStage.COMPLETE:
+        if trial.stage is TrialStage.COMPLETE:
             reason = ""
-        if one.stage is TrialStage.FAILED:
+        if trial.stage is TrialStage.FAILED:
             self._failed, self._failed_in_row = self._failed + 1, self._failed_in_row + 1
         self._storage.finish(
-            one.number,
-            one.stage,
-            value=one.value,
+            trial.number,
+            trial.stage,
+            value=trial.value,
             reason=reason,
-            orders=one.reported_s,
-            node_s=one.node_s,
+            orders=trial.reported_s,
+            node_s=trial.node_s,
         )
-        value = "" if one.value is None else f", {self._study.document.metric} {one.value:g}"
-        line = f"trial {one.number} is {one.stage}{value}{f': {reason}' if reason else ''}"
-        self._events.happened(str(one.stage), line, trial=one.number, reason=reason)
+        line = f"trial {trial.number} is {trial.stage}"
+        if trial.value is not None:
+            line += f", {self._study.document.metric} {trial.value:g}"
+        if reason:
+            line += f": {reason}"
+        self._events.happened(str(trial.stage), line, trial=trial.number, reason=reason)
 
-    def _refuse_hopeless(self, known: Sequence[KnownTrial], wanted: int) -> None:
+    def _refuse_hopeless(self, trials: Sequence[KnownTrial], wanted: int) -> None:
         """Stop asking for trials when the newest that ended all failed and no trial ever reported.
 
         Where others take the place of failed ones there would be no end: there it is enough that
         the last ones failed, or as many as are wanted, since this process began.
         """
         ends = (TrialStage.COMPLETE, TrialStage.FAILED)  # others: for the user's or study's sake
-        over = sorted(
-            (one for one in known if one.stage in ends),
-            key=lambda one: (one.stored.ended_s or math.inf, one.number),
-        )
-        newest = over[-HOPELESS:]
-        is_script = len(newest) == HOPELESS and not any(one.values for one in known)
-        is_script = is_script and all(one.stage is TrialStage.FAILED for one in newest)
+        ended = [trial for trial in trials if trial.stage in ends]
+        ended.sort(key=lambda trial: (trial.stored.ended_s or math.inf, trial.number))
+        newest = ended[-HOPELESS:]
+        has_report = any(trial.values for trial in trials)
+        failed = _at_stage(TrialStage.FAILED, newest)
+        is_script = len(failed) == HOPELESS and not has_report
         is_endless = self._failed_in_row >= HOPELESS or self._failed >= max(HOPELESS, wanted)
         if not (is_script or (is_endless and self._study.document.failed == "ignore")):
             return
         path = self._study.path
-        then = f"run {path} again; 'bftrainer study stop {path}' ends its trials"
+        count = self._failed
+        next_step = f"run {path} again; 'bftrainer study stop {path}' ends its trials"
         if is_script:
-            then = f"end its trials with 'bftrainer study stop {path}' and begin another study"
-        self._write_summary(FAILED, known)
-        last = [one for one in over if one.stage is TrialStage.FAILED][-1]
+            count = HOPELESS
+            next_step = f"end its trials with 'bftrainer study stop {path}' and begin another study"
+        self._write_summary(FAILED, trials)
+        last = _at_stage(TrialStage.FAILED, ended)[-1]
         logs = self._study.of_trial(last.number) / "logs"
         raise BftError(
             "BFT-1629",
-            f"{HOPELESS if is_script else self._failed} trials failed, the last one: {last.reason}",
-            f"Read {logs} and correct the script. Then {then}.",
+            f"{count} trials failed, the last one: {last.reason}",
+            f"Read {logs} and correct the script. Then {next_step}.",
         )
 
     # ---- wishes ------------------------------------------------------------------------
 
-    def _end(self, known: Sequence[KnownTrial], why: str) -> tuple[KnownTrial, ...]:
+    def _end(self, trials: Sequence[KnownTrial], why: str) -> tuple[KnownTrial, ...]:
         """End all trials that have not ended, and return what they are then."""
-        for one in known:
-            if not one.stage.is_over:
-                self._finish(replace(one, stage=TrialStage.STOPPED), why)
-                self._actor.cancel(one)
+        for trial in trials:
+            if not trial.stage.is_over:
+                self._finish(replace(trial, stage=TrialStage.STOPPED), why)
+                self._actor.cancel(trial)
         until_s = time.monotonic() + LAST_S
         while True:
-            ended = self._known(self._look(is_whole=True))
+            ended = self._trials_of(self._look(is_whole=True))
             if not any(map(writes, ended)) or time.monotonic() >= until_s:
                 self._cleaner.clean(ended)
                 return ended
             time.sleep(LAST_LOOK_S)
 
-    def _obey_pause(self, known: Sequence[KnownTrial]) -> bool:
+    def _obey_pause(self, trials: Sequence[KnownTrial]) -> bool:
         """Hold or release trials; return whether the study is paused."""
         note = self._storage.note(PAUSED)
         if self._wishes.is_paused:
-            line = (
-                "the study is paused; it keeps its trials. It goes on with:"
-                f" bftrainer study resume {self._study.path}"
-            )
-            if not note:
-                before = [one.number for one in known if one.view and one.view.is_held]
-                self._storage.set_note(PAUSED, {"held_before": before})
-                self._events.happened("paused", line)
-            elif not self._is_pause_told:
-                self._events.say(line)
-            self._is_pause_told = True
-            self._actor.hold(known, is_held=True)
-            self._summarize_at_times(known)
+            self._pause(trials, is_new=not note)
         elif note:
-            users = note["held_before"] if isinstance(note, dict) else ()  # True: earlier releases
-            self._actor.hold([one for one in known if one.number not in users], is_held=False)
+            # Earlier releases noted True, not the trials that the user had held before.
+            held_before: Sequence[int] = ()
+            if isinstance(note, dict):
+                held_before = note["held_before"]
+            to_release = [trial for trial in trials if trial.number not in held_before]
+            self._actor.hold(to_release, is_held=False)
             self._storage.set_note(PAUSED, value=False)
             self._events.happened("resumed", "the study goes on")
         return self._wishes.is_paused
 
+    def _pause(self, trials: Sequence[KnownTrial], *, is_new: bool) -> None:
+        """Hold all trials; note before which of them the user holds anyway."""
+        line = (
+            "the study is paused; it keeps its trials. It goes on with:"
+            f" bftrainer study resume {self._study.path}"
+        )
+        if is_new:
+            users = [trial.number for trial in trials if trial.view and trial.view.is_held]
+            self._storage.set_note(PAUSED, {"held_before": users})
+            self._events.happened("paused", line)
+        elif not self._is_pause_told:
+            self._events.say(line)
+        self._is_pause_told = True
+        self._actor.hold(trials, is_held=True)
+        self._summarize_at_times(trials)
+
     # ---- the rule ----------------------------------------------------------------------
 
-    def _asked(self, rule: StudyRule, known: Sequence[KnownTrial], view: StudyView) -> Verdicts:
+    def _verdicts(self, rule: StudyRule, trials: Sequence[KnownTrial], view: StudyView) -> Verdicts:
+        """Return what the rule wants now."""
         document = self._study.document
-        seen = [
-            one for one in known if one.stage is not TrialStage.FAILED or document.failed == "worst"
-        ]
-        active = sum(one.stage is TrialStage.ACTIVE for one in known)
-        room = max(0, self.parallel(view.pool_nodes) - active)
-        return rule.verdicts([one.as_trial(document.sign) for one in seen], room)
+        active = _at_stage(TrialStage.ACTIVE, trials)
+        room = max(0, self.parallel(view.pool_nodes) - len(active))
+        judged = trials
+        if document.failed != "worst":  # another trial takes the place of one that failed
+            judged = [trial for trial in trials if trial.stage is not TrialStage.FAILED]
+        return rule.verdicts([trial.as_trial(document.sign) for trial in judged], room)
 
     def parallel(self, pool_nodes: int) -> int:
         """Return how many trials are active at once."""
@@ -335,11 +358,11 @@ class StudyLoop:
         fit = pool_nodes // max(1, self._study.base.n_min)
         return fit + max(1, fit // 8)  # a freed node is not to wait for the next turn
 
-    def _act(self, verdicts: Verdicts, known: Sequence[KnownTrial]) -> None:
+    def _act(self, verdicts: Verdicts, trials: Sequence[KnownTrial]) -> None:
         """Carry the verdicts out; an end is written before the trainer is cancelled."""
-        by_number = {one.number: one for one in known}
+        by_number = {trial.number: trial for trial in trials}
         # The first ones are not to wait until all are drawn.
-        self._is_hasty = self._actor.create(verdicts.start[:STARTS_AT_ONCE], known)
+        self._is_hasty = self._actor.create(verdicts.start[:STARTS_AT_ONCE], trials)
         self._actor.grow([by_number[number] for number in verdicts.grow], verdicts)
         for number, why in verdicts.stop.items():
             self._finish(replace(by_number[number], stage=TrialStage.STOPPED), why)
@@ -347,10 +370,10 @@ class StudyLoop:
 
     # ---- what is left ------------------------------------------------------------------
 
-    def _summarize_at_times(self, known: Sequence[KnownTrial]) -> None:
+    def _summarize_at_times(self, trials: Sequence[KnownTrial]) -> None:
         began_s = time.monotonic()
         if began_s >= self._summary_s:
-            self._write_summary(RUNNING, known)
+            self._write_summary(RUNNING, trials)
             took_s = time.monotonic() - began_s
             self._summary_s = time.monotonic() + max(SUMMARY_S, SUMMARY_SHARE * took_s)
 
@@ -358,44 +381,52 @@ class StudyLoop:
         """Look once more and return what the study has come to by now."""
         self._wishes = read_wishes(self._study.path)
         view = self._look(is_whole=True)
-        known = self._known(view)
-        if not is_over and not any(one.stage is TrialStage.ACTIVE for one in known):
-            is_over = self._asked(self._rule(), known, view).is_over
-        return self._write_summary(OVER if is_over else LEFT, known)
+        trials = self._trials_of(view)
+        if not is_over and not _at_stage(TrialStage.ACTIVE, trials):
+            is_over = self._verdicts(self._rule(), trials, view).is_over
+        if is_over:
+            return self._write_summary(OVER, trials)
+        return self._write_summary(LEFT, trials)
 
     def _rule(self) -> StudyRule:
         return self._with_rule(self._study.document.rule_with(self._wishes.more))
 
-    def _write_summary(self, state: str, known: Sequence[KnownTrial]) -> StudySummary:
-        if self._wishes.is_stopped or self._wishes.is_paused:
-            state = "stopped" if self._wishes.is_stopped else "paused"
-        summary = summary_of(self._study, self._wishes, state, known, self._view)
+    def _write_summary(self, state: str, trials: Sequence[KnownTrial]) -> StudySummary:
+        if self._wishes.is_stopped:
+            state = STOPPED
+        elif self._wishes.is_paused:
+            state = "paused"
+        summary = summary_of(self._study, self._wishes, state, trials, self._view)
         try:
-            written = json.dumps(document_of(SUMMARY_SCHEMA, summary))
-            write_whole(self._study.summary, [written.encode()])
+            document = json.dumps(document_of(SUMMARY_SCHEMA, summary))
+            write_whole(self._study.summary, [document.encode()])
         except OSError as problem:
             self._events.unwritten(self._study.summary, problem)
         return summary
+
+
+def _at_stage(stage: TrialStage, trials: Sequence[KnownTrial]) -> list[KnownTrial]:
+    return [trial for trial in trials if trial.stage is stage]
 
 
 def _sizes(rule: StudyRule) -> Callable[[KnownTrial], int | None]:
     """Return which size a trial is to have: a plan's, where its budget is now; None: any."""
     if not isinstance(rule, Carried):
         return lambda _: None
-    return lambda one: rule.nodes_of(one.stored.bracket, one.budget)
+    return lambda trial: rule.nodes_of(trial.stored.bracket, trial.budget)
 
 
 def summary_of(
     study: StudyDirectory,
     wishes: Wishes,
     state: str,
-    known: Sequence[KnownTrial],
+    trials: Sequence[KnownTrial],
     view: StudyView | None,
 ) -> StudySummary:
     """Return what a study has come to."""
     document = study.document
     return summarized(
-        known,
+        trials,
         view,
         time.time(),
         study=study.study_id,

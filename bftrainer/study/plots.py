@@ -10,9 +10,11 @@ from __future__ import annotations
 import importlib
 import math
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,11 +23,12 @@ from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.model.quantities import quantity
 from bftrainer.study.configurations import CategoricalParameter, Parameter
-from bftrainer.study.trial_table import StudySummary, TrialRow, with_values
+from bftrainer.study.trial_table import OVER, STOPPED, StudySummary, TrialRow, with_values
 from bftrainer.study.trials import Scalar, TrialStage
 
 _ENDS = {str(stage) for stage in TrialStage if stage.is_over}
 _UNITS = ((2 * 86400.0, 86400.0, "days"), (2 * 3600.0, 3600.0, "hours"), (120.0, 60.0, "minutes"))
+KINDS: Final = ("history", "parallel", "importance", "rungs")
 ONE, ALL = (9.0, 5.5), (17.0, 10.5)  # inches
 OTHERWISE = "print the numbers with 'bftrainer study export'"
 BEST, POOL, ACTIVE, PALE = "#D55E00", "#009E73", "#0072B2", "#BBBBBB"
@@ -57,7 +60,7 @@ def new_canvas(inches: tuple[float, float], otherwise: str) -> Any:
 def matplotlib(module: str, otherwise: str) -> Any:
     """Return a module of matplotlib, "" for itself; raises as above."""
     try:
-        return importlib.import_module(f"matplotlib.{module}" if module else "matplotlib")
+        return importlib.import_module(f"matplotlib.{module}".rstrip("."))
     except ImportError:
         raise TraceError(
             "BFT-4004",
@@ -102,8 +105,10 @@ class Material:
     @property
     def clock(self) -> tuple[float, str]:
         """Seconds of the unit in which times are shown, and its name."""
-        found = [(unit_s, name) for least, unit_s, name in _UNITS if self.duration_s >= least]
-        return found[0] if found else (1.0, "seconds")
+        for shortest_s, unit_s, name in _UNITS:
+            if self.duration_s >= shortest_s:
+                return unit_s, name
+        return 1.0, "seconds"
 
 
 def material(
@@ -114,22 +119,17 @@ def material(
     After a crash of its loop one of them may be missing, or be there twice.
     """
     began_s = summary.created_s
-    ordered = sorted(events, key=lambda event: float(event["at_s"]))
-    last_s = max([summary.at_s, *(float(event["at_s"]) for event in ordered[-1:])])
-    # Of events that are there twice the first counts.
-    reported = {
-        (e["trial"], e["units"]): (e["at_s"] - began_s, e["units"], e["value"])
-        for e in reversed(ordered)
-        if e["event"] == "reported" and math.isfinite(e["value"])
-    }
-    ended = {
-        e["trial"]: (e["at_s"] - began_s, e["trial"], TrialStage(e["event"]))
-        for e in reversed(ordered)
-        if e["event"] in _ENDS
-    }
-    over_s = max((at_s for at_s, _, _ in ended.values()), default=0.0)
-    is_over = summary.state in ("over", "stopped")
-    duration_s = over_s if is_over and over_s > 0 else last_s - began_s
+    ordered_events = sorted(events, key=lambda event: float(event["at_s"]))
+    last_s = summary.at_s
+    if ordered_events:
+        last_s = max(last_s, float(ordered_events[-1]["at_s"]))
+    reported = _reports(ordered_events, began_s)
+    ended = _ends(ordered_events, began_s)
+    over_s = max((at_s for at_s, _, _ in ended), default=0.0)
+    duration_s = last_s - began_s
+    if summary.state in (OVER, STOPPED) and over_s > 0:
+        duration_s = over_s
+    pool_events = [event for event in ordered_events if event["event"] == "pool"]
     return Material(
         summary=replace(
             summary,
@@ -138,16 +138,40 @@ def material(
             state=_text(summary.state),
         ),
         parameters=parameters,
-        reported=tuple(sorted(reported.values(), key=lambda one: one[0])),
-        stays=_stays(ordered, began_s, duration_s, summary.rule.get("most")),
-        ended=tuple(ended.values()),
-        pool=tuple((e["at_s"] - began_s, e["nodes"]) for e in ordered if e["event"] == "pool"),
+        reported=reported,
+        stays=_stays(ordered_events, began_s, duration_s, summary.rule.get("most")),
+        ended=ended,
+        pool=tuple((event["at_s"] - began_s, event["nodes"]) for event in pool_events),
         duration_s=max(1.0, duration_s),
     )
 
 
+def _reports(
+    ordered_events: Sequence[Mapping[str, Any]], began_s: float
+) -> tuple[tuple[float, int, float], ...]:
+    """Return time, units and value of each report; of one that is there twice the first counts."""
+    reports: dict[tuple[int, int], tuple[float, int, float]] = {}  # by trial and units
+    for event in reversed(ordered_events):
+        if event["event"] == "reported" and math.isfinite(event["value"]):
+            report = (event["at_s"] - began_s, event["units"], event["value"])
+            reports[event["trial"], event["units"]] = report
+    return tuple(sorted(reports.values(), key=itemgetter(0)))
+
+
+def _ends(
+    ordered_events: Sequence[Mapping[str, Any]], began_s: float
+) -> tuple[tuple[float, int, TrialStage], ...]:
+    """Return when each trial ended, and how; of an end that is there twice the first counts."""
+    ends: dict[int, tuple[float, int, TrialStage]] = {}
+    for event in reversed(ordered_events):
+        if event["event"] in _ENDS:
+            at_s, trial = event["at_s"] - began_s, event["trial"]
+            ends[trial] = (at_s, trial, TrialStage(event["event"]))
+    return tuple(ends.values())
+
+
 def _stays(
-    ordered: Sequence[Mapping[str, Any]], began_s: float, duration_s: float, most: int | None
+    ordered_events: Sequence[Mapping[str, Any]], began_s: float, duration_s: float, most: int | None
 ) -> tuple[Stay, ...]:
     """Return when each trial trained and waited; after the full budget none waits."""
     since: dict[int, tuple[float, int, bool]] = {}  # trial -> begin, budget, is active
@@ -159,17 +183,17 @@ def _stays(
             times = {"begin_s": begin_s, "end_s": now_s}
             stays.append(Stay(trial=trial, budget=budget, is_active=is_active, **times))
 
-    for event in ordered:
-        what, now_s = event["event"], event["at_s"] - began_s
-        if what in ("started", "grown"):
+    for event in ordered_events:
+        kind, now_s = event["event"], event["at_s"] - began_s
+        if kind in ("started", "grown"):
             leave(event["trial"], now_s)
             since[event["trial"]] = now_s, event["budget"], True
-        elif what == "reported":
+        elif kind == "reported":
             _, budget, is_active = since.get(event["trial"], (now_s, 0, False))
             if is_active and event["units"] >= budget and budget != most:
                 leave(event["trial"], now_s)
                 since[event["trial"]] = now_s, budget, False
-        elif what in _ENDS:
+        elif kind in _ENDS:
             leave(event["trial"], now_s)
     for trial in list(since):
         leave(trial, duration_s)
@@ -181,10 +205,13 @@ def _text(words: object) -> str:
     return shown(str(words)).replace("$", r"\$")
 
 
-def _rung_colours(budgets: Sequence[int]) -> dict[int, Any]:
+def _rung_colours(budgets: Iterable[int]) -> dict[int, Any]:
     """Return a colour for each budget, blue for the greatest."""
-    ordered = sorted(set(budgets))
-    return {budget: shade_of((place + 1) / len(ordered)) for place, budget in enumerate(ordered)}
+    ascending = sorted(set(budgets))
+    colours: dict[int, Any] = {}
+    for place, budget in enumerate(ascending, start=1):
+        colours[budget] = shade_of(place / len(ascending))
+    return colours
 
 
 def shade_of(part: float) -> Any:
@@ -194,11 +221,11 @@ def shade_of(part: float) -> Any:
     return shades(first + (last - first) * part)
 
 
-def _time_axis(axes: Any, found: Material) -> float:
+def _time_axis(axes: Any, material: Material) -> float:
     """Label the time axis; return the seconds of its unit."""
-    unit_s, name = found.clock
+    unit_s, name = material.clock
     axes.set_xlabel(f"time since the study began ({name})")
-    axes.set_xlim(0.0, 1.01 * found.duration_s / unit_s)
+    axes.set_xlim(0.0, 1.01 * material.duration_s / unit_s)
     return unit_s
 
 
@@ -215,26 +242,37 @@ def _plain(axes: Any) -> None:
     axes.grid(alpha=0.25)
 
 
-def draw_history(figure: Any, found: Material) -> None:
+def draw_history(figure: Any, material: Material) -> None:
     """Draw one point per report, its shade the units trained."""
-    summary, axes = found.summary, figure.subplots()
-    unit_s = _time_axis(axes, found)
-    colours = _rung_colours([units for _, units, _ in found.reported])
+    summary, axes = material.summary, figure.subplots()
+    unit_s = _time_axis(axes, material)
+    points_by_units = defaultdict[int, list[tuple[float, float]]](list)
+    for at_s, units, value in material.reported:
+        points_by_units[units].append((at_s / unit_s, value))
+    colours = _rung_colours(points_by_units)
+    has_each_shade = len(colours) <= MOST_SHADES
     for units, colour in colours.items():
-        points = [(at_s / unit_s, value) for at_s, of, value in found.reported if of == units]
-        label = f"{units} {_text(summary.unit)}" if len(colours) <= MOST_SHADES else None
-        axes.scatter(*zip(*points, strict=True), s=14, color=colour, label=label, linewidths=0)
-    values = [value for _, _, value in found.reported]
-    bests = list(accumulate(values, max if found.is_maximized else min))
-    times = [at_s / unit_s for at_s, _, _ in found.reported]
-    if bests:
-        times.append(found.duration_s / unit_s)
-        bests.append(bests[-1])
-    axes.step(times, bests, where="post", color=BEST, linewidth=1.5, label="best so far")
+        times, values = zip(*points_by_units[units], strict=True)
+        label = f"{units} {_text(summary.unit)}" if has_each_shade else None
+        axes.scatter(times, values, s=14, color=colour, label=label, linewidths=0)
+    _draw_best_so_far(axes, material, unit_s)
     axes.set_ylabel(_text(f"{summary.metric} (to {summary.direction})"))
     axes.set_title("Values reported")
-    _beside(axes, None if len(colours) <= MOST_SHADES else _text(f"darker: more {summary.unit}"))
+    legend_title: str | None = None
+    if not has_each_shade:
+        legend_title = _text(f"darker: more {summary.unit}")
+    _beside(axes, legend_title)
     _plain(axes)
+
+
+def _draw_best_so_far(axes: Any, material: Material, unit_s: float) -> None:
+    values = [value for _, _, value in material.reported]
+    bests = list(accumulate(values, max if material.is_maximized else min))
+    times = [at_s / unit_s for at_s, _, _ in material.reported]
+    if bests:
+        times.append(material.duration_s / unit_s)
+        bests.append(bests[-1])
+    axes.step(times, bests, where="post", color=BEST, linewidth=1.5, label="best so far")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,14 +291,18 @@ class Scale:
         low, high, at = self.low, self.high, float(value)
         if self.is_log:
             low, high, at = math.log(low), math.log(high), math.log(at)
-        return 0.5 if high == low else (at - low) / (high - low)
+        if high == low:
+            return 0.5
+        return (at - low) / (high - low)
 
     def ticks(self) -> list[tuple[float, str]]:
         """Return places and labels."""
         if self.choices:
-            return [(self.place(one), _text(one)) for one in self.choices]
-        places = [k / (TICKS - 1) for k in range(TICKS)] if self.high > self.low else [0.5]
-        return [(at, quantity(self._value(at))) for at in places]
+            return [(self.place(choice), _text(choice)) for choice in self.choices]
+        places = [0.5]
+        if self.high > self.low:
+            places = [tick / (TICKS - 1) for tick in range(TICKS)]
+        return [(place, quantity(self._value(place))) for place in places]
 
     def _value(self, at: float) -> float:
         if self.is_log:
@@ -275,28 +317,33 @@ def scale_of(parameter: Parameter) -> Scale:
     return Scale(low=parameter.low, high=parameter.high, is_log=parameter.log)
 
 
-def draw_parallel(figure: Any, found: Material) -> None:
+def draw_parallel(figure: Any, material: Material) -> None:
     """Draw the lines, the best one above all."""
-    axes, summary = figure.subplots(), found.summary
-    rows = found.with_values
+    axes, summary = figure.subplots(), material.summary
+    rows = material.with_values
     values = [float(row.value or 0.0) for row in rows]
-    scales = {name: scale_of(one) for name, one in found.parameters.items()}
-    last = Scale(low=min(values), high=max(values))
+    scales = {name: scale_of(parameter) for name, parameter in material.parameters.items()}
+    metric_scale = Scale(low=min(values), high=max(values))
     names = [*scales, summary.metric]
     for place, row in enumerate(rows):
-        heights = [scales[name].place(row.parameters[name]) for name in scales]
-        heights.append(last.place(values[place]))
-        is_best = row.number == summary.best
-        axes.plot(
-            range(len(names)),
-            heights,
-            color=BEST if is_best else shade_of(place / max(1, len(rows) - 1)),
-            linewidth=2.2 if is_best else 0.9,
-            alpha=1.0 if is_best or len(rows) <= 30 else FAINT,
-            zorder=3 if is_best else 2,
-            label=f"best, trial {row.number}" if is_best else None,
-        )
-    _axes(axes, [*scales.values(), last], names)
+        heights = [scale.place(row.parameters[name]) for name, scale in scales.items()]
+        heights.append(metric_scale.place(values[place]))
+        style = {
+            "color": shade_of(place / max(1, len(rows) - 1)),
+            "linewidth": 0.9,
+            "alpha": 1.0 if len(rows) <= 30 else FAINT,
+            "zorder": 2,
+        }
+        if row.number == summary.best:
+            style = {
+                "color": BEST,
+                "linewidth": 2.2,
+                "alpha": 1.0,
+                "zorder": 3,
+                "label": f"best, trial {row.number}",
+            }
+        axes.plot(range(len(names)), heights, **style)
+    _axes(axes, [*scales.values(), metric_scale], names)
     axes.set_title("Parameters; green to blue: worse to better values")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.08), frameon=False)
 
@@ -316,20 +363,18 @@ def _axes(axes: Any, scales: Sequence[Scale], names: Sequence[str]) -> None:
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.7},
                 zorder=4,
             )
-    axes.set_xticks(range(len(names)), [_text(name) for name in names])
+    axes.set_xticks(range(len(names)), list(map(_text, names)))
     axes.set_yticks([])
     axes.set_xlim(-0.35, len(names) - 0.8)
     axes.spines[:].set_visible(False)
 
 
-def importances(found: Material) -> dict[str, float]:
+def importances(material: Material) -> dict[str, float]:
     """Return the share of each parameter, greatest first; {}: too little is known."""
-    best_first = found.with_values[::-1]
+    best_first = material.with_values[::-1]
     rows = sorted(best_first, key=lambda row: -row.units)  # the further the better
     searched = {
-        name: one
-        for name, one in found.parameters.items()
-        if (len(one.choices) if isinstance(one, CategoricalParameter) else one.high - one.low) > 0
+        name: parameter for name, parameter in material.parameters.items() if _varies(parameter)
     }
     if len(rows) < LEAST or not searched:
         return {}
@@ -340,16 +385,14 @@ def importances(found: Material) -> dict[str, float]:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     distributions = distributions_of(searched)
     study = optuna.create_study()
-    study.add_trials(
-        [
-            optuna.trial.create_trial(
-                params={name: row.parameters[name] for name in searched},
-                distributions=distributions,
-                value=float(place),
-            )
-            for place, row in enumerate(rows)
-        ]
-    )
+    trials: list[optuna.trial.FrozenTrial] = []
+    for place, row in enumerate(rows):
+        parameters = {name: row.parameters[name] for name in searched}
+        trial = optuna.trial.create_trial(
+            params=parameters, distributions=distributions, value=float(place)
+        )
+        trials.append(trial)
+    study.add_trials(trials)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         evaluator = optuna.importance.PedAnovaImportanceEvaluator(
@@ -358,44 +401,64 @@ def importances(found: Material) -> dict[str, float]:
         return optuna.importance.get_param_importances(study, evaluator=evaluator)
 
 
-def draw_importance(figure: Any, found: Material) -> None:
+def _varies(parameter: Parameter) -> bool:
+    if isinstance(parameter, CategoricalParameter):
+        return len(parameter.choices) > 0
+    return parameter.high > parameter.low
+
+
+def draw_importance(figure: Any, material: Material) -> None:
     """Draw a bar per parameter."""
-    shares, axes = importances(found), figure.subplots()
+    shares, axes = importances(material), figure.subplots()
     axes.set_title("Importance of the parameters")
     if not shares:
         axes.set_axis_off()
-        needed = f"{LEAST} trials with values, and a parameter that varies, are needed"
-        axes.text(0.5, 0.5, needed, ha="center", transform=axes.transAxes)
+        message = f"{LEAST} trials with values, and a parameter that varies, are needed"
+        axes.text(0.5, 0.5, message, ha="center", transform=axes.transAxes)
         return
     names = list(shares)[::-1]
-    places = range(len(names))
-    bars = axes.barh(places, [shares[name] for name in names], color=ACTIVE, height=0.6)
-    axes.set_yticks(places, [_text(name) for name in names])
-    axes.bar_label(bars, labels=[f"{shares[name]:.2f}" for name in names], padding=3)
+    places, widths = range(len(names)), list(shares.values())[::-1]
+    bars = axes.barh(places, widths, color=ACTIVE, height=0.6)
+    axes.set_yticks(places, list(map(_text, names)))
+    axes.bar_label(bars, labels=[f"{width:.2f}" for width in widths], padding=3)
     axes.set_xlim(0.0, 1.12)
     axes.set_xlabel(f"share of what sets the best {TOP:.0%} of the trials apart")
     _plain(axes)
     axes.grid(visible=False, axis="y")
 
 
-def draw_rungs(figure: Any, found: Material) -> None:
+def draw_rungs(figure: Any, material: Material) -> None:
     """Draw a line per trial: a colour where it trains, grey where it waits."""
     upper, lower = figure.subplots(2, 1, height_ratios=(3, 1), sharex=True)
-    unit_s, summary = _time_axis(lower, found), found.summary
-    colours = _rung_colours([stay.budget for stay in found.stays])
-    count = 1 + max((stay.trial for stay in found.stays), default=0)
+    unit_s, summary = _time_axis(lower, material), material.summary
+    colours = _rung_colours(stay.budget for stay in material.stays)
+    count = 1 + max((stay.trial for stay in material.stays), default=0)
     width = min(7.0, max(0.6, 0.75 * HEIGHT_POINTS / count))
-    waits = [stay for stay in found.stays if not stay.is_active]
+    waits = [stay for stay in material.stays if not stay.is_active]
     _lines(upper, waits, unit_s, colour=PALE, width=width / 3, label="waits at its rung")
+    training = [stay for stay in material.stays if stay.is_active]
     for budget, colour in colours.items():
-        at = [stay for stay in found.stays if stay.is_active and stay.budget == budget]
+        stays = [stay for stay in training if stay.budget == budget]
         label = _text(f"trains to {budget} {summary.unit}")
-        _lines(upper, at, unit_s, colour=colour, width=width, label=label)
+        _lines(upper, stays, unit_s, colour=colour, width=width, label=label)
+    _draw_ends(upper, material, unit_s, width)
+    upper.yaxis.get_major_locator().set_params(integer=True)
+    upper.set(title="Trials at their rungs", ylabel="trial", ylim=(-0.02 * count - 0.5, count))
+    _beside(upper)
+    _beneath(lower, material, unit_s)
+    _plain(upper)
+    _plain(lower)
+
+
+def _draw_ends(axes: Any, material: Material, unit_s: float, width: float) -> None:
+    """Draw a mark where a trial failed or has trained in full."""
     for stage, (mark, label) in MARKS.items():
-        ends = [(at_s / unit_s, trial) for at_s, trial, how in found.ended if how is stage]
+        ends = [(at_s / unit_s, trial) for at_s, trial, end in material.ended if end is stage]
         if ends:
-            upper.scatter(
-                *zip(*ends, strict=True),
+            times, trials = zip(*ends, strict=True)
+            axes.scatter(
+                times,
+                trials,
                 marker=mark,
                 s=max(8.0, min(36.0, 4 * width**2)),
                 color="black",
@@ -403,12 +466,6 @@ def draw_rungs(figure: Any, found: Material) -> None:
                 zorder=3,
                 linewidths=0.8,
             )
-    upper.yaxis.get_major_locator().set_params(integer=True)
-    upper.set(title="Trials at their rungs", ylabel="trial", ylim=(-0.02 * count - 0.5, count))
-    _beside(upper)
-    _beneath(lower, found, unit_s)
-    _plain(upper)
-    _plain(lower)
 
 
 def _lines(
@@ -425,54 +482,60 @@ def _lines(
         )
 
 
-def _beneath(axes: Any, found: Material, unit_s: float) -> None:
+def _beneath(axes: Any, material: Material, unit_s: float) -> None:
     """Draw the nodes of the pool, and how many trials were active."""
-    if found.pool:
-        times = [at_s / unit_s for at_s, _ in found.pool] + [found.duration_s / unit_s]
-        nodes = [nodes for _, nodes in found.pool]
-        axes.step(times, [*nodes, nodes[-1]], where="post", color=POOL, label="nodes of the pool")
-    steps = sorted(
-        (at_s, step)
-        for stay in found.stays
-        if stay.is_active
-        for at_s, step in ((stay.begin_s, 1), (stay.end_s, -1))
-    )
-    times = [0.0, *(at_s / unit_s for at_s, _ in steps)]
-    active = list(accumulate((step for _, step in steps), initial=0))
+    if material.pool:
+        times = [at_s / unit_s for at_s, _ in material.pool]
+        times.append(material.duration_s / unit_s)
+        nodes = [nodes for _, nodes in material.pool]
+        nodes.append(nodes[-1])
+        axes.step(times, nodes, where="post", color=POOL, label="nodes of the pool")
+    changes: list[tuple[float, int]] = []  # when one trial more, or fewer, was active
+    for stay in material.stays:
+        if stay.is_active:
+            changes += [(stay.begin_s, 1), (stay.end_s, -1)]
+    changes.sort()
+    times, active = [0.0], [0]
+    for at_s, change in changes:
+        times.append(at_s / unit_s)
+        active.append(active[-1] + change)
     axes.step(times, active, where="post", color=ACTIVE, linewidth=1, label="active trials")
     axes.set_ylim(bottom=0)
     axes.set_ylabel("nodes, trials")
     _beside(axes)
 
 
-KINDS: Final[Mapping[str, Callable[[Any, Material], None]]] = {
-    "history": draw_history,
-    "parallel": draw_parallel,
-    "importance": draw_importance,
-    "rungs": draw_rungs,
-}
+def draw_kind(figure: Any, material: Material, kind: str) -> None:
+    """Draw one of ``KINDS``."""
+    drawings: Mapping[str, Callable[[Any, Material], None]] = {
+        "history": draw_history,
+        "parallel": draw_parallel,
+        "importance": draw_importance,
+        "rungs": draw_rungs,
+    }
+    drawings[kind](figure, material)
 
 
-def check_values(found: Material) -> None:
+def check_values(material: Material) -> None:
     """Check that there is something to draw.
 
     Raises:
         BftError: BFT-1661, no trial has reported a value yet.
     """
-    if not found.with_values:
+    if not material.with_values:
         raise BftError(
             "BFT-1661",
-            f"There is nothing to draw: no trial of {found.summary.name} has reported a value.",
-            f"See 'bftrainer study status {found.summary.directory}'.",
+            f"There is nothing to draw: no trial of {material.summary.name} has reported a value.",
+            f"See 'bftrainer study status {material.summary.directory}'.",
             exit_code=ExitCode.NOT_FOUND,
         )
 
 
-def draw(found: Material, kind: str | None, path: Path) -> None:
+def draw(material: Material, kind: str | None, path: Path) -> None:
     """Write a picture.
 
     Args:
-        found: what to draw.
+        material: what to draw.
         kind: one of KINDS; None: all on one page.
         path: its ending says which format.
 
@@ -480,19 +543,19 @@ def draw(found: Material, kind: str | None, path: Path) -> None:
         BftError: BFT-1661, no trial has reported a value yet; BFT-1662, the file cannot be written.
         TraceError: BFT-4004, matplotlib is not installed.
     """
-    check_values(found)
+    check_values(material)
     figure = new_canvas(ONE if kind else ALL, OTHERWISE)
-    summary = found.summary
+    summary = material.summary
     figure.suptitle(
         _text(f"{summary.name}: {len(summary.trials)} trials, rule {summary.rule.get('name')}, ")
         + _text(f"{summary.state}, {quantity(summary.node_s / 3600.0)} node-hours")
     )
     if kind:
-        KINDS[kind](figure, found)
+        draw_kind(figure, material, kind)
     else:
         parts = figure.subfigures(2, 2, hspace=0.05)
-        for part, drawn in zip(parts.flat, KINDS.values(), strict=True):
-            drawn(part, found)
+        for part, part_kind in zip(parts.flat, KINDS, strict=True):
+            draw_kind(part, material, part_kind)
     try:
         figure.savefig(path)
     except (OSError, ValueError) as problem:  # a ValueError: the ending is unknown to matplotlib

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from operator import attrgetter
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,16 @@ from bftrainer.study.trials import CountedRule, Start, StudyTrial, TrialStage, T
 
 _UNITS = attrgetter("units")
 _QUARTER = 4  # pbt replaces the worst quarter from the best one
+
+
+class _Arrival(NamedTuple):
+    """The first report of a trial at or beyond a rung; arrivals are in order of time."""
+
+    order: float
+    number: int  # of the trial
+    rung: int
+    value: float
+
 
 # ---- trials at a rung ------------------------------------------------------------------
 
@@ -44,17 +54,24 @@ def value_at(trial: StudyTrial, budget: int) -> float | None:
     if not has_reached(trial, budget):
         is_lost = trial.stage is TrialStage.FAILED and trial.budget == budget
         return math.inf if is_lost else None
-    end = math.inf if trial.budget == budget else trial.stood.get(budget, budget)
-    count = bisect_right(trial.values, end, key=_UNITS)
-    value = trial.values[count - 1].value if count else None
-    return math.inf if value is not None and math.isnan(value) else value
+    last_units: float = math.inf  # of the value with which it stands at the rung
+    if trial.budget != budget:
+        last_units = trial.stood.get(budget, budget)
+    count = bisect_right(trial.values, last_units, key=_UNITS)
+    if count == 0:
+        return None
+    value = trial.values[count - 1].value
+    return math.inf if math.isnan(value) else value
 
 
 def best_first(trials: Iterable[StudyTrial], budget: int) -> list[tuple[float, int]]:
     """Return value and number of the trials that have a value at a rung, ties by number."""
-    return sorted(
-        (value, trial.number) for trial in trials if (value := value_at(trial, budget)) is not None
-    )
+    standing: list[tuple[float, int]] = []
+    for trial in trials:
+        value = value_at(trial, budget)
+        if value is not None:
+            standing.append((value, trial.number))
+    return sorted(standing)
 
 
 def rung_of(trial: StudyTrial, budgets: list[int]) -> int:
@@ -88,11 +105,11 @@ def ladder(trials: int, least: int, most: int, eta: int) -> tuple[Rung, ...]:
     if trials < 1 or least < 1 or most < least or eta < 2:
         raise ValueError("trials >= 1, 1 <= least <= most and eta >= 2 are required")
     rungs: list[Rung] = []
-    left, budget = trials, least
-    while left // eta >= 1 and budget * eta <= most:
-        rungs.append(Rung(trials=left, budget=budget))
-        left, budget = left // eta, budget * eta
-    return (*rungs, Rung(trials=left, budget=most))
+    trials_left, budget = trials, least
+    while trials_left // eta >= 1 and budget * eta <= most:
+        rungs.append(Rung(trials=trials_left, budget=budget))
+        trials_left, budget = trials_left // eta, budget * eta
+    return (*rungs, Rung(trials=trials_left, budget=most))
 
 
 # ---- rules -----------------------------------------------------------------------------
@@ -108,9 +125,9 @@ class _Rule:
 
     def __post_init__(self) -> None:
         """Refuse settings that are too small (ValueError); the message names one."""
-        for name, least in self.bounds.items():
+        for name, limit in self.bounds.items():
             value = getattr(self, name)
-            bound = getattr(self, least) if isinstance(least, str) else least
+            bound = getattr(self, limit) if isinstance(limit, str) else limit
             if value < bound:
                 raise ValueError(f"{name} is {value}; at least {bound} is required")
 
@@ -143,8 +160,8 @@ def _train_fully(
     rule: _Rule, trials: Sequence[StudyTrial], room: int, stop: Mapping[int, str]
 ) -> Verdicts:
     """Give each trial that is not stopped the full budget, then start what is missing."""
-    living = [trial for trial in trials if not trial.stage.is_over and trial.number not in stop]
-    waiting = [trial.number for trial in living if trial.stage is TrialStage.WAITING]
+    living = _living(trials, stop)
+    waiting = [trial.number for trial in _waiting(living)]
     grow = dict.fromkeys(waiting[: max(room, 0)], rule.most)
     missing = rule.trials - len(trials)
     return Verdicts(
@@ -153,6 +170,19 @@ def _train_fully(
         start=(Start(budget=rule.most),) * max(min(missing, room - len(grow)), 0),
         is_over=missing <= 0 and not living,
     )
+
+
+def _living(trials: Sequence[StudyTrial], stop: Mapping[int, str]) -> list[StudyTrial]:
+    """Return the trials that are not over, without those that are to stop."""
+    return [trial for trial in trials if not trial.stage.is_over and trial.number not in stop]
+
+
+def _waiting(trials: Sequence[StudyTrial]) -> list[StudyTrial]:
+    return [trial for trial in trials if trial.stage is TrialStage.WAITING]
+
+
+def _budgets(rungs: Sequence[Rung]) -> list[int]:
+    return [rung.budget for rung in rungs]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,20 +210,21 @@ class Asha(_Halving):
 
     def verdicts(self, trials: Sequence[StudyTrial], room: int) -> Verdicts:
         """Promote, then start; at the end stop trials that cannot be promoted any more."""
-        budgets = [rung.budget for rung in ladder(self.trials, self.least, self.most, self.eta)]
-        up = dict(self.promotable(trials, budgets))
-        grow = dict(list(up.items())[: max(room, 0)])
+        budgets = _budgets(ladder(self.trials, self.least, self.most, self.eta))
+        promotions = list(self.promotable(trials, budgets))
+        grow = dict(promotions[: max(room, 0)])
         missing = self.trials - len(trials)
-        climbs = any(t.stage is TrialStage.ACTIVE and t.budget < self.most for t in trials)
-        is_over = missing <= 0 and not up and not climbs
-        behind = {
-            trial.number: f"It is not among the best at the rung of {trial.budget}."
-            for trial in trials
-            if trial.stage is TrialStage.WAITING
-        }
+        may_climb = any(
+            trial.stage is TrialStage.ACTIVE and trial.budget < self.most for trial in trials
+        )
+        is_over = missing <= 0 and not promotions and not may_climb
+        stop: dict[int, str] = {}
+        if is_over:
+            for trial in _waiting(trials):
+                stop[trial.number] = f"It is not among the best at the rung of {trial.budget}."
         return Verdicts(
             grow=grow,
-            stop=behind if is_over else {},
+            stop=stop,
             start=(Start(budget=budgets[0]),) * max(min(missing, room - len(grow)), 0),
             is_over=is_over,
         )
@@ -202,12 +233,13 @@ class Asha(_Halving):
         self, trials: Sequence[StudyTrial], budgets: list[int]
     ) -> Iterator[tuple[int, int]]:
         """Yield the trials that may go on, each with its budget, highest rung first, best first."""
-        at = {trial.number: rung_of(trial, budgets) for trial in trials}
-        waiting = {trial.number for trial in trials if trial.stage is TrialStage.WAITING}
+        rung_by_trial = {trial.number: rung_of(trial, budgets) for trial in trials}
+        waiting = {trial.number for trial in _waiting(trials)}
         for rung in range(len(budgets) - 2, -1, -1):
-            standing = best_first((t for t in trials if at[t.number] >= rung), budgets[rung])
+            reached = [trial for trial in trials if rung_by_trial[trial.number] >= rung]
+            standing = best_first(reached, budgets[rung])
             for value, number in standing[: len(standing) // self.eta]:
-                if number in waiting and at[number] == rung and value < math.inf:
+                if number in waiting and rung_by_trial[number] == rung and value < math.inf:
                     yield number, budgets[rung + 1]
 
 
@@ -235,26 +267,32 @@ def _halve(
     if missing > 0:
         start = Start(budget=rungs[0].budget, bracket=bracket)
         return Verdicts(start=(start,) * max(min(missing, room), 0))
-    budgets = [rung.budget for rung in rungs]
-    at = {trial.number: rung_of(trial, budgets) for trial in trials}
+    budgets = _budgets(rungs)
+    by_rung = defaultdict[int, list[StudyTrial]](list)
+    for trial in trials:
+        by_rung[rung_of(trial, budgets)].append(trial)
+    beyond = len(trials)  # trials at higher rungs than the one that is looked at
     for rung, budget in enumerate(budgets[:-1]):
-        here = [trial for trial in trials if at[trial.number] == rung]
-        if any(trial.stage is TrialStage.ACTIVE for trial in here):
+        rung_trials = by_rung[rung]
+        beyond -= len(rung_trials)
+        if any(trial.stage is TrialStage.ACTIVE for trial in rung_trials):
             return Verdicts()
-        waiting = [trial for trial in here if trial.stage is TrialStage.WAITING]
-        if waiting:
-            beyond = sum(one > rung for one in at.values())
-            began = beyond + len(here)
-            places = max(began // eta, 1)
-            best = best_first(waiting, budget)[: max(places - beyond, 0)]
-            up = [number for value, number in best if value < math.inf]
-            why = f"It is not among the best {places} of {began} at {budget}."
-            kept = set(up)
-            return Verdicts(
-                grow=dict.fromkeys(up[: max(room, 0)], budgets[rung + 1]),
-                stop={trial.number: why for trial in waiting if trial.number not in kept},
-                is_over=not up and not beyond,
-            )
+        waiting = _waiting(rung_trials)
+        if not waiting:
+            continue
+        began = beyond + len(rung_trials)
+        places = max(began // eta, 1)
+        best = best_first(waiting, budget)[: max(places - beyond, 0)]
+        promoted = [number for value, number in best if value < math.inf]
+        why = f"It is not among the best {places} of {began} at {budget}."
+        stop = {trial.number: why for trial in waiting}
+        for number in promoted:
+            del stop[number]
+        return Verdicts(
+            grow=dict.fromkeys(promoted[: max(room, 0)], budgets[rung + 1]),
+            stop=stop,
+            is_over=not promoted and not beyond,
+        )
     return Verdicts(is_over=True)
 
 
@@ -285,16 +323,26 @@ class Hyperband(_Rule):
         s_max = 0
         while self.least * self.eta ** (s_max + 1) <= self.most:
             s_max += 1
-        began = [-(-(s_max + 1) * self.eta**s // (s + 1)) for s in range(s_max, -1, -1)]
-        left = self.trials or sum(began)
+        first_trials = [self._first_trials(s, s_max) for s in range(s_max, -1, -1)]
+        trials_left = self.trials or sum(first_trials)
         brackets: list[tuple[Rung, ...]] = []
-        while left > 0:
-            index = len(brackets) % len(began)
-            s, count = s_max - index, min(began[index], left)
-            rungs = ((count // self.eta**k, self.most // self.eta ** (s - k)) for k in range(s + 1))
-            brackets.append(tuple(Rung(trials=n, budget=budget) for n, budget in rungs))
-            left -= began[index]
+        while trials_left > 0:
+            index = len(brackets) % len(first_trials)
+            count = min(first_trials[index], trials_left)
+            brackets.append(tuple(self._bracket(s_max - index, count)))
+            trials_left -= first_trials[index]
         return tuple(brackets)
+
+    def _first_trials(self, s: int, s_max: int) -> int:
+        """Return ceil((s_max + 1) / (s + 1) * eta**s)."""
+        trials: int = -(-(s_max + 1) * self.eta**s // (s + 1))
+        return trials
+
+    def _bracket(self, s: int, trials: int) -> Iterator[Rung]:
+        """Yield the s + 1 rungs of a bracket that starts so many trials."""
+        for rung in range(s + 1):
+            budget = self.most // self.eta ** (s - rung)
+            yield Rung(trials=trials // self.eta**rung, budget=budget)
 
     def verdicts(self, trials: Sequence[StudyTrial], room: int) -> Verdicts:
         """Judge each bracket by itself; earlier ones take the room first."""
@@ -302,16 +350,16 @@ class Hyperband(_Rule):
         stop: dict[int, str] = {}
         start: list[Start] = []
         is_over = True
-        own = defaultdict[int, list[StudyTrial]](list)
+        by_bracket = defaultdict[int, list[StudyTrial]](list)
         for trial in trials:
-            own[trial.bracket].append(trial)
+            by_bracket[trial.bracket].append(trial)
         for bracket, rungs in enumerate(self.brackets()):
-            left = room - len(grow) - len(start)
-            found = _halve(own[bracket], rungs, self.eta, left, bracket)
-            grow |= found.grow
-            stop |= found.stop
-            start += found.start
-            is_over = is_over and found.is_over
+            room_left = room - len(grow) - len(start)
+            verdicts = _halve(by_bracket[bracket], rungs, self.eta, room_left, bracket)
+            grow |= verdicts.grow
+            stop |= verdicts.stop
+            start += verdicts.start
+            is_over = is_over and verdicts.is_over
         return Verdicts(grow=grow, stop=stop, start=tuple(start), is_over=is_over)
 
 
@@ -330,35 +378,46 @@ class Stopping(_Halving):
     def verdicts(self, trials: Sequence[StudyTrial], room: int) -> Verdicts:
         """Stop the active trials that have fallen behind, and start new ones."""
         behind = self._behind(trials)
-        living = [t.number for t in trials if not t.stage.is_over and t.number in behind]
-        return _train_fully(self, trials, room, {number: behind[number] for number in living})
+        stop: dict[int, str] = {}
+        for trial in trials:
+            if not trial.stage.is_over and trial.number in behind:
+                stop[trial.number] = behind[trial.number]
+        return _train_fully(self, trials, room, stop)
 
     def _behind(self, trials: Sequence[StudyTrial]) -> dict[int, str]:
         """Return the trials that fell behind, and where, from all reports anew."""
         budgets = [self.least]
         while budgets[-1] * self.eta < self.most:
             budgets.append(budgets[-1] * self.eta)
-        arrivals = sorted(
-            (value.order, trial.number, rung, value.value)
-            for trial in trials
-            for rung, budget in enumerate(budgets)
-            if trial.values and trial.values[-1].units >= budget
-            for value in [trial.values[bisect_left(trial.values, budget, key=_UNITS)]]
-        )
-        seen: list[list[float]] = [[] for _ in budgets]
+        values_at = defaultdict[int, list[float]](list)  # rung -> ascending values so far
         behind: dict[int, str] = {}
-        for _, number, rung, value in arrivals:
-            if number in behind:
+        for arrival in _arrivals(trials, budgets):
+            budget, value = budgets[arrival.rung], arrival.value
+            if arrival.number in behind:
                 continue
             if math.isnan(value):
-                behind[number] = f"It reported no number at {budgets[rung]}."
+                behind[arrival.number] = f"It reported no number at {budget}."
                 continue
-            insort(seen[rung], value)
-            n = len(seen[rung])
-            if value > seen[rung][max(n // self.eta, 1) - 1]:
-                place = bisect_left(seen[rung], value) + 1
-                behind[number] = f"Its value was number {place} of {n} at {budgets[rung]}."
+            values = values_at[arrival.rung]
+            insort(values, value)
+            count = len(values)
+            if value > values[max(count // self.eta, 1) - 1]:
+                place = bisect_left(values, value) + 1
+                behind[arrival.number] = f"Its value was number {place} of {count} at {budget}."
         return behind
+
+
+def _arrivals(trials: Sequence[StudyTrial], budgets: Sequence[int]) -> list[_Arrival]:
+    """Return the first report of each trial at or beyond each rung, in the order of reports."""
+    arrivals: list[_Arrival] = []
+    for trial in trials:
+        for rung, budget in enumerate(budgets):
+            place = bisect_left(trial.values, budget, key=_UNITS)
+            if place == len(trial.values):
+                break  # it has not come so far
+            value = trial.values[place]
+            arrivals.append(_Arrival(value.order, trial.number, rung, value.value))
+    return sorted(arrivals)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -381,7 +440,7 @@ class Median(_Rule):
 
     def verdicts(self, trials: Sequence[StudyTrial], room: int) -> Verdicts:
         """Stop the active trials that are worse than the median, and start new ones."""
-        due = [t for t in trials if not t.stage.is_over and self._is_due(t.values)]
+        due = [trial for trial in _living(trials, {}) if self._is_due(trial.values)]
         return _train_fully(self, trials, room, self._worse(trials, due))
 
     def _is_due(self, values: Sequence[TrialValue]) -> bool:
@@ -393,45 +452,51 @@ class Median(_Rule):
 
     def _worse(self, trials: Sequence[StudyTrial], due: Sequence[StudyTrial]) -> dict[int, str]:
         """Return the trials that are worse than the median."""
-        complete = sorted(
-            (trial.values[-1].order, trial.number)
-            for trial in trials
-            if trial.stage is TrialStage.COMPLETE
-            and trial.values
-            and not math.isnan(trial.values[-1].value)
-        )
+        complete = [trial for trial in trials if _ended_with_number(trial)]
+        complete.sort(key=_end)
+        ends = list(map(_end, complete))
         worse: dict[int, str] = {}
-        reported = _reported(trials, complete, {trial.values[-1].units for trial in due})
+        reported = _values_at_units(complete, {trial.values[-1].units for trial in due})
         medians: dict[tuple[int, int], float] = {}
         for trial in due:
-            last = trial.values[-1]
-            count = bisect_left(complete, (last.order, trial.number))
+            units = trial.values[-1].units
+            count = bisect_left(ends, _end(trial))  # trials that were complete by then
             if count < max(self.startup_trials, 1):
                 continue
-            key = last.units, count
+            key = units, count
             if key not in medians:
-                medians[key] = _median(reported[last.units][:count])
-            best = min((v.value for v in trial.values if not math.isnan(v.value)), default=None)
-            if best is None:
+                medians[key] = _median(reported[units][:count])
+            numbers = [value.value for value in trial.values if not math.isnan(value.value)]
+            if not numbers:
                 worse[trial.number] = "It has reported no number."
-            elif best > medians[key]:
-                median = f"the median at {last.units} is {quantity(medians[key], 6)}"
-                worse[trial.number] = f"Its best value is {quantity(best, 6)}, {median}."
+            elif min(numbers) > medians[key]:
+                best = quantity(min(numbers), 6)
+                median = f"the median at {units} is {quantity(medians[key], 6)}"
+                worse[trial.number] = f"Its best value is {best}, {median}."
         return worse
 
 
-def _reported(
-    trials: Sequence[StudyTrial], complete: list[tuple[float, int]], units: set[int]
-) -> dict[int, list[float]]:
+def _end(trial: StudyTrial) -> tuple[float, int]:
+    """Return when a trial reported last; equal times go by its number."""
+    return trial.values[-1].order, trial.number
+
+
+def _ended_with_number(trial: StudyTrial) -> bool:
+    """Return whether a trial is complete, and its last value is a number."""
+    if trial.stage is not TrialStage.COMPLETE or not trial.values:
+        return False
+    return not math.isnan(trial.values[-1].value)
+
+
+def _values_at_units(complete: Sequence[StudyTrial], units: set[int]) -> dict[int, list[float]]:
     """Return what complete trials reported at some units, in the order of their ends."""
-    found: dict[int, list[float]] = {one: [math.nan] * len(complete) for one in units}
-    if units:
-        of = {trial.number: trial for trial in trials}
-        for index, (_, number) in enumerate(complete):
-            for value in of[number].values:
-                if value.units in found:
-                    found[value.units][index] = value.value
-    return found
+    reported = {unit: [math.nan] * len(complete) for unit in units}
+    if reported:
+        for index, trial in enumerate(complete):
+            for value in trial.values:
+                if value.units in reported:
+                    reported[value.units][index] = value.value
+    return reported
 
 
 def _median(values: list[float]) -> float:
@@ -441,8 +506,10 @@ def _median(values: list[float]) -> float:
     """
     array = np.array(values)
     array = array[~np.isnan(array)]
+    if len(array) == 0:
+        return math.nan
     with np.errstate(invalid="ignore"):
-        return float(np.percentile(array, 50)) if len(array) else math.nan
+        return float(np.percentile(array, 50))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -473,20 +540,19 @@ class Pbt(_Rule):
         """Stop the worst, start what is missing, then let those that trained least go on."""
         stop = self._worst(trials)
         room = max(room, 0)
-        fresh = self.population - sum(trial.parent is None for trial in trials)
+        missing = self.population - sum(trial.parent is None for trial in trials)
         heirs = self._heirs(trials, stop)
-        start = ([Start(budget=self.interval)] * max(min(fresh, room), 0) + heirs)[:room]
-        waiting = sorted(
-            (trial.budget, trial.number)
-            for trial in trials
-            if trial.stage is TrialStage.WAITING and trial.number not in stop
-        )
-        living = any(not t.stage.is_over and t.number not in stop for t in trials)
+        newcomers = [Start(budget=self.interval)] * max(min(missing, room), 0)
+        start = (newcomers + heirs)[:room]
+        living = _living(trials, stop)
+        waiting = _waiting(living)
+        waiting.sort(key=attrgetter("budget", "number"))
+        growing = waiting[: room - len(start)]
         return Verdicts(
-            grow={number: self._next(budget) for budget, number in waiting[: room - len(start)]},
+            grow={trial.number: self._next(trial.budget) for trial in growing},
             stop=stop,
             start=tuple(start),
-            is_over=fresh <= 0 and not heirs and not living,
+            is_over=missing <= 0 and not heirs and not living,
         )
 
     def _next(self, budget: int) -> int:
@@ -495,29 +561,35 @@ class Pbt(_Rule):
     def _worst(self, trials: Sequence[StudyTrial]) -> dict[int, str]:
         """Return the trials to replace, if there is a trial to replace them."""
         stop: dict[int, str] = {}
-        waiting = [trial for trial in trials if trial.stage is TrialStage.WAITING]
+        waiting = _waiting(trials)
         for budget in {trial.budget for trial in waiting}:
             standing = self._standing(trials, budget)
             quarter = len(standing) // _QUARTER
-            if self._parents(trials, standing):
-                worst = {number for _, number in standing[-quarter:]}
-                why = f"It is among the worst {quarter} of {len(standing)} at {budget}."
-                stop |= {t.number: why for t in waiting if t.budget == budget and t.number in worst}
+            if not self._parents(trials, standing):
+                continue
+            worst = {number for _, number in standing[-quarter:]}
+            why = f"It is among the worst {quarter} of {len(standing)} at {budget}."
+            for trial in waiting:
+                if trial.budget == budget and trial.number in worst:
+                    stop[trial.number] = why
         return stop
 
     def _standing(self, trials: Sequence[StudyTrial], budget: int) -> list[tuple[float, int]]:
         """Return the trials that are compared at a budget, best first; failed ones are not."""
-        return best_first((t for t in trials if t.stage is not TrialStage.FAILED), budget)
+        compared = [trial for trial in trials if trial.stage is not TrialStage.FAILED]
+        return best_first(compared, budget)
 
     def _heirs(self, trials: Sequence[StudyTrial], stop: Mapping[int, str]) -> list[Start]:
         """Return the trials that are to replace those that were or are stopped."""
-        replaced = sum(trial.parent is not None for trial in trials)
-        stopped = sum(trial.stage is TrialStage.STOPPED for trial in trials) + len(stop)
+        replaced, stopped = 0, len(stop)
+        for trial in trials:
+            replaced += trial.parent is not None
+            stopped += trial.stage is TrialStage.STOPPED
         if stopped <= replaced:
             return []
-        rest = [trial for trial in trials if trial.number not in stop]
+        remaining = [trial for trial in trials if trial.number not in stop]
         for budget in sorted({trial.budget for trial in trials}, reverse=True):
-            parents = self._parents(rest, self._standing(trials, budget))
+            parents = self._parents(remaining, self._standing(trials, budget))
             if parents:  # the newest comparison that counts
                 return [self._heir(parents, number) for number in range(replaced, stopped)]
         return []
@@ -530,22 +602,21 @@ class Pbt(_Rule):
             return []
         quarter = standing[: len(standing) // _QUARTER]
         best = {number for value, number in quarter if value < math.inf}
-        return [
-            trial
-            for trial in trials
-            if trial.number in best
-            and not trial.stage.is_over
-            and (trial.stage is TrialStage.ACTIVE or trial.budget < self.most)
-        ]
+        parents: list[StudyTrial] = []
+        for trial in trials:
+            is_trained = trial.stage is not TrialStage.ACTIVE and trial.budget >= self.most
+            if trial.number in best and not trial.stage.is_over and not is_trained:
+                parents.append(trial)
+        return parents
 
     def _heir(self, parents: Sequence[StudyTrial], number: int) -> Start:
         """Return the replacement with a number, which trains to its parent's next end."""
-        drawn = hashlib.sha256(f"{self.seed} {number}".encode()).digest()
-        parent = parents[int.from_bytes(drawn[:8], "big") % len(parents)]
-        waits = parent.stage is TrialStage.WAITING
-        return Start(
-            budget=self._next(parent.budget) if waits else parent.budget, parent=parent.number
-        )
+        digest = hashlib.sha256(f"{self.seed} {number}".encode()).digest()
+        parent = parents[int.from_bytes(digest[:8], "big") % len(parents)]
+        budget = parent.budget
+        if parent.stage is TrialStage.WAITING:
+            budget = self._next(budget)
+        return Start(budget=budget, parent=parent.number)
 
 
 # ---- rules by name ---------------------------------------------------------------------
@@ -556,9 +627,10 @@ RULES: Final = {rule.name: rule for rule in _CLASSES}
 
 def keys_of(name: str) -> dict[str, int | None]:
     """Return the settings of a rule and their defaults; None: it is required."""
-    return {
-        one.name: None if one.default is MISSING else one.default for one in fields(RULES[name])
-    }
+    defaults: dict[str, int | None] = {}
+    for setting in fields(RULES[name]):
+        defaults[setting.name] = None if setting.default is MISSING else setting.default
+    return defaults
 
 
 def rule_of(settings: Mapping[str, Any]) -> CountedRule:
@@ -571,20 +643,25 @@ def rule_of(settings: Mapping[str, Any]) -> CountedRule:
     if name is None:
         raise ValueError(f"name is missing; one of {', '.join(RULES)}")
     if not isinstance(name, str) or name not in RULES:
-        raise ValueError(f"name is {name!r}; {_meant(str(name), list(RULES))}")
-    known = keys_of(name)
-    given = {key: value for key, value in settings.items() if key != "name"}
-    for key, value in given.items():
-        if key not in known:
-            raise ValueError(f"{key} is not a setting of {name}; {_meant(key, list(known))}")
+        raise ValueError(f"name is {name!r}; {_suggestion(str(name), list(RULES))}")
+    defaults = keys_of(name)
+    chosen_settings = dict(settings)
+    del chosen_settings["name"]
+    for key, value in chosen_settings.items():
+        if key not in defaults:
+            raise ValueError(
+                f"{key} is not a setting of {name}; {_suggestion(key, list(defaults))}"
+            )
         if isinstance(value, bool) or not isinstance(value, int):
             raise ValueError(f"{key} is {value!r}; a whole number is required")  # noqa: TRY004
-    for key, default in known.items():
-        if default is None and key not in given:
+    for key, default in defaults.items():
+        if default is None and key not in chosen_settings:
             raise ValueError(f"{key} is missing; {name} needs it")
-    return RULES[name](**given)
+    return RULES[name](**chosen_settings)
 
 
-def _meant(given: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(given[:80], known, n=1)
-    return f"did you mean {close[0]}?" if close else f"one of {', '.join(known)}"
+def _suggestion(word: str, names: list[str]) -> str:
+    matches = difflib.get_close_matches(word[:80], names, n=1)
+    if matches:
+        return f"did you mean {matches[0]}?"
+    return f"one of {', '.join(names)}"

@@ -19,6 +19,7 @@ import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,14 @@ from bftrainer.study.document import StudyDocument
 from bftrainer.study.trials import Scalar, Start, StoredTrial, TrialStage
 
 _Seen = list[tuple[TrialState, tuple[float, ...]]]
+
+LOCK_PATIENCE_S = 3
+_ENDS = {
+    TrialState.COMPLETE: TrialStage.COMPLETE,
+    TrialState.PRUNED: TrialStage.STOPPED,
+    TrialState.FAIL: TrialStage.FAILED,
+}
+_STATES = {end: state for state, end in _ENDS.items()}
 
 
 class Drawer:
@@ -73,27 +82,28 @@ class Drawer:
         Raises:
             BftError: BFT-1625, a package that the sampler needs is missing.
         """
-        own = int.from_bytes(hashlib.sha256(f"{self._seed}:{number}".encode()).digest()[:4]) >> 1
-        if self._name == "tpe":
-            self._remember(past)
-            self._memory.sampler = TPESampler(seed=own)
-            self._seen.append((TrialState.RUNNING, ()))
-            return self._memory.ask(self._space).params
         if self._name == "qmc":
             return self._point(number)
-        sampler, trial = RandomSampler(seed=own), create_trial(state=TrialState.RUNNING)
-        return {
-            name: sampler.sample_independent(self._memory, trial, name, one)
-            for name, one in self._space.items()
-        }
+        digest = hashlib.sha256(f"{self._seed}:{number}".encode()).digest()
+        trial_seed = int.from_bytes(digest[:4]) >> 1
+        if self._name == "tpe":
+            self._remember(past)
+            self._memory.sampler = TPESampler(seed=trial_seed)
+            self._seen.append((TrialState.RUNNING, ()))
+            return self._memory.ask(self._space).params
+        sampler, trial = RandomSampler(seed=trial_seed), create_trial(state=TrialState.RUNNING)
+        parameters: dict[str, Scalar] = {}
+        for name, distribution in self._space.items():
+            parameters[name] = sampler.sample_independent(self._memory, trial, name, distribution)
+        return parameters
 
     def _remember(self, past: Sequence[FrozenTrial]) -> None:
         """Put all trials into memory, unless they are there."""
-        seen = [(one.state, tuple(one.intermediate_values.values())) for one in past]
-        if seen == self._seen:
+        states = [(trial.state, tuple(trial.intermediate_values.values())) for trial in past]
+        if states == self._seen:
             return
-        self._memory, self._seen = optuna.create_study(direction=self._direction), seen
-        self._memory.add_trials([_told(one) for one in past])
+        self._memory, self._seen = optuna.create_study(direction=self._direction), states
+        self._memory.add_trials([_as_tpe_sees(trial) for trial in past])
 
     def _point(self, number: int) -> dict[str, Scalar]:
         """Return the point of the sequence with a number."""
@@ -113,7 +123,7 @@ class Drawer:
         return dict(self._points[number])
 
 
-def _told(trial: FrozenTrial) -> FrozenTrial:
+def _as_tpe_sees(trial: FrozenTrial) -> FrozenTrial:
     """Return a trial as tpe is to see it: one that has reported counts by its newest value.
 
     Trials that wait at a rung are RUNNING in the storage, and tpe takes those for bad ones.
@@ -130,24 +140,19 @@ def _told(trial: FrozenTrial) -> FrozenTrial:
 
 def distributions_of(parameters: Mapping[str, Parameter]) -> dict[str, BaseDistribution]:
     """Return Optuna's distribution of each parameter."""
-    return {name: _distribution(one) for name, one in parameters.items()}
+    return {name: _distribution(parameter) for name, parameter in parameters.items()}
 
 
-def _distribution(one: Parameter) -> BaseDistribution:
-    if isinstance(one, FloatParameter):
-        return FloatDistribution(one.low, one.high, log=one.log, step=one.step)
-    if isinstance(one, IntParameter):
-        return IntDistribution(one.low, one.high, log=one.log, step=one.step)
-    return CategoricalDistribution(one.choices)
-
-
-LOCK_PATIENCE_S = 3
-_ENDS = {
-    TrialState.COMPLETE: TrialStage.COMPLETE,
-    TrialState.PRUNED: TrialStage.STOPPED,
-    TrialState.FAIL: TrialStage.FAILED,
-}
-_STATES = {end: state for state, end in _ENDS.items()}
+def _distribution(parameter: Parameter) -> BaseDistribution:
+    if isinstance(parameter, FloatParameter):
+        return FloatDistribution(
+            parameter.low, parameter.high, log=parameter.log, step=parameter.step
+        )
+    if isinstance(parameter, IntParameter):
+        return IntDistribution(
+            parameter.low, parameter.high, log=parameter.log, step=parameter.step
+        )
+    return CategoricalDistribution(parameter.choices)
 
 
 class StudyStorage:
@@ -183,42 +188,43 @@ class StudyStorage:
 
         Scripts of the user may add others, which have no budget.
         """
-        found = self._ours()
+        frozen_trials = self._ours()
+        stored_trials: list[StoredTrial] = []
         with self._file():
-            return tuple(self._known.get(one.number) or self._read(one) for one in found)
+            for frozen in frozen_trials:
+                stored = self._known.get(frozen.number) or self._read(frozen)
+                stored_trials.append(stored)
+            return tuple(stored_trials)
 
     def _ours(self) -> list[FrozenTrial]:
         with self._file():
-            found = self._storage.get_all_trials(self._study_id, deepcopy=False)
-            return [
-                one
-                for one in found
-                if one.state is not TrialState.WAITING and "budget" in one.user_attrs
-            ]
+            trials = self._storage.get_all_trials(self._study_id, deepcopy=False)
+            return [trial for trial in trials if _is_ours(trial)]
 
-    def _read(self, one: FrozenTrial) -> StoredTrial:
-        attributes = one.user_attrs
+    def _read(self, trial: FrozenTrial) -> StoredTrial:
+        attributes = trial.user_attrs
         climbed = attributes.get("climbed", {})
+
         stored = StoredTrial(
-            number=one.number,
-            end=_ENDS.get(one.state),
-            parameters=dict(one.params),
+            number=trial.number,
+            end=_ENDS.get(trial.state),
+            parameters=dict(trial.params),
             budget=attributes.get("budget", 0),
             bracket=attributes.get("bracket", 0),
             parent=attributes.get("parent"),
             nodes=attributes.get("nodes"),
             granted=climbed.get("to", 0),
-            stood={int(rung): units for rung, units in climbed.get("stood", {}).items()},
-            values=dict(one.intermediate_values),
-            orders={int(k): v for k, v in attributes.get("orders", {}).items()},
+            stood=_with_int_keys(climbed.get("stood", {})),
+            values=dict(trial.intermediate_values),
+            orders=_with_int_keys(attributes.get("orders", {})),
             reason=attributes.get("reason", ""),
             node_s=attributes.get("node_s", 0.0),
-            began_s=one.datetime_start.timestamp() if one.datetime_start else None,
-            ended_s=one.datetime_complete.timestamp() if one.datetime_complete else None,
+            began_s=_timestamp(trial.datetime_start),
+            ended_s=_timestamp(trial.datetime_complete),
         )
         _check(stored)
         if stored.end is not None:
-            self._known[one.number] = stored
+            self._known[trial.number] = stored
         return stored
 
     def next_number(self) -> int:
@@ -264,14 +270,14 @@ class StudyStorage:
 
     def create(self, start: Start, parameters: Mapping[str, Scalar]) -> int:
         """Create a trial, with all that belongs to it in one line of the journal; its number."""
-        said = {"budget": start.budget, "bracket": start.bracket, "parent": start.parent}
+        attributes = {"budget": start.budget, "bracket": start.bracket, "parent": start.parent}
         if start.nodes is not None:
-            said["nodes"] = start.nodes
+            attributes["nodes"] = start.nodes
         template = create_trial(
             state=TrialState.RUNNING,
             params=dict(parameters),
             distributions=self._distributions,
-            user_attrs=said,
+            user_attrs=attributes,
         )
         with self._file():
             trial_id = self._storage.create_new_trial(self._study_id, template_trial=template)
@@ -288,9 +294,9 @@ class StudyStorage:
 
         Written before the daemon grants it, which may forget the trial one day.
         """
-        said = {"to": to, "stood": {str(rung): units for rung, units in stood.items()}}
+        climbed = {"to": to, "stood": _with_text_keys(stood)}
         with self._file():
-            self._storage.set_trial_user_attr(self._id(number), "climbed", said)
+            self._storage.set_trial_user_attr(self._id(number), "climbed", climbed)
 
     def finish(
         self,
@@ -303,40 +309,63 @@ class StudyStorage:
         node_s: float,
     ) -> None:
         """End a trial; what is said of it is written before."""
-        said: dict[str, Any] = {"orders": {str(k): v for k, v in orders.items()}}
-        said |= {"node_s": round(node_s, 3), "reason": reason}
+        attributes = {
+            "orders": _with_text_keys(orders),
+            "node_s": round(node_s, 3),
+            "reason": reason,
+        }
         values = None if value is None or end is TrialStage.FAILED else [value]
         with self._file():
             trial_id = self._id(number)
-            for name, what in said.items():
-                if what:
-                    self._storage.set_trial_user_attr(trial_id, name, what)
+            # Attributes first: Optuna changes nothing of a trial that has ended.
+            for name, attribute in attributes.items():
+                if attribute:
+                    self._storage.set_trial_user_attr(trial_id, name, attribute)
             self._storage.set_trial_state_values(trial_id, _STATES[end], values)
 
     def _id(self, number: int) -> int:
         return self._storage.get_trial_id_from_study_id_trial_number(self._study_id, number)
 
 
-def _check(one: StoredTrial) -> None:
+def _is_ours(trial: FrozenTrial) -> bool:
+    return trial.state is not TrialState.WAITING and "budget" in trial.user_attrs
+
+
+def _timestamp(time: datetime | None) -> float | None:
+    return None if time is None else time.timestamp()
+
+
+def _with_text_keys(numbers: Mapping[int, float]) -> dict[str, float]:
+    """Return a mapping as JSON has it."""
+    return {str(key): number for key, number in numbers.items()}
+
+
+def _with_int_keys(numbers: Mapping[str, Any]) -> dict[int, Any]:
+    """Return a mapping as it was before ``_with_text_keys``; its numbers are unchecked."""
+    return {int(key): number for key, number in numbers.items()}
+
+
+def _check(trial: StoredTrial) -> None:
     """Refuse a trial with numbers that are none, which others can have written."""
-    numbers = (one.budget, one.bracket, one.granted, one.node_s, *one.values.values())
-    for number in (*numbers, *one.orders.values(), one.parent or 0, one.nodes or 0):
+    numbers = (trial.budget, trial.bracket, trial.granted, trial.node_s, *trial.values.values())
+    for number in (*numbers, *trial.orders.values(), trial.parent or 0, trial.nodes or 0):
         if type(number) not in (int, float) or not math.isfinite(number):
-            raise ValueError(f"trial {one.number} has the number {number!r}")
-    for value in one.parameters.values():
+            raise ValueError(f"trial {trial.number} has the number {number!r}")
+    for value in trial.parameters.values():
         if not isinstance(value, str) and not math.isfinite(value):
-            raise ValueError(f"trial {one.number} has the parameter {value!r}")
+            raise ValueError(f"trial {trial.number} has the parameter {value!r}")
 
 
 def _unreadable(path: Path, problem: Exception) -> BftError:
+    exit_code = ExitCode.VALIDATION_FAILED
+    if isinstance(problem, OSError):
+        exit_code = exit_code_of(problem)
     why = str(problem) or type(problem).__name__
     return BftError(
         "BFT-1636",
         f"The study's storage {path} cannot be read: {shortened(why, 200)}.",
         "Restore it from a backup, or begin another study.",
-        exit_code=exit_code_of(problem)
-        if isinstance(problem, OSError)
-        else ExitCode.VALIDATION_FAILED,
+        exit_code=exit_code,
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +25,16 @@ from bftrainer.study.trials import StoredTrial, StudyTrial, TrialStage, TrialVal
 
 MAX_EXCUSED = 2  # failures of a trial for want of room; one that always needs more is to end
 SILENT = "Its script reported no value: it is to call run.report(value)."
-_FINISHED, _FAILED, _CANCELLED = (
-    str(state) for state in (TrainerState.FINISHED, TrainerState.FAILED, TrainerState.CANCELLED)
+_FINISHED, _FAILED = str(TrainerState.FINISHED), str(TrainerState.FAILED)
+_CANCELLED = str(TrainerState.CANCELLED)
+# left: no loop runs it, and it is not over; failed: all its trials do, see BFT-1629
+RUNNING, LEFT, FAILED, OVER, STOPPED = "running", "left", "failed", "over", "stopped"
+SUMMARY_SCHEMA = "study-summary"  # name of its document
+FORMER_SCHEMAS = ("study",)  # in summary.json of releases in which the API's view had it, too
+# Fields of a summary that do not follow from the trials.
+_HEAD = (
+    *("study", "name", "directory", "state", "metric", "direction", "unit", "retry", "rule"),
+    "created_s",
 )
 
 
@@ -49,13 +58,14 @@ class KnownTrial:
     @property
     def budget(self) -> int:
         """Units granted so far."""
-        budget = self.view.budget if self.view else None
-        return max(self.stored.budget, self.stored.granted) if budget is None else budget
+        if self.view is not None and self.view.budget is not None:
+            return self.view.budget
+        return max(self.stored.budget, self.stored.granted)
 
     @property
     def attempt(self) -> int:
         """The number of the attempt that the newest trainer is."""
-        return self.view.tag.attempt if self.view else 0
+        return 0 if self.view is None else self.view.tag.attempt
 
     @property
     def units(self) -> int:
@@ -72,8 +82,9 @@ class KnownTrial:
         """The reason why it has ended or failed; "": none is known."""
         if self.stored.reason or self.view is None:
             return self.stored.reason
-        is_silent = self.stage is TrialStage.FAILED and not self.values and not self.has_failed
-        return SILENT if is_silent else self.view.reason
+        if self.stage is TrialStage.FAILED and not self.values and not self.has_failed:
+            return SILENT
+        return self.view.reason
 
     @property
     def is_ending(self) -> bool:
@@ -97,20 +108,20 @@ class KnownTrial:
 
     def unwritten(self) -> dict[int, float]:
         """Return the values that the storage lacks."""
-        known = self.stored.values
-        return {units: value for units, value in self.values.items() if known.get(units) != value}
+        stored = self.stored.values
+        return {units: value for units, value in self.values.items() if stored.get(units) != value}
 
     def as_trial(self, sign: float) -> StudyTrial:
         """Return it as a rule sees it."""
-        values = tuple(
-            TrialValue(units=units, value=sign * value, order=self.reported_s[units])
-            for units, value in self.values.items()
-        )
+        values: list[TrialValue] = []
+        for units, value in self.values.items():
+            order = self.reported_s[units]
+            values.append(TrialValue(units=units, value=sign * value, order=order))
         return StudyTrial(
             number=self.number,
             stage=self.stage,
             budget=self.budget,
-            values=values,
+            values=tuple(values),
             bracket=self.stored.bracket,
             parent=self.stored.parent,
             stood=self.stored.stood,
@@ -141,35 +152,51 @@ def know(
     attempts: dict[int, list[TrialView]] = {}
     for view in views:
         attempts.setdefault(view.tag.number, []).append(view)
-    return tuple(_known(one, attempts.get(one.number, []), unit, retry, most) for one in stored)
+    return tuple(
+        _known(trial, attempts.get(trial.number, []), unit, retry, most) for trial in stored
+    )
 
 
 def _known(
     stored: StoredTrial, attempts: list[TrialView], unit: str, retry: int, most: float
 ) -> KnownTrial:
-    view = max(attempts, key=lambda one: one.tag.attempt, default=None)
+    view = max(attempts, key=_attempt, default=None)
     if stored.end is None and view is not None:
         _check_parameters(stored, view)
     values, reported_s = dict(stored.values), dict(stored.orders)
     if stored.end is None:
-        for report in (report for one in attempts for report in one.reports):
-            units = report.samples if unit == "samples" else report.epoch
-            values[units], reported_s[units] = report.value, report.reported_s
+        for attempt in attempts:
+            for report in attempt.reports:
+                units = report.samples if unit == "samples" else report.epoch
+                values[units], reported_s[units] = report.value, report.reported_s
+    _fill_in(reported_s, values)
     excused = _excused(attempts)
-    known = sorted(reported_s)
-    for units in values.keys() - reported_s.keys():
-        # The daemon has thinned it out, or it is of a lost attempt: not later than the next one.
-        after = bisect_right(known, units)
-        reported_s[units] = reported_s[known[after]] if after < len(known) else 0.0
     return KnownTrial(
         stored=stored,
         view=view,
         stage=_stage(stored, view, retry + len(excused), most),
-        values={units: values[units] for units in sorted(values)},
+        values=dict(sorted(values.items())),
         reported_s=reported_s,
-        node_s=max(stored.node_s, sum(one.node_s for one in attempts)),
+        node_s=max(stored.node_s, sum(attempt.node_s for attempt in attempts)),
         is_excused=view in excused,
     )
+
+
+def _attempt(view: TrialView) -> int:
+    return view.tag.attempt
+
+
+def _fill_in(reported_s: dict[int, float], values: Mapping[int, float]) -> None:
+    """Add the times that are missing: not later than that of the next value.
+
+    The daemon has thinned such a report out, or it is of a lost attempt.
+    """
+    units_with_time = sorted(reported_s)
+    for units in values.keys() - reported_s.keys():
+        place = bisect_right(units_with_time, units)
+        reported_s[units] = 0.0
+        if place < len(units_with_time):
+            reported_s[units] = reported_s[units_with_time[place]]
 
 
 def _check_parameters(stored: StoredTrial, view: TrialView) -> None:
@@ -186,15 +213,26 @@ def _check_parameters(stored: StoredTrial, view: TrialView) -> None:
 
 def _excused(attempts: list[TrialView]) -> list[TrialView]:
     """Return the failures that do not count: the first ones for want of room."""
-    full = [one for one in attempts if one.state == _FAILED and is_of_full_disk(one.reason)]
-    return sorted(full, key=lambda one: one.tag.attempt)[:MAX_EXCUSED]
+    without_room = [attempt for attempt in attempts if _found_no_room(attempt)]
+    return sorted(without_room, key=_attempt)[:MAX_EXCUSED]
+
+
+def _found_no_room(attempt: TrialView) -> bool:
+    return attempt.state == _FAILED and is_of_full_disk(attempt.reason)
 
 
 def _stage(stored: StoredTrial, view: TrialView | None, retry: int, most: float) -> TrialStage:
     if stored.end is not None:
         return stored.end
-    if view is None:  # created, and about to be submitted; or forgotten
-        return TrialStage.COMPLETE if max(stored.values, default=0) >= most else TrialStage.ACTIVE
+    if view is not None:
+        return _stage_of_trainer(view, retry)
+    # It is created and about to be submitted, or the daemon has forgotten it.
+    if max(stored.values, default=0) >= most:
+        return TrialStage.COMPLETE
+    return TrialStage.ACTIVE
+
+
+def _stage_of_trainer(view: TrialView, retry: int) -> TrialStage:
     if view.state == _FINISHED:
         return TrialStage.COMPLETE
     if view.state == _CANCELLED:
@@ -202,20 +240,9 @@ def _stage(stored: StoredTrial, view: TrialView | None, retry: int, most: float)
     if view.state == _FAILED:
         is_tried_again = view.tag.attempt < retry and not happens_anywhere(view.reason)
         return TrialStage.ACTIVE if is_tried_again else TrialStage.FAILED
-    return TrialStage.WAITING if view.waits_at_rung else TrialStage.ACTIVE
-
-
-# left: no loop runs it, and it is not over; failed: all its trials do, see BFT-1629
-RUNNING, LEFT, FAILED, OVER, STOPPED = "running", "left", "failed", "over", "stopped"
-
-
-SUMMARY_SCHEMA = "study-summary"  # name of its document
-FORMER_SCHEMAS = ("study",)  # in summary.json of releases in which the API's view had it, too
-# Fields of a summary that do not follow from the trials.
-_HEAD = (
-    *("study", "name", "directory", "state", "metric", "direction", "unit", "retry", "rule"),
-    "created_s",
-)
+    if view.waits_at_rung:
+        return TrialStage.WAITING
+    return TrialStage.ACTIVE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,7 +306,10 @@ class StudySummary:
     @property
     def best_row(self) -> TrialRow | None:
         """The best trial."""
-        return next((row for row in self.trials if row.number == self.best), None)
+        for row in self.trials:
+            if row.number == self.best:
+                return row
+        return None
 
 
 def answer(summary: StudySummary) -> str:
@@ -288,9 +318,9 @@ def answer(summary: StudySummary) -> str:
     row = summary.best_row
     if row is None or row.value is None:
         return f"No trial of {summary.name} has reported a value yet; {how_far}."
-    is_last = summary.state in ("over", "stopped")
+    so_far = "" if summary.state in (OVER, STOPPED) else " so far"
     return (
-        f"The best of {summary.name}{'' if is_last else ' so far'} is trial {row.number}: "
+        f"The best of {summary.name}{so_far} is trial {row.number}: "
         f"{summary.metric} {quantity(row.value, 6)} after {row.units} {summary.unit}, with "
         f"{parameters_line(row.parameters) or 'no parameters'}; {how_far}."
     )
@@ -299,8 +329,13 @@ def answer(summary: StudySummary) -> str:
 def with_values(summary: StudySummary) -> list[TrialRow]:
     """Return the trials that have reported a number, best first."""
     rows = [row for row in summary.trials if row.value is not None and math.isfinite(row.value)]
-    sign = -1.0 if summary.direction == "maximize" else 1.0
+    sign = _sign(summary.direction)
     return sorted(rows, key=lambda row: sign * (row.value or 0.0))
+
+
+def _sign(direction: str) -> float:
+    """Return the factor that makes a value one to be minimised."""
+    return -1.0 if direction == "maximize" else 1.0
 
 
 def best_first(summary: StudySummary) -> list[TrialRow]:
@@ -312,13 +347,15 @@ def best_first(summary: StudySummary) -> list[TrialRow]:
 
 def facts_table(summary: StudySummary) -> TextTable:
     """Return where a study is, by which rule, and how far."""
-    settings = ", ".join(f"{k} {v}" for k, v in summary.rule.items() if k != "name")
+    rule = dict(summary.rule)
+    rule_name = rule.pop("name", None)
+    settings = ", ".join(f"{setting} {value}" for setting, value in rule.items())
     trained = f"{time_span(summary.node_s)} of one node so far"
     return TextTable(
         headers=("", ""),
         rows=(
             ("study", f"{summary.study}, {summary.state}, in {summary.directory}"),
-            ("rule", f"{summary.rule.get('name')}: {settings}"),
+            ("rule", f"{rule_name}: {settings}"),
             (
                 "trials",
                 f"{summary.active} active, {summary.waiting} waiting, {summary.over} over",
@@ -330,12 +367,13 @@ def facts_table(summary: StudySummary) -> TextTable:
 
 def rung_table(summary: StudySummary) -> TextTable:
     """Return how many trials have which budget."""
+    rows: list[tuple[str, ...]] = []
+    for rung in summary.rungs:
+        counts = (rung.budget, rung.active, rung.waiting, rung.over)
+        rows.append(tuple(map(str, counts)))
     return TextTable(
         headers=(f">{summary.unit.upper()}", ">ACTIVE", ">WAITING", ">OVER"),
-        rows=tuple(
-            (str(rung.budget), str(rung.active), str(rung.waiting), str(rung.over))
-            for rung in summary.rungs
-        ),
+        rows=tuple(rows),
     )
 
 
@@ -346,33 +384,35 @@ def trial_table(summary: StudySummary, trials: Sequence[TrialRow]) -> TextTable:
             ">TRIAL", "STAGE", f">{summary.metric.upper()}", ">AT", ">BUDGET", ">NODES",
             ">NODE-TIME", "PARAMETERS",
         ),
-        rows=tuple(
-            (
-                str(row.number),
-                row.stage,
-                "-" if row.value is None else quantity(row.value, 6),
-                str(row.units),
-                str(row.budget),
-                str(row.nodes),
-                time_span(row.node_s),
-                parameters_line(row.parameters),
-            )
-            for row in trials
-        ),
+        rows=tuple(_cells(row) for row in trials),
     )  # fmt: skip
+
+
+def _cells(row: TrialRow) -> tuple[str, ...]:
+    return (
+        str(row.number),
+        row.stage,
+        "-" if row.value is None else quantity(row.value, 6),
+        str(row.units),
+        str(row.budget),
+        str(row.nodes),
+        time_span(row.node_s),
+        parameters_line(row.parameters),
+    )
 
 
 def parameters_line(parameters: Mapping[str, Any]) -> str:
     """Return parameters as people read them."""
-    return ", ".join(
-        f"{name}={quantity(value, 4, is_grouped=False)}"
-        if isinstance(value, float)
-        else f"{name}={value}"
-        for name, value in parameters.items()
-    )
+    assignments: list[str] = []
+    for name, value in parameters.items():
+        text = str(value)
+        if isinstance(value, float):
+            text = quantity(value, 4, is_grouped=False)
+        assignments.append(f"{name}={text}")
+    return ", ".join(assignments)
 
 
-def best_of(known: Sequence[KnownTrial], sign: float) -> KnownTrial | None:
+def best_of(trials: Sequence[KnownTrial], sign: float) -> KnownTrial | None:
     """Return the best trial: the complete one with the best value.
 
     While none is complete it is one of those that have trained furthest; what a trial has trained
@@ -380,81 +420,106 @@ def best_of(known: Sequence[KnownTrial], sign: float) -> KnownTrial | None:
     equal ones go by their number.
     """
 
-    def key(one: KnownTrial) -> tuple[bool, float, float, int]:
-        # As far as a trial can be, if it is complete: its script may have ended early.
-        far = math.inf if one.stage is TrialStage.COMPLETE else min(one.units, one.budget)
-        return one.stage is TrialStage.FAILED, -far, sign * one.values[one.units], one.number
+    def key(trial: KnownTrial) -> tuple[bool, float, float, int]:
+        units: float = min(trial.units, trial.budget)
+        if trial.stage is TrialStage.COMPLETE:
+            units = math.inf  # as far as a trial can be: its script may have ended early
+        is_failed = trial.stage is TrialStage.FAILED
+        return is_failed, -units, sign * trial.values[trial.units], trial.number
 
-    return min((one for one in known if one.values), key=key, default=None)
+    return min((trial for trial in trials if trial.values), key=key, default=None)
 
 
-def row_of(one: KnownTrial, checkpoint_dir: str) -> TrialRow:
+def row_of(trial: KnownTrial, checkpoint_dir: str) -> TrialRow:
     """Return the row of a trial."""
-    stored, view = one.stored, one.view
+    stored = trial.stored
+    nodes, trainer_id = 0, ""
+    if trial.view is not None:
+        nodes, trainer_id = trial.view.nodes, trial.view.trainer_id
     return TrialRow(
-        number=one.number,
-        stage=str(one.stage),
+        number=trial.number,
+        stage=str(trial.stage),
         parameters=stored.parameters,
-        value=one.value,
-        units=one.units,
-        budget=one.budget,
-        values=one.values,
-        nodes=view.nodes if view else 0,
-        node_s=round(one.node_s, 3),
+        value=trial.value,
+        units=trial.units,
+        budget=trial.budget,
+        values=trial.values,
+        nodes=nodes,
+        node_s=round(trial.node_s, 3),
         bracket=stored.bracket,
         parent=stored.parent,
-        attempt=one.attempt,
-        trainer_id=view.trainer_id if view else "",
+        attempt=trial.attempt,
+        trainer_id=trainer_id,
         checkpoint_dir=checkpoint_dir,
-        reason=one.reason if one.stage.is_over else "",
+        reason=trial.reason if trial.stage.is_over else "",
         began_s=stored.began_s,
         ended_s=stored.ended_s,
     )
 
 
-def rungs_of(known: Sequence[KnownTrial]) -> tuple[RungRow, ...]:
+def rungs_of(trials: Sequence[KnownTrial]) -> tuple[RungRow, ...]:
     """Return the budgets that trials have, lowest first."""
-    counts: dict[int, list[int]] = {}
-    for one in known:
-        at = counts.setdefault(one.budget, [0, 0, 0])
-        at[2 if one.stage.is_over else 1 if one.stage is TrialStage.WAITING else 0] += 1
-    return tuple(
-        RungRow(budget=budget, active=a, waiting=w, over=o)
-        for budget, (a, w, o) in sorted(counts.items())
-    )
+    stages_by_budget = defaultdict[int, list[TrialStage]](list)
+    for trial in trials:
+        stages_by_budget[trial.budget].append(trial.stage)
+    rows: list[RungRow] = []
+    for budget, stages in sorted(stages_by_budget.items()):
+        over = sum(stage.is_over for stage in stages)
+        waiting = stages.count(TrialStage.WAITING)
+        active = len(stages) - over - waiting
+        rows.append(RungRow(budget=budget, active=active, waiting=waiting, over=over))
+    return tuple(rows)
 
 
 def summarized(
-    known: Sequence[KnownTrial], view: StudyView | None, at_s: float, **head: Any
+    trials: Sequence[KnownTrial], view: StudyView | None, at_s: float, **head: Any
 ) -> StudySummary:
     """Return the summary of these trials; ``head`` is what does not follow from them."""
-    stages = [one.stage for one in known]
-    best = best_of(known, -1.0 if head["direction"] == "maximize" else 1.0)
-    trials = Path(head["directory"]) / "trials"
+    best = best_of(trials, _sign(head["direction"]))
+    stages = [trial.stage for trial in trials]
+    folder = Path(head["directory"]) / "trials"
+    nodes, node_s = 0, 0.0
+    rows: list[TrialRow] = []
+    for trial in trials:
+        row = row_of(trial, str(folder / f"{trial.number:04d}"))
+        nodes, node_s = nodes + row.nodes, node_s + trial.node_s
+        rows.append(row)
     return StudySummary(
         **head,
         at_s=round(at_s, 3),
         pool_nodes=0 if view is None else view.pool_nodes,
-        nodes=sum(one.view.nodes for one in known if one.view),
-        node_s=round(sum(one.node_s for one in known), 3),
+        nodes=nodes,
+        node_s=round(node_s, 3),
         active=stages.count(TrialStage.ACTIVE),
         waiting=stages.count(TrialStage.WAITING),
         over=sum(stage.is_over for stage in stages),
         best=None if best is None else best.number,
-        rungs=rungs_of(known),
-        trials=tuple(row_of(one, str(trials / f"{one.number:04d}")) for one in known),
+        rungs=rungs_of(trials),
+        trials=tuple(rows),
     )
 
 
 def refreshed(summary: StudySummary, view: StudyView, at_s: float) -> StudySummary:
     """Return an earlier summary with what the daemon knows now: no loop runs the study."""
-    same = ("number", "parameters", "budget", "bracket", "parent", "values", "reason", "node_s")
-    stored = [
-        StoredTrial(
-            **{name: getattr(row, name) for name in (*same, "began_s", "ended_s")},
-            end=stage if (stage := TrialStage(row.stage)).is_over else None,
-        )
-        for row in summary.trials
-    ]
-    known = know(stored, view.trials, unit=summary.unit, retry=summary.retry)
-    return summarized(known, view, at_s, **{name: getattr(summary, name) for name in _HEAD})
+    stored = [_stored(row) for row in summary.trials]
+    trials = know(stored, view.trials, unit=summary.unit, retry=summary.retry)
+    head = {name: getattr(summary, name) for name in _HEAD}
+    return summarized(trials, view, at_s, **head)
+
+
+def _stored(row: TrialRow) -> StoredTrial:
+    """Return the trial of a row, as far as the storage would have it."""
+    stage = TrialStage(row.stage)
+    return StoredTrial(
+        number=row.number,
+        end=stage if stage.is_over else None,
+        parameters=row.parameters,
+        budget=row.budget,
+        bracket=row.bracket,
+        parent=row.parent,
+        values=row.values,
+        reason=row.reason,
+        node_s=row.node_s,
+        began_s=row.began_s,
+        ended_s=row.ended_s,
+    )

@@ -51,7 +51,10 @@ class StudyTrial:
 
     def at(self, budget: int) -> TrialValue | None:
         """Return the newest value not beyond a budget; None: none yet."""
-        return next((one for one in reversed(self.values) if one.units <= budget), None)
+        for value in reversed(self.values):
+            if value.units <= budget:
+                return value
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -138,7 +138,7 @@ def test_a_budget_that_the_policy_refuses_is_granted_later(tmp_path: Path) -> No
     assert not one.loop._actor.is_limited
     one.client.change.side_effect = BftError("BFT-1005", "It is another one's.", "Ask.")
     with pytest.raises(BftError, match="BFT-1005"):
-        one.loop._actor._tried(one.loop._known(one.loop._look())[0], one.client.change)
+        one.loop._actor._act_on(one.loop._trials_of(one.loop._look())[0], one.client.change)
 
 
 # ---- the end -----------------------------------------------------------------------------

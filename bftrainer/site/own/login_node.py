@@ -50,13 +50,11 @@ _FORBID = (
 _LONG = r"\blong|\bminutes?\b|\bhours?\b|\bpersistent\b|\bbackground\b|\bautomat"
 _HOST = r"\b(?:login|head|front[- ]?end|access|submi(?:t|ssion))[- ]?(?:nodes?|hosts?|servers?)\b"
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n\s*\n|\n\s*[-*#]+\s*")
-_RULES = tuple(
-    tuple(re.compile(pattern, re.IGNORECASE) for pattern in rule)
-    for rule in (
-        (_WHAT, _END, f"{_HOST}|{_LONG}"),
-        (_WHAT, _FORBID, _HOST),
-        (_WHAT, _FORBID, r"\blong[- ]?running\b"),
-    )
+# A sentence is a rule if each pattern of a row is somewhere in it.
+_RULES = (
+    (_WHAT, _END, f"{_HOST}|{_LONG}"),
+    (_WHAT, _FORBID, _HOST),
+    (_WHAT, _FORBID, r"\blong[- ]?running\b"),
 )
 _HOSTS = re.compile(_HOST, re.IGNORECASE)
 _MESSAGE = re.compile(r"""^\s*(?:echo|printf|print|cat\s*<<)\b\s*(.*)$""")
@@ -78,7 +76,7 @@ class LoginNode:
 
 def why_as_job(node: LoginNode) -> tuple[str, ...]:
     """Return a reason each why a daemon may not last on this node; none: nothing says so."""
-    reasons = []
+    reasons: list[str] = []
     if node.ends_with_login:
         reasons.append("systemd ends your processes when you log out (KillUserProcesses=yes)")
     if node.cpu_time_s is not None and node.cpu_time_s < LEAST_CPU_TIME_S:
@@ -92,7 +90,8 @@ def why_as_job(node: LoginNode) -> tuple[str, ...]:
     if node.n_processes is not None and node.n_processes < LEAST_PROCESSES:
         reasons.append(f"you may have {node.n_processes} processes and threads (pids.max)")
     for path, text in node.texts.items():
-        if sentence := rule_in(text):
+        sentence = rule_in(text)
+        if sentence:
             reasons.append(f'{path} says "{sentence}"')
     return tuple(reasons)
 
@@ -100,16 +99,30 @@ def why_as_job(node: LoginNode) -> tuple[str, ...]:
 def rule_in(text: str) -> str:
     """Return the first sentence that says that processes are ended or forbidden; "": none does."""
     for sentence in _SENTENCE.split(text):
-        if any(all(part.search(sentence) for part in rule) for rule in _RULES):
-            words = " ".join(re.sub(r"[^\x20-\x7e\u2019]", " ", sentence).split()).strip("*#=- ")
-            return words if len(words) <= MOST_QUOTED else f"{words[: MOST_QUOTED - 3].rstrip()}..."
+        if any(_has_all(sentence, patterns) for patterns in _RULES):
+            printable = re.sub(r"[^\x20-\x7e\u2019]", " ", sentence)
+            words = " ".join(printable.split()).strip("*#=- ")
+            if len(words) <= MOST_QUOTED:
+                return words
+            return f"{words[: MOST_QUOTED - 3].rstrip()}..."
     return ""
+
+
+def _has_all(sentence: str, patterns: Iterable[str]) -> bool:
+    return all(re.search(pattern, sentence, re.IGNORECASE) for pattern in patterns)
 
 
 def messages(script: str) -> str:
     """Return what a script of /etc/profile.d prints, as far as it speaks of login nodes."""
-    lines = [match[1].strip("\"'") for match in map(_MESSAGE.match, script.splitlines()) if match]
-    return "\n\n".join(line for line in lines if _HOSTS.search(line))
+    about_hosts: list[str] = []
+    for line in script.splitlines():
+        match = _MESSAGE.match(line)
+        if match is None:
+            continue
+        message = match[1].strip("\"'")
+        if _HOSTS.search(message):
+            about_hosts.append(message)
+    return "\n\n".join(about_hosts)
 
 
 def look(root: Path = Path("/")) -> LoginNode:
@@ -123,17 +136,30 @@ def look(root: Path = Path("/")) -> LoginNode:
     for name, value in _limits(root):
         limits[name] = min(value, limits.get(name, value))
     memory, processes = limits.get("memory.max"), limits.get("pids.max")
-    switches = [match for path in _paths(root, LOGIND) for match in _KILLS.findall(_text(path))]
-    texts = {path: _text(path) for path in _paths(root, TEXTS)}
-    texts |= {path: messages(_text(path)) for path in _paths(root, SCRIPTS)}
     return LoginNode(
         cpu_time_s=None if soft_s == resource.RLIM_INFINITY else float(soft_s),
         cpus=limits.get("cpu.max"),
         memory_bytes=None if memory is None else int(memory),
         n_processes=None if processes is None else int(processes),
-        ends_with_login=bool(switches) and switches[-1].lower() in _YES,
-        texts={f"/{path.relative_to(root)}": text for path, text in texts.items() if text},
+        ends_with_login=_ends_with_login(root),
+        texts=_texts(root),
     )
+
+
+def _ends_with_login(root: Path) -> bool:
+    switch = ""
+    for path in _paths(root, LOGIND):
+        for setting in _KILLS.findall(_text(path)):
+            switch = setting  # the last one counts
+    return switch.lower() in _YES
+
+
+def _texts(root: Path) -> dict[str, str]:
+    """Return what users are told at a login, by path."""
+    texts = {path: _text(path) for path in _paths(root, TEXTS)}
+    for path in _paths(root, SCRIPTS):
+        texts[path] = messages(_text(path))
+    return {f"/{path.relative_to(root)}": text for path, text in texts.items() if text}
 
 
 def limit_of(name: str, text: str) -> float | None:
@@ -149,9 +175,11 @@ def limit_of(name: str, text: str) -> float | None:
 
 def _limits(root: Path) -> Iterator[tuple[str, float]]:
     """Yield the limits of our group and of those around it, such as the user's slice."""
-    own = re.search(r"^0::(/.*)$", _text(root / "proc/self/cgroup"), re.MULTILINE)
-    place = Path(own[1].lstrip("/")) if own else Path()
-    for group in (place, *place.parents):
+    match = re.search(r"^0::(/.*)$", _text(root / "proc/self/cgroup"), re.MULTILINE)
+    own_group = Path()
+    if match is not None:
+        own_group = Path(match[1].lstrip("/"))
+    for group in (own_group, *own_group.parents):
         for name in _LIMITS:
             limit = limit_of(name, _text(root / _GROUPS / group / name))
             if limit is not None:
@@ -159,7 +187,10 @@ def _limits(root: Path) -> Iterator[tuple[str, float]]:
 
 
 def _paths(root: Path, patterns: Iterable[str]) -> list[Path]:
-    return [path for pattern in patterns for path in sorted(root.glob(pattern))]
+    paths: list[Path] = []
+    for pattern in patterns:
+        paths += sorted(root.glob(pattern))
+    return paths
 
 
 def _text(path: Path) -> str:

@@ -9,7 +9,7 @@ Implemented by ``slurm_plugins.own_site``.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -29,6 +29,7 @@ _LENDS = {
     Lend.NODES: "--lend",
     Lend.GPUS: "--lend",
 }
+ENTRY_POINT_GROUP = "bftrainer.own_sites"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,19 +47,14 @@ def settings_for(site: OwnSite, wish: Wish) -> tuple[Chosen, ...]:
     Raises:
         UsageError: BFT-1284, the site's limits leave this user nothing.
     """
-    nodes, limit = _nodes(site, wish), _time_limit(site, wish)
-    mode = f"{site.partition} has PreemptMode={site.preemption}"
     return (
-        Chosen(
-            name="max_nodes",
-            value=nodes.n_nodes + site.n_floor,
-            why=nodes.words + (f", and {site.n_floor} of your allocation" if site.n_floor else ""),
-        ),
-        limit,
+        _max_nodes(site, wish),
+        _time_limit(site, wish),
         Chosen(
             name="give_back",
             value=False,
-            why=f"{mode}: the batch system takes nodes for other users",
+            why=f"{site.partition} has PreemptMode={site.preemption}: the batch system takes nodes"
+            " for other users",
         ),
         Chosen(name="reserve_nodes_per_type", value=0, why="for the same reason"),
         Chosen(name="lend", value=wish.lend.value, why=_LENDS[wish.lend]),
@@ -68,55 +64,66 @@ def settings_for(site: OwnSite, wish: Wish) -> tuple[Chosen, ...]:
             why="the controller serves everybody",
         ),
         Chosen(name="requests_per_minute", value=REQUESTS_PER_MINUTE, why="for the same reason"),
-        Chosen(
-            name="batch_options",
-            value={
-                **site.batch_options,
-                **_grace(site),
-                **({"preamble": wish.preamble} if wish.preamble else {}),
-            },
-            why=f"{site.n_nodes} nodes are in {site.partition}"
-            + (f"; {site.grace_s:g} s of GraceTime are used to leave" if _grace(site) else ""),
-        ),
+        _batch_options(site, wish),
         *_networks(wish),
     )
 
 
 def policy_text(chosen: tuple[Chosen, ...]) -> str:
     """Return the policy file."""
-    settings = [f"# {one.why}\n{one.name}: {json.dumps(one.value)}\n" for one in chosen]
-    return "".join(["# Written by 'bftrainer up', which writes it again.\n", *settings])
+    text = "# Written by 'bftrainer up', which writes it again.\n"
+    for setting in chosen:
+        text += f"# {setting.why}\n{setting.name}: {json.dumps(setting.value)}\n"
+    return text
+
+
+def _max_nodes(site: OwnSite, wish: Wish) -> Chosen:
+    nodes = _nodes(site, wish)
+    why = nodes.words
+    if site.n_floor:
+        why += f", and {site.n_floor} of your allocation"
+    return Chosen(name="max_nodes", value=nodes.n_nodes + site.n_floor, why=why)
+
+
+def _batch_options(site: OwnSite, wish: Wish) -> Chosen:
+    options = dict(site.batch_options)
+    why = f"{site.n_nodes} nodes are in {site.partition}"
+    if site.grace_s:
+        options["grace_s"] = site.grace_s
+        why += f"; {site.grace_s:g} s of GraceTime are used to leave"
+    if wish.preamble:
+        options["preamble"] = wish.preamble
+    return Chosen(name="batch_options", value=options, why=why)
 
 
 def _networks(wish: Wish) -> tuple[Chosen, ...]:
-    given = {
-        "control_network": (wish.network, "--network"),
-        "training_network": (wish.network, "--network"),
-        "ports": (wish.ports, "--ports"),
-    }
-    return tuple(
-        Chosen(name=name, value=value, why=why) for name, (value, why) in given.items() if value
+    settings = (
+        Chosen(name="control_network", value=wish.network, why="--network"),
+        Chosen(name="training_network", value=wish.network, why="--network"),
+        Chosen(name="ports", value=wish.ports, why="--ports"),
     )
+    return tuple(setting for setting in settings if setting.value)
 
 
 def _nodes(site: OwnSite, wish: Wish) -> NodeLimit:
-    wanted = NodeLimit(n_nodes=DEFAULT_NODES, words="the default; change it with --max-nodes")
+    desired = NodeLimit(n_nodes=DEFAULT_NODES, words="the default; change it with --max-nodes")
     if wish.max_nodes is not None:
-        wanted = NodeLimit(n_nodes=wish.max_nodes, words="--max-nodes")
-    there = NodeLimit(n_nodes=site.n_nodes, words=f"{site.partition} has no more")
-    least = min((wanted, there, *site.limits), key=lambda limit: limit.n_nodes)
-    if least.n_nodes < 1:
+        desired = NodeLimit(n_nodes=wish.max_nodes, words="--max-nodes")
+    existing = NodeLimit(n_nodes=site.n_nodes, words=f"{site.partition} has no more")
+    limit = min((desired, existing, *site.limits), key=lambda limit: limit.n_nodes)
+    if limit.n_nodes < 1:
         raise UsageError(
             "BFT-1284",
-            f"No pilot is allowed: {least.words}.",
+            f"No pilot is allowed: {limit.words}.",
             "Use another --account, --qos or --partition, or ask the site to raise the limit.",
         )
-    return least
+    return limit
 
 
 def _time_limit(site: OwnSite, wish: Wish) -> Chosen:
-    limit_s = wish.time_limit_s or DEFAULT_TIME_LIMIT_S
-    why = "--time" if wish.time_limit_s else "the default; change it with --time"
+    limit_s, why = DEFAULT_TIME_LIMIT_S, "the default; change it with --time"
+    if wish.time_limit_s:
+        limit_s, why = wish.time_limit_s, "--time"
     if site.time_limit_s is not None and site.time_limit_s < limit_s:
         limit_s, why = site.time_limit_s, site.time_limit_words
     if limit_s < SHORTEST_TIME_LIMIT_S:
@@ -127,13 +134,6 @@ def _time_limit(site: OwnSite, wish: Wish) -> Chosen:
             f"Allow at least {SHORTEST_TIME_LIMIT_S:g} s, or use another --partition or --qos.",
         )
     return Chosen(name="pilot_time_limit_s", value=limit_s, why=why)
-
-
-def _grace(site: OwnSite) -> Mapping[str, float]:
-    return {"grace_s": site.grace_s} if site.grace_s else {}
-
-
-ENTRY_POINT_GROUP = "bftrainer.own_sites"
 
 
 class OwnSites(Protocol):
@@ -158,5 +158,5 @@ class OwnSites(Protocol):
 def load(batch_system: str) -> OwnSites:
     """Return the plug-in of a batch system; BFT-1201 if there is none."""
     create = load_plugin(ENTRY_POINT_GROUP, batch_system, what="batch system", code="BFT-1201")
-    found: OwnSites = create()
-    return found
+    sites: OwnSites = create()
+    return sites

@@ -27,13 +27,16 @@ def daemon_argv(
     state_dir: Path, batch_system: str, bind: str, announced: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """Return the daemon's command line."""
-    return (
+    argv = [
         *process.own_python("bftrainer", "daemon", "--batch-system", batch_system),
         *("--state-dir", str(state_dir), "--policy", str(state_dir / POLICY_NAME)),
         *("--log-file", str(state_dir / LOG_NAME), "--shared-state"),
-        *(("--bind", bind) if bind else ()),
-        *(word for address in announced for word in ("--announce", address)),
-    )
+    ]
+    if bind:
+        argv += ["--bind", bind]
+    for address in announced:
+        argv += ["--announce", address]
+    return tuple(argv)
 
 
 def write_files(state_dir: Path, policy: str, preamble: str) -> None:
@@ -42,7 +45,9 @@ def write_files(state_dir: Path, policy: str, preamble: str) -> None:
     Raises:
         BftError: BFT-1286, the directory cannot be used.
     """
-    texts = {POLICY_NAME: policy, **({PREAMBLE_NAME: preamble} if preamble else {})}
+    texts = {POLICY_NAME: policy}
+    if preamble:
+        texts[PREAMBLE_NAME] = preamble
     try:
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         check_directory(state_dir)
@@ -94,12 +99,12 @@ def start_as_job(
     status = _wait(answers, lambda: sites.find_daemon() is not None, pause_s=1.0)
     if status is not None:
         return f"Your daemon runs in job {job.job_id} (process {status.pid}, {state_dir})."
-    now = sites.find_daemon()
-    if now is None:
+    job_now = sites.find_daemon()
+    if job_now is None:
         raise _failed(out, state_dir / LOG_NAME, is_running=False)
     return (
-        f"Your daemon's job {now.job_id} is {now.state} ({now.reason}); verbs work when it runs,"
-        " and --job-partition names another partition."
+        f"Your daemon's job {job_now.job_id} is {job_now.state} ({job_now.reason}); verbs work when"
+        " it runs, and --job-partition names another partition."
     )
 
 
@@ -116,13 +121,27 @@ def _wait(
 
 
 def _failed(out: Path, log: Path, *, is_running: bool) -> BftError:
-    words = [line for line in out.read_text(errors="replace").splitlines() if line.strip()]
-    error = next((line for line in words if line.startswith("error ")), words[-1] if words else "")
-    next_step = next((line[6:] for line in words if line.startswith("next: ")), "")
-    reason = f"it did not answer within {START_TIMEOUT_S:g} s" if is_running else error
+    reason, next_step = _last_error(out.read_text(errors="replace"))
+    if is_running:
+        reason = f"it did not answer within {START_TIMEOUT_S:g} s"
     return BftError(
         "BFT-1286",
-        f"The daemon did not start: {reason.removeprefix('error ') or 'no message'}",
+        f"The daemon did not start: {reason or 'no message'}",
         next_step or f"Read {out} and {log}.",
         exit_code=ExitCode.DAEMON_UNREACHABLE,
     )
+
+
+def _last_error(output: str) -> tuple[str, str]:
+    """Return the error that a daemon printed, else its last line, and the next step."""
+    lines = [line for line in output.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("error ")]
+    next_steps = [line for line in lines if line.startswith("next: ")]
+    reason = next_step = ""
+    if lines:
+        reason = lines[-1]
+    if errors:
+        reason = errors[0]
+    if next_steps:
+        next_step = next_steps[0].removeprefix("next: ")
+    return reason.removeprefix("error "), next_step

@@ -70,11 +70,18 @@ def next_blackout(
     """
     if not windows:
         return None
-    found = _blackouts(tuple(windows), zone, int((now_s + ahead_s) // 86400.0))
-    it = next((one for one in found if one.end_s > now_s + ahead_s), None)
-    if it is None or not ahead_s:
-        return it
-    return replace(it, begin_s=it.begin_s - ahead_s, end_s=it.end_s - ahead_s)
+    calendar_s = now_s + ahead_s
+    for blackout in _blackouts(tuple(windows), zone, int(calendar_s // 86400.0)):
+        if blackout.end_s > calendar_s:
+            return _earlier(blackout, ahead_s)
+    return None
+
+
+def _earlier(blackout: Blackout, ahead_s: float) -> Blackout:
+    if not ahead_s:
+        return blackout
+    begin_s, end_s = blackout.begin_s - ahead_s, blackout.end_s - ahead_s
+    return replace(blackout, begin_s=begin_s, end_s=end_s)
 
 
 @lru_cache(maxsize=8)
@@ -82,17 +89,18 @@ def _blackouts(windows: tuple[str, ...], zone: str | None, day: int) -> tuple[Bl
     """Return what may be the next blackout on a day since the epoch, and those after it."""
     at = None if zone is None else _zone(zone)
     today = datetime.fromtimestamp(86400.0 * day, at).date()
-    spans = sorted(
-        (begin.timestamp(), end.timestamp(), text)
-        for text in windows
-        for begin, end in _spans(_parse(text), today, at)
-    )
+    spans: list[tuple[float, float, str]] = []
+    for text in windows:
+        for begin, end in _spans(_parse(text), today, at):
+            spans.append((begin.timestamp(), end.timestamp(), text))
+    spans.sort()
     merged: list[Blackout] = []
     for begin_s, end_s, text in spans:
         if merged and begin_s <= merged[-1].end_s:
-            last = merged.pop()
-            begin_s, end_s, text = last.begin_s, max(end_s, last.end_s), last.name  # noqa: PLW2901
-        merged.append(Blackout(begin_s=begin_s, end_s=end_s, name=text))
+            longest_s = max(end_s, merged[-1].end_s)
+            merged[-1] = replace(merged[-1], end_s=longest_s)
+        else:
+            merged.append(Blackout(begin_s=begin_s, end_s=end_s, name=text))
     return tuple(merged)
 
 
@@ -111,7 +119,8 @@ def _spans(
 
 
 def _parse(text: str) -> _Weekly | _Dated:
-    if dates := _DATED.fullmatch(text):
+    dates = _DATED.fullmatch(text)
+    if dates is not None:
         begin_date, begin_clock, end_date, end_clock = dates.groups()
         dated = _Dated(
             datetime.combine(_date(begin_date), _clock(begin_clock)),

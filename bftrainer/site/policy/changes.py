@@ -15,19 +15,22 @@ MOST_CHARS = 200  # of a value: an option may be the content of a file
 
 def changes(old: SitePolicy, new: SitePolicy) -> tuple[SettingChange, ...]:
     """Return the settings with other effective values, in the order of the reference."""
-    return tuple(
-        SettingChange(
-            setting=name,
-            before=yaml_value(before)[:MOST_CHARS],
-            after=yaml_value(getattr(new, name))[:MOST_CHARS],
-            restart=restart(name),
-        )
-        for name, before in old
-        if before != getattr(new, name)
-    )
+    changes: list[SettingChange] = []
+    for name, before in old:
+        after = getattr(new, name)
+        if before != after:
+            changes.append(
+                SettingChange(
+                    setting=name,
+                    before=yaml_value(before)[:MOST_CHARS],
+                    after=yaml_value(after)[:MOST_CHARS],
+                    restart=restart(name),
+                )
+            )
+    return tuple(changes)
 
 
 def reloaded(old: SitePolicy, new: SitePolicy) -> SitePolicy:
     """Return the new policy, but for settings that need a restart: they stay as they were."""
-    kept = {name: value for name, value in old if restart(name)}
-    return new.model_copy(update=kept)
+    values_before = {name: value for name, value in old if restart(name)}
+    return new.model_copy(update=values_before)

@@ -38,6 +38,20 @@ from ruamel.yaml.scanner import Scanner
 from bftrainer.model.errors import BftError, ExitCode
 
 MAX_PROBLEMS = 100
+MAX_BYTES = 64 * 1024  # the parser's time grows with the square of a long tag
+MAX_TOKENS = 3_500  # of 16 to 24 us, by machine; a policy has some 60 settings of three
+MAX_DEPTH = 4
+_TAB_BEFORE_CONTENT = re.compile(r"[^#'\"]*?\t")
+_INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_CONSTANTS: dict[str, Any] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+    **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), float("inf")),
+    **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), float("-inf")),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +67,14 @@ class PolicyProblem:
 
     def render(self, path: Path) -> str:
         """Return ``file:line:col: code: cause next step``; ``path``: if it has none."""
+        return f"{self.place(path)}: {self.code}: {self.cause} {self.next_step}"
+
+    def place(self, path: Path) -> str:
+        """Return ``file:line:col``, or the file alone; ``path``: if it has none."""
         path = self.path or path
-        place = f"{path}:{self.line}:{self.column}" if self.line else str(path)
-        return f"{place}: {self.code}: {self.cause} {self.next_step}"
+        if not self.line:
+            return str(path)
+        return f"{path}:{self.line}:{self.column}"
 
 
 class PolicyErrors(BftError):  # noqa: N818 - it carries several
@@ -66,19 +85,20 @@ class PolicyErrors(BftError):  # noqa: N818 - it carries several
     CHECK: ClassVar = "bftrainer policy check {path}"  # looks at the file again
 
     def __init__(self, path: Path, problems: Sequence[PolicyProblem]) -> None:
-        placed = [replace(each, path=each.path or path) for each in problems]
-        ordered = sorted(placed, key=lambda each: (str(each.path or ""), each.line, each.column))
+        in_files = [replace(problem, path=problem.path or path) for problem in problems]
+        in_files.sort(key=lambda problem: (str(problem.path or ""), problem.line, problem.column))
         self.path = path
-        self.problems = tuple(ordered[:MAX_PROBLEMS])
+        self.problems = tuple(in_files[:MAX_PROBLEMS])
         first = self.problems[0]
         if len(self.problems) == 1:
-            where = first.path or path
-            place = f"{where}:{first.line}:{first.column}" if first.line else str(where)
-            code, cause, next_step = first.code, f"{place}: {first.cause}", first.next_step
+            code, next_step = first.code, first.next_step
+            cause = f"{first.place(path)}: {first.cause}"
         else:
             lines = "".join(f"\n  {problem.render(path)}" for problem in self.problems)
             code = self.SEVERAL
-            count = len(ordered) if len(ordered) <= MAX_PROBLEMS else f"more than {MAX_PROBLEMS}"
+            count = str(len(in_files))
+            if len(in_files) > MAX_PROBLEMS:
+                count = f"more than {MAX_PROBLEMS}"
             cause = f"The {self.WHAT} {path} has {count} problems.{lines}\n"
             next_step = f"Correct them, then: {self.CHECK.format(path=path)}"
         super().__init__(code, cause, next_step, exit_code=ExitCode.VALIDATION_FAILED)
@@ -90,14 +110,11 @@ class PolicyErrors(BftError):  # noqa: N818 - it carries several
 
 def nearest(name: str, known: Sequence[str], otherwise: str) -> str:
     """Return a question for the known name that may be meant, ``otherwise`` if none is near."""
-    spelled = name[:80].lower().replace("-", "_") if "_" in "".join(known) else name[:80].lower()
-    close = difflib.get_close_matches(spelled, known, n=1, cutoff=0.6)
-    return f"Did you mean {close[0]}?" if close else otherwise
-
-
-MAX_BYTES = 64 * 1024  # the parser's time grows with the square of a long tag
-MAX_TOKENS = 3_500  # of 16 to 24 us, by machine; a policy has some 60 settings of three
-MAX_DEPTH = 4
+    spelling = name[:80].lower()
+    if "_" in "".join(known):
+        spelling = spelling.replace("-", "_")
+    matches = difflib.get_close_matches(spelling, known, n=1, cutoff=0.6)
+    return f"Did you mean {matches[0]}?" if matches else otherwise
 
 
 class ExcessError(MarkedYAMLError):
@@ -133,8 +150,8 @@ class _BoundedScanner(Scanner):
     def scan_yaml_directive_number(self, start_mark: Any) -> Any:
         # The parser asserts it (ruamel.yaml 0.19), and cannot read one of 4,300 digits.
         if self.reader.peek() not in "12" or self.reader.peek(1).isdigit():
-            what = "its version is neither 1.1 nor 1.2"
-            raise MarkedYAMLError(problem=what, problem_mark=start_mark)
+            problem = "its version is neither 1.1 nor 1.2"
+            raise MarkedYAMLError(problem=problem, problem_mark=start_mark)
         return super().scan_yaml_directive_number(start_mark)
 
 
@@ -154,19 +171,6 @@ def events_of(text: str) -> Iterator[Event]:
     yield from reader.parse(text)
 
 
-_TAB_BEFORE_CONTENT = re.compile(r"[^#'\"]*?\t")
-_INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
-_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_CONSTANTS: dict[str, Any] = {
-    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
-    **dict.fromkeys(("true", "True", "TRUE"), True),
-    **dict.fromkeys(("false", "False", "FALSE"), False),
-    **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), float("inf")),
-    **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), float("-inf")),
-    **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
-}
-
-
 @dataclass(slots=True, kw_only=True)
 class YamlNode:
     """A value and where it stands; ``value`` of a list holds plain values."""
@@ -183,8 +187,9 @@ class YamlNode:
         node = self
         for step in path:
             if node.is_mapping:
-                inside = {str(k.value): item for k, item in zip(node.keys, node.items, strict=True)}
-                node = inside.get(str(step), node)
+                # A key that comes twice: the last one counts, as in ``value``.
+                names = [str(key.value) for key in node.keys]
+                node = dict(zip(names, node.items, strict=True)).get(str(step), node)
             elif isinstance(step, int) and step < len(node.items):
                 node = node.items[step]
         return node
@@ -235,19 +240,21 @@ def read_document(text: str, what: str = "A policy") -> Document:
         if document.problems:
             return document  # a consequence of the tabs, perhaps: those first
         mark = problem.problem_mark or problem.context_mark
-        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        what = " ".join(str(problem.problem or problem.context).split())
+        line, column = 1, 1
+        if mark:
+            line, column = mark.line + 1, mark.column + 1
+        reason = " ".join(str(problem.problem or problem.context).split())
         document.complain(
             "BFT-2106",
             line,
             column,
-            f"This is not YAML: {what}.",
+            f"This is not YAML: {reason}.",
             "Write one 'name: value' per line.",
         )
         return document
     except YAMLError as problem:
-        what = " ".join(str(problem).split())
-        document.complain("BFT-2106", 1, 1, f"This is not YAML: {what}.", "Correct it.")
+        reason = " ".join(str(problem).split())
+        document.complain("BFT-2106", 1, 1, f"This is not YAML: {reason}.", "Correct it.")
         return document
     if root is not None:
         _take_entries(root, document)
@@ -258,10 +265,11 @@ def _without_tabs(text: str, document: Document) -> str:
     """Report tabs and take them out of the way, so that the rest is checked too."""
     lines = text.split("\n")
     for index, line in enumerate(lines):
-        if (found := _TAB_BEFORE_CONTENT.match(line)) is None:
+        match = _TAB_BEFORE_CONTENT.match(line)
+        if match is None:
             continue
         document.complain(
-            "BFT-2107", index + 1, found.end(), "YAML does not allow a tab here.", "Use spaces."
+            "BFT-2107", index + 1, match.end(), "YAML does not allow a tab here.", "Use spaces."
         )
         stripped = line.lstrip()
         if "\t" in line[: len(line) - len(stripped)]:  # settings are not indented
@@ -285,7 +293,8 @@ def _build(events: Iterator[Event], document: Document) -> YamlNode | None:
             if open_nodes and closed.is_mapping:
                 _entries(closed, document)
             continue
-        if (node := _node(event, document)) is None:
+        node = _node(event, document)
+        if node is None:
             continue
         if open_nodes:
             open_nodes[-1].items.append(node)
@@ -313,7 +322,9 @@ def _node(event: Event, document: Document) -> YamlNode | None:
                 "BFT-2108", line, column, f"{name} are not accepted.", "Write the value alone."
             )
     if isinstance(event, ScalarEvent):
-        value = _scalar(event.value) if event.style is None else event.value
+        value = event.value
+        if event.style is None:  # it has no quotes
+            value = _scalar(value)
         return YamlNode(value=value, line=line, column=column)
     return YamlNode(
         value=None, line=line, column=column, is_mapping=isinstance(event, MappingStartEvent)
@@ -326,7 +337,9 @@ def _close(node: YamlNode) -> None:
         for key, item in zip(node.keys, node.items, strict=True):
             if item.value is None and not item.is_mapping:
                 item.line, item.column = key.line, key.column  # nothing has no place
-        node.value = {str(k.value): v.value for k, v in zip(node.keys, node.items, strict=True)}
+        names = [str(key.value) for key in node.keys]
+        values = [item.value for item in node.items]
+        node.value = dict(zip(names, values, strict=True))
     else:
         node.value = [item.value for item in node.items]
 
@@ -360,13 +373,13 @@ def _entries(node: YamlNode, document: Document) -> list[tuple[YamlNode, YamlNod
     """Return the keys of a mapping with their values; complain of those that come again."""
     first: dict[str, tuple[YamlNode, YamlNode]] = {}
     for key, value in zip(node.keys, node.items, strict=True):
-        known, _ = first.setdefault(str(key.value), (key, value))
-        if known is not key:
+        first_key, _ = first.setdefault(str(key.value), (key, value))
+        if first_key is not key:
             document.complain(
                 "BFT-2109",
                 key.line,
                 key.column,
-                f"{key.value} is set twice, first in line {known.line}.",
+                f"{key.value} is set twice, first in line {first_key.line}.",
                 "Keep one of them.",
             )
     return list(first.values())

@@ -6,7 +6,7 @@ import errno
 import itertools
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,14 @@ from bftrainer.model.plugins import CONTENT, content_of
 from bftrainer.site.policy.document import MAX_BYTES, MAX_PROBLEMS, PolicyErrors, PolicyProblem
 
 SUFFIXES = (".yaml", ".yml")
+_NO_FILE = {errno.ELOOP: "This is a symbolic link.", errno.EINVAL: "This is no regular file."}
 _STEP_UNREADABLE = "Give the path of a readable file."
 _STEP_EMPTY = "Name a file, or another directory."
 _STEP_NAME = (
     "{0} is the name of a policy, and a file is wanted, with the line 'policy: {0}'; its page: "
     "bftrainer help {0}"
 )
+MOST_BYTES = 1_000_000
 
 
 def policy_files(paths: Sequence[Path]) -> list[Path]:
@@ -31,13 +33,13 @@ def policy_files(paths: Sequence[Path]) -> list[Path]:
         PolicyErrors: BFT-2101, -2103, a directory cannot be read or everyone may change it;
             BFT-2102, there is no file in it.
     """
-    found: list[Path] = []
+    files: list[Path] = []
     for path in paths:
         if not path.is_dir() or path.is_symlink():
-            found.append(path)
+            files.append(path)
             continue
         try:
-            inside = sorted(each for each in path.iterdir() if each.suffix in SUFFIXES)
+            inside = sorted(entry for entry in path.iterdir() if entry.suffix in SUFFIXES)
             mode = path.stat().st_mode
         except OSError as problem:
             raise _unreadable(path, problem) from problem
@@ -45,15 +47,13 @@ def policy_files(paths: Sequence[Path]) -> list[Path]:
             raise _refuse(
                 path, "BFT-2103", "Everyone may change this directory.", f"Run: chmod o-w {path}"
             )
-        found += inside
-    if paths and not found:
-        raise _refuse(
-            paths[0],
-            "BFT-2102",
-            "This directory has no .yaml file.",
-            _STEP_NAME.format(paths[0]) if _is_policy_name(paths[0]) else _STEP_EMPTY,
-        )
-    return found
+        files += inside
+    if paths and not files:
+        next_step = _STEP_EMPTY
+        if _is_policy_name(paths[0]):
+            next_step = _STEP_NAME.format(paths[0])
+        raise _refuse(paths[0], "BFT-2102", "This directory has no .yaml file.", next_step)
+    return files
 
 
 def _unreadable(path: Path, problem: OSError) -> PolicyErrors:
@@ -80,11 +80,9 @@ def read_text(path: Path) -> str:
     try:
         handle = open_file(path, is_any_owner=True)
     except OSError as problem:
-        told = {errno.ELOOP: "This is a symbolic link.", errno.EINVAL: "This is no regular file."}
-        if problem.errno in told:
-            raise _refuse(
-                path, "BFT-2102", told[problem.errno], "Name the file itself."
-            ) from problem
+        if problem.errno in _NO_FILE:
+            cause = _NO_FILE[problem.errno]
+            raise _refuse(path, "BFT-2102", cause, "Name the file itself.") from problem
         raise _unreadable(path, problem) from problem
     try:
         if os.fstat(handle).st_mode & stat.S_IWOTH:
@@ -114,7 +112,10 @@ def read_text(path: Path) -> str:
 def _bytes(handle: int) -> bytes:
     """Return the content, or the first byte too many with all before it."""
     data = b""
-    while len(data) <= MAX_BYTES and (chunk := os.read(handle, MAX_BYTES + 1 - len(data))):
+    while len(data) <= MAX_BYTES:
+        chunk = os.read(handle, MAX_BYTES + 1 - len(data))
+        if not chunk:
+            break
         data += chunk
     return data
 
@@ -137,43 +138,44 @@ def _text(path: Path, data: bytes) -> str:
             ],
         ) from problem
     text = text.replace("\r\n", "\n")
-    problems = (
-        PolicyProblem(
-            code="BFT-2105",
-            line=number,
-            column=column,
-            cause=f"Character U+{ord(char):04X} is not allowed.",
-            next_step="Delete it.",
-        )
-        for number, line in enumerate(text.split("\n"), 1)
-        for column, char in enumerate(line, 1)
-        if not (char.isprintable() or char in "\t\u00a0\u3000")
-    )
-    if told := list(itertools.islice(problems, MAX_PROBLEMS + 1)):
-        raise PolicyErrors(path, told)
+    # One more than are reported, so that it can be said that there are more.
+    problems = list(itertools.islice(_unprintable(text), MAX_PROBLEMS + 1))
+    if problems:
+        raise PolicyErrors(path, problems)
     return text
 
 
-MOST_BYTES = 1_000_000
+def _unprintable(text: str) -> Iterator[PolicyProblem]:
+    """Yield a problem for each control character and the like."""
+    for number, line in enumerate(text.split("\n"), 1):
+        for column, character in enumerate(line, 1):
+            if not (character.isprintable() or character in "\t\u00a0\u3000"):
+                yield PolicyProblem(
+                    code="BFT-2105",
+                    line=number,
+                    column=column,
+                    cause=f"Character U+{ord(character):04X} is not allowed.",
+                    next_step="Delete it.",
+                )
 
 
-def with_files(names: tuple[str, ...], given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def with_files(names: tuple[str, ...], options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Return options in which files are replaced by what they hold.
 
     Args:
         names: of the options that name files.
-        given: the options; a content that is there already stays.
+        options: of the policy; a content that is there already stays.
         folder: of the policy file, which relative paths begin from.
 
     Raises:
         OptionError: BFT-3053, a file cannot be read.
     """
-    found = dict(given)
+    contents = dict(options)
     for name in names:
-        value = given.get(name)
+        value = options.get(name)
         if isinstance(value, str) and value and not value.startswith(CONTENT):
-            found[name] = content_of(_read(name, folder / value))
-    return found
+            contents[name] = content_of(_read(name, folder / value))
+    return contents
 
 
 def _read(name: str, path: Path) -> bytes:

@@ -19,6 +19,10 @@ from bftrainer.model.parts import Lend
 from bftrainer.site.policy.calendar import check_window, check_zone
 from milp.problem import Objective
 
+_NETWORK = "a network such as 10.0.0.0/8 or fd00::/8, the name of an interface such as ib0, or null"
+_AT_START = "Pilots that run were told of the one before."
+_TOGETHER = "Agents learn heartbeat_s and lease_s when they connect, and agent_timeout_s fits them."
+
 
 class SettingsGroup(BaseModel):
     """Some settings of one subject; frozen, and no others than those declared."""
@@ -265,9 +269,7 @@ class HourSettings(SettingsGroup):
 
 
 _network = partial(setting, "Network")
-_NETWORK = "a network such as 10.0.0.0/8 or fd00::/8, the name of an interface such as ib0, or null"
 Network = Annotated[str, AfterValidator(check_network)]
-_AT_START = "Pilots that run were told of the one before."
 
 
 class NetworkSettings(SettingsGroup):
@@ -399,7 +401,6 @@ class OrdinaryJobSettings(SettingsGroup):
 
 
 _pilots = partial(setting, "Pilots and agents")
-_TOGETHER = "Agents learn heartbeat_s and lease_s when they connect, and agent_timeout_s fits them."
 
 
 class PilotSettings(SettingsGroup):

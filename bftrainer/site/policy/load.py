@@ -18,7 +18,14 @@ from pydantic_core import ErrorDetails
 from bftrainer.batch.batch_system import OptionError, load_batch_system
 from bftrainer.model.errors import UsageError
 from bftrainer.model.parts import Lend
-from bftrainer.site.policy.document import Document, PolicyErrors, YamlNode, nearest, read_document
+from bftrainer.site.policy.document import (
+    Document,
+    PolicyErrors,
+    PolicyProblem,
+    YamlNode,
+    nearest,
+    read_document,
+)
 from bftrainer.site.policy.files import policy_files, read_text, with_files
 from bftrainer.site.policy.model import REMOVED, SitePolicy, conflicts, policy_hash
 from bftrainer.site.policy.render import expectation, yaml_value
@@ -81,7 +88,9 @@ def load_policy_file(
     path: Path | None, *, batch_system: str = "", batch_options: Mapping[str, Any] | None = None
 ) -> LoadedPolicy:
     """Return the policy in a file, the defaults without one, as ``load_policy_files`` does."""
-    paths = () if path is None else (path,)
+    paths: list[Path] = []
+    if path is not None:
+        paths.append(path)
     return load_policy_files(paths, batch_system=batch_system, batch_options=batch_options)
 
 
@@ -103,25 +112,27 @@ def load_policy_files(
         PolicyErrors: all problems of the files at once (exit code 8).
         UsageError: BFT-1201, there is no such batch system.
     """
-    read = [(path, read_document(read_text(path))) for path in policy_files(paths)]
-    found: dict[str, _Set] = {}
+    files = policy_files(paths)
+    documents = [read_document(read_text(path)) for path in files]
+    settings: dict[str, _Set] = {}
     overridden: dict[str, tuple[str, ...]] = {}
-    for path, document in read:
-        new = _known(path, document)
-        for name in new.keys() & found.keys():
-            overridden[name] = (found[name].place, *overridden.get(name, ()))
-        found |= new
-    values = _validated(found, batch_system, batch_options or {})
-    problems = [replace(each, path=path) for path, one in read for each in one.problems]
+    for path, document in zip(files, documents, strict=True):
+        file_settings = _settings(path, document)
+        for name in file_settings.keys() & settings.keys():
+            overridden[name] = (settings[name].place, *overridden.get(name, ()))
+        settings |= file_settings
+    values = _validated(settings, batch_system, batch_options or {})
+    problems: list[PolicyProblem] = []
+    for path, document in zip(files, documents, strict=True):
+        problems += [replace(problem, path=path) for problem in document.problems]
     if problems:
         raise PolicyErrors(problems[0].path or paths[0], problems)
     policy = SitePolicy.model_validate(values)
     origins = dict.fromkeys(SitePolicy.model_fields, DEFAULT_ORIGIN)
-    origins |= {name: each.place for name, each in found.items()}
-    only = read[0][0] if len(read) == 1 else None
+    origins |= {name: setting.place for name, setting in settings.items()}
     return LoadedPolicy(
         policy=policy,
-        path=only,
+        path=files[0] if len(files) == 1 else None,
         sha256=policy_hash(policy),
         origins=origins,
         overridden=overridden,
@@ -131,90 +142,103 @@ def load_policy_files(
 # ---- the settings -------------------------------------------------------------------
 
 
-def _known(path: Path, document: Document) -> dict[str, _Set]:
+def _settings(path: Path, document: Document) -> dict[str, _Set]:
     """Return the settings that a file sets; complain of keys that are none."""
-    found: dict[str, _Set] = {}
+    settings: dict[str, _Set] = {}
     for key, node in document.entries:
         if document.is_told:
             break
-        name, one = str(key.value), _Set(key=key, node=node, path=path, document=document)
+        name = str(key.value)
+        setting = _Set(key=key, node=node, path=path, document=document)
         if name in SitePolicy.model_fields:
-            found[name] = one
+            settings[name] = setting
         elif name in REMOVED:
             cause = f"{name} is no setting any more. {REMOVED[name]}"
-            one.complain("BFT-2110", cause, "Delete the line.", key)
+            setting.complain("BFT-2110", cause, "Delete the line.", key)
         else:
-            known = list(SitePolicy.model_fields)
-            near = nearest(name, known, "bftrainer policy show lists them all.")
-            one.complain("BFT-2110", f"There is no setting {name[:80]!r}.", near, key)
-    return found
+            names = list(SitePolicy.model_fields)
+            next_step = nearest(name, names, "bftrainer policy show lists them all.")
+            setting.complain("BFT-2110", f"There is no setting {name[:80]!r}.", next_step, key)
+    return settings
 
 
 def _validated(
-    found: Mapping[str, _Set], batch_system: str, batch_options: Mapping[str, Any]
+    settings: Mapping[str, _Set], batch_system: str, batch_options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the values of settings; add what is wrong with them to their documents' problems."""
-    values = {name: _value(name, one.node) for name, one in found.items()}
+    values = {name: _value(name, setting.node) for name, setting in settings.items()}
+    wrong = _explain_wrong(settings, values)
+    effective = {name: field.default for name, field in SitePolicy.model_fields.items()} | values
+    sound = {name: value for name, value in effective.items() if name not in wrong}
+    for conflict in conflicts(sound):
+        # One of the two is in a file: the defaults agree with each other.
+        setting = settings.get(conflict.setting) or settings[conflict.other]
+        setting.complain("BFT-2113", conflict.cause, conflict.next_step)
+    if "policy" in settings and "policy" not in wrong:
+        _require_plug_in(settings["policy"])
+    is_sound = not any(setting.document.problems for setting in settings.values())
+    if is_sound and settings.keys() & {"policy", "policy_options"}:
+        options = _checked_options(effective, settings)
+        if "policy_options" in values:
+            values["policy_options"] = options
+    if batch_system and "batch_options" in settings.keys() - wrong:
+        _check_options(settings["batch_options"], batch_system, batch_options)
+    if batch_system and "lend" in settings.keys() - wrong:
+        options = {**(values.get("batch_options") or {}), **batch_options}
+        _check_lend(settings["lend"], batch_system, options)
+    return values
+
+
+def _explain_wrong(settings: Mapping[str, _Set], values: Mapping[str, Any]) -> set[str]:
+    """Complain once of each setting whose value is wrong by itself; return their names."""
     wrong: set[str] = set()
     try:
         SitePolicy.model_validate(values)
     except ValidationError as errors:
         for detail in errors.errors(include_url=False, include_context=False):
+            # A detail without a place is a conflict of two settings, which are looked at later.
             if detail["loc"] and str(detail["loc"][0]) not in wrong:
                 wrong.add(str(detail["loc"][0]))
-                _explain(detail, found)
-    defaults = {name: field.default for name, field in SitePolicy.model_fields.items()}
-    sound = {k: v for k, v in (defaults | values).items() if k not in wrong}
-    for conflict in conflicts(sound):
-        # One of the two is in a file: the defaults agree with each other.
-        one = found.get(conflict.setting) or found[conflict.other]
-        one.complain("BFT-2113", conflict.cause, conflict.next_step)
-    if "policy" in found and "policy" not in wrong:
-        _require_plug_in(found["policy"])
-    is_sound = not any(one.document.problems for one in found.values())
-    if is_sound and found.keys() & {"policy", "policy_options"}:
-        options = _checked_options(defaults | values, found)
-        values |= {"policy_options": options} if "policy_options" in values else {}
-    if batch_system and "batch_options" in found.keys() - wrong:
-        _check_options(found["batch_options"], batch_system, batch_options)
-    if batch_system and "lend" in found.keys() - wrong:
-        options = {**(values.get("batch_options") or {}), **batch_options}
-        _check_lend(found["lend"], batch_system, options)
-    return values
+                _explain(detail, settings)
+    return wrong
 
 
 def _value(name: str, node: YamlNode) -> Any:
     """Return what a file sets; nothing below the name of a section is an empty section."""
     default = SitePolicy.model_fields[name].get_default(call_default_factory=True)
-    return {} if node.value is None and isinstance(default, dict) else node.value
+    if node.value is None and isinstance(default, dict):
+        return {}
+    return node.value
 
 
-def _explain(detail: ErrorDetails, found: Mapping[str, _Set]) -> None:
+def _explain(detail: ErrorDetails, settings: Mapping[str, _Set]) -> None:
     name = str(detail["loc"][0])
-    node = found[name].node.at(detail["loc"][1:])
+    node = settings[name].node.at(detail["loc"][1:])
     if node.is_mapping:
-        given = "a mapping"
+        value = "a mapping"
+    elif node.value is None:
+        value = "empty"
     else:
-        given = "empty" if node.value is None else yaml_value(node.value)[:80]
+        value = yaml_value(node.value)[:80]
     default = SitePolicy.model_fields[name].get_default()
-    found[name].complain(
+    settings[name].complain(
         "BFT-2112" if detail["type"] in _BOUND_ERRORS else "BFT-2111",
-        f"{name} is {given}, but must be {expectation(name)}.",
+        f"{name} is {value}, but must be {expectation(name)}.",
         f"The default is {yaml_value(default)}.",
         node,
     )
 
 
-def _check_options(one: _Set, batch_system: str, first: Mapping[str, Any]) -> None:
+def _check_options(setting: _Set, batch_system: str, first: Mapping[str, Any]) -> None:
     try:
-        load_batch_system(batch_system, {**(one.node.value or {}), **first}).close()
+        load_batch_system(batch_system, {**(setting.node.value or {}), **first}).close()
     except OptionError as errors:
-        _complain_of(errors, one, first)
+        _complain_of(errors, setting, first)
 
 
-def _check_lend(one: _Set, batch_system: str, options: Mapping[str, Any]) -> None:
+def _check_lend(setting: _Set, batch_system: str, options: Mapping[str, Any]) -> None:
     """Complain where nothing would be lent."""
-    if one.node.value != Lend.GPUS.value:
+    if setting.node.value != Lend.GPUS.value:
         return
     try:
         system = load_batch_system(batch_system, options)
@@ -224,43 +248,42 @@ def _check_lend(one: _Set, batch_system: str, options: Mapping[str, Any]) -> Non
     if system.lends_parts:
         return
     cause = f"'lend: gpus' lends nothing: pilots of {batch_system} have whole nodes."
-    one.complain("BFT-1465", cause, "Write 'lend: auto', which lends whole nodes there.")
+    setting.complain("BFT-1465", cause, "Write 'lend: auto', which lends whole nodes there.")
 
 
-def _checked_options(values: Mapping[str, Any], found: Mapping[str, _Set]) -> dict[str, Any]:
+def _checked_options(values: Mapping[str, Any], settings: Mapping[str, _Set]) -> dict[str, Any]:
     """Load the allocation policy and have it look at its options; return them, files read."""
     from bftrainer.decide.policies.base import (  # noqa: PLC0415 - numpy takes 0.1 s
         load_policy as load_allocation_policy,
     )
     from bftrainer.decide.policies.base import options_of  # noqa: PLC0415
 
-    one = found.get("policy_options") or found["policy"]
+    setting = settings.get("policy_options") or settings["policy"]
     options: dict[str, Any] = values["policy_options"]
     try:
         policy = load_allocation_policy(values["policy"])
-        options = with_files(policy.traits.file_options, options, one.path.parent)
+        options = with_files(policy.traits.file_options, options, setting.path.parent)
         options_of(policy, options)
     except OptionError as errors:
-        _complain_of(errors, one)
+        _complain_of(errors, setting)
     except UsageError as error:
-        one.complain(error.code, error.cause, error.next_step)
+        setting.complain(error.code, error.cause, error.next_step)
     return options
 
 
-def _complain_of(errors: OptionError, one: _Set, first: Container[object] = ()) -> None:
+def _complain_of(errors: OptionError, setting: _Set, first: Container[object] = ()) -> None:
     """Say what is wrong with options of a plug-in, but for those named on the command line."""
     for problem in errors.problems:
         if not problem.path or problem.path[0] not in first:
-            place = one.node.at(problem.path)
-            one.complain(errors.code, problem.cause, problem.next_step, place)
+            place = setting.node.at(problem.path)
+            setting.complain(errors.code, problem.cause, problem.next_step, place)
 
 
-def _require_plug_in(one: _Set) -> None:
-    name = one.node.value
-    installed = sorted(
-        {point.name for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)}
-    )
+def _require_plug_in(setting: _Set) -> None:
+    name = setting.node.value
+    entry_points = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
+    installed = sorted({point.name for point in entry_points})
     if name not in installed:
         listed = f"Installed ('bftrainer policy list'): {', '.join(installed) or 'none'}."
-        near = nearest(name, installed, listed)
-        one.complain("BFT-2114", f"There is no policy called {name!r}.", near)
+        next_step = nearest(name, installed, listed)
+        setting.complain("BFT-2114", f"There is no policy called {name!r}.", next_step)

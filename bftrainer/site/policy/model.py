@@ -44,6 +44,20 @@ __all__ = [
     "policy_hash",
 ]
 
+# A setting, another one, how many times that it is at least, and why.
+_LEAST_FACTORS = (
+    ("agent_timeout_s", "heartbeat_s", 2, "one late heartbeat would be taken for a loss"),
+    ("lease_s", "agent_timeout_s", 1, "trainers would give up before the daemon missed them"),
+)
+# Settings of earlier releases → why there is none any more.
+REMOVED = {
+    "backfill_lead_s": "Nodes are given back at once: nobody foretells when backfill comes.",
+    "rescale_down_guess_s": "Pauses are measured from the first one on.",
+    "rescale_up_guess_s": "Pauses are measured from the first one on.",
+    "skip_unstartable": "A trainer that cannot start never keeps others from running.",
+    "straggler_memory_s": "A node found slow is tried again as before, in half an hour.",
+}
+
 
 # Of several bases, the last one's fields come first: read from the bottom.
 class SitePolicy(
@@ -65,19 +79,11 @@ class SitePolicy(
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        if found := conflicts(dict(self)):
-            raise ValueError(" ".join(f"{c.cause} {c.next_step}" for c in found))
+        contradictions = conflicts(dict(self))
+        if contradictions:
+            sentences = [f"{conflict.cause} {conflict.next_step}" for conflict in contradictions]
+            raise ValueError(" ".join(sentences))
         return self
-
-
-# Settings of earlier releases → why there is none any more.
-REMOVED = {
-    "backfill_lead_s": "Nodes are given back at once: nobody foretells when backfill comes.",
-    "rescale_down_guess_s": "Pauses are measured from the first one on.",
-    "rescale_up_guess_s": "Pauses are measured from the first one on.",
-    "skip_unstartable": "A trainer that cannot start never keeps others from running.",
-    "straggler_memory_s": "A node found slow is tried again as before, in half an hour.",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,23 +98,24 @@ class Conflict:
 
 def conflicts(values: Mapping[str, Any]) -> list[Conflict]:
     """Return the contradictions between settings; settings not in ``values`` are skipped."""
-    found = []
-    for setting, other, factor, why in (
-        ("agent_timeout_s", "heartbeat_s", 2, "one late heartbeat would be taken for a loss"),
-        ("lease_s", "agent_timeout_s", 1, "trainers would give up before the daemon missed them"),
-    ):
-        if {setting, other} <= values.keys() and values[setting] < factor * values[other]:
-            found.append(
-                Conflict(
-                    setting=setting,
-                    other=other,
-                    cause=f"{setting} ({values[setting]:g}) is less than "
-                    f"{'twice ' if factor == 2 else ''}{other} ({values[other]:g}): {why}.",
-                    next_step=f"Set {setting} to at least {factor * values[other]:g}, "
-                    f"or lower {other}.",
-                )
+    contradictions: list[Conflict] = []
+    for setting, other_setting, factor, why in _LEAST_FACTORS:
+        if setting not in values or other_setting not in values:
+            continue
+        least_value = factor * values[other_setting]
+        if values[setting] >= least_value:
+            continue
+        twice = "twice " if factor == 2 else ""
+        contradictions.append(
+            Conflict(
+                setting=setting,
+                other=other_setting,
+                cause=f"{setting} ({values[setting]:g}) is less than "
+                f"{twice}{other_setting} ({values[other_setting]:g}): {why}.",
+                next_step=f"Set {setting} to at least {least_value:g}, or lower {other_setting}.",
             )
-    return found
+        )
+    return contradictions
 
 
 def policy_hash(policy: SitePolicy) -> str:
@@ -119,11 +126,9 @@ def policy_hash(policy: SitePolicy) -> str:
 def settings_of(policy: SitePolicy, system: BatchSystem) -> Settings:
     """Return the decision's part of the policy; the batch system fills in defaults."""
     confirmations = policy.idle_confirmations
-    return settings_on(
-        policy,
-        idle_confirmations=system.idle_confirmations if confirmations is None else confirmations,
-        cycle_s=system.cycle_s,
-    )
+    if confirmations is None:
+        confirmations = system.idle_confirmations
+    return settings_on(policy, idle_confirmations=confirmations, cycle_s=system.cycle_s)
 
 
 def settings_on(policy: SitePolicy, *, idle_confirmations: int, cycle_s: float) -> Settings:

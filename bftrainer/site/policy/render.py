@@ -26,6 +26,34 @@ _TYPES = {
     "object": "a mapping",
     "boolean": "true or false",
 }
+_HEAD = """\
+# Policy of bftrainer: what the administrator decides.
+#
+# Every setting stands here with its default; remove the '#' in front of one to change
+# it. One without '#' is set as new sites have it. A file that sets nothing is valid.
+# After a change, before a reload:
+#
+#     bftrainer policy check FILE
+"""
+# What new sites set, whose default is what earlier releases did.
+NEW = {"lend": "auto"}
+_DOCS = re.compile(r"docs/([a-z/-]+)\.md")
+INTRODUCTION = """\
+YAML, `bftrainer daemon --policy FILE`. Every setting has a default; a file that sets nothing is
+valid. `packaging/policy.yaml` holds all of them. Of several files the last that sets a setting
+decides over it. Files must be regular, UTF-8, at most 64 KiB and not writable by everyone; anchors,
+aliases, tags, repeated keys and tabs are errors. `bftrainer policy schema` prints the JSON schema,
+for editors."""
+_PAGE_HEAD = f"""\
+# Policy reference
+
+{INTRODUCTION}
+
+[How to check and change a policy](../howto/operate.md#change-the-policy). A reload changes every
+setting but those marked *restart*. Mistakes are reported as
+`file:line:column: code: cause next step`; `bftrainer help BFT-2109` explains a code.
+
+"""
 
 
 def json_schema() -> dict[str, Any]:
@@ -85,7 +113,10 @@ def _extra(name: str) -> dict[str, Any]:
 
 def _resolved(option: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     reference = option.get("$ref")
-    return schema["$defs"][reference.rsplit("/", 1)[1]] if reference else option
+    if not reference:
+        return option
+    definition: dict[str, Any] = schema["$defs"][reference.rsplit("/", 1)[1]]
+    return definition
 
 
 def _option(option: dict[str, Any], setting: dict[str, Any]) -> str:
@@ -100,38 +131,9 @@ def _option(option: dict[str, Any], setting: dict[str, Any]) -> str:
     limits = {**setting, **option}
     if "minimum" in limits:
         words += f" from {limits['minimum']:.12g} to {limits['maximum']:.12g}"
-        words += f" {setting['unit']}" if setting["unit"] == "s" else ""
+        if setting["unit"] == "s":
+            words += " s"
     return words
-
-
-_HEAD = """\
-# Policy of bftrainer: what the administrator decides.
-#
-# Every setting stands here with its default; remove the '#' in front of one to change
-# it. One without '#' is set as new sites have it. A file that sets nothing is valid.
-# After a change, before a reload:
-#
-#     bftrainer policy check FILE
-"""
-# What new sites set, whose default is what earlier releases did.
-NEW = {"lend": "auto"}
-_DOCS = re.compile(r"docs/([a-z/-]+)\.md")
-INTRODUCTION = """\
-YAML, `bftrainer daemon --policy FILE`. Every setting has a default; a file that sets nothing is
-valid. `packaging/policy.yaml` holds all of them. Of several files the last that sets a setting
-decides over it. Files must be regular, UTF-8, at most 64 KiB and not writable by everyone; anchors,
-aliases, tags, repeated keys and tabs are errors. `bftrainer policy schema` prints the JSON schema,
-for editors."""
-_PAGE_HEAD = f"""\
-# Policy reference
-
-{INTRODUCTION}
-
-[How to check and change a policy](../howto/operate.md#change-the-policy). A reload changes every
-setting but those marked *restart*. Mistakes are reported as
-`file:line:column: code: cause next step`; `bftrainer help BFT-2109` explains a code.
-
-"""
 
 
 def render_yaml() -> str:
@@ -144,8 +146,11 @@ def render_yaml() -> str:
             parts.append(f"\n# ---- {heading} {'-' * (70 - len(heading))}\n")
         lines = textwrap.wrap(about(name), width=86, break_on_hyphens=False)
         parts.append("\n" + "".join(f"# {line}\n" for line in lines))
-        default = yaml_value(SitePolicy.model_fields[name].get_default())
-        parts.append(f"{name}: {NEW[name]}\n" if name in NEW else f"#{name}: {default}\n")
+        if name in NEW:
+            parts.append(f"{name}: {NEW[name]}\n")
+        else:
+            default = yaml_value(SitePolicy.model_fields[name].get_default())
+            parts.append(f"#{name}: {default}\n")
     return "".join(parts)
 
 
@@ -155,12 +160,15 @@ def render_markdown() -> str:
     heading = ""
     for name in SitePolicy.model_fields:
         if group(name) != heading:
+            if heading:
+                parts.append("\n")
             heading = group(name)
-            parts.append(f"{'' if heading == 'Decision' else chr(10)}## {heading}\n\n")
+            parts.append(f"## {heading}\n\n")
         default = yaml_value(SitePolicy.model_fields[name].get_default())
         accepts = f"{_briefly(expectation(name))}{_counted(name)}"
         meaning = _DOCS.sub(r"[\1](../\1.md)", _meaning(name))
-        meaning += " *Restart.*" if restart(name) else ""
+        if restart(name):
+            meaning += " *Restart.*"
         words = f"* `{name}: {default}`, {accepts}: {meaning}"
         lines = textwrap.wrap(words, 118, subsequent_indent="  ", break_on_hyphens=False)
         parts.append("".join(f"{line}\n" for line in lines))
@@ -169,10 +177,11 @@ def render_markdown() -> str:
 
 def write(root: Path) -> None:
     """Bring both files below ``root`` up to date."""
-    for relative, text in (
-        ("docs/reference/policy.md", render_markdown()),
-        ("packaging/policy.yaml", render_yaml()),
-    ):
+    texts = {
+        "docs/reference/policy.md": render_markdown(),
+        "packaging/policy.yaml": render_yaml(),
+    }
+    for relative, text in texts.items():
         path = root / relative
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -188,7 +197,9 @@ def _meaning(name: str) -> str:
 
 def _counted(name: str) -> str:
     """Return what a number counts, where its bounds do not say so already."""
-    return f" ({unit(name)})" if unit(name) not in ("", "s") else ""
+    if unit(name) in ("", "s"):
+        return ""
+    return f" ({unit(name)})"
 
 
 def _capital(text: str) -> str:

@@ -12,7 +12,7 @@ from bftrainer.study.plan.exact import exact, fastest
 from bftrainer.study.plan.problem import Cloud, RungStage, ScalingProfile, experiment_of
 from bftrainer.study.plan.published import Algorithm2Reading, descend, greedy, naive, static
 from bftrainer.study.plan.stage_cost import Costs, Drawn, Floats, Planned, simulate
-from bftrainer.study.trials import StudyRule, StudyTrial, TrialStage, Verdicts
+from bftrainer.study.trials import Start, StudyRule, StudyTrial, TrialStage, Verdicts
 
 NAME: Final = "study-plan"  # of the document
 LOW, HIGH = 0.1, 0.9  # quantiles that are shown
@@ -47,6 +47,13 @@ class PlannedStage:
         """Refuse a stage that never ends."""
         if min(self.trials, self.gpus_per_trial, self.at_once) < 1:
             raise ValueError("a stage needs trials, GPUs for each, and some that train at once")
+
+    @property
+    def rung_stage(self) -> RungStage:
+        """The stage of the rule."""
+        return RungStage(
+            bracket=self.bracket, budget=self.budget, trials=self.trials, units=self.units
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,27 +122,33 @@ def plan_study(request: PlanRequest) -> StudyPlan | None:
     planners counts, with its bound.
     """
     costs = request.costs
-    found = exact(costs, request.deadline_s, request.most)
-    if found is None or found.bound is None:
+    exact_plan = exact(costs, request.deadline_s, request.most)
+    if exact_plan is None or exact_plan.bound is None:
         return None
-    rivals, plans = _rivals(request, costs), [found]
-    if found.cost > found.bound:
-        plans += [one for one in rivals.values() if one is not None]
-        plans.append(descend(costs, request.deadline_s, found, Algorithm2Reading.REPAIRED))
-    best = min(plans, key=lambda plan: plan.cost)
-    drawn = simulate(costs, best.gpus)
+    rival_plans = _rivals(request, costs)
+    candidates = [exact_plan]
+    if exact_plan.cost > exact_plan.bound:
+        candidates += [plan for plan in rival_plans.values() if plan is not None]
+        candidates.append(
+            descend(costs, request.deadline_s, exact_plan, Algorithm2Reading.REPAIRED)
+        )
+    best = min(candidates, key=lambda plan: plan.cost)
+    rivals: dict[str, Rival | None] = {}
+    for name, plan in rival_plans.items():
+        rivals[name] = None if plan is None else _rival(costs, plan)
+    samples = simulate(costs, best.gpus)
     return StudyPlan(
         study=request.study,
         unit=request.unit,
         rule=request.rule,
         deadline_s=request.deadline_s,
         in_time=_in_time(request, best),
-        time_s=_amount(drawn.time_s),
-        cost=_amount(drawn.cost),
-        minimum_cost=round(float((drawn.cost - drawn.stage_cost.sum(0)).mean()), 6),
-        bound=round(min(found.bound, float(drawn.cost.mean())), 6),
-        stages=_stages(request, costs, best, drawn),
-        rivals={name: None if one is None else _rival(costs, one) for name, one in rivals.items()},
+        time_s=_amount(samples.time_s),
+        cost=_amount(samples.cost),
+        minimum_cost=round(float((samples.cost - samples.stage_cost.sum(0)).mean()), 6),
+        bound=round(min(exact_plan.bound, float(samples.cost.mean())), 6),
+        stages=_stages(request, costs, best, samples),
+        rivals=rivals,
         scaling=request.scaling,
         cloud=request.cloud,
     )
@@ -143,53 +156,55 @@ def plan_study(request: PlanRequest) -> StudyPlan | None:
 
 def _in_time(request: PlanRequest, plan: Planned) -> float:
     """Return how often the plan is in time, on samples that it was not chosen by."""
-    costs = (replace(request.costs, seed=request.seed + n) for n in range(1, CHECKS + 1))
-    times_s = np.concatenate([simulate(one, plan.gpus).time_s for one in costs])
-    return float(np.mean(times_s <= request.deadline_s * (1.0 + 1e-9)))
+    times_s: list[Floats] = []
+    for offset in range(1, CHECKS + 1):
+        costs = replace(request.costs, seed=request.seed + offset)
+        times_s.append(simulate(costs, plan.gpus).time_s)
+    latest_s = request.deadline_s * (1.0 + 1e-9)
+    return float(np.mean(np.concatenate(times_s) <= latest_s))
 
 
 def _stages(
-    request: PlanRequest, costs: Costs, best: Planned, drawn: Drawn
+    request: PlanRequest, costs: Costs, best: Planned, samples: Drawn
 ) -> tuple[PlannedStage, ...]:
-    found: list[PlannedStage] = []
-    for index, (rung, taken) in enumerate(zip(request.stages, best.stages, strict=True)):
-        each, at_once = costs.share(index, taken.gpus)
-        found.append(
+    stages: list[PlannedStage] = []
+    for index, (rung, stage_cost) in enumerate(zip(request.stages, best.stages, strict=True)):
+        gpus_per_trial, at_once = costs.share(index, stage_cost.gpus)
+        stages.append(
             PlannedStage(
                 bracket=rung.bracket,
                 budget=rung.budget,
                 units=rung.units,
                 trials=rung.trials,
-                gpus=taken.gpus,
-                gpus_per_trial=each,
+                gpus=stage_cost.gpus,
+                gpus_per_trial=gpus_per_trial,
                 at_once=at_once,
-                instances=taken.instances,
-                time_s=_amount(drawn.stage_time_s[index]),
-                cost=_amount(drawn.stage_cost[index]),
+                instances=stage_cost.instances,
+                time_s=_amount(samples.stage_time_s[index]),
+                cost=_amount(samples.stage_cost[index]),
             )
         )
-    return tuple(found)
+    return tuple(stages)
 
 
 def _rivals(request: PlanRequest, costs: Costs) -> dict[str, Planned | None]:
-    deadline_s, most = request.deadline_s, request.most
-    return {
-        "static": static(costs, deadline_s, most),
-        "naive": naive(costs, deadline_s, most),
-        **{
-            f"greedy-{reading.value}": greedy(costs, deadline_s, most, reading)
-            for reading in Algorithm2Reading
-        },
+    deadline_s, most_gpus = request.deadline_s, request.most
+    plans = {
+        "static": static(costs, deadline_s, most_gpus),
+        "naive": naive(costs, deadline_s, most_gpus),
     }
+    for reading in Algorithm2Reading:
+        plans[f"greedy-{reading.value}"] = greedy(costs, deadline_s, most_gpus, reading)
+    return plans
 
 
 def _rival(costs: Costs, plan: Planned) -> Rival:
     """Return another planner's plan, by the same samples as the best one."""
-    drawn = simulate(costs, plan.gpus)
+    samples = simulate(costs, plan.gpus)
     return Rival(
         gpus=plan.gpus,
-        time_s=round(float(drawn.time_s.mean()), 6),
-        cost=round(float(drawn.cost.mean()), 6),
+        time_s=round(float(samples.time_s.mean()), 6),
+        cost=round(float(samples.cost.mean()), 6),
     )
 
 
@@ -210,10 +225,7 @@ def soonest(request: PlanRequest) -> tuple[float, float]:
 
 def is_for(plan: StudyPlan, stages: tuple[RungStage, ...]) -> bool:
     """Return whether a plan was made for these stages."""
-    return stages == tuple(
-        RungStage(bracket=s.bracket, budget=s.budget, trials=s.trials, units=s.units)
-        for s in plan.stages
-    )
+    return stages == tuple(stage.rung_stage for stage in plan.stages)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,25 +246,28 @@ class Carried:
     def verdicts(self, trials: Sequence[StudyTrial], room: int) -> Verdicts:
         """Grant what the rule grants in the present stage, as far as the plan has room for it."""
         by_number = {trial.number: trial for trial in trials}
-        active = [self._stage(t.bracket, t.budget) for t in trials if t.stage is TrialStage.ACTIVE]
-        wanted = self.rule.verdicts(trials, len(trials) + sum(s.trials for s in self.plan.stages))
-        grow = {
-            number: self._stage(by_number[number].bracket, budget)
-            for number, budget in wanted.grow.items()
-        }
-        start = [self._stage(one.bracket, one.budget) for one in wanted.start]
-        present = min([*active, *grow.values(), *start], default=0)
+        active = [trial for trial in trials if trial.stage is TrialStage.ACTIVE]
+        active_stages = [self._stage(trial.bracket, trial.budget) for trial in active]
+        # The rule is asked as if there were room for all: the plan, not the rule, limits them.
+        no_limit = len(trials) + sum(stage.trials for stage in self.plan.stages)
+        verdicts = self.rule.verdicts(trials, no_limit)
+        grow_stages: dict[int, int] = {}  # trial -> stage
+        for number, budget in verdicts.grow.items():
+            grow_stages[number] = self._stage(by_number[number].bracket, budget)
+        start_stages = [self._stage(start.bracket, start.budget) for start in verdicts.start]
+        present = min([*active_stages, *grow_stages.values(), *start_stages], default=0)
         stage = self.plan.stages[present]
-        left = max(0, min(room, stage.at_once - len(active)))
-        growing = [number for number, at in grow.items() if at == present][:left]
-        starting = [one for one, at in zip(wanted.start, start, strict=True) if at == present]
+        room_left = max(0, min(room, stage.at_once - len(active)))
+        growing = [number for number, index in grow_stages.items() if index == present][:room_left]
+        starting: list[Start] = []
+        for start, index in zip(verdicts.start, start_stages, strict=True):
+            if index == present and len(growing) + len(starting) < room_left:
+                starting.append(replace(start, nodes=stage.gpus_per_trial))
         return replace(
-            wanted,
-            grow={number: wanted.grow[number] for number in growing},
+            verdicts,
+            grow={number: verdicts.grow[number] for number in growing},
             nodes=dict.fromkeys(growing, stage.gpus_per_trial),
-            start=tuple(
-                replace(one, nodes=stage.gpus_per_trial) for one in starting[: left - len(growing)]
-            ),
+            start=tuple(starting),
         )
 
     def nodes_of(self, bracket: int, budget: int) -> int:
@@ -268,9 +283,8 @@ class Carried:
 
         That is so if trials were added to the study later.
         """
-        known = [
-            index
-            for index, stage in enumerate(self.plan.stages)
-            if stage.bracket <= bracket and (stage.bracket < bracket or stage.budget <= budget)
-        ]
-        return known[-1] if known else 0
+        last = 0
+        for index, stage in enumerate(self.plan.stages):
+            if (stage.bracket, stage.budget) <= (bracket, budget):
+                last = index
+        return last

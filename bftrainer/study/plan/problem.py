@@ -59,12 +59,12 @@ class ScalingProfile:
         All share equally, rounded down, and no trial gets more than make it faster. If there are
         too few for all, as many as can train, and each of the others after one of them.
         """
-        each = gpus // trials
-        if each < self.n_min:
+        equal_share = gpus // trials
+        if equal_share < self.n_min:
             return self.n_min, gpus // self.n_min
-        useful = max(self.n_min, self._useful(min(each, self.n_max or each)))
+        useful = max(self.n_min, self._useful(min(equal_share, self.n_max or equal_share)))
         if self.sizes and useful not in self.sizes:  # the next one up if there are enough for it
-            above = [size for size in self.sizes if useful < size <= each]
+            above = [size for size in self.sizes if useful < size <= equal_share]
             below = [size for size in self.sizes if size < useful]
             useful = min(above, default=below[-1])
         return useful, trials
@@ -101,11 +101,13 @@ def _mean_s(sizes: tuple[int, ...], unit_s: tuple[float, ...], gpus: int) -> flo
 
 
 def _line(sizes: tuple[int, ...], unit_s: tuple[float, ...], gpus: int) -> float:
-    if len(sizes) == 1:
-        return unit_s[0] if gpus >= sizes[0] else unit_s[0] * sizes[0] / gpus
     if gpus < sizes[0]:
         return unit_s[0] * sizes[0] / gpus
-    piece = next((i for i in range(1, len(sizes) - 1) if sizes[i] >= gpus), len(sizes) - 1)
+    if len(sizes) == 1:
+        return unit_s[0]
+    piece = 1
+    while piece < len(sizes) - 1 and sizes[piece] < gpus:
+        piece += 1
     if unit_s[piece] >= unit_s[piece - 1]:
         return unit_s[piece - 1]  # the least is taken anyway, and a rising line may overflow
     slope = math.log(unit_s[piece] / unit_s[piece - 1]) / math.log(sizes[piece] / sizes[piece - 1])
@@ -135,12 +137,14 @@ def sha_stages(trials: int, least: int, most: int, eta: int) -> Experiment:
     if trials < 1 or least < 1 or most < least or eta < 2:
         raise ValueError("trials >= 1, 1 <= least <= most and eta >= 2 are required")
     stages: list[PlanStage] = []
-    left, step, done = trials, least, 0
-    while left >= 1 and done < most:
-        is_last = left // eta < 1
-        units = most - done if is_last else min(step, most - done)
-        stages.append(PlanStage(trials=left, units=units))
-        left, step, done = left // eta, step * eta, done + units
+    trials_left, step, units_left = trials, least, most
+    while trials_left >= 1 and units_left > 0:
+        is_last = trials_left // eta < 1
+        units = min(step, units_left)
+        if is_last:
+            units = units_left
+        stages.append(PlanStage(trials=trials_left, units=units))
+        trials_left, step, units_left = trials_left // eta, step * eta, units_left - units
     return tuple(stages)
 
 
@@ -207,12 +211,17 @@ def rung_stages(rule: StudyRule) -> tuple[RungStage, ...]:
     else:
         name = rule.describe()["name"]
         raise ValueError(f"{name} has no stages that all trials end together")  # noqa: TRY004
-    return tuple(
-        RungStage(bracket=number, budget=rung.budget, trials=rung.trials, units=rung.budget - below)
-        for number, rungs in enumerate(brackets)
-        for rung, below in zip(rungs, [0, *(r.budget for r in rungs)], strict=False)
-        if rung.trials > 0
-    )
+    stages: list[RungStage] = []
+    for bracket, rungs in enumerate(brackets):
+        budget_below = 0
+        for rung in rungs:
+            units = rung.budget - budget_below
+            budget_below = rung.budget
+            if rung.trials > 0:
+                stages.append(
+                    RungStage(bracket=bracket, budget=rung.budget, trials=rung.trials, units=units)
+                )
+    return tuple(stages)
 
 
 def experiment_of(stages: tuple[RungStage, ...]) -> Experiment:

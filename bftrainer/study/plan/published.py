@@ -13,7 +13,10 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from bftrainer.study.plan.stage_cost import Costs, Planned
+from bftrainer.study.plan.stage_cost import Costs, Planned, StageCost
+
+LEAST_GAIN = 1e-9
+STARTS = (1, 2, 3)  # times the static optimum
 
 
 def static(costs: Costs, deadline_s: float, most: int) -> Planned | None:
@@ -25,10 +28,6 @@ def static(costs: Costs, deadline_s: float, most: int) -> Planned | None:
         if plan.time_s <= deadline_s and (best is None or plan.cost < best.cost):
             best = plan
     return best
-
-
-LEAST_GAIN = 1e-9
-STARTS = (1, 2, 3)  # times the static optimum
 
 
 class Algorithm2Reading(enum.StrEnum):
@@ -60,50 +59,59 @@ def greedy(
     base = static(costs, deadline_s, most)
     if base is None:
         return None
-    found = [base]
+    plans = [base]
     for times in starts:
         start = costs.predict(tuple(min(most, times * gpus) for gpus in base.gpus))
         if start.time_s <= deadline_s:
-            found.append(descend(costs, deadline_s, start, reading))
-    return min(found, key=lambda plan: plan.cost)
+            plans.append(descend(costs, deadline_s, start, reading))
+    return min(plans, key=lambda plan: plan.cost)
 
 
 def descend(costs: Costs, deadline_s: float, start: Planned, reading: Algorithm2Reading) -> Planned:
     """Take the step that saves most for the time it adds, as long as there is one."""
     best = start
     while True:
-        following: GpuCut | None = None
-        most_gain = 0.0
+        best_cut: GpuCut | None = None
+        best_gain = 0.0
         for index, gpus in enumerate(best.gpus):
-            less = step_down(costs, index, gpus, reading)
-            if less is None:
+            fewer = step_down(costs, index, gpus, reading)
+            if fewer is None:
                 continue
-            time_s, cost = _changed(costs, best, index, less)
+            time_s, cost = _time_and_cost(costs, best, index, fewer)
             saved, added_s = best.cost - cost, time_s - best.time_s
-            if saved < LEAST_GAIN or (
-                reading is Algorithm2Reading.REPAIRED and time_s > deadline_s
-            ):
+            if saved < LEAST_GAIN:
                 continue
+            if reading is Algorithm2Reading.REPAIRED and time_s > deadline_s:
+                continue
+            # A step that takes no time (or saves some) comes before all others.
             gain = saved / added_s if added_s > 1e-12 else math.inf
-            if following is None or gain > most_gain:
-                following, most_gain = GpuCut(index, less, time_s), gain
-        if following is None or following.plan_s > deadline_s:
+            if best_cut is None or gain > best_gain:
+                best_cut, best_gain = GpuCut(index, fewer, time_s), gain
+        if best_cut is None or best_cut.plan_s > deadline_s:
             return best
-        best = costs.predict(_with(best, following.stage, following.gpus))
+        best = costs.predict(_with(best, best_cut.stage, best_cut.gpus))
 
 
-def _changed(costs: Costs, plan: Planned, index: int, gpus: int) -> tuple[float, float]:
+def _time_and_cost(costs: Costs, plan: Planned, index: int, gpus: int) -> tuple[float, float]:
     """Return time and cost of a plan with other GPUs in one stage: the next one may grow, too."""
     if costs.cloud.minimum_s > 0.0:
         whole = costs.predict(_with(plan, index, gpus))
         return whole.time_s, whole.cost
-    old = plan.stages[index : index + 2]
+    stages = plan.stages[index : index + 2]
     before = plan.stages[index - 1].instances if index else 0
-    new = [costs.stage(index, gpus, before)]
-    if len(old) > 1:
-        new.append(costs.stage(index + 1, old[1].gpus, new[0].instances))
-    time_s = plan.time_s + sum(one.time_s for one in new) - sum(one.time_s for one in old)
-    return time_s, plan.cost + sum(one.cost for one in new) - sum(one.cost for one in old)
+    changes = [costs.stage(index, gpus, before)]
+    if len(stages) > 1:
+        changes.append(costs.stage(index + 1, stages[1].gpus, changes[0].instances))
+    time_s = plan.time_s + _time_s(changes) - _time_s(stages)
+    return time_s, plan.cost + _cost(changes) - _cost(stages)
+
+
+def _time_s(stages: Sequence[StageCost]) -> float:
+    return sum(stage.time_s for stage in stages)
+
+
+def _cost(stages: Sequence[StageCost]) -> float:
+    return sum(stage.cost for stage in stages)
 
 
 def _with(plan: Planned, index: int, gpus: int) -> tuple[int, ...]:
@@ -117,11 +125,13 @@ def step_down(costs: Costs, index: int, gpus: int, reading: Algorithm2Reading) -
     """
     trials, n_min = costs.experiment[index].trials, costs.scaling.n_min
     instances = costs.cloud.instances
-    for less in range(gpus - 1, n_min - 1, -1):
-        at_once, odd = divmod(less, n_min)
-        is_fair = less % trials == 0 if at_once >= trials else odd == 0 and trials % at_once == 0
-        if is_fair and (reading is Algorithm2Reading.LITERAL or instances(less) < instances(gpus)):
-            return less
+    for fewer in range(gpus - 1, n_min - 1, -1):
+        at_once, odd = divmod(fewer, n_min)
+        is_fair = odd == 0 and trials % at_once == 0
+        if at_once >= trials:
+            is_fair = fewer % trials == 0
+        if is_fair and (reading is Algorithm2Reading.LITERAL or instances(fewer) < instances(gpus)):
+            return fewer
     return None
 
 
@@ -130,8 +140,8 @@ def naive(costs: Costs, deadline_s: float, most: int) -> Planned | None:
     best: Planned | None = None
     trials = [stage.trials for stage in costs.experiment]
     limit = min(most // max(trials), costs.scaling.n_max or most)
-    for each in range(costs.scaling.n_min, limit + 1):
-        plan = costs.predict(tuple(each * count for count in trials))
+    for gpus_per_trial in range(costs.scaling.n_min, limit + 1):
+        plan = costs.predict(tuple(gpus_per_trial * count for count in trials))
         if plan.time_s <= deadline_s and (best is None or plan.cost < best.cost):
             best = plan
     return best

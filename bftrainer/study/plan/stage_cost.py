@@ -27,6 +27,7 @@ Floats = npt.NDArray[np.float64]
 Seconds = TypeVar("Seconds", float, Floats)  # their mean, or samples
 LEAST = 0.05  # nothing is faster than this share of its mean
 FEW = 16  # units drawn one by one; the sum of more is normal
+SAMPLES = 20
 
 
 def unit_draws(
@@ -40,8 +41,8 @@ def unit_draws(
     if scaling.draw is Draw.TASK:
         return stage.units * _varied(random.standard_normal(shape), scaling.spread)
     if stage.units <= FEW:
-        each = random.standard_normal((*shape, stage.units))
-        return np.asarray(_varied(each, scaling.spread).sum(2))
+        units_drawn = random.standard_normal((*shape, stage.units))
+        return np.asarray(_varied(units_drawn, scaling.spread).sum(2))
     mean, variance = _moments(scaling.spread)
     sums = stage.units * mean + math.sqrt(stage.units * variance) * random.standard_normal(shape)
     return np.maximum(LEAST * stage.units, sums)
@@ -60,9 +61,6 @@ def _moments(spread: float) -> tuple[float, float]:
     x = _varied(z, spread)
     mean = float(weight @ x)
     return mean, float(weight @ x**2) - mean**2
-
-
-SAMPLES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +123,8 @@ class Costs:
 
     def drawn(self, index: int, gpus: int) -> tuple[Floats, Floats]:
         """Return how long a stage trains on some GPUs, and its trials together, by samples."""
-        each, at_once = self.share(index, gpus)
-        tasks_s = self.draws[index] * self.scaling.mean_s(each) + self.scaling.start_s
+        gpus_per_trial, at_once = self.share(index, gpus)
+        tasks_s = self.draws[index] * self.scaling.mean_s(gpus_per_trial) + self.scaling.start_s
         if at_once >= self.experiment[index].trials:
             return tasks_s.max(1), tasks_s.sum(1)
         # Trial i follows trial i - at_once.
@@ -139,13 +137,13 @@ class Costs:
 
         Both are infinite if the GPUs are too few for a trial.
         """
-        each, at_once = self.share(index, gpus)
+        gpus_per_trial, at_once = self.share(index, gpus)
         if at_once == 0:
             return math.inf, math.inf
-        key = index, each, at_once
+        key = index, gpus_per_trial, at_once
         if key not in self._runs:
             lengths_s, trials_s = self.drawn(index, gpus)
-            self._runs[key] = float(lengths_s.mean()), float(each * trials_s.mean())
+            self._runs[key] = float(lengths_s.mean()), float(gpus_per_trial * trials_s.mean())
         return self._runs[key]
 
     def grow_s(self, new: int) -> float:
@@ -157,39 +155,43 @@ class Costs:
 
         Those that it does not need go at its beginning. The minimum charge is in ``predict``.
         """
-        wanted = self.cloud.instances(gpus)
-        grow_s = self.grow_s(wanted - before)
+        instances = self.cloud.instances(gpus)
         length_s, gpu_s = self.run(index, gpus)
         return StageCost(
             gpus=gpus,
-            instances=wanted,
-            grow_s=grow_s,
+            instances=instances,
+            grow_s=self.grow_s(instances - before),
             length_s=length_s,
-            cost=self.paid(wanted, before, length_s, gpu_s),
+            cost=self.paid(instances, before, length_s, gpu_s),
         )
 
-    def paid(self, wanted: int, before: int, length_s: Seconds, gpu_s: Seconds) -> Seconds:
+    def paid(self, instances: int, before: int, length_s: Seconds, gpu_s: Seconds) -> Seconds:
         """Return what so many instances cost that train so long, if so many were there before."""
-        cloud, new, grow_s = self.cloud, max(0, wanted - before), self.grow_s(wanted - before)
+        cloud = self.cloud
+        new_instances = max(0, instances - before)
+        grow_s = self.grow_s(instances - before)
         if cloud.billing is Billing.FUNCTION:
-            paid_s = gpu_s / cloud.gpus_per_instance + new * cloud.init_s
+            paid_s = gpu_s / cloud.gpus_per_instance + new_instances * cloud.init_s
         else:
-            paid_s = (wanted - new) * grow_s + wanted * length_s
-            paid_s += new * max(0.0, grow_s - cloud.scale_s)
-        return paid_s * cloud.price_s + new * cloud.data_price
+            # Old instances are paid while they wait for the new ones, those once they are there.
+            paid_s = (instances - new_instances) * grow_s + instances * length_s
+            paid_s += new_instances * max(0.0, grow_s - cloud.scale_s)
+        return paid_s * cloud.price_s + new_instances * cloud.data_price
 
     def predict(self, plan: tuple[int, ...]) -> Planned:
         """Return what a plan takes: so many GPUs for each stage."""
         stages: list[StageCost] = []
-        before = 0
+        instances: list[int] = []
+        times_s: list[float] = []
         for index, gpus in enumerate(plan):
-            stages.append(self.stage(index, gpus, before))
-            before = stages[-1].instances
+            before = instances[-1] if instances else 0
+            stage = self.stage(index, gpus, before)
+            stages.append(stage)
+            instances.append(stage.instances)
+            times_s.append(stage.time_s)
         cost = sum(stage.cost for stage in stages)
-        cost += self.minimum_charge(
-            [stage.instances for stage in stages], [stage.time_s for stage in stages]
-        )
-        return Planned(stages=tuple(stages), time_s=sum(s.time_s for s in stages), cost=cost)
+        cost += self.minimum_charge(instances, times_s)
+        return Planned(stages=tuple(stages), time_s=sum(times_s), cost=cost)
 
     def minimum_charge(
         self, instances: Sequence[int], times_s: Sequence[Seconds]
@@ -201,23 +203,24 @@ class Costs:
         cloud = self.cloud
         if cloud.minimum_s <= 0.0 or cloud.billing is not Billing.INSTANCE:
             return 0.0
-        born = deque[tuple[int, Seconds | float]]()  # how many, and when; oldest first
+        groups = deque[tuple[int, Seconds | float]]()  # how many, and since when; oldest first
         now_s: Seconds | float = 0.0
         missing_s: Seconds | float = 0.0
-        held = 0
-        for count, after, time_s in zip(instances, [*instances[1:], 0], times_s, strict=True):
-            if count > held:
-                born.append((count - held, now_s + cloud.scale_s))
+        count_before = 0
+        for count, next_count, time_s in zip(instances, [*instances[1:], 0], times_s, strict=True):
+            if count > count_before:
+                groups.append((count - count_before, now_s + cloud.scale_s))
             now_s = now_s + time_s
-            held = count
-            going = max(0, held - after)
-            while going > 0:
-                n_born, since_s = born.popleft()
-                gone = min(n_born, going)
-                missing_s = missing_s + gone * np.maximum(0.0, cloud.minimum_s - (now_s - since_s))
-                if n_born > gone:
-                    born.appendleft((n_born - gone, since_s))
-                going -= gone
+            count_before = count
+            to_end = max(0, count - next_count)
+            while to_end > 0:
+                n_oldest, since_s = groups.popleft()
+                n_ended = min(n_oldest, to_end)
+                too_short_s = np.maximum(0.0, cloud.minimum_s - (now_s - since_s))
+                missing_s = missing_s + n_ended * too_short_s
+                if n_oldest > n_ended:
+                    groups.appendleft((n_oldest - n_ended, since_s))
+                to_end -= n_ended
         return missing_s * cloud.price_s
 
 
@@ -236,13 +239,14 @@ def simulate(costs: Costs, plan: tuple[int, ...]) -> Drawn:
     times: list[Floats] = []
     paid: list[Floats] = []
     instances = [costs.cloud.instances(gpus) for gpus in plan]
-    for index, (gpus, wanted, before) in enumerate(
-        zip(plan, instances, [0, *instances[:-1]], strict=True)
-    ):
+    before = 0
+    for index, gpus in enumerate(plan):
+        count = instances[index]
         lengths_s, trials_s = costs.drawn(index, gpus)
-        times.append(costs.grow_s(wanted - before) + lengths_s)
-        gpu_s = costs.share(index, gpus)[0] * trials_s
-        paid.append(costs.paid(wanted, before, lengths_s, gpu_s))
+        times.append(costs.grow_s(count - before) + lengths_s)
+        gpus_per_trial, _ = costs.share(index, gpus)
+        paid.append(costs.paid(count, before, lengths_s, gpus_per_trial * trials_s))
+        before = count
     stage_time_s, stage_cost = np.array(times), np.array(paid)
     return Drawn(
         time_s=stage_time_s.sum(0),
