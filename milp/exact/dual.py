@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from milp.exact.search import Near, gap_nearby, search_few, search_window
-from milp.tables import FloatArray, IntArray
+from milp.tables import BoolArray, FloatArray, IntArray
 
 FEW_CELLS = 1 << 12  # values: beyond, small gaps are tried before that of an answer nearby
 FIRST_GAP = 0.5  # of the price; most answers lose less than that
@@ -78,28 +78,14 @@ def solve_pool(
         gap = float(losses.max(where=np.isfinite(losses), initial=0.0)) * len(sizes)
     else:
         enough = gap_nearby(losses, columns - sizes[:, None], price, nodes_left, tolerance)
-        gap = enough
-        if losses.size > FEW_CELLS:
-            gap = min(enough, price * FIRST_GAP)
+        gap = min(enough, price * FIRST_GAP) if losses.size > FEW_CELLS else enough
     while True:
         gap += noise
         within = losses <= gap
-        several = (within.sum(axis=1) > 1).nonzero()[0]
-        rows, ways = within[several].nonzero()
-        owners = several[rows]
-        near = Near(
-            n_trainers=len(several),
-            rows=rows,
-            sizes=ways,
-            losses=losses[owners, ways] + tolerance * (ways != current[owners]),
-            capacity=nodes_left + int(sizes[several].sum()),
-            price=price,
-            gap=gap,
-            noise=tolerance / 4,
-        )
-        picks = None
-        if not is_dense:
-            picks = search_few(near)
+        several = (within.sum(axis=1) > 1).nonzero()[0]  # trainers to be decided
+        capacity = nodes_left + int(sizes[several].sum())
+        near = _near(losses, within, several, current, capacity, price, gap, tolerance)
+        picks = None if is_dense else search_few(near)
         if picks is None:
             picks = search_window(near)
         if picks is not None:
@@ -109,11 +95,40 @@ def solve_pool(
         if gap < enough:
             larger_gap = min(larger_gap, enough)
         gap = larger_gap
-    every, larger = np.arange(len(sizes)), sizes.copy()
+    larger = sizes.copy()
     sizes[several], larger[several] = picks
-    value = math.fsum(allowed[every, sizes].tolist())
-    value_of_one_more = math.fsum(allowed[every, larger].tolist())
-    return PoolAnswer(sizes=sizes, value=value, value_of_one_more=max(value, value_of_one_more))
+    value = _value_of(sizes, allowed)
+    value_of_one_more = max(value, _value_of(larger, allowed))
+    return PoolAnswer(sizes=sizes, value=value, value_of_one_more=value_of_one_more)
+
+
+def _near(
+    losses: FloatArray,
+    within: BoolArray,
+    several: IntArray,
+    current: IntArray,
+    capacity: int,
+    price: float,
+    gap: float,
+    tolerance: float,
+) -> Near:
+    """Return the sizes within the gap of the trainers that have several."""
+    rows, sizes = within[several].nonzero()
+    owners = several[rows]
+    return Near(
+        n_trainers=len(several),
+        rows=rows,
+        sizes=sizes,
+        losses=losses[owners, sizes] + tolerance * (sizes != current[owners]),
+        capacity=capacity,
+        price=price,
+        gap=gap,
+        noise=tolerance / 4,
+    )
+
+
+def _value_of(sizes: IntArray, allowed: FloatArray) -> float:
+    return math.fsum(allowed[np.arange(len(sizes)), sizes].tolist())
 
 
 def find_price(allowed: FloatArray, capacity: int) -> float:
