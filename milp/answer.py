@@ -18,11 +18,10 @@ from milp.exact.dual import PoolAnswer
 from milp.options import Options
 from milp.placement.place import place
 from milp.pool import PoolView
-from milp.problem import Allocation, Marginal, Problem
+from milp.problem import Allocation, Marginal, Problem, ids_of, names_of
 from milp.tables import value_table
 
 NO_MARGINAL = Marginal(gain_of_one_more=None, loss_of_one_fewer=None)
-
 
 Split = Sequence[Sequence[int]]  # [j][k]: nodes of class k for a trainer that may run
 
@@ -39,9 +38,8 @@ def make_allocation(
 ) -> Allocation:
     """Place the nodes and put the numbers beside them; trainers that may not run get none."""
     values, marginals = _worth(options, pool, split)
-    if stopped := problem.trainers[problem.p_jmax :]:
-        marginals |= dict.fromkeys((trainer.trainer_id for trainer in stopped), NO_MARGINAL)
-        values.extend(values_of_stopped(problem))
+    marginals |= dict.fromkeys(ids_of(problem.trainers[problem.p_jmax :]), NO_MARGINAL)
+    values += values_of_stopped(problem)
     return Allocation(
         assignment=place(problem, pool, split),
         objective=math.fsum(values),
@@ -64,19 +62,20 @@ class SizesAnswer:
     gap: float = 0.0
 
 
-def sizes_of_one(options: Options, pool: PoolView, one: PoolAnswer) -> SizesAnswer:
+def sizes_of_one(options: Options, pool: PoolView, answer: PoolAnswer) -> SizesAnswer:
     """Return the worth of sizes in one kind of units."""
-    split, price = [[size] for size in one.sizes.tolist()], one.value_of_one_more - one.value
+    split = answer.sizes[:, None].tolist()
     values, marginals = _worth(options, pool, split)
+    price = answer.value_of_one_more - answer.value
     return SizesAnswer(split=split, values=values, marginals=marginals, price=price)
 
 
-def sizes_of_several(options: Options, pool: PoolView, several: ClassesAnswer) -> SizesAnswer:
+def sizes_of_several(options: Options, pool: PoolView, answer: ClassesAnswer) -> SizesAnswer:
     """Return the worth of kinds and sizes."""
-    split = several.split.tolist()
+    split = answer.split.tolist()
     values, marginals = _worth(options, pool, split)
     return SizesAnswer(
-        split=split, values=values, marginals=marginals, price=several.price, gap=several.gap
+        split=split, values=values, marginals=marginals, price=answer.price, gap=answer.gap
     )
 
 
@@ -84,43 +83,51 @@ def answer_of_parts(
     problem: Problem, pool: PoolView, split: Split, answers: Sequence[SizesAnswer]
 ) -> Allocation:
     """Return the allocation of sizes that were found apart; the price is that of the dearest."""
-    marginals: dict[str, Marginal] = {}
+    # In the order of the problem; those that may not run have none.
+    marginals = dict.fromkeys(ids_of(problem.trainers), NO_MARGINAL)
+    values: list[float] = []
+    price = 0.0
     for answer in answers:
-        marginals |= answer.marginals
-    in_order = {t.trainer_id: marginals.get(t.trainer_id, NO_MARGINAL) for t in problem.trainers}
-    values = [value for answer in answers for value in answer.values]
+        marginals.update(answer.marginals)
+        values += answer.values
+        price = max(price, answer.price)
+    values += values_of_stopped(problem)
     gap = math.fsum([answer.gap for answer in answers])
     return Allocation(
         assignment=place(problem, pool, split),
-        objective=math.fsum([*values, *values_of_stopped(problem)]),
-        node_price=max([0.0, *(answer.price for answer in answers)]),
-        marginals=in_order,
-        solver="bounded" if gap > 0 else "exact",
+        objective=math.fsum(values),
+        node_price=price,
+        marginals=marginals,
+        solver=_solver_of(gap),
         gap=gap,
     )
 
 
 def answer_of_one(
-    problem: Problem, pool: PoolView, options: Options, one: PoolAnswer, *, solver: str = "exact"
+    problem: Problem, pool: PoolView, options: Options, answer: PoolAnswer, *, solver: str = "exact"
 ) -> Allocation:
     """Return the allocation of sizes in one class of nodes."""
-    price, split = one.value_of_one_more - one.value, [[size] for size in one.sizes.tolist()]
+    split, price = answer.sizes[:, None].tolist(), answer.value_of_one_more - answer.value
     return make_allocation(problem, pool, options, split, node_price=price, solver=solver)
 
 
 def answer_of_several(
-    problem: Problem, pool: PoolView, options: Options, several: ClassesAnswer
+    problem: Problem, pool: PoolView, options: Options, answer: ClassesAnswer
 ) -> Allocation:
     """Return the allocation of classes and sizes."""
     return make_allocation(
         problem,
         pool,
         options,
-        several.split.tolist(),
-        node_price=several.price,
-        solver="bounded" if several.gap > 0 else "exact",
-        gap=several.gap,
+        answer.split.tolist(),
+        node_price=answer.price,
+        solver=_solver_of(answer.gap),
+        gap=answer.gap,
     )
+
+
+def _solver_of(gap: float) -> str:
+    return "bounded" if gap > 0 else "exact"
 
 
 def values_of_stopped(problem: Problem) -> list[float]:
@@ -128,10 +135,10 @@ def values_of_stopped(problem: Problem) -> list[float]:
     stopped = problem.trainers[problem.p_jmax :]
     if not stopped:
         return []
-    names = {node.name for node in problem.nodes}
+    pool = set(names_of(problem.nodes))
     values: list[float] = []
     for trainer in stopped:
-        n_present = sum(name in names for name in trainer.current)
+        n_present = len(pool.intersection(trainer.current))
         if n_present:
             table = value_table(
                 trainer, n_present, 0, t_fwd_s=problem.t_fwd_s, objective=problem.objective
@@ -148,18 +155,18 @@ def _worth(
     All others unchanged. One fewer than n_min is 0; one more than 0 is no size when
     n_min > 1: None. Of a set of sizes one fewer is the next smaller of them.
     """
-    allowed, sizes = options.allowed, [sum(row) for row in split]
-    best = of_class = allowed[0]
-    if len(allowed) > 1:
-        best = allowed.max(axis=0)
-        # A trainer without nodes may get its first one of any class.
-        classes = [next((k for k, count in enumerate(row) if count), 0) for row in split]
-        of_class = allowed[classes, range(len(sizes))]
+    sizes = list(map(sum, split))
+    best = of_class = options.allowed[0]  # [j, n]
+    if len(options.allowed) > 1:
+        best = options.allowed.max(axis=0)
+        classes = list(map(_first_class, split))
+        of_class = options.allowed[classes, range(len(sizes))]
     now = np.arange(0, best.size, best.shape[1])
     now += np.array(sizes, dtype=np.int64)
     marginals: dict[str, Marginal] = {}
     values = best.take(now).tolist()
-    for trainer, size, value, first, larger, smaller, nothing in zip(
+    # Columns at once and plain numbers in the loop: every decision pays for each trainer here.
+    for trainer, size, value, value_of_first, value_above, value_below, value_of_none in zip(
         pool.trainers,
         sizes,
         values,
@@ -169,12 +176,23 @@ def _worth(
         best[:, 0].tolist(),
         strict=True,
     ):
-        more = larger if size else first
-        fewer = nothing if smaller == -math.inf else smaller
-        if trainer.sizes and size and (below := trainer.largest_of(size - 1)):
-            fewer = float(best[len(marginals), below])
-        marginals[trainer.trainer_id] = Marginal(
-            gain_of_one_more=None if more == -math.inf else more - value,
-            loss_of_one_fewer=value - fewer if size else None,
-        )
+        gain = loss = None
+        if not size:
+            if value_of_first != -math.inf:
+                gain = value_of_first - value
+        else:
+            if value_above != -math.inf:
+                gain = value_above - value
+            value_of_fewer = value_below
+            if value_below == -math.inf:
+                value_of_fewer = value_of_none
+            if trainer.sizes and (size_below := trainer.largest_of(size - 1)):
+                value_of_fewer = float(best[len(marginals), size_below])
+            loss = value - value_of_fewer
+        marginals[trainer.trainer_id] = Marginal(gain_of_one_more=gain, loss_of_one_fewer=loss)
     return values, marginals
+
+
+def _first_class(counts: Sequence[int]) -> int:
+    """Return the class a trainer has nodes of; 0 without any, as its first may be of any class."""
+    return next((k for k, count in enumerate(counts) if count), 0)

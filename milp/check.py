@@ -23,13 +23,19 @@ from milp.problem import (
     ProblemError,
     ProblemNode,
     ProblemTrainer,
+    ids_of,
     lends_gpus,
+    names_of,
+    nodes_by_name,
 )
 from milp.worth import allocation_value, objective_value, terms
 
 __all__ = ["allocation_value", "check", "find_violations", "objective_value"]
 
 RELATIVE_TOLERANCE = 1e-9
+LARGEST_NUMBER = 1e15  # beyond any rate or time; keeps every product finite
+SMALLEST_RATE = 1e-9  # samples per second on one node
+LARGEST_SIZE = 10**9  # nodes; as an array's index and as a float it is exact
 
 
 def check(problem: Problem, allocation: Allocation) -> None:
@@ -44,44 +50,54 @@ def check(problem: Problem, allocation: Allocation) -> None:
 
 def find_violations(problem: Problem, allocation: Allocation) -> list[str]:
     """One sentence per broken rule, in a fixed order; empty when all is well."""
-    pool = {node.name: node for node in problem.nodes}
+    pool = nodes_by_name(problem.nodes)
     in_pool = pool.keys()
     by_trainer: defaultdict[str, list[str]] = defaultdict(list)
     for name, trainer_id in allocation.assignment.items():
         by_trainer[trainer_id].append(name)
-    trainer_ids = {trainer.trainer_id for trainer in problem.trainers}
-    before = [
-        in_pool & trainer.current if trainer.current else set() for trainer in problem.trainers
-    ]
-    found: list[str] = []
+    trainer_ids = set(ids_of(problem.trainers))
+    violations: list[str] = []
     units, sizes = "nodes", {trainer_id: len(names) for trainer_id, names in by_trainer.items()}
     if lends_gpus(problem):
-        units, (sizes, found) = "units", _units(problem, by_trainer, pool)
+        units = "units"
+        sizes, violations = _units(problem, by_trainer, pool)
     if not (allocation.assignment.keys() <= in_pool and by_trainer.keys() <= trainer_ids):
-        found += _strangers(allocation, pool, trainer_ids)
-    for rank, (trainer, held) in enumerate(zip(problem.trainers, before, strict=True)):
-        names = by_trainer[trainer.trainer_id]
-        if names and rank >= problem.p_jmax:
-            found.append(
-                f"trainer {trainer.trainer_id} runs, but {problem.p_jmax} trainers come before it"
+        violations += _strangers(allocation, pool, trainer_ids)
+    counts_before: list[int] = []  # C_j
+    for rank, trainer in enumerate(problem.trainers):
+        trainer_id = trainer.trainer_id
+        names, size = by_trainer[trainer_id], sizes.get(trainer_id, 0)
+        names_before: set[str] = set()
+        if trainer.current:
+            names_before = in_pool & trainer.current
+        counts_before.append(len(names_before))
+        may_run = rank < problem.p_jmax
+        if names and not may_run:
+            violations.append(
+                f"trainer {trainer_id} runs, but {problem.p_jmax} trainers come before it"
             )
-        size = sizes.get(trainer.trainer_id, 0)
         if names and trainer.largest_of(size) != size:
             bounds = ", ".join(map(str, trainer.sizes)) or f"{trainer.n_min}..{trainer.n_max}"
-            found.append(f"trainer {trainer.trainer_id} has {size} {units}, outside {bounds}")
+            violations.append(f"trainer {trainer_id} has {size} {units}, outside {bounds}")
         # Eq. 6: nodes are only added or only taken away.
-        if not (held.issuperset(names) or held.issubset(names)):
-            found.append(_migration(trainer, set(names), held))
-        if trainer.must_run and not names and rank < problem.p_jmax:
-            found.append(f"trainer {trainer.trainer_id} must run, but has no nodes")
+        if not (names_before.issuperset(names) or names_before.issubset(names)):
+            violations.append(_migration(trainer, set(names), names_before))
+        if trainer.must_run and not names and may_run:
+            violations.append(f"trainer {trainer_id} must run, but has no nodes")
+    violations += _broken_caps(problem, sizes, units)
+    violations += _eligibility(problem, by_trainer, pool)
+    violations += _worth(allocation, terms(problem, sizes, counts_before))
+    violations += _numbers(allocation, trainer_ids)
+    return violations
+
+
+def _broken_caps(problem: Problem, sizes: Mapping[str, int], units: str) -> list[str]:
+    violations: list[str] = []
     for cap in problem.caps:
-        together = sum([sizes.get(name, 0) for name in set(cap.trainers)])
-        if together > cap.most:
-            found.append(f"{cap.name} has {together} {units}, {cap.most} at most")
-    found += _eligibility(problem, by_trainer, pool)
-    found += _worth(allocation, terms(problem, sizes, [len(held) for held in before]))
-    found += _numbers(allocation, trainer_ids)
-    return found
+        total = sum([sizes.get(name, 0) for name in set(cap.trainers)])
+        if total > cap.most:
+            violations.append(f"{cap.name} has {total} {units}, {cap.most} at most")
+    return violations
 
 
 def _units(
@@ -93,34 +109,44 @@ def _units(
     that are as many as a unit has.
     """
     sizes: dict[str, int] = {}
-    wrong: list[str] = []
+    violations: list[str] = []
     for trainer in problem.trainers:
-        own, width = trainer.trainer_id, trainer.width
-        nodes = [pool[name] for name in by_trainer.get(own, ()) if name in pool]
-        size, on_host = 0, Counter[tuple[str, str, int]]()
+        trainer_id, width = trainer.trainer_id, trainer.width
+        nodes = [pool[name] for name in by_trainer.get(trainer_id, ()) if name in pool]
+        size = 0
+        free_gpus = Counter[tuple[str, str, int]]()  # by host, class and GPUs of a unit
         if width == 1 and not [node for node in nodes if not node.host or node.width != 1]:
             size, nodes = len(nodes), []  # as a rule, and quicker
         for node in nodes:
             if not node.host or node.has_pilot:
                 size += 1
-                of_part = node.width if node.host else 0
-                is_whole = not node.host or node.width == node.host_width
-                if not (is_whole if width == 0 else of_part == width):
-                    what = f"{node.name}, which is no unit of {_gpus(width)}"
-                    wrong.append(f"trainer {own} has {what}")
+                if not _is_unit(node, width):
+                    violations.append(
+                        f"trainer {trainer_id} has {node.name}, which is no unit of {_gpus(width)}"
+                    )
             elif width == 1:
                 size += 1
             else:
-                on_host[node.host, node.eligibility, width or node.host_width] += 1
-        for (host, _, per_unit), count in on_host.items():
+                free_gpus[node.host, node.eligibility, width or node.host_width] += 1
+        for (host, _, per_unit), count in free_gpus.items():
             size += count // per_unit
             if count % per_unit:
-                wrong.append(
-                    f"trainer {own} has {count} free GPUs of {host}, no multiple of {per_unit}"
+                violations.append(
+                    f"trainer {trainer_id} has {count} free GPUs of {host},"
+                    f" no multiple of {per_unit}"
                 )
-        if size or by_trainer.get(own):
-            sizes[own] = size
-    return sizes, wrong
+        if size or by_trainer.get(trainer_id):
+            sizes[trainer_id] = size
+    return sizes, violations
+
+
+def _is_unit(node: ProblemNode, width: int) -> bool:
+    """Return whether a node that is no free GPU is a unit of a trainer with this width."""
+    if not node.host:
+        return width == 0
+    if width == 0:
+        return node.width == node.host_width
+    return node.width == width
 
 
 def _gpus(width: int) -> str:
@@ -130,18 +156,21 @@ def _gpus(width: int) -> str:
 def _strangers(
     allocation: Allocation, pool: Mapping[str, ProblemNode], trainer_ids: set[str]
 ) -> list[str]:
-    found: list[str] = []
+    violations: list[str] = []
     for name, trainer_id in sorted(allocation.assignment.items()):
         if name not in pool:
-            found.append(f"node {name} of trainer {trainer_id} is not in the pool")
+            violations.append(f"node {name} of trainer {trainer_id} is not in the pool")
         if trainer_id not in trainer_ids:
-            found.append(f"node {name} goes to {trainer_id}, which is no trainer")
-    return found
+            violations.append(f"node {name} goes to {trainer_id}, which is no trainer")
+    return violations
 
 
 def _migration(trainer: ProblemTrainer, after: set[str], before: set[str]) -> str:
-    lost, added = ", ".join(sorted(before - after)), ", ".join(sorted(after - before))
-    return f"trainer {trainer.trainer_id} migrates: it loses {lost} and receives {added}"
+    names_gone, names_new = sorted(before - after), sorted(after - before)
+    return (
+        f"trainer {trainer.trainer_id} migrates: it loses {', '.join(names_gone)}"
+        f" and receives {', '.join(names_new)}"
+    )
 
 
 def _eligibility(
@@ -149,63 +178,57 @@ def _eligibility(
 ) -> list[str]:
     """Nodes of accepted classes only; all of one class unless the trainer mixes them."""
     may_run = problem.trainers[: problem.p_jmax]
-    there = {node.eligibility for node in problem.nodes}
-    if len(there) == 1 and not any(trainer.eligible for trainer in may_run):
+    classes_of_pool = {node.eligibility for node in problem.nodes}
+    if len(classes_of_pool) == 1 and not any(trainer.eligible for trainer in may_run):
         return []
-    found: list[str] = []
+    violations: list[str] = []
     for trainer in may_run:
-        names = [name for name in by_trainer[trainer.trainer_id] if name in pool]
-        classes = {pool[name].eligibility for name in names}
-        if refused := classes.difference(trainer.eligible or classes):
-            found += [
-                f"trainer {trainer.trainer_id} does not accept class {pool[n].eligibility}"
-                f" of node {n}"
-                for n in names
-                if pool[n].eligibility in refused
-            ]
+        trainer_id, classes = trainer.trainer_id, set[str]()
+        for name in by_trainer[trainer_id]:
+            if name not in pool:
+                continue
+            eligibility = pool[name].eligibility
+            classes.add(eligibility)
+            if trainer.eligible and eligibility not in trainer.eligible:
+                violations.append(
+                    f"trainer {trainer_id} does not accept class {eligibility} of node {name}"
+                )
         if len(classes) > 1 and not trainer.mixes_classes:
-            found.append(f"trainer {trainer.trainer_id} has nodes of {len(classes)} classes")
-    return sorted(found) if len(found) > 1 else found
+            violations.append(f"trainer {trainer_id} has nodes of {len(classes)} classes")
+    violations.sort()
+    return violations
 
 
 def _worth(allocation: Allocation, parts: Sequence[float]) -> list[str]:
     """The stated objective is what the map is worth: the sum of its parts."""
     value = math.fsum(parts)
     # Relative to the parts: a sum near 0 keeps only their rounding.
-    allowed = RELATIVE_TOLERANCE * max(math.fsum(map(abs, parts)), 1e-300)
-    if not abs(allocation.objective - value) <= allowed:  # also true for NaN
+    tolerance = RELATIVE_TOLERANCE * max(math.fsum(map(abs, parts)), 1e-300)
+    if not abs(allocation.objective - value) <= tolerance:  # also true for NaN
         return [f"the objective is {value!r}, not {allocation.objective!r}"]
     return []
 
 
 def _numbers(allocation: Allocation, trainer_ids: set[str]) -> list[str]:
     """Price, gap and marginal values are numbers that can be what they claim to be."""
-    found: list[str] = []
+    violations: list[str] = []
     if not 0 <= allocation.node_price < math.inf:
-        found.append(f"the node price is {allocation.node_price!r}")
+        violations.append(f"the node price is {allocation.node_price!r}")
     if not 0 <= allocation.gap < math.inf:
-        found.append(f"the gap is {allocation.gap!r}")
-    if not allocation.marginals.keys() <= trainer_ids:
-        found += [
-            f"marginal values are given for {name}, which is no trainer"
-            for name in sorted(allocation.marginals.keys() - trainer_ids)
-        ]
-    found += [
-        f"the marginal values of {name} are {marginal}"
-        for name, marginal in allocation.marginals.items()
-        if not _is_finite(marginal)
+        violations.append(f"the gap is {allocation.gap!r}")
+    violations += [
+        f"marginal values are given for {name}, which is no trainer"
+        for name in sorted(allocation.marginals.keys() - trainer_ids)
     ]
-    return found
+    for name, marginal in allocation.marginals.items():
+        if not _is_finite(marginal):
+            violations.append(f"the marginal values of {name} are {marginal}")
+    return violations
 
 
 def _is_finite(marginal: Marginal) -> bool:
     gain, loss = marginal.gain_of_one_more, marginal.loss_of_one_fewer
     return (gain is None or math.isfinite(gain)) and (loss is None or math.isfinite(loss))
-
-
-LARGEST_NUMBER = 1e15  # beyond any rate or time; keeps every product finite
-SMALLEST_RATE = 1e-9  # samples per second on one node
-LARGEST_SIZE = 10**9  # nodes; as an array's index and as a float it is exact
 
 
 def validate(problem: Problem) -> None:
@@ -231,8 +254,8 @@ def _is_plainly_sound(problem: Problem) -> bool:
         0 <= problem.t_fwd_s <= LARGEST_NUMBER
         and problem.p_jmax >= 0
         and problem.objective is not Objective.UTILITY
-        and len({node.name for node in nodes}) == len(nodes)
-        and len({trainer.trainer_id for trainer in trainers}) == len(trainers)
+        and len(set(names_of(nodes))) == len(nodes)
+        and len(set(ids_of(trainers))) == len(trainers)
         and not math.isnan(sum([end for end in ends if end is not None]))
         and all(0 <= cap.most <= LARGEST_SIZE for cap in problem.caps)
     ):
@@ -269,7 +292,7 @@ def _look_closely(problem: Problem) -> None:
     _require_number("t_fwd_s", problem.t_fwd_s)
     at_least = "Give 0 or a positive number of trainers."
     _require(problem.p_jmax >= 0, "BFT-3001", f"p_jmax is {problem.p_jmax}.", at_least)
-    counts = Counter(node.name for node in problem.nodes)
+    counts = Counter(names_of(problem.nodes))
     for name, count in counts.items():
         if count > 1:
             cause = f"Node {name} is listed twice in nodes."
@@ -283,75 +306,76 @@ def _look_closely(problem: Problem) -> None:
         _require(
             0 <= cap.most <= LARGEST_SIZE,
             "BFT-1541",
-            f"The cap of {cap.name} is {_shown(cap.most)} nodes.",
+            f"The cap of {cap.name} is {_written(cap.most)} nodes.",
             f"Give a whole number of nodes from 0 to {LARGEST_SIZE}.",
         )
     owners: dict[str, str] = {}
     trainer_ids: set[str] = set()
     for trainer in problem.trainers:
-        own = trainer.trainer_id
+        trainer_id = trainer.trainer_id
         try:
             _require(
-                own not in trainer_ids,
+                trainer_id not in trainer_ids,
                 "BFT-3002",
-                f"Trainer {own} is listed twice.",
+                f"Trainer {trainer_id} is listed twice.",
                 "Give every trainer its own trainer_id.",
             )
-            trainer_ids.add(own)
+            trainer_ids.add(trainer_id)
             _validate_trainer(trainer, problem.objective)
             for name in trainer.current:
-                first = owners.setdefault(name, own)
-                cause = f"Node {name} is current of two trainers, {first} and {own}."
+                owner = owners.setdefault(name, trainer_id)
+                cause = f"Node {name} is current of two trainers, {owner} and {trainer_id}."
                 next_step = "List each node in the current of one trainer only."
-                _require(first == own, "BFT-3003", cause, next_step)
-        except ProblemError as found:
-            found.trainer_id = own
+                _require(owner == trainer_id, "BFT-3003", cause, next_step)
+        except ProblemError as error:
+            error.trainer_id = trainer_id
             raise
 
 
 def _validate_hosts(problem: Problem) -> None:
     """Raise ``ProblemError`` unless hosts, parts and widths fit together."""
-    width_of: dict[str, int] = {}
-    in_use: dict[str, int] = {}
-    free: set[str] = set()
+    host_widths: dict[str, int] = {}
+    gpus_listed: dict[str, int] = {}  # by host
+    free_gpus: set[str] = set()
     for node in problem.nodes:
-        host, width, of_host = node.host, node.width, node.host_width
+        host, width, host_width = node.host, node.width, node.host_width
         if not host:
             continue
-        in_use[host] = n_used = in_use.get(host, 0) + width
+        n_listed = gpus_listed.get(host, 0) + width
+        gpus_listed[host] = n_listed
         if not node.has_pilot:
-            free.add(node.name)
-        if not 1 <= width <= of_host <= LARGEST_SIZE:
-            cause = f"Node {node.name}: width {_shown(width)} is not from 1 to its host_width"
-            cause += f" {_shown(of_host)}."
+            free_gpus.add(node.name)
+        if not 1 <= width <= host_width <= LARGEST_SIZE:
+            cause = f"Node {node.name}: width {_written(width)} is not from 1 to its host_width"
+            cause += f" {_written(host_width)}."
             raise ProblemError("BFT-3013", cause, "Correct width or host_width.", node=node.name)
         if width > 1 and not node.has_pilot:
             cause = f"Node {node.name} has no pilot, but a width of {width}."
             next_step = "List free GPUs one by one, each with width 1."
             raise ProblemError("BFT-3014", cause, next_step, node=node.name)
-        if width_of.setdefault(host, of_host) != of_host:
-            cause = f"Host {host} has host_width {width_of[host]} and {of_host}."
+        if host_widths.setdefault(host, host_width) != host_width:
+            cause = f"Host {host} has host_width {host_widths[host]} and {host_width}."
             next_step = "Give all nodes of a host the same host_width."
             raise ProblemError("BFT-3015", cause, next_step, node=node.name)
-        if n_used > of_host:
-            cause = f"The nodes of host {host} are {n_used} GPUs, and it has {of_host}."
+        if n_listed > host_width:
+            cause = f"The nodes of host {host} are {n_listed} GPUs, and it has {host_width}."
             next_step = "List each GPU of a host once, free or in a part."
             raise ProblemError("BFT-3016", cause, next_step, node=node.name)
     for trainer in problem.trainers:
-        own = trainer.trainer_id
+        trainer_id = trainer.trainer_id
         if not 0 <= trainer.width <= LARGEST_SIZE:
-            cause = f"Trainer {own}: width is {_shown(trainer.width)}."
+            cause = f"Trainer {trainer_id}: width is {_written(trainer.width)}."
             next_step = f"Give 0 for whole hosts, or a number of GPUs up to {LARGEST_SIZE}."
-            raise ProblemError("BFT-3017", cause, next_step, trainer_id=own)
-        for name in free.intersection(trainer.current):
-            cause = f"Trainer {own}: its current names {name}, a GPU that no pilot holds."
+            raise ProblemError("BFT-3017", cause, next_step, trainer_id=trainer_id)
+        for name in free_gpus.intersection(trainer.current):
+            cause = f"Trainer {trainer_id}: its current names {name}, a GPU that no pilot holds."
             next_step = "Name parts with pilots only."
-            raise ProblemError("BFT-3018", cause, next_step, trainer_id=own, node=name)
+            raise ProblemError("BFT-3018", cause, next_step, trainer_id=trainer_id, node=name)
 
 
 def _validate_trainer(trainer: ProblemTrainer, objective: Objective) -> None:
     where = f"Trainer {trainer.trainer_id}"
-    low, high = _shown(trainer.n_min), _shown(trainer.n_max)
+    low, high = _written(trainer.n_min), _written(trainer.n_max)
     _require(
         1 <= trainer.n_min <= trainer.n_max,
         "BFT-3006",
@@ -410,7 +434,7 @@ def _validate_curve(where: str, name: str, curve: Curve) -> None:
 
 def _require_number(field: str, value: float, *, most: float = LARGEST_NUMBER) -> None:
     if not 0 <= value <= most:  # also true for NaN
-        cause, next_step = f"{field} is {_shown(value)}.", f"Give a number from 0 to {most:g}."
+        cause, next_step = f"{field} is {_written(value)}.", f"Give a number from 0 to {most:g}."
         raise ProblemError("BFT-3011", cause, next_step)
 
 
@@ -419,7 +443,8 @@ def _require(is_right: bool, code: str, cause: str, next_step: str) -> None:
         raise ProblemError(code, cause, next_step)
 
 
-def _shown(number: float) -> str:
+def _written(number: float) -> str:
     """Write a number out, unless that would take hundreds of digits."""
-    is_long = isinstance(number, int) and abs(number) >= 1 << 63
-    return "beyond 2 to the 63" if is_long else str(number)
+    if isinstance(number, int) and abs(number) >= 1 << 63:
+        return "beyond 2 to the 63"
+    return str(number)

@@ -39,7 +39,9 @@ sizes within a class are those of ``milp.exact``: fewest rescales, then earlier 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +58,7 @@ from milp.narrow import NarrowModel
 from milp.options import Options
 from milp.pool import PoolView
 from milp.problem import ProblemError
-from milp.supply import HeldParts, Keeping, Supply, chain_of, supply_of
+from milp.supply import HeldParts, Keeping, Supply, arrays_of, chain_of, supply_of
 from milp.tables import BoolArray, FloatArray, IntArray
 
 FIRST = 240  # x tried first
@@ -154,17 +156,28 @@ def solve_classes(
         model.cap(caps, is_bound)
         price, gap = model.solve(split)
     may_settle = accepts & ~is_mixed[:, None]
-    full = set[int]()  # kinds whose number of units stays
+    full_kinds = set[int]()  # whose number of units stays
     if supply is not None:
-        full = supply.coupled
+        full_kinds = supply.coupled
         may_settle[:, list(supply.contended)] = False
-    groups = [frozenset(members) for members, _ in caps]
-    under = [tuple([j in group for group in groups]) for j in range(len(split))]
-    for group in dict.fromkeys(under):
-        is_own = np.array([one == group for one in under], dtype=np.bool_)
-        is_full = [any(group) or k in full for k in range(len(options.counts))]
-        _settle(options, split, may_settle & is_own[:, None], is_bound, is_full)
+    caps_over = _caps_over(len(split), caps)
+    # Trainers under the same caps may change places with each other.
+    for common_caps in dict.fromkeys(caps_over):
+        is_under_them = np.array(
+            [own_caps == common_caps for own_caps in caps_over], dtype=np.bool_
+        )
+        kinds_to_keep = set(range(len(options.counts))) if common_caps else full_kinds
+        _settle(options, split, may_settle & is_under_them[:, None], is_bound, kinds_to_keep)
     return ClassesAnswer(split=split, price=price, gap=gap)
+
+
+def _caps_over(n_trainers: int, caps: Sequence[tuple[Members, int]]) -> list[tuple[int, ...]]:
+    """Return the indices of the caps over each trainer."""
+    caps_over: list[tuple[int, ...]] = [()] * n_trainers
+    for c, (members, _) in enumerate(caps):
+        for j in members:
+            caps_over[j] += (c,)
+    return caps_over
 
 
 def _in_chain(options: Options, pool: PoolView, accepts: BoolArray) -> ClassesAnswer | None:
@@ -174,30 +187,24 @@ def _in_chain(options: Options, pool: PoolView, accepts: BoolArray) -> ClassesAn
     chain = chain_of(pool)
     if chain is None:
         return None
-    members_of = [np.flatnonzero(accepts[:, k]) for k in chain.kinds]
-    values: list[FloatArray] = []
-    for k, members in zip(chain.kinds, members_of, strict=True):
-        own = options.allowed[k][members]
-        own[:, 0] = options.allowed[0][members, 0]
-        values.append(own)
-    best = solve_kinds(
-        [
-            KindValues(
-                values=own,
-                current=options.current[members],
-                edges=options.edges_of(members.tolist()),
-            )
-            for own, members in zip(values, members_of, strict=True)
-        ],
-        chain,
-        options.tolerance,
-    )
+    members_of_kinds: list[IntArray] = []
+    kinds: list[KindValues] = []
+    for k in chain.kinds:
+        members = np.flatnonzero(accepts[:, k])
+        values = options.allowed[k][members]
+        values[:, 0] = options.allowed[0][members, 0]
+        current, edges = options.current[members], options.edges_of(members.tolist())
+        members_of_kinds.append(members)
+        kinds.append(KindValues(values=values, current=current, edges=edges))
+    best = solve_kinds(kinds, chain, options.tolerance)
     if best is None:
         return None
     split = np.zeros(accepts.shape, dtype=np.int64)
-    for k, members, own, n_units in zip(chain.kinds, members_of, values, best.n_units, strict=True):
-        of_kind = solve_pool(own, options.current[members], n_units, options.tolerance)
-        split[members, k] = of_kind.sizes
+    for k, kind, members, n_units in zip(
+        chain.kinds, kinds, members_of_kinds, best.n_units, strict=True
+    ):
+        answer = solve_pool(kind.values, kind.current, n_units, options.tolerance)
+        split[members, k] = answer.sizes
     return ClassesAnswer(split=split, price=max(best.prices), gap=0.0)
 
 
@@ -212,15 +219,16 @@ def relaxed_sizes(options: Options, pool: PoolView) -> list[float]:
 
 
 def _choices(options: Options, accepts: BoolArray, is_mixed: BoolArray) -> _Choices:
-    allowed = options.allowed
-    of_class, trainer, size = np.nonzero(np.isfinite(allowed))
+    values = options.allowed
+    of_class, trainer, size = np.nonzero(np.isfinite(values))
     counts = np.array(options.counts, dtype=np.int64)
     limit = np.where(is_mixed, (accepts * counts).sum(axis=1), counts[:, None])
-    is_usual = ~is_mixed[trainer] | (of_class == accepts.argmax(axis=1)[trainer])
-    kept = is_usual & (size > 0) & (size <= limit[of_class, trainer])
-    of_class, trainer, size = of_class[kept], trainer[kept], size[kept]
-    at_nothing = allowed[:, :, 0].max(axis=0)
-    gain = allowed[of_class, trainer, size] - at_nothing[trainer]
+    # Of a trainer that mixes classes the columns are those of the first class that it accepts.
+    is_first_class = ~is_mixed[trainer] | (of_class == accepts.argmax(axis=1)[trainer])
+    is_choice = is_first_class & (size > 0) & (size <= limit[of_class, trainer])
+    of_class, trainer, size = of_class[is_choice], trainer[is_choice], size[is_choice]
+    value_at_0 = values[:, :, 0].max(axis=0)
+    gain = values[of_class, trainer, size] - value_at_0[trainer]
     return _Choices(trainer=trainer, of_class=of_class, size=size, gain=gain)
 
 
@@ -232,23 +240,23 @@ def _useful(
     A smaller size keeps every cap that a larger one keeps. Those that mix classes hold some nodes
     of each while they shrink, so theirs are only held against the caps.
     """
-    most = np.full(len(is_mixed), np.iinfo(np.int64).max)
+    largest_sizes = np.full(len(is_mixed), np.iinfo(np.int64).max)
     for members, limit in caps:
-        own = list(members)
-        most[own] = np.minimum(most[own], limit)
+        j = list(members)
+        largest_sizes[j] = np.minimum(largest_sizes[j], limit)
     # By trainer and class, then by size.
     order = np.lexsort((choices.size, choices.of_class, choices.trainer))
-    is_useful = choices.size <= most[choices.trainer]
-    best, row_before = 0.0, (-1, -1)
+    is_useful = choices.size <= largest_sizes[choices.trainer]
+    best_gain, row_before = 0.0, (-1, -1)
     trainers, classes = choices.trainer[order].tolist(), choices.of_class[order].tolist()
-    for at, *row, gain in zip(
+    for x, trainer, k, gain in zip(
         order.tolist(), trainers, classes, choices.gain[order].tolist(), strict=True
     ):
-        if tuple(row) != row_before:
-            best, row_before = -np.inf, tuple(row)
-        if gain < best and not is_mixed[row[0]]:
-            is_useful[at] = False
-        best = max(best, gain)
+        if (trainer, k) != row_before:
+            best_gain, row_before = -np.inf, (trainer, k)
+        if gain < best_gain and not is_mixed[trainer]:
+            is_useful[x] = False
+        best_gain = max(best_gain, gain)
     return _Choices(
         trainer=choices.trainer[is_useful],
         of_class=choices.of_class[is_useful],
@@ -262,26 +270,29 @@ def _settle(
     split: IntArray,
     may_have: BoolArray,
     is_bound: BoolArray,
-    is_full: Sequence[bool],
+    full_kinds: AbstractSet[int],
 ) -> None:
     """Take sizes within each class from the solver for one; ``split`` changes, its worth not.
 
     Trainers without nodes take part, so that of equal trainers the first one starts. Those under
-    the same caps, or of units that other kinds compete for (``is_full``, by class), have no more
+    the same caps, or of units that other kinds compete for (``full_kinds``), have no more
     nodes together than before.
     """
     for k, count in enumerate(options.counts):
         is_member = may_have[:, k] & (split.sum(axis=1) == split[:, k])
         members = np.flatnonzero(is_member)
-        if len(members):
-            allowed = options.allowed[k][members]
-            allowed[:, 0] = options.allowed[:, members, 0].max(axis=0)
-            left = count - int(split[~is_member, k].sum())
-            left = int(split[members, k].sum()) if is_full[k] else left
-            best = solve_nested(
-                allowed, options.current[members], is_bound[members], (), left, options.tolerance
-            )
-            split[members, k] = best.sizes
+        if not len(members):
+            continue
+        values = options.allowed[k][members]
+        values[:, 0] = options.allowed[:, members, 0].max(axis=0)
+        if k in full_kinds:
+            capacity = int(split[members, k].sum())
+        else:
+            capacity = count - int(split[~is_member, k].sum())
+        best = solve_nested(
+            values, options.current[members], is_bound[members], (), capacity, options.tolerance
+        )
+        split[members, k] = best.sizes
 
 
 class _Model:
@@ -307,7 +318,7 @@ class _Model:
         self._is_capped = False
         self._caps: Sequence[tuple[Members, int]] = ()
         self._is_bound = np.zeros(self._first_class, dtype=np.bool_)
-        self._parts: list[tuple[int, int, int]] = []  # trainer, class, column of s
+        self._parts: dict[tuple[int, int], int] = {}  # trainer and class -> column of s
         highs = new_highs()
         self._highs = highs
         for name, value in SETTINGS.items():
@@ -331,8 +342,10 @@ class _Model:
         lp.col_lower_ = np.zeros(len(x.gain))
         lp.col_upper_ = np.full(len(x.gain), highspy.kHighsInf)
         lp.row_lower_ = np.full(lp.num_row_, -highspy.kHighsInf)
-        counts = self._counts if self._supply is None else self._supply.base
-        lp.row_upper_ = np.array([1] * self._first_class + list(counts), dtype=np.float64)
+        counts = list(self._counts)
+        if self._supply is not None:
+            counts = self._supply.base
+        lp.row_upper_ = np.array([1] * self._first_class + counts, dtype=np.float64)
         lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
         # Lists, as highspy reads an array number by number here.
         lp.a_matrix_.start_ = np.append(0, is_entry.sum(axis=1).cumsum()).tolist()
@@ -343,21 +356,26 @@ class _Model:
     def _mix(self, j: int, pool: PoolView, current: int) -> None:
         """Columns s of a trainer that mixes classes, and their rows."""
         highs, x = self._highs, self._choices
-        own = np.flatnonzero(x.trainer == j)
-        keeps = x.size[own] >= current
-        columns: list[int] = []
-        for k, accepted in enumerate(pool.accepts[j]):
-            if not accepted:
+        x_columns = np.flatnonzero(x.trainer == j)
+        sizes = x.size[x_columns]
+        keeps = sizes >= current
+        s_columns: list[int] = []
+        for k, is_accepted in enumerate(pool.accepts[j]):
+            if not is_accepted:
                 continue
-            column, count, held = highs.getNumCol(), self._counts[k], pool.held[j][k]
+            column, count, n_held = highs.getNumCol(), self._counts[k], pool.held[j][k]
             row = np.array([self._first_class + k], dtype=np.int32)
             highs.addCol(0.0, 0.0, float(count), 1, row, np.ones(1))
-            columns.append(column)
-            self._parts.append((j, k, column))
-            at = np.append(own, column)
-            self._add_row(at, np.append(np.where(keeps, -held, 0), 1), highspy.kHighsInf)
-            self._add_row(at, np.append(np.where(keeps, count, held), -1), highspy.kHighsInf)
-        self._add_row(np.append(own, columns), np.append(x.size[own], [-1] * len(columns)), 0.0)
+            s_columns.append(column)
+            self._parts[j, k] = column
+            columns = np.append(x_columns, column)
+            # s_jk is at least what it holds of the class, if it keeps all, ...
+            self._add_row(columns, np.append(np.where(keeps, -n_held, 0), 1), highspy.kHighsInf)
+            # ... and otherwise at most that.
+            self._add_row(columns, np.append(np.where(keeps, count, n_held), -1), highspy.kHighsInf)
+        # The s_jk add up to the size.
+        minus_ones = [-1] * len(s_columns)
+        self._add_row(np.append(x_columns, s_columns), np.append(sizes, minus_ones), 0.0)
 
     def _add_supply(self, supply: Supply) -> None:
         """Add the columns and rows of kinds that compete."""
@@ -366,13 +384,13 @@ class _Model:
         for k, terms in enumerate(supply.units):
             for column, _ in terms:
                 rows_of[column].append(self._first_class + k)
-        for upper, kinds in zip(supply.upper, rows_of, strict=True):
-            at = np.array(kinds, dtype=np.int32)
-            highs.addCol(0.0, 0.0, float(upper), len(kinds), at, -np.ones(len(kinds)))
-        for terms, most in supply.rows:
-            at = np.array([first + column for column, _ in terms], dtype=np.int32)
-            factors = np.array([factor for _, factor in terms], dtype=np.float64)
-            highs.addRow(-highspy.kHighsInf, float(most), len(at), at, factors)
+        for upper, rows in zip(supply.upper, rows_of, strict=True):
+            row_array = np.array(rows, dtype=np.int32)
+            highs.addCol(0.0, 0.0, float(upper), len(rows), row_array, -np.ones(len(rows)))
+        for terms, upper in supply.rows:
+            columns, factors = arrays_of(terms)
+            columns += first
+            highs.addRow(-highspy.kHighsInf, float(upper), len(columns), columns, factors)
         for keeping in supply.keepings:
             self._keep_simply(keeping, first)
         for parts in supply.held:
@@ -381,60 +399,63 @@ class _Model:
     def _keep_simply(self, keeping: Keeping, first: int) -> None:
         """Let no more contended parts be kept than serve a kind."""
         x = self._choices
-        most = np.zeros(self._first_class, dtype=np.int64)
+        n_parts = np.zeros(self._first_class, dtype=np.int64)  # by trainer
         for j, count in keeping.simple:
-            most[j] = count
-        own = np.flatnonzero((most[x.trainer] > 0) & (x.of_class == keeping.kind))
-        columns = [first + column for column in keeping.columns]
-        at = np.concatenate([own, columns, [first + keeping.serving]]).astype(np.int64)
-        kept = np.minimum(x.size[own], most[x.trainer[own]])
-        factors = np.concatenate([-kept, -np.ones(len(columns)), [1.0]])
-        self._add_row(at, factors, highspy.kHighsInf)
+            n_parts[j] = count
+        x_columns = np.flatnonzero((n_parts[x.trainer] > 0) & (x.of_class == keeping.kind))
+        keep_columns = first + np.array(keeping.columns, dtype=np.int64)
+        columns = np.concatenate([x_columns, keep_columns, [first + keeping.serving]])
+        n_kept = np.minimum(x.size[x_columns], n_parts[x.trainer[x_columns]])
+        factors = np.concatenate([-n_kept, -np.ones(len(keep_columns)), [1.0]])
+        self._add_row(columns, factors, highspy.kHighsInf)
 
     def _keep_parts(self, held: HeldParts, first: int) -> None:
         """Add how many of its contended parts a trainer keeps at least, whatever its size."""
         x, j = self._choices, held.trainer
-        own = np.flatnonzero((x.trainer == j) & ((x.of_class == held.kind) | self._is_mixed))
-        keeps = x.size[own] >= self._current[j]
-        none = np.zeros(len(own), dtype=np.int64)
-        columns = [first + column for column in held.columns.values()]
-        for column, count in zip(columns, held.counts.values(), strict=True):
-            terms = np.where(keeps, -count, none)
-            self._add_row(np.append(own, column), np.append(terms, 1), highspy.kHighsInf)
-        of_kind = [column for i, k, column in self._parts if (i, k) == (j, held.kind)]
-        if of_kind:  # it mixes classes: a column has its units of this kind
+        x_columns = np.flatnonzero((x.trainer == j) & ((x.of_class == held.kind) | self._is_mixed))
+        sizes = x.size[x_columns]
+        keeps = sizes >= self._current[j]
+        none = np.zeros(len(x_columns), dtype=np.int64)
+        keep_columns: list[int] = []
+        for part, keep_column in held.columns.items():
+            keep_columns.append(first + keep_column)
+            terms = np.where(keeps, -held.counts[part], none)
+            columns = np.append(x_columns, first + keep_column)
+            self._add_row(columns, np.append(terms, 1), highspy.kHighsInf)
+        s_columns: list[int] = []
+        terms = np.where(keeps, none, -sizes)
+        if (j, held.kind) in self._parts:  # it mixes classes: a column has its units of this kind
+            s_columns.append(self._parts[j, held.kind])
             terms = np.where(keeps, self._counts[held.kind], none)
-        else:
-            terms = np.where(keeps, none, -x.size[own])
-        at = np.concatenate([own, columns, of_kind]).astype(np.int64)
-        factors = np.concatenate([terms, np.ones(len(columns)), -np.ones(len(of_kind))])
-        self._add_row(at, factors, highspy.kHighsInf, lower=-float(held.n_others))
+        columns = np.concatenate([x_columns, keep_columns, s_columns]).astype(np.int64)
+        factors = np.concatenate([terms, np.ones(len(keep_columns)), -np.ones(len(s_columns))])
+        self._add_row(columns, factors, highspy.kHighsInf, lower=-float(held.n_others))
 
     def cap(self, caps: Sequence[tuple[Members, int]], is_bound: BoolArray) -> None:
         """Add rows for the caps and for those that must run."""
         highs, x = self._highs, self._choices
         self._is_capped = bool(caps) or bool(is_bound.any())
         self._caps, self._is_bound = caps, is_bound
-        for members, most in caps:
-            own = np.flatnonzero(np.isin(x.trainer, members)).astype(np.int32)
-            sizes = x.size[own].astype(np.float64)
-            highs.addRow(-highspy.kHighsInf, float(most), len(own), own, sizes)
+        for members, limit in caps:
+            columns = np.flatnonzero(np.isin(x.trainer, members)).astype(np.int32)
+            sizes = x.size[columns].astype(np.float64)
+            highs.addRow(-highspy.kHighsInf, float(limit), len(columns), columns, sizes)
         for j in np.flatnonzero(is_bound).tolist():
             highs.changeRowBounds(j, 1.0, 1.0)
 
     def _add_row(
         self, columns: IntArray, factors: NDArray[Any], upper: float, *, lower: float = 0.0
     ) -> None:
-        used = factors != 0
-        at, values = columns[used].astype(np.int32), factors[used].astype(np.float64)
-        self._highs.addRow(lower, upper, len(at), at, values)
+        is_entry = factors != 0
+        entries, values = columns[is_entry].astype(np.int32), factors[is_entry].astype(np.float64)
+        self._highs.addRow(lower, upper, len(entries), entries, values)
 
     def relaxed_sizes(self) -> list[float]:
         """Return each trainer's size in the linear relaxation."""
         self._run(infeasible=None)
-        x, taken = self._choices, self._highs.getSolution().col_value
+        x, shares = self._choices, self._highs.getSolution().col_value
         sizes = [0.0] * self._first_class
-        for j, size, share in zip(x.trainer.tolist(), x.size.tolist(), taken, strict=False):
+        for j, size, share in zip(x.trainer.tolist(), x.size.tolist(), shares, strict=False):
             sizes[j] += size * share
         return sizes
 
@@ -452,20 +473,21 @@ class _Model:
         decomposed, decomposed_bound = None, math.inf
         if self._caps and n_x > FIRST and self._supply is None:
             decomposed = self._decomposed(prices)
-        for name, setting in (SETTINGS if decomposed is None else CAPPED_SETTINGS).items():
+        settings = SETTINGS if decomposed is None else CAPPED_SETTINGS
+        for name, setting in settings.items():
             highs.setOptionValue(name, setting)
         value, proven = -np.inf, np.inf
         if decomposed is not None:
             decomposed_bound, decomposed_costs = decomposed
             if not self._is_tied(decomposed_costs):
                 value, proven = self._search_narrowly(decomposed_bound, decomposed_costs)
-                taken = np.array(highs.getSolution().col_value)
+                values = np.array(highs.getSolution().col_value)
         if proven - value > CLOSE_ENOUGH * abs(bound):
-            of_relaxed, upto = self._search(bound, costs)
-            proven = min(proven, upto, decomposed_bound)
-            if of_relaxed >= value:
-                value, taken = of_relaxed, np.array(highs.getSolution().col_value)
-        self._write(taken, split)
+            value_of_relaxed, search_bound = self._search(bound, costs)
+            proven = min(proven, search_bound, decomposed_bound)
+            if value_of_relaxed >= value:
+                value, values = value_of_relaxed, np.array(highs.getSolution().col_value)
+        self._write(values, split)
         return self._price_and_gap(prices, proven - value)
 
     def _solve_narrowly(self, split: IntArray) -> tuple[float, float]:
@@ -505,13 +527,13 @@ class _Model:
         is_corner |= x.size == np.array(self._current, dtype=np.int64)[x.trainer]
         return is_corner | self._is_mixed
 
-    def _write(self, taken: FloatArray, split: IntArray) -> None:
+    def _write(self, values: FloatArray, split: IntArray) -> None:
         """Write the nodes by trainer and class that values of columns stand for."""
         x, n_x = self._choices, len(self._choices.gain)
-        chosen = np.flatnonzero((taken[:n_x] > 0.5) & ~self._is_mixed)
-        split[x.trainer[chosen], x.of_class[chosen]] = x.size[chosen]
-        for j, k, column in self._parts:
-            split[j, k] = round(taken[column])
+        x_chosen = np.flatnonzero((values[:n_x] > 0.5) & ~self._is_mixed)
+        split[x.trainer[x_chosen], x.of_class[x_chosen]] = x.size[x_chosen]
+        for (j, k), column in self._parts.items():
+            split[j, k] = round(values[column])
 
     def _price_and_gap(self, prices: FloatArray, missing: float) -> tuple[float, float]:
         gap = max(0.0, round(missing, DIGITS))
@@ -566,9 +588,10 @@ class _Model:
             n_grown = int(GROWTH * n_open)
             if value == -np.inf:  # those that must run do not fit with these x
                 n_open = n_grown
+            elif n_needed <= n_grown:
+                n_open = n_needed
             else:
-                most = n_trainers + MOST_EXTRA
-                n_open = n_needed if n_needed <= n_grown else min(n_grown, most)
+                n_open = min(n_grown, n_trainers + MOST_EXTRA)
 
     def _in_turns(self, costs: FloatArray) -> IntArray:
         """Return the x by cost: first each trainer's cheapest, and equal costs trainer by turns.
@@ -622,19 +645,22 @@ class _Model:
         bound = math.fsum([size_costs.bound, *(of_classes * self._counts).tolist()])
         return bound, size_costs.costs[x.trainer, x.size] + best[x.trainer, x.size] - net
 
-    def _least_rent(self, j: int, size: int, of_classes: Sequence[float]) -> float:
-        """Return what nodes of a trainer that mixes classes cost at least at these prices."""
-        held, accepts, current = self._held[j], self._accepts[j], self._current[j]
-        rent, left = 0.0, size
-        if size >= current:  # what it holds and more
-            rent = math.fsum([price * n for price, n in zip(of_classes, held, strict=True)])
-            left = size - sum(held)
-        for price, k in sorted(zip(of_classes, range(len(held)), strict=True)):
-            if accepts[k]:
-                room = self._counts[k] - held[k] if size >= current else held[k]
-                n_taken = min(room, left)
-                rent += price * n_taken
-                left -= n_taken
+    def _least_rent(self, j: int, size: int, prices: Sequence[float]) -> float:
+        """Return what nodes of a trainer that mixes classes cost at least, at prices by class."""
+        counts_held, accepts, keeps_all = self._held[j], self._accepts[j], size >= self._current[j]
+        rent, n_missing = 0.0, size
+        if keeps_all:  # what it holds and more
+            rent = math.fsum(map(operator.mul, prices, counts_held))
+            n_missing = size - sum(counts_held)
+        for price, k in sorted(zip(prices, range(len(counts_held)), strict=True)):
+            if not accepts[k]:
+                continue
+            n_available = counts_held[k]
+            if keeps_all:
+                n_available = self._counts[k] - counts_held[k]
+            n_taken = min(n_available, n_missing)
+            rent += price * n_taken
+            n_missing -= n_taken
         return rent
 
     def _run(self, *, infeasible: float | None) -> tuple[float, bool]:

@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -51,7 +52,7 @@ class _Alike:
     """Caps of one family with equally many members."""
 
     members: IntArray  # [cap, position]: trainers
-    most: IntArray  # [cap]: nodes, as far as the members can use them
+    limits: IntArray  # [cap]: nodes, as far as the members can use them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -59,6 +60,13 @@ class _Family:
     price: FloatArray  # [j]: of a node under the trainer's cap, at the start
     alike: tuple[_Alike, ...]
     outside: IntArray  # trainers under none of the caps
+
+
+class _DisjointCaps(NamedTuple):
+    """Caps without a trainer in common."""
+
+    trainers: set[int]  # of all these caps
+    indices: list[int]  # of the caps
 
 
 def decompose(
@@ -76,27 +84,32 @@ def decompose(
     """
     n_trainers, n_sizes = values.shape
     families = _families(caps, cap_prices, n_trainers, n_sizes)
-    work = sum([_work(alike, n_sizes) for family in families for alike in family.alike])
+    work = 0
+    for family in families:
+        for alike in family.alike:
+            work += _work(alike, n_sizes)
     n_rounds = min(MOST_ROUNDS, MOST_WORK // max(work, 1))
     if not n_rounds:
         return None
     sizes = np.arange(n_sizes, dtype=np.float64)
     shares = [family.price[:, None] * sizes for family in families]
     shares[0] = values - _added([np.zeros_like(values), *shares[1:]])
-    best, losses = _lost(families, shares)
+    best, losses = _bound_and_losses(families, shares)
     if best == -np.inf:
         return None
     part, n_idle = FIRST_PART, 0
     for _ in range(n_rounds - 1):
         moved = _moved(shares, losses, part)
-        bound, of_moved = _lost(families, moved)
+        bound, losses_of_moved = _bound_and_losses(families, moved)
         if bound == -np.inf:
             return None
         if bound > best:
             part *= SMALLER
             continue
-        n_idle = n_idle + 1 if best - bound <= ENOUGH * abs(best) else 0
-        best, shares, losses = bound, moved, of_moved
+        n_idle += 1
+        if best - bound > ENOUGH * abs(best):
+            n_idle = 0
+        best, shares, losses = bound, moved, losses_of_moved
         if n_idle == IDLE_ROUNDS:
             break
     return SizeCosts(bound=best, costs=_added(losses))
@@ -106,26 +119,26 @@ def _families(
     caps: Sequence[tuple[Members, int]], prices: Sequence[float], n_trainers: int, n_sizes: int
 ) -> list[_Family]:
     """Put each cap into the first family with which it has no trainer in common."""
-    groups: list[tuple[set[int], list[int]]] = []  # trainers, caps
+    groups: list[_DisjointCaps] = []
     for i, (members, _) in enumerate(caps):
-        apart = [group for group in groups if group[0].isdisjoint(members)]
-        if not apart:
-            groups.append((set(), []))
-        trainers, own = apart[0] if apart else groups[-1]
-        trainers.update(members)
-        own.append(i)
+        group = next((group for group in groups if group.trainers.isdisjoint(members)), None)
+        if group is None:
+            group = _DisjointCaps(set(), [])
+            groups.append(group)
+        group.trainers.update(members)
+        group.indices.append(i)
     families = []
-    for trainers, group in groups:
+    for trainers, indices in groups:
         price, by_count = np.zeros(n_trainers), dict[int, list[tuple[Members, int]]]()
-        for i in group:
-            members, most = caps[i]
+        for i in indices:
+            members, limit = caps[i]
             price[list(members)] = prices[i]
-            most = min(most, len(members) * (n_sizes - 1))
-            by_count.setdefault(len(members), []).append((members, most))
+            usable = min(limit, len(members) * (n_sizes - 1))
+            by_count.setdefault(len(members), []).append((members, usable))
         families.append(
             _Family(
                 price=price,
-                alike=tuple([_alike(own) for own in by_count.values()]),
+                alike=tuple(map(_alike, by_count.values())),
                 outside=np.setdiff1d(np.arange(n_trainers), list(trainers)),
             )
         )
@@ -133,15 +146,15 @@ def _families(
 
 
 def _alike(caps: Sequence[tuple[Members, int]]) -> _Alike:
+    members, limits = zip(*caps, strict=True)
     return _Alike(
-        members=np.array([members for members, _ in caps], dtype=np.int64),
-        most=np.array([most for _, most in caps], dtype=np.int64),
+        members=np.array(members, dtype=np.int64), limits=np.array(limits, dtype=np.int64)
     )
 
 
 def _work(alike: _Alike, n_sizes: int) -> int:
     """Return how many sums a round makes."""
-    return 3 * alike.members.size * (int(alike.most.max()) + 1) * n_sizes
+    return 3 * alike.members.size * (int(alike.limits.max()) + 1) * n_sizes
 
 
 def _moved(
@@ -157,58 +170,58 @@ def _moved(
     ]
 
 
-def _lost(
+def _bound_and_losses(
     families: Sequence[_Family], shares: Sequence[FloatArray]
 ) -> tuple[float, list[FloatArray]]:
     """Return the bound, and by family what each size of each trainer loses; -inf: none fit."""
     bests: list[float] = []
     losses: list[FloatArray] = []
     for family, share in zip(families, shares, strict=True):
-        lost = np.empty_like(share)
+        family_losses = np.empty_like(share)
         outside = family.outside
         best = share[outside].max(axis=1)
         if best.min(initial=0.0) == -np.inf:
             return -np.inf, []
-        lost[outside] = best[:, None] - share[outside]
+        family_losses[outside] = best[:, None] - share[outside]
         bests += best.tolist()
         for alike in family.alike:
             step = max(1, AT_ONCE // (_work(alike, share.shape[1]) // (3 * alike.members.size)))
             for start in range(0, len(alike.members), step):
-                members = alike.members[start : start + step]
-                best, of_members = _lost_under(share[members], alike.most[start : start + step])
+                members, limits = alike.members[start:][:step], alike.limits[start:][:step]
+                best, member_losses = _best_and_losses(share[members], limits)
                 if best.min() == -np.inf:
                     return -np.inf, []
-                lost[members] = of_members
+                family_losses[members] = member_losses
                 bests += best.tolist()
-        losses.append(lost)
+        losses.append(family_losses)
     return math.fsum(bests), losses
 
 
-def _lost_under(values: FloatArray, most: IntArray) -> tuple[FloatArray, FloatArray]:
+def _best_and_losses(values: FloatArray, limits: IntArray) -> tuple[FloatArray, FloatArray]:
     """Return, for caps with equally many members, the best values and what sizes lose.
 
     Args:
         values: [cap, member, n].
-        most: [cap].
+        limits: [cap].
     """
     n_caps, n_members, _ = values.shape
-    width, every = int(most.max()) + 1, np.arange(n_caps)
-    left = most[:, None] - np.arange(width)  # for the others, when these members use so many
+    width, every = int(limits.max()) + 1, np.arange(n_caps)
+    nodes_left = limits[:, None] - np.arange(width)  # for those before, when the others use so many
     before = [np.zeros((n_caps, width))]  # [cap, c]: best of those before with c nodes at most
     for member in range(n_members - 1):
         before.append(_sums(before[-1], values[:, member]).max(axis=2))
     after = np.zeros((n_caps, width))
-    lost = np.empty_like(values)
+    best_with = np.empty_like(values)  # [cap, member, n]: of all when the member has n
     for member in reversed(range(n_members)):
         sums = _sums(after, values[:, member])
-        others = np.take_along_axis(before[member], left.clip(min=0), axis=1)
-        others[left < 0] = -np.inf
-        lost[:, member] = (sums + others[:, :, None]).max(axis=1)[:, ::-1]
+        best_before = np.take_along_axis(before[member], nodes_left.clip(min=0), axis=1)
+        best_before[nodes_left < 0] = -np.inf
+        best_with[:, member] = (sums + best_before[:, :, None]).max(axis=1)[:, ::-1]
         after = sums.max(axis=2)
-    best = after[every, most]
+    best = after[every, limits]
     if best.min() == -np.inf:
-        return best, lost
-    return best, (best[:, None, None] - lost).clip(min=0.0)
+        return best, best_with
+    return best, (best[:, None, None] - best_with).clip(min=0.0)
 
 
 def _sums(best: FloatArray, values: FloatArray) -> FloatArray:

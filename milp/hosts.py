@@ -35,7 +35,9 @@ class PartKind(NamedTuple):
 
     def serves(self, width: int) -> bool:
         """Return whether one of them is a unit of this width."""
-        return self.is_full if width == WHOLE else self.width == width
+        if width == WHOLE:
+            return self.is_full
+        return self.width == width
 
 
 class FreeHost(NamedTuple):
@@ -67,7 +69,9 @@ class HostGroup:
 
     def most(self, width: int) -> int:
         """Return how many units of a width one of these hosts makes."""
-        return int(self.is_whole) if width == WHOLE else self.n_free // width
+        if width == WHOLE:
+            return int(self.is_whole)
+        return self.n_free // width
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -82,17 +86,20 @@ class HostsView:
     @cached_property
     def groups(self) -> dict[str, list[HostGroup]]:
         """Hosts with free GPUs by class, those alike together."""
-        counts = Counter(
-            [
-                (eligibility, len(names), len(names) == host_width)
-                for _, eligibility, host_width, names in self.free
-            ]
-        )
+        counts = Counter([(h.eligibility, len(h.names), h.is_whole()) for h in self.free])
         groups: dict[str, list[HostGroup]] = {}
         for (eligibility, n_free, is_whole), n_hosts in sorted(counts.items()):
             group = HostGroup(n_free=n_free, is_whole=is_whole, n_hosts=n_hosts)
             groups.setdefault(eligibility, []).append(group)
         return groups
+
+    def index(self) -> dict[UnitKind, int]:
+        """Return k by kind."""
+        return {kind: k for k, kind in enumerate(self.kinds)}
+
+    def classes(self) -> list[str]:
+        """Return the classes of its kinds, in their order."""
+        return list(dict.fromkeys([kind.eligibility for kind in self.kinds]))
 
     def widths_of(self, eligibility: str) -> list[int]:
         """Return the widths of a class that some trainer accepts, ascending."""
@@ -100,34 +107,33 @@ class HostsView:
 
     def carvable(self, eligibility: str) -> list[int]:
         """Return those of them that its free GPUs make at least one unit of."""
-        groups = self.groups.get(eligibility, [])
-        return [
-            width
-            for width in self.widths_of(eligibility)
-            if any(group.most(width) for group in groups)
-        ]
+        widths = self.widths_of(eligibility)
+        return [width for width in widths if self.most_carved(UnitKind(eligibility, width))]
 
     def most_carved(self, kind: UnitKind) -> int:
         """Return how many units of a kind the free GPUs make, were there no other kind."""
         groups = self.groups.get(kind.eligibility, [])
         return sum([group.n_hosts * group.most(kind.width) for group in groups])
 
-    def ready(self, kind: UnitKind) -> list[str]:
+    def ready(self, kind: UnitKind) -> tuple[str, ...]:
         """Return the names of the nodes that are one unit of a kind each."""
-        return [
-            name
-            for part, names in self.parts.items()
-            if part.eligibility == kind.eligibility and part.serves(kind.width)
-            for name in names
-        ]
+        ready_names: list[str] = []
+        for part, names in self.parts.items():
+            if part.eligibility == kind.eligibility and part.serves(kind.width):
+                ready_names += names
+        return tuple(ready_names)
 
     def contended(self, eligibility: str) -> list[PartKind]:
         """Return the parts that trainers of whole hosts and those of their width both want."""
         widths = self.widths_of(eligibility)
         if WHOLE not in widths:
             return []
-        full = [PartKind(eligibility, width, is_full=True) for width in widths if width != WHOLE]
-        return [part for part in full if self.parts.get(part)]
+        parts: list[PartKind] = []
+        for width in widths:
+            part = PartKind(eligibility, width, is_full=True)
+            if width != WHOLE and self.parts.get(part):
+                parts.append(part)
+        return parts
 
     def is_coupled(self, eligibility: str) -> bool:
         """Return whether kinds of a class compete for the same GPUs."""
@@ -144,7 +150,7 @@ def view_hosts(nodes: Iterable[ProblemNode], trainers: Sequence[ProblemTrainer])
     """Sort the nodes, one pass; kinds are those of which there is a unit and a trainer for it."""
     parts: dict[tuple[str, int, bool], list[str]] = {}
     free: dict[tuple[str, str], FreeHost] = {}
-    own: list[str] = []  # of the free host before: its GPUs are side by side as a rule
+    names_before: list[str] = []  # of the free host before: its GPUs are side by side as a rule
     host_before, class_before = "", ""
     for node in nodes:
         host = node.host
@@ -154,26 +160,40 @@ def view_hosts(nodes: Iterable[ProblemNode], trainers: Sequence[ProblemTrainer])
             is_full = node.width == node.host_width
             parts.setdefault((node.eligibility, node.width, is_full), []).append(node.name)
         elif host == host_before and node.eligibility == class_before:
-            own.append(node.name)
+            names_before.append(node.name)
         else:
-            host_before, class_before = key = host, node.eligibility
-            if key not in free:
-                free[key] = FreeHost(*key, node.host_width, [])
-            own = free[key].names
-            own.append(node.name)
-    named = {PartKind(*key): names for key, names in sorted(parts.items())}
+            host_before, class_before = host, node.eligibility
+            free_host = free.get((host, class_before))
+            if free_host is None:
+                free_host = FreeHost(host, class_before, node.host_width, [])
+                free[host, class_before] = free_host
+            names_before = free_host.names
+            names_before.append(node.name)
+    names_of_parts: dict[PartKind, list[str]] = {}
     part_of: dict[str, PartKind] = {}
-    for part, names in named.items():
+    for key, names in sorted(parts.items()):
+        part = PartKind(*key)
+        names_of_parts[part] = names
         part_of.update(dict.fromkeys(names, part))
-    view = HostsView(kinds=(), parts=named, free=list(free.values()), part_of=part_of)
-    classes = dict.fromkeys([*(part.eligibility for part in named), *view.groups])
-    wanted: dict[UnitKind, None] = {}
+    view = HostsView(kinds=(), parts=names_of_parts, free=list(free.values()), part_of=part_of)
+    return view.of_kinds(_kinds_of(view, trainers))
+
+
+def _kinds_of(view: HostsView, trainers: Sequence[ProblemTrainer]) -> list[UnitKind]:
+    """Return the kinds that some trainer accepts and of which there is a unit, by width."""
+    classes = dict.fromkeys([part.eligibility for part in view.parts])
+    classes |= dict.fromkeys(view.groups)
+    kinds: list[UnitKind] = []
     for width in sorted({trainer.width for trainer in trainers}):
-        accepted = [set(t.eligible) for t in trainers if t.width == width]
+        accepted_classes: set[str] = set()
+        for trainer in trainers:
+            if trainer.width == width:
+                accepted_classes.update(trainer.eligible or classes)
         for eligibility in classes:
-            if any(not own or eligibility in own for own in accepted):
-                wanted[UnitKind(eligibility, width)] = None
-    return view.of_kinds([k for k in wanted if view.ready(k) or view.most_carved(k)])
+            kind = UnitKind(eligibility, width)
+            if eligibility in accepted_classes and (view.ready(kind) or view.most_carved(kind)):
+                kinds.append(kind)
+    return kinds
 
 
 def usable_as(node: ProblemNode, width: int) -> bool:

@@ -92,8 +92,8 @@ class NarrowModel:
             is_open: by choice.
             is_whole: whether columns are whole numbers.
         """
-        others = np.arange(self._n_choices, len(self._cost))
-        columns: IntArray = np.concatenate([np.flatnonzero(is_open), others])
+        always = np.arange(self._n_choices, len(self._cost))
+        columns: IntArray = np.concatenate([np.flatnonzero(is_open), always])
         start, index, value = self._entries(columns)
         lp = highspy.HighsLp()
         lp.num_col_, lp.num_row_ = len(columns), len(self._row_lower)

@@ -71,51 +71,60 @@ class Options:
 
     def price(self) -> float | None:
         """Price of a node, were all nodes of one class; None: to be found another way."""
-        return None if self.edges is None else price_of(self.edges, sum(self.counts))
+        if self.edges is None:
+            return None
+        return price_of(self.edges, sum(self.counts))
 
     def edges_of(self, trainers: Iterable[int]) -> FloatArray:
         """Return the slopes and lengths of the rising edges of some trainers."""
-        make = _edges if self.edges is not None else _edges.__wrapped__
-        edges = [make(self.rows[j], self.largest[j]) for j in trainers]
+        make_edges: Callable[[_Row, int], FloatArray] = _edges
+        if self.edges is None:  # too large to be remembered
+            make_edges = _edges.__wrapped__
+        edges = [make_edges(self.rows[j], self.largest[j]) for j in trainers]
         return np.concatenate([NO_EDGES, *edges], axis=1)
 
 
 def build_options(problem: Problem, pool: PoolView) -> Options:
     """Lay out every trainer's values; sizes that break a bound are -inf."""
     counts = pool.counts()
-    present = [len(names) for names in pool.present]
-    every, classes = range(len(present)), range(len(counts))
-    if len(counts) == 1:
-        most = [pool.largest(j, 0, extra=1) for j in every]
-    else:
-        largest = [[pool.largest(j, k, extra=1) for k in classes] for j in every]
-        most = [max(sizes) for sizes in largest]
-    widest = max(most, default=0)
+    n_present = list(map(len, pool.present))  # C_j
+    largest_by_class = [_largest_sizes(pool, k) for k in range(len(counts))]
+    largest = largest_by_class[0]
+    if len(counts) > 1:
+        largest = list(map(max, *largest_by_class))
+    widest = max(largest, default=0)
     is_small = widest <= REMEMBERED_SIZES
+    edges: FloatArray | None = None
     if is_small:
         # Not as the pool bounds them: what is remembered then serves pools of any size.
         reach = [min(trainer.n_max, REMEMBERED_SIZES) for trainer in pool.trainers]
-        rows = _rows(_row, problem, pool, present, reach)
-        edges = [_edges(row, last) for row, last in zip(rows, most, strict=True)]
+        rows = _rows(_row, problem, pool, n_present, reach)
     else:
-        rows = _rows(_row.__wrapped__, problem, pool, present, most)
+        rows = _rows(_row.__wrapped__, problem, pool, n_present, largest)
+    if rows and is_small:
+        edges = np.concatenate(list(map(_edges, rows, largest)), axis=1)
     table = np.full((len(rows), widest + 2), -np.inf)
-    for cells, row, last in zip(table, rows, most, strict=True):
+    for cells, row, last in zip(table, rows, largest, strict=True):
         cells[: last + 1] = row.allowed[: last + 1]
-    allowed = table[None]
+    values = table[None]
     if len(counts) > 1:
-        limits = np.array(largest, dtype=np.int64).reshape(-1, len(counts)).T
-        allowed = np.where(np.arange(widest + 2) <= limits[:, :, None], table, -np.inf)
-        allowed[1:, :, 0] = -np.inf
+        limits = np.array(largest_by_class, dtype=np.int64)
+        values = np.where(np.arange(widest + 2) <= limits[:, :, None], table, -np.inf)
+        values[1:, :, 0] = -np.inf
     return Options(
-        allowed=allowed,
-        current=np.array(present, dtype=np.int64),
+        allowed=values,
+        current=np.array(n_present, dtype=np.int64),
         counts=counts,
         tolerance=TOLERANCE * math.fsum([row.magnitude for row in rows]),
-        edges=np.concatenate(edges, axis=1) if rows and is_small else None,
+        edges=edges,
         rows=tuple(rows),
-        largest=tuple(most),
+        largest=tuple(largest),
     )
+
+
+def _largest_sizes(pool: PoolView, k: int) -> list[int]:
+    """Return the largest size of each trainer in class k, with one node more."""
+    return [pool.largest(j, k, extra=1) for j in range(len(pool.trainers))]
 
 
 def _rows(
@@ -143,19 +152,19 @@ def _row(
     terms: tuple[Any, ...], n_present: int, last: int, t_fwd_s: float, objective: Objective
 ) -> _Row:
     trainer = ProblemTrainer(trainer_id="", n_max=last, **dict(zip(_FIELDS, terms, strict=True)))
-    allowed = value_table(trainer, n_present, last, t_fwd_s=t_fwd_s, objective=objective)
-    magnitude = float(np.abs(allowed).max())
-    allowed[1 : trainer.n_min] = -np.inf
+    values = value_table(trainer, n_present, last, t_fwd_s=t_fwd_s, objective=objective)
+    magnitude = float(np.abs(values).max())
+    values[1 : trainer.n_min] = -np.inf
     corners: Iterable[int]
     if trainer.sizes:
         corners = trainer.sizes
-        allowed[1:][~np.isin(np.arange(1, last + 1), corners)] = -np.inf
+        values[1:][~np.isin(np.arange(1, last + 1), corners)] = -np.inf
     else:
         # Between these v_j is linear, and at C_j it jumps up: no other size is a corner.
         corners = {trainer.n_min, n_present, *rate_curve(trainer, objective).sizes}
-    allowed.flags.writeable = False
+    values.flags.writeable = False  # rows are remembered, and shared by all who ask
     return _Row(
-        allowed=allowed,
+        allowed=values,
         magnitude=magnitude,
         corners=tuple(sorted([size for size in corners if trainer.n_min <= size <= last])),
     )

@@ -25,6 +25,16 @@ from typing import Any, Final, NamedTuple
 
 _Convert = Callable[[Any], Any]
 _TAG: Final = "type"
+_NAMES: Final = {
+    type(None): "null",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a string",
+    list: "a list",
+    tuple: "a list",
+    dict: "an object",
+}
 
 
 class Fault(enum.Enum):
@@ -48,7 +58,9 @@ class FormError(ValueError):
 
     def under(self, step: str) -> FormError:
         """Return the same error with ``step`` prepended to its path."""
-        joint = "." if step and self.where and not self.where.startswith("[") else ""
+        joint = ""
+        if step and self.where and not self.where.startswith("["):
+            joint = "."
         return FormError(f"{step}{joint}{self.where}", self.problem, self.fault)
 
 
@@ -110,14 +122,16 @@ def added_fields(cls: type) -> Mapping[str, Any]:
     They are later than a release that may have to read the journal again: while they have their
     default they are not written there.
     """
-    added: AbstractSet[str] = getattr(cls, "ADDED", frozenset())
-    return {
-        field.name: field.default
-        if field.default_factory is dataclasses.MISSING
-        else field.default_factory()
-        for field in dataclasses.fields(cls)
-        if field.name in added
-    }
+    added_names: AbstractSet[str] = getattr(cls, "ADDED", frozenset())
+    defaults: dict[str, Any] = {}
+    for field in dataclasses.fields(cls):
+        if field.name not in added_names:
+            continue
+        if field.default_factory is dataclasses.MISSING:
+            defaults[field.name] = field.default
+        else:
+            defaults[field.name] = field.default_factory()
+    return defaults
 
 
 class Later(NamedTuple):
@@ -199,17 +213,6 @@ def written_names(cls: type, parts: Mapping[str, InlinePart]) -> list[str]:
 
 # ---- scalars: the same in both directions ------------------------------------------
 
-_NAMES = {
-    type(None): "null",
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    str: "a string",
-    list: "a list",
-    tuple: "a list",
-    dict: "an object",
-}
-
 
 def _kind(value: object) -> str:
     return _NAMES.get(type(value), type(value).__name__)
@@ -220,9 +223,11 @@ def _mismatch(value: object, wanted: str) -> FormError:
 
 
 def _not_one_of(value: object, options: Iterable[object]) -> FormError:
-    shown = repr(value[:80]) if isinstance(value, str) else _kind(value)
-    known = ", ".join(map(str, options))
-    return FormError("", f"must be one of {known}, not {shown}", Fault.CHOICE)
+    value_text = _kind(value)
+    if isinstance(value, str):
+        value_text = repr(value[:80])
+    choices = ", ".join(map(str, options))
+    return FormError("", f"must be one of {choices}, not {value_text}", Fault.CHOICE)
 
 
 def _instance(kinds: type | tuple[type, ...], value: Any) -> Any:
@@ -302,11 +307,14 @@ def encode_any(value: Any, form: Form) -> Any:
         result = _encode_mapping(value, item, item)
     elif isinstance(value, (list, tuple, AbstractSet)):
         result = _each(value, functools.partial(encode_any, form=form))
-        result = _sorted(result) if isinstance(value, AbstractSet) else result
+        if isinstance(value, AbstractSet):
+            result = _sorted(result)
     elif isinstance(value, (Path, str)):
         result = str(value)
+    elif isinstance(value, float):
+        result = _as_float(value)
     else:
-        result = _as_float(value) if isinstance(value, float) else _as_int(value)
+        result = _as_int(value)
     return result
 
 
@@ -396,16 +404,11 @@ def _generic_codec(origin: Any, arguments: tuple[Any, ...], hint: Any, form: For
         check = _chooser({option: option for option in arguments})
         return Codec(check, check)
     if origin in (typing.Union, types.UnionType):
-        others = sorted((a for a in arguments if a is not type(None)), key=lambda a: a is float)
-        codecs = [codec(other, form) for other in others]  # an int in "int | float" stays one
-        has_none = len(others) < len(arguments)
-        return Codec(
-            _first_of([one.encode for one in codecs], has_none=has_none),
-            _first_of([one.decode for one in codecs], has_none=has_none),
-        )
+        return _union_codec(arguments, form)
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        key, item = (codec(argument, form) for argument in arguments)
-        name = _int_key if arguments[0] is int else key.decode
+        key_hint, item_hint = arguments
+        key, item = codec(key_hint, form), codec(item_hint, form)
+        name = _int_key if key_hint is int else key.decode
         return Codec(
             lambda value: _encode_mapping(_instance(Mapping, value), key.encode, item.encode),
             lambda plain: _decode_mapping(_instance(dict, plain), name, item.decode),
@@ -415,6 +418,22 @@ def _generic_codec(origin: Any, arguments: tuple[Any, ...], hint: Any, form: For
             return _fixed_codec([codec(argument, form) for argument in arguments])
         return _items_codec(origin, codec(arguments[0], form), form.max_items)
     raise FormError("", f"has no plain form for the type {hint!r}")
+
+
+def _union_codec(arguments: tuple[Any, ...], form: Form) -> Codec:
+    encodes: list[_Convert] = []
+    decodes: list[_Convert] = []
+    # Numbers last: an int in "int | float" stays one.
+    for hint in sorted(arguments, key=lambda argument: argument is float):
+        if hint is not type(None):
+            encode, decode = codec(hint, form)
+            encodes.append(encode)
+            decodes.append(decode)
+    has_none = len(encodes) < len(arguments)
+    return Codec(
+        _first_of(encodes, has_none=has_none),
+        _first_of(decodes, has_none=has_none),
+    )
 
 
 def _first_of(converts: list[_Convert], *, has_none: bool) -> _Convert:
@@ -461,7 +480,11 @@ def _fixed_codec(parts: list[Codec]) -> Codec:
             raise FormError("", f"must have {len(converts)} items, not {len(values)}")
         return _each(zip(converts, values, strict=True), _convert_pair)
 
-    encodes, decodes = [part.encode for part in parts], [part.decode for part in parts]
+    encodes: list[_Convert] = []
+    decodes: list[_Convert] = []
+    for encode, decode in parts:
+        encodes.append(encode)
+        decodes.append(decode)
     return Codec(
         lambda value: converted(_instance((tuple, list), value), encodes),
         lambda plain: tuple(converted(_instance(list, plain), decodes)),
@@ -476,8 +499,10 @@ def _named_codec(kind: type, form: Form) -> Codec:
 
 def _items_codec(origin: type, item: Codec, max_items: int) -> Codec:
     make: Any = tuple
-    if issubclass(origin, (list, AbstractSet)):
-        make = origin if issubclass(origin, (list, set)) else frozenset
+    if issubclass(origin, (list, set)):
+        make = origin
+    elif issubclass(origin, AbstractSet):
+        make = frozenset
 
     def decode(plain: Any) -> Any:
         if len(_instance(list, plain)) > max_items:
@@ -532,7 +557,9 @@ class _Record:
 
     @functools.cached_property
     def _later(self) -> Later | None:
-        return getattr(self._cls, "LATER", None) if self._form.has_tags else None
+        if not self._form.has_tags:
+            return None
+        return getattr(self._cls, "LATER", None)
 
     @functools.cached_property
     def laters(self) -> list[Later]:
@@ -656,5 +683,8 @@ def _put_back(plain: dict[str, Any], later: Later) -> dict[str, Any]:
     if not isinstance(within, dict):
         return plain
     fields = {name: within[name] for name in later.fields if name in within}
-    others = {name: part for name, part in plain.items() if name != later.within}
-    return {**others, **fields} if fields else plain
+    if not fields:
+        return plain
+    level = {**plain, **fields}
+    del level[later.within]
+    return level

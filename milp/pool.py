@@ -9,12 +9,16 @@ a class of nodes and a width. Their counts are what there is of each kind were i
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeVar
 
-from milp.hosts import WHOLE, HostsView, UnitKind, view_hosts
-from milp.problem import Problem, ProblemNode, ProblemTrainer, lends_gpus
+from milp.hosts import WHOLE, FreeHost, HostsView, UnitKind, view_hosts
+from milp.problem import Problem, ProblemNode, ProblemTrainer, lends_gpus, names_of, names_within
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +35,13 @@ class PoolView:
     hosts: HostsView | None = None  # where GPUs are lent; ``names`` has ready units only then
     n_units: tuple[int, ...] = ()  # [k]: likewise, ready and made of free GPUs
 
+    def index(self) -> dict[str, int]:
+        """Return j by trainer_id."""
+        return {trainer.trainer_id: j for j, trainer in enumerate(self.trainers)}
+
     def counts(self) -> tuple[int, ...]:
         """Nodes per class."""
-        return self.n_units or tuple(len(names) for names in self.names)
+        return self.n_units or tuple(map(len, self.names))
 
     def count(self, k: int) -> int:
         """Nodes of a class."""
@@ -52,10 +60,13 @@ class PoolView:
         trainer, accepts = self.trainers[j], self.accepts[j]
         if not accepts[k]:
             return 0
-        mine = [i for i, is_mine in enumerate(accepts) if is_mine]
-        n_held = sum(self.held[j][i] for i in mine)
+        n_held = n_there = 0  # nodes of all classes that it accepts
+        for i, is_accepted in enumerate(accepts):
+            if is_accepted:
+                n_held += self.held[j][i]
+                n_there += self.count(i)
         if n_held == len(self.present[j]):
-            return min(trainer.n_max, sum(self.count(i) for i in mine) + extra)
+            return min(trainer.n_max, n_there + extra)
         return min(trainer.n_max, n_held)
 
     def largest_of_one(self, j: int, k: int, *, extra: int = 0) -> int:
@@ -78,7 +89,9 @@ def view_pool(problem: Problem, *, is_apart: bool = False) -> PoolView:
     """
     if lends_gpus(problem):
         pool = _view_units(problem)
-        return replace(pool, n_units=_units_apart(pool)) if is_apart else pool
+        if is_apart:
+            pool = replace(pool, n_units=_units_apart(pool))
+        return pool
     trainers = problem.trainers[: problem.p_jmax]
     classes = {node.eligibility for node in problem.nodes}
     by_class: dict[str, list[ProblemNode]] = {}
@@ -91,24 +104,25 @@ def view_pool(problem: Problem, *, is_apart: bool = False) -> PoolView:
     class_of: dict[str, int] = {}
     for k, names in enumerate(groups):
         class_of.update(dict.fromkeys(names, k))
-    if len(class_of) == len(problem.nodes):
-        in_pool: set[str] | dict[str, int] = class_of
+    are_all_accepted = len(class_of) == len(problem.nodes)
+    if are_all_accepted:
+        in_pool = class_of.__contains__
     else:
-        in_pool = {node.name for node in problem.nodes}
-    is_there = in_pool.__contains__
-    present = tuple([tuple(filter(is_there, t.current)) for t in trainers])
-    if len(groups) == 1 and in_pool is class_of:
-        held: tuple[tuple[int, ...], ...] = tuple([(len(names),) for names in present])
+        in_pool = set(names_of(problem.nodes)).__contains__
+    # ``filter`` with a method of C: every decision pays for this line.
+    present = tuple([tuple(filter(in_pool, trainer.current)) for trainer in trainers])
+    if len(groups) == 1 and are_all_accepted:
+        counts: list[tuple[int, ...]] = [(len(names),) for names in present]
     else:
-        held = tuple([_count(names, class_of, len(groups)) for names in present])
+        counts = [_count(names, class_of, len(groups)) for names in present]
     return PoolView(
         trainers=trainers,
         names=groups,
         class_of=class_of,
         present=present,
-        held=held,
+        held=tuple(counts),
         accepts=tuple(zip(*accepting, strict=True)) if trainers else (),
-        mixes=tuple([t.mixes_classes for t in trainers]),
+        mixes=tuple([trainer.mixes_classes for trainer in trainers]),
     )
 
 
@@ -116,18 +130,19 @@ def _merge_classes(
     by_class: dict[str, list[ProblemNode]], trainers: tuple[ProblemTrainer, ...]
 ) -> tuple[tuple[tuple[str, ...], ...], tuple[tuple[bool, ...], ...]]:
     """Group the nodes by the trainers that accept them, in order of first appearance."""
-    merged: dict[tuple[str, tuple[bool, ...]], list[str]] = {}
+    groups: dict[tuple[str, tuple[bool, ...]], list[str]] = {}  # names of nodes
     for name, members in by_class.items():
-        accepted = tuple([not t.eligible or name in t.eligible for t in trainers])
-        if any(accepted):
-            # Classes that the same trainers accept are one, unless some trainer mixes none.
-            mix = all(t.mixes_classes for t, is_it in zip(trainers, accepted, strict=True) if is_it)
-            group = "" if mix else name
-            merged.setdefault((group, accepted), []).extend([node.name for node in members])
-    if not merged:  # an empty pool is one class; nodes nobody accepts are none of it
-        merged = {("", tuple(not by_class for _ in trainers)): []}
-    groups = tuple(tuple(members) for members in merged.values())
-    return groups, tuple(accepted for _, accepted in merged)
+        accepts = tuple([not t.eligible or name in t.eligible for t in trainers])
+        if not any(accepts):
+            continue
+        # Classes that the same trainers accept are one, unless some trainer mixes none.
+        accepting = itertools.compress(trainers, accepts)
+        group = "" if all(trainer.mixes_classes for trainer in accepting) else name
+        groups.setdefault((group, accepts), []).extend(names_of(members))
+    if not groups:  # an empty pool is one class; nodes nobody accepts are none of it
+        groups["", (not by_class,) * len(trainers)] = []
+    _, acceptances = zip(*groups, strict=True)
+    return tuple(map(tuple, groups.values())), acceptances
 
 
 def _count(names: tuple[str, ...], class_of: dict[str, int], n_classes: int) -> tuple[int, ...]:
@@ -144,46 +159,52 @@ def _view_units(problem: Problem) -> PoolView:
     trainers = problem.trainers[: problem.p_jmax]
     hosts = view_hosts(problem.nodes, trainers)
     kinds = hosts.kinds
-    names = tuple([tuple(hosts.ready(kind)) for kind in kinds])
-    index = {kind: k for k, kind in enumerate(kinds)}
+    names = tuple(map(hosts.ready, kinds))
+    index = hosts.index()
     present: list[tuple[str, ...]] = []
-    held: list[tuple[int, ...]] = []
+    counts: list[tuple[int, ...]] = []
+    accepts: list[tuple[bool, ...]] = []
     for trainer in trainers:
-        own = tuple([name for name in trainer.current if name in hosts.part_of])
-        counts = [0] * max(len(kinds), 1)
-        for part, count in Counter([hosts.part_of[name] for name in own]).items():
-            k = index.get(UnitKind(part.eligibility, trainer.width))
-            if k is not None and part.serves(trainer.width):
-                counts[k] += count
-        present.append(own)
-        held.append(tuple(counts))
-    accepts = [
-        tuple(
-            [
-                kind.width == trainer.width
-                and (not trainer.eligible or kind.eligibility in trainer.eligible)
-                for kind in kinds
-            ]
-        )
-        for trainer in trainers
+        own_names = tuple(names_within(trainer.current, hosts.part_of))
+        present.append(own_names)
+        counts.append(_count_units(trainer, own_names, hosts, index))
+        accepts.append(tuple([_is_accepted(kind, trainer) for kind in kinds]))
+    n_units = [
+        len(ready_names) + hosts.most_carved(kind)
+        for ready_names, kind in zip(names, kinds, strict=True)
     ]
     if not kinds:  # an empty pool is one class, which nobody accepts
-        names, accepts = ((),), [(False,) for _ in trainers]
+        names, n_units, accepts = ((),), [0], [(False,)] * len(trainers)
     return PoolView(
         trainers=trainers,
         names=names,
         class_of={},
         present=tuple(present),
-        held=tuple(held),
+        held=tuple(counts),
         accepts=tuple(accepts),
-        mixes=tuple([t.mixes_classes for t in trainers]),
+        mixes=tuple([trainer.mixes_classes for trainer in trainers]),
         hosts=hosts,
-        n_units=tuple(
-            [len(own) + hosts.most_carved(kind) for own, kind in zip(names, kinds, strict=True)]
-        )
-        if kinds
-        else (0,),
+        n_units=tuple(n_units),
     )
+
+
+def _count_units(
+    trainer: ProblemTrainer, names: Sequence[str], hosts: HostsView, index: Mapping[UnitKind, int]
+) -> tuple[int, ...]:
+    """Return how many of the nodes are units of each kind; of an empty pool one count, 0."""
+    counts = [0] * max(len(index), 1)
+    parts = Counter([hosts.part_of[name] for name in names])
+    for part, count in parts.items():
+        k = index.get(UnitKind(part.eligibility, trainer.width))
+        if k is not None and part.serves(trainer.width):
+            counts[k] += count
+    return tuple(counts)
+
+
+def _is_accepted(kind: UnitKind, trainer: ProblemTrainer) -> bool:
+    if kind.width != trainer.width:
+        return False
+    return not trainer.eligible or kind.eligibility in trainer.eligible
 
 
 def _units_apart(pool: PoolView) -> tuple[int, ...]:
@@ -195,31 +216,36 @@ def _units_apart(pool: PoolView) -> tuple[int, ...]:
     hosts = pool.hosts
     if hosts is None or not hosts.kinds:
         return pool.n_units
-    counts = [len(names) for names in pool.names]
-    index = {kind: k for k, kind in enumerate(hosts.kinds)}
-    held_whole = {
-        name
-        for trainer, present in zip(pool.trainers, pool.present, strict=True)
-        if trainer.width == WHOLE
-        for name in present
-    }
-    for eligibility in dict.fromkeys([kind.eligibility for kind in hosts.kinds]):
+    counts = list(map(len, pool.names))
+    index = hosts.index()
+    held_as_whole: set[str] = set()  # by trainers of whole hosts
+    for trainer, present in zip(pool.trainers, pool.present, strict=True):
+        if trainer.width == WHOLE:
+            held_as_whole.update(present)
+    for eligibility in hosts.classes():
         for part in hosts.contended(eligibility):
-            n_whole = len(held_whole.intersection(hosts.parts[part]))
+            n_whole = len(held_as_whole.intersection(hosts.parts[part]))
             counts[index[UnitKind(eligibility, WHOLE)]] -= len(hosts.parts[part]) - n_whole
             counts[index[UnitKind(eligibility, part.width)]] -= n_whole
     n_gpus = [0] * len(counts)
     for host in hosts.free:
-        fitting = [
-            (n_gpus[k], k)
-            for k, kind in enumerate(hosts.kinds)
-            if kind.eligibility == host.eligibility and host.most(kind.width)
-        ]
+        fitting = [k for k, kind in enumerate(hosts.kinds) if _fits(kind, host)]
         if fitting:
-            _, k = min(fitting)
+            k = min(fitting, key=n_gpus.__getitem__)  # of those with as few GPUs the first
             n_gpus[k] += len(host.names)
             counts[k] += host.most(hosts.kinds[k].width)
     return tuple(counts)
+
+
+def _fits(kind: UnitKind, host: FreeHost) -> bool:
+    return kind.eligibility == host.eligibility and host.most(kind.width) > 0
+
+
+class _Part(NamedTuple):
+    """Trainers [j] that compete with each other alone, and the marks of their kinds."""
+
+    marks: set[object]
+    members: list[int]
 
 
 def independent(pool: PoolView) -> list[tuple[list[int], list[int], PoolView]]:
@@ -231,42 +257,52 @@ def independent(pool: PoolView) -> list[tuple[list[int], list[int], PoolView]]:
     hosts = pool.hosts
     if hosts is None or not hosts.kinds:
         return [(list(range(len(pool.trainers))), list(range(len(pool.names))), pool)]
-    coupled = {kind.eligibility for kind in hosts.kinds}
-    coupled = {eligibility for eligibility in coupled if hosts.is_coupled(eligibility)}
-    marks = [
-        kind.eligibility if kind.eligibility in coupled else kind for kind in hosts.kinds
-    ]  # kinds with one mark compete
-    parts: list[tuple[set[object], list[int]]] = []
+    marks = [_mark(kind, hosts) for kind in hosts.kinds]
+    parts: list[_Part] = []
     for j, accepts in enumerate(pool.accepts):
-        own: set[object] = {mark for mark, is_its in zip(marks, accepts, strict=True) if is_its}
-        own = own or {None}  # those that accept nothing are together
-        members, apart = [j], list[tuple[set[object], list[int]]]()
-        for their_marks, others in parts:
-            if their_marks.isdisjoint(own):
-                apart.append((their_marks, others))
+        part_marks = set(itertools.compress(marks, accepts))
+        if not part_marks:
+            part_marks = {None}  # those that accept nothing are together
+        part = _Part(part_marks, [j])
+        separate_parts: list[_Part] = []
+        for other_part in parts:
+            if other_part.marks.isdisjoint(part.marks):
+                separate_parts.append(other_part)
             else:
-                own |= their_marks
-                members = others + members
-        parts = [*apart, (own, members)]
+                part.marks.update(other_part.marks)
+                part.members.extend(other_part.members)
+        parts = [*separate_parts, part]
     shares = []
-    for own, members in parts:
-        of_part = [k for k, mark in enumerate(marks) if mark in own] or [0]
-        members.sort()
-        shares.append((members, of_part, _part_of(pool, members, of_part)))
+    for part in parts:
+        kinds = [k for k, mark in enumerate(marks) if mark in part.marks] or [0]
+        part.members.sort()
+        shares.append((part.members, kinds, _pool_of(pool, part.members, kinds)))
     return shares
 
 
-def _part_of(pool: PoolView, members: Sequence[int], kinds: Sequence[int]) -> PoolView:
+def _mark(kind: UnitKind, hosts: HostsView) -> object:
+    """Return what kinds that compete have in common: their class, where its kinds do."""
+    return kind.eligibility if hosts.is_coupled(kind.eligibility) else kind
+
+
+def _pool_of(pool: PoolView, members: Sequence[int], kinds: Sequence[int]) -> PoolView:
     """Return the pool of some trainers and kinds."""
     hosts = pool.hosts
+    if hosts is not None:
+        hosts = hosts.of_kinds(_picked(hosts.kinds, kinds))
     return replace(
         pool,
-        trainers=tuple([pool.trainers[j] for j in members]),
-        names=tuple([pool.names[k] for k in kinds]),
-        present=tuple([pool.present[j] for j in members]),
-        held=tuple([tuple([pool.held[j][k] for k in kinds]) for j in members]),
-        accepts=tuple([tuple([pool.accepts[j][k] for k in kinds]) for j in members]),
-        mixes=tuple([pool.mixes[j] for j in members]),
-        hosts=None if hosts is None else hosts.of_kinds([hosts.kinds[k] for k in kinds]),
-        n_units=tuple([pool.n_units[k] for k in kinds]),
+        trainers=_picked(pool.trainers, members),
+        names=_picked(pool.names, kinds),
+        present=_picked(pool.present, members),
+        held=tuple([_picked(pool.held[j], kinds) for j in members]),
+        accepts=tuple([_picked(pool.accepts[j], kinds) for j in members]),
+        mixes=_picked(pool.mixes, members),
+        hosts=hosts,
+        n_units=_picked(pool.n_units, kinds),
     )
+
+
+def _picked(items: Sequence[_T], indices: Sequence[int]) -> tuple[_T, ...]:
+    """Return the items at these places."""
+    return tuple([items[index] for index in indices])

@@ -34,11 +34,11 @@ def exp(x: float) -> float:
         OverflowError: it is beyond the largest number.
     """
     twos = math.floor(x / LN2 + 0.5)
-    rest = (x - twos * LN2_HIGH) - twos * LN2_LOW  # within half of ln 2
-    found = 0.0
+    r = (x - twos * LN2_HIGH) - twos * LN2_LOW  # within half of ln 2
+    series = 0.0  # of e to the power r
     for factor in _EXP:
-        found = found * rest + factor
-    return math.ldexp(found, twos)
+        series = series * r + factor
+    return math.ldexp(series, twos)
 
 
 def log(x: float) -> float:
@@ -103,13 +103,15 @@ def interpolated(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
 def _halved(x: float) -> tuple[float, int]:
     """Return the number over a power of two, from 0.7 to 1.4, and the exponent of that."""
     part, twos = math.frexp(x)
-    return (2.0 * part, twos - 1) if part < SQRT_HALF else (part, twos)
+    if part < SQRT_HALF:
+        return 2.0 * part, twos - 1
+    return part, twos
 
 
 def _log_near_1(x: float) -> float:
     """Return log x = 2 artanh s, s = (x - 1) / (x + 1)."""
     s = (x - 1.0) / (x + 1.0)
-    square, found = s * s, 0.0
+    square, series = s * s, 0.0
     for factor in _LOG:
-        found = found * square + factor
-    return 2.0 * s + 2.0 * s * (square * found)
+        series = series * square + factor
+    return 2.0 * s + 2.0 * s * (square * series)

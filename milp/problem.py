@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -107,10 +107,10 @@ def largest_size(most: int, n_min: int, n_max: int, sizes: Sequence[int] = ()) -
         n_max: largest size.
         sizes: the only ones, ascending; empty: all.
     """
-    most = min(most, n_max)
+    limit = min(most, n_max)
     if sizes:
-        most = max([size for size in sizes if size <= most], default=0)
-    return most if most >= n_min else 0
+        limit = max([size for size in sizes if size <= limit], default=0)
+    return limit if limit >= n_min else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +164,41 @@ class Allocation:
         return unit_sizes(problem, self.assignment)
 
 
+def nodes_by_name(nodes: Iterable[ProblemNode]) -> dict[str, ProblemNode]:
+    """Return the nodes by their names."""
+    return {node.name: node for node in nodes}
+
+
+def names_of(nodes: Iterable[ProblemNode]) -> list[str]:
+    """Return the names of the nodes, in their order."""
+    return [node.name for node in nodes]
+
+
+def classes_by_name(nodes: Iterable[ProblemNode]) -> dict[str, str]:
+    """Return the class of each node by its name."""
+    return {node.name: node.eligibility for node in nodes}
+
+
+def names_within(names: Iterable[str], pool: Container[str]) -> list[str]:
+    """Return those of the names that are in the pool, in their order."""
+    return [name for name in names if name in pool]
+
+
+def names_outside(names: Iterable[str], pool: Container[str]) -> list[str]:
+    """Return those of the names that are not in the pool, in their order."""
+    return [name for name in names if name not in pool]
+
+
+def ids_of(trainers: Iterable[ProblemTrainer]) -> list[str]:
+    """Return the trainer_ids, in the order of the trainers."""
+    return [trainer.trainer_id for trainer in trainers]
+
+
+def widths_by_id(trainers: Iterable[ProblemTrainer]) -> dict[str, int]:
+    """Return how many GPUs a unit of each trainer is by its trainer_id; 0: a whole host."""
+    return {trainer.trainer_id: trainer.width for trainer in trainers}
+
+
 def lends_gpus(problem: Problem) -> bool:
     """Return whether some host's GPUs are lent one by one, or some trainer asks for GPUs."""
     nodes, trainers = problem.nodes, problem.trainers
@@ -183,12 +218,12 @@ def unit_sizes(problem: Problem, assignment: Mapping[str, str]) -> dict[str, int
     """
     if not lends_gpus(problem):
         return dict(Counter(assignment.values()))
-    width_of = {trainer.trainer_id: trainer.width for trainer in problem.trainers}
+    width_of = widths_by_id(problem.trainers)
     units = dict.fromkeys(assignment.values(), 0)
     gpus: Counter[tuple[str, str, str, int]] = Counter()
-    combined = {node.name: node for node in problem.nodes if node.host and not node.has_pilot}
+    free_gpus = {node.name: node for node in problem.nodes if node.host and not node.has_pilot}
     for name, trainer_id in assignment.items():
-        node = combined.get(name)
+        node = free_gpus.get(name)
         if node is None:
             units[trainer_id] += 1
         else:

@@ -38,7 +38,16 @@ from milp.exact.dual import PoolAnswer, solve_pool
 from milp.exact.group_caps import Infeasible, Members, is_nested, solve_nested
 from milp.options import Options, build_options
 from milp.pool import PoolView, independent, view_pool
-from milp.problem import Allocation, Problem, ProblemError, lends_gpus
+from milp.problem import (
+    Allocation,
+    Cap,
+    Problem,
+    ProblemError,
+    classes_by_name,
+    ids_of,
+    lends_gpus,
+    names_within,
+)
 from milp.supply import chain_of
 
 BROKEN = 1.1  # of a cap: a relaxed optimum above that is taken for one that no whole sizes mend
@@ -51,10 +60,16 @@ def solve(problem: Problem) -> Allocation:
         ProblemError: the problem is malformed; BFT-1542, not all that must run can.
     """
     validate(problem)
-    answer = None if _breaks_caps(problem) else _solve_freely(problem)
-    if answer is None or not (_is_free(problem) or is_kept(problem, answer.unit_sizes(problem))):
+    answer: Allocation | None = None
+    if not _breaks_caps(problem):
+        answer = _solve_freely(problem)
+        if not _is_free(problem) and not is_kept(problem, answer.unit_sizes(problem)):
+            answer = None
+    if answer is None:
         answer = solve_capped(problem)
-    return with_full_caps(problem, answer) if problem.caps else answer
+    if problem.caps:
+        answer = with_full_caps(problem, answer)
+    return answer
 
 
 def _is_free(problem: Problem) -> bool:
@@ -73,10 +88,11 @@ def _breaks_caps(problem: Problem) -> bool:
     if len(pool.names) == 1 or chain_of(pool) is not None:
         return False
     sizes = relaxed_sizes(build_options(problem, pool), pool)
-    return any(
-        math.fsum([sizes[j] for j in members]) > most * BROKEN
-        for members, most in binding(problem, pool)
-    )
+    for members, limit in binding(problem, pool):
+        total = math.fsum([sizes[j] for j in members])
+        if total > limit * BROKEN:
+            return True
+    return False
 
 
 def _solve_freely(problem: Problem) -> Allocation:
@@ -86,7 +102,7 @@ def _solve_freely(problem: Problem) -> Allocation:
     parts = split(problem)
     if len(parts) == 1:
         return _solve_part(problem)
-    return join(problem, [_solve_part(part) for part in parts])
+    return join(problem, list(map(_solve_part, parts)))
 
 
 def _solve_part(problem: Problem) -> Allocation:
@@ -160,13 +176,14 @@ def split(problem: Problem) -> list[Problem]:
     classes = dict.fromkeys(node.eligibility for node in problem.nodes)
     if len(classes) < 2:
         return [problem]
-    class_of = {node.name: node.eligibility for node in problem.nodes}
+    class_of = classes_by_name(problem.nodes)
     parts: list[ProblemPart] = []
     for trainer in problem.trainers[: problem.p_jmax]:
+        part = ProblemPart(set(trainer.eligible or classes), {trainer.trainer_id})
+        part.classes.intersection_update(classes)
         # What it holds counts for C_j, accepted or not.
-        held_classes = {class_of[name] for name in trainer.current if name in class_of}
-        usable_classes = set(trainer.eligible or classes).intersection(classes)
-        part = ProblemPart(held_classes | usable_classes, {trainer.trainer_id})
+        for name in names_within(trainer.current, class_of):
+            part.classes.add(class_of[name])
         separate_parts = []
         for other_part in parts:
             if part.classes.isdisjoint(other_part.classes):
@@ -191,31 +208,45 @@ def _problem_of(part: ProblemPart, problem: Problem) -> Problem:
 
 def join(problem: Problem, answers: Sequence[Allocation]) -> Allocation:
     """Return the answers to all parts as one; the price is that of the dearest node."""
-    stopped = problem.trainers[problem.p_jmax :]
-    marginals = dict.fromkeys((trainer.trainer_id for trainer in stopped), NO_MARGINAL)
+    marginals = dict.fromkeys(ids_of(problem.trainers[problem.p_jmax :]), NO_MARGINAL)
     assignment: dict[str, str] = {}
+    values: list[float] = []
+    gaps: list[float] = []
+    solvers: set[str] = set()
+    node_price = 0.0
     for answer in answers:
         marginals |= answer.marginals
         assignment |= answer.assignment
-    gap = math.fsum(answer.gap for answer in answers)
-    kinds = {answer.solver for answer in answers}
+        values.append(answer.objective)
+        gaps.append(answer.gap)
+        solvers.add(answer.solver)
+        node_price = max(node_price, answer.node_price)
+    gap = math.fsum(gaps)
+    solver = "bounded" if gap > 0 else "exact"
+    if len(solvers) == 1:
+        (solver,) = solvers
     return Allocation(
         assignment=assignment,
-        objective=math.fsum(
-            [*(answer.objective for answer in answers), *values_of_stopped(problem)]
-        ),
-        node_price=max(answer.node_price for answer in answers),
+        objective=math.fsum(values + values_of_stopped(problem)),
+        node_price=node_price,
         marginals=marginals,
-        solver=next(iter(kinds)) if len(kinds) == 1 else "bounded" if gap > 0 else "exact",
+        solver=solver,
         gap=gap,
     )
 
 
 def is_kept(problem: Problem, sizes: Mapping[str, int]) -> bool:
     """Return whether these sizes keep the caps and all trainers that must run do."""
-    return all(
-        sum([sizes.get(name, 0) for name in cap.trainers]) <= cap.most for cap in problem.caps
-    ) and all(t.trainer_id in sizes for t in problem.trainers[: problem.p_jmax] if t.must_run)
+    for cap in problem.caps:
+        if _size_under(cap, sizes) > cap.most:
+            return False
+    may_run = problem.trainers[: problem.p_jmax]
+    return all(trainer.trainer_id in sizes for trainer in may_run if trainer.must_run)
+
+
+def _size_under(cap: Cap, sizes: Mapping[str, int]) -> int:
+    """Return how many nodes the trainers under a cap have together."""
+    return sum([sizes.get(name, 0) for name in cap.trainers])
 
 
 def solve_capped(problem: Problem) -> Allocation:
@@ -230,7 +261,7 @@ def solve_capped(problem: Problem) -> Allocation:
     must_run = np.array([trainer.must_run for trainer in pool.trainers], dtype=np.bool_)
     try:
         if len(pool.names) == 1 and is_nested(caps):
-            one = solve_nested(
+            answer = solve_nested(
                 options.allowed[0],
                 options.current,
                 must_run,
@@ -238,7 +269,7 @@ def solve_capped(problem: Problem) -> Allocation:
                 options.counts[0],
                 options.tolerance,
             )
-            return answer_of_one(problem, pool, options, one)
+            return answer_of_one(problem, pool, options, answer)
         several = solve_classes(options, pool, caps, must_run.tolist())
     except Infeasible:
         raise ProblemError(
@@ -251,26 +282,25 @@ def solve_capped(problem: Problem) -> Allocation:
 
 def binding(problem: Problem, pool: PoolView) -> list[tuple[Members, int]]:
     """Return the caps that sizes could break, by trainers that may run."""
-    index = {trainer.trainer_id: j for j, trainer in enumerate(pool.trainers)}
+    index = pool.index()
     n_nodes = len(problem.nodes)
-    found: dict[Members, int] = {}
+    limits: dict[Members, int] = {}
     for cap in problem.caps:
         members = tuple(sorted({index[name] for name in cap.trainers if name in index}))
         if cap.most < min(n_nodes, sum([pool.trainers[j].n_max for j in members])):
-            found[members] = min(cap.most, found.get(members, cap.most))
-    return list(found.items())
+            limits[members] = min(cap.most, limits.get(members, cap.most))
+    return list(limits.items())
 
 
 def with_full_caps(problem: Problem, allocation: Allocation) -> Allocation:
     """Say that a trainer under a full cap cannot have one node more."""
-    sizes, full = allocation.unit_sizes(problem), set[str]()
+    sizes, full_trainers = allocation.unit_sizes(problem), set[str]()
     for cap in problem.caps:
-        if sum([sizes.get(name, 0) for name in cap.trainers]) >= cap.most:
-            full.update(cap.trainers)
-    if not full:
+        if _size_under(cap, sizes) >= cap.most:
+            full_trainers.update(cap.trainers)
+    if not full_trainers:
         return allocation
-    marginals = {
-        name: replace(one, gain_of_one_more=None) if name in full else one
-        for name, one in allocation.marginals.items()
-    }
+    marginals = dict(allocation.marginals)
+    for trainer_id in full_trainers.intersection(marginals):
+        marginals[trainer_id] = replace(marginals[trainer_id], gain_of_one_more=None)
     return replace(allocation, marginals=marginals)

@@ -19,13 +19,17 @@ what keeps these rows can be placed, and what can be placed keeps them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 from milp.hosts import WHOLE, HostGroup, HostsView, PartKind, UnitKind
 from milp.pool import PoolView
+from milp.tables import FloatArray
 
 Terms: TypeAlias = list[tuple[int, float]]  # column, factor
 
@@ -56,6 +60,13 @@ class HeldParts(NamedTuple):
     columns: dict[PartKind, int]  # how many of them it keeps
     counts: dict[PartKind, int]  # how many of them it has
     n_others: int  # its other units of this kind
+
+
+def arrays_of(terms: Terms) -> tuple[NDArray[np.int32], FloatArray]:
+    """Return the columns and the factors of the terms, as HiGHS takes them."""
+    table = np.array(terms, dtype=np.float64).reshape(-1, 2)
+    columns, factors = table.T
+    return columns.astype(np.int32), factors.copy()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,40 +103,52 @@ class Chain:
     @property
     def steps(self) -> list[int]:
         """How many units of a kind one of the kind before is; none of it is made where 0 fit."""
-        before = [self.gpus[0], *self.gpus[:-1]]
-        return [max(wide // narrow, 1) for wide, narrow in zip(before, self.gpus, strict=True)]
+        gpus_before = [self.gpus[0], *self.gpus[:-1]]
+        pairs = zip(gpus_before, self.gpus, strict=True)
+        return [max(wide // narrow, 1) for wide, narrow in pairs]
 
 
 def chain_of(pool: PoolView) -> Chain | None:
     """Return the kinds of a class as a chain; None: they are more than that."""
     hosts = pool.hosts
-    classes = {kind.eligibility for kind in hosts.kinds} if hosts is not None else set()
-    if hosts is None or len(classes) != 1:
+    if hosts is None:
+        return None
+    classes = hosts.classes()
+    if len(classes) != 1:
         return None
     (eligibility,) = classes
     if hosts.contended(eligibility):
         return None
     carvable = hosts.carvable(eligibility)
-    sizes = {group.n_free for group in hosts.groups.get(eligibility, []) if group.is_whole}
-    gpus_of = {kind.width: kind.width for kind in hosts.kinds}
+    whole_sizes = {group.n_free for group in hosts.groups.get(eligibility, []) if group.is_whole}
+    gpus_of_whole = 0
     if WHOLE in carvable:
-        if len(sizes) > 1 or max(sizes) < max(carvable):
+        if len(whole_sizes) > 1 or max(whole_sizes) < max(carvable):
             return None
-        (gpus_of[WHOLE],) = sizes
-    rows = []  # whether some fit, GPUs, width, k: those that do not fit are wider than all that do
+        (gpus_of_whole,) = whole_sizes
+    # Those of which none fits first: they are wider than all that do. Then the widest.
+    rows: list[tuple[bool, int, int, int]] = []
     for k, kind in enumerate(hosts.kinds):
-        rows.append((kind.width in carvable, -gpus_of[kind.width], kind.width, k))
+        n_gpus = gpus_of_whole if kind.width == WHOLE else kind.width
+        rows.append((kind.width in carvable, -n_gpus, kind.width, k))
     rows.sort()
-    fitting = [-gpus for fits, gpus, _, _ in rows if fits]
-    if any(wide % narrow for wide, narrow in pairwise(fitting)):
+    chain = Chain(kinds=[], gpus=[], base=[], most=[])
+    fitting_gpus: list[int] = []
+    for is_carvable, minus_gpus, _, k in rows:
+        chain.kinds.append(k)
+        chain.gpus.append(max(-minus_gpus, 1))
+        chain.base.append(len(pool.names[k]))
+        chain.most.append(hosts.most_carved(hosts.kinds[k]))
+        if is_carvable:
+            fitting_gpus.append(-minus_gpus)
+    if not _are_nested(fitting_gpus[::-1]):
         return None
-    kinds = [k for *_, k in rows]
-    return Chain(
-        kinds=kinds,
-        gpus=[max(-gpus, 1) for _, gpus, _, _ in rows],
-        base=[len(pool.names[k]) for k in kinds],
-        most=[hosts.most_carved(hosts.kinds[k]) for k in kinds],
-    )
+    return chain
+
+
+def _are_nested(widths: Sequence[int]) -> bool:
+    """Return whether each of the ascending widths divides the next one."""
+    return all(larger % smaller == 0 for smaller, larger in pairwise(widths))
 
 
 def supply_of(pool: PoolView) -> Supply | None:
@@ -133,18 +156,17 @@ def supply_of(pool: PoolView) -> Supply | None:
     hosts = pool.hosts
     if hosts is None or not hosts.kinds:
         return None
-    classes = dict.fromkeys([kind.eligibility for kind in hosts.kinds])
-    coupled = [eligibility for eligibility in classes if hosts.is_coupled(eligibility)]
+    coupled = list(filter(hosts.is_coupled, hosts.classes()))
     if not coupled:
         return None
     # Not the counts of the pool, which may be shares.
     pairs = zip(pool.names, hosts.kinds, strict=True)
     base = [len(names) + hosts.most_carved(kind) for names, kind in pairs]
     supply = Supply(base=base, units=[[] for _ in hosts.kinds])
-    index = {kind: k for k, kind in enumerate(hosts.kinds)}
+    index = hosts.index()
     for eligibility in coupled:
-        widths = hosts.widths_of(eligibility)
-        supply.coupled.update([index[UnitKind(eligibility, width)] for width in widths])
+        for width in hosts.widths_of(eligibility):
+            supply.coupled.add(index[UnitKind(eligibility, width)])
         if len(hosts.carvable(eligibility)) > 1:
             _carve(supply, hosts, eligibility, index)
         for part in hosts.contended(eligibility):
@@ -160,29 +182,43 @@ def _carve(supply: Supply, hosts: HostsView, eligibility: str, index: dict[UnitK
     for width in carvable:
         kind = UnitKind(eligibility, width)
         supply.base[index[kind]] -= hosts.most_carved(kind)
-    groups = hosts.groups[eligibility]
-    whole_column: dict[HostGroup, int] = {}
-    for group in groups if WHOLE in carvable else ():
-        if group.is_whole:
+    whole_columns: dict[HostGroup, int] = {}
+    for group in hosts.groups[eligibility]:
+        if group.is_whole and WHOLE in carvable:
             column = supply.column(group.n_hosts)
-            whole_column[group] = column
+            whole_columns[group] = column
             supply.arcs[Arc(eligibility, group, 0, WHOLE)] = column
             supply.units[index[UnitKind(eligibility, WHOLE)]].append((column, 1.0))
-    if all(larger % smaller == 0 for smaller, larger in pairwise(widths)):
-        column_of = {}
-        for width in widths:
-            kind = UnitKind(eligibility, width)
-            column_of[width] = supply.column(hosts.most_carved(kind))
-            supply.units[index[kind]].append((column_of[width], 1.0))
-        for width in widths:
-            most = hosts.most_carved(UnitKind(eligibility, width))
-            terms = [(column_of[w], float(w // width)) for w in widths if w >= width]
-            terms += [(column, float(g.most(width))) for g, column in whole_column.items()]
-            supply.rows.append((terms, most))
+    if _are_nested(widths):
+        _nest(supply, hosts, eligibility, widths, index, whole_columns)
         return
     supply.is_greedy = False
-    for group in groups:
-        _fill(supply, eligibility, group, widths, index, whole_column.get(group))
+    for group in hosts.groups[eligibility]:
+        _fill(supply, eligibility, group, widths, index, whole_columns.get(group))
+
+
+def _nest(
+    supply: Supply,
+    hosts: HostsView,
+    eligibility: str,
+    widths: Sequence[int],
+    index: dict[UnitKind, int],
+    whole_columns: Mapping[HostGroup, int],
+) -> None:
+    """Add a row for each width, of which each divides the next: wider units take their places."""
+    column_of: dict[int, int] = {}  # by width
+    for width in widths:
+        kind = UnitKind(eligibility, width)
+        column_of[width] = supply.column(hosts.most_carved(kind))
+        supply.units[index[kind]].append((column_of[width], 1.0))
+    for width in widths:
+        terms: Terms = []
+        for wider in widths:
+            if wider >= width:
+                terms.append((column_of[wider], float(wider // width)))
+        for group, column in whole_columns.items():
+            terms.append((column, float(group.most(width))))
+        supply.rows.append((terms, hosts.most_carved(UnitKind(eligibility, width))))
 
 
 def _fill(
@@ -194,7 +230,9 @@ def _fill(
     whole_column: int | None,
 ) -> None:
     """Add the ways to fill the hosts of a group: a flow from GPU to GPU."""
-    balance: dict[int, Terms] = {0: [] if whole_column is None else [(whole_column, 1.0)]}
+    balance: dict[int, Terms] = {0: []}  # by GPU: units that begin there less those that end there
+    if whole_column is not None:
+        balance[0].append((whole_column, 1.0))
     for start in _places(group.n_free, widths):
         for width in widths:
             if start + width > group.n_free:
@@ -237,31 +275,38 @@ def _share(supply: Supply, pool: PoolView, part: PartKind, index: dict[UnitKind,
 def _hold(supply: Supply, pool: PoolView) -> None:
     """Add what trainers keep of the contended parts that they have."""
     hosts = pool.hosts
-    kind_of = {
-        name: part
-        for part, _ in supply.serving
-        for name in (hosts.parts[part] if hosts is not None else ())
-    }
-    keepings = {
-        (part, k): Keeping(column, k, [], []) for (part, k), column in supply.serving.items()
-    }
-    for j, present in enumerate(pool.present) if kind_of else ():
-        counts: dict[int, dict[PartKind, int]] = {}  # by k
-        for name in present:
-            part = kind_of.get(name)
-            if part is None:
-                continue
-            for k in [k for p, k in supply.serving if p == part and pool.accepts[j][k]]:
-                own = counts.setdefault(k, {})
-                own[part] = own.get(part, 0) + 1
-        for k, own in counts.items():
-            n_others = pool.held[j][k] - sum(own.values())
-            if not n_others and len(own) == 1 and not pool.mixes[j]:
-                ((part, count),) = own.items()
+    if hosts is None or not supply.serving:
+        return
+    part_of: dict[str, PartKind] = {}  # of contended parts
+    keepings: dict[tuple[PartKind, int], Keeping] = {}
+    for (part, k), column in supply.serving.items():
+        part_of.update(dict.fromkeys(hosts.parts[part], part))
+        keepings[part, k] = Keeping(column, k, [], [])
+    for j, present in enumerate(pool.present):
+        parts = [part_of[name] for name in present if name in part_of]
+        for k, counts in _counts_of_kinds(supply, pool.accepts[j], parts).items():
+            n_others = pool.held[j][k] - sum(counts.values())
+            if not n_others and len(counts) == 1 and not pool.mixes[j]:
+                ((part, count),) = counts.items()
                 keepings[part, k].simple.append((j, count))
                 continue
-            columns = {part: supply.column(count) for part, count in own.items()}
-            supply.held.append(HeldParts(j, k, columns, own, n_others))
+            columns = {part: supply.column(count) for part, count in counts.items()}
+            supply.held.append(HeldParts(j, k, columns, counts, n_others))
             for part, column in columns.items():
                 keepings[part, k].columns.append(column)
-    supply.keepings += [one for one in keepings.values() if one.columns or one.simple]
+    for keeping in keepings.values():
+        if keeping.columns or keeping.simple:
+            supply.keepings.append(keeping)
+
+
+def _counts_of_kinds(
+    supply: Supply, accepts: Sequence[bool], parts: Sequence[PartKind]
+) -> dict[int, dict[PartKind, int]]:
+    """Return by kind that a trainer accepts how many of its contended parts can serve it."""
+    counts_of_kinds: dict[int, dict[PartKind, int]] = {}  # by k
+    for part in parts:
+        for other_part, k in supply.serving:
+            if other_part == part and accepts[k]:
+                counts = counts_of_kinds.setdefault(k, {})
+                counts[part] = counts.get(part, 0) + 1
+    return counts_of_kinds

@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 from milp.portable import interpolated
 from milp.problem import Curve, Objective, ProblemTrainer
 
+SAME_SLOPE = 1.0 - 1e-12  # edges that steep beside each other are one: float noise
+
 FloatArray: TypeAlias = NDArray[np.float64]
 IntArray: TypeAlias = NDArray[np.int64]
 BoolArray: TypeAlias = NDArray[np.bool_]
@@ -38,13 +40,14 @@ def value_table(
     """Values of sizes 0..largest (bounds not applied), for a trainer with C_j present."""
     curve, scale = rate_curve(trainer, objective), rate_scale(trainer, objective)
     rate = rates_up_to(curve, largest) * scale
-    held = held_rate(trainer, n_present, objective)
+    rate_now = held_rate(trainer, n_present, objective)
     values = t_fwd_s * rate
+    larger = slice(n_present + 1, None)
     if trainer.warm_up_s > 0:
         warming_s = min(trainer.warm_up_s, t_fwd_s)
-        values[n_present + 1 :] = rate[n_present + 1 :] * (t_fwd_s - warming_s) + held * warming_s
-    values[:n_present] -= held * trainer.rescale_down_s
-    values[n_present + 1 :] -= held * trainer.rescale_up_s
+        values[larger] = rate[larger] * (t_fwd_s - warming_s) + rate_now * warming_s
+    values[:n_present] -= rate_now * trainer.rescale_down_s
+    values[larger] -= rate_now * trainer.rescale_up_s
     return values
 
 
@@ -61,8 +64,9 @@ def rate_scale(trainer: ProblemTrainer, objective: Objective) -> float:
         return 1.0
     curve = rate_curve(trainer, objective)
     # O(1): the line from (0, 0) to the first breakpoint
-    single = curve.samples_per_s[0] / curve.sizes[0]
-    return (trainer.weight if objective is Objective.WEIGHTED else 1.0) / single
+    rate_of_one = curve.samples_per_s[0] / curve.sizes[0]
+    weight = trainer.weight if objective is Objective.WEIGHTED else 1.0
+    return weight / rate_of_one
 
 
 def held_rate(trainer: ProblemTrainer, n_present: int, objective: Objective) -> float:
@@ -79,9 +83,10 @@ def rates_up_to(curve: Curve, largest: int) -> FloatArray:
     """A curve's values at sizes 0..largest, digit for digit those of ``rate_at``."""
     xs, ys, slopes = _corners(curve)
     ends = np.minimum(xs, largest + 1)
-    left = np.arange(len(slopes)).repeat(ends[1:] - ends[:-1])
+    corner_before = np.arange(len(slopes)).repeat(ends[1:] - ends[:-1])  # of each size
+    steps = np.arange(len(corner_before)) - xs[corner_before]
     rates = np.full(largest + 1, ys[-1])
-    rates[: len(left)] = slopes[left] * (np.arange(len(left)) - xs[left]) + ys[left]
+    rates[: len(corner_before)] = slopes[corner_before] * steps + ys[corner_before]
     return rates
 
 
@@ -91,9 +96,6 @@ def _corners(curve: Curve) -> tuple[IntArray, FloatArray, FloatArray]:
     xs = np.array((0, *curve.sizes), dtype=np.int64)
     ys = np.array((0.0, *curve.samples_per_s), dtype=np.float64)
     return xs, ys, (ys[1:] - ys[:-1]) / (xs[1:] - xs[:-1])
-
-
-SAME_SLOPE = 1.0 - 1e-12  # edges that steep beside each other are one: float noise
 
 
 def rising_edges(points: Iterable[tuple[int, float]]) -> list[tuple[float, int]]:
@@ -133,4 +135,6 @@ def price_of(edges: FloatArray, capacity: int) -> float:
     slopes, lengths = edges
     order = (-slopes).argsort(kind="stable")
     first = int(lengths.take(order).cumsum().searchsorted(capacity, side="right"))
-    return float(slopes[order[first]]) if first < len(order) else 0.0
+    if first == len(order):
+        return 0.0
+    return float(slopes[order[first]])

@@ -13,14 +13,24 @@ its width. ``choose_victims_on`` asks for GPUs of one host instead of a number o
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from milp.problem import Problem, ProblemError, ProblemNode, ProblemTrainer
+from milp.problem import (
+    Problem,
+    ProblemError,
+    ProblemNode,
+    ProblemTrainer,
+    names_outside,
+    names_within,
+    nodes_by_name,
+)
 from milp.tables import FloatArray, value_table
 
 TIE = 1e-12  # of the largest cost: how much one trainer touched more counts
@@ -47,6 +57,23 @@ class _Giver:
     costs: FloatArray  # [g]: v_j(C_j) - v_j(what is left after giving g)
 
 
+class _Offer(NamedTuple):
+    """Parts that somebody may give together."""
+
+    cost: float
+    n_gpus: int
+    n_parts: int
+
+
+class _Cover(NamedTuple):
+    """Parts that all give so far; of covers the least is the best, in the order of the fields."""
+
+    cost: float
+    n_gpus: int
+    n_parts: int
+    counts: tuple[int, ...]  # parts by who gives them
+
+
 def choose_victims(
     problem: Problem, n_nodes: int, *, candidates: Collection[str] | None = None
 ) -> Victims:
@@ -59,22 +86,21 @@ def choose_victims(
     Raises:
         ProblemError: fewer candidates than ``n_nodes``, or one that is not in the pool.
     """
-    pool = {node.name: node for node in problem.nodes}
-    held = {name for trainer in problem.trainers for name in trainer.current}
-    free = _unheld(pool, held, candidates)
+    pool = nodes_by_name(problem.nodes)
+    free_names = _unheld(pool, _held_names(problem), candidates)
     givers = _givers(problem, pool, candidates)
-    n_available = len(free) + sum(len(giver.may_go) for giver in givers)
+    n_available = len(free_names) + sum([len(giver.may_go) for giver in givers])
     if not 0 <= n_nodes <= n_available:
         raise ProblemError(
             "BFT-3060",
             f"{n_nodes} nodes are to be given back, {n_available} can be.",
             "Ask for no more nodes than trainers and pilots hold.",
         )
-    if n_nodes < len(free):
-        free.sort(key=lambda name: (_remaining_s(pool[name]), name))
-    given = free[:n_nodes]
-    counts = _share(givers, n_nodes - len(given))
-    return _victims(given, givers, counts, pool)
+    if n_nodes < len(free_names):
+        free_names.sort(key=lambda name: (_remaining_s(pool[name]), name))
+    names_to_go = free_names[:n_nodes]
+    counts = _share(givers, n_nodes - len(names_to_go))
+    return _victims(names_to_go, givers, counts, pool)
 
 
 def choose_victims_on(
@@ -89,17 +115,18 @@ def choose_victims_on(
     Raises:
         ProblemError: the candidates have fewer GPUs on that host.
     """
-    pool = {node.name: node for node in problem.nodes}
+    pool = nodes_by_name(problem.nodes)
     on_host = {name for name, node in pool.items() if node.host == host and node.has_pilot}
     if candidates is not None:
         on_host &= set(candidates)
-    held = {name for trainer in problem.trainers for name in trainer.current}
-    free = sorted(on_host - held, key=lambda name: (_remaining_s(pool[name]), name))
-    givers = [
-        replace(giver, may_go=tuple(_in_order(giver.trainer, giver.may_go, pool)))
-        for giver in _givers(problem, pool, on_host)
-        if giver.may_go
-    ]
+    free_names = sorted(
+        on_host - _held_names(problem), key=lambda name: (_remaining_s(pool[name]), name)
+    )
+    givers: list[_Giver] = []
+    for giver in _givers(problem, pool, on_host):
+        if giver.may_go:
+            in_order = tuple(_in_order(giver.trainer, giver.may_go, pool))
+            givers.append(replace(giver, may_go=in_order))
     n_most = sum([pool[name].width for name in on_host])
     if not 0 <= n_gpus <= n_most:
         raise ProblemError(
@@ -107,81 +134,98 @@ def choose_victims_on(
             f"{n_gpus} GPUs of host {host} are to be given back, {n_most} can be.",
             "Ask for no more GPUs than the parts of trainers and pilots on the host have.",
         )
-    tie = TIE * (max([float(np.abs(giver.costs).max()) for giver in givers], default=0.0) or 1.0)
-    # What each may give: cost, GPUs and parts of giving none, the first, the first two...
-    offers: list[list[tuple[float, int, int]]] = [
-        [(0.0, 0, 0), (0.0, pool[name].width, 1)] for name in free
-    ]
-    for giver in givers:
-        widths = np.cumsum([0, *(pool[name].width for name in giver.may_go)]).tolist()
-        offers.append(
-            [
-                (float(cost) + (tie if count else 0.0), width, count)
-                for count, (cost, width) in enumerate(zip(giver.costs, widths, strict=True))
-            ]
-        )
+    tie = _tie(givers)
+    offers: list[list[_Offer]] = []
+    for name in free_names:
+        nothing, part = _Offer(0.0, 0, 0), _Offer(0.0, pool[name].width, 1)
+        offers.append([nothing, part])
+    offers += [_offers_of(giver, tie, pool) for giver in givers]
     counts = _cheapest_cover(offers, n_gpus)
-    given = [name for name, count in zip(free, counts, strict=False) if count]
-    return _victims(given, givers, counts[len(free) :], pool)
+    names_to_go = list(itertools.compress(free_names, counts))
+    return _victims(names_to_go, givers, counts[len(free_names) :], pool)
 
 
-def _cheapest_cover(offers: Sequence[Sequence[tuple[float, int, int]]], n_gpus: int) -> list[int]:
+def _offers_of(giver: _Giver, tie: float, pool: Mapping[str, ProblemNode]) -> list[_Offer]:
+    """Return what it may give: nothing, the first part, the first two..."""
+    costs = giver.costs.tolist()
+    offers = [_Offer(costs[0], 0, 0)]
+    n_gpus = 0
+    for count, name in enumerate(giver.may_go, 1):
+        n_gpus += pool[name].width
+        offers.append(_Offer(costs[count] + tie, n_gpus, count))
+    return offers
+
+
+def _cheapest_cover(offers: Sequence[Sequence[_Offer]], n_gpus: int) -> list[int]:
     """Return how many parts each gives so that they have ``n_gpus`` at least, at the least cost."""
-    # By GPUs that are covered so far: cost, GPUs, parts and who gives how many.
-    best: dict[int, tuple[float, int, int, tuple[int, ...]]] = {0: (0.0, 0, 0, ())}
-    for offer in offers:
-        reached: dict[int, tuple[float, int, int, tuple[int, ...]]] = {}
-        for covered, (cost, gpus, parts, counts) in best.items():
-            for more_cost, more_gpus, more_parts in offer:
-                at = min(covered + more_gpus, n_gpus)
-                row = (
-                    cost + more_cost,
-                    gpus + more_gpus,
-                    parts + more_parts,
-                    (*counts, more_parts),
+    covers = {0: _Cover(0.0, 0, 0, ())}  # by GPUs that are covered so far
+    for offers_of_one in offers:
+        covers_before, covers = covers, {}
+        for n_covered, cover in covers_before.items():
+            for offer in offers_of_one:
+                n_covered_now = min(n_covered + offer.n_gpus, n_gpus)
+                extended = _Cover(
+                    cover.cost + offer.cost,
+                    cover.n_gpus + offer.n_gpus,
+                    cover.n_parts + offer.n_parts,
+                    (*cover.counts, offer.n_parts),
                 )
-                if at not in reached or row < reached[at]:
-                    reached[at] = row
-        best = reached
-    return list(best[n_gpus][-1])
+                if n_covered_now not in covers or extended < covers[n_covered_now]:
+                    covers[n_covered_now] = extended
+    return list(covers[n_gpus].counts)
 
 
 def _victims(
-    given: Sequence[str],
+    free_names: Sequence[str],
     givers: Sequence[_Giver],
     counts: Sequence[int],
     pool: Mapping[str, ProblemNode],
 ) -> Victims:
     """Return the names of what is given back: those that nobody has, and so many of each giver."""
-    nodes = list(given)
+    nodes = list(free_names)
     freed: list[str] = []
+    parked: list[str] = []
     sizes_after: dict[str, int] = {}
+    costs: list[float] = []
     for giver, count in zip(givers, counts, strict=True):
         going = giver.may_go
         if 0 < count < len(going):
-            going = tuple(_in_order(giver.trainer, going, pool)[:count])
-        nodes += going[:count]
-        left = size = len(giver.present) - count
-        if count and (size := giver.trainer.largest_of(left)) < left:
-            gone = set(going[:count])
-            stays = [name for name in giver.present if name not in gone]
-            freed += _in_order(giver.trainer, stays, pool)[: left - size] if size else stays
+            going = tuple(_in_order(giver.trainer, going, pool))
+        going = going[:count]
+        nodes += going
+        costs.append(float(giver.costs[count]))
+        n_left = size = len(giver.present) - count
+        if count:
+            size = giver.trainer.largest_of(n_left)
+        if size < n_left:
+            names_left = names_outside(giver.present, set(going))
+            if size:
+                names_left = _in_order(giver.trainer, names_left, pool)
+            freed += names_left[: n_left - size]
         sizes_after[giver.trainer.trainer_id] = size
+        if not size:
+            parked.append(giver.trainer.trainer_id)
     return Victims(
         nodes=tuple(nodes),
         freed=tuple(freed),
         sizes_after=sizes_after,
-        parked=tuple(name for name, size in sizes_after.items() if size == 0),
-        cost=math.fsum(float(g.costs[n]) for g, n in zip(givers, counts, strict=True)),
+        parked=tuple(parked),
+        cost=math.fsum(costs),
     )
 
 
+def _held_names(problem: Problem) -> set[str]:
+    names: set[str] = set()
+    names.update(*[trainer.current for trainer in problem.trainers])
+    return names
+
+
 def _unheld(
-    pool: Mapping[str, ProblemNode], held: Collection[str], candidates: Collection[str] | None
+    pool: Mapping[str, ProblemNode], held_names: Collection[str], candidates: Collection[str] | None
 ) -> list[str]:
     """Candidates that no trainer has, by name."""
     if candidates is None:
-        return sorted(name for name in pool.keys() - held if pool[name].has_pilot)
+        return sorted([name for name in pool.keys() - held_names if pool[name].has_pilot])
     for name in candidates:
         if name not in pool:
             raise ProblemError(
@@ -189,7 +233,7 @@ def _unheld(
                 f"Node {name} is to be given back and is not in the pool.",
                 "Name nodes of the problem only.",
             )
-    return sorted(set(candidates).difference(held))
+    return sorted(set(candidates).difference(held_names))
 
 
 def _remaining_s(node: ProblemNode) -> float:
@@ -201,19 +245,14 @@ def _in_order(
 ) -> list[str]:
     """First to go: still starting, soonest to leave, on a sparse switch."""
     settled = set(trainer.settled)
-    nodes = [pool[name] for name in names]
-    on_switch = Counter([node.switch for node in nodes])
-    rows = [
-        (
-            node.name in settled,
-            _remaining_s(node),
-            on_switch[node.switch],
-            node.switch,
-            node.name,
-        )
-        for node in nodes
-    ]
-    return [row[-1] for row in sorted(rows)]
+    on_switch = Counter([pool[name].switch for name in names])
+
+    def rank(name: str) -> tuple[bool, float, int, str, str]:
+        node = pool[name]
+        n_on_switch = on_switch[node.switch]
+        return name in settled, _remaining_s(node), n_on_switch, node.switch, name
+
+    return sorted(names, key=rank)
 
 
 def _givers(
@@ -222,12 +261,12 @@ def _givers(
     may_go_at_all = set(candidates or ())
     givers: list[_Giver] = []
     for trainer in problem.trainers:
-        present = tuple([name for name in trainer.current if name in pool])
+        present = tuple(names_within(trainer.current, pool))
         if not present:
             continue
         may_go = present
         if candidates is not None:
-            may_go = tuple(name for name in present if name in may_go_at_all)
+            may_go = tuple(names_within(present, may_go_at_all))
         values = value_table(
             trainer,
             len(present),
@@ -238,10 +277,17 @@ def _givers(
         costs = values[-1] - values[::-1][: len(may_go) + 1]
         # Left below n_min is left with nothing.
         costs[max(len(present) - trainer.n_min + 1, 1) :] = values[-1] - values[0]
-        for count in range(1, len(costs)) if trainer.sizes else ():
-            costs[count] = values[-1] - values[trainer.largest_of(len(present) - count)]
+        if trainer.sizes:
+            for count in range(1, len(costs)):
+                costs[count] = values[-1] - values[trainer.largest_of(len(present) - count)]
         givers.append(_Giver(trainer=trainer, present=present, may_go=may_go, costs=costs))
     return givers
+
+
+def _tie(givers: Sequence[_Giver]) -> float:
+    """Return how much one trainer touched more counts."""
+    largest_cost = max([float(np.abs(giver.costs).max()) for giver in givers], default=0.0)
+    return TIE * (largest_cost or 1.0)
 
 
 def _share(givers: Sequence[_Giver], n_nodes: int) -> list[int]:
@@ -250,42 +296,44 @@ def _share(givers: Sequence[_Giver], n_nodes: int) -> list[int]:
     Walks from the last giver to the first over what those up to it give together, then
     forward over the choices; only sums that the others can complete are kept.
     """
-    most = [len(giver.may_go) for giver in givers]
-    before = np.concatenate([[0], np.cumsum(most, dtype=np.int64)]).tolist()  # givers < j
-    largest_cost = float(np.abs(np.concatenate([np.zeros(1), *(g.costs for g in givers)])).max())
-    tie = TIE * (largest_cost or 1.0)
-    costs = [giver.costs + tie for giver in givers]
-    for own in costs:
-        own[0] -= tie
+    limits = [len(giver.may_go) for giver in givers]
+    n_before = np.concatenate([[0], np.cumsum(limits, dtype=np.int64)]).tolist()  # of givers < j
+    tie = _tie(givers)
+    costs: list[FloatArray] = []
+    for giver in givers:
+        with_tie = giver.costs + tie
+        with_tie[0] -= tie
+        costs.append(with_tie)
     low, best = 0, np.zeros(1)  # best[x - low]: least cost at which givers j.. give x
     stages = [(low, best)]
     for j in range(len(givers) - 1, -1, -1):
-        high = min(low + len(best) - 1 + most[j], n_nodes)
-        new_low = max(n_nodes - before[j], 0)
+        limit = limits[j]
+        high = min(low + len(best) - 1 + limit, n_nodes)
+        new_low = max(n_nodes - n_before[j], 0)
         # Row g of the window, column x: best[x - g - low], inf where that is impossible.
-        pad = np.full(most[j] + high - new_low + 1 + most[j], np.inf)
-        first = new_low - most[j] - low  # position in ``best`` of the start of ``pad``
+        pad = np.full(limit + high - new_low + 1 + limit, np.inf)
+        first = new_low - limit - low  # position in ``best`` of the start of ``pad``
         start, stop = max(first, 0), min(first + len(pad), len(best))
         pad[start - first : stop - first] = best[start:stop]
         step = pad.itemsize
         window: FloatArray = np.ndarray(
-            (most[j] + 1, high - new_low + 1),
+            (limit + 1, high - new_low + 1),
             dtype=np.float64,
             buffer=pad,
-            offset=most[j] * step,
+            offset=limit * step,
             strides=(-step, step),
         )
         low, best = new_low, (window + costs[j][:, None]).min(axis=0)
         stages.append((low, best))
     counts: list[int] = []
-    left = n_nodes
-    for j, own in enumerate(costs):
+    n_missing = n_nodes
+    for j, costs_of_giver in enumerate(costs):
         low, best = stages[len(givers) - 1 - j]
-        fewest, largest = max(left - low - len(best) + 1, 0), min(most[j], left - low)
-        # The others give left - low - fewest, then one less each.
-        others = best[left - low - largest : left - low - fewest + 1][::-1]
-        sums = others + own[fewest : largest + 1]
+        fewest, largest = max(n_missing - low - len(best) + 1, 0), min(limits[j], n_missing - low)
+        # Those behind give n_missing - low - fewest, then one less each.
+        costs_behind = best[n_missing - low - largest : n_missing - low - fewest + 1][::-1]
+        sums = costs_behind + costs_of_giver[fewest : largest + 1]
         count = fewest + int((sums <= sums.min() + tie / 2).argmax())
         counts.append(count)
-        left -= count
+        n_missing -= count
     return counts

@@ -24,14 +24,26 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
-from milp.problem import Curve, Objective, Problem, ProblemError, ProblemTrainer, unit_sizes
+from milp.problem import (
+    Curve,
+    Objective,
+    Problem,
+    ProblemError,
+    ProblemTrainer,
+    names_of,
+    names_outside,
+    names_within,
+    unit_sizes,
+)
+
+MOST_TRIES = 8  # with some of the slow nodes left out
 
 
 def objective_value(problem: Problem, sizes: Mapping[str, int]) -> float:
     """Eq. 16 for these sizes in units (missing trainers: 0); those that join warm up."""
-    pool = {node.name for node in problem.nodes}
-    before = [len(pool.intersection(trainer.current)) for trainer in problem.trainers]
-    return math.fsum(terms(problem, sizes, before))
+    pool = set(names_of(problem.nodes))
+    counts_before = [len(pool.intersection(trainer.current)) for trainer in problem.trainers]
+    return math.fsum(terms(problem, sizes, counts_before))
 
 
 def allocation_value(problem: Problem, assignment: Mapping[str, str]) -> float:
@@ -44,27 +56,28 @@ def terms(problem: Problem, sizes: Mapping[str, int], before: Sequence[int]) -> 
 
     ``before`` is the number each trainer has of the pool now (C_j), in their order.
     """
-    found: list[float] = []
+    all_terms: list[float] = []
     for trainer, n_before in zip(problem.trainers, before, strict=True):
         size = sizes.get(trainer.trainer_id, 0)
-        found += trainer_terms(problem, trainer, before=n_before, size=size)
-    return found
+        all_terms += trainer_terms(problem, trainer, before=n_before, size=size)
+    return all_terms
 
 
 def trainer_terms(
     problem: Problem, trainer: ProblemTrainer, *, before: int, size: int
 ) -> tuple[float, ...]:
     """Return what it earns at its size and before, then, if it rescales, the cost (negative)."""
-    warming_s = min(trainer.warm_up_s, problem.t_fwd_s) if size > before else 0.0
+    warming_s, rescale_s = 0.0, trainer.rescale_down_s
+    if size > before:
+        warming_s, rescale_s = min(trainer.warm_up_s, problem.t_fwd_s), trainer.rescale_up_s
     earned = rate(trainer, size, problem.objective) * (problem.t_fwd_s - warming_s)
     if before in (size, 0):  # O_j(0) = 0: starting costs nothing
         return (earned,)
-    rescale_s = trainer.rescale_up_s if size > before else trainer.rescale_down_s
-    held = rate(trainer, before, problem.objective)
+    rate_before = rate(trainer, before, problem.objective)
     if not warming_s:
-        return (earned, -held * rescale_s)
+        return (earned, -rate_before * rescale_s)
     # What it has goes on until those that join are warm.
-    return (earned, held * warming_s, -held * rescale_s)
+    return (earned, rate_before * warming_s, -rate_before * rescale_s)
 
 
 def rate(trainer: ProblemTrainer, size: int, objective: Objective) -> float:
@@ -77,11 +90,13 @@ def rate(trainer: ProblemTrainer, size: int, objective: Objective) -> float:
                 "Give the trainer a utility curve or choose another objective.",
             )
         return curve_at(trainer.utility, size)
-    reached = curve_at(trainer.curve, size)
+    samples_per_s = curve_at(trainer.curve, size)
     if objective is Objective.THROUGHPUT:
-        return reached
-    relative = reached / curve_at(trainer.curve, 1)
-    return relative * trainer.weight if objective is Objective.WEIGHTED else relative
+        return samples_per_s
+    relative = samples_per_s / curve_at(trainer.curve, 1)
+    if objective is Objective.WEIGHTED:
+        return relative * trainer.weight
+    return relative
 
 
 def curve_at(curve: Curve, size: int) -> float:
@@ -89,13 +104,12 @@ def curve_at(curve: Curve, size: int) -> float:
     i = bisect_left(curve.sizes, size)
     if i == len(curve.sizes):
         return curve.samples_per_s[-1]
-    right_size, right = curve.sizes[i], curve.samples_per_s[i]
-    left_size, left = (curve.sizes[i - 1], curve.samples_per_s[i - 1]) if i else (0, 0.0)
+    size_1, rate_1 = 0, 0.0
+    if i:
+        size_1, rate_1 = curve.sizes[i - 1], curve.samples_per_s[i - 1]
+    size_2, rate_2 = curve.sizes[i], curve.samples_per_s[i]
     # A mean of two values >= 0 loses no digits, however steep the curve falls.
-    return (left * (right_size - size) + right * (size - left_size)) / (right_size - left_size)
-
-
-MOST_TRIES = 8  # with some of the slow nodes left out
+    return (rate_1 * (size_2 - size) + rate_2 * (size - size_1)) / (size_2 - size_1)
 
 
 def worth(problem: Problem, fractions: Mapping[str, float], assignment: Mapping[str, str]) -> float:
@@ -106,28 +120,32 @@ def worth(problem: Problem, fractions: Mapping[str, float], assignment: Mapping[
         fractions: of slow nodes; others reach 1.
         assignment: node -> trainer.
     """
-    nodes = {node.name for node in problem.nodes}
-    sizes, own_of, worths = unit_sizes(problem, assignment), dict[str, list[str]](), list[float]()
+    pool, sizes = set(names_of(problem.nodes)), unit_sizes(problem, assignment)
+    names_of_trainers: dict[str, list[str]] = {}
     for name, trainer_id in assignment.items():
-        own_of.setdefault(trainer_id, []).append(name)
+        names_of_trainers.setdefault(trainer_id, []).append(name)
 
-    def lowest(names: Iterable[str]) -> float:
+    def lowest_fraction(names: Iterable[str]) -> float:
         return min([fractions.get(name, 1.0) for name in names])
 
+    all_terms: list[float] = []
     for trainer in problem.trainers:
-        own = own_of.get(trainer.trainer_id, ())
-        before = [name for name in trainer.current if name in nodes]
-        joins = not set(own).issubset(before)
-        warming_s = min(trainer.warm_up_s, problem.t_fwd_s) if joins else 0.0
-        if own:
-            reached = lowest(own) * rate(trainer, sizes[trainer.trainer_id], problem.objective)
-            worths.append(reached * (problem.t_fwd_s - warming_s))
-        if before:
-            held = lowest(before) * rate(trainer, len(before), problem.objective)
-            worths.append(held * warming_s)
-            if set(own) != set(before):
-                worths.append(-held * (trainer.rescale_up_s if joins else trainer.rescale_down_s))
-    return math.fsum(worths)
+        names = names_of_trainers.get(trainer.trainer_id, ())
+        names_before = names_within(trainer.current, pool)
+        warming_s, rescale_s = 0.0, trainer.rescale_down_s
+        if not set(names).issubset(names_before):  # some node joins
+            warming_s, rescale_s = min(trainer.warm_up_s, problem.t_fwd_s), trainer.rescale_up_s
+        if names:
+            rate_with_all = rate(trainer, sizes[trainer.trainer_id], problem.objective)
+            earned = lowest_fraction(names) * rate_with_all
+            all_terms.append(earned * (problem.t_fwd_s - warming_s))
+        if names_before:
+            rate_with_all = rate(trainer, len(names_before), problem.objective)
+            rate_before = lowest_fraction(names_before) * rate_with_all
+            all_terms.append(rate_before * warming_s)
+            if set(names) != set(names_before):
+                all_terms.append(-rate_before * rescale_s)
+    return math.fsum(all_terms)
 
 
 def without_some(problem: Problem, fractions: Mapping[str, float]) -> Iterator[Problem]:
@@ -135,28 +153,29 @@ def without_some(problem: Problem, fractions: Mapping[str, float]) -> Iterator[P
 
     Of nodes that are as slow first those that no trainer has. Of many several at once.
     """
-    held = {name for t in problem.trainers for name in t.current}
-    slow = [node.name for node in problem.nodes if node.name in fractions]
-    slow.sort(key=lambda name: (fractions[name], name in held, name))
-    step = max(1, math.ceil(len(slow) / MOST_TRIES))
+    held_names: set[str] = set()
+    for trainer in problem.trainers:
+        held_names.update(trainer.current)
+    slow_names = names_within(names_of(problem.nodes), fractions)
+    slow_names.sort(key=lambda name: (fractions[name], name in held_names, name))
+    step = max(1, math.ceil(len(slow_names) / MOST_TRIES))
     yield problem
-    for count in range(step, len(slow) + step, step):
-        hidden = frozenset(slow[:count])
-        nodes = tuple(node for node in problem.nodes if node.name not in hidden)
-        yield replace(problem, nodes=nodes, trainers=without(problem.trainers, hidden))
+    for count in range(step, len(slow_names) + step, step):
+        hidden_names = frozenset(slow_names[:count])
+        nodes = tuple([node for node in problem.nodes if node.name not in hidden_names])
+        yield replace(problem, nodes=nodes, trainers=without(problem.trainers, hidden_names))
 
 
 def without(
     trainers: Iterable[ProblemTrainer], gone: AbstractSet[str]
 ) -> tuple[ProblemTrainer, ...]:
     """Return the trainers as if they did not have those nodes."""
-
-    def left(names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(name for name in names if name not in gone)
-
-    return tuple(
-        t
-        if gone.isdisjoint(t.current)
-        else replace(t, current=left(t.current), settled=left(t.settled))
-        for t in trainers
-    )
+    changed_trainers: list[ProblemTrainer] = []
+    for trainer in trainers:
+        if gone.isdisjoint(trainer.current):
+            changed_trainers.append(trainer)
+        else:
+            current = tuple(names_outside(trainer.current, gone))
+            settled = tuple(names_outside(trainer.settled, gone))
+            changed_trainers.append(replace(trainer, current=current, settled=settled))
+    return tuple(changed_trainers)

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from milp.exact.search import Near, gap_nearby, search_few, search_window
-from milp.tables import FloatArray, IntArray
+from milp.tables import BoolArray, FloatArray, IntArray
 
 FEW_CELLS = 1 << 12  # values: beyond, small gaps are tried before that of an answer nearby
 FIRST_GAP = 0.5  # of the price; most answers lose less than that
@@ -59,8 +59,10 @@ def solve_pool(
     ``price`` may be known already; at any price >= 0 the answer is the same. ``is_dense``: every
     size is searched, which is slower, and leaves nothing out wrongly.
     """
-    if price is None or is_dense:
-        price = 0.0 if is_dense else find_price(allowed, capacity)
+    if is_dense:
+        price = 0.0
+    elif price is None:
+        price = find_price(allowed, capacity)
     if not len(allowed):
         return PoolAnswer(sizes=np.zeros(0, dtype=np.int64), value=0.0, value_of_one_more=0.0)
     tolerance = tolerance or NO_VALUE
@@ -69,40 +71,64 @@ def solve_pool(
     losses -= losses.min(axis=1)[:, None]
     # Of sizes that are equally good the smallest: what is left over is filled best.
     sizes = (losses <= tolerance).argmax(axis=1)
-    left = capacity - int(sizes.sum())
+    nodes_left = capacity - int(sizes.sum())
     enough = math.inf  # a gap that some answer is within
     noise = tolerance * (len(sizes) + 2)  # a rescale more loses a tolerance more
     if is_dense:
         gap = float(losses.max(where=np.isfinite(losses), initial=0.0)) * len(sizes)
     else:
-        enough = gap_nearby(losses, columns - sizes[:, None], price, left, tolerance)
+        enough = gap_nearby(losses, columns - sizes[:, None], price, nodes_left, tolerance)
         gap = min(enough, price * FIRST_GAP) if losses.size > FEW_CELLS else enough
     while True:
         gap += noise
         within = losses <= gap
-        several = (within.sum(axis=1) > 1).nonzero()[0]
-        rows, ways = within[several].nonzero()
-        owners = several[rows]
-        near = Near(
-            n_trainers=len(several),
-            rows=rows,
-            sizes=ways,
-            losses=losses[owners, ways] + tolerance * (ways != current[owners]),
-            capacity=left + int(sizes[several].sum()),
-            price=price,
-            gap=gap,
-            noise=tolerance / 4,
-        )
-        found = (None if is_dense else search_few(near)) or search_window(near)
-        if found is not None:
+        several = (within.sum(axis=1) > 1).nonzero()[0]  # trainers to be decided
+        capacity = nodes_left + int(sizes[several].sum())
+        near = _near(losses, within, several, current, capacity, price, gap, tolerance)
+        picks = None if is_dense else search_few(near)
+        if picks is None:
+            picks = search_window(near)
+        if picks is not None:
             break
         larger_gap = max(gap * GROWTH, price * FIRST_GAP)
         # Not more than is needed: what is searched grows faster than the gap.
-        gap = enough if gap < enough < larger_gap else larger_gap
-    every, larger = np.arange(len(sizes)), sizes.copy()
-    sizes[several], larger[several] = found
-    value, one_more = [math.fsum(allowed[every, best].tolist()) for best in (sizes, larger)]
-    return PoolAnswer(sizes=sizes, value=value, value_of_one_more=max(value, one_more))
+        if gap < enough:
+            larger_gap = min(larger_gap, enough)
+        gap = larger_gap
+    larger = sizes.copy()
+    sizes[several], larger[several] = picks
+    value = _value_of(sizes, allowed)
+    value_of_one_more = max(value, _value_of(larger, allowed))
+    return PoolAnswer(sizes=sizes, value=value, value_of_one_more=value_of_one_more)
+
+
+def _near(
+    losses: FloatArray,
+    within: BoolArray,
+    several: IntArray,
+    current: IntArray,
+    capacity: int,
+    price: float,
+    gap: float,
+    tolerance: float,
+) -> Near:
+    """Return the sizes within the gap of the trainers that have several."""
+    rows, sizes = within[several].nonzero()
+    owners = several[rows]
+    return Near(
+        n_trainers=len(several),
+        rows=rows,
+        sizes=sizes,
+        losses=losses[owners, sizes] + tolerance * (sizes != current[owners]),
+        capacity=capacity,
+        price=price,
+        gap=gap,
+        noise=tolerance / 4,
+    )
+
+
+def _value_of(sizes: IntArray, allowed: FloatArray) -> float:
+    return math.fsum(allowed[np.arange(len(sizes)), sizes].tolist())
 
 
 def find_price(allowed: FloatArray, capacity: int) -> float:

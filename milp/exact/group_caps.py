@@ -14,6 +14,7 @@ which stand where their first trainer does.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -65,26 +66,24 @@ def solve_nested(
     Raises:
         Infeasible: those that must run do not fit.
     """
-    leaves = [
-        _leaf(j, row, int(n_current), is_bound=bool(is_bound))
-        for j, (row, n_current, is_bound) in enumerate(zip(allowed, current, must_run, strict=True))
-    ]
+    leaves: list[_Row] = []
+    for j, (values, n_current, is_bound) in enumerate(zip(allowed, current, must_run, strict=True)):
+        leaves.append(_leaf(j, values, int(n_current), is_bound=bool(is_bound)))
     rows = _grouped(leaves, caps, tolerance)
     sizes = np.zeros(len(leaves), dtype=np.int64)
-    found = _share(rows, capacity, tolerance, sizes)
-    more = found.value_of_one_more - found.value
+    answer = _share(rows, capacity, tolerance, sizes)
+    gain_of_one_more = max(answer.value_of_one_more - answer.value, 0.0)
     value = math.fsum(allowed[np.arange(len(leaves)), sizes].tolist())
-    return PoolAnswer(sizes=sizes, value=value, value_of_one_more=value + max(more, 0.0))
+    return PoolAnswer(sizes=sizes, value=value, value_of_one_more=value + gain_of_one_more)
 
 
 def is_nested(caps: Sequence[tuple[Members, int]]) -> bool:
     """Return whether of any two caps with a common trainer one lies within the other."""
-    sets = [frozenset(members) for members, _ in caps]
-    return all(
-        not one & other or one <= other or other <= one
-        for i, one in enumerate(sets)
-        for other in sets[:i]
-    )
+    groups = [frozenset(members) for members, _ in caps]
+    for first, second in itertools.combinations(groups, 2):
+        if not (first.isdisjoint(second) or first <= second or second <= first):
+            return False
+    return True
 
 
 def _leaf(j: int, row: FloatArray, n_current: int, *, is_bound: bool) -> _Row:
@@ -104,21 +103,29 @@ def _grouped(
     rows: Sequence[_Row], caps: Sequence[tuple[Members, int]], tolerance: float
 ) -> list[_Row]:
     """Replace the members of each cap by one row, those of the smallest cap first."""
-    left = {row.trainer: row for row in rows}  # by first trainer
-    owner = {row.trainer: row.trainer for row in rows}  # trainer -> first trainer of its row
-    for members, most in sorted(caps, key=lambda cap: len(cap[0])):
-        firsts = sorted({owner[j] for j in members})
+    outer_rows = {row.trainer: row for row in rows}  # by first trainer
+    first_of = {row.trainer: row.trainer for row in rows}  # trainer -> first trainer of its row
+    for members, limit in sorted(caps, key=_n_members):
+        firsts = sorted({first_of[j] for j in members})
         if not firsts:
             continue
-        inner = tuple([left.pop(j) for j in firsts])
-        left[firsts[0]] = _group(inner, most, tolerance)
-        owner.update(dict.fromkeys(members, firsts[0]))
-    return [left[j] for j in sorted(left)]
+        inner_rows = tuple([outer_rows.pop(j) for j in firsts])
+        outer_rows[firsts[0]] = _group(inner_rows, limit, tolerance)
+        first_of.update(dict.fromkeys(members, firsts[0]))
+    return [outer_rows[j] for j in sorted(outer_rows)]
 
 
-def _group(rows: tuple[_Row, ...], most: int, tolerance: float) -> _Row:
-    base = sum([row.base for row in rows])
-    width = min(most - base, sum([len(row.values) - 1 for row in rows]))
+def _n_members(cap: tuple[Members, int]) -> int:
+    members, _ = cap
+    return len(members)
+
+
+def _group(rows: tuple[_Row, ...], limit: int, tolerance: float) -> _Row:
+    base = n_beyond = 0
+    for row in rows:
+        base += row.base
+        n_beyond += len(row.values) - 1
+    width = min(limit - base, n_beyond)
     if width < 0:
         raise Infeasible
     best = np.zeros(width + 1)
@@ -145,18 +152,20 @@ def _joined(first: FloatArray, second: FloatArray) -> FloatArray:
 
 def _share(rows: Sequence[_Row], capacity: int, tolerance: float, sizes: IntArray) -> PoolAnswer:
     """Give the rows what they have of the capacity; ``sizes`` changes."""
-    left = capacity - sum([row.base for row in rows])
-    if left < 0:
+    nodes_left = capacity - sum([row.base for row in rows])
+    if nodes_left < 0:
         raise Infeasible
     widest = max([len(row.values) for row in rows], default=0)
-    allowed = np.full((len(rows), widest + 1), -np.inf)
-    for cells, row in zip(allowed, rows, strict=True):
-        cells[: len(row.values)] = row.values
-    current = np.array([row.current for row in rows], dtype=np.int64)
-    found = solve_pool(allowed, current, left, tolerance)
-    for row, more in zip(rows, found.sizes.tolist(), strict=True):
+    values = np.full((len(rows), widest + 1), -np.inf)
+    current = np.zeros(len(rows), dtype=np.int64)
+    for i, row in enumerate(rows):
+        values[i, : len(row.values)] = row.values
+        current[i] = row.current
+    answer = solve_pool(values, current, nodes_left, tolerance)
+    for row, beyond_base in zip(rows, answer.sizes.tolist(), strict=True):
+        size = row.base + beyond_base
         if row.trainer >= 0:
-            sizes[row.trainer] = row.base + more
+            sizes[row.trainer] = size
         else:
-            _share(row.rows, row.base + more, tolerance, sizes)
-    return replace(found, sizes=sizes)
+            _share(row.rows, size, tolerance, sizes)
+    return replace(answer, sizes=sizes)

@@ -72,14 +72,16 @@ class _Losses:
     def at(self, n_units: int) -> float:
         """Return the loss of so many units."""
         index = n_units - self.low
-        return float(self.losses[index]) if 0 <= index < len(self.losses) else np.inf
+        if 0 <= index < len(self.losses):
+            return float(self.losses[index])
+        return np.inf
 
     def between(self, low: int, count: int) -> FloatArray:
         """Return the losses of so many numbers of units from ``low`` on."""
         losses = np.full(count, np.inf)
-        own = self.losses[max(low - self.low, 0) : max(low + count - self.low, 0)]
+        overlap = self.losses[max(low - self.low, 0) : max(low + count - self.low, 0)]
         start = max(self.low - low, 0)
-        losses[start : start + len(own)] = own
+        losses[start : start + len(overlap)] = overlap
         return losses
 
     def within(self, gap: float, fewest: int, most: int) -> _Losses:
@@ -134,7 +136,7 @@ class _Search:
             losses -= losses.min(axis=1)[:, None]
             losses[columns != kind.current[:, None]] += tolerance
             self._losses.append(losses)
-        n_trainers = sum([len(losses) for losses in self._losses])
+        n_trainers = sum(map(len, self._losses))
         self._noise, self._step = tolerance / 4, tolerance * (n_trainers + 2)
 
     def solve(self) -> list[int]:
@@ -151,22 +153,26 @@ class _Search:
     def _within(self, gap: float) -> list[int] | None:
         """Return the same among the sizes that lose at most ``gap``; None: they lose more."""
         chain, prices = self._chain, self.prices
-        used: list[_Losses] = []  # by kind and units that are used
-        made: list[_Losses] = []  # by kind and units that are made of free GPUs
+        by_units_used: list[_Losses] = []  # of each kind
+        by_units_made: list[_Losses] = []  # of each kind, of free GPUs
         largest = [_largest(losses, gap) for losses in self._losses]
         for i, losses in enumerate(self._losses):
-            fewest, most = self._bounds(i, largest, gap)
-            of_kind = self._least_of_kind(losses, gap, fewest, most)
-            beyond = np.arange(len(of_kind.losses)) + of_kind.low - chain.base[i]
-            lost = of_kind.losses + np.where(
-                beyond > 0, (prices.gpus[i] - prices.unit[i]) * beyond, -prices.unit[i] * beyond
+            n_min, n_max = self._bounds(i, largest, gap)
+            of_kind = self._least_of_kind(losses, gap, n_min, n_max)
+            n_beyond = np.arange(len(of_kind.losses)) + of_kind.low - chain.base[i]
+            with_prices = of_kind.losses + np.where(
+                n_beyond > 0,
+                (prices.gpus[i] - prices.unit[i]) * n_beyond,
+                -prices.unit[i] * n_beyond,
             )
-            used.append(_Losses(of_kind.low, lost))
-            made.append(_made(used[-1], chain.base[i]).within(gap, 0, chain.most[i]))
-        behind = self._least_behind(made, gap)
+            by_used = _Losses(of_kind.low, with_prices)
+            by_units_used.append(by_used)
+            by_made = _by_units_made(by_used, chain.base[i])
+            by_units_made.append(by_made.within(gap, 0, chain.most[i]))
+        behind = self._least_behind(by_units_made, gap)
         if behind is None:
             return None
-        return self._walk(used, made, behind)
+        return self._walk(by_units_used, by_units_made, behind)
 
     def _bounds(self, i: int, largest: Sequence[int], gap: float) -> tuple[int, int]:
         """Return how many units kind i has at least and at most when all lose at most ``gap``.
@@ -193,22 +199,22 @@ class _Search:
         is_near = losses <= gap
         first, last = _ends(is_near)
         is_open = last > first
-        alone = math.fsum(losses[~is_open, first[~is_open]].tolist())
+        loss_of_others = math.fsum(losses[~is_open, first[~is_open]].tolist())
         # Units that trainers from here on have in any case, and at most.
-        left, left_at_most = int(first[is_open].sum()), int(last[is_open].sum())
-        least = _Losses(int(first[~is_open].sum()), np.array([alone]))
-        least = least.within(gap, fewest - left_at_most, most - left)
-        ways = np.where(is_near, losses, np.inf)
+        n_min_ahead, n_max_ahead = int(first[is_open].sum()), int(last[is_open].sum())
+        sums = _Losses(int(first[~is_open].sum()), np.array([loss_of_others]))
+        sums = sums.within(gap, fewest - n_max_ahead, most - n_min_ahead)
+        near_losses = np.where(is_near, losses, np.inf)
         for j in is_open.nonzero()[0].tolist():
             start, end = int(first[j]), int(last[j])
-            left -= start
-            left_at_most -= end
-            sums = self._sums(least.losses, ways[j, start : end + 1])
-            least = _Losses(least.low + start, sums)
-            least = least.within(gap, fewest - left_at_most, most - left)
-        return least
+            n_min_ahead -= start
+            n_max_ahead -= end
+            least_sums = self._sums(sums.losses, near_losses[j, start : end + 1])
+            sums = _Losses(sums.low + start, least_sums)
+            sums = sums.within(gap, fewest - n_max_ahead, most - n_min_ahead)
+        return sums
 
-    def _least_behind(self, made: Sequence[_Losses], gap: float) -> list[_Losses] | None:
+    def _least_behind(self, by_units_made: Sequence[_Losses], gap: float) -> list[_Losses] | None:
         """Return by kind the least loss of GPUs left over and of kinds behind it, by U_i / s_i.
 
         None: all lose more than the gap.
@@ -216,66 +222,75 @@ class _Search:
         chain, slack = self._chain, self.prices.slack
         behind: list[_Losses] = []
         after: _Losses | None = None  # nothing is behind the narrowest kind
-        for i in reversed(range(len(made))):
-            most = chain.most[i]
-            price = slack[i]
+        for i in reversed(range(len(by_units_made))):
+            n_max, price = chain.most[i], slack[i]
             if after is None:
-                after = _Losses(0, np.zeros(most + 1))
+                after = _Losses(0, np.zeros(n_max + 1))
             if price > 0:
-                low = max(after.low, most - int(gap / price) - 1)
+                low = max(after.low, n_max - int(gap / price) - 1)
                 after = _Losses(low, after.losses[low - after.low :])
-            left = most - after.low - np.arange(len(after.losses))
-            own = _Losses(after.low, after.losses + price * left).within(gap, 0, most)
-            behind.append(own)
-            joined = self._differences(own, made[i]).within(gap, 0, most)
-            if not len(joined.losses):
+            n_left_over = n_max - after.low - np.arange(len(after.losses))
+            with_slack = _Losses(after.low, after.losses + price * n_left_over)
+            with_slack = with_slack.within(gap, 0, n_max)
+            behind.append(with_slack)
+            with_kind = self._differences(with_slack, by_units_made[i]).within(gap, 0, n_max)
+            if not len(with_kind.losses):
                 return None
             if i:
-                after = _each(joined, chain.steps[i], chain.most[i - 1])
-            elif joined.at(0) > gap:
+                after = _each(with_kind, chain.steps[i], chain.most[i - 1])
+            elif with_kind.at(0) > gap:
                 return None
         behind.reverse()
         return behind
 
-    def _differences(self, own: _Losses, made: _Losses) -> _Losses:
+    def _differences(self, behind: _Losses, by_made: _Losses) -> _Losses:
         """Return by units before a kind the least loss of those it makes and of what follows."""
-        if not len(own.losses) or not len(made.losses):
+        if not len(behind.losses) or not len(by_made.losses):
             return _Losses(0, np.empty(0))
-        sums = self._sums(own.losses, made.losses[::-1])
-        low = own.low - made.low - len(made.losses) + 1
+        sums = self._sums(behind.losses, by_made.losses[::-1])
+        low = behind.low - by_made.low - len(by_made.losses) + 1
         return _Losses(max(low, 0), sums[max(-low, 0) :])
 
-    def _sums(self, one: FloatArray, other: FloatArray) -> FloatArray:
+    def _sums(self, first: FloatArray, second: FloatArray) -> FloatArray:
         """Return the least sums of the two by the sum of their places."""
-        if len(one) < len(other):
-            one, other = other, one
-        self._n_work += len(one) * len(other)
+        long, short = first, second
+        if len(long) < len(short):
+            long, short = short, long
+        self._n_work += len(long) * len(short)
         if self._n_work > MOST_WORK:
             raise _TooMuch
-        if len(other) < 2:
-            return one + other[0] if len(other) else other
-        return _least_sums(one, other)
+        if len(short) > 1:
+            return _least_sums(long, short)
+        if not len(short):
+            return short
+        sums: FloatArray = long + short[0]
+        return sums
 
     def _walk(
-        self, used: Sequence[_Losses], made: Sequence[_Losses], behind: Sequence[_Losses]
+        self,
+        by_units_used: Sequence[_Losses],
+        by_units_made: Sequence[_Losses],
+        behind: Sequence[_Losses],
     ) -> list[int]:
         """Read off the units, the widest kind first, as many as lose least."""
         chain, slack = self._chain, self.prices.slack
         at = 0  # U_i / s_i
-        may_lose = self._differences(behind[0], made[0]).at(0) + self._noise
+        may_lose = self._differences(behind[0], by_units_made[0]).at(0) + self._noise
         n_units: list[int] = []
-        for i, (own, of_made, after) in enumerate(zip(used, made, behind, strict=True)):
+        for i, (by_used, by_made, after) in enumerate(
+            zip(by_units_used, by_units_made, behind, strict=True)
+        ):
             at *= chain.steps[i]
-            both = of_made.losses + after.between(at + of_made.low, len(of_made.losses))
-            n_made = of_made.low + _last_within(both, may_lose)
+            sums = by_made.losses + after.between(at + by_made.low, len(by_made.losses))
+            n_made = by_made.low + _last_within(sums, may_lose)
             at += n_made
-            lost = of_made.at(n_made)
-            n_own = chain.base[i] + n_made
+            loss = by_made.at(n_made)
+            n_used = chain.base[i] + n_made
             if not n_made:  # some of its own units may be left over
-                of_own = own.losses[: n_own - own.low + 1]
-                n_own = own.low + _last_within(of_own, lost + self._noise)
-            n_units.append(n_own)
-            may_lose -= lost + slack[i] * (chain.most[i] - at)
+                up_to_base = by_used.losses[: n_used - by_used.low + 1]
+                n_used = by_used.low + _last_within(up_to_base, loss + self._noise)
+            n_units.append(n_used)
+            may_lose -= loss + slack[i] * (chain.most[i] - at)
         return n_units
 
 
@@ -296,7 +311,7 @@ def _largest(losses: FloatArray, gap: float) -> int:
 
 
 def _least_sums(long: FloatArray, short: FloatArray) -> FloatArray:
-    """Return the same; one row of sums for each place of the shorter, which numpy does quickly."""
+    """Return the least sums: one row for each place of the shorter, which numpy does quickly."""
     rim = np.full(len(short) - 1, np.inf)
     padded = np.concatenate([rim, long, rim])
     n_sums, backwards = len(long) + len(short) - 1, short[::-1, None]
@@ -310,20 +325,20 @@ def _least_sums(long: FloatArray, short: FloatArray) -> FloatArray:
     return np.concatenate(parts)
 
 
-def _made(used: _Losses, base: int) -> _Losses:
+def _by_units_made(by_used: _Losses, base: int) -> _Losses:
     """Return the losses by units made of free GPUs: none up to those that a kind has anyway."""
-    n_free = base - used.low + 1  # places up to there
-    if n_free <= 0:
-        return _Losses(used.low - base, used.losses)
-    least = used.losses[:n_free].min(initial=np.inf)
-    return _Losses(0, np.append(least, used.losses[n_free:]))
+    n_up_to_base = base - by_used.low + 1  # numbers of units that need no free GPUs
+    if n_up_to_base <= 0:
+        return _Losses(by_used.low - base, by_used.losses)
+    loss_with_none = by_used.losses[:n_up_to_base].min(initial=np.inf)
+    return _Losses(0, np.append(loss_with_none, by_used.losses[n_up_to_base:]))
 
 
 def _each(losses: _Losses, step: int, most: int) -> _Losses:
     """Return those of every so many units, up to ``most`` times so many."""
     low = -(-losses.low // step)
-    chosen = losses.losses[low * step - losses.low :: step]
-    return _Losses(low, chosen[: max(most - low + 1, 0)])
+    every_step = losses.losses[low * step - losses.low :: step]
+    return _Losses(low, every_step[: max(most - low + 1, 0)])
 
 
 class _Edge(NamedTuple):
@@ -337,16 +352,15 @@ class _Edge(NamedTuple):
 def _find_prices(edges: Sequence[FloatArray], chain: Chain) -> _Prices:
     """Return the prices of the relaxation."""
     gpu = _gpu_prices(_beyond_own(edges, chain), chain)
-    gpus = [n_gpus * price for n_gpus, price in zip(chain.gpus, gpu, strict=True)]
-    slack = [
-        n_gpus * max(price - price_behind, 0.0)
-        for n_gpus, price, price_behind in zip(chain.gpus, gpu, [*gpu[1:], 0.0], strict=True)
-    ]
-    # Of a unit as if none were made of free GPUs, where that is less.
-    unit = [
-        min(price_of(own, base), most)
-        for own, base, most in zip(edges, chain.base, gpus, strict=True)
-    ]
+    gpu_behind = [*gpu[1:], 0.0]
+    unit: list[float] = []
+    gpus: list[float] = []
+    slack: list[float] = []
+    for i, n_gpus in enumerate(chain.gpus):
+        gpus.append(n_gpus * gpu[i])
+        slack.append(n_gpus * max(gpu[i] - gpu_behind[i], 0.0))
+        # Of a unit as if none were made of free GPUs, where that is less.
+        unit.append(min(price_of(edges[i], chain.base[i]), gpus[i]))
     return _Prices(unit=unit, gpu=gpu, gpus=gpus, slack=slack)
 
 
@@ -360,7 +374,8 @@ def _beyond_own(edges: Sequence[FloatArray], chain: Chain) -> list[_Edge]:
         n_units = (lengths[order].cumsum() - base).clip(min=0.0)
         n_gpus = np.minimum(lengths[order], n_units) * gpus
         steepness = (slopes[order] / gpus).tolist()
-        beyond_own += [_Edge(*edge, i) for edge in zip(steepness, n_gpus.tolist(), strict=True)]
+        for slope, width in zip(steepness, n_gpus.tolist(), strict=True):
+            beyond_own.append(_Edge(slope, width, i))
     beyond_own.sort(key=lambda edge: -edge.slope)
     return beyond_own
 
@@ -369,14 +384,15 @@ def _gpu_prices(edges: Sequence[_Edge], chain: Chain) -> list[float]:
     """Return what a GPU costs for each kind: the slope of the edge that did not fit any more."""
     n_kinds, n_closed = len(chain.gpus), 0
     prices = [0.0] * n_kinds
-    room = [float(gpus * most) for gpus, most in zip(chain.gpus, chain.most, strict=True)]
+    room = [float(gpus * units) for gpus, units in zip(chain.gpus, chain.most, strict=True)]
     for edge in edges:
         i = edge.kind
         if i < n_closed or not edge.n_gpus:
             continue
-        taken = min(edge.n_gpus, *room[i:])
-        room[i:] = [left - taken for left in room[i:]]
-        if taken < edge.n_gpus:
+        n_taken = min(edge.n_gpus, *room[i:])
+        for n in range(i, n_kinds):
+            room[n] -= n_taken
+        if n_taken < edge.n_gpus:
             last = max([n for n in range(i, n_kinds) if room[n] <= 0])
             prices[n_closed : last + 1] = [edge.slope] * (last + 1 - n_closed)
             n_closed = last + 1

@@ -22,8 +22,14 @@ from milp.tables import FloatArray, IntArray
 
 STORED_CELLS = 1 << 20  # of F (8 MB); beyond, every so many rows are kept, the rest twice made
 GATHERED_CELLS = 1 << 14  # up to so many sums one gather is quicker than many slices
+MAX_WORK = 1500  # sizes combined; beyond, arrays are quicker
+MAX_CHANGES = 4  # trainers that leave their picks in an answer nearby
+MAX_CELLS = 256  # sizes looked at for that
 
 Picks = list[int]  # a size by undecided trainer, FCFS
+# Sizes taken, the first trainer's first: (size, those of the trainers after it).
+Way: TypeAlias = tuple[int, "Way"] | None
+Ways: TypeAlias = dict[int, tuple[float, Way]]  # by nodes used: least loss, and how
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +55,9 @@ class _Row:
 
     def at(self, nodes: int) -> float:
         index = nodes - self.low
-        return float(self.losses[index]) if 0 <= index < len(self.losses) else np.inf
+        if 0 <= index < len(self.losses):
+            return float(self.losses[index])
+        return np.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,57 +108,53 @@ def search_window(near: Near) -> tuple[Picks, Picks] | None:
     sizes, losses = np.split(near.sizes, ends), np.split(near.losses, ends)
     if not near.n_trainers:
         sizes, losses = [], []
-    least, most = [0], [0]  # nodes that the trainers before j use
-    for own in sizes:
-        least.append(least[-1] + int(own[0]))
-        most.append(most[-1] + int(own[-1]))
-    lows = [max(near.capacity - used, 0) for used in most]
-    highs = [near.capacity + 1 - used for used in least]
+    # Fewest and most nodes left for trainer j and those behind it; at last, for nobody.
+    low, high = near.capacity, near.capacity + 1
+    lows, highs = [max(low, 0)], [high]
+    for own_sizes in sizes:
+        low -= int(own_sizes[-1])
+        high -= int(own_sizes[0])
+        lows.append(max(low, 0))
+        highs.append(high)
     program = _Program(near, sizes, losses, lows, highs)
     row = program.behind()
-    kept, spacing, n_cells = {near.n_trainers: row}, 1, 0
+    stored_rows, spacing, n_cells = {near.n_trainers: row}, 1, 0
     for j in range(near.n_trainers - 1, -1, -1):
         row = program.step(j, row)
         n_cells += len(row.losses)
         if n_cells > STORED_CELLS and spacing == 1:
             spacing = max(2, math.isqrt(near.n_trainers))
-            kept = {i: one for i, one in kept.items() if i % spacing == 0 or i == near.n_trainers}
+            for i in list(stored_rows):
+                if i % spacing and i != near.n_trainers:
+                    del stored_rows[i]
         if j % spacing == 0:
-            kept[j] = row
+            stored_rows[j] = row
     if max(row.at(near.capacity), row.at(near.capacity + 1)) > near.gap:
         return None
-    return _walk(program, kept)
+    return _walk(program, stored_rows)
 
 
-def _walk(program: _Program, kept: dict[int, _Row]) -> tuple[Picks, Picks]:
-    """Read off the sizes, twice at once; rows that were not kept are made again, by block."""
-    near, first = program.near, kept.pop(0)
+def _walk(program: _Program, stored_rows: dict[int, _Row]) -> tuple[Picks, Picks]:
+    """Read off the sizes for both numbers of nodes; rows not stored are made again, by block."""
+    near, row = program.near, stored_rows.pop(0)
     picks: tuple[Picks, Picks] = ([], [])
-    left = [near.capacity, near.capacity + 1]
-    may_lose = [first.at(nodes) + near.noise for nodes in left]
+    nodes_left = [near.capacity, near.capacity + 1]
+    may_lose = [row.at(nodes) + near.noise for nodes in nodes_left]
     for j, (sizes, losses) in enumerate(zip(program.sizes, program.losses, strict=True)):
-        if j + 1 not in kept:
-            upto = min(i for i in kept if i > j)
-            for i in range(upto - 1, j, -1):
-                kept[i] = program.step(i, kept[i + 1])
-        after, ways = kept.pop(j + 1), list(zip(sizes.tolist(), losses.tolist(), strict=True))
-        for one, own in enumerate(picks):
+        if j + 1 not in stored_rows:
+            next_stored = min([i for i in stored_rows if i > j])
+            for i in range(next_stored - 1, j, -1):
+                stored_rows[i] = program.step(i, stored_rows[i + 1])
+        row_after = stored_rows.pop(j + 1)
+        ways = list(zip(sizes.tolist(), losses.tolist(), strict=True))
+        for answer, sizes_so_far in enumerate(picks):
             for size, loss in reversed(ways):
-                if loss + after.at(left[one] - size) <= may_lose[one]:
-                    own.append(size)
-                    left[one] -= size
-                    may_lose[one] -= loss
+                if loss + row_after.at(nodes_left[answer] - size) <= may_lose[answer]:
+                    sizes_so_far.append(size)
+                    nodes_left[answer] -= size
+                    may_lose[answer] -= loss
                     break
     return picks
-
-
-MAX_WORK = 1500  # sizes combined; beyond, arrays are quicker
-MAX_CHANGES = 4  # trainers that leave their picks in an answer nearby
-MAX_CELLS = 256  # sizes looked at for that
-
-# Sizes taken, the first trainer's first: (size, those of the trainers after it).
-Way: TypeAlias = tuple[int, "Way"] | None
-Ways: TypeAlias = dict[int, tuple[float, Way]]  # by nodes used: least loss, and how
 
 
 def search_few(near: Near) -> tuple[Picks, Picks] | None:
@@ -164,9 +168,11 @@ def search_few(near: Near) -> tuple[Picks, Picks] | None:
     ways = _combine(options, near)
     if ways is None:
         return None
-    least = [_least(ways, nodes, near) for nodes in (near.capacity, near.capacity + 1)]
-    first, larger = least
-    return None if first is None or larger is None else (first, larger)
+    picks = _least_way(ways, near.capacity, near)
+    picks_with_one_more = _least_way(ways, near.capacity + 1, near)
+    if picks is None or picks_with_one_more is None:
+        return None
+    return picks, picks_with_one_more
 
 
 def _combine(options: Sequence[Sequence[tuple[int, float]]], near: Near) -> Ways | None:
@@ -175,12 +181,17 @@ def _combine(options: Sequence[Sequence[tuple[int, float]]], near: Near) -> Ways
     The largest sizes come first: of equal losses the way is kept that gives the earlier
     trainers more. None: too many.
     """
-    # Nodes that are not used lose their price. By trainer, how far from the ends of what
-    # all may use it can be when all up to it have chosen.
-    fewest, most = 0, near.capacity + 1 - sum([sizes[-1][0] for sizes in options])
+    # Nodes that are not used lose their price. The bounds are on what the trainers up to one use
+    # together: the others must be able to use the rest, and it must be enough for them.
+    fewest_used = 0
     if near.price > 0:
-        fewest = math.floor(near.capacity - min(near.gap / near.price, near.capacity))
-    fewest -= sum([sizes[0][0] for sizes in options])
+        fewest_used = math.floor(near.capacity - min(near.gap / near.price, near.capacity))
+    most_used = near.capacity + 1
+    for sizes in options:  # the largest first
+        largest, _ = sizes[0]
+        smallest, _ = sizes[-1]
+        fewest_used -= largest
+        most_used -= smallest
     gap, noise = near.gap, near.noise
     ways: Ways = {0: (0.0, None)}
     work = 0
@@ -188,33 +199,38 @@ def _combine(options: Sequence[Sequence[tuple[int, float]]], near: Near) -> Ways
         work += len(sizes) * len(ways)
         if work > MAX_WORK:
             return None
-        fewest += sizes[0][0]
-        most += sizes[-1][0]
-        after, ways = ways, {}
+        largest, _ = sizes[0]
+        smallest, _ = sizes[-1]
+        fewest_used += largest
+        most_used += smallest
+        ways_behind, ways = ways, {}
+        # The innermost lines are most of the time of a small decision.
         for size, loss in sizes:
-            for used, (lost, way) in after.items():
-                both, at = lost + loss, used + size
-                if both <= gap and fewest <= at <= most:
-                    known = ways.get(at)
-                    if known is None or both < known[0] - noise:
-                        ways[at] = (both, (size, way))
+            for n_behind, (loss_behind, way) in ways_behind.items():
+                total_loss, n_used = loss_behind + loss, n_behind + size
+                if total_loss <= gap and fewest_used <= n_used <= most_used:
+                    best = ways.get(n_used)
+                    if best is None or total_loss < best[0] - noise:
+                        ways[n_used] = (total_loss, (size, way))
     return ways
 
 
-def _least(ways: Ways, nodes: int, near: Near) -> Picks | None:
+def _least_way(ways: Ways, nodes: int, near: Near) -> Picks | None:
     """The way that loses least; nodes that are left over lose their price."""
-    fitting = [
-        (lost + near.price * (nodes - used), way)
-        for used, (lost, way) in ways.items()
-        if used <= nodes
-    ]
-    least = min([lost for lost, _ in fitting], default=math.inf)
-    if least > near.gap:
+    least_loss = math.inf
+    fitting_ways: list[tuple[float, Way]] = []
+    for n_used, (loss, way) in ways.items():
+        if n_used <= nodes:
+            total_loss = loss + near.price * (nodes - n_used)
+            fitting_ways.append((total_loss, way))
+            least_loss = min(least_loss, total_loss)
+    if least_loss > near.gap:
         return None
-    return max([_listed(way) for lost, way in fitting if lost <= least + near.noise])
+    most_lost = least_loss + near.noise
+    return max([_sizes_of(way) for loss, way in fitting_ways if loss <= most_lost])
 
 
-def _listed(way: Way) -> Picks:
+def _sizes_of(way: Way) -> Picks:
     sizes: Picks = []
     while way is not None:
         size, way = way
@@ -223,60 +239,64 @@ def _listed(way: Way) -> Picks:
 
 
 def gap_nearby(
-    losses: FloatArray, steps: IntArray, price: float, left: int, tolerance: float
+    losses: FloatArray, steps: IntArray, price: float, nodes_left: int, tolerance: float
 ) -> float:
     """Return the loss of a good answer near the picks: few trainers leave them, one by one.
 
-    ``steps`` lead from the picks to the sizes. Of the answer for ``left`` nodes and that for
+    ``steps`` lead from the picks to the sizes. Of the answer for ``nodes_left`` nodes and that for
     one more it is what loses more.
     """
     gains = price * steps
     gains -= losses
-    cells = ((gains > 0) & (steps <= left + 1)).ravel().nonzero()[0]
+    cells = ((gains > 0) & (steps <= nodes_left + 1)).ravel().nonzero()[0]
     if len(cells) > MAX_CELLS:  # any changes make an answer, and the largest gains a good one
         of_cells = gains.take(cells)
-        least = np.partition(of_cells, -MAX_CELLS)[-MAX_CELLS]
+        limit = np.partition(of_cells, -MAX_CELLS)[-MAX_CELLS]
         # Of equal ones the first: which of them argpartition takes hangs on the processor.
-        cells = np.concatenate([cells[of_cells > least], cells[of_cells == least]])[:MAX_CELLS]
+        cells = np.concatenate([cells[of_cells > limit], cells[of_cells == limit]])[:MAX_CELLS]
         cells.sort()
-    rows, ways = (cells // gains.shape[1]).tolist(), steps.take(cells).tolist()
-    free = (losses.take(cells) <= tolerance).tolist() if left > 0 else []
-    tied: dict[int, list[int]] = {}
-    for row, step, costs_nothing in zip(rows, ways, free, strict=False):
-        if costs_nothing:
-            tied.setdefault(row, []).append(step)
-    changes = sorted(zip(gains.take(cells).tolist(), ways, rows, strict=True), reverse=True)
+    rows, steps_of_cells = (cells // gains.shape[1]).tolist(), steps.take(cells).tolist()
+    free_steps: dict[int, list[int]] = {}  # by row, those that cost nothing
+    if nodes_left > 0:
+        are_free = (losses.take(cells) <= tolerance).tolist()
+        for row, step, is_free in zip(rows, steps_of_cells, are_free, strict=True):
+            if is_free:
+                free_steps.setdefault(row, []).append(step)
+    gains_of_cells = gains.take(cells).tolist()
+    changes = sorted(zip(gains_of_cells, steps_of_cells, rows, strict=True), reverse=True)
     gap = 0.0
-    for nodes in (left, left + 1):
-        missing, moved = nodes, set[int]()
-        for row, to in tied.items():  # first what costs nothing
-            if fitting := [step for step in to if step <= missing]:
+    for nodes in (nodes_left, nodes_left + 1):
+        missing, moved_rows = nodes, set[int]()
+        for row, row_steps in free_steps.items():
+            if fitting := [step for step in row_steps if step <= missing]:
                 missing -= fitting[-1]
-                moved.add(row)
+                moved_rows.add(row)
             if not missing:
                 break
-        lost = _change(changes, price, missing, set(moved)) if missing else 0.0
-        if moved and lost > 0:
-            lost = min(lost, _change(changes, price, nodes, set()))
-        gap = max(gap, lost)
+        loss = 0.0
+        if missing:
+            loss = _change(changes, price, missing, set(moved_rows))
+        if moved_rows and loss > 0:
+            loss = min(loss, _change(changes, price, nodes, set()))
+        gap = max(gap, loss)
     return gap
 
 
 def _change(
-    changes: Sequence[tuple[float, int, int]], price: float, missing: int, moved: set[int]
+    changes: Sequence[tuple[float, int, int]], price: float, missing: int, moved_rows: set[int]
 ) -> float:
     """Return the loss left when the largest gain that fits is taken, a few times.
 
     ``changes`` are gains, steps and rows, the largest gain first: what does not fit once
     never will, as ever fewer nodes are missing.
     """
-    lost, turns = price * missing, MAX_CHANGES
+    loss, changes_left = price * missing, MAX_CHANGES
     for gain, step, row in changes:
-        if step <= missing and row not in moved:
-            lost -= gain
+        if step <= missing and row not in moved_rows:
+            loss -= gain
             missing -= step
-            turns -= 1
-            if not (missing and turns):
+            changes_left -= 1
+            if not (missing and changes_left):
                 break
-            moved.add(row)
-    return lost
+            moved_rows.add(row)
+    return loss

@@ -33,7 +33,7 @@ class Want:
     need: int
     feels_s: frozenset[float]  # ends of the nodes it has for sure
     # A trainer that shrinks chooses among its own nodes: how many it has per end.
-    own: Mapping[float, int] | None = None
+    own_ends: Mapping[float, int] | None = None
 
 
 def share_leavers(
@@ -52,42 +52,57 @@ def share_leavers(
     Returns:
         By trainer how many nodes of which end; the ends of nodes that leave alone and are used.
     """
-    needs, n_endless = tuple(want.need for want in wants), counts.get(ENDLESS, 0)
-    owned = [want for want in wants if want.own is not None]
-    if sum(needs) <= n_endless and all(
-        want.need <= (want.own or {}).get(ENDLESS, 0) for want in owned
-    ):
+    needs, n_endless = [want.need for want in wants], counts.get(ENDLESS, 0)
+    if sum(needs) <= n_endless and all(map(_has_enough_endless, wants)):
         return [{ENDLESS: need} for need in needs], frozenset()
-    known = frozenset[float]().union(
-        *(want.feels_s for want in wants), *(w.own or () for w in owned)
-    )
-    order = sorted(counts.keys() - {ENDLESS}, key=lambda end: (weights[end], -end))
-    alone = [end for end in order if counts[end] == 1 and end not in known]
-    groups = [end for end in order if counts[end] > 1 or end in known]
+    ends_of_some: set[float] = set()  # of nodes that some trainer has or chooses from
+    for want in wants:
+        ends_of_some.update(want.feels_s, want.own_ends or ())
+    groups: list[float] = []
+    slack: list[int] = []
+    alone: list[float] = []
+    for end in sorted(counts.keys() - {ENDLESS}, key=lambda end: (weights[end], -end)):
+        if counts[end] > 1 or end in ends_of_some:
+            groups.append(end)
+            slack.append(counts[end])
+        elif counts[end] == 1:
+            alone.append(end)
     index = {end: g for g, end in enumerate(groups)} | {ENDLESS: ROAM}
     state = _State(
-        needs=needs,
-        felt=tuple(
-            frozenset(index[end] for end in want.feels_s - {ENDLESS} if end in index)
-            for want in wants
-        ),
-        own=tuple(
-            None if want.own is None else {index[end]: n for end, n in want.own.items()}
-            for want in wants
-        ),
-        weights=tuple(weights[end] for end in groups),
-        slack=[counts[end] for end in groups],
+        needs=tuple(needs),
+        felt=tuple([_groups_felt(want, index) for want in wants]),
+        choices=tuple([_groups_to_choose_from(want, index) for want in wants]),
+        weights=tuple(map(weights.__getitem__, groups)),
+        slack=slack,
         n_endless=n_endless,
-        alone=tuple(weights[end] for end in alone),
+        alone=tuple(map(weights.__getitem__, alone)),
         shares=[{} for _ in needs],
         roaming=0,
     )
     best = _search(state)
-    shares = [
-        {ENDLESS: share.get(ROAM, 0)} | {groups[g]: n for g, n in share.items() if g != ROAM}
-        for share in best.shares
-    ]
+    shares: list[Share] = []
+    for counts_taken in best.shares:
+        share = {ENDLESS: counts_taken.get(ROAM, 0)}
+        for g, n in counts_taken.items():
+            if g != ROAM:
+                share[groups[g]] = n
+        shares.append(share)
     return shares, frozenset(alone[: max(best.roaming - n_endless, 0)])
+
+
+def _has_enough_endless(want: Want) -> bool:
+    """Return whether one that shrinks has as many endless nodes of its own as it keeps."""
+    return want.own_ends is None or want.need <= want.own_ends.get(ENDLESS, 0)
+
+
+def _groups_felt(want: Want, index: Mapping[float, int]) -> frozenset[int]:
+    return frozenset([index[end] for end in want.feels_s if end in index and end != ENDLESS])
+
+
+def _groups_to_choose_from(want: Want, index: Mapping[float, int]) -> dict[int, int] | None:
+    if want.own_ends is None:
+        return None
+    return {index[end]: n for end, n in want.own_ends.items()}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,7 +111,7 @@ class _State:
 
     needs: tuple[int, ...]
     felt: tuple[frozenset[int], ...]
-    own: tuple[dict[int, int] | None, ...]
+    choices: tuple[dict[int, int] | None, ...]  # own nodes by source, of those that shrink
     weights: tuple[float, ...]  # [g], rising
     slack: list[int]  # [g]
     n_endless: int
@@ -107,7 +122,7 @@ class _State:
 
     def copy(self) -> _State:
         """A state that can be changed without changing this one."""
-        shares = [dict(share) for share in self.shares]
+        shares = list(map(dict, self.shares))
         return replace(self, slack=list(self.slack), shares=shares)
 
     def cost(self, trainers: Sequence[int]) -> tuple[float, float]:
@@ -117,7 +132,8 @@ class _State:
             for g, n in self.shares[j].items():
                 if g != ROAM:
                     leaving += n * self.weights[g]
-                    disturbances += 0.0 if g in self.felt[j] else self.weights[g]
+                    if g not in self.felt[j]:
+                        disturbances += self.weights[g]
         return disturbances, leaving
 
     def take(self, j: int, g: int, n: int) -> None:
@@ -145,50 +161,56 @@ class _State:
     def fill(self, j: int, price: float) -> None:
         """Cover what trainer j still needs; an endless node counts as ``price``."""
         self.work += len(self.weights) + 8
-        left = self.missing(j)
+        n_missing = self.missing(j)
         offers = self._offers(j)
         # Another node of a leave that is felt anyhow costs nothing and spares endless ones.
         for g in sorted(self.felt[j]):
-            n = min(left, offers[g])
+            n = min(n_missing, offers[g])
             self.take(j, g, n)
             offers[g] -= n
-            left -= n
-        for g, n in self._cheapest(j, left, offers, price):
+            n_missing -= n
+        for g, n in self._cheapest(j, n_missing, offers, price):
             self.take(j, g, n)
 
     def _offers(self, j: int) -> list[int]:
         """Nodes of each group that trainer j may still take."""
-        own = self.own[j]
-        if own is None:
+        choice = self.choices[j]
+        if choice is None:
             return list(self.slack)
-        return [min(n, own.get(g, 0)) for g, n in enumerate(self.slack)]
+        return [min(n, choice.get(g, 0)) for g, n in enumerate(self.slack)]
+
+    def _roaming_left(self, j: int) -> tuple[int, int]:
+        """How many endless nodes trainer j may take, and the first of those that leave alone."""
+        n_endless = max(self.n_endless - self.roaming, 0)
+        choice = self.choices[j]
+        if choice is not None:  # those that leave alone are nobody's
+            return min(n_endless, choice.get(ROAM, 0)), len(self.alone)
+        # Endless nodes are used up before those that leave alone.
+        return n_endless, max(self.roaming - self.n_endless, 0)
 
     def _cheapest(
         self, j: int, n_nodes: int, offers: list[int], price: float
     ) -> list[tuple[int, int]]:
         """Sources for so many nodes: the cheapest per node until one group has the rest."""
-        own = self.own[j]
-        n_endless = max(self.n_endless - self.roaming, 0)
-        # Endless nodes come before those that leave alone, which are nobody's.
-        next_alone = max(self.roaming - self.n_endless, 0) if own is None else len(self.alone)
-        n_endless = n_endless if own is None else min(n_endless, own.get(ROAM, 0))
+        n_endless, next_alone = self._roaming_left(j)
         plan: list[tuple[int, int]] = []
         best_plan, best_cost = plan, math.inf
-        cost, left = 0.0, n_nodes
-        while left and cost < best_cost - NOISE:
-            source, n = ROAM, max(min(left, n_endless), 1)
+        cost, n_missing = 0.0, n_nodes
+        while n_missing and cost < best_cost - NOISE:
+            source, n = ROAM, max(min(n_missing, n_endless), 1)
+            rate = math.inf  # of a node of the cheapest source so far
             if n_endless:
                 rate = price
-            else:
-                rate = self.alone[next_alone] if next_alone < len(self.alone) else math.inf
+            elif next_alone < len(self.alone):
+                rate = self.alone[next_alone]
             for g, weight in enumerate(self.weights):
-                if weight >= min(rate * left, best_cost - cost):
+                if weight >= min(rate * n_missing, best_cost - cost):
                     break  # so are all that follow
-                if weight < rate * min(offers[g], left):
-                    source, n = g, min(offers[g], left)
+                if weight < rate * min(offers[g], n_missing):
+                    source, n = g, min(offers[g], n_missing)
                     rate = weight / n
-                if offers[g] >= left:
-                    best_plan, best_cost = [*plan, (g, left)], cost + weight
+                if offers[g] >= n_missing:
+                    best_plan, best_cost = [*plan, (g, n_missing)], cost + weight
             if rate == math.inf:
                 break  # nothing is left
             if source != ROAM:
@@ -199,44 +221,47 @@ class _State:
                 cost += price * n
             else:
                 similar = bisect_right(self.alone, rate * ALIKE, next_alone)
-                n = min(similar - next_alone, left)
+                n = min(similar - next_alone, n_missing)
                 cost += math.fsum(self.alone[next_alone : next_alone + n])
                 next_alone += n
             plan.append((source, n))
-            left -= n
-        return plan if not left and cost <= best_cost else best_plan
+            n_missing -= n
+        if n_missing or cost > best_cost:
+            return best_plan
+        return plan
 
 
 def _prices(state: _State) -> list[float]:
     """Return the prices to try for a node without an end: 0, and the costs of groups per node."""
+    if not state.n_endless:
+        return [0.0]
     rates = sorted({w / max(n, 1) for w, n in zip(state.weights, state.slack, strict=True)})
-    rates = [rate * (1 + NOISE) for rate in rates]
     step = max(len(rates) // MAX_PRICES, 1)
-    return [0.0, *rates[step - 1 :: step]] if state.n_endless else [0.0]
+    return [0.0, *[rate * (1 + NOISE) for rate in rates[step - 1 :: step]]]
 
 
 def _search(start: _State) -> _State:
     """The best over a few prices of an endless node, improved by filling again."""
     everyone = range(len(start.needs))
     prices = _prices(start)
-    found: list[_State] = []
+    states: list[_State] = []
     work = 0
     for price in prices:
         if work > MAX_WORK:
             break
         state = start.copy()
         # Who shrinks has least choice; the largest needs find most while much is left.
-        order = sorted(everyone, key=lambda j: (state.own[j] is None, -state.needs[j], j))
+        order = sorted(everyone, key=lambda j: (state.choices[j] is None, -state.needs[j], j))
         for j in order:
-            if state.own[j] is not None:
+            if state.choices[j] is not None:
                 state.fill(j, price)
         if not price:
             _take_endless(state, order)
         for j in order:
             state.fill(j, price)
         work += state.work
-        found.append(state)
-    best = min(found, key=lambda state: state.cost(everyone))
+        states.append(state)
+    best = min(states, key=lambda state: state.cost(everyone))
     best.work = work
     _improve(best, prices)
     return best
@@ -245,20 +270,17 @@ def _search(start: _State) -> _State:
 def _take_endless(state: _State, order: Sequence[int]) -> None:
     """Endless nodes to the smallest needs first: so the fewest trainers need others."""
     for j in reversed(order):
-        own = state.own[j]
-        if own is None and not state.felt[j]:
-            state.take(j, ROAM, min(state.needs[j], max(state.n_endless - state.roaming, 0)))
+        if state.choices[j] is None and not state.felt[j]:
+            n_unused = max(state.n_endless - state.roaming, 0)
+            state.take(j, ROAM, min(state.needs[j], n_unused))
 
 
 def _improve(state: _State, prices: Sequence[float]) -> None:
     """Empty one or two trainers and fill them again, while that costs less."""
-    everyone = range(len(state.needs))
     has_gained = True
     while has_gained:
         has_gained = False
-        paying = [j for j in everyone if any(g != ROAM for g in state.shares[j])]
-        pairs = [(j,) for j in paying] + [(i, j) for j in paying for i in everyone if i != j]
-        for pair, price in itertools.product(pairs, prices):
+        for pair, price in itertools.product(_pairs_to_try(state), prices):
             if state.work > MAX_WORK:
                 return
             slack, roaming = list(state.slack), state.roaming
@@ -267,14 +289,24 @@ def _improve(state: _State, prices: Sequence[float]) -> None:
             for j in pair:
                 state.empty(j)
             for j in pair:
+                # Only the first pays for endless nodes.
                 state.fill(j, price if j == pair[0] else 0.0)
-            now, leaving_now = state.cost(pair)
-            is_better = now < disturbances - NOISE or (
-                now <= disturbances + NOISE and leaving_now < leaving - NOISE
+            disturbances_now, leaving_now = state.cost(pair)
+            is_better = disturbances_now < disturbances - NOISE or (
+                disturbances_now <= disturbances + NOISE and leaving_now < leaving - NOISE
             )
-            if is_better and not any(state.missing(j) for j in pair):
+            if is_better and not any(map(state.missing, pair)):
                 has_gained = True
                 continue
             state.slack, state.roaming = slack, roaming
             for j, share in zip(pair, shares, strict=True):
                 state.shares[j] = share
+
+
+def _pairs_to_try(state: _State) -> list[tuple[int, ...]]:
+    """Return the trainers that pay for leaves, each alone and then with each other trainer."""
+    paying = [j for j, share in enumerate(state.shares) if share.keys() - {ROAM}]
+    pairs: list[tuple[int, ...]] = [(j,) for j in paying]
+    for j in paying:
+        pairs += [(i, j) for i in range(len(state.needs)) if i != j]
+    return pairs

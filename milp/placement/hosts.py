@@ -21,10 +21,17 @@ from dataclasses import dataclass
 from itertools import repeat
 
 from milp.hosts import HostsView, PartKind, UnitKind
-from milp.placement.packing import NO_PLAN, UnitPlan, pack, pack_as_planned, plan_units
+from milp.placement.packing import UnitPlan, pack, pack_as_planned, plan_units
 from milp.placement.unit_shares import UnitLot, UnitTaker, share_out
 from milp.pool import PoolView
-from milp.problem import Problem, ProblemNode, ProblemTrainer
+from milp.problem import (
+    Problem,
+    ProblemNode,
+    ProblemTrainer,
+    names_outside,
+    nodes_by_name,
+    widths_by_id,
+)
 from milp.supply import Supply, supply_of
 
 
@@ -50,7 +57,7 @@ def place_units(problem: Problem, pool: PoolView, split: Sequence[Sequence[int]]
     hosts = pool.hosts
     if hosts is None or not hosts.kinds:
         return {}
-    nodes = {node.name: node for node in problem.nodes}
+    nodes = nodes_by_name(problem.nodes)
     supply = supply_of(pool)
     plan: UnitPlan | None = None
     if supply is not None and supply.contended:
@@ -59,11 +66,7 @@ def place_units(problem: Problem, pool: PoolView, split: Sequence[Sequence[int]]
         pool=pool,
         hosts=hosts,
         nodes=nodes,
-        ends_s={
-            node.name: node.expected_remaining_s
-            for node in problem.nodes
-            if node.expected_remaining_s is not None
-        },
+        ends_s=_ends_s(problem),
         split=split,
         supply=supply,
         plan=plan,
@@ -71,29 +74,39 @@ def place_units(problem: Problem, pool: PoolView, split: Sequence[Sequence[int]]
     assignment: dict[str, str] = {}
     takers: list[list[UnitTaker]] = [[] for _ in hosts.kinds]  # [k]
     for j, trainer in enumerate(pool.trainers):
-        kept, size = _kept(scene, j), sum(split[j])
-        assignment.update(dict.fromkeys(kept, trainer.trainer_id))
-        if size <= len(pool.present[j]):
+        kept_names = _names_kept(scene, j)
+        assignment.update(dict.fromkeys(kept_names, trainer.trainer_id))
+        if sum(split[j]) <= len(pool.present[j]):
             continue
-        own_nodes = [nodes[name] for name in kept]
-        own_hosts = {node.host or node.name for node in own_nodes}
-        switches = {node.switch for node in own_nodes}
+        own_hosts: set[str] = set()
+        own_switches: set[str] = set()
+        for name in kept_names:
+            own_hosts.add(nodes[name].host or name)
+            own_switches.add(nodes[name].switch)
         for k, count in enumerate(split[j]):
             if count > pool.held[j][k]:
                 taker = UnitTaker(
                     trainer_id=trainer.trainer_id,
                     need=count - pool.held[j][k],
                     hosts=own_hosts,
-                    switches=switches,
+                    switches=own_switches,
                 )
                 takers[k].append(taker)
-    lots, missing = _ready(scene, takers, assignment)
+    lots, missing = _ready_lots(scene, takers, assignment)
     if missing:
-        for kind, own_lots in _carved(scene, takers, missing).items():
-            lots[hosts.kinds.index(kind)] += own_lots
-    for own, offered in zip(takers, lots, strict=True):
-        share_out(own, offered, nodes, assignment)
+        for kind, new_lots in _carved_lots(scene, takers, missing).items():
+            lots[hosts.kinds.index(kind)] += new_lots
+    for takers_of_kind, lots_of_kind in zip(takers, lots, strict=True):
+        share_out(takers_of_kind, lots_of_kind, nodes, assignment)
     return assignment
+
+
+def _ends_s(problem: Problem) -> dict[str, float]:
+    ends_s: dict[str, float] = {}
+    for node in problem.nodes:
+        if node.expected_remaining_s is not None:
+            ends_s[node.name] = node.expected_remaining_s
+    return ends_s
 
 
 def _remaining_s(node: ProblemNode) -> float:
@@ -103,7 +116,7 @@ def _remaining_s(node: ProblemNode) -> float:
 # ---- what is kept ----------------------------------------------------------------------------
 
 
-def _kept(scene: _Scene, j: int) -> list[str]:
+def _names_kept(scene: _Scene, j: int) -> list[str]:
     """Return the names of the units that a trainer keeps."""
     pool, nodes, counts = scene.pool, scene.nodes, scene.split[j]
     present, trainer = pool.present[j], pool.trainers[j]
@@ -112,17 +125,23 @@ def _kept(scene: _Scene, j: int) -> list[str]:
         return []
     if size >= len(present):
         return list(present)
-    kept: list[str] = []
+    kept_names: list[str] = []
     last_to_go = _last_to_go(trainer, nodes)
     for k, count in enumerate(counts):
-        if count:
-            kind = scene.hosts.kinds[k]
-            own = [name for name in present if nodes[name].eligibility == kind.eligibility]
-            own = [name for name in own if scene.hosts.part_of[name].serves(kind.width)]
-            own.sort(key=last_to_go.__getitem__)
-            quota = scene.plan.keeps.get((j, k)) if scene.plan else None
-            kept += own[:count] if quota is None else _within(own, count, quota, scene.hosts)
-    return kept
+        if not count:
+            continue
+        kind = scene.hosts.kinds[k]
+        of_kind: list[str] = []
+        for name in present:
+            is_of_class = nodes[name].eligibility == kind.eligibility
+            if is_of_class and scene.hosts.part_of[name].serves(kind.width):
+                of_kind.append(name)
+        of_kind.sort(key=last_to_go.__getitem__)
+        quota = scene.plan.keeps.get((j, k)) if scene.plan else None
+        if quota is not None:
+            of_kind = _within(of_kind, count, quota, scene.hosts)
+        kept_names += of_kind[:count]
+    return kept_names
 
 
 def _last_to_go(
@@ -130,41 +149,43 @@ def _last_to_go(
 ) -> dict[str, tuple[bool, float, str]]:
     """Return a key by which those come first that are given up last."""
     settled = set(trainer.settled)
-    return {
-        name: (name not in settled, -_remaining_s(nodes[name]), name)
-        for name in trainer.current
-        if name in nodes
-    }
+    keys: dict[str, tuple[bool, float, str]] = {}
+    for name in trainer.current:
+        if name in nodes:
+            keys[name] = (name not in settled, -_remaining_s(nodes[name]), name)
+    return keys
 
 
 def _within(
-    own: Sequence[str], count: int, quota: Mapping[PartKind, int], hosts: HostsView
+    names: Sequence[str], count: int, quota: Mapping[PartKind, int], hosts: HostsView
 ) -> list[str]:
     """Return the first names with no more contended parts than planned."""
-    left, kept = dict(quota), list[str]()
-    for name in own:
+    quota_left, first_names = dict(quota), list[str]()
+    for name in names:
         part = hosts.part_of[name]
-        if len(kept) < count and left.get(part, 1):
-            kept.append(name)
-            if part in left:
-                left[part] -= 1
-    return kept
+        if len(first_names) < count and quota_left.get(part, 1):
+            first_names.append(name)
+            if part in quota_left:
+                quota_left[part] -= 1
+    return first_names
 
 
 # ---- what the others get ---------------------------------------------------------------------
 
 
-def _ready(
+def _ready_lots(
     scene: _Scene, takers: Sequence[Sequence[UnitTaker]], assignment: Mapping[str, str]
 ) -> tuple[list[list[UnitLot]], dict[UnitKind, int]]:
     """Return by kind the units that are there for its takers, and how many are missing."""
     pool, nodes = scene.pool, scene.nodes
     lots: list[list[UnitLot]] = []
     missing: dict[UnitKind, int] = {}
-    given = set(assignment)
-    for k, (kind, own) in enumerate(zip(scene.hosts.kinds, takers, strict=True)):
-        need = sum([taker.need for taker in own])
-        names = [name for name in pool.names[k] if name not in given] if need else []
+    taken_names = set(assignment)
+    for k, (kind, takers_of_kind) in enumerate(zip(scene.hosts.kinds, takers, strict=True)):
+        need = sum([taker.need for taker in takers_of_kind])
+        names: list[str] = []
+        if need:
+            names = names_outside(pool.names[k], taken_names)
         if scene.supply is not None and k in scene.supply.contended:
             names = _serving(scene, names, k, assignment)
         if len(names) > need or len({nodes[name].has_pilot for name in names}) > 1:
@@ -172,41 +193,45 @@ def _ready(
                 key=lambda name: (not nodes[name].has_pilot, -_remaining_s(nodes[name]), name)
             )
             del names[need:]
-        given.update(names)
-        of_host: dict[str, list[str]] = {}
+        taken_names.update(names)
+        names_by_host: dict[str, list[str]] = {}
         for name in names:
-            of_host.setdefault(nodes[name].host or name, []).append(name)
-        lots.append([UnitLot(own_names, 1) for own_names in of_host.values()])
+            names_by_host.setdefault(nodes[name].host or name, []).append(name)
+        lots.append([UnitLot(names_of_host, 1) for names_of_host in names_by_host.values()])
         if need > len(names):
             missing[kind] = need - len(names)
     return lots, missing
 
 
-def _carved(
+def _carved_lots(
     scene: _Scene, takers: Sequence[Sequence[UnitTaker]], wanted: Mapping[UnitKind, int]
 ) -> dict[UnitKind, list[UnitLot]]:
     """Return by kind as many units of free GPUs as are wanted."""
     hosts, plan = scene.hosts, scene.plan
-    liked: dict[UnitKind, set[str]] = {}
-    for kind, own in zip(hosts.kinds, takers, strict=True):
-        liked[kind] = {host for taker in own for host in taker.hosts}
+    liked_hosts: dict[UnitKind, set[str]] = {}
+    for kind, takers_of_kind in zip(hosts.kinds, takers, strict=True):
+        hosts_of_kind: set[str] = set()
+        for taker in takers_of_kind:
+            hosts_of_kind |= taker.hosts
+        liked_hosts[kind] = hosts_of_kind
 
     remaining_s = _stays_s(scene)
-    packed = pack(hosts.free, wanted, liked, remaining_s)
-    if packed is None:  # seldom, and only where some width does not divide the next larger one
+    carved = pack(hosts.free, wanted, liked_hosts, remaining_s)
+    if carved is None:  # seldom, and only where some width does not divide the next larger one
         if plan is None and scene.supply is not None:
             plan = plan_units(scene.pool, scene.supply, scene.split)
-        packed = pack_as_planned(hosts.free, wanted, plan or NO_PLAN, remaining_s)
-    used: dict[int, int] = {}  # by index of the host
+        carved = pack_as_planned(hosts.free, wanted, plan or UnitPlan(), remaining_s)
+    n_used: dict[int, int] = {}  # GPUs by index of the host
     lots: dict[UnitKind, list[UnitLot]] = {}
-    for kind, slots in packed.items():
-        own_lots = lots.setdefault(kind, [])
+    for kind, slots in carved.items():
+        lots_of_kind = lots.setdefault(kind, [])
         for index, count in slots:
-            _, _, host_width, names = hosts.free[index]
-            width = kind.width or host_width
-            start = used.get(index, 0)
-            used[index] = end = start + count * width
-            own_lots.append(UnitLot(names[start:end], width))
+            host = hosts.free[index]
+            width = kind.width or host.host_width
+            start = n_used.get(index, 0)
+            end = start + count * width
+            n_used[index] = end
+            lots_of_kind.append(UnitLot(host.names[start:end], width))
     return lots
 
 
@@ -216,26 +241,29 @@ def _stays_s(scene: _Scene) -> list[float]:
     if not ends_s:
         return [math.inf] * len(scene.hosts.free)
     endless = repeat(math.inf)
-    return [min(map(ends_s.get, names, endless)) for *_, names in scene.hosts.free]
+    return [min(map(ends_s.get, host.names, endless)) for host in scene.hosts.free]
 
 
 def _serving(
     scene: _Scene, names: Sequence[str], k: int, assignment: Mapping[str, str]
 ) -> list[str]:
     """Return those of the names that serve this kind by the plan."""
-    hosts, plan = scene.hosts, scene.plan or NO_PLAN
-    width_of = {trainer.trainer_id: trainer.width for trainer in scene.pool.trainers}
-    left: dict[PartKind, int] = {}
-    for (part, of_kind), count in plan.serves.items():
-        if of_kind == k:
-            owners = [assignment.get(name, "") for name in hosts.parts[part]]
-            kept = [own for own in owners if width_of.get(own, -1) == hosts.kinds[k].width]
-            left[part] = count - len(kept)
+    hosts, plan = scene.hosts, scene.plan or UnitPlan()
+    width = hosts.kinds[k].width
+    widths = widths_by_id(scene.pool.trainers)
+    quota_left: dict[PartKind, int] = {}  # contended parts that may still serve this kind
+    for (part, part_k), count in plan.serves.items():
+        if part_k == k:
+            quota_left[part] = count
+            for name in hosts.parts[part]:
+                owner = assignment.get(name)
+                if owner is not None and widths[owner] == width:  # it keeps the part
+                    quota_left[part] -= 1
     serving: list[str] = []
     for name in names:
         part = hosts.part_of[name]
-        if left.get(part, 1) > 0:
+        if quota_left.get(part, 1) > 0:
             serving.append(name)
-            if part in left:
-                left[part] -= 1
+            if part in quota_left:
+                quota_left[part] -= 1
     return serving

@@ -25,17 +25,17 @@ MAX_WORK = 4_000  # bound on the exchanges looked at: deterministic, unlike a cl
 class Taker:
     """A trainer that takes nodes: how many per source, and its kept nodes' switches."""
 
-    wanted: Mapping[int, int]
+    counts: Mapping[int, int]  # source -> nodes
     kept_on: frozenset[int]
     takes: dict[int, dict[int, int]] = field(default_factory=dict)  # switch -> source -> nodes
 
     def add(self, source: int, switch: int, n: int) -> None:
         """Take so many nodes more, or fewer."""
-        at = self.takes.setdefault(switch, {})
-        at[source] = at.get(source, 0) + n
-        if not at[source]:
-            del at[source]
-            if not at:
+        counts = self.takes.setdefault(switch, {})
+        counts[source] = counts.get(source, 0) + n
+        if not counts[source]:
+            del counts[source]
+            if not counts:
                 del self.takes[switch]
 
 
@@ -52,36 +52,41 @@ def take_from_switches(
     Among switches that have all a taker needs it goes to the one with fewest to spare,
     or to the one with most nodes that are favoured: ``favoured[switch]``.
     """
-    left = supply.copy()
-    order = sorted(range(len(takers)), key=lambda j: (-sum(takers[j].wanted.values()), j))
+    supply_left = supply.copy()
+    order = sorted(range(len(takers)), key=lambda j: (-sum(takers[j].counts.values()), j))
     if not largest_first:
         order.reverse()
     for j in order:
-        _take_greedily(takers[j], left, favoured, prefers_tight=prefers_tight)
+        _take_greedily(takers[j], supply_left, favoured, prefers_tight=prefers_tight)
     if len(takers) > 1:
-        _exchange(takers, left)
+        _exchange(takers, supply_left)
 
 
 def _take_greedily(
-    taker: Taker, left: IntArray, favoured: Sequence[int], *, prefers_tight: bool
+    taker: Taker, supply_left: IntArray, favoured: Sequence[int], *, prefers_tight: bool
 ) -> None:
     """Own switches first; then the best switch that has all, else the one with most."""
-    sources = [source for source, n in taker.wanted.items() if n]
-    wants = [taker.wanted[source] for source in sources]
-    there = left[sources]
-    offers: list[list[int]] = there.T.tolist()  # [switch][source]
+    sources: list[int] = []
+    wants: list[int] = []
+    for source, n in taker.counts.items():
+        if n:
+            sources.append(source)
+            wants.append(n)
+    supply = supply_left[sources]
+    offers: list[list[int]] = supply.T.tolist()  # [switch][source]
 
-    def order(switch: int, reach: int, total: int) -> tuple[bool, int, int, int, int]:
-        # Fewest nodes to spare: what remains elsewhere stays whole for others.
-        few = -favoured[switch]
-        first, second = (total, few) if prefers_tight else (few, total)
-        return (switch not in taker.kept_on, -reach, first, second, switch)
+    def rank(switch: int, reach: int, total: int) -> tuple[bool, int, int, int, int]:
+        is_new = switch not in taker.kept_on
+        if prefers_tight:
+            # Fewest nodes to spare: what remains elsewhere stays whole for others.
+            return is_new, -reach, total, -favoured[switch], switch
+        return is_new, -reach, -favoured[switch], total, switch
 
-    totals = there.sum(axis=0)
-    reaches = np.minimum(there, np.array(wants, dtype=np.int64)[:, None]).sum(axis=0).tolist()
-    has_any = totals.nonzero()[0].tolist()
-    totals_at = totals.tolist()
-    ranks = [order(switch, reaches[switch], totals_at[switch]) for switch in has_any]
+    switch_totals = supply.sum(axis=0)
+    switches = switch_totals.nonzero()[0].tolist()
+    totals = switch_totals.tolist()
+    reaches = np.minimum(supply, np.array(wants, dtype=np.int64)[:, None]).sum(axis=0).tolist()
+    ranks = [rank(switch, reaches[switch], totals[switch]) for switch in switches]
     heapq.heapify(ranks)
     n_missing = sum(wants)
     while n_missing:
@@ -89,16 +94,16 @@ def _take_greedily(
             raise ValueError(f"{n_missing} nodes more are wanted than there are")
         # What is left to want only shrinks, so an old rank is never too low.
         switch = ranks[0][-1]
-        fresh = order(switch, sum(map(min, offers[switch], wants)), sum(offers[switch]))
-        if fresh > ranks[0]:
-            heapq.heapreplace(ranks, fresh)
+        rank_now = rank(switch, sum(map(min, offers[switch], wants)), sum(offers[switch]))
+        if rank_now > ranks[0]:
+            heapq.heapreplace(ranks, rank_now)
             continue
         heapq.heappop(ranks)
         for s, source in enumerate(sources):
             n = min(offers[switch][s], wants[s])
             if n:
                 taker.add(source, switch, n)
-                left[source, switch] -= n
+                supply_left[source, switch] -= n
                 wants[s] -= n
                 n_missing -= n
 
@@ -106,7 +111,7 @@ def _take_greedily(
 def _exchange(takers: Sequence[Taker], supply_left: IntArray) -> None:
     """Empty switches of single takers while that saves one, up to a bound on the work."""
     state = _Exchange(
-        takers=takers, left=supply_left.tolist(), holders=defaultdict(set), work_left=MAX_WORK
+        takers=takers, unused=supply_left.tolist(), holders=defaultdict(set), work_left=MAX_WORK
     )
     for j, taker in enumerate(takers):
         for switch, at in taker.takes.items():
@@ -135,7 +140,7 @@ class _Exchange:
     """The nodes that trainers take while switches are emptied."""
 
     takers: Sequence[Taker]
-    left: list[list[int]]  # [source][switch]: nodes nobody takes
+    unused: list[list[int]]  # [source][switch]: nodes nobody takes
     holders: defaultdict[Cell, set[int]]
     work_left: int
 
@@ -145,26 +150,29 @@ class _Exchange:
         targets = sorted((taker.kept_on | taker.takes.keys()) - {switch})
         moves: list[Move] = []
         for source, n_there in taker.takes[switch].items():
-            missing = n_there
+            n_missing = n_there
             self.work_left -= len(targets)
-            left = self.left[source]
+            unused = self.unused[source]
             for target in targets:
-                n = min(missing, left[target])
+                n = min(n_missing, unused[target])
                 if n:
                     moves.append((source, target, -1, n))
-                    missing -= n
+                    n_missing -= n
             for target in targets:
-                if not missing:
+                if not n_missing:
                     break
-                found = self._partners(j, source, switch, target, missing)
-                moves += found
-                missing -= sum(n for *_, n in found)
-            if missing:
+                for move in self._moves_with_partners(j, source, switch, target, n_missing):
+                    moves.append(move)
+                    *_, n = move
+                    n_missing -= n
+            if n_missing:
                 return None
         return moves
 
-    def _partners(self, j: int, source: int, switch: int, target: int, missing: int) -> list[Move]:
-        """Takers that have no more switches after the exchange than before."""
+    def _moves_with_partners(
+        self, j: int, source: int, switch: int, target: int, n_missing: int
+    ) -> list[Move]:
+        """Exchanges with takers that have no more switches afterwards than before."""
         moves: list[Move] = []
         holders = self.holders.get((source, target))
         if not holders:
@@ -172,15 +180,17 @@ class _Exchange:
         self.work_left -= len(holders)
         for i in sorted(holders):
             partner = self.takers[i]
-            if i == j or not missing:
+            if i == j or not n_missing:
                 continue
-            at = partner.takes[target]
+            counts = partner.takes[target]
             accepts = switch in partner.kept_on or switch in partner.takes
-            leaves = len(at) == 1 and at[source] <= missing and target not in partner.kept_on
+            leaves = (
+                len(counts) == 1 and counts[source] <= n_missing and target not in partner.kept_on
+            )
             if accepts or leaves:
-                n = min(missing, at[source])
+                n = min(n_missing, counts[source])
                 moves.append((source, target, i, n))
-                missing -= n
+                n_missing -= n
         return moves
 
     def carry_out(self, j: int, switch: int, moves: Sequence[Move]) -> None:
@@ -190,8 +200,8 @@ class _Exchange:
             if i >= 0:
                 self._shift(i, source, target, switch, n)
             else:
-                self.left[source][target] -= n
-                self.left[source][switch] += n
+                self.unused[source][target] -= n
+                self.unused[source][switch] += n
 
     def _shift(self, j: int, source: int, origin: int, to: int, n: int) -> None:
         taker = self.takers[j]

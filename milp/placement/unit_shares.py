@@ -81,8 +81,8 @@ class _Switch:
         while n_taken < need and self.total:
             missing = need - n_taken
             counts = [count for count, hosts in self.by_count.items() if hosts]
-            enough = [count for count in counts if count >= missing]
-            count = min(enough) if enough else max(counts)
+            sufficient_counts = [count for count in counts if count >= missing]
+            count = min(sufficient_counts, default=max(counts))
             host = self.by_count[count].pop()
             if host.n_units == count:
                 n_taken += host.take(missing, names)
@@ -112,8 +112,9 @@ class _Switches:
             for host in switch.hosts:
                 switch.total += host.n_units
                 switch.by_count.setdefault(host.n_units, []).append(host)
-        self._shown = {switch.name: switch.total for switch in self._by_name.values()}
-        self._totals = sorted([(total, name) for name, total in self._shown.items()])
+        # As of the last recount: totals by switch, and the same in order.
+        self._noted = {switch.name: switch.total for switch in self._by_name.values()}
+        self._totals = sorted([(total, name) for name, total in self._noted.items()])
         self._changed = set[str]()  # switches that may have other totals now
 
     def give(self, taker: UnitTaker) -> list[str]:
@@ -145,8 +146,8 @@ class _Switches:
         totals = self._totals
         index = bisect_left(totals, (missing, ""))
         if index == len(totals):
-            most, _ = totals[-1]
-            index = bisect_left(totals, (most, ""))
+            largest, _ = totals[-1]
+            index = bisect_left(totals, (largest, ""))
         _, name = totals[index]
         return name
 
@@ -154,10 +155,10 @@ class _Switches:
         """Take note of what switches have left; not before it is needed."""
         totals = self._totals
         for name in self._changed:
-            total, shown = self._by_name[name].total, self._shown[name]
-            if total != shown:
-                del totals[bisect_left(totals, (shown, name))]
-                self._shown[name] = total
+            total, total_before = self._by_name[name].total, self._noted[name]
+            if total != total_before:
+                del totals[bisect_left(totals, (total_before, name))]
+                self._noted[name] = total
                 if total:
                     insort(totals, (total, name))
         self._changed.clear()

@@ -21,12 +21,15 @@ from typing import Protocol
 from milp.check import find_violations, validate
 from milp.codec import problem_from_dict, problem_to_dict
 from milp.plain import Form, codec, parse
-from milp.problem import Allocation, CheckFailed, Problem, ProblemError, unit_sizes
+from milp.problem import Allocation, CheckFailed, Problem, ProblemError, names_of, unit_sizes
 from milp.reference.backends import ModelAnswer, ModelStatus, SolveOptions, load_backend
 from milp.reference.node_model import build_node_model, read_map, values_of_map
 from milp.reference.solve import gap_below, keep_map, marginals, price_of_best_step
 from milp.solve import solve
 from milp.worth import allocation_value
+
+CLAIM_TOLERANCE = 1e-6  # relative: what solvers' own tolerances make of an objective
+MEMORY_LIMIT_BYTES = 4 * 1024**3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +41,6 @@ class SolverAnswer:
     objective: float | None  # as the solver states it
     bound: float | None  # nothing is worth more
     message: str
-
-
-_CODEC = codec(SolverAnswer, Form())
 
 
 def write_request(problem: Problem, *, solver: str, start: Mapping[str, str]) -> str:
@@ -67,21 +67,26 @@ def answer_request(request_json: str, *, remaining_s: Callable[[], float | None]
     start = values_of_map(node_model, request["start"])
     options = SolveOptions(remaining_s=remaining_s, start=start)
     answer = solve_model(node_model.model, options)
-    return _write_answer(answer, read_map(node_model, answer.values) if answer.values else {})
+    assignment: dict[str, str] = {}
+    if answer.values:
+        assignment = read_map(node_model, answer.values)
+    return _write_answer(answer, assignment)
 
 
 def _write_answer(answer: ModelAnswer, assignment: Mapping[str, str]) -> str:
-    objective, bound = [
-        value if math.isfinite(value) else None for value in (answer.objective, answer.bound)
-    ]
-    told = SolverAnswer(
+    solver_answer = SolverAnswer(
         status=answer.status,
         assignment=assignment,
-        objective=objective,
-        bound=bound,
+        objective=_finite(answer.objective),
+        bound=_finite(answer.bound),
         message=answer.message,
     )
-    return json.dumps(_CODEC.encode(told))
+    return json.dumps(codec(SolverAnswer, Form()).encode(solver_answer))
+
+
+def _finite(value: float) -> float | None:
+    """Return a number as it is; None: it is none that JSON can hold."""
+    return value if math.isfinite(value) else None
 
 
 def read_answer(text: str) -> SolverAnswer:
@@ -90,12 +95,8 @@ def read_answer(text: str) -> SolverAnswer:
     Raises:
         ValueError: it is no answer; the text says why.
     """
-    answer: SolverAnswer = _CODEC.decode(parse(text))
+    answer: SolverAnswer = codec(SolverAnswer, Form()).decode(parse(text))
     return answer
-
-
-CLAIM_TOLERANCE = 1e-6  # relative: what solvers' own tolerances make of an objective
-MEMORY_LIMIT_BYTES = 4 * 1024**3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,21 +145,21 @@ def solve_limited(
         ProblemError: the problem is malformed.
     """
     validate(problem)
-    kept = _allocation(problem, keep_map(problem), "current map")
+    current = _allocation(problem, keep_map(problem), "current map")
     report = runner.run(
-        write_request(problem, solver=solver, start=kept.assignment),
+        write_request(problem, solver=solver, start=current.assignment),
         time_limit_s=time_limit_s,
         memory_limit_bytes=memory_limit_bytes,
     )
     try:
-        status, found = _judge(problem, report, solver, kept)
+        status, allocation = _judge(problem, report, solver, current)
     except _Unusable as reason:
         return LimitedAnswer(
-            allocation=_better(kept, _replacement(problem, fallback), solver),
+            allocation=_better(current, _replacement(problem, fallback), solver),
             status=reason.status.value,
             failure=f"The solver {solver} {reason}.",
         )
-    return LimitedAnswer(allocation=_better(kept, found, solver), status=status.value)
+    return LimitedAnswer(allocation=_better(current, allocation, solver), status=status.value)
 
 
 class _Unusable(Exception):  # noqa: N818 - never leaves this module
@@ -170,7 +171,7 @@ class _Unusable(Exception):  # noqa: N818 - never leaves this module
 
 
 def _judge(
-    problem: Problem, report: RunnerReport, solver: str, kept: Allocation
+    problem: Problem, report: RunnerReport, solver: str, current: Allocation
 ) -> tuple[ModelStatus, Allocation | None]:
     """Return the status and what was found, if anything; raise ``_Unusable`` otherwise."""
     if report.failure:
@@ -187,45 +188,49 @@ def _judge(
         )
     if answer.status is ModelStatus.NOTHING:
         return answer.status, None
-    if lie := _find_lie(problem, answer, kept):
+    if lie := _find_lie(problem, answer, current):
         raise _Unusable(lie)
-    found = _allocation(problem, answer.assignment, solver)
+    allocation = _allocation(problem, answer.assignment, solver)
+    gap = allocation.gap
     if answer.status is ModelStatus.OPTIMAL:
-        return answer.status, replace(found, gap=0.0)
-    if answer.bound is not None:
-        found = replace(found, gap=min(found.gap, max(answer.bound - found.objective, 0.0)))
-    return answer.status, found
+        gap = 0.0
+    elif answer.bound is not None:
+        gap = min(gap, max(answer.bound - allocation.objective, 0.0))
+    return answer.status, replace(allocation, gap=gap)
 
 
-def _find_lie(problem: Problem, answer: SolverAnswer, kept: Allocation) -> str:
+def _find_lie(problem: Problem, answer: SolverAnswer, current: Allocation) -> str:
     """Return a false statement of an answer; empty when none is found."""
     value = _value(problem, answer.assignment)
     claim = Allocation(assignment=answer.assignment, objective=value, node_price=0.0)
     if violations := find_violations(problem, claim):
         return f"returned a map that is not legal: {_short('; '.join(violations))}"
-    allowed = CLAIM_TOLERANCE * _magnitude(problem, answer.assignment)
-    stated = -math.inf if answer.objective is None else answer.objective
-    if not abs(stated - value) <= allowed:
-        return f"states an objective of {stated:.9g} for a map worth {value:.9g}"
-    at_least = kept.objective - CLAIM_TOLERANCE * _magnitude(problem, kept.assignment)
-    if answer.status is ModelStatus.OPTIMAL and value < at_least - allowed:
-        return f"calls {value:.9g} optimal, less than the current map's {kept.objective:.9g}"
-    if answer.bound is not None and answer.bound < max(value - allowed, at_least):
+    tolerance = CLAIM_TOLERANCE * _magnitude(problem, answer.assignment)
+    claimed_objective = -math.inf if answer.objective is None else answer.objective
+    if not abs(claimed_objective - value) <= tolerance:
+        return f"states an objective of {claimed_objective:.9g} for a map worth {value:.9g}"
+    at_least = current.objective - CLAIM_TOLERANCE * _magnitude(problem, current.assignment)
+    if answer.status is ModelStatus.OPTIMAL and value < at_least - tolerance:
+        return f"calls {value:.9g} optimal, less than the current map's {current.objective:.9g}"
+    if answer.bound is not None and answer.bound < max(value - tolerance, at_least):
         return f"states a bound of {answer.bound:.9g} below a map that is known"
     return ""
 
 
 def _value(problem: Problem, assignment: Mapping[str, str]) -> float:
-    known = {node.name for node in problem.nodes}
-    return allocation_value(problem, {n: t for n, t in assignment.items() if n in known})
+    in_pool: dict[str, str] = {}
+    for name in names_of(problem.nodes):
+        if name in assignment:
+            in_pool[name] = assignment[name]
+    return allocation_value(problem, in_pool)
 
 
 def _magnitude(problem: Problem, assignment: Mapping[str, str]) -> float:
     """Sum of the absolute terms of the objective: what its rounding is relative to."""
-    free = tuple(
+    trainers = [
         replace(trainer, rescale_up_s=0.0, rescale_down_s=0.0) for trainer in problem.trainers
-    )
-    earned = _value(replace(problem, trainers=free), assignment)
+    ]
+    earned = _value(replace(problem, trainers=tuple(trainers)), assignment)
     return 2 * earned - _value(problem, assignment)
 
 
@@ -246,23 +251,26 @@ def _allocation(problem: Problem, assignment: Mapping[str, str], solver: str) ->
 def _replacement(problem: Problem, fallback: Callable[[Problem], Allocation]) -> Allocation | None:
     """The fallback's answer, or none when it cannot take the problem or breaks a rule."""
     try:
-        found = fallback(problem)
+        allocation = fallback(problem)
     except (ProblemError, CheckFailed):
         return None  # the current map is legal and stays
-    return None if find_violations(problem, found) else found
+    if find_violations(problem, allocation):
+        return None
+    return allocation
 
 
-def _better(kept: Allocation, found: Allocation | None, solver: str) -> Allocation:
+def _better(current: Allocation, allocation: Allocation | None, solver: str) -> Allocation:
     """The one worth more; the current map when they are equal: it costs no rescale."""
-    if found is None:
-        return replace(kept, solver=f"current map kept, nothing found by {solver}")
-    if found.assignment == kept.assignment or found.objective > kept.objective:
-        return found
-    bound = found.objective + found.gap
+    if allocation is None:
+        return replace(current, solver=f"current map kept, nothing found by {solver}")
+    is_current_map = allocation.assignment == current.assignment
+    if is_current_map or allocation.objective > current.objective:
+        return allocation
+    bound = allocation.objective + allocation.gap
     return replace(
-        kept,
-        gap=min(kept.gap, max(bound - kept.objective, 0.0)),
-        solver=f"current map kept, none better found by {found.solver}",
+        current,
+        gap=min(current.gap, max(bound - current.objective, 0.0)),
+        solver=f"current map kept, none better found by {allocation.solver}",
     )
 
 

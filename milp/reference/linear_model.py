@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeAlias
 
 Terms: TypeAlias = list[tuple[int, float]]  # (column, factor)
 
@@ -59,8 +59,9 @@ class LinearModel:
         at_most: float = math.inf,
     ) -> None:
         """Add ``at_least <= sum of factor * column <= at_most``."""
-        self.columns += [column for column, _ in terms]
-        self.factors += [factor for _, factor in terms]
+        columns, factors = unzip(terms)
+        self.columns += columns
+        self.factors += factors
         self.starts.append(len(self.columns))
         self.row_lower.append(at_least)
         self.row_upper.append(at_most)
@@ -79,6 +80,16 @@ class LinearModel:
                 yield at_least, terms, at_most
 
 
+def unzip(terms: Terms) -> tuple[list[int], list[float]]:
+    """Return the columns and the factors of the terms."""
+    columns: list[int] = []
+    factors: list[float] = []
+    for column, factor in terms:
+        columns.append(column)
+        factors.append(factor)
+    return columns, factors
+
+
 def negative(terms: Terms) -> Terms:
     """The same terms with the other sign."""
     return [(column, -factor) for column, factor in terms]
@@ -90,23 +101,19 @@ def write_segments(model: LinearModel) -> LinearModel:
     Each set becomes one binary per pair of neighbours, of which one is chosen; a column
     may differ from 0 only next to the chosen pair. New columns follow the old ones.
     """
-    segmented = replace(
-        model,
-        **{  # copies: the given model stays as it is
-            name: list(getattr(model, name))
-            for name in LinearModel.__dataclass_fields__
-            if name != "sos2"
-        },
-        sos2=[],
-    )
+    lists: dict[str, Any] = {}  # copies: the given model stays as it is
+    for list_field in fields(model):
+        lists[list_field.name] = list(getattr(model, list_field.name))
+    segmented = LinearModel(**lists)
+    segmented.sos2.clear()
     for members in model.sos2:
         segments = [segmented.binary("segment") for _ in members[1:]]
         if not segments:
             continue
-        segmented.equal("segment", [(s, 1.0) for s in segments], 1.0)
+        segmented.equal("segment", [(segment, 1.0) for segment in segments], 1.0)
         for i, column in enumerate(members):
-            around = segments[max(i - 1, 0) : i + 1]
-            terms = [(column, 1.0), *((s, -model.upper[column]) for s in around)]
+            around, upper = segments[max(i - 1, 0) : i + 1], model.upper[column]
+            terms = [(column, 1.0), *[(segment, -upper) for segment in around]]
             segmented.row("segment", terms, at_most=0.0)
     return segmented
 
@@ -115,9 +122,11 @@ def with_segments(model: LinearModel, values: Sequence[float]) -> list[float]:
     """Values of ``model``'s columns extended by those that ``write_segments`` adds."""
     extended = list(values)
     for members in model.sos2:
-        used = [i for i, column in enumerate(members) if values[column] != 0]
-        first = min(used[0], len(members) - 2) if used else 0
-        extended += [float(i == first) for i in range(len(members) - 1)]
+        segments = [0.0] * (len(members) - 1)
+        if segments:
+            first = next((i for i, column in enumerate(members) if values[column] != 0), 0)
+            segments[min(first, len(segments) - 1)] = 1.0
+        extended += segments
     return extended
 
 

@@ -18,7 +18,15 @@ from dataclasses import dataclass
 
 from milp.check import validate
 from milp.hosts import usable_as
-from milp.problem import Marginal, Problem, ProblemError, ProblemTrainer, lends_gpus
+from milp.problem import (
+    Marginal,
+    Problem,
+    ProblemError,
+    ProblemTrainer,
+    classes_by_name,
+    lends_gpus,
+    names_of,
+)
 from milp.reference.backends import ModelStatus, SolveOptions, load_backend
 from milp.reference.node_model import build_node_model, read_map
 from milp.worth import allocation_value, trainer_terms
@@ -58,11 +66,11 @@ def marginals(problem: Problem, sizes: Mapping[str, int]) -> dict[str, Marginal]
 
     Nodes are taken to earn for t_fwd, as in eq. 16.
     """
-    present = {node.name for node in problem.nodes}
+    pool = set(names_of(problem.nodes))
     steps: dict[str, Marginal] = {}
     for rank, trainer in enumerate(problem.trainers):
         size = sizes.get(trainer.trainer_id, 0)
-        before = sum(name in present for name in trainer.current)
+        before = len(pool.intersection(trainer.current))
         now = _value(problem, trainer, before, size)
         gain: float | None = None
         largest = min(trainer.n_max, _eligible_nodes(problem, trainer) + 1)
@@ -82,22 +90,26 @@ def price_of_best_step(steps: Mapping[str, Marginal]) -> float:
     The value of one node more (lambda) is at least this, and more only when several
     trainers would have to change together.
     """
-    gains = [step.gain_of_one_more for step in steps.values()]
-    return max([0.0, *(gain for gain in gains if gain is not None)])
+    price = 0.0
+    for step in steps.values():
+        if step.gain_of_one_more is not None:
+            price = max(price, step.gain_of_one_more)
+    return price
 
 
 def gap_below(problem: Problem, value: float) -> float:
     """The optimum is worth at most this much more: every trainer at its very best."""
-    present = {node.name for node in problem.nodes}
-    best = 0.0
+    pool = set(names_of(problem.nodes))
+    best_total = 0.0
     for rank, trainer in enumerate(problem.trainers):
-        before = sum(name in present for name in trainer.current)
-        sizes = [0]
+        before = len(pool.intersection(trainer.current))
+        best = _value(problem, trainer, before, 0)
         if rank < problem.p_jmax:
             largest = min(trainer.n_max, _eligible_nodes(problem, trainer))
-            sizes += range(trainer.n_min, largest + 1)
-        best += max(_value(problem, trainer, before, size) for size in sizes)
-    return max(best - value, 0.0)
+            for size in range(trainer.n_min, largest + 1):
+                best = max(best, _value(problem, trainer, before, size))
+        best_total += best
+    return max(best_total - value, 0.0)
 
 
 def _eligible_nodes(problem: Problem, trainer: ProblemTrainer) -> int:
@@ -116,33 +128,34 @@ def keep_map(problem: Problem) -> dict[str, str]:
     A trainer above n_max gives up the nodes it settled on last, as does one above what earlier
     ones leave it of a cap; one below n_min, or beyond p_jmax, gives up all.
     """
-    eligibility = {node.name: node.eligibility for node in problem.nodes}
+    classes = classes_by_name(problem.nodes)
     is_lent = lends_gpus(problem)
-    left = [cap.most for cap in problem.caps]
-    kept: dict[str, str] = {}
+    room = [cap.most for cap in problem.caps]  # by cap
+    assignment: dict[str, str] = {}
     for trainer in problem.trainers[: problem.p_jmax]:
-        own = [c for c, cap in enumerate(problem.caps) if trainer.trainer_id in cap.trainers]
         if is_lent:  # parts of its width only
             nodes = [node for node in problem.nodes if usable_as(node, trainer.width)]
-            eligibility = {node.name: node.eligibility for node in nodes}
-        names = _kept(trainer, eligibility, min([left[c] for c in own], default=trainer.n_max))
-        kept |= dict.fromkeys(names, trainer.trainer_id)
-        for c in own:
-            left[c] -= len(names)
-    return kept
+            classes = classes_by_name(nodes)
+        caps_over = [c for c, cap in enumerate(problem.caps) if trainer.trainer_id in cap.trainers]
+        limit = trainer.n_max
+        for c in caps_over:
+            limit = min(limit, room[c])
+        names = _names_to_keep(trainer, classes, limit)
+        assignment |= dict.fromkeys(names, trainer.trainer_id)
+        for c in caps_over:
+            room[c] -= len(names)
+    return assignment
 
 
-def _kept(trainer: ProblemTrainer, eligibility: dict[str, str], most: int) -> list[str]:
-    names = [
-        name
-        for name in trainer.current
-        if name in eligibility and (not trainer.eligible or eligibility[name] in trainer.eligible)
-    ]
-    if not trainer.mixes_classes:
-        groups: dict[str, list[str]] = {}
-        for name in names:
-            groups.setdefault(eligibility[name], []).append(name)
-        names = max(groups.values(), key=len, default=[])
+def _names_to_keep(trainer: ProblemTrainer, classes: Mapping[str, str], limit: int) -> list[str]:
+    groups: dict[str, list[str]] = {}  # by class; one that mixes them has one group
+    for name in trainer.current:
+        eligibility = classes.get(name)
+        if eligibility is None or (trainer.eligible and eligibility not in trainer.eligible):
+            continue
+        group = "" if trainer.mixes_classes else eligibility
+        groups.setdefault(group, []).append(name)
+    names = max(groups.values(), key=len, default=[])
     settled = set(trainer.settled)
-    names = sorted(names, key=lambda name: name not in settled)[: min(trainer.n_max, most)]
+    names = sorted(names, key=lambda name: name not in settled)[:limit]
     return names if len(names) >= trainer.n_min else []

@@ -24,7 +24,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from fractions import Fraction
 
-from milp.problem import Curve, Objective, Problem, ProblemTrainer
+from milp.problem import Curve, Objective, Problem, ProblemTrainer, names_of
 
 Rate = Callable[[AbstractSet[str]], Fraction]  # units of the objective per second, of some nodes
 
@@ -46,22 +46,24 @@ def made_within_horizon(
     Returns:
         Samples, or units of the objective times seconds, with the pauses' loss taken off.
     """
-    end_s, members, made = Fraction(horizon_s), change.has, Fraction(0)
+    end_s, members, amount = Fraction(horizon_s), change.has, Fraction(0)
     coming, leaving = change.gets - change.has, change.has - change.gets
     if leaving and not coming:
-        made -= rate(members) * Fraction(trainer.rescale_down_s)
+        amount -= rate(members) * Fraction(trainer.rescale_down_s)
         members, leaving = members - leaving, frozenset()
     now_s = Fraction(0)
     for warm_at_s in sorted({Fraction(change.warm_at_s[node]) for node in coming}):
         until_s = min(warm_at_s, end_s)
-        made += rate(members) * (until_s - now_s)
+        amount += rate(members) * (until_s - now_s)
         now_s = until_s
         warm = {node for node in coming if Fraction(change.warm_at_s[node]) <= warm_at_s}
-        changed = _joined(trainer, members, warm, leaving if warm == coming else frozenset())
-        if changed != members:
-            made -= rate(members) * Fraction(trainer.rescale_up_s)
-            members = changed
-    return made + rate(members) * (end_s - now_s)
+        # A node that another one replaces trains until all have joined.
+        leaving_now = leaving if warm == coming else frozenset()
+        members_after = _joined(trainer, members, warm, leaving_now)
+        if members_after != members:
+            amount -= rate(members) * Fraction(trainer.rescale_up_s)
+            members = members_after
+    return amount + rate(members) * (end_s - now_s)
 
 
 def _joined(
@@ -73,10 +75,10 @@ def _joined(
     """Return its nodes when those that are warm join as far as it may have so many."""
     staying = members - leaving
     joining = sorted(warm - staying)
-    allowed = _allowed_size(trainer, len(staying) + len(joining))
-    if allowed < len(members) - len(leaving) or not joining:
+    size = _allowed_size(trainer, len(staying) + len(joining))
+    if size < len(members) - len(leaving) or not joining:
         return members
-    return staying | frozenset(joining[: max(0, allowed - len(staying))])
+    return staying | frozenset(joining[: max(0, size - len(staying))])
 
 
 def _allowed_size(trainer: ProblemTrainer, most: int) -> int:
@@ -90,20 +92,20 @@ def _allowed_size(trainer: ProblemTrainer, most: int) -> int:
 
 def change_of(problem: Problem, trainer: ProblemTrainer, gets: AbstractSet[str]) -> NodeChange:
     """Return what it means for the trainer to have those nodes of the pool."""
-    has = frozenset(node.name for node in problem.nodes) & frozenset(trainer.current)
+    has = frozenset(names_of(problem.nodes)).intersection(trainer.current)
     warm_at_s = dict.fromkeys(gets - has, trainer.warm_up_s)
     return NodeChange(has=has, gets=frozenset(gets), warm_at_s=warm_at_s)
 
 
 def worth_of(problem: Problem, assignment: Mapping[str, str]) -> float:
     """Return what all trainers make within T_fwd with these nodes, node -> trainer_id."""
-    made = Fraction(0)
+    amount = Fraction(0)
     for trainer in problem.trainers:
-        gets = {node for node, its in assignment.items() if its == trainer.trainer_id}
+        gets = {node for node, holder in assignment.items() if holder == trainer.trainer_id}
         change = change_of(problem, trainer, gets)
         rate = rate_by_count(trainer, problem.objective)
-        made += made_within_horizon(trainer, change, horizon_s=problem.t_fwd_s, rate=rate)
-    return float(made)
+        amount += made_within_horizon(trainer, change, horizon_s=problem.t_fwd_s, rate=rate)
+    return float(amount)
 
 
 def rate_by_count(trainer: ProblemTrainer, objective: Objective) -> Rate:
@@ -113,11 +115,13 @@ def rate_by_count(trainer: ProblemTrainer, objective: Objective) -> Rate:
         curve = trainer.utility
 
     def rate(nodes: AbstractSet[str]) -> Fraction:
-        reached = height(curve, len(nodes))
+        samples_per_s = height(curve, len(nodes))
         if objective in {Objective.THROUGHPUT, Objective.UTILITY}:
-            return reached
-        reached /= height(curve, 1)
-        return reached * Fraction(trainer.weight) if objective is Objective.WEIGHTED else reached
+            return samples_per_s
+        relative = samples_per_s / height(curve, 1)
+        if objective is Objective.WEIGHTED:
+            return relative * Fraction(trainer.weight)
+        return relative
 
     return rate
 

@@ -15,7 +15,7 @@ import mip
 from mip.cbc import cbc_set_parameter
 
 from milp.reference.backends import TOLERANCE, ModelAnswer, ModelStatus, SolveOptions
-from milp.reference.linear_model import LinearModel, Terms, with_segments, write_segments
+from milp.reference.linear_model import LinearModel, Terms, unzip, with_segments, write_segments
 
 # Of the time left: CBC looks at the clock between steps, and those may be long.
 SEARCH_SHARE = 0.9
@@ -47,12 +47,13 @@ def solve_model(model: LinearModel, options: SolveOptions) -> ModelAnswer:
     if options.start is not None:
         cbc.start = list(zip(columns, with_segments(model, options.start), strict=True))
     remaining_s = options.remaining_s()
+    limit_s = math.inf
     if remaining_s is not None:
-        remaining_s *= SEARCH_SHARE
-    told = cbc.optimize(max_seconds=math.inf if remaining_s is None else remaining_s)
-    status = STATUSES.get(told, ModelStatus.FAILED)
+        limit_s = remaining_s * SEARCH_SHARE
+    cbc_status = cbc.optimize(max_seconds=limit_s)
+    status = STATUSES.get(cbc_status, ModelStatus.FAILED)
     if status not in {ModelStatus.OPTIMAL, ModelStatus.FEASIBLE}:
-        return ModelAnswer(status=status, message=f"CBC ended with {told.name}")
+        return ModelAnswer(status=status, message=f"CBC ended with {cbc_status.name}")
     return ModelAnswer(
         status=status,
         values=[column.x for column in columns[: len(model.costs)]],
@@ -62,12 +63,12 @@ def solve_model(model: LinearModel, options: SolveOptions) -> ModelAnswer:
 
 
 def _load(cbc: mip.Model, model: LinearModel) -> list[mip.Var]:
-    columns = [
-        cbc.add_var(lb=lower, ub=upper, obj=cost, var_type=mip.BINARY if whole else mip.CONTINUOUS)
-        for lower, upper, cost, whole in zip(
-            model.lower, model.upper, model.costs, model.is_integer, strict=True
-        )
-    ]
+    columns: list[mip.Var] = []
+    for lower, upper, cost, is_integer in zip(
+        model.lower, model.upper, model.costs, model.is_integer, strict=True
+    ):
+        kind = mip.BINARY if is_integer else mip.CONTINUOUS
+        columns.append(cbc.add_var(lb=lower, ub=upper, obj=cost, var_type=kind))
     for at_least, terms, at_most in model.rows():
         total = _sum(columns, terms)
         if at_least == at_most:
@@ -81,4 +82,5 @@ def _load(cbc: mip.Model, model: LinearModel) -> list[mip.Var]:
 
 
 def _sum(columns: Sequence[mip.Var], terms: Terms) -> mip.LinExpr:
-    return mip.LinExpr([columns[i] for i, _ in terms], [factor for _, factor in terms])
+    indices, factors = unzip(terms)
+    return mip.LinExpr([columns[i] for i in indices], factors)

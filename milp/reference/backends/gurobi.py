@@ -11,13 +11,20 @@ import math
 import gurobipy as gp
 
 from milp.reference.backends import TOLERANCE, ModelAnswer, ModelStatus, SolveOptions
-from milp.reference.linear_model import LinearModel
+from milp.reference.linear_model import LinearModel, unzip
 
 SIZE_LIMIT, NO_LICENCE = 10010, 10009
 REFUSALS = {
     SIZE_LIMIT: "the model has {columns} variables and {rows} constraints, more than the"
     " licence of this Gurobi allows (the free one stops at 2,000 of either)",
     NO_LICENCE: "this Gurobi has no valid licence",
+}
+STATUSES = {
+    gp.GRB.OPTIMAL: ModelStatus.OPTIMAL,
+    gp.GRB.SUBOPTIMAL: ModelStatus.FEASIBLE,
+    gp.GRB.TIME_LIMIT: ModelStatus.FEASIBLE,  # if it has any solution
+    gp.GRB.INFEASIBLE: ModelStatus.INFEASIBLE,
+    gp.GRB.UNBOUNDED: ModelStatus.UNBOUNDED,
 }
 
 SETTINGS: dict[str, int | float] = {
@@ -48,14 +55,16 @@ def solve_model(model: LinearModel, options: SolveOptions) -> ModelAnswer:
 
 
 def _solve(gurobi: gp.Model, model: LinearModel, options: SolveOptions) -> ModelAnswer:
-    kinds = [gp.GRB.BINARY if whole else gp.GRB.CONTINUOUS for whole in model.is_integer]
-    added = gurobi.addVars(
-        range(len(model.costs)), lb=model.lower, ub=model.upper, obj=model.costs, vtype=kinds
+    kinds = [gp.GRB.BINARY if is_integer else gp.GRB.CONTINUOUS for is_integer in model.is_integer]
+    indices = range(len(model.costs))
+    variables = gurobi.addVars(
+        indices, lb=model.lower, ub=model.upper, obj=model.costs, vtype=kinds
     )
-    columns = [added[i] for i in range(len(model.costs))]
+    columns = list(variables.values())
     gurobi.ModelSense = gp.GRB.MAXIMIZE
     for at_least, terms, at_most in model.rows():
-        total = gp.LinExpr([factor for _, factor in terms], [columns[i] for i, _ in terms])
+        term_columns, factors = unzip(terms)
+        total = gp.LinExpr(factors, [columns[i] for i in term_columns])
         if at_least == at_most:
             gurobi.addLConstr(total, gp.GRB.EQUAL, at_most)
             continue
@@ -76,17 +85,11 @@ def _solve(gurobi: gp.Model, model: LinearModel, options: SolveOptions) -> Model
 
 
 def _read(gurobi: gp.Model, columns: list[gp.Var]) -> ModelAnswer:
-    told, has_values = gurobi.Status, gurobi.SolCount > 0
-    known = {
-        gp.GRB.OPTIMAL: ModelStatus.OPTIMAL,
-        gp.GRB.SUBOPTIMAL: ModelStatus.FEASIBLE,
-        gp.GRB.TIME_LIMIT: ModelStatus.FEASIBLE if has_values else ModelStatus.NOTHING,
-        gp.GRB.INFEASIBLE: ModelStatus.INFEASIBLE,
-        gp.GRB.UNBOUNDED: ModelStatus.UNBOUNDED,
-    }
-    status = known.get(told, ModelStatus.FAILED)
+    status = STATUSES.get(gurobi.Status, ModelStatus.FAILED)
+    if gurobi.Status == gp.GRB.TIME_LIMIT and not gurobi.SolCount:
+        status = ModelStatus.NOTHING
     if status not in {ModelStatus.OPTIMAL, ModelStatus.FEASIBLE}:
-        return ModelAnswer(status=status, message=f"Gurobi ended with status {told}")
+        return ModelAnswer(status=status, message=f"Gurobi ended with status {gurobi.Status}")
     return ModelAnswer(
         status=status,
         values=[column.X for column in columns],

@@ -17,6 +17,19 @@ SETTINGS = {
     "mip_abs_gap": 0.0,
     "mip_feasibility_tolerance": TOLERANCE,
 }
+STATUSES = {
+    highspy.HighsModelStatus.kOptimal: ModelStatus.OPTIMAL,
+    highspy.HighsModelStatus.kInfeasible: ModelStatus.INFEASIBLE,
+    highspy.HighsModelStatus.kUnbounded: ModelStatus.UNBOUNDED,
+}
+LIMIT_STATUSES = frozenset(
+    {
+        highspy.HighsModelStatus.kTimeLimit,
+        highspy.HighsModelStatus.kIterationLimit,
+        highspy.HighsModelStatus.kSolutionLimit,
+        highspy.HighsModelStatus.kInterrupt,
+    }
+)
 
 
 def solve_model(model: LinearModel, options: SolveOptions) -> ModelAnswer:
@@ -40,8 +53,8 @@ def solve_model(model: LinearModel, options: SolveOptions) -> ModelAnswer:
     has_values = info.primal_solution_status == 2  # kSolutionStatusFeasible
     status = _status(highs.getModelStatus(), has_values=has_values)
     if status not in {ModelStatus.OPTIMAL, ModelStatus.FEASIBLE}:
-        told = highs.modelStatusToString(highs.getModelStatus())
-        return ModelAnswer(status=status, message=f"HiGHS ended with {told}")
+        highs_status = highs.modelStatusToString(highs.getModelStatus())
+        return ModelAnswer(status=status, message=f"HiGHS ended with {highs_status}")
     return ModelAnswer(
         status=status,
         values=list(highs.getSolution().col_value)[: len(model.costs)],
@@ -61,20 +74,12 @@ def _lp(model: LinearModel) -> highspy.HighsLp:
     lp.a_matrix_.start_ = np.array(model.starts)
     lp.a_matrix_.index_ = np.array(model.columns, dtype=np.int32)
     lp.a_matrix_.value_ = np.array(model.factors)
-    lp.integrality_ = [
-        highspy.HighsVarType.kInteger if whole else highspy.HighsVarType.kContinuous
-        for whole in model.is_integer
-    ]
+    kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
+    lp.integrality_ = [kinds[is_integer] for is_integer in model.is_integer]
     return lp
 
 
-def _status(told: highspy.HighsModelStatus, *, has_values: bool) -> ModelStatus:
-    known = highspy.HighsModelStatus
-    if told == known.kOptimal:
-        return ModelStatus.OPTIMAL
-    if told in {known.kTimeLimit, known.kIterationLimit, known.kSolutionLimit, known.kInterrupt}:
+def _status(highs_status: highspy.HighsModelStatus, *, has_values: bool) -> ModelStatus:
+    if highs_status in LIMIT_STATUSES:
         return ModelStatus.FEASIBLE if has_values else ModelStatus.NOTHING
-    return {
-        known.kInfeasible: ModelStatus.INFEASIBLE,
-        known.kUnbounded: ModelStatus.UNBOUNDED,
-    }.get(told, ModelStatus.FAILED)
+    return STATUSES.get(highs_status, ModelStatus.FAILED)
