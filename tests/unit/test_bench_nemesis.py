@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import bench_nemesis
@@ -15,6 +16,7 @@ from _bench.nemesis.life import events
 from _bench.nemesis.reduction import reduce
 from _bench.nemesis.schedule import (
     ALL_DOWN_S,
+    DAEMON_REST_S,
     DURATIONS_S,
     Fault,
     Kind,
@@ -62,6 +64,9 @@ def test_every_kind_is_drawn_with_its_durations_and_targets(seed: int) -> None:
 def test_faults_leave_room_for_one_another(seed: int) -> None:
     faults = draw(seed, 60, NODES, 3).faults
     assert all_down_s(faults, NODES) <= ALL_DOWN_S
+    of_daemon = [one for one in faults if one.is_of_daemon]
+    assert len(of_daemon) > 5
+    assert all(b.at_s >= a.end_s + DAEMON_REST_S for a, b in pairwise(of_daemon))
     for number, one in enumerate(faults):
         for other in faults[:number]:
             if other.end_s < one.at_s:
@@ -288,6 +293,15 @@ def test_a_stop_does_not_count_while_too_few_nodes_are_free() -> None:
     assert longest_stop((100.0, 200.0), 201.0, free, 3) == (50.0, 100.0)
     assert longest_stop((100.0, 150.0), 151.0, free, 3) == (20.0, 100.0)
     assert longest_stop((), 151.0, [], 3) == (0.0, 151.0)
+
+
+def test_how_long_no_daemon_ran_is_told_with_a_stop() -> None:
+    times = ((90.0, True), (120.0, False), (150.0, True), (300.0, True))
+    free = tuple(Free(at_s=at_s, nodes=3, has_daemon=has) for at_s, has in times)
+    slow = story(updates_s=(100.0, 200.0), ended_s=200.5)
+    (breach,) = judge(replace(GOOD, stories=(slow,), free=free))
+    assert "100.0 s without an update" in breach.why
+    assert "no daemon ran for 30.0 s of it" in breach.why
 
 
 def test_only_updates_of_the_state_that_is_kept_count() -> None:

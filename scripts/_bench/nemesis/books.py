@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -157,7 +158,8 @@ def undisturbed(number: int, n_epochs: int) -> tuple[float, ...]:
         directory = Path(scratch)
         (directory / "hurry").touch()
         argv = (sys.executable, str(WORKLOAD), *arguments(number, n_epochs, directory, directory))
-        done = process.run(argv, timeout_s=VERB_S)
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = process.run(argv, timeout_s=VERB_S, env=environment)
         written = list(directory.glob("parameters-*.json"))
         if not written:
             raise BenchError(f"the undisturbed run failed: {done.stderr[-1000:]}")

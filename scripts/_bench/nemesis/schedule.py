@@ -21,6 +21,7 @@ TEMPORARY: Final = ":/tmp"  # of a host, "n1:/tmp"
 GAP_S: Final = 3.0  # between two faults, mean
 GAP_LIMITS_S: Final = (0.2, 12.0)
 ALL_DOWN_S: Final = 5.0  # longest time in which no node has power and network
+DAEMON_REST_S: Final = 30.0  # between two faults of the daemon: its start takes some seconds
 TRIES: Final = 50  # draws of target and duration before the fault is put off
 PUT_OFF_S: Final = 1.0
 
@@ -111,6 +112,11 @@ class Fault:
         return frozenset(self.target.replace(TEMPORARY, "").split("+"))
 
     @property
+    def is_of_daemon(self) -> bool:
+        """Whether the daemon does not run meanwhile."""
+        return self.kind in DAEMON or (self.kind is Kind.POWER and self.target == LOGIN)
+
+    @property
     def effect(self) -> tuple[str, str]:
         """What two faults must not do at the same time."""
         return ("daemon", "") if self.kind in DAEMON else (self.kind, self.target)
@@ -158,8 +164,9 @@ def in_order(faults: Iterable[Fault]) -> tuple[Fault, ...]:
 def draw(seed: int, count: int, nodes: Sequence[str], n_trainers: int) -> Schedule:
     """Draw so many faults: each kind as often as its deck has it, targets and durations at random.
 
-    No two of the same effect overlap, nothing is done to a host without power, and not all nodes
-    are without power or network for longer than ``ALL_DOWN_S``.
+    No two of the same effect overlap, nothing is done to a host without power, not all nodes are
+    without power or network for longer than ``ALL_DOWN_S``, and between two of its faults the
+    daemon has ``DAEMON_REST_S`` to start in.
     """
     rng = random.Random(seed)  # noqa: S311 - a schedule
     kinds, among = _kinds(rng), targets(nodes, n_trainers)
@@ -230,6 +237,9 @@ def is_allowed(fault: Fault, before: Sequence[Fault], nodes: Sequence[str]) -> b
     beside = [one for one in before if one.end_s >= fault.at_s]
     if any(one.effect == fault.effect for one in beside):
         return False
+    rests_from_s = max((one.end_s for one in before if one.is_of_daemon), default=-DAEMON_REST_S)
+    if fault.is_of_daemon and fault.at_s < rests_from_s + DAEMON_REST_S:
+        return False
     without_power = (one for one in beside if Kind.POWER in (one.kind, fault.kind))
     if any(one.hosts & fault.hosts for one in without_power):
         return False
@@ -249,7 +259,7 @@ def all_down_s(faults: Sequence[Fault], nodes: Sequence[str]) -> float:
 
 
 def closed_up(
-    faults: Sequence[Fault], first_s: float = 1.0, gap_s: float = 12.0
+    faults: Sequence[Fault], first_s: float = 1.0, gap_s: float = DAEMON_REST_S
 ) -> tuple[Fault, ...]:
     """Return faults with long times of nothing between them cut to ``gap_s``; the first soon.
 

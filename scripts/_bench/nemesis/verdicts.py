@@ -26,6 +26,7 @@ class Free:
 
     at_s: float  # since the epoch
     nodes: int  # with power and network, that Slurm calls usable and no ordinary job has
+    has_daemon: bool = True  # a daemon ran, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +189,20 @@ def _stops(recorded: Recorded) -> Iterator[str]:
     for one in recorded.stories:
         stop_s, at_s = longest_stop(one.updates_s, one.ended_s, recorded.free, needed)
         if stop_s > STOP_S:
-            yield f"{one.trainer_id}: {stop_s:.1f} s without an update, from {at_s:.1f}"
+            alone_s = without_daemon_s(at_s, at_s + stop_s, recorded.free)
+            yield (
+                f"{one.trainer_id}: {stop_s:.1f} s without an update, from {at_s:.1f}; no daemon"
+                f" ran for {alone_s:.1f} s of it"
+            )
+
+
+def without_daemon_s(begin_s: float, end_s: float, free: Sequence[Free]) -> float:
+    """Return for how much of a time no daemon ran; it counts, but its user had to start one."""
+    return sum(
+        max(0.0, min(end_s, later.at_s) - max(begin_s, one.at_s))
+        for one, later in pairwise(free)
+        if not one.has_daemon
+    )
 
 
 def longest_stop(

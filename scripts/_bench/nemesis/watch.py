@@ -51,7 +51,8 @@ class Watch:
     def _watch(self) -> None:
         while not self._is_over.wait(PAUSE_S):
             at_s = time.time()
-            self.free.append(Free(at_s=at_s, nodes=len(self._usable() - self._down())))
+            nodes, has_daemon = self._usable() - self._down(), bool(self._bed.keeper.pids())
+            self.free.append(Free(at_s=at_s, nodes=len(nodes), has_daemon=has_daemon))
 
     def _usable(self) -> set[str]:
         if CONTROLLER in self._down() or not self._bed.is_on(CONTROLLER):
