@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from _bench.nemesis.bed import Bed
-from _bench.nemesis.schedule import HOME, LOGIN, Fault
+from _bench.nemesis.schedule import HOME, Fault
 from tests.support.hosts import HostError
+from tests.support.hosts.plan import LOGIN
 
 TRIES: Final = 5  # what is written meanwhile may need more room than was used
 

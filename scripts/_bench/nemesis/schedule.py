@@ -13,8 +13,8 @@ from enum import StrEnum
 from itertools import combinations, pairwise
 from typing import Any, Final
 
-CONTROLLER: Final = "ctl"
-LOGIN: Final = "login"
+from tests.support.hosts.plan import CONTROLLER, LOGIN
+
 EVERYWHERE: Final = "all"
 HOME: Final = "home"  # the file system of all hosts
 TEMPORARY: Final = ":/tmp"  # of a host, "n1:/tmp"

@@ -6,7 +6,8 @@ from typing import Final
 
 from _bench.nemesis.bed import Bed
 from _bench.nemesis.keeper import PARTITION
-from _bench.nemesis.schedule import CONTROLLER, EVERYWHERE, LOGIN, Fault, Kind
+from _bench.nemesis.schedule import EVERYWHERE, Fault, Kind
+from tests.support.hosts.plan import CONTROLLER, LOGIN
 
 LIMIT_MIN: Final = 10  # of ordinary jobs, of which each ends long before
 

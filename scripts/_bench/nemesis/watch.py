@@ -9,10 +9,10 @@ from types import TracebackType
 from typing import Final, Self
 
 from _bench.nemesis.bed import Bed
-from _bench.nemesis.schedule import CONTROLLER
 from _bench.nemesis.verdicts import Free
 from bftrainer.model.hostlist import expand
 from tests.support.hosts import HostError
+from tests.support.hosts.plan import CONTROLLER
 
 PAUSE_S: Final = 1.0
 COMMAND_S: Final = 5.0
