@@ -138,6 +138,7 @@ bench: venv system  ## every benchmark in full, results in bench-out/
 	$(BIN)/python scripts/bench_claim.py --json bench-out/claim.json
 	$(BIN)/python scripts/bench_journal.py --json bench-out/journal.json
 	$(BIN)/python scripts/bench_torture.py --json bench-out/torture.json
+	$(BIN)/python scripts/bench_nemesis.py --json bench-out/nemesis.json
 	$(BIN)/python scripts/bench_strangers.py --json bench-out/strangers.json
 	$(BIN)/python scripts/bench_clean.py --json bench-out/clean.json
 	$(BIN)/python scripts/bench_giveback.py --json bench-out/giveback.json

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-_SHIFTED = """\
+SHIFTED = """\
 import time
 from pathlib import Path
 
@@ -20,6 +20,7 @@ def _shifted():
 
 time.time = _shifted
 """
+"""A ``sitecustomize`` that adds the seconds in a file, like "+3600s"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class PythonClock:
         """Return the environment in which a process has this clock."""
         python = self.directory / "python"
         python.mkdir(parents=True, exist_ok=True)
-        (python / "sitecustomize.py").write_text(_SHIFTED.format(file=self.file))
+        (python / "sitecustomize.py").write_text(SHIFTED.format(file=self.file))
         return {"PYTHONPATH": str(python)}
 
     def set_ahead(self, seconds: int) -> None:

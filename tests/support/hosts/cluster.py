@@ -45,6 +45,7 @@ class Cluster:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self._booted: dict[str, Booting] = {}
+        self._powered: set[str] = set()
         self._started: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
@@ -161,6 +162,11 @@ class Cluster:
         except KeyError:
             raise HostError(f"{host} is off, or no host") from None
 
+    @property
+    def powered(self) -> frozenset[str]:
+        """The hosts that have power and have booted."""
+        return frozenset(self._powered)
+
     def processes(self, host: str, text: str = "") -> list[int]:
         """Return processes whose command line holds a text, as numbered outside: for os.kill."""
         own = Path(f"/proc/{self.pid(host)}/ns/pid").readlink()
@@ -246,6 +252,7 @@ class Cluster:
 
     def off(self, host: str) -> None:
         """Cut the power. The cable goes first, so nobody hears that processes end."""
+        self._powered.discard(host)
         for net in self.plan.addresses(host):
             self.cut(host, net)
         gone = self._booted.pop(host)
@@ -268,6 +275,7 @@ class Cluster:
             self._booted[host].await_end_of_boot()
             self.does(host, "setpriv", "--reuid=munge", "--regid=munge", "--clear-groups", "munged")
             self.start_slurm(host)
+            self._powered.add(host)
 
     def start_slurm(self, host: str) -> None:
         """Start Slurm's daemon of a host."""

@@ -124,9 +124,17 @@ class OwnDaemon:
 
         A verb needs a second of processor time to start, and this is asked all the time.
         """
+        return self._answer("/v1/status")
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """Return the nodes of ``nodes --json``, likewise; none: the daemon does not answer."""
+        found: list[dict[str, Any]] = self._answer("/v1/nodes").get("nodes", [])
+        return found
+
+    def _answer(self, document: str) -> dict[str, Any]:
         for path in self.cluster.home.glob(f"{self.user}/.bftrainer/*/daemon.sock"):
             with contextlib.suppress(OSError, http.client.HTTPException):
-                return _get(path, "/v1/status")
+                return _get(path, document)
         return {}
 
     def trainer(self, trainer_id: str) -> dict[str, Any]:

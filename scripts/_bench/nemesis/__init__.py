@@ -1,0 +1,1 @@
+"""Random faults against a small cluster on which trainers train: what is kept, what is lost."""
