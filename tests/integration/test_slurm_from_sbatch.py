@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.cli.sbatch_script.directives import read_directives
 from bftrainer.cli.sbatch_options import OPTIONS
+from bftrainer.cli.sbatch_script.directives import read_directives
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.slurm_fixtures import running_cluster
 
