@@ -27,7 +27,7 @@ MODULES = {"socket", "asyncio", "zmq"}
 PRODUCT = ("bftrainer", "trainers", "slurm_plugins", "lsf_adapters", "milp")
 # Files with a socket of their own, and who may connect.
 KNOWN = {
-    "bftrainer/api/page/server.py": "TCP, loopback; a cookie and a key (test_web_door.py)",
+    "bftrainer/api/page/listeners.py": "TCP, loopback, or Unix, mode 0600; a cookie and a key",
     "bftrainer/api/server.py": "Unix; the kernel says who",
     "bftrainer/batch/local/server.py": "Unix; its directory is the user's",
     "bftrainer/elastic/horovod/world.py": "TCP, loopback; a random word",
