@@ -95,9 +95,11 @@ def head_of(connection: Connection, where: str) -> Mark:
 
 
 def set_meta(connection: Connection, key: str, value: object) -> None:
-    """Change a counter."""
+    """Change a counter; where an index or the schema is damaged, its row is not found."""
     table = projection.meta
-    connection.execute(update(table).where(table.c.key == key).values(value=str(value)))
+    query = update(table).where(table.c.key == key).values(value=str(value))
+    if connection.execute(query).rowcount != 1:
+        raise DamageError("its own counters cannot be changed")
 
 
 def greatest(connection: Connection, table: Table) -> int:

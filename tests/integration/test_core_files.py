@@ -36,7 +36,7 @@ print("PID", os.getpid(), flush=True)
 print("BFT step=1 samples=1", flush=True)
 time.sleep(600)
 """
-POLICY = "poll_interval_s: 0.2\nreserve_nodes_per_type: 0\nfailure_budget: 0\nexplore_budget: 0\n"
+POLICY = "poll_interval_s: 0.2\nreserve_nodes_per_type: 0\nfailure_budget: 1\nexplore_budget: 0\n"
 
 
 @pytest.fixture(autouse=True)
@@ -118,12 +118,13 @@ def test_pilots_of_every_batch_system_write_no_core_files(
 ) -> None:
     """Seen failing before: all of them had the pilot's limit, which was raised here."""
     with opened(tmp_path) as sidecar:
-        worker = _trained(sidecar.client, tmp_path / "usual", "")
+        trainer, worker = _trained(sidecar.client, tmp_path / "usual", "")
         agent = _agent_of(worker)
         for pid in (sidecar.pid, agent, worker):
             assert core_files.limits_of(pid)[0] == "0", pid
         _crash(worker)
-        lifted = _trained(sidecar.client, tmp_path / "lifted", LIFTING)
+        sidecar.client.cancel(trainer, now=True)
+        _, lifted = _trained(sidecar.client, tmp_path / "lifted", LIFTING)
         soft, hard = core_files.limits_of(lifted)
         assert soft == hard != "0"
         assert core_files.limits_of(_agent_of(lifted))[0] == "0"
@@ -135,8 +136,8 @@ def test_pilots_of_every_batch_system_write_no_core_files(
     assert bool(left) is core_files.are_written_beside()
 
 
-def _trained(client: Client, directory: Path, preamble: str) -> int:
-    """Submit a program that waits; return its pid."""
+def _trained(client: Client, directory: Path, preamble: str) -> tuple[str, int]:
+    """Submit a program that waits; return the trainer, and the program's pid."""
     spec = trainer_spec(
         directory, WAITING, runtime="command", epochs=None, n_max=1, preamble=preamble
     )
@@ -148,7 +149,7 @@ def _trained(client: Client, directory: Path, preamble: str) -> int:
         told = [line for log in logs for line in log.splitlines() if line.startswith("PID ")]
         return int(told[0].split()[1]) if told else None
 
-    return wait_for(pid, what="it runs")
+    return trainer, wait_for(pid, what="it runs")
 
 
 def _agent_of(pid: int) -> int:
