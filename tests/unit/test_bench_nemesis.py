@@ -91,6 +91,13 @@ def test_nothing_is_done_to_a_host_that_has_no_power(second: Fault, *, is_fine: 
     assert is_allowed(second, [fault(Kind.CUT, "n1", 1.0, 10.0)], NODES) is is_fine
 
 
+def test_one_node_has_power_and_network_nearly_all_the_time() -> None:
+    beside = [fault(Kind.CUT, "n1", 1.0, 10.0), fault(Kind.POWER, "n2", 4.0, 2.0)]
+    assert is_allowed(fault(Kind.CUT, "n3", 5.0, 20.0), beside, ("n1", "n2", "n3"))
+    longer = [beside[0], fault(Kind.POWER, "n2", 4.0, 12.0)]
+    assert not is_allowed(fault(Kind.CUT, "n3", 5.0, 20.0), longer, ("n1", "n2", "n3"))
+
+
 @pytest.mark.parametrize(
     ("kind", "target"),
     [
@@ -315,7 +322,10 @@ def test_only_updates_of_the_state_that_is_kept_count() -> None:
     processes = {
         "n1-1": [line("entered", "a", 0, 0.0), *(line("committed", "a", k, k) for k in (1, 2, 3))],
         "n2-1": [line("entered", "a", 0, 0.0), line("committed", "a", 1, 1.5)],
-        "n3-1": [line("entered", "c", 1, 4.0, **{"from": "a"}), line("committed", "c", 2, 9.0)],
+        "n3-1": [
+            line("entered", "c", 1, 4.0, **{"from": "a"}),
+            *(line("committed", "c", k, 4.0 + k) for k in (2, 3, 4)),
+        ],
         "n4-1": [
             line("entered", "b", 3, 10.0, **{"from": "a"}),
             *(line("committed", "b", k, 10.0 + k) for k in (4, 5)),
