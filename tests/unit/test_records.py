@@ -46,7 +46,6 @@ SEQUENCES = frozenset(
         "lsf_adapters/notifications/records.py:_bare",
         "lsf_adapters/planned_starts.py:_block",
         "lsf_adapters/testcluster/job_processes.py:start_ticks",
-        "slurm_plugins/fields.py:_in_brackets",
         "slurm_plugins/hook/lines.py:announcement",
         "slurm_plugins/parse.py:_node_row",
         "trainers/profiler/steps.py:main",
