@@ -38,6 +38,10 @@ from lsf_adapters.snapshot import SnapshotReader
 
 LOG = logging.getLogger("bftrainer.lsf")
 _Word = Annotated[str, pydantic.StringConstraints(pattern=r"^[^\s\x00]+$")]
+# Options of earlier releases → why there is none any more.
+REMOVED = dict.fromkeys(
+    ("launch", "block_nodes", "alloc_flags"), "the machines with IBM's CSM are switched off"
+)
 
 
 class LsfOptions(pydantic.BaseModel):
@@ -59,12 +63,6 @@ class LsfOptions(pydantic.BaseModel):
     plan_file: Path | None = None  # of the planner (ALLOCATION_PLANNER=Y)
     gpus_per_node: int = pydantic.Field(default=0, ge=0)  # where LSF does not tell
     preamble: Path | None = None  # shell file under which agents run
-
-
-# Options of earlier releases → why there is none any more.
-REMOVED = dict.fromkeys(
-    ("launch", "block_nodes", "alloc_flags"), "the machines with IBM's CSM are switched off"
-)
 
 
 class LsfBatchSystem(LaunchingSystem):
@@ -96,13 +94,17 @@ class LsfBatchSystem(LaunchingSystem):
             gpus_per_node=options.gpus_per_node,
             own_tokens=lambda: self.launcher.tokens,
         )
-        site = {"-P": options.project, "-G": options.user_group}
+        bsub_options: list[str] = []
+        if options.project:
+            bsub_options += ["-P", options.project]
+        if options.user_group:
+            bsub_options += ["-G", options.user_group]
         self.launcher = PilotLauncher(
             commands=self._lsf,
             jobs=jobs,
             queue=options.pilot_queue,
             slots_of=self._reader.slots_of,
-            bsub_options=[word for key, value in site.items() if value for word in (key, value)],
+            bsub_options=bsub_options,
             preamble=options.preamble,
         )
 
@@ -126,8 +128,10 @@ class LsfBatchSystem(LaunchingSystem):
 
     def pilot_hosts(self) -> tuple[str, ...]:
         """Return the names of LSF's hosts; (): LSF does not answer."""
-        done = self.commands.query(LSHOSTS)
-        lines = done.stdout.splitlines()[1:] if done.is_ok else ()  # after HOST_NAME ...
+        answer = self.commands.query(LSHOSTS)
+        if not answer.is_ok:
+            return ()
+        _head, *lines = answer.stdout.splitlines() or [""]  # HOST_NAME ...
         return tuple(line.split()[0] for line in lines if line.strip())
 
     def launch_pilot(self, request: PilotRequest) -> str:
@@ -140,25 +144,25 @@ class LsfBatchSystem(LaunchingSystem):
         return doctor.findings(self._facts(), measured)
 
     def _site_files(self) -> tuple[SiteFile, ...]:
-        given = self._options.model_dump(mode="json", exclude_unset=True, exclude_none=True)
-        found = self._facts()
-        if found.user == "root":  # an administrator asks; root runs no daemon
-            found = replace(found, user=ACCOUNT)
-        place = None  # no host is known to be another one
+        options = self._options.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+        site = self._facts()
+        if site.user == "root":  # an administrator asks; root runs no daemon
+            site = replace(site, user=ACCOUNT)
+        pilots_dir = None  # no host is known to be another one
         if look_around(self.pilot_hosts()).has_others:
-            place = self.pilots_dir or Path("/home", found.user, "pilots")
-        return site_files(found, given, program=own_program(), pilots_dir=place)
+            pilots_dir = self.pilots_dir or Path("/home", site.user, "pilots")
+        return site_files(site, options, program=own_program(), pilots_dir=pilots_dir)
 
     def _facts(self) -> Facts:
         """Read the settings; raises ``ParseError``."""
-        found = read_settings(
+        settings = read_settings(
             self._lsf,
             pilot_queue=self._options.pilot_queue,
             user=self._user,
             envdir=Path(self._lsf.base_environment().get("LSF_ENVDIR", "/etc")),
             why_not_told=self._why_not_told(),
         )
-        return facts(found)
+        return facts(settings)
 
     def _why_not_told(self) -> str:
         """Say why jobs are noticed by polling alone; "": they are not."""

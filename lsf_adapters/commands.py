@@ -41,6 +41,9 @@ _KINDS = {
 _KEPT = ("LSF_ENVDIR", "LSF_BINDIR", "LSF_LIBDIR", "LSF_SERVERDIR", "TZ")
 # Said while a command waits; IBM's words by LSB_MBD_DOWN_MSG's documentation.
 _STILL_TRYING = ("still trying", "please wait", "is down; try later")
+_IBM = re.compile(r"IBM (?:Spectrum )?(?:Platform )?LSF\b.*?\b(\d+)\.(\d+)")
+_VOLCLAVA = re.compile(r"volclava project (\d+)\.(\d+)")
+_CLUSTER = re.compile(r"^My cluster name is (\S+)$", re.MULTILINE)
 
 
 class LsfCommands(Commands):
@@ -62,12 +65,14 @@ class LsfCommands(Commands):
             timeout_s: limit per command.
             extra_environment: further variables of the commands.
         """
-        named = {} if lsf_envdir is None else {"LSF_ENVDIR": str(lsf_envdir)}
+        variables: dict[str, str] = {}
+        if lsf_envdir is not None:
+            variables["LSF_ENVDIR"] = str(lsf_envdir)
         super().__init__(
             kind_of=lambda argv: _KINDS.get(Path(argv[0]).name, "settings"),
             timeout_s=timeout_s,
             kept=_KEPT,
-            added={**named, **(extra_environment or {})},
+            added={**variables, **(extra_environment or {})},
             fixed={"LC_ALL": "C", "TZ": "UTC0", "LSB_DISPLAY_YEAR": "Y"},
             is_away=lambda done: done.timed_out or has_waited(done),
         )
@@ -92,8 +97,8 @@ class LsfCommands(Commands):
 
 def said(done: process.Completed) -> list[str]:
     """Return the messages of a command, but for those that it waits."""
-    lines = [line for line in done.stderr.split("\n") if line.strip()]
-    return [line for line in lines if not _is_waiting(line)]
+    lines = done.stderr.split("\n")
+    return [line for line in lines if line.strip() and not _is_waiting(line)]
 
 
 def printed(done: process.Completed) -> str:
@@ -111,11 +116,6 @@ def _is_waiting(line: str) -> bool:
 def has_waited(done: process.Completed) -> bool:
     """Return whether a command had to repeat its request: LSF's daemons did not answer at once."""
     return _is_waiting(f"{done.stderr}\n{done.stdout}")
-
-
-_IBM = re.compile(r"IBM (?:Spectrum )?(?:Platform )?LSF\b.*?\b(\d+)\.(\d+)")
-_VOLCLAVA = re.compile(r"volclava project (\d+)\.(\d+)")
-_CLUSTER = re.compile(r"^My cluster name is (\S+)$", re.MULTILINE)
 
 
 class Dialect(enum.StrEnum):
@@ -143,5 +143,7 @@ class Dialect(enum.StrEnum):
 
 def cluster_of(lsid: str) -> str:
     """Return the cluster's name; "": not said."""
-    found = _CLUSTER.search(lsid)
-    return found[1] if found else ""
+    match = _CLUSTER.search(lsid)
+    if match is None:
+        return ""
+    return match[1]

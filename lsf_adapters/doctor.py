@@ -11,7 +11,7 @@ docs/howto/lsf-site.md has the same settings in one place.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from bftrainer.batch.findings import WEIGHT, FindingTable, Holds, Values
 from bftrainer.model.site import NOTHING, Finding, Measured, Weight
@@ -177,11 +177,17 @@ def findings(facts: Facts, measured: Measured = NOTHING) -> tuple[Finding, ...]:
         "untold": bool(facts.why_not_told),
         **_dispatch(facts),
         **_ending(facts, measured),
-        **(_of_queue(facts, facts.pilots) if facts.pilots else {}),
-        **(_preemption(facts) if facts.dialect is Dialect.IBM else {}),
     }
-    told = {"why_not_told": facts.why_not_told.rstrip("."), "user": facts.user}
-    return _TABLE.findings(holds, {"name": facts.pilot_queue, **told})
+    if facts.pilots:
+        holds |= _of_queue(facts, facts.pilots)
+    if facts.dialect is Dialect.IBM:
+        holds |= _preemption(facts)
+    values = {
+        "name": facts.pilot_queue,
+        "why_not_told": facts.why_not_told.rstrip("."),
+        "user": facts.user,
+    }
+    return _TABLE.findings(holds, values)
 
 
 def unknown(why: str) -> Finding:
@@ -192,27 +198,39 @@ def unknown(why: str) -> Finding:
 def _of_queue(facts: Facts, pilots: Queue) -> Holds:
     """Check that pilots get into their queue, out of it onto hosts, and off these again."""
     name, is_ibm = facts.pilot_queue, facts.dialect is Dialect.IBM
-    below = sorted(q.name for q in facts.others if q.priority <= pilots.priority)
-    lowest = min((q.priority for q in facts.others), default=0)
+    below: list[str] = []
+    without_preemption: list[str] = []  # of those above the pilots' queue
+    for queue in facts.others:
+        if queue.priority <= pilots.priority:
+            below.append(queue.name)
+        elif not _can_preempt(queue, pilots):
+            without_preemption.append(queue.name)
+    below.sort()
+    without_preemption.sort()
+    lowest = min((queue.priority for queue in facts.others), default=0)
     remedy = f"lsb.queues, {name}: PRIORITY = {lowest - 1}"
     if lowest <= 1:  # a priority is 1 at least
         remedy = f"lsb.queues, {', '.join(below)}: PRIORITY above {pilots.priority}"
     order = {"below": ", ".join(below), "priority": pilots.priority, "remedy": remedy}
-    untouched = ", ".join(sorted(q.name for q in facts.others if not _can_preempt(q, pilots)))
     net = {
-        "why": f"no job of {untouched} preempts {name}" if is_ibm else "volclava has no preemption",
-        "remedy": f"lsb.queues, {name}: PREEMPTION = PREEMPTABLE"
-        if is_ibm
-        else "lease_s: 300 in the policy: agents without a daemon leave this soon",
+        "why": "volclava has no preemption",
+        "remedy": "lease_s: 300 in the policy: agents without a daemon leave this soon",
     }
+    if is_ibm:
+        net = {
+            "why": f"no job of {', '.join(without_preemption)} preempts {name}",
+            "remedy": f"lsb.queues, {name}: PREEMPTION = PREEMPTABLE",
+        }
     is_suspended = facts.others and "PREEMPT" not in pilots.settings.get("TERMINATE_WHEN", "")
-    limit_s = USUAL_PILOT_S if pilots.limit_max_s is None else pilots.limit_max_s
+    limit_s = pilots.limit_max_s
+    if limit_s is None:
+        limit_s = USUAL_PILOT_S
     limit = {"limit_s": limit_s, "limit_min": limit_s / 60, "usual_min": USUAL_PILOT_S / 60}
     is_rerun = pilots.settings.get("RERUNNABLE", "no").lower().startswith("y")
     return {
         "low_priority": [order] * bool(below),
-        "no_preemption": [net] * (not is_ibm or bool(untouched)),
-        "suspended": bool(is_ibm and not untouched and is_suspended),
+        "no_preemption": [net] * (not is_ibm or bool(without_preemption)),
+        "suspended": bool(is_ibm and not without_preemption and is_suspended),
         "refused": _refusals(facts, pilots),
         "no_backfill": "BACKFILL" not in pilots.policies,
         "short_limit": [limit] * (limit_s < USUAL_PILOT_S),
@@ -248,65 +266,94 @@ def _refusals(facts: Facts, pilots: Queue) -> Iterator[Values]:
 
 def _can_preempt(other: Queue, pilots: Queue) -> bool:
     """Return whether either queue says so: a preemptable one needs no preemptive one."""
-    if other.priority <= pilots.priority:
-        return True  # BFT-1297 says that
     return _includes(_PREEMPTABLE, pilots.preemption, other.name) or _includes(
         _PREEMPTIVE, other.preemption, pilots.name
     )
 
 
 def _includes(word: re.Pattern[str], text: str, name: str) -> bool:
-    found = list(word.finditer(text))
-    named = [one[1].split() for one in found if one[1]]
-    if not found or not named:
-        return bool(found)
-    return any(name == one.partition("+")[0] for names in named for one in names)
+    """Return whether a policy with that word includes a queue; without names, it does all."""
+    matches = list(word.finditer(text))
+    lists = [match[1] for match in matches if match[1]]
+    if not lists:
+        return bool(matches)
+    for queue in " ".join(lists).split():
+        queue_name, _, _ = queue.partition("+")
+        if queue_name == name:
+            return True
+    return False
 
 
 def _preemption(facts: Facts) -> Holds:
     """Check what delays preemption by LSF 10.1, or exempts pilots from it."""
-    name, own = facts.pilot_queue, facts.pilots.settings if facts.pilots else {}
-    said = {"lsb.params": facts.parameters.get("PREEMPT_DELAY", "")}
-    said |= {f"lsb.queues, {q.name}": q.settings.get("PREEMPT_DELAY", "") for q in facts.others}
-    delays = {where: number_of(value) for where, value in said.items()}
     minutes = facts.number("NO_PREEMPT_INTERVAL") or 0.0
-    exempt = {n: number_of(own.get(n, facts.parameters.get(n, ""))) for n in _EXEMPT}
-    where = {n: f"lsb.queues, {name}" if n in own else "lsb.params" for n in _EXEMPT}
-    # Pilots backfill, and ordinary jobs may be exclusive.
-    types = facts.parameters.get("PREEMPT_JOBTYPE", "").upper().split()
     needs_exclusive = any("EXCLUSIVE" in q.policies for q in facts.others)
-    backfills = facts.pilots is None or "BACKFILL" in facts.pilots.policies
-    needed = {"BACKFILL": backfills, "EXCLUSIVE": needs_exclusive}
-    missing = [word for word, is_needed in needed.items() if is_needed and word not in types]
-    kinds = {
-        "types": " ".join(types) or "(not set)",
-        "costs": " and ".join(_TYPE_COSTS[word] for word in missing).capitalize(),
-        "needed": " ".join([*(word for word in types if word in needed), *missing]),
-    }
     is_locked = facts.conf is not None and not facts.is_on("LSB_DISABLE_LIMLOCK_EXCL")
     is_warned = facts.conf is None or facts.is_on("LSB_USE_SEQUENTIAL_SIGNAL")
     why = "LSB_USE_SEQUENTIAL_SIGNAL tells whether a preempted pilot is warned before KILL."
     unread = {"why": why, "cost": "lsf.conf cannot be read"}
     return {
-        "delay": [{"delay_s": delay_s, "where": w} for w, delay_s in delays.items() if delay_s],
+        "delay": _delays(facts),
         "interval": [{"minutes": minutes}] * (minutes > 0),
-        "exempt": [
-            {"parameter": n, "value": value, "when": _EXEMPT[n], "where": where[n]}
-            for n, value in exempt.items()
-            if value
-        ],
-        "job_types": [kinds] * bool(missing),
+        "exempt": _exemptions(facts),
+        "job_types": _job_types(facts, needs_exclusive=needs_exclusive),
         "exclusive_locks": needs_exclusive and is_locked,
         "no_warning": not is_warned,
         "unread": [unread] * (facts.conf is None),
     }
 
 
+def _delays(facts: Facts) -> Iterator[Values]:
+    """Yield where it is set how long an ordinary job preempts nothing."""
+    setting_of = {"lsb.params": facts.parameters}
+    setting_of |= {f"lsb.queues, {queue.name}": queue.settings for queue in facts.others}
+    for where, settings in setting_of.items():
+        delay_s = number_of(settings.get("PREEMPT_DELAY", ""))
+        if delay_s:
+            yield {"delay_s": delay_s, "where": where}
+
+
+def _exemptions(facts: Facts) -> Iterator[Values]:
+    """Yield the parameters by which a pilot can no longer be preempted after a while."""
+    queue_settings = _pilot_settings(facts)
+    for parameter, when in _EXEMPT.items():
+        where, settings = "lsb.params", facts.parameters
+        if parameter in queue_settings:  # it counts for the queue instead of the cluster's
+            where, settings = f"lsb.queues, {facts.pilot_queue}", queue_settings
+        value = number_of(settings.get(parameter, ""))
+        if value:
+            yield {"parameter": parameter, "value": value, "when": when, "where": where}
+
+
+def _job_types(facts: Facts, *, needs_exclusive: bool) -> Iterator[Values]:
+    """Yield which words PREEMPT_JOBTYPE lacks: pilots backfill, ordinary jobs may be exclusive."""
+    types = facts.parameters.get("PREEMPT_JOBTYPE", "").upper().split()
+    needs_backfill = facts.pilots is None or "BACKFILL" in facts.pilots.policies
+    missing = []
+    if needs_backfill and "BACKFILL" not in types:
+        missing.append("BACKFILL")
+    if needs_exclusive and "EXCLUSIVE" not in types:
+        missing.append("EXCLUSIVE")
+    if missing:
+        yield {
+            "types": " ".join(types) or "(not set)",
+            "costs": " and ".join(map(_TYPE_COSTS.__getitem__, missing)).capitalize(),
+            "needed": " ".join([*(word for word in types if word in _TYPE_COSTS), *missing]),
+        }
+
+
+def _pilot_settings(facts: Facts) -> Mapping[str, str]:
+    """Return the settings of the pilots' queue; none: there is no such queue."""
+    if facts.pilots is None:
+        return {}
+    return facts.pilots.settings
+
+
 def _ending(facts: Facts, measured: Measured) -> Holds:
     """Check how LSF ends a pilot."""
     interval_s, end_s = facts.number("JOB_TERMINATE_INTERVAL") or 0.0, measured.end_s or 0.0
-    own = facts.pilots.settings if facts.pilots else {}
-    terminate, post = own.get("TERMINATE", "").strip("[] "), own.get("POST_EXEC", "")
+    settings = _pilot_settings(facts)
+    terminate, post = settings.get("TERMINATE", "").strip("[] "), settings.get("POST_EXEC", "")
     late = {
         "sleep": facts.parameters.get("SBD_SLEEP_TIME", "not known"),
         "post": f", POST_EXEC = {post}" if post else "",
@@ -326,14 +373,16 @@ def _ending(facts: Facts, measured: Measured) -> Holds:
 def _dispatch(facts: Facts) -> Holds:
     """Check how long a free host waits for the next pass of the scheduler."""
     cycle_s = facts.number("MBD_SLEEP_TIME") or 0.0
+    weight = Weight.LOSS
     # Where new jobs are dispatched at once, a host of a pilot is the only one that waits.
-    at_once = [q for q in facts.others if q.new_job_delay_s == 0]
-    is_harm = facts.dialect is Dialect.VOLCLAVA and bool(at_once)
-    weight = Weight.HARM if is_harm else Weight.LOSS
+    starts_at_once = any(q.new_job_delay_s == 0 for q in facts.others)
+    if facts.dialect is Dialect.VOLCLAVA and starts_at_once:
+        weight = Weight.HARM
     cycle = {WEIGHT: weight, "cycle_s": cycle_s, "usual_cycle_s": USUAL_CYCLE_S}
-    interval = facts.number("JOB_ACCEPT_INTERVAL") or 0.0
-    waits = [q.accept_s for q in facts.others if q.accept_s is not None]
-    accept_s = max(waits) if waits else interval * (cycle_s or USUAL_CYCLE_S)
+    n_passes = facts.number("JOB_ACCEPT_INTERVAL") or 0.0
+    usual_accept_s = n_passes * (cycle_s or USUAL_CYCLE_S)
+    intervals_s = (q.accept_s for q in facts.others if q.accept_s is not None)
+    accept_s = max(intervals_s, default=usual_accept_s)
     return {
         "slow_cycle": [cycle] * (cycle_s > USUAL_CYCLE_S),
         "accept_interval": [{"accept_s": accept_s}] * (accept_s > 0),

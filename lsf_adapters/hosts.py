@@ -33,6 +33,22 @@ _GPU_HEAD = re.compile(r"^HOST_NAME +gpu_id +gpu_model", re.MULTILINE)
 _MEMORY = re.compile(r"(\d{1,9}(?:\.\d+)?)([KMGTPE])")
 _MB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3, "E": 1024.0**4}
 _FACTOR = re.compile(r"\d{1,6}(?:\.\d+)?|-")  # cpuf
+_STATES = {  # of hosts without jobs on them, but for the first two
+    **dict.fromkeys(("unreach", "unavail", "closed_LIM", "unlicensed"), NodeState.DOWN),
+    # Of the last two spellings the manual and the command may have either.
+    **dict.fromkeys(("closed_Adm", "closed_Cu_Excl", "closed_Cu_excl"), NodeState.DRAINED),
+    "closed_Excl": NodeState.ALLOCATED,
+    "closed_Full": NodeState.ALLOCATED,
+    "ok": NodeState.IDLE,
+}
+_RESERVATIONS_HEAD = re.compile(
+    r"^RSVID\s+TYPE\s+USER\s+\S*\s*RSV_HOSTS\s+TIME_WINDOW", re.MULTILINE
+)
+NONE = re.compile(r"[Nn]o (?:advance )?reservations? found")
+_RESERVED_HOST = re.compile(r"([A-Za-z0-9][\w.-]{0,255}):\d{1,9}/\d{1,9}")
+_WINDOW = re.compile(
+    r"(\d{1,2})/(\d{1,2})/(\d{1,2})/(\d{1,2})-(\d{1,2})/(\d{1,2})/(\d{1,2})/(\d{1,2})"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,18 +96,23 @@ def hosts(text: str, dialect: Dialect, odd: list[str] | None = None) -> list[Hos
     Raises:
         ParseError: it is not what ``bhosts`` prints.
     """
-    odd = [] if odd is None else odd
+    if odd is None:
+        odd = []
     if dialect is Dialect.IBM:
-        found = records(text, "bhosts")
-        return each(found, _of_record, lambda one: one.get("HOST_NAME", ""), _unread, odd)
-    lines = rows(text, HEAD)
-    return each(lines, lambda words: _host([*words[:2], *words[3:]]), itemgetter(0), _unread, odd)
+        host_records = records(text, "bhosts")
+        return each(host_records, _of_record, lambda host: host.get("HOST_NAME", ""), _unread, odd)
+    return each(rows(text, HEAD), _of_line, itemgetter(0), _unread, odd)
 
 
-def _of_record(one: Record) -> Host:
-    if missing := [name for name in FIELDS if name.upper() not in one]:
+def _of_line(words: list[str]) -> Host:
+    """Read a line of ``bhosts -w``, which has one column more than ``FIELDS``: JL/U."""
+    return _host([*words[:2], *words[3:]])
+
+
+def _of_record(record: Record) -> Host:
+    if missing := [name for name in FIELDS if name.upper() not in record]:
         raise ParseError(f"a host without {missing[0]}")
-    return _host([one[name.upper()] for name in FIELDS])
+    return _host([record[name.upper()] for name in FIELDS])
 
 
 def _unread(name: str) -> Host:
@@ -101,26 +122,16 @@ def _unread(name: str) -> Host:
 def _host(words: list[str]) -> Host:
     if len(words) != len(FIELDS):
         raise ParseError(f"a host of {len(words)} columns: {' '.join(words)[:60]!r}")
-    name, status, most, used, running, ssusp, ususp, reserved = words
+    name, status, slots, n_jobs, running, ssusp, ususp, reserved = words
     return Host(
         name=name,
         status=status,
-        slots=None if most == "-" else count(most),
-        used=count(used),
+        slots=None if slots == "-" else count(slots),
+        used=count(n_jobs),
         running=count(running),
         suspended=count(ssusp) + count(ususp),
         reserved=count(reserved),
     )
-
-
-_STATES = {  # of hosts without jobs on them, but for the first two
-    **dict.fromkeys(("unreach", "unavail", "closed_LIM", "unlicensed"), NodeState.DOWN),
-    # Of the last two spellings the manual and the command may have either.
-    **dict.fromkeys(("closed_Adm", "closed_Cu_Excl", "closed_Cu_excl"), NodeState.DRAINED),
-    "closed_Excl": NodeState.ALLOCATED,
-    "closed_Full": NodeState.ALLOCATED,
-    "ok": NodeState.IDLE,
-}
 
 
 def state_of(host: Host, load: str) -> NodeState:
@@ -131,13 +142,16 @@ def state_of(host: Host, load: str) -> NodeState:
     if not host.is_unused:
         return NodeState.ALLOCATED
     if host.reserved:
-        is_free = host.status in {"ok", "closed_Full"} and host.reserved == host.used
-        return NodeState.PLANNED if is_free else NodeState.UNKNOWN
+        if host.status in {"ok", "closed_Full"} and host.reserved == host.used:
+            return NodeState.PLANNED
+        return NodeState.UNKNOWN
     if host.status == "closed_Excl":  # its last job has ended: the next exchange opens it
         return NodeState.COMPLETING
     # After an exclusive job bhosts says ok at once, lsload lockU until the next exchange, and
     # nothing is dispatched meanwhile (measured on volclava 2.2: up to 29 s).
-    return NodeState.UNKNOWN if state is NodeState.IDLE and load not in {"ok", ""} else state
+    if state is NodeState.IDLE and load not in {"ok", ""}:
+        state = NodeState.UNKNOWN
+    return state
 
 
 def node_of(
@@ -147,26 +161,32 @@ def node_of(
 
     ``gpus_left``: those that no job uses, if it is partly used.
     """
-    slots = hardware.cpus if host.slots is None else host.slots
+    slots = host.slots
+    if slots is None:
+        slots = hardware.cpus
     if slots < 1:
         return None
     state = state_of(host, load)
     if state is NodeState.IDLE and hardware.model == LOST:
         state = NodeState.UNKNOWN
-    free = max(0, slots - host.used)
-    is_partly_used = state is NodeState.ALLOCATED and free > 0 and host.status == "ok"
-    left = NodeLeft(cpus=free, memory_mb=hardware.memory_mb, gpus=gpus_left)
+    reason = ""
+    if state is not NodeState.IDLE:
+        reason = f"bhosts {host.status}, lsload {load or '-'}"
+    node_left: NodeLeft | None = None
+    free_slots = max(0, slots - host.used)
+    if state is NodeState.ALLOCATED and free_slots > 0 and host.status == "ok":
+        node_left = NodeLeft(cpus=free_slots, memory_mb=hardware.memory_mb, gpus=gpus_left)
     return Node(
         name=host.name,
         state=state,
-        reason="" if state is NodeState.IDLE else f"bhosts {host.status}, lsload {load or '-'}",
+        reason=reason,
         node_type=hardware.gpu_model or hardware.model,
         gpus=hardware.gpus,
         cpus=slots,
         memory_mb=hardware.memory_mb,
         features=hardware.features,
         partitions=queues,
-        left=left if is_partly_used else None,
+        left=node_left,
         why_whole=WHOLE_HOSTS if hardware.gpus else "",
     )
 
@@ -180,7 +200,8 @@ def hardware(text: str, odd: list[str] | None = None) -> dict[str, Hardware]:
         ParseError: it is not what ``lshosts`` prints.
     """
     lines = rows(text, ("HOST_NAME", "type", "model", "cpuf", "ncpus", "maxmem"))
-    odd = [] if odd is None else odd
+    if odd is None:
+        odd = []
     return dict(
         each(lines, _hardware, itemgetter(0), lambda name: (name, Hardware(model=LOST)), odd)
     )
@@ -188,16 +209,20 @@ def hardware(text: str, odd: list[str] | None = None) -> dict[str, Hardware]:
 
 def _hardware(words: Sequence[str]) -> tuple[str, Hardware]:
     """Read a line; blanks in the model are found by the numbers behind it."""
-    at = next((i for i in range(3, len(words) - 4) if _is_numbers(words[i : i + 3])), 0)
-    if not at:
+    for at in range(3, len(words) - 4):
+        if _is_numbers(words[at : at + 3]):
+            break
+    else:
         raise ParseError(f"hardware of a host: {' '.join(words)[:60]!r}")
-    found = Hardware(
+    _, cpus, memory = words[at : at + 3]
+    features = (word.strip("()") for word in words[at + 5 :])
+    hardware = Hardware(
         model=" ".join(words[2:at]),
-        cpus=count(words[at + 1]),
-        memory_mb=_memory_mb(words[at + 2]),
-        features=tuple(word for w in words[at + 5 :] if (word := w.strip("()"))),
+        cpus=count(cpus),
+        memory_mb=_memory_mb(memory),
+        features=tuple(filter(None, features)),
     )
-    return words[0], found
+    return words[0], hardware
 
 
 def _is_numbers(words: Sequence[str]) -> bool:
@@ -221,7 +246,7 @@ def gpus(text: str) -> dict[str, tuple[int, str]]:
     """
     if not _GPU_HEAD.search(text) or not text.endswith("\n"):
         raise ParseError(f"no head, or cut off: {text[-60:]!r}")
-    found: dict[str, tuple[int, str]] = {}
+    gpus_of: dict[str, tuple[int, str]] = {}
     name = ""
     for line in text.split("\n"):
         words = line.split()
@@ -230,9 +255,9 @@ def gpus(text: str) -> dict[str, tuple[int, str]]:
         if not line[:1].isspace():
             name, *words = words
         if name and len(words) > 1 and words[0].isdecimal():
-            n_gpus, _ = found.get(name, (0, ""))
-            found[name] = n_gpus + 1, words[1]
-    return found
+            n_gpus, _ = gpus_of.get(name, (0, ""))
+            gpus_of[name] = n_gpus + 1, words[1]
+    return gpus_of
 
 
 def loads(text: str) -> dict[str, str]:
@@ -241,20 +266,19 @@ def loads(text: str) -> dict[str, str]:
     Raises:
         ParseError: it is not what ``lsload`` prints.
     """
-    return {words[0]: words[1] for words in rows(text, ("HOST_NAME", "status")) if len(words) > 1}
+    status_of = {}
+    for words in rows(text, ("HOST_NAME", "status")):
+        if len(words) > 1:
+            name, status, *_ = words
+            status_of[name] = status
+    return status_of
 
 
 def _memory_mb(text: str) -> int:
-    found = _MEMORY.fullmatch(text)
-    return int(float(found[1]) * _MB[found[2]]) if found else 0
-
-
-_HEAD = re.compile(r"^RSVID\s+TYPE\s+USER\s+\S*\s*RSV_HOSTS\s+TIME_WINDOW", re.MULTILINE)
-NONE = re.compile(r"[Nn]o (?:advance )?reservations? found")
-_HOST = re.compile(r"([A-Za-z0-9][\w.-]{0,255}):\d{1,9}/\d{1,9}")
-_WINDOW = re.compile(
-    r"(\d{1,2})/(\d{1,2})/(\d{1,2})/(\d{1,2})-(\d{1,2})/(\d{1,2})/(\d{1,2})/(\d{1,2})"
-)
+    amount = _MEMORY.fullmatch(text)
+    if amount is None:
+        return 0
+    return int(float(amount[1]) * _MB[amount[2]])
 
 
 def reservations(text: str, now_s: float) -> tuple[Reservation, ...]:
@@ -265,18 +289,19 @@ def reservations(text: str, now_s: float) -> tuple[Reservation, ...]:
     """
     if NONE.search(text):
         return ()
-    head = _HEAD.search(text)
+    head = _RESERVATIONS_HEAD.search(text)
     if head is None or not text.endswith("\n"):
         raise ParseError(f"no head, or cut off: {text[-60:]!r}")
-    found: list[Reservation] = []
+    listed: list[Reservation] = []
     for line in text[head.end() :].split("\n"):
-        hosts = tuple(found[1] for found in map(_HOST.fullmatch, line.split()) if found)
-        if hosts and line[:1].isspace() and found:  # further hosts of the one above
-            found[-1] = replace(found[-1], nodes=(*found[-1].nodes, *hosts))
+        matches = map(_RESERVED_HOST.fullmatch, line.split())
+        hosts = tuple(match[1] for match in matches if match)
+        if hosts and line[:1].isspace() and listed:  # further hosts of the one above
+            listed[-1] = replace(listed[-1], nodes=(*listed[-1].nodes, *hosts))
         elif hosts:
             start_s, end_s = _window(line, now_s)
             name, *kind = line.split()
-            found.append(
+            listed.append(
                 Reservation(
                     name=name,
                     start_s=start_s,
@@ -285,19 +310,19 @@ def reservations(text: str, now_s: float) -> tuple[Reservation, ...]:
                     is_maintenance=kind[:1] == ["system"],
                 )
             )
-    return tuple(one for one in found if one.end_s > now_s)
+    return tuple(reservation for reservation in listed if reservation.end_s > now_s)
 
 
 def _window(line: str, now_s: float) -> tuple[float, float]:
     """Return begin and end of ``month/day/hour/minute-...``: the first such that has not ended."""
-    found = _WINDOW.search(line)
-    if found is None:
+    window = _WINDOW.search(line)
+    if window is None:
         return now_s, math.inf
-    this = gmtime(now_s).tm_year
-    numbers = [int(one) for one in found.groups()]
+    numbers = list(map(int, window.groups()))
     begin, end = numbers[:4], numbers[4:]
+    this_year = gmtime(now_s).tm_year
     try:
-        for year in (this - 1, this, this + 1):
+        for year in (this_year - 1, this_year, this_year + 1):
             end_s = float(timegm((year + (end < begin), *end, 0)))
             if end_s > now_s:
                 return float(timegm((year, *begin, 0))), end_s

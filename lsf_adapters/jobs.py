@@ -64,9 +64,14 @@ class JobReader:
             UnreadError: they could not be read.
         """
         now_s, self.odd = self._clock(), []
-        rows = [self._exact(row, now_s) for row in self._rows((), now_s, self.odd)[0]]
-        self._times = {row.job_id: (row.submit_s, row.start_s) for row in rows}
-        self._last_s = now_s
+        listed_rows, _ = self._rows((), now_s, self.odd)
+        rows = []
+        times = {}
+        for listed_row in listed_rows:
+            row = self._exact(listed_row, now_s)
+            rows.append(row)
+            times[row.job_id] = (row.submit_s, row.start_s)
+        self._times, self._last_s = times, now_s
         return rows
 
     def by_id(self, job_ids: Sequence[str]) -> dict[str, JobRow]:
@@ -76,28 +81,37 @@ class JobReader:
             UnreadError: they could not be read.
         """
         now_s = self._clock()
-        found, missing = self._rows(job_ids, now_s)
-        rows = {row.job_id: self._exact(row, now_s) for row in found}
+        listed_rows, missing = self._rows(job_ids, now_s)
+        row_of: dict[str, JobRow] = {}
+        answered = set(missing)
+        for row in listed_rows:
+            row_of[row.job_id] = self._exact(row, now_s)
+            array, _, _ = row.job_id.partition("[")
+            answered |= {row.job_id, array}
         # Of each the answer says what it is, or that it is not found; else it is cut off.
-        told = missing | rows.keys() | {job_id.partition("[")[0] for job_id in rows}
-        if untold := [job_id for job_id in job_ids if job_id not in told]:
-            raise UnreadError(f"bjobs says nothing of job {untold[0]}.")
-        self._times |= {i: (row.submit_s, row.start_s) for i, row in rows.items()}
-        self.note_lost(row for i, row in rows.items() if i in job_ids)
-        return rows
+        for job_id in job_ids:
+            if job_id not in answered:
+                raise UnreadError(f"bjobs says nothing of job {job_id}.")
+        for job_id, row in row_of.items():
+            self._times[job_id] = (row.submit_s, row.start_s)
+        self.note_lost(row for job_id, row in row_of.items() if job_id in job_ids)
+        return row_of
 
     def note_lost(self, rows: Iterable[JobRow]) -> None:
         """Remember which of our jobs are on a host that does not answer: they do not fail."""
-        self.lost |= {row.job_id for row in rows if row.state in LOST}
+        for row in rows:
+            if row.state in LOST:
+                self.lost |= {row.job_id}
 
     def named(self, name: str) -> list[JobRow]:
         """Return our unfinished jobs of a name; () also if they cannot be read."""
         argv: tuple[str, ...] = ("bjobs", "-w", "-J", name)
         if self.dialect() is Dialect.IBM:
             argv = queue_list.json_argv(self._refused, name=name)
-        done, now_s = self._lsf.query(argv), self._clock()
+        answer, now_s = self._lsf.query(argv), self._clock()
+        parse = queue_list.reader(self.dialect())
         try:
-            rows = queue_list.reader(self.dialect())(done.stdout, now_s)
+            rows = parse(answer.stdout, now_s)
         except ParseError:
             return []
         return [row for row in rows if row.name == name]
@@ -109,19 +123,26 @@ class JobReader:
             UnreadError: it could not be read.
         """
         now_s = self._clock()
-        done = self._lsf.query(("bjobs", "-u", "all", "-p", "-UF"))
-        if queue_list.is_empty(done):
+        answer = self._lsf.query(("bjobs", "-u", "all", "-p", "-UF"))
+        if queue_list.is_empty(answer):
             return {}
-        long = self._long(done, now_s)
-        return {i: asked for i in long.job_ids if (asked := long.asked(i)) is not None}
+        long = self._long(answer, now_s)
+        request_of = {}
+        for job_id in long.job_ids:
+            request = long.asked(job_id)
+            if request is not None:
+                request_of[job_id] = request
+        return request_of
 
     def _rows(
         self, job_ids: Sequence[str], now_s: float, odd: list[str] | None = None
     ) -> tuple[list[JobRow], frozenset[str]]:
         """Return jobs, and the ids that are not found."""
-        read = self._json_rows if self.known_dialect() is Dialect.IBM else self._wide_rows
+        is_ibm = self.known_dialect() is Dialect.IBM
         try:
-            return read(job_ids, now_s, odd)
+            if is_ibm:
+                return self._json_rows(job_ids, now_s, odd)
+            return self._wide_rows(job_ids, now_s, odd)
         except UnreadError:
             raise
         except ParseError as problem:
@@ -131,30 +152,31 @@ class JobReader:
         self, job_ids: Sequence[str], now_s: float, odd: list[str] | None
     ) -> tuple[list[JobRow], frozenset[str]]:
         while True:
-            done = self._lsf.query(queue_list.json_argv(self._refused, job_ids))
-            if not (name := queue_list.bad_field(done)) or name in self._refused:
+            answer = self._lsf.query(queue_list.json_argv(self._refused, job_ids))
+            field_name = queue_list.bad_field(answer)
+            if not field_name or field_name in self._refused:
                 break
-            self._refused.add(name)
-        if queue_list.is_empty(done):
+            self._refused.add(field_name)
+        if queue_list.is_empty(answer):
             return [], frozenset(job_ids)
-        self._insist(done, has_answer="{" in done.stdout)
-        rows = queue_list.json_rows(done.stdout, now_s, odd)
-        return rows, queue_list.unknown_records(done.stdout)
+        self._insist(answer, has_answer="{" in answer.stdout)
+        rows = queue_list.json_rows(answer.stdout, now_s, odd)
+        return rows, queue_list.unknown_records(answer.stdout)
 
     def _wide_rows(
         self, job_ids: Sequence[str], now_s: float, odd: list[str] | None
     ) -> tuple[list[JobRow], frozenset[str]]:
-        done = self._lsf.query(queue_list.argv("-w", job_ids))
-        missing = queue_list.unknown_ids(done) or frozenset()
-        if queue_list.is_empty(done):
+        answer = self._lsf.query(queue_list.argv("-w", job_ids))
+        missing = queue_list.unknown_ids(answer) or frozenset()
+        if queue_list.is_empty(answer):
             return [], frozenset(job_ids)
-        if missing and not printed(done).strip():
+        if missing and not printed(answer).strip():
             return [], missing
-        self._insist(done, has_answer=bool(missing))
-        rows = queue_list.wide_rows(done.stdout, now_s, odd)
-        done = self._lsf.query(queue_list.argv("-UF", job_ids))
-        if rows and not queue_list.is_empty(done):
-            rows = queue_list.with_requests(rows, self._long(done, now_s))
+        self._insist(answer, has_answer=bool(missing))
+        rows = queue_list.wide_rows(answer.stdout, now_s, odd)
+        long_answer = self._lsf.query(queue_list.argv("-UF", job_ids))
+        if rows and not queue_list.is_empty(long_answer):
+            rows = queue_list.with_requests(rows, self._long(long_answer, now_s))
         return rows, missing
 
     def _long(self, done: process.Completed, now_s: float) -> LongForm:
@@ -168,14 +190,17 @@ class JobReader:
 
     def _exact(self, row: JobRow, now_s: float) -> JobRow:
         """Make times exact that LSF prints in whole minutes, and keep them the same."""
-        submitted_s, started_s = self._times.get(row.job_id, (None, None))
+        known_submit_s, known_start_s = self._times.get(row.job_id, (None, None))
         submit_s, start_s = row.submit_s, row.start_s
-        if submitted_s is not None:
-            submit_s = submitted_s
+        if known_submit_s is not None:
+            submit_s = known_submit_s
         elif submit_s is not None and self._last_s is not None and submit_s % table.MINUTE_S == 0.0:
             # It was not there when all jobs were last read.
-            is_since = submit_s <= self._last_s < submit_s + table.MINUTE_S
-            submit_s = min(now_s, submit_s + table.MINUTE_S - 1.0) if is_since else submit_s
-        if started_s is not None and start_s is not None:
-            start_s = started_s if abs(started_s - start_s) <= SAME_START_S else start_s
+            minute_end_s = submit_s + table.MINUTE_S
+            if submit_s <= self._last_s < minute_end_s:
+                submit_s = min(now_s, minute_end_s - 1.0)
+        if known_start_s is not None and start_s is not None:
+            difference_s = abs(known_start_s - start_s)
+            if difference_s <= SAME_START_S:
+                start_s = known_start_s
         return replace(row, submit_s=submit_s, start_s=start_s)

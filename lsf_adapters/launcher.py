@@ -32,6 +32,18 @@ from lsf_adapters.jobs import JobReader
 from lsf_adapters.requests import ENDED, LOST, WAITING, JobRow
 
 _OWN_VARIABLES = ("LSB_", "LSF_", "BSUB_")  # of LSF; they would change what its commands do
+_SUBMITTED = re.compile(r"^Job <([0-9]{1,10})> is submitted to ", re.MULTILINE)
+# Ends that others ordered: INT and TERM of bkill, USR2 of the run limit, reasons that LSF names.
+_ORDERED = re.compile(
+    r"exit code (?:130|140|143)\b|signal (?:2|12|15)\b|TERM_|by (?:owner|user|LSF)"
+)
+# Reasons that LSF names; without one, volclava says the same of a bkill and a preemption.
+_ENDED_BY = (
+    (re.compile("TERM_PREEMPT"), EndedBy.PREEMPTED),
+    (re.compile("TERM_(?:RUNLIMIT|DEADLINE)"), EndedBy.TIME_LIMIT),
+    (re.compile("TERM_(?:OWNER|ADMIN|FORCE)"), EndedBy.CANCELLED),
+)
+_OWN_END = re.compile(r"exit code|signal")
 
 
 def taken_by(log_path: Path) -> Path:
@@ -41,20 +53,18 @@ def taken_by(log_path: Path) -> Path:
 
 def batch_script(request: PilotRequest, agent_argv: Sequence[str]) -> str:
     """Return the script; LSF writes a job's output only at its end, so it does so itself."""
-    log, taken = shlex.quote(str(request.log_path)), shlex.quote(str(taken_by(request.log_path)))
+    log = shlex.quote(str(request.log_path))
+    folder = shlex.quote(str(taken_by(request.log_path)))
     return f"""\
 #!/bin/sh
 exec </dev/null >>{log} 2>&1
-if ! mkdir {taken} 2>/dev/null; then
-  [ -d {taken} ] || {{ echo "bftrainer: {taken} cannot be made."; exit 1; }}
+if ! mkdir {folder} 2>/dev/null; then
+  [ -d {folder} ] || {{ echo "bftrainer: {folder} cannot be made."; exit 1; }}
   exit 0
 fi
 cd /
 exec {shlex.join(agent_argv)}
 """
-
-
-_SUBMITTED = re.compile(r"^Job <([0-9]{1,10})> is submitted to ", re.MULTILINE)
 
 
 class PilotLauncher(commands.PilotLauncher):
@@ -93,8 +103,13 @@ class PilotLauncher(commands.PilotLauncher):
 
     def _fault(self, request: PilotRequest) -> str:
         # A line that begins with #BSUB would be an option, even inside of quotes.
-        owned = [key for key in request.environment if key.startswith(_OWN_VARIABLES)]
-        return fault_of(request, has_lines=False) or (f"{owned[0]} is LSF's own" if owned else "")
+        fault = fault_of(request, has_lines=False)
+        if fault:
+            return fault
+        for variable in request.environment:
+            if variable.startswith(_OWN_VARIABLES):
+                return f"{variable} is LSF's own"
+        return ""
 
     def _argv(self, request: PilotRequest, minutes: int, cycle_s: float) -> tuple[str, ...]:
         try:
@@ -118,17 +133,17 @@ class PilotLauncher(commands.PilotLauncher):
                 f"Pilot {request.pilot_id} is not submitted: bhosts names no host {request.node}.",
                 "It is tried again when it does; see whether bhosts answers.",
             )
-        is_ibm, name = dialect is Dialect.IBM, job_name(request, self.token)
-        where = ("-m", request.node, "-n", str(slots), "-R", f"span[ptile={slots}]")
-        return (
-            *("bsub", "-q", self.queue, "-J", name, *where, "-W", str(minutes)),
-            # The latest end: it removes a pilot that is never cancelled (whole minutes).
-            *("-t", _minute(calendar_s() + minutes * 60 + 4 * cycle_s + 60)),
-            *("-o", "/dev/null"),
-            *(("-rn",) if is_ibm else ()),
-            *(("-gpu", f"num={request.gpus}") if is_ibm and request.gpus else ()),
-            *self._bsub_options,
-        )
+        argv = ["bsub", "-q", self.queue, "-J", job_name(request, self.token)]
+        argv += ["-m", request.node, "-n", str(slots), "-R", f"span[ptile={slots}]"]
+        argv += ["-W", str(minutes)]
+        # The latest end: it removes a pilot that is never cancelled (whole minutes).
+        argv += ["-t", _minute(calendar_s() + minutes * 60 + 4 * cycle_s + 60)]
+        argv += ["-o", "/dev/null"]
+        if dialect is Dialect.IBM:
+            argv.append("-rn")
+            if request.gpus:
+                argv += ["-gpu", f"num={request.gpus}"]
+        return (*argv, *self._bsub_options)
 
     def _submit(self, request: PilotRequest, argv: tuple[str, ...]) -> process.Completed:
         environment = {**self.commands.base_environment(), **request.environment}
@@ -141,9 +156,9 @@ class PilotLauncher(commands.PilotLauncher):
         Its duplicates are cancelled. A bsub that failed may have made a job, too: its connection
         may have ended after the request.
         """
-        found = _SUBMITTED.search(done.stdout)
-        if done.is_ok and found and not has_waited(done):
-            return found[1]
+        answer = _SUBMITTED.search(done.stdout)
+        if done.is_ok and answer and not has_waited(done):
+            return answer[1]
         name = job_name(request, self.token)
         rows = self._jobs.named(name)
         if not rows:
@@ -153,11 +168,13 @@ class PilotLauncher(commands.PilotLauncher):
                 rows = self._jobs.named(name)
             except OSError:
                 rows = []  # nor can its job make the folder
-        ids = [row.job_id for row in sorted(rows, key=rank)]
-        if ids[1:]:
+        if not rows:
+            return ""
+        job_id, *duplicates = [row.job_id for row in sorted(rows, key=rank)]
+        if duplicates:
             with suppress(BatchSystemError):  # the next poll finds those that are left
-                self.cancel(ids[1:], force=True)
-        return ids[0] if ids else ""
+                self.cancel(duplicates, force=True)
+        return job_id
 
     def _is_unknown(self, done: process.Completed) -> bool:
         return done.timed_out or done.truncated or has_waited(done)
@@ -166,8 +183,8 @@ class PilotLauncher(commands.PilotLauncher):
         # A plain bkill sends INT first and TERM after JOB_TERMINATE_INTERVAL (10 s), or KILL at
         # once to parallel jobs of LSF 10.1. So running pilots get TERM alone.
         options = {"ask": ("-s", "TERM"), "force": ("-s", "KILL")}.get(how, ())
-        done = self.commands.query(("bkill", *options, *job_ids))
-        return self._problems(done, said(done))
+        answer = self.commands.query(("bkill", *options, *job_ids))
+        return self._problems(answer, said(answer))
 
     def _seen(self, job_ids: Sequence[str]) -> Mapping[str, PilotObservation]:
         rows = self._jobs.by_id(job_ids)
@@ -187,34 +204,28 @@ class PilotLauncher(commands.PilotLauncher):
         if row.state in LOST:  # its processes may still run
             why = f"{row.state}: its host does not answer"
             return PilotObservation(presence=Presence.UNKNOWN, reason=why)
-        is_pending = row.state in WAITING
-        reasons = row.asked.reasons if row.asked else ()
+        if row.state in WAITING:
+            reasons: tuple[str, ...] = ()
+            if row.asked:
+                reasons = row.asked.reasons
+            return PilotObservation(
+                presence=Presence.PRESENT,
+                phase="pending",
+                start_s=row.start_s,
+                reason="; ".join(reasons),
+            )
         return PilotObservation(
             presence=Presence.PRESENT,
-            phase="pending" if is_pending else "running",
-            node=row.hosts[0] if row.hosts and not is_pending else None,
+            phase="running",
+            node=next(iter(row.hosts), None),
             start_s=row.start_s,
-            reason="; ".join(reasons) if is_pending else "",
         )
 
 
 def rank(row: JobRow) -> tuple[bool, int]:
     """Order the jobs of one pilot: the first that has started, then the oldest."""
-    return row.state in WAITING, int(row.job_id.partition("[")[0])
-
-
-# Ends that others ordered: INT and TERM of bkill, USR2 of the run limit, reasons that LSF names.
-_ORDERED = re.compile(
-    r"exit code (?:130|140|143)\b|signal (?:2|12|15)\b|TERM_|by (?:owner|user|LSF)"
-)
-
-# Reasons that LSF names; without one, volclava says the same of a bkill and a preemption.
-_ENDED_BY = (
-    (re.compile("TERM_PREEMPT"), EndedBy.PREEMPTED),
-    (re.compile("TERM_(?:RUNLIMIT|DEADLINE)"), EndedBy.TIME_LIMIT),
-    (re.compile("TERM_(?:OWNER|ADMIN|FORCE)"), EndedBy.CANCELLED),
-)
-_OWN_END = re.compile(r"exit code|signal")
+    number, _, _ = row.job_id.partition("[")
+    return row.state in WAITING, int(number)
 
 
 def _is_fault(state: str, how: str) -> bool:
@@ -224,7 +235,10 @@ def _is_fault(state: str, how: str) -> bool:
 
 
 def _ended_by(how: str) -> EndedBy:
-    return next((by for words, by in _ENDED_BY if words.search(how)), EndedBy.UNKNOWN)
+    for words, ended_by in _ENDED_BY:
+        if words.search(how):
+            return ended_by
+    return EndedBy.UNKNOWN
 
 
 def _minute(at_s: float) -> str:
@@ -239,4 +253,6 @@ def _minute(at_s: float) -> str:
 def _in_zone(environment: Mapping[str, str], agent_argv: Sequence[str]) -> tuple[str, ...]:
     """Return the agent's command with the time zone that bsub's environment must not have."""
     zone = environment.get("TZ")
-    return ("/usr/bin/env", *(("-u", "TZ") if zone is None else (f"TZ={zone}",)), *agent_argv)
+    if zone is None:
+        return ("/usr/bin/env", "-u", "TZ", *agent_argv)
+    return ("/usr/bin/env", f"TZ={zone}", *agent_argv)

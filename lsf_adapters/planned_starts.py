@@ -25,6 +25,7 @@ from bftrainer.model.hostlist import ParseError
 _PART = re.compile(r"(\d{1,6}) (day|hour|minute|second)s?\b")
 _UNIT_S = {"day": 86400.0, "hour": 3600.0, "minute": 60.0, "second": 1.0}
 _HOST = re.compile(r"(\d{1,6})\*([A-Za-z0-9][A-Za-z0-9._-]{0,254})")
+PLAN_FILE = "lsb.allocation.plan.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,14 +51,14 @@ def windows(text: str) -> tuple[Window, ...]:
     blocks: list[dict[str, str]] = []
     key = ""
     for line in filter(None, map(str.strip, text.split("\n"))):
-        word, colon, rest = line.partition(":")
+        word, colon, value = line.partition(":")
         if colon and word in {"SLOTS", "RUNTIME", "HOSTS"}:
             key = word
             if key == "SLOTS":
                 blocks.append({})
             if not blocks or key in blocks[-1]:
                 raise ParseError(f"{key} twice, or before SLOTS: {line[:60]!r}")
-            blocks[-1][key] = rest.strip()
+            blocks[-1][key] = value.strip()
         elif key == "HOSTS":
             blocks[-1]["HOSTS"] += f" {line}"
         elif blocks:
@@ -70,14 +71,17 @@ def windows(text: str) -> tuple[Window, ...]:
 
 def _block(block: dict[str, str]) -> Window:
     words = block.get("HOSTS", "").split()
-    found = [_HOST.fullmatch(word) for word in words]
-    hosts = tuple(one[2] for one in found if one)
+    hosts = []
+    n_slots = 0
+    for match in filter(None, map(_HOST.fullmatch, words)):
+        n_slots += int(match[1])
+        hosts.append(match[2])
     slots = block["SLOTS"]
     if not slots.isdecimal() or not hosts or len(hosts) != len(words):
         raise ParseError(f"not a backfill window: {str(block)[:120]}")
-    if sum(int(one[1]) for one in found if one) != int(slots):
+    if n_slots != int(slots):
         raise ParseError(f"{slots} slots, but other hosts: the output is cut off")
-    return Window(for_s=_seconds(block.get("RUNTIME", "")), hosts=hosts)
+    return Window(for_s=_seconds(block.get("RUNTIME", "")), hosts=tuple(hosts))
 
 
 def _seconds(text: str) -> float:
@@ -87,9 +91,6 @@ def _seconds(text: str) -> float:
     if not parts or _PART.sub("", text).strip():
         raise ParseError(f"not a length of time: {text[:40]!r}")
     return sum(int(n) * _UNIT_S[unit] for n, unit in parts)
-
-
-PLAN_FILE = "lsb.allocation.plan.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,65 +114,78 @@ def with_plans(
             it starts is planned then, so its hosts are no gap.
     """
     release_s, unplanned = _releases(jobs), PlannedStart(start_s=None, nodes=())
-    rest = tuple(sorted({*reserved} - {name for job in jobs for name in job.planned_nodes}))
-    made = []
+    nodes_without_job = set(reserved)
+    for job in jobs:
+        nodes_without_job.difference_update(job.planned_nodes)
+    jobs_with_plans = []
     for job in jobs:
         plan = known.get(job.job_id, unplanned)
-        start_s = job.start_s if plan.start_s is None else plan.start_s
+        start_s = plan.start_s
+        if start_s is None:
+            start_s = job.start_s
+        nodes = plan.nodes or job.planned_nodes
         # If the hosts of an estimate are not said, they are among those reserved for somebody.
-        nodes = plan.nodes or job.planned_nodes or (rest if start_s is not None else ())
+        if not nodes and start_s is not None:
+            nodes = tuple(sorted(nodes_without_job))
         if nodes and job.state is JobState.PENDING and job.is_ordinary:
             plan = PlannedStart(start_s=start_s, nodes=tuple(dict.fromkeys(nodes)))
-            made.append(_completed(job, plan, release_s, due_s))
+            jobs_with_plans.append(_completed(job, plan, release_s, due_s))
         else:
-            made.append(job)
-    return tuple(made)
+            jobs_with_plans.append(job)
+    return tuple(jobs_with_plans)
 
 
 def _releases(jobs: Sequence[Job]) -> dict[str, float]:
     """Return when the last ordinary job on each node ends by its limit; inf: unknown."""
-    found: dict[str, float] = {}
+    release_s: dict[str, float] = {}
     for job in jobs:
-        if job.state is not JobState.PENDING and job.is_ordinary:
-            is_known = job.start_s is not None and job.time_limit_s is not None
-            end_s = (job.start_s or 0.0) + (job.time_limit_s or 0.0) if is_known else math.inf
-            for name in job.nodes:
-                found[name] = max(end_s, found.get(name, 0.0))
-    return found
+        if job.state is JobState.PENDING or not job.is_ordinary:
+            continue
+        end_s = math.inf
+        if job.start_s is not None and job.time_limit_s is not None:
+            end_s = job.start_s + job.time_limit_s
+        for name in job.nodes:
+            release_s[name] = max(end_s, release_s.get(name, 0.0))
+    return release_s
 
 
 def _completed(job: Job, plan: PlannedStart, release_s: Mapping[str, float], due_s: float) -> Job:
     """Add the hosts that the job still lacks: those that come free first."""
     n_lacking = job.n_nodes - len(plan.nodes)
-    coming = sorted((at_s, name) for name, at_s in release_s.items())
-    added = [one for one in coming if one[1] not in plan.nodes][: max(0, n_lacking)]
-    last_s = max([at_s for at_s, _ in added], default=due_s)
+    candidates = sorted(
+        release_s.keys() - set(plan.nodes), key=lambda name: (release_s[name], name)
+    )
+    further_nodes = candidates[: max(0, n_lacking)]
     start_s = plan.start_s
     if start_s is None:
-        start_s = last_s if len(added) >= n_lacking and last_s < math.inf else due_s
-    nodes = (*plan.nodes, *(name for _, name in added))
+        start_s = due_s
+        last_release_s = max(map(release_s.__getitem__, further_nodes), default=due_s)
+        if len(further_nodes) >= n_lacking and last_release_s < math.inf:
+            start_s = last_release_s
+    nodes = (*plan.nodes, *further_nodes)
     return replace(job, start_s=max(start_s, due_s), planned_nodes=nodes)
 
 
 def plans(text: str) -> dict[str, PlannedStart]:
     """Parse the planner's file; raises ``ParseError``: it is not that."""
     try:
-        said: Any = json.loads(text)
-        return {
-            str(one["JOB_ID"]).rpartition("@")[2]: PlannedStart(
-                start_s=float(one["START_TIME"]),
-                nodes=tuple(dict.fromkeys(str(alloc["HOST"]) for alloc in one["ALLOC"])),
+        document: Any = json.loads(text)
+        start_of = {}
+        for plan in document["PLANS"]:
+            _, _, job_id = str(plan["JOB_ID"]).rpartition("@")
+            hosts = (str(allocation["HOST"]) for allocation in plan["ALLOC"])
+            start_of[job_id] = PlannedStart(
+                start_s=float(plan["START_TIME"]), nodes=tuple(dict.fromkeys(hosts))
             )
-            for one in said["PLANS"]
-        }
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise ParseError(f"not a plan: {text[:60]!r}") from problem
+    return start_of
 
 
 def unfillable_until_s(windows: Sequence[Window], now_s: float) -> dict[str, float]:
     """Return until when each host that bslots names can be backfilled; inf: no limit."""
-    found: dict[str, float] = {}
+    until_s: dict[str, float] = {}
     for window in windows:
         for host in window.hosts:
-            found[host] = max(now_s + window.for_s, found.get(host, 0.0))
-    return found
+            until_s[host] = max(now_s + window.for_s, until_s.get(host, 0.0))
+    return until_s

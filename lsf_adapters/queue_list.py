@@ -36,6 +36,7 @@ _RESERVED = re.compile(
 )
 _WILL_START = re.compile(rf"^({table.DATE}): (?:Will be started|Estimated)", re.MULTILINE)
 _RUN_LIMIT = re.compile(r"^ RUNLIMIT *\n (\d{1,9}(?:\.\d+)?) min", re.MULTILINE)
+_END = re.compile(rf"^{table.DATE}: ((?:Exited|Done|Termination)[^\n]*)", re.MULTILINE)
 _REASONS = re.compile(r"^ PENDING REASONS:\n((?: [^\n]*;?\n)+)", re.MULTILINE)
 _SLOTS = re.compile(r", (\d{1,7})(?:-(\d{1,7}))? (?:Task\(s\)|Processors Requested)")
 _RESOURCES = re.compile(r", Requested Resources <([^<>]*)>")
@@ -44,88 +45,6 @@ _DEPENDENCY = re.compile(r", Dependency Condition <([^\n]*?)>(?:,|;)")
 _BEGIN = re.compile(rf", Specified Start Time <({table.DATE})>")
 _IN_ANGLES = re.compile(r"<([^<>]+)>")
 _LONG_HOST_COUNT = re.compile(r": \d+ hosts?;?$|;$")
-
-
-class LongForm:
-    """The blocks of one answer, by job id; each is parsed when asked for."""
-
-    def __init__(self, text: str, now_s: float) -> None:
-        """Split the answer; raises ``ParseError``: it is cut off or contains no job."""
-        heads = list(_HEAD.finditer(text))
-        if not heads or not text.endswith("\n"):
-            raise ParseError(f"no job, or cut off: {text[-60:]!r}")
-        ends = [*(head.start() for head in heads[1:]), len(text)]
-        times = Counter(head[1] for head in heads)
-        self._now_s = now_s
-        self._blocks = {
-            head[1]: text[head.end() : end]
-            for head, end in zip(heads, ends, strict=True)
-            if times[head[1]] == 1 and end - head.end() <= LONGEST_BLOCK
-        }
-
-    @property
-    def job_ids(self) -> tuple[str, ...]:
-        """The ids of all jobs that can be read."""
-        return tuple(self._blocks)
-
-    def asked(self, job_id: str) -> LsfRequest | None:
-        """Return a job's request; None: it is not in the answer, or cannot be read."""
-        block = self._blocks.get(job_id)
-        said = None if block is None else _SUBMITTED.search(block)
-        if block is None or said is None:
-            return None
-        words, slots = said[2], _SLOTS.search(said[2])
-        reserved, limit = _RESERVED.search(block), _RUN_LIMIT.search(block)
-        return LsfRequest(
-            slots=int(slots[1]) if slots else 1,
-            slots_max=int(slots[2] or 0) if slots else 0,
-            resources=_first(_RESOURCES, words),
-            limit_s=60.0 * float(limit[1]) if limit else None,
-            begin_s=self._time_s(_first(_BEGIN, words)),
-            hosts=asked_hosts(_IN_ANGLES.findall(_first(_HOSTS, words))),
-            is_exclusive=", Exclusive Execution" in words,
-            dependency=_first(_DEPENDENCY, words),
-            reasons=_long_reasons(block),
-            is_held=words.startswith(" with hold"),
-            start_s=self._time_s(_first(_WILL_START, block)),
-            reserved=tuple(_IN_ANGLES.findall(reserved[1])) if reserved else (),
-        )
-
-    def submit_s(self, job_id: str) -> float | None:
-        """Return when it was submitted, to the second."""
-        return self._time_s(_first(_SUBMITTED, self._blocks.get(job_id, "")))
-
-    def start_s(self, job_id: str) -> float | None:
-        """Return when it started, to the second."""
-        return self._time_s(_first(_STARTED, self._blocks.get(job_id, "")))
-
-    def how_ended(self, job_id: str) -> str:
-        """Return the sentence about its end; "": there is none."""
-        found = re.findall(
-            rf"^{table.DATE}: ((?:Exited|Done|Termination)[^\n]*)",
-            self._blocks.get(job_id, ""),
-            re.MULTILINE,
-        )
-        return found[-1].strip() if found else ""
-
-    def _time_s(self, text: str) -> float | None:
-        try:
-            return table.epoch_s(text, self._now_s)
-        except ParseError:
-            return None
-
-
-def _first(pattern: re.Pattern[str], text: str) -> str:
-    found = pattern.search(text)
-    return found[1] if found else ""
-
-
-def _long_reasons(block: str) -> tuple[str, ...]:
-    found = _REASONS.search(block)
-    lines = found[1].split("\n") if found else []
-    return tuple(_LONG_HOST_COUNT.sub("", line.strip()) for line in lines if line.strip())
-
-
 WIDE_HEAD = ("JOBID", "USER", "STAT", "QUEUE", "FROM_HOST", "EXEC_HOST", "JOB_NAME")
 _WIDE = re.compile(
     r"(\d{1,10}) +(\S+) +([A-Z]+) +(\S+) +\S+ +(\S+) (.*) ([A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d)"
@@ -135,7 +54,6 @@ _INDEX = re.compile(r".*(\[\d{1,10}\])", re.DOTALL)
 _NO_JOB = re.compile(r"No (?:unfinished |matching )?job found")
 _NOT_FOUND = re.compile(r"Job <(\d+(?:\[\d+\])?)> is not found")
 _BAD_FIELD = re.compile(r"<([A-Z_]+)[^<>]*> in the format string is not a valid field name")
-
 NEEDED = (
     *("jobid", "jobindex", "user", "stat", "queue", "job_name", "exec_host"),
     *("submit_time", "start_time"),
@@ -148,28 +66,122 @@ WANTED = (
 _NUMBER = re.compile(r"(\d{1,12}(?:\.\d+)?)")
 _REASON_SPLIT = re.compile(r"[;\n]")
 _HOST_COUNT = re.compile(r":\s*\d+\s*hosts?\s*\Z")
+_HOST_SEPARATOR = re.compile(r"[\s:]+")
 _NOTHING = {"", "-"}
+
+
+class LongForm:
+    """The blocks of one answer, by job id; each is parsed when asked for."""
+
+    def __init__(self, text: str, now_s: float) -> None:
+        """Split the answer; raises ``ParseError``: it is cut off or contains no job."""
+        blocks = list(table.blocks(text, _HEAD))
+        if not blocks or not text.endswith("\n"):
+            raise ParseError(f"no job, or cut off: {text[-60:]!r}")
+        times = Counter(job_id for job_id, _ in blocks)
+        self._now_s = now_s
+        self._blocks: dict[str, str] = {}
+        for job_id, block in blocks:
+            # Of an id that is there twice, one head is a user's text.
+            if times[job_id] == 1 and len(block) <= LONGEST_BLOCK:
+                self._blocks[job_id] = block
+
+    @property
+    def job_ids(self) -> tuple[str, ...]:
+        """The ids of all jobs that can be read."""
+        return tuple(self._blocks)
+
+    def asked(self, job_id: str) -> LsfRequest | None:
+        """Return a job's request; None: it is not in the answer, or cannot be read."""
+        block = self._blocks.get(job_id)
+        if block is None:
+            return None
+        submission = _SUBMITTED.search(block)
+        if submission is None:
+            return None
+        words = submission[2]
+        slots, slots_max = 1, 0
+        if slot_range := _SLOTS.search(words):
+            slots, slots_max = int(slot_range[1]), int(slot_range[2] or 0)
+        limit_s: float | None = None
+        if limit := _RUN_LIMIT.search(block):
+            limit_s = 60.0 * float(limit[1])
+        return LsfRequest(
+            slots=slots,
+            slots_max=slots_max,
+            resources=_first(_RESOURCES, words),
+            limit_s=limit_s,
+            begin_s=self._time_s(_first(_BEGIN, words)),
+            hosts=asked_hosts(_IN_ANGLES.findall(_first(_HOSTS, words))),
+            is_exclusive=", Exclusive Execution" in words,
+            dependency=_first(_DEPENDENCY, words),
+            reasons=_long_reasons(block),
+            is_held=words.startswith(" with hold"),
+            start_s=self._time_s(_first(_WILL_START, block)),
+            reserved=tuple(_IN_ANGLES.findall(_first(_RESERVED, block))),
+        )
+
+    def submit_s(self, job_id: str) -> float | None:
+        """Return when it was submitted, to the second."""
+        return self._time_s(_first(_SUBMITTED, self._blocks.get(job_id, "")))
+
+    def start_s(self, job_id: str) -> float | None:
+        """Return when it started, to the second."""
+        return self._time_s(_first(_STARTED, self._blocks.get(job_id, "")))
+
+    def how_ended(self, job_id: str) -> str:
+        """Return the sentence about its end; "": there is none."""
+        sentences = _END.findall(self._blocks.get(job_id, ""))
+        if not sentences:
+            return ""
+        return str(sentences[-1]).strip()
+
+    def _time_s(self, text: str) -> float | None:
+        try:
+            return table.epoch_s(text, self._now_s)
+        except ParseError:
+            return None
+
+
+def _first(pattern: re.Pattern[str], text: str) -> str:
+    """Return the first group of a pattern's first match; "": it does not match."""
+    match = pattern.search(text)
+    if match is None:
+        return ""
+    return match[1]
+
+
+def _long_reasons(block: str) -> tuple[str, ...]:
+    lines = map(str.strip, _first(_REASONS, block).split("\n"))
+    return tuple(_LONG_HOST_COUNT.sub("", line) for line in lines if line)
 
 
 def argv(form: str, job_ids: Sequence[str] = ()) -> tuple[str, ...]:
     """Query all unfinished jobs, or these, ended ones included; ``-w`` or ``-UF`` form."""
-    return ("bjobs", *(("-a",) if job_ids else ("-u", "all")), form, *job_ids)
+    if job_ids:
+        return ("bjobs", "-a", form, *job_ids)
+    return ("bjobs", "-u", "all", form)
 
 
 def json_argv(
     refused: Collection[str], job_ids: Sequence[str] = (), *, name: str = ""
 ) -> tuple[str, ...]:
     """Query the same, or our jobs of a name, as JSON, without the fields that were refused."""
-    fields = " ".join((*NEEDED, *(one for one in WANTED if one not in refused)))
-    which = ("-a",) if job_ids else ("-J", name) if name else ("-u", "all")
-    return ("bjobs", *which, "-o", fields, "-json", *job_ids)
+    fields = [*NEEDED, *(field for field in WANTED if field not in refused)]
+    choice: tuple[str, ...] = ("-u", "all")
+    if job_ids:
+        choice = ("-a",)
+    elif name:
+        choice = ("-J", name)
+    return ("bjobs", *choice, "-o", " ".join(fields), "-json", *job_ids)
 
 
 def bad_field(done: process.Completed) -> str:
     """Return the field that the command refused; "": none of ``WANTED``."""
-    found = _BAD_FIELD.search(done.stderr)
-    name = found[1].lower() if found else ""
-    return name if name in WANTED else ""
+    name = _first(_BAD_FIELD, done.stderr).lower()
+    if name not in WANTED:
+        return ""
+    return name
 
 
 def is_empty(done: process.Completed) -> bool:
@@ -182,16 +194,24 @@ def is_empty(done: process.Completed) -> bool:
 
 def unknown_ids(done: process.Completed) -> frozenset[str] | None:
     """Return the ids that are not found; None: the command failed for another reason."""
-    found = [_NOT_FOUND.search(line) for line in said(done)]
-    if done.timed_out or done.truncated or not all(found):
+    if done.timed_out or done.truncated:
         return None
-    return frozenset(one[1] for one in found if one)
+    job_ids = set()
+    for line in said(done):
+        match = _NOT_FOUND.search(line)
+        if match is None:
+            return None
+        job_ids.add(match[1])
+    return frozenset(job_ids)
 
 
 def unknown_records(text: str) -> frozenset[str]:
     """Return the ids that are not found by ``bjobs -json``."""
-    found = [_NOT_FOUND.search(one["ERROR"]) for one in records(text, "bjobs") if "ERROR" in one]
-    return frozenset(one[1] for one in found if one)
+    job_ids = set()
+    for record in records(text, "bjobs"):
+        if match := _NOT_FOUND.search(record.get("ERROR", "")):
+            job_ids.add(match[1])
+    return frozenset(job_ids)
 
 
 def wide_rows(text: str, now_s: float, odd: list[str] | None = None) -> list[JobRow]:
@@ -208,12 +228,14 @@ def wide_rows(text: str, now_s: float, odd: list[str] | None = None) -> list[Job
     """
     if not text.endswith("\n"):
         raise ParseError(f"the output is empty or cut off: {text[-60:]!r}")
-    lines = [line for line in text.split("\n") if line.strip()]
-    heads = [i for i, line in enumerate(lines) if tuple(line.split()[:7]) == WIDE_HEAD]
-    if not heads:
+    lines = filter(str.strip, text.split("\n"))
+    for line in lines:
+        if tuple(line.split()[: len(WIDE_HEAD)]) == WIDE_HEAD:
+            break
+    else:
         raise ParseError(f"no line begins with {' '.join(WIDE_HEAD)}: {text[:60]!r}")
-    lines = lines[heads[0] + 1 :]
-    return _each(lines, lambda line: _wide_row(line, now_s), lambda line: line.split()[0], odd)
+    jobs = list(lines)  # what stands below the head
+    return _each(jobs, lambda line: _wide_row(line, now_s), lambda line: line.split()[0], odd)
 
 
 def _each(
@@ -226,7 +248,10 @@ def _each(
         return list(map(read, jobs))
 
     def name_of(job: S) -> str:
-        return found if _ID.fullmatch(found := id_of(job)) else ""
+        job_id = id_of(job)
+        if not _ID.fullmatch(job_id):
+            return ""
+        return job_id
 
     return each(jobs, read, name_of, _unread, odd)
 
@@ -236,20 +261,23 @@ def _unread(job_id: str) -> JobRow:
 
 
 def _wide_row(line: str, now_s: float) -> JobRow:
-    found = _WIDE.fullmatch(line.rstrip())
-    if found is None or found[3] not in STATES:
+    columns = _WIDE.fullmatch(line.rstrip())
+    if columns is None:
         raise ParseError(f"not a job: {line[:60]!r}")
-    job_id, user, state, queue, hosts, name, submitted = found.groups()
+    job_id, user, state, queue, hosts, name, submit_time = columns.groups()
+    if state not in STATES:
+        raise ParseError(f"not a job: {line[:60]!r}")
     name = name.strip(" ")
-    index = _INDEX.fullmatch(name)
+    if index := _INDEX.fullmatch(name):
+        job_id += index[1]
     return JobRow(
-        job_id=job_id + (index[1] if index else ""),
+        job_id=job_id,
         user=user,
         state=state,
         queue=queue,
         name=name,
         hosts=hosts_of(hosts),
-        submit_s=table.epoch_s(submitted, now_s),
+        submit_s=table.epoch_s(submit_time, now_s),
     )
 
 
@@ -273,53 +301,67 @@ def json_rows(text: str, now_s: float, odd: list[str] | None = None) -> list[Job
     Raises:
         ParseError: it is not that.
     """
-    found = [one for one in records(text, "bjobs") if "ERROR" not in one]
-    return _each(found, lambda one: _json_row(one, now_s), _id_of, odd)
+    jobs = [record for record in records(text, "bjobs") if "ERROR" not in record]
+    return _each(jobs, lambda record: _json_row(record, now_s), _id_of, odd)
 
 
-def _id_of(one: Record) -> str:
-    index = one.get("JOBINDEX", "")
-    job_id = one.get("JOBID", "").partition("[")[0]
-    return job_id if index in {*_NOTHING, "0"} else f"{job_id}[{index}]"
+def _value(record: Record, name: str) -> str:
+    """Return the value of a field of ``WANTED``; "" also where bjobs prints "-" for none."""
+    value = record.get(name, "")
+    if value in _NOTHING:
+        return ""
+    return value
 
 
-def _json_row(one: Record, now_s: float) -> JobRow:
-    if missing := [name for name in NEEDED if name.upper() not in one]:
+def _id_of(record: Record) -> str:
+    job_id, _, _ = record.get("JOBID", "").partition("[")
+    index = _value(record, "JOBINDEX")
+    if index in {"", "0"}:
+        return job_id
+    return f"{job_id}[{index}]"
+
+
+def _json_row(record: Record, now_s: float) -> JobRow:
+    if missing := [name for name in NEEDED if name.upper() not in record]:
         raise ParseError(f"a job without {missing[0]}")
-    if not _ID.fullmatch(job_id := _id_of(one)):
-        raise ParseError(f"not a job id: {one['JOBID'][:40]!r}")
-    if one["STAT"] not in STATES:
-        raise ParseError(f"not a state of a job: {one['STAT'][:40]!r}")
+    if not _ID.fullmatch(job_id := _id_of(record)):
+        raise ParseError(f"not a job id: {record['JOBID'][:40]!r}")
+    if record["STAT"] not in STATES:
+        raise ParseError(f"not a state of a job: {record['STAT'][:40]!r}")
     return JobRow(
         job_id=job_id,
-        user=one["USER"],
-        state=one["STAT"],
-        queue=one["QUEUE"],
-        name=one["JOB_NAME"],
-        hosts=hosts_of(one["EXEC_HOST"]),
-        submit_s=table.epoch_s(one["SUBMIT_TIME"], now_s),
-        start_s=_began_s(one, now_s),
-        ended=_how_ended(one),
-        asked=_asked(one, now_s),
+        user=record["USER"],
+        state=record["STAT"],
+        queue=record["QUEUE"],
+        name=record["JOB_NAME"],
+        hosts=hosts_of(record["EXEC_HOST"]),
+        submit_s=table.epoch_s(record["SUBMIT_TIME"], now_s),
+        start_s=_began_s(record, now_s),
+        ended=_how_ended(record),
+        asked=_request(record, now_s),
     )
 
 
-def _how_ended(one: Record) -> str:
-    code, reason = one.get("EXIT_CODE", ""), one.get("EXIT_REASON", "")
-    words = [] if code in {*_NOTHING, "0"} else [f"exit code {code}"]
-    return ", ".join((*words, *(() if reason in _NOTHING else (reason,))))
+def _how_ended(record: Record) -> str:
+    words = []
+    code = _value(record, "EXIT_CODE")
+    if code not in {"", "0"}:
+        words.append(f"exit code {code}")
+    if reason := _value(record, "EXIT_REASON"):
+        words.append(reason)
+    return ", ".join(words)
 
 
-def _began_s(one: Record, now_s: float) -> float | None:
+def _began_s(record: Record, now_s: float) -> float | None:
     """Return the start: START_TIME has whole minutes, RUN_TIME whole seconds since it.
 
     RUN_TIME is a second and an answer's way too short, so that a job which started in the last
     moment of a minute seems to have started in the next one.
     """
-    minute_s = table.epoch_s(one["START_TIME"], now_s)
-    if minute_s is None or table.has_seconds(one["START_TIME"]):
+    minute_s = table.epoch_s(record["START_TIME"], now_s)
+    if minute_s is None or table.has_seconds(record["START_TIME"]):
         return minute_s
-    runs_s = _number(one.get("RUN_TIME", ""))
+    runs_s = _number(record.get("RUN_TIME", ""))
     if runs_s is None:
         return minute_s
     began_s, end_s = now_s - runs_s, minute_s + table.MINUTE_S
@@ -328,52 +370,58 @@ def _began_s(one: Record, now_s: float) -> float | None:
     return min(max(began_s, minute_s), end_s)
 
 
-def _asked(one: Record, now_s: float) -> LsfRequest:
-    def read(name: str, of: Callable[[str], float | None]) -> float | None:
-        said = one.get(name.upper(), "")
-        return None if said in _NOTHING else of(said)
-
-    slots = _number(one.get("NREQ_SLOT", "")) or _number(one.get("MIN_REQ_PROC", "")) or 1
-    limit_minutes = read("runtimelimit", _number)
-    priority, gpus = read("job_priority", _number), read("gpu_num", _number)
-    hosts, dependency = one.get("ASK_HOSTS", ""), one.get("DEPENDENCY", "")
-    rsvid = one.get("RSVID", "")
+def _request(record: Record, now_s: float) -> LsfRequest:
+    slots = _number(record.get("NREQ_SLOT", "")) or _number(record.get("MIN_REQ_PROC", "")) or 1
+    limit_s = _number(record.get("RUNTIMELIMIT", ""))  # it is printed in minutes
+    if limit_s is not None:
+        limit_s *= 60.0
+    hosts: list[str] = []
+    if host_list := _value(record, "ASK_HOSTS"):
+        hosts = _HOST_SEPARATOR.split(host_list.strip())
+    reservations: tuple[str, ...] = ()
+    if reservation := _value(record, "RSVID"):
+        reservations = (reservation,)
     return LsfRequest(
         slots=int(slots),
-        slots_max=int(_number(one.get("MAX_REQ_PROC", "")) or 0),
-        resources=one.get("COMBINED_RESREQ", ""),
-        limit_s=None if limit_minutes is None else 60.0 * limit_minutes,
-        begin_s=read("specified_start_time", lambda said: table.epoch_s(said, now_s)),
-        hosts=asked_hosts([] if hosts in _NOTHING else re.split(r"[\s:]+", hosts.strip())),
-        is_exclusive=one.get("EXCLUSIVE", "").upper() in {"Y", "YES"},
-        gpus=int(gpus or 0),
-        is_gpu_use_told=_is_gpu_use_told(one),
-        dependency="" if dependency in _NOTHING else dependency,
-        reservations=() if rsvid in _NOTHING else (rsvid,),
-        priority=priority or 0.0,
-        reasons=_reasons(one.get("PEND_REASON", "")),
-        start_s=read("estimated_start_time", lambda said: table.epoch_s(said, now_s)),
+        slots_max=int(_number(record.get("MAX_REQ_PROC", "")) or 0),
+        resources=record.get("COMBINED_RESREQ", ""),
+        limit_s=limit_s,
+        begin_s=table.epoch_s(record.get("SPECIFIED_START_TIME", ""), now_s),
+        hosts=asked_hosts(hosts),
+        is_exclusive=record.get("EXCLUSIVE", "").upper() in {"Y", "YES"},
+        gpus=int(_number(record.get("GPU_NUM", "")) or 0),
+        is_gpu_use_told=_is_gpu_use_told(record),
+        dependency=_value(record, "DEPENDENCY"),
+        reservations=reservations,
+        priority=_number(record.get("JOB_PRIORITY", "")) or 0.0,
+        reasons=_reasons(record.get("PEND_REASON", "")),
+        start_s=table.epoch_s(record.get("ESTIMATED_START_TIME", ""), now_s),
     )
 
 
-def _is_gpu_use_told(one: Record) -> bool:
+def _is_gpu_use_told(record: Record) -> bool:
     """Return whether it is said how many GPUs a job uses: not if the field was refused."""
-    number = one.get("GPU_NUM", "?").strip()
+    number = record.get("GPU_NUM", "?").strip()
     if number in _NOTHING:  # none, unless it has them by a resource's name
-        return "gpu" not in one.get("COMBINED_RESREQ", "").lower()
+        return "gpu" not in record.get("COMBINED_RESREQ", "").lower()
     return number.isdecimal()
 
 
 def _number(text: str) -> float | None:
-    found = _NUMBER.match(text.strip())
-    return float(found[1]) if found else None
+    number = _NUMBER.match(text.strip())
+    if number is None:
+        return None
+    return float(number[1])
 
 
 def _reasons(text: str) -> tuple[str, ...]:
-    words = [_HOST_COUNT.sub("", one.strip()) for one in _REASON_SPLIT.split(text)]
-    return tuple(word for word in words if word not in _NOTHING)
+    sentences = map(str.strip, _REASON_SPLIT.split(text))
+    reasons = (_HOST_COUNT.sub("", sentence) for sentence in sentences)
+    return tuple(reason for reason in reasons if reason not in _NOTHING)
 
 
 def reader(dialect: Dialect) -> Callable[[str, float], list[JobRow]]:
     """Return the parser of the dialect's list of jobs."""
-    return json_rows if dialect is Dialect.IBM else wide_rows
+    if dialect is Dialect.IBM:
+        return json_rows
+    return wide_rows

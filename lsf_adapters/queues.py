@@ -15,8 +15,10 @@ from bftrainer.batch.commands import PollCommands
 from bftrainer.model.cluster import Partition
 from bftrainer.model.hostlist import ParseError
 from lsf_adapters.commands import BPARAMS, BQUEUES, LSID, Dialect, LsfCommands, cluster_of
+from lsf_adapters.table import blocks
 
 DEFAULT_CYCLE_S = 10.0  # MBD_SLEEP_TIME where lsb.params does not set it (installers' template)
+_PREFERENCE = re.compile(r"[+!/].*")  # behind the name of a host or group
 _QUEUE = re.compile(r"^QUEUE: (\S+)\s*$", re.MULTILINE)
 _STATISTICS = re.compile(
     r"^PRIO NICE STATUS +MAX JL/U JL/P JL/H NJOBS +PEND +RUN +SSUSP +USUSP +RSV[^\n]*\n"
@@ -31,6 +33,9 @@ _SETTING = re.compile(r"^[ \t]*([A-Z][A-Z_ ]*[A-Z])[ \t]*[:=][ \t]*(.*?)[ \t]*$"
 _PARAMETER = re.compile(r"^[ \t]*([A-Z][A-Z_]+)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 _ACCEPT = re.compile(r"^Interval for a host to accept two jobs is (\d{1,9}) seconds", re.MULTILINE)
 _DELAY = re.compile(r"^Schedule delay for a new job is (\d{1,9}) seconds", re.MULTILINE)
+BPARAMS_ALL = ("bparams", "-a")  # all parameters; of LSF 10.1 alone
+SHOWCONF = ("badmin", "showconf", "mbd")
+_NUMBER = re.compile(r"\d{1,9}(?!\d)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +55,10 @@ class Queue:
     @property
     def hosts(self) -> tuple[str, ...]:
         """The hosts or groups that it uses; (): all."""
-        said = self.settings.get("HOSTS", "all").split()
-        return () if "all" in said else tuple(re.sub(r"[+!/].*", "", word) for word in said)
+        words = self.settings.get("HOSTS", "all").split()
+        if "all" in words:
+            return ()
+        return tuple(_PREFERENCE.sub("", word) for word in words)
 
     def includes(self, host: str, known: Collection[str]) -> bool:
         """Return whether it uses the host; groups are not expanded and count as all hosts."""
@@ -60,21 +67,23 @@ class Queue:
     @property
     def preemption(self) -> str:
         """The printed value of PREEMPTION, with names of queues where there are any."""
-        shown = (self.settings.get("SCHEDULING POLICIES", ""), self.settings.get("PREEMPTION", ""))
-        return " ".join(text for text in shown if "PREEMPT" in text)
+        texts = (self.settings.get("SCHEDULING POLICIES", ""), self.settings.get("PREEMPTION", ""))
+        return " ".join(text for text in texts if "PREEMPT" in text)
 
     @property
     def users(self) -> tuple[str, ...]:
         """The users that may submit; (): all users."""
-        said = self.settings.get("USERS", "all").split()
-        return () if not said or said[0] == "all" else tuple(said)
+        words = self.settings.get("USERS", "all").split()
+        if words[:1] == ["all"]:
+            return ()
+        return tuple(words)
 
     def may_submit(self, user: str) -> bool:
         """Return whether a user may submit; a group (``name/``) is not looked up: it means yes."""
-        said = self.settings.get("USERS", "all").split()
-        if f"~{user}" in said:
+        words = self.settings.get("USERS", "all").split()
+        if f"~{user}" in words:
             return False
-        return not self.users or user in said or any(word.endswith("/") for word in said)
+        return not self.users or user in words or any(word.endswith("/") for word in words)
 
     def as_partition(self) -> Partition:
         """Return it as ``decide`` sees it: LSF serves queues by priority."""
@@ -93,14 +102,10 @@ def queues(text: str) -> dict[str, Queue]:
     Raises:
         ParseError: it is not what ``bqueues`` prints, or cut off.
     """
-    heads = list(_QUEUE.finditer(text))
-    if not heads or not text.endswith("\n"):
+    queue_blocks = list(blocks(text, _QUEUE))
+    if not queue_blocks or not text.endswith("\n"):
         raise ParseError(f"no queue, or cut off: {text[-60:]!r}")
-    ends = [*(head.start() for head in heads[1:]), len(text)]
-    return {
-        head[1]: _queue(head[1], text[head.end() : end])
-        for head, end in zip(heads, ends, strict=True)
-    }
+    return {name: _queue(name, block) for name, block in queue_blocks}
 
 
 def _queue(name: str, block: str) -> Queue:
@@ -111,28 +116,33 @@ def _queue(name: str, block: str) -> Queue:
     if "HOSTS" not in settings:
         raise ParseError(f"queue {name[:40]} without hosts: cut off")
     policies = settings.get("SCHEDULING POLICIES", "").split()
-    accept, delay, limit = (one.search(block) for one in (_ACCEPT, _DELAY, _LIMIT))
+    limit_s = _first_number(_LIMIT, block)  # it is printed in minutes
+    if limit_s is not None:
+        limit_s *= 60.0
     return Queue(
         name=name,
         priority=int(statistics[1]),
         status=statistics[2],
         is_default="This is the default queue." in block,
-        limit_max_s=60.0 * float(limit[1]) if limit else None,
+        limit_max_s=limit_s,
         policies=frozenset(word.partition("(")[0] for word in policies),
-        accept_s=float(accept[1]) if accept else None,
-        new_job_delay_s=float(delay[1]) if delay else None,
+        accept_s=_first_number(_ACCEPT, block),
+        new_job_delay_s=_first_number(_DELAY, block),
         settings=settings,
     )
+
+
+def _first_number(pattern: re.Pattern[str], text: str) -> float | None:
+    """Return the first group of a pattern's first match as a number; None: it does not match."""
+    match = pattern.search(text)
+    if match is None:
+        return None
+    return float(match[1])
 
 
 def parameters(text: str) -> dict[str, str]:
     """Parse the ``NAME = value`` lines of ``bparams -l`` or ``-a``."""
     return dict(_PARAMETER.findall(text))
-
-
-BPARAMS_ALL = ("bparams", "-a")  # all parameters; of LSF 10.1 alone
-SHOWCONF = ("badmin", "showconf", "mbd")
-_NUMBER = re.compile(r"\d{1,9}(?!\d)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +179,7 @@ class Facts:
     @property
     def others(self) -> tuple[Queue, ...]:
         """All other queues."""
-        return tuple(one for name, one in self.queues.items() if name != self.pilot_queue)
+        return tuple(queue for name, queue in self.queues.items() if name != self.pilot_queue)
 
     def number(self, parameter: str) -> float | None:
         """Return a parameter of lsb.params; None: it has no number (``unlimited``, ``N``)."""
@@ -182,19 +192,24 @@ class Facts:
 
 def number_of(text: str) -> float | None:
     """Return the number with which a value begins; None: there is none, or it means no limit."""
-    found = _NUMBER.match(text)
-    return float(found[0]) if found else None
+    number = _NUMBER.match(text)
+    if number is None:
+        return None
+    return float(number[0])
 
 
 def facts(settings: LsfSettings) -> Facts:
     """Parse the settings; raises ``ParseError``: lsid or bqueues printed something unexpected."""
+    conf: Mapping[str, str] | None = None
+    if settings.conf is not None:
+        conf = parameters(settings.conf)
     return Facts(
         dialect=Dialect.of(settings.lsid),
         cluster=cluster_of(settings.lsid),
         queues=queues(settings.queues),
         pilot_queue=settings.pilot_queue,
         parameters=parameters(settings.parameters),
-        conf=None if settings.conf is None else parameters(settings.conf),
+        conf=conf,
         user=settings.user,
         why_not_told=settings.why_not_told,
     )
@@ -218,16 +233,21 @@ def read_settings(
     poll = PollCommands(commands)
     lsid = poll.answer(LSID)
     is_ibm = Dialect.of(lsid) is Dialect.IBM
-    conf: str | None = None  # all users of LSF can read it as a rule; else badmin may tell
-    try:
+    conf: str | None = None
+    try:  # all users of LSF can read it as a rule; else badmin may tell
         conf = (envdir / "lsf.conf").read_text(errors="replace")
     except OSError:
-        if is_ibm and (shown := commands.query(SHOWCONF)).is_ok:
-            conf = shown.stdout
+        if is_ibm:
+            answer = commands.query(SHOWCONF)
+            if answer.is_ok:
+                conf = answer.stdout
+    bparams = BPARAMS
+    if is_ibm:
+        bparams = BPARAMS_ALL
     return LsfSettings(
         lsid=lsid,
         queues=poll.answer(BQUEUES),
-        parameters=poll.answer(BPARAMS_ALL if is_ibm else BPARAMS),
+        parameters=poll.answer(bparams),
         conf=conf,
         pilot_queue=pilot_queue,
         user=user,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bftrainer.model.cluster import Job, JobState
 
@@ -20,6 +20,48 @@ _USAGE = re.compile(r"rusage\[([^\[\]]{0,2000})\]")
 _PLAIN_TYPES = frozenset({"type == local", "type==local", "type == any", "type==any", ""})
 _PREFERENCE = re.compile(r"(?:!|\+\d*)\Z")
 _MOST_UNCLEAR = 100  # characters
+WAITING = frozenset({"PEND", "PSUSP", "WAIT"})
+_STATES = {
+    **dict.fromkeys(WAITING, JobState.PENDING),
+    **dict.fromkeys(("RUN", "PROV"), JobState.RUNNING),
+    # Suspended jobs keep their slots; jobs of an unreachable host may still run.
+    **dict.fromkeys(("USUSP", "SSUSP", "UNKWN", "ZOMBI"), JobState.OTHER),
+}
+ENDED = frozenset({"DONE", "EXIT"})
+LOST = frozenset({"UNKWN", "ZOMBI"})  # of a host that does not answer
+STATES = frozenset({*_STATES, *ENDED})
+"""All that bjobs(1) of LSF 10.1 names; another word is another language, or no state."""
+# Reasons that more or other hosts would resolve, by what they begin with. All others (dependencies,
+# limits of users, closed queues) would not. Texts: bjobs -p of volclava 2.2, and LSF 10.1's
+# "Pending and suspended jobs"; the two differ in a few words.
+_ABOUT_NODES = (
+    "new job is waiting for scheduling",
+    "job slot limit reached",
+    *("job's requirement for exclusive execution", "job requirement for exclusive execution"),
+    "running an exclusive job",
+    "not enough",
+    "just started a job recently",
+    "load information unavailable",
+    "closed by lsf administrator",
+    "host is locked",
+    "host load exceeded",
+    "unable to reach slave batch server",
+    "not specified in job submission",
+    "job's resource requirements not satisfied",
+    "job's requirements for resource",
+    "job requirements for",
+    "resource (",
+    "there are no suitable hosts for the job",
+    "waiting for scheduling",
+    "slots are reserved",
+    "slots are used or reserved",
+    "candidate host",
+    "the schedule of the job is postponed",
+    "max hosts for this job",
+    "dispatching",
+    "individual host based reasons",
+    "gpu",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,19 +107,6 @@ class JobRow:
         return self.state not in ENDED and _STATES.get(self.state) is not JobState.PENDING
 
 
-WAITING = frozenset({"PEND", "PSUSP", "WAIT"})
-_STATES = {
-    **dict.fromkeys(WAITING, JobState.PENDING),
-    **dict.fromkeys(("RUN", "PROV"), JobState.RUNNING),
-    # Suspended jobs keep their slots; jobs of an unreachable host may still run.
-    **dict.fromkeys(("USUSP", "SSUSP", "UNKWN", "ZOMBI"), JobState.OTHER),
-}
-ENDED = frozenset({"DONE", "EXIT"})
-LOST = frozenset({"UNKWN", "ZOMBI"})  # of a host that does not answer
-STATES = frozenset({*_STATES, *ENDED})
-"""All that bjobs(1) of LSF 10.1 names; another word is another language, or no state."""
-
-
 def job_of(row: JobRow, slots_of: Mapping[str, int]) -> Job:
     """Return the job as ``decide`` sees it.
 
@@ -85,41 +114,63 @@ def job_of(row: JobRow, slots_of: Mapping[str, int]) -> Job:
         row: an unfinished job.
         slots_of: the nodes and their slots; what else is in ``row.hosts`` runs no jobs of ours.
     """
-    asked = row.asked or LsfRequest()
+    request = row.asked or LsfRequest()
     nodes = tuple(dict.fromkeys(host for host in row.hosts if host in slots_of))
+    n_nodes = max(1, len(nodes))
+    _, _, unclear_hosts = _where(request.hosts, n_nodes, slots_of)
     state = _STATES.get(row.state, JobState.OTHER)
-    is_pending = state is JobState.PENDING
-    n_nodes, cpus, each = _size(asked, slots_of) if is_pending else (max(1, len(nodes)), 0, 0)
-    required, excluded, unclear_hosts = _where(asked.hosts, n_nodes, slots_of)
-    base, _, index = row.job_id.partition("[")
-    held = ("held by its user or an administrator",) if row.state == "PSUSP" else ()
-    why = (*held, *why_not_nodes(asked.reasons))
-    return Job(
+    array, _, index = row.job_id.partition("[")
+    job = Job(
         job_id=row.job_id,
         user=row.user,
         partitions=(row.queue,),
         state=state,
         n_nodes=n_nodes,
-        cpus=cpus,
-        cpus_per_node=each,
-        time_limit_s=asked.limit_s,
-        reason=(why or asked.reasons or ("",))[0] if is_pending else "",
-        is_entitled=not (is_pending and why),
-        waits_for=asked.dependency[:_MOST_UNCLEAR] if is_pending else "",
-        begin_s=asked.begin_s if is_pending else None,
-        family=base if index else "",
-        priority=asked.priority,
+        time_limit_s=request.limit_s,
+        family=array if index else "",
+        priority=request.priority,
         submit_s=row.submit_s,
-        start_s=asked.start_s if is_pending else row.start_s,
-        nodes=() if is_pending else nodes,
-        planned_nodes=tuple(dict.fromkeys(asked.reserved)) if is_pending else (),
-        required_nodes=required if is_pending else (),
-        excluded_nodes=excluded if is_pending else (),
-        gpus_per_node=asked.gpus,
-        reservations=asked.reservations,
-        unclear=" ".join((*_unclear(row.asked), *unclear_hosts))[:_MOST_UNCLEAR],
-        can_share=is_pending and not _takes_whole_nodes(asked, slots_of),
+        start_s=row.start_s,
+        nodes=nodes,
+        gpus_per_node=request.gpus,
+        reservations=request.reservations,
+        unclear=_in_short(_unclear(row.asked), unclear_hosts),
     )
+    if state is JobState.PENDING:
+        return _pending(job, row, slots_of)
+    return job
+
+
+def _pending(job: Job, row: JobRow, slots_of: Mapping[str, int]) -> Job:
+    """Return a job that waits: how large it is, where it may run, and why it waits."""
+    request = row.asked or LsfRequest()
+    n_nodes, cpus, cpus_per_node = _size(request, slots_of)
+    required, excluded, unclear_hosts = _where(request.hosts, n_nodes, slots_of)
+    obstacles = why_not_nodes(request.reasons)
+    if row.state == "PSUSP":
+        obstacles = ("held by its user or an administrator", *obstacles)
+    first_reason, *_ = (*obstacles, *request.reasons, "")
+    return replace(
+        job,
+        n_nodes=n_nodes,
+        cpus=cpus,
+        cpus_per_node=cpus_per_node,
+        reason=first_reason,
+        is_entitled=not obstacles,
+        waits_for=request.dependency[:_MOST_UNCLEAR],
+        begin_s=request.begin_s,
+        start_s=request.start_s,
+        nodes=(),
+        planned_nodes=tuple(dict.fromkeys(request.reserved)),
+        required_nodes=required,
+        excluded_nodes=excluded,
+        unclear=_in_short(_unclear(row.asked), unclear_hosts),
+        can_share=not _takes_whole_nodes(request, slots_of),
+    )
+
+
+def _in_short(requirements: Sequence[str], hosts: Sequence[str]) -> str:
+    return " ".join((*requirements, *hosts))[:_MOST_UNCLEAR]
 
 
 def hosts_of(text: str) -> tuple[str, ...]:
@@ -136,24 +187,28 @@ def hosts_of(text: str) -> tuple[str, ...]:
 
 def asked_hosts(words: Sequence[str]) -> tuple[str, ...]:
     """Strip the preferences of ``bsub -m "a! b+2 others"``; with "others" any host will do."""
-    return () if "others" in words else tuple(_PREFERENCE.sub("", word) for word in words)
+    if "others" in words:
+        return ()
+    return tuple(_PREFERENCE.sub("", word) for word in words)
 
 
 def per_host(resources: str) -> int:
     """Return how many slots a job wants of each host; 0: not said; all on one host: -1."""
-    found = _SPAN.search(resources[:_LONGEST_TEXT])
-    if found is None:
+    span = _SPAN.search(resources[:_LONGEST_TEXT])
+    if span is None:
         return 0
-    return -1 if found[1] else int(found[2])
+    if span[1]:
+        return -1
+    return int(span[2])
 
 
 def _size(asked: LsfRequest, slots_of: Mapping[str, int]) -> tuple[int, int, int]:
     """Return the number of nodes, and the slots in all and at least on each."""
-    each, slots = per_host(asked.resources), max(1, asked.slots)
-    if each < 0:
+    slots_per_host, slots = per_host(asked.resources), max(1, asked.slots)
+    if slots_per_host < 0:
         return 1, slots, slots
-    if each > 0:
-        return math.ceil(slots / each), slots, min(each, slots)
+    if slots_per_host > 0:
+        return math.ceil(slots / slots_per_host), slots, min(slots_per_host, slots)
     return math.ceil(slots / max((1, *slots_of.values()))), slots, 0
 
 
@@ -180,44 +235,14 @@ def _unclear(asked: LsfRequest | None) -> tuple[str, ...]:
     if asked is None:
         return ("its request was not read",)
     text = asked.resources[:_LONGEST_TEXT]
-    selected = [one.strip() for one in _SELECT.findall(text)]
-    found = [f"select[{one}]" for one in selected if one not in _PLAIN_TYPES]
-    return (*found, *(f"rusage[{one}]" for one in _USAGE.findall(text)))
-
-
-# Reasons that more or other hosts would resolve, by what they begin with. All others (dependencies,
-# limits of users, closed queues) would not. Texts: bjobs -p of volclava 2.2, and LSF 10.1's
-# "Pending and suspended jobs"; the two differ in a few words.
-_ABOUT_NODES = (
-    "new job is waiting for scheduling",
-    "job slot limit reached",
-    *("job's requirement for exclusive execution", "job requirement for exclusive execution"),
-    "running an exclusive job",
-    "not enough",
-    "just started a job recently",
-    "load information unavailable",
-    "closed by lsf administrator",
-    "host is locked",
-    "host load exceeded",
-    "unable to reach slave batch server",
-    "not specified in job submission",
-    "job's resource requirements not satisfied",
-    "job's requirements for resource",
-    "job requirements for",
-    "resource (",
-    "there are no suitable hosts for the job",
-    "waiting for scheduling",
-    "slots are reserved",
-    "slots are used or reserved",
-    "candidate host",
-    "the schedule of the job is postponed",
-    "max hosts for this job",
-    "dispatching",
-    "individual host based reasons",
-    "gpu",
-)
+    selections = map(str.strip, _SELECT.findall(text))
+    selects = (f"select[{words}]" for words in selections if words not in _PLAIN_TYPES)
+    usages = (f"rusage[{words}]" for words in _USAGE.findall(text))
+    return (*selects, *usages)
 
 
 def why_not_nodes(reasons: Sequence[str]) -> tuple[str, ...]:
     """Return the reasons for which a job would not start even if its nodes were free."""
-    return tuple(one for one in reasons if not one.strip().lower().startswith(_ABOUT_NODES))
+    return tuple(
+        reason for reason in reasons if not reason.strip().lower().startswith(_ABOUT_NODES)
+    )

@@ -53,40 +53,42 @@ def site_files(
     """
     if facts.dialect is Dialect.UNKNOWN:
         raise ParseError(doctor.NOT_KNOWN)
-    queue = _queue(facts)
-    changed = [
-        file
-        for file in (
-            _lines(facts, "lsb.params: ", PARAMS_NAME, f"{configdir(facts)}/lsb.params"),
-            _lines(facts, "lsf.conf: ", CONF_NAME, f"{_envdir(options)}/lsf.conf"),
-            _esub(facts, options),
-        )
-        if file is not None
-    ]
+    candidates = (
+        _queue(facts),
+        _lines(facts, "lsb.params: ", PARAMS_NAME, f"{configdir(facts)}/lsb.params"),
+        _lines(facts, "lsf.conf: ", CONF_NAME, f"{_envdir(options)}/lsf.conf"),
+        _esub(facts, options),
+    )
+    files = [file for file in candidates if file is not None]
     title = _TITLES[facts.dialect]
-    is_ibm = facts.dialect is Dialect.IBM
-    clean = "It must end with status 0." if is_ibm else "BFT-1292 remains: volclava never preempts."
-    writes = (str(pilots_dir),) if pilots_dir else ()
+    doctor_end = "It must end with status 0."
+    if facts.dialect is Dialect.VOLCLAVA:
+        doctor_end = "BFT-1292 remains: volclava never preempts."
+    writes: tuple[str, ...] = ()
+    if pilots_dir:
+        writes = (str(pilots_dir),)
     service = service_files("lsf", program=program, account=facts.user, after=UNITS, writes=writes)
-    steps = [
-        *pilots_steps(pilots_dir, facts.user),
-        *_steps(facts, (queue, *changed), options),
-    ]
+    steps = [*pilots_steps(pilots_dir, facts.user), *_steps(facts, files, options)]
     settings = [*_settings(facts), *pilots_setting(pilots_dir)]
     return (
         *service,
-        queue,
-        *changed,
+        *files,
         first_policy(title, settings, {**options, **_events(facts, options)}),
-        checklist(title, "lsf", steps, service=service, doctor=clean),
+        checklist(title, "lsf", steps, service=service, doctor=doctor_end),
     )
 
 
 def configdir(facts: Facts) -> str:
     """Return the directory of lsb.queues, as far as it is known."""
-    known = (facts.conf or {}).get("LSB_CONFDIR", "").strip('"') or "LSB_CONFDIR"
-    # volclava has no directories of clusters.
-    return known if facts.dialect is Dialect.VOLCLAVA else f"{known}/{facts.cluster}/configdir"
+    directory = _conf(facts, "LSB_CONFDIR") or "LSB_CONFDIR"
+    if facts.dialect is Dialect.VOLCLAVA:  # it has no directories of clusters
+        return directory
+    return f"{directory}/{facts.cluster}/configdir"
+
+
+def _conf(facts: Facts, name: str) -> str:
+    """Return a value of lsf.conf; "": it has none, or cannot be read."""
+    return (facts.conf or {}).get(name, "").strip('"')
 
 
 def _envdir(options: Mapping[str, Any]) -> str:
@@ -94,18 +96,25 @@ def _envdir(options: Mapping[str, Any]) -> str:
 
 
 def _queue(facts: Facts) -> SiteFile:
-    own = facts.pilots
-    lowest = min((q.priority for q in facts.others), default=2)
-    priority = max(1, min(own.priority if own else lowest - 1, lowest - 1))
-    minutes = (own.limit_max_s if own else None) or doctor.USUAL_PILOT_S
+    present = facts.pilots  # the queue as it is now; None: there is none yet
+    verb = "append it to"
+    priority = min((q.priority for q in facts.others), default=2) - 1
+    limit_s = doctor.USUAL_PILOT_S
+    users = [facts.user]
+    if present:
+        verb = f"it replaces the queue {facts.pilot_queue} in"
+        priority = min(priority, present.priority)
+        limit_s = present.limit_max_s or limit_s
+        users = [*present.users, facts.user]
+    priority = max(1, priority)
     values = {
         "QUEUE_NAME": facts.pilot_queue,
         "DESCRIPTION": "pilots of bftrainer, on idle hosts only",
         "PRIORITY": str(priority),
         "BACKFILL": "Y",
         "RERUNNABLE": "NO",
-        "RUNLIMIT": f"{min(10, minutes / 60):g} {minutes / 60:g}",
-        "USERS": " ".join(dict.fromkeys((*(own.users if own else ()), facts.user))),
+        "RUNLIMIT": f"{min(10, limit_s / 60):g} {limit_s / 60:g}",
+        "USERS": " ".join(dict.fromkeys(users)),
         "HOSTS": _hosts(facts),
     }
     if facts.dialect is Dialect.IBM:
@@ -116,7 +125,6 @@ def _queue(facts: Facts) -> SiteFile:
     lines = [f"{name:<{width}} = {value}" for name, value in values.items()]
     if tied := sorted(q.name for q in facts.others if q.priority <= priority):
         lines.insert(0, f"# Raise PRIORITY of {', '.join(tied)} above {priority} first.")
-    verb = "append it to" if own is None else f"it replaces the queue {facts.pilot_queue} in"
     return SiteFile(
         name=QUEUES_NAME,
         text="\n".join(("Begin Queue", *lines, "End Queue")) + "\n",
@@ -126,20 +134,25 @@ def _queue(facts: Facts) -> SiteFile:
 
 def _hosts(facts: Facts) -> str:
     """Return the hosts of the pilots' queue, or those of the default one."""
-    like = facts.pilots or next((q for q in facts.others if q.is_default), None)
-    said = like.settings.get("HOSTS", "all") if like else "all"
+    model = facts.pilots or next((queue for queue in facts.others if queue.is_default), None)
+    if model is None:
+        return "all"
+    hosts = model.settings.get("HOSTS", "all")
+    if hosts.startswith("all"):
+        return "all"
     # bqueues(1) marks groups of hosts with a slash.
-    return "all" if said.startswith("all") else " ".join(w.rstrip("/") for w in said.split())
+    return " ".join(word.rstrip("/") for word in hosts.split())
 
 
 def _lines(facts: Facts, prefix: str, name: str, where: str) -> SiteFile | None:
     """Return the lines of one file that ``doctor`` wants changed; None: none."""
     lines = []
-    for found in doctor.findings(facts):
-        if found.remedy.startswith(prefix):
-            line = found.remedy.removeprefix(prefix)
-            is_line = not line.startswith("remove ")
-            lines += [f"# {found.code}: {found.cost}", line if is_line else f"# {line}"]
+    for finding in doctor.findings(facts):
+        if finding.remedy.startswith(prefix):
+            line = finding.remedy.removeprefix(prefix)
+            if line.startswith("remove "):  # what to do, and no line of the file
+                line = f"# {line}"
+            lines += [f"# {finding.code}: {finding.cost}", line]
     if not lines:
         return None
     return SiteFile(name=name, text="\n".join(lines) + "\n", about=f"put its lines into {where}")
@@ -153,38 +166,42 @@ def _esub(facts: Facts, options: Mapping[str, Any]) -> SiteFile | None:
         text = script.script(Path(str(options["esub_place"])))
     except ValueError as problem:
         raise ParseError(f"esub_place: {problem}.") from problem
-    # volclava has no epsub.
-    name = script.BEFORE if facts.dialect is Dialect.VOLCLAVA else script.AFTER
-    known = (facts.conf or {}).get("LSF_SERVERDIR", "").strip('"') or "LSF_SERVERDIR"
+    name = script.AFTER
+    if facts.dialect is Dialect.VOLCLAVA:  # it has no epsub
+        name = script.BEFORE
+    directory = _conf(facts, "LSF_SERVERDIR") or "LSF_SERVERDIR"
     return SiteFile(
         name=name,
         text=text,
-        about=f'into {known}, and LSB_ESUB_METHOD="{script.METHOD}" into lsf.conf',
+        about=f'into {directory}, and LSB_ESUB_METHOD="{script.METHOD}" into lsf.conf',
         is_executable=True,
     )
 
 
 def _settings(facts: Facts) -> list[FirstSetting]:
     rarely_s = facts.number("SBD_SLEEP_TIME") or 7.0  # that of the installers
-    limit_s = facts.pilots.limit_max_s if facts.pilots else None
     why = f"LSF looks for ended jobs every {rarely_s:g} s (SBD_SLEEP_TIME)"
-    found: list[FirstSetting] = [("harm_slo_s", rarely_s + 1.0, why)]
+    settings: list[FirstSetting] = [("harm_slo_s", rarely_s + 1.0, why)]
+    limit_s: float | None = None
+    if facts.pilots:
+        limit_s = facts.pilots.limit_max_s
     if limit_s is not None and limit_s < doctor.USUAL_PILOT_S:
         why = f"bsub refuses more (RUNLIMIT of {facts.pilot_queue})"
-        found.append(("pilot_time_limit_s", limit_s, why))
+        settings.append(("pilot_time_limit_s", limit_s, why))
     if facts.dialect is Dialect.VOLCLAVA:
         why = "volclava never preempts: pilots without a daemon leave after this"
-        found.append(("lease_s", LEASE_S, why))
-    return found
+        settings.append(("lease_s", LEASE_S, why))
+    return settings
 
 
 def _events(facts: Facts, options: Mapping[str, Any]) -> dict[str, str]:
     """Return where mbatchd writes lsb.events, if that is known."""
-    shared = (facts.conf or {}).get("LSB_SHAREDIR", "").strip('"')
-    if {"events_file", "esub_place"} & options.keys() or not shared:
+    directory = _conf(facts, "LSB_SHAREDIR")
+    if {"events_file", "esub_place"} & options.keys() or not directory:
         return {}
-    where = shared if facts.dialect is Dialect.VOLCLAVA else f"{shared}/{facts.cluster}"
-    return {"events_file": f"{where}/logdir/lsb.events"}
+    if facts.dialect is not Dialect.VOLCLAVA:  # it has no directories of clusters
+        directory += f"/{facts.cluster}"
+    return {"events_file": f"{directory}/logdir/lsb.events"}
 
 
 def _steps(facts: Facts, files: Sequence[SiteFile], options: Mapping[str, Any]) -> list[str]:

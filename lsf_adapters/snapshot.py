@@ -76,7 +76,7 @@ class SnapshotReader:
         self._all_slots: dict[str, int] = {}  # of each host, nodes of the pilots' queue or not
         self.duplicates: tuple[str, ...] = ()  # job ids to cancel
         self._hardware: dict[str, hosts.Hardware] = {}
-        self._odd_hardware: list[str] = []
+        self._odd_hardware: list[str] = []  # names of hosts whose line in lshosts cannot be read
         self._reservations: tuple[Reservation, ...] | None = None
         self._read_s: dict[str, float] = {}  # when a part was last read (monotonic)
         self.ours: dict[str, JobRow] = {}  # our pilots that held slots in the last snapshot
@@ -92,14 +92,16 @@ class SnapshotReader:
             self._poll.unread.append("dialect")
         self._refresh(dialect)
         self._poll.failures += in_words("Hosts in lshosts", self._odd_hardware)
-        seen = self._poll.part("nodes", self._hosts)
-        rows = self._poll.part("jobs", self._rows)
-        nodes = None if seen is None else self._nodes(seen, rows)
-        jobs = None
-        if rows is not None and (nodes is not None or self.slots):  # else no size is known
-            made = [self._job(row) for row in rows]
-            reserved = [host.name for host in seen or () if host.reserved and host.is_unused]
-            jobs = self._planned(made, reserved, taken_at_s, dialect)
+        host_rows = self._poll.part("nodes", self._hosts)
+        job_rows = self._poll.part("jobs", self._rows)
+        nodes: tuple[Node, ...] | None = None
+        if host_rows is not None:
+            nodes = self._nodes(host_rows, job_rows)
+        jobs: tuple[Job, ...] | None = None
+        # Without the slots of the hosts no size of a job in nodes is known.
+        if job_rows is not None and (nodes is not None or self.slots):
+            reserved = [host.name for host in host_rows or () if host.reserved and host.is_unused]
+            jobs = self._planned(list(map(self._job, job_rows)), reserved, taken_at_s, dialect)
         if nodes is not None and jobs is not None:
             nodes = not_idle_where_jobs_run(nodes, jobs)
         return Snapshot(
@@ -118,11 +120,14 @@ class SnapshotReader:
 
     def _closed(self) -> str:
         """Say why no pilot could be submitted or started; "": one could."""
-        ours = next((p for p in self._partitions() if p.name == self._queue), None)
-        if ours is None or (ours.can_start and ours.accepts):
+        queue = self.queues.get(self._queue)
+        if queue is None:
             return ""
-        how = "closed" if not ours.accepts else "inactive"
-        return f"Queue {ours.name} of the pilots is {how}: no node is taken until it is open."
+        partition = queue.as_partition()
+        if partition.can_start and partition.accepts:
+            return ""
+        state = "inactive" if partition.accepts else "closed"
+        return f"Queue {queue.name} of the pilots is {state}: no node is taken until it is open."
 
     def _is_due(self, part: str, interval_s: float) -> bool:
         read_s = self._read_s.get(part)
@@ -130,16 +135,18 @@ class SnapshotReader:
 
     def _refresh(self, dialect: Dialect | None) -> None:
         if self._is_due("queues", self._rarely_s):
-            found = self._poll.part(
+            queue_of = self._poll.part(
                 "queues", lambda: queues.queues(self._jobs.answer(commands.BQUEUES))
             )
-            if found is not None:
-                self.queues, self._read_s["queues"] = found, time.monotonic()
-        is_whole = all(one.model != hosts.LOST for one in self._hardware.values())
-        if self._is_due("hardware", CONFIG_INTERVAL_S if is_whole else self._rarely_s):
-            known = self._poll.part("hardware", lambda: self._read_hardware(dialect))
-            if known is not None:
-                self._hardware, self._read_s["hardware"] = known, time.monotonic()
+            if queue_of is not None:
+                self.queues, self._read_s["queues"] = queue_of, time.monotonic()
+        interval_s = CONFIG_INTERVAL_S
+        if any(hardware.model == hosts.LOST for hardware in self._hardware.values()):
+            interval_s = self._rarely_s  # such a host may answer again at any time
+        if self._is_due("hardware", interval_s):
+            hardware_of = self._poll.part("hardware", lambda: self._read_hardware(dialect))
+            if hardware_of is not None:
+                self._hardware, self._read_s["hardware"] = hardware_of, time.monotonic()
 
     def _read_hardware(self, dialect: Dialect | None) -> dict[str, hosts.Hardware]:
         self._jobs.known_dialect()  # else what the hosts have would be read without GPUs
@@ -150,125 +157,149 @@ class SnapshotReader:
         cycle_s = queues.number_of(parameters.get("MBD_SLEEP_TIME", ""))
         self.cycle_s = cycle_s or self.cycle_s
         self._odd_hardware.clear()
-        found = hosts.hardware(self._jobs.answer(commands.LSHOSTS), self._odd_hardware)
+        hardware_of = hosts.hardware(self._jobs.answer(commands.LSHOSTS), self._odd_hardware)
         gpus: dict[str, tuple[int, str]] = {}
         if dialect is Dialect.IBM and not self._gpus:
             try:
                 gpus = hosts.gpus(self._jobs.answer(commands.LSHOSTS_GPU))
             except UnreadError as problem:  # as of a release without the option
-                if problem.is_away or any(one.gpu_model for one in self._hardware.values()):
+                has_told = any(hardware.gpu_model for hardware in self._hardware.values())
+                if problem.is_away or has_told:
                     raise
-        for name, one in found.items():
+        for name, hardware in hardware_of.items():
             n_gpus, model = gpus.get(name, (self._gpus, ""))
-            found[name] = replace(one, gpus=n_gpus, gpu_model=model)
-            if one.model == hosts.LOST:
-                found[name] = self._hardware.get(name, found[name])
-        return found
+            hardware_of[name] = replace(hardware, gpus=n_gpus, gpu_model=model)
+            if hardware.model == hosts.LOST:  # what it had when it last answered counts on
+                hardware_of[name] = self._hardware.get(name, hardware_of[name])
+        return hardware_of
 
     def _hosts(self) -> list[hosts.Host]:
         dialect = self._jobs.known_dialect()
         odd: list[str] = []
-        found = hosts.hosts(self._jobs.answer(hosts.argv(dialect)), dialect, odd)
+        host_rows = hosts.hosts(self._jobs.answer(hosts.argv(dialect)), dialect, odd)
         self._poll.failures += in_words("Hosts", odd)
-        self._all_slots = {host.name: host.slots for host in found if host.slots}
+        self._all_slots = {host.name: host.slots for host in host_rows if host.slots}
         if self.queues and self._queue not in self.queues:
             raise UnreadError(f"There is no queue {self._queue}.")
-        return found
+        return host_rows
 
-    def _nodes(self, seen: Sequence[hosts.Host], rows: Sequence[JobRow] | None) -> tuple[Node, ...]:
-        """Return the hosts as nodes; ``rows``: the jobs on them, None: not read."""
-        gpu_use = GpuUse.of(rows or ())
+    def _nodes(
+        self, host_rows: Sequence[hosts.Host], job_rows: Sequence[JobRow] | None
+    ) -> tuple[Node, ...]:
+        """Return the hosts as nodes; ``job_rows``: the jobs on them, None: not read."""
+        gpu_use = GpuUse.of(job_rows or ())
         loads = self._poll.part("load", lambda: hosts.loads(self._jobs.answer(commands.LSLOAD)))
-        names = {host.name for host in seen} | self._hardware.keys()
-        found = []
-        for host in seen:
-            held = self._hardware.get(host.name, hosts.Hardware(gpus=self._gpus))
-            using = [q.name for q in self.queues.values() if q.includes(host.name, names)]
-            load = "" if loads is None else loads.get(host.name, "-")
-            left = gpu_use.left(host, held)
-            node = hosts.node_of(host, held, load, tuple(sorted(using)), gpus_left=left)
-            if node is not None and (not self.queues or self._queue in using):
-                found.append(node)
-        self.slots = {node.name: node.cpus for node in found}
-        return tuple(found)
+        names = {host.name for host in host_rows} | self._hardware.keys()
+        nodes = []
+        for host in host_rows:
+            hardware = self._hardware.get(host.name, hosts.Hardware(gpus=self._gpus))
+            queue_names = [q.name for q in self.queues.values() if q.includes(host.name, names)]
+            load = "-"  # a host that lsload does not list is not ok
+            if loads is None:
+                load = ""
+            elif host.name in loads:
+                load = loads[host.name]
+            node = hosts.node_of(
+                host,
+                hardware,
+                load,
+                tuple(sorted(queue_names)),
+                gpus_left=gpu_use.left(host, hardware),
+            )
+            if node is not None and (not self.queues or self._queue in queue_names):
+                nodes.append(node)
+        self.slots = {node.name: node.cpus for node in nodes}
+        return tuple(nodes)
 
     def _rows(self) -> list[JobRow]:
         rows = self._jobs.all()
         self._poll.failures += in_words("Jobs", self._jobs.odd)
-        own = {row.job_id: row for row in rows if self._pilot_id(row)}
+        pilots = {row.job_id: row for row in rows if self._pilot_id(row)}
         # A pilot on a host that does not answer vanishes from the list as ZOMBI; it may still run.
-        lost = [job_id for job_id in self.ours if job_id not in own]
-        if lost:
-            found = self._jobs.by_id(lost)
-            kept = [row for i, row in found.items() if row.state not in ENDED and i in lost]
-            rows += kept
-            own |= {row.job_id: row for row in kept}
-        self.ours = {i: row for i, row in own.items() if row.holds_slots}
-        self._jobs.note_lost(own.values())
-        return self._without_duplicates(rows, list(own.values()))
+        vanished_ids = [job_id for job_id in self.ours if job_id not in pilots]
+        if vanished_ids:
+            row_of = self._jobs.by_id(vanished_ids)
+            for job_id, row in row_of.items():
+                if job_id in vanished_ids and row.state not in ENDED:
+                    rows.append(row)
+                    pilots[row.job_id] = row
+        self.ours = {job_id: row for job_id, row in pilots.items() if row.holds_slots}
+        self._jobs.note_lost(pilots.values())
+        return self._without_duplicates(rows, list(pilots.values()))
 
-    def _without_duplicates(self, rows: list[JobRow], own: Sequence[JobRow]) -> list[JobRow]:
+    def _without_duplicates(self, rows: list[JobRow], pilots: Sequence[JobRow]) -> list[JobRow]:
         """Keep one job of each pilot; the others are to be cancelled.
 
         Those of another daemon are left to it, and so are all while ours are not known: two
         daemons that look at different times might keep different ones.
         """
-        first: dict[str, str] = {}
-        for row in sorted(own, key=rank):
-            first.setdefault(row.name, row.job_id)
-        further = [row for row in own if first[row.name] != row.job_id]
-        known = self._own_tokens()
-        self.duplicates = tuple(
-            row.job_id for row in further if known and self._pilot_id(row) != row.name
-        )
-        ids = {row.job_id for row in further}
-        return [row for row in rows if row.job_id not in ids]
+        job_to_keep: dict[str, str] = {}  # by the pilot's name
+        for row in sorted(pilots, key=rank):
+            job_to_keep.setdefault(row.name, row.job_id)
+        duplicates = [row for row in pilots if job_to_keep[row.name] != row.job_id]
+        self.duplicates = ()
+        if self._own_tokens():
+            # The id lacks our token where the job is ours, and is the whole name elsewhere.
+            ours = (row.job_id for row in duplicates if self._pilot_id(row) != row.name)
+            self.duplicates = tuple(ours)
+        duplicate_ids = {row.job_id for row in duplicates}
+        return [row for row in rows if row.job_id not in duplicate_ids]
 
     def _pilot_id(self, row: JobRow) -> str:
-        is_own = row.queue == self._queue and row.user == self._user
-        return pilot_of(row.name, self._own_tokens()) if is_own else ""
+        """Return the pilot that a job is; "": it is no pilot."""
+        if row.queue != self._queue or row.user != self._user:
+            return ""
+        return pilot_of(row.name, self._own_tokens())
 
     def _job(self, row: JobRow) -> Job:
         job = job_of(row, self.slots)
         pilot_id = self._pilot_id(row)
-        return replace(job, pilot_id=pilot_id) if pilot_id else job
+        if pilot_id:
+            job = replace(job, pilot_id=pilot_id)
+        return job
 
     def _planned(
         self, jobs: list[Job], reserved: list[str], now_s: float, dialect: Dialect | None
     ) -> tuple[Job, ...]:
         """Add starts and nodes that LSF has planned."""
-        known: dict[str, planned_starts.PlannedStart] = {}
-        is_said = any(job.planned_nodes for job in jobs)  # volclava's -UF did
+        plans: dict[str, planned_starts.PlannedStart] = {}
+        has_nodes = any(job.planned_nodes for job in jobs)  # volclava's -UF tells them
         if (file := self._plan_file) is not None:
-            known = self._poll.part("plan", lambda: _plans_in(file)) or {}
-        if reserved and not known and not is_said and dialect is Dialect.IBM:
-            rows = self._poll.part("reserved slots", self._jobs.reserved) or {}
-            for job_id, asked in rows.items():
-                start = planned_starts.PlannedStart(start_s=asked.start_s, nodes=asked.reserved)
-                known |= {job_id: start} if asked.reserved else {}
+            plans = self._poll.part("plan", lambda: _plans_in(file)) or {}
+        if reserved and not plans and not has_nodes and dialect is Dialect.IBM:
+            requests = self._poll.part("reserved slots", self._jobs.reserved) or {}
+            for job_id, request in requests.items():
+                if request.reserved:
+                    plans[job_id] = planned_starts.PlannedStart(
+                        start_s=request.start_s, nodes=request.reserved
+                    )
         has_estimate = any(job.start_s for job in jobs if job.state is JobState.PENDING)
         if reserved and dialect is Dialect.IBM and not has_estimate:
-            known = self._with_windows(known, now_s)
-        return planned_starts.with_plans(jobs, known, reserved, now_s + self.cycle_s)
+            plans = self._with_windows(plans, now_s)
+        return planned_starts.with_plans(jobs, plans, reserved, now_s + self.cycle_s)
 
     def _with_windows(
-        self, known: dict[str, planned_starts.PlannedStart], now_s: float
+        self, plans: dict[str, planned_starts.PlannedStart], now_s: float
     ) -> dict[str, planned_starts.PlannedStart]:
         """Add LSF's own answer to how long reserved slots stay unfillable."""
-        found = self._poll.part(
+        windows = self._poll.part(
             "slots", lambda: planned_starts.windows(self._jobs.answer(commands.BSLOTS))
         )
-        until_s = planned_starts.unfillable_until_s(found or (), now_s)
-        made = {}
-        for job_id, plan in known.items():
-            ends = [until_s[name] for name in plan.nodes if name in until_s]
-            start_s = min(ends, default=None) if plan.start_s is None else plan.start_s
-            made[job_id] = replace(plan, start_s=start_s)
-        return made
+        until_s = planned_starts.unfillable_until_s(windows or (), now_s)
+        dated_plans = {}
+        for job_id, plan in plans.items():
+            start_s = plan.start_s
+            if start_s is None:
+                ends_s = (until_s[name] for name in plan.nodes if name in until_s)
+                start_s = min(ends_s, default=None)
+            dated_plans[job_id] = replace(plan, start_s=start_s)
+        return dated_plans
 
     def _read_reservations(self, dialect: Dialect | None) -> tuple[Reservation, ...] | None:
+        if dialect is None:
+            return None
         if dialect is not Dialect.IBM:
-            return () if dialect is not None else None
+            return ()
         if self._is_due("reservations", self._rarely_s) or self._reservations is None:
             self._reservations = self._poll.part("reservations", self._brsvs)
             self._read_s["reservations"] = time.monotonic()
@@ -288,9 +319,14 @@ class SnapshotReader:
 
     def _pilots_come_last(self) -> bool:
         """Return whether every other queue is served before that of the pilots."""
-        own = self.queues.get(self._queue)
-        others = [q.priority for q in self.queues.values() if q.name != self._queue]
-        return own is not None and all(priority > own.priority for priority in others)
+        pilot_queue = self.queues.get(self._queue)
+        if pilot_queue is None:
+            return False
+        return all(
+            queue.priority > pilot_queue.priority
+            for queue in self.queues.values()
+            if queue.name != self._queue
+        )
 
     def slots_of(self, node: str) -> int:
         """Return all slots of a host; 0: it is not known."""

@@ -23,6 +23,15 @@ from bftrainer.model.hostlist import ParseError
 Record = Mapping[str, str]
 S = TypeVar("S")
 T = TypeVar("T")
+_MOST_NAMED = 5
+_DIGITS = re.compile(r"[0-9]{1,9}")
+_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+_WORDS = re.compile(
+    rf"(?:[A-Z][a-z]{{2}} )?({'|'.join(_MONTHS)}) {{1,2}}(\d{{1,2}}) (\d\d):(\d\d)(?::(\d\d))?"
+    r"(?: (\d{4}))?(?: [A-Z])?"  # L: follows from the limit; E, X: estimated, exceeded
+)
+DATE = r"(?:[A-Z][a-z]{2} )?[A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d(?::\d\d)?(?: \d{4})?"
+MINUTE_S = 60.0
 
 
 def rows(text: str, head: Sequence[str]) -> Iterator[list[str]]:
@@ -48,6 +57,17 @@ def rows(text: str, head: Sequence[str]) -> Iterator[list[str]]:
             yield line.split()
 
 
+def blocks(text: str, head: re.Pattern[str]) -> Iterator[tuple[str, str]]:
+    """Yield what stands below each head up to the next one, with the head's first group."""
+    name, begin = "", 0
+    for match in head.finditer(text):
+        if begin:
+            yield name, text[begin : match.start()]
+        name, begin = match[1], match.end()
+    if begin:
+        yield name, text[begin:]
+
+
 def records(text: str, command: str) -> list[Record]:
     """Return the records of ``-json`` output.
 
@@ -56,16 +76,20 @@ def records(text: str, command: str) -> list[Record]:
     """
     begin = text.find("{")
     try:
-        said: Any = json.loads(text[max(0, begin) :])
-        if said["COMMAND"] != command:
-            raise ParseError(f"the answer of {str(said['COMMAND'])[:40]!r}")
-        found = [dict(one) for one in said["RECORDS"]]
+        answer: Any = json.loads(text[max(0, begin) :])
+        if answer["COMMAND"] != command:
+            raise ParseError(f"the answer of {str(answer['COMMAND'])[:40]!r}")
+        whole_records = list(map(dict, answer["RECORDS"]))
     except (ValueError, KeyError, TypeError, RecursionError) as problem:
         if isinstance(problem, ParseError):
             raise
         raise ParseError(f"not the JSON of {command}: {text[:60]!r}") from problem
-    # A value that is no text is as good as none.
-    return [{k: v for k, v in one.items() if isinstance(v, str)} for one in found]
+    return list(map(_texts_of, whole_records))
+
+
+def _texts_of(record: Mapping[str, object]) -> Record:
+    """Leave out the values that are no text: they are as good as none."""
+    return {name: value for name, value in record.items() if isinstance(value, str)}
 
 
 def each(
@@ -87,30 +111,30 @@ def each(
     Raises:
         ParseError: none can be read, as in another language.
     """
-    found, n_read, first = [], 0, ""
+    results, n_read, first_problem = [], 0, ""
     for part in parts:
         try:
-            found.append(read(part))
+            results.append(read(part))
             n_read += 1
         except ParseError as problem:
             if not (name := name_of(part)):
                 raise
-            found.append(unread(name))
+            results.append(unread(name))
             odd.append(name)
-            first = first or str(problem)
-    if first and not n_read:
-        raise ParseError(first)
-    return found
+            first_problem = first_problem or str(problem)
+    if first_problem and not n_read:
+        raise ParseError(first_problem)
+    return results
 
 
 def in_words(what: str, odd: Sequence[str]) -> tuple[str, ...]:
     """Say in a sentence which cannot be read; (): all can."""
-    some = ", ".join(odd[:_MOST_NAMED]) + (" and others" if odd[_MOST_NAMED:] else "")
-    return (f"{what} of LSF cannot be read, and are not used: {some}.",) if odd else ()
-
-
-_MOST_NAMED = 5
-_DIGITS = re.compile(r"[0-9]{1,9}")
+    if not odd:
+        return ()
+    names = ", ".join(odd[:_MOST_NAMED])
+    if len(odd) > _MOST_NAMED:
+        names += " and others"
+    return (f"{what} of LSF cannot be read, and are not used: {names}.",)
 
 
 def count(text: str) -> int:
@@ -122,15 +146,6 @@ def count(text: str) -> int:
     return int(text)
 
 
-_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
-_WORDS = re.compile(
-    rf"(?:[A-Z][a-z]{{2}} )?({'|'.join(_MONTHS)}) {{1,2}}(\d{{1,2}}) (\d\d):(\d\d)(?::(\d\d))?"
-    r"(?: (\d{4}))?(?: [A-Z])?"  # L: follows from the limit; E, X: estimated, exceeded
-)
-DATE = r"(?:[A-Z][a-z]{2} )?[A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d(?::\d\d)?(?: \d{4})?"
-MINUTE_S = 60.0
-
-
 def epoch_s(text: str, now_s: float) -> float | None:
     """Return a date as seconds since the epoch; None: "-" or nothing.
 
@@ -140,13 +155,17 @@ def epoch_s(text: str, now_s: float) -> float | None:
     text = text.strip()
     if text in {"", "-"}:
         return None
-    found = _WORDS.fullmatch(text)
-    if found is None:
+    date = _WORDS.fullmatch(text)
+    if date is None:
         raise ParseError(f"not a date: {text[:40]!r}")
-    month, day = _MONTHS.index(found[1]) + 1, int(found[2])
-    hour, minute, second = int(found[3]), int(found[4]), int(found[5] or 0)
-    this, times = time.gmtime(now_s).tm_year, list[float]()
-    for year in [int(found[6])] if found[6] else [this - 1, this, this + 1]:
+    month, day = _MONTHS.index(date[1]) + 1, int(date[2])
+    hour, minute, second = int(date[3]), int(date[4]), int(date[5] or 0)
+    this_year = time.gmtime(now_s).tm_year
+    years = [this_year - 1, this_year, this_year + 1]
+    if date[6]:
+        years = [int(date[6])]
+    times: list[float] = []
+    for year in years:
         with suppress(ValueError):  # that year has no such day
             day_s = datetime(year, month, day, tzinfo=UTC).timestamp()
             times.append(day_s + 3600.0 * hour + 60.0 * minute + second)
@@ -157,5 +176,5 @@ def epoch_s(text: str, now_s: float) -> float | None:
 
 def has_seconds(text: str) -> bool:
     """Return whether a date is exact to the second."""
-    found = _WORDS.fullmatch(text.strip())
-    return found is not None and found[5] is not None
+    date = _WORDS.fullmatch(text.strip())
+    return date is not None and date[5] is not None

@@ -82,13 +82,17 @@ class SlurmOptions(pydantic.BaseModel):
     @classmethod
     def _one(cls, given: Any) -> Any:
         """Take one option, as ``--batch-option`` gives it, for a list."""
-        return (given,) if isinstance(given, str) else given
+        if isinstance(given, str):
+            return (given,)
+        return given
 
     @pydantic.field_validator("hook_relay_keys", mode="before")
     @classmethod
     def _several(cls, given: Any) -> Any:
         """Take "KEY,KEY", as ``--batch-option`` gives it, for a list."""
-        return tuple(given.split(",")) if isinstance(given, str) else given
+        if isinstance(given, str):
+            return tuple(given.split(","))
+        return given
 
     @pydantic.field_validator("sbatch_options")
     @classmethod
@@ -124,12 +128,12 @@ class SlurmOptions(pydantic.BaseModel):
     @classmethod
     def _of_several_users(cls, helper: str, info: pydantic.ValidationInfo) -> str:
         """Refuse it beside what pilots of several users cannot have."""
-        given = [name for name in _NOT_OF_USERS if info.data.get(name)]
-        if helper and given:
-            raise ValueError(
-                f"BFT-1522: pilots of several users run as the site provides; {given[0]} is "
-                "one user's and not possible"
-            )
+        for name in _NOT_OF_USERS:
+            if helper and info.data.get(name):
+                raise ValueError(
+                    f"BFT-1522: pilots of several users run as the site provides; {name} is "
+                    "one user's and not possible"
+                )
         return helper
 
 
@@ -145,12 +149,12 @@ class SlurmBatchSystem(LaunchingSystem):
 
     def __init__(self, options: SlurmOptions) -> None:
         conf = options.slurm_conf or os.environ.get("SLURM_CONF")
-        own = SlurmCommands(
+        slurm_commands = SlurmCommands(
             slurm_conf=str(conf) if conf else None,
             timeout_s=options.command_timeout_s,
             extra_environment=options.environment,
         )
-        super().__init__(own)
+        super().__init__(slurm_commands)
         self.cycle_s = DEFAULT_CYCLE_S
         self._pilot_partition = options.pilot_partition
         self._hook = HookSource(options.hook_file, options.relays)
@@ -162,23 +166,30 @@ class SlurmBatchSystem(LaunchingSystem):
         self._floor: Floor | None = None
         if options.floor_job:
             self._floor = Floor(
-                commands=own, job_id=options.floor_job, user=user, preamble=options.preamble
+                commands=slurm_commands,
+                job_id=options.floor_job,
+                user=user,
+                preamble=options.preamble,
             )
-        site = {"--account": options.account, "--qos": options.qos}
+        account_options = []
+        if options.account:
+            account_options.append(f"--account={options.account}")
+        if options.qos:
+            account_options.append(f"--qos={options.qos}")
+        helper: SubmitHelper | None = None
+        if options.submit_helper:
+            helper = SubmitHelper(options.submit_helper)
         self._slurm = PilotLauncher(
-            commands=own,
+            commands=slurm_commands,
             partition=options.pilot_partition,
-            sbatch_options=(
-                *(f"{key}={value}" for key, value in site.items() if value),
-                *options.sbatch_options,
-            ),
+            sbatch_options=(*account_options, *options.sbatch_options),
             grace_s=options.grace_s,
             preamble=options.preamble,
-            helper=SubmitHelper(options.submit_helper) if options.submit_helper else None,
+            helper=helper,
         )
         self.launcher = self._slurm
         self._reader = SnapshotReader(
-            commands=own,
+            commands=slurm_commands,
             user=user,
             floor=self._floor,
             pilot_partition=options.pilot_partition,
@@ -207,8 +218,10 @@ class SlurmBatchSystem(LaunchingSystem):
 
     def pilot_hosts(self) -> tuple[str, ...]:
         """Return the nodes' addresses (NodeAddr); (): Slurm does not answer."""
-        done = self.commands.query(commands.HOSTS)
-        return tuple(sorted(set(done.stdout.split()))) if done.is_ok else ()
+        answer = self.commands.query(commands.HOSTS)
+        if not answer.is_ok:
+            return ()
+        return tuple(sorted(set(answer.stdout.split())))
 
     def launch_pilot(self, request: PilotRequest) -> str:
         """Submit a pilot; raises ``BatchSystemError`` (BFT-1222 to -1224, -1226, -1571)."""
@@ -226,38 +239,55 @@ class SlurmBatchSystem(LaunchingSystem):
 
     def cancel_pilots(self, job_ids: Sequence[str], *, force: bool = False) -> None:
         """Ask the pilots to leave; the second time, after 2 s, Slurm ends them."""
-        steps = [i for i in job_ids if self._floor and STEP_ID.fullmatch(i)]
+        jobs, steps = self._split(job_ids)
         if self._floor and steps:
             self._floor.cancel(steps)
-        if jobs := [i for i in job_ids if i not in steps]:
+        if jobs:
             super().cancel_pilots(jobs, force=force)
 
     def pilot_states(self, job_ids: Sequence[str]) -> Mapping[str, PilotObservation]:
         """Observe each id; ended and unknown ids are absent."""
-        floor = self._floor
-        steps = {i: floor.observe(i) for i in job_ids if floor and STEP_ID.fullmatch(i)}
-        return {**super().pilot_states([i for i in job_ids if i not in steps]), **steps}
+        jobs, steps = self._split(job_ids)
+        states = dict(super().pilot_states(jobs))
+        if self._floor:
+            states |= {step_id: self._floor.observe(step_id) for step_id in steps}
+        return states
+
+    def _split(self, ids: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Return the ids of jobs, and those of steps in the user's own allocation."""
+        jobs: list[str] = []
+        steps: list[str] = []
+        for pilot in ids:
+            if self._floor and STEP_ID.fullmatch(pilot):
+                steps.append(pilot)
+            else:
+                jobs.append(pilot)
+        return jobs, steps
 
     def _findings(self, measured: Measured) -> tuple[Finding, ...]:
-        found = doctor.findings(self._settings(measured))
-        found = doctor.for_user(found, grace_s=self._grace_s) if self._is_own else found
+        findings = doctor.findings(self._settings(measured))
+        if self._is_own:
+            findings = doctor.for_user(findings, grace_s=self._grace_s)
         release = self._reader.unknown_release
-        return (releases.finding(release), *found) if release else found
+        if release:
+            findings = (releases.finding(release), *findings)
+        return findings
 
     def _site_files(self) -> tuple[SiteFile, ...]:
-        place = None  # nodes are this host, or see homes of users
+        pilots_dir = None  # nodes are this host, or see homes of users
         if not self.runs_as_users and look_around(self.pilot_hosts()).has_others is not False:
-            place = self.pilots_dir or Path("/home", self._given.get("user", ACCOUNT), "pilots")
+            account = self._given.get("user", ACCOUNT)
+            pilots_dir = self.pilots_dir or Path("/home", account, "pilots")
         settings = self._settings(NOTHING)
-        return site_files(settings, self._given, program=own_program(), pilots_dir=place)
+        return site_files(settings, self._given, program=own_program(), pilots_dir=pilots_dir)
 
     def _settings(self, measured: Measured) -> doctor.SlurmSettings:
         """Read the settings; raises ``ParseError``."""
         config = self.commands.query(commands.CONFIG)
         partitions = self.commands.query(doctor.PARTITION_ARGV)
-        for done in (config, partitions):
-            if not done.is_ok:
-                raise UnreadError(why_failed(done))
+        for answer in (config, partitions):
+            if not answer.is_ok:
+                raise UnreadError(why_failed(answer))
         snapshot, name = self._reader.read(wants_cycle=False), self._pilot_partition
         if snapshot.jobs is None:
             raise ParseError(" ".join(snapshot.failures))
@@ -301,15 +331,16 @@ class SlurmBatchSystem(LaunchingSystem):
 
     def try_release(self) -> ReleaseTrial:
         """Try the release of this Slurm; raises ``BatchSystemError`` (BFT-1573, -1575)."""
-        seen, unknown = self._reader.read(wants_cycle=False), self._reader.unknown_release
+        snapshot = self._reader.read(wants_cycle=False)
         if self._reader.config is None:
-            raise releases.not_known(" ".join(seen.failures))
-        release = unknown or self._reader.release
+            raise releases.not_known(" ".join(snapshot.failures))
+        release, accept = self._reader.release, ""
+        if self._reader.unknown_release:
+            release = self._reader.unknown_release
+            accept = releases.option(release)
         system = create({**self._given, "accept_release": release})
         steps = tuple(NodeTrial(system, self._reader.release, self._pilot_partition).steps())
-        return ReleaseTrial(
-            release=release, accept=releases.option(unknown) if unknown else "", steps=steps
-        )
+        return ReleaseTrial(release=release, accept=accept, steps=steps)
 
     def told_counts(self) -> Mapping[str, int]:
         """Return what relays of the hook told so far, by kind."""

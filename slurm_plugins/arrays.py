@@ -48,18 +48,19 @@ def tasks_of(job_id: str) -> Tasks | None:
     """
     if "[" not in job_id:
         return None
-    found = _TASKS.fullmatch(job_id)
-    if found is None:
+    array = _TASKS.fullmatch(job_id)
+    if array is None:
         raise ParseError(f"not the id of an array: {job_id[:80]!r}")
-    ranges = tuple(map(_range, found[2].split(",", MOST_RANGES)[:MOST_RANGES]))
-    return Tasks(found[1], ranges, int(found[3] or 0) or None)
+    ranges = tuple(map(_range, array[2].split(",", MOST_RANGES)[:MOST_RANGES]))
+    return Tasks(array[1], ranges, int(array[3] or 0) or None)
 
 
 def _range(text: str) -> range:
-    found = _RANGE.fullmatch(text)
-    if found is None:
+    match = _RANGE.fullmatch(text)
+    if match is None:
         raise ParseError(f"not the tasks of an array: {text[:80]!r}")
-    return range(int(found[1]), int(found[2] or found[1]) + 1, max(1, int(found[3] or 1)))
+    first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+    return range(first, last + 1, max(1, step))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,30 +74,41 @@ class Room:
     @classmethod
     def of(cls, nodes: Sequence[Node], jobs: Sequence[Job]) -> Room:
         """Build it from the nodes and jobs of one poll, pilots marked."""
-        runs = [job for job in jobs if not job.is_ordinary and job.state is not JobState.PENDING]
-        return cls(nodes, frozenset(name for job in runs for name in job.nodes))
+        ours = set[str]()
+        for job in jobs:
+            if not job.is_ordinary and job.state is not JobState.PENDING:
+                ours.update(job.nodes)
+        return cls(nodes, frozenset(ours))
 
     def for_tasks(self, job: Job) -> int:
         """Upper bound of tasks that fit on free nodes, ours, and free parts of others."""
-        each = NodeLeft(
-            cpus=max(1, math.ceil(job.cpus / max(1, job.n_nodes))),
-            gpus=max(job.gpus_per_node, math.ceil(job.gpus / max(1, job.n_nodes))),
+        n_nodes = max(1, job.n_nodes)
+        part = NodeLeft(
+            cpus=max(1, math.ceil(job.cpus / n_nodes)),
+            gpus=max(job.gpus_per_node, math.ceil(job.gpus / n_nodes)),
         )
-        key = (job.partitions, job.n_nodes, job.can_share, each)
+        key = (job.partitions, job.n_nodes, job.can_share, part)
         if key not in self._known:
             names = frozenset(job.partitions)
-            fitting = [node for node in self.nodes if not names.isdisjoint(node.partitions)]
-            places = sum(self._places(node, each if job.can_share else None) for node in fitting)
-            self._known[key] = places // max(1, job.n_nodes)
+            places = 0
+            for node in self.nodes:
+                if not names.isdisjoint(node.partitions):
+                    places += self._places(node, part, can_share=job.can_share)
+            self._known[key] = places // n_nodes
         return self._known[key]
 
-    def _places(self, node: Node, each: NodeLeft | None) -> int:
-        """The number that fits on one node; ``each`` None: they take whole nodes."""
+    def _places(self, node: Node, part: NodeLeft, *, can_share: bool) -> int:
+        """The number that fits on one node: each takes a part, or the whole node."""
         is_whole = node.state in _COMES_FREE or node.name in self.ours
-        left = NodeLeft(cpus=node.cpus, gpus=node.gpus) if is_whole else node.left
-        if left is None or each is None:
+        node_left = node.left
+        if is_whole:
+            node_left = NodeLeft(cpus=node.cpus, gpus=node.gpus)
+        if node_left is None or not can_share:
             return int(is_whole)
-        return min(left.cpus // each.cpus, left.gpus // each.gpus if each.gpus else left.cpus)
+        by_cpus = node_left.cpus // part.cpus
+        if not part.gpus:
+            return by_cpus
+        return min(by_cpus, node_left.gpus // part.gpus)
 
 
 def written_out(jobs: Sequence[Job], room: Room, n_planned: int) -> tuple[Job, ...]:
@@ -109,10 +121,15 @@ def written_out(jobs: Sequence[Job], room: Room, n_planned: int) -> tuple[Job, .
     """
     if not any("[" in job.job_id for job in jobs):
         return tuple(jobs)
-    started = Counter(
-        job.job_id.partition("_")[0] for job in jobs if job.state is not JobState.PENDING
-    )
-    return tuple(task for job in jobs for task in _written(job, started, room, n_planned))
+    started: Counter[str] = Counter()  # tasks, by array
+    for job in jobs:
+        if job.state is not JobState.PENDING:
+            array_id, _, _ = job.job_id.partition("_")
+            started[array_id] += 1
+    tasks: list[Job] = []
+    for job in jobs:
+        tasks += _written(job, started, room, n_planned)
+    return tuple(tasks)
 
 
 def _written(job: Job, started: Counter[str], room: Room, n_planned: int) -> Iterator[Job]:
@@ -134,5 +151,7 @@ def _written(job: Job, started: Counter[str], room: Room, n_planned: int) -> Ite
     numbers = itertools.islice(itertools.chain(*tasks.ranges), n_shown)
     for position, number in enumerate(numbers, 1):
         fields["job_id"] = f"{tasks.base_id}_{number}"
-        fields["n_more_tasks"] = len(tasks) - n_shown if position == n_shown else 0
+        fields["n_more_tasks"] = 0
+        if position == n_shown:
+            fields["n_more_tasks"] = len(tasks) - n_shown
         yield Job(**fields)

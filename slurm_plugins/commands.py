@@ -17,21 +17,11 @@ from bftrainer.site.submit.helper import UNHEARD
 from slurm_plugins import job_requests
 from slurm_plugins.parse import FIELD, NODE_FIELDS, RECORD
 
-
-def _long(fields: Sequence[str]) -> str:
-    """Build a format for ``-O``: no widths; the separators are the fields' suffixes."""
-    return ",".join((*(f"{name}:{FIELD}" for name in fields[:-1]), f"{fields[-1]}:{RECORD}"))
-
-
 JOB_FORMAT = RECORD + "%i %P %T %r %S %l %Y %N %D %V %u %f %b %Q %n %x %E".replace(" ", FIELD)
 # Job names are free text chosen by users, so they are read for our own jobs only.
 NAME_FORMAT = RECORD + "%i %j".replace(" ", FIELD)
 PILOT_FORMAT = RECORD + "%i %T %r %S %N %e".replace(" ", FIELD)
-
-# Only -O shows how much memory and how many GPUs of a node are allocated.
-SINFO = ("sinfo", "-h", "-N", "-a", "--noconvert", "-O", _long(NODE_FIELDS))
 SQUEUE = ("squeue", "-h", "-a", "--noconvert", "-o", JOB_FORMAT)
-ASKED = ("squeue", "-h", "-a", "-t", "PD", "--noconvert", "-O", _long(job_requests.FIELDS))
 RESERVATIONS = ("scontrol", "-o", "show", "reservations")
 SDIAG = ("sdiag",)
 CONFIG = ("scontrol", "show", "config")
@@ -39,71 +29,12 @@ TOPOLOGY = ("scontrol", "show", "topology")
 NODES = ("scontrol", "-o", "show", "node")  # what sinfo does not print
 HOSTS = ("sinfo", "-h", "-N", "-a", "-o", "%o")  # NodeAddr, sinfo(1)
 VERSION = ("sinfo", "-V")  # of the commands; the configuration has the controller's
-
 # How commands find their cluster and are known to it; other names of Slurm are options.
 KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_SACK_SOCKET")
 # Without the controller a command fails by itself after 9 s. Arrays are not abbreviated.
 _FIXED = {"LC_ALL": "C", "TZ": "UTC0", "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 _EMPTY: Mapping[str, str] = MappingProxyType({})
 _KINDS = {"sinfo": "nodes", "sdiag": "cycle", "sbatch": "submit", "scancel": "cancel"}
-
-
-def asked_argv(release: str) -> tuple[str, ...]:
-    """Query what jobs asked for that wait for nodes.
-
-    PD alone leaves out those after --requeue=expedite, a state that 25.05 does not know.
-    """
-    fields = job_requests.fields_of(release)
-    states = ("PD,EXPEDITING",) if release >= "25.11" else ("PD",)
-    return (*ASKED[:4], *states, *ASKED[5:-1], _long(fields))
-
-
-def names_argv(user: str, partition: str) -> tuple[str, ...]:
-    """Query the names of the user's jobs in the pilots' partition."""
-    return ("squeue", "-h", "-a", "-u", user, "-p", partition, "-o", NAME_FORMAT)
-
-
-def pilots_argv(job_ids: Sequence[str]) -> tuple[str, ...]:
-    """Query these jobs, including ended ones."""
-    ids = ",".join(job_ids)
-    return ("squeue", "-h", "-a", "-t", "all", "--noconvert", "-o", PILOT_FORMAT, "-j", ids)
-
-
-class SlurmCommands(Commands):
-    """Runs Slurm commands against one cluster and counts them; prints epoch seconds."""
-
-    def __init__(
-        self,
-        *,
-        slurm_conf: str | None = None,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
-        extra_environment: Mapping[str, str] = _EMPTY,
-    ) -> None:
-        """Use the cluster of this slurm.conf; None: $SLURM_CONF, else Slurm's own search."""
-        super().__init__(
-            kind_of=kind_of,
-            timeout_s=timeout_s,
-            kept=KEPT,
-            added={"SLURM_CONF": slurm_conf, **extra_environment}
-            if slurm_conf
-            else extra_environment,
-            fixed=_FIXED,
-            why_failed=why_failed,
-            is_away=is_controller_away,
-        )
-
-
-def kind_of(argv: Sequence[str]) -> str:
-    """Return the kind of a request; "submit" and "cancel" are orders."""
-    if argv[0] in _KINDS and tuple(argv) != VERSION:
-        return _KINDS[argv[0]]
-    if argv[0] == "squeue":
-        return "jobs" if tuple(argv) == SQUEUE or "-O" in argv else "pilots"
-    kinds = dict.fromkeys((CONFIG, TOPOLOGY, VERSION), "configuration")
-    kinds |= {RESERVATIONS: "reservations", NODES: "nodes"}
-    return kinds.get(tuple(argv), "settings")
-
-
 _MUNGE_HERE = (
     "BFT-1551 munge on this host does not answer, so Slurm takes no request from here: start it "
     "(systemctl start munge)."
@@ -131,6 +62,72 @@ _MEANINGS = (
     ("Could not establish a configuration source", _NO_CLUSTER),
 )
 _AWAY = ("contact slurm controller", *(sign for sign, _ in _MEANINGS[:5]))
+
+
+# Of -O, which has no widths here: the separators are the fields' suffixes.
+_BETWEEN_FIELDS, _AT_END = f":{FIELD},", f":{RECORD}"
+_NODE_FORMAT = _BETWEEN_FIELDS.join(NODE_FIELDS) + _AT_END
+_REQUEST_FORMAT = _BETWEEN_FIELDS.join(job_requests.FIELDS) + _AT_END
+# Only -O shows how much memory and how many GPUs of a node are allocated.
+SINFO = ("sinfo", "-h", "-N", "-a", "--noconvert", "-O", _NODE_FORMAT)
+ASKED = ("squeue", "-h", "-a", "-t", "PD", "--noconvert", "-O", _REQUEST_FORMAT)
+
+
+def asked_argv(release: str) -> tuple[str, ...]:
+    """Query what jobs asked for that wait for nodes.
+
+    PD alone leaves out those after --requeue=expedite, a state that 25.05 does not know.
+    """
+    states = "PD,EXPEDITING" if release >= "25.11" else "PD"
+    request_format = _BETWEEN_FIELDS.join(job_requests.fields_of(release)) + _AT_END
+    return (*ASKED[:4], states, *ASKED[5:-1], request_format)
+
+
+def names_argv(user: str, partition: str) -> tuple[str, ...]:
+    """Query the names of the user's jobs in the pilots' partition."""
+    return ("squeue", "-h", "-a", "-u", user, "-p", partition, "-o", NAME_FORMAT)
+
+
+def pilots_argv(job_ids: Sequence[str]) -> tuple[str, ...]:
+    """Query these jobs, including ended ones."""
+    ids = ",".join(job_ids)
+    return ("squeue", "-h", "-a", "-t", "all", "--noconvert", "-o", PILOT_FORMAT, "-j", ids)
+
+
+class SlurmCommands(Commands):
+    """Runs Slurm commands against one cluster and counts them; prints epoch seconds."""
+
+    def __init__(
+        self,
+        *,
+        slurm_conf: str | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        extra_environment: Mapping[str, str] = _EMPTY,
+    ) -> None:
+        """Use the cluster of this slurm.conf; None: $SLURM_CONF, else Slurm's own search."""
+        variables = dict(extra_environment)
+        if slurm_conf:
+            variables = {"SLURM_CONF": slurm_conf, **variables}
+        super().__init__(
+            kind_of=kind_of,
+            timeout_s=timeout_s,
+            kept=KEPT,
+            added=variables,
+            fixed=_FIXED,
+            why_failed=why_failed,
+            is_away=is_controller_away,
+        )
+
+
+def kind_of(argv: Sequence[str]) -> str:
+    """Return the kind of a request; "submit" and "cancel" are orders."""
+    if argv[0] in _KINDS and tuple(argv) != VERSION:
+        return _KINDS[argv[0]]
+    if argv[0] == "squeue":
+        return "jobs" if tuple(argv) == SQUEUE or "-O" in argv else "pilots"
+    kinds = dict.fromkeys((CONFIG, TOPOLOGY, VERSION), "configuration")
+    kinds |= {RESERVATIONS: "reservations", NODES: "nodes"}
+    return kinds.get(tuple(argv), "settings")
 
 
 def why_failed(done: process.Completed) -> str:

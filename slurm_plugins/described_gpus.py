@@ -88,7 +88,7 @@ def _node_limits(record: Record, usable_cpus: int, cpus: int) -> NodeLimits:
     cores = sockets * max(1, _number(record, "corespersocket", 1))
     # CPUs= may count cores although each has two threads.
     per_core = max(1, min(_number(record, "threadspercore", 1), cpus // cores))
-    restricted = record.get("restrictedcorespergpu", "0").partition("(")[0]
+    restricted, _, _ = record.get("restrictedcorespergpu", "0").partition("(")
     return NodeLimits(
         cpus=usable_cpus,
         usable_cpus=usable_cpus,
@@ -101,7 +101,9 @@ def _node_limits(record: Record, usable_cpus: int, cpus: int) -> NodeLimits:
 
 def _number(record: Record, name: str, otherwise: int) -> int:
     text = record.get(name, "")
-    return otherwise if text in NOTHING else whole(text)
+    if text in NOTHING:
+        return otherwise
+    return whole(text)
 
 
 def as_lending(

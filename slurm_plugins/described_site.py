@@ -246,7 +246,9 @@ def _with_defaults(records: Iterable[Record], key: str) -> Iterator[Record]:
 def _nodes(parts: _Parts) -> tuple[list[DescribedNode], tuple[str, ...]]:
     """Return the nodes, and sentences on those that are left out."""
     nodes, closed, absent = list[DescribedNode](), list[str](), list[str]()
-    down = {name for record in parts.down for name in expand(record[DOWN])}
+    down = set[str]()
+    for record in parts.down:
+        down.update(expand(record[DOWN]))
     for record in _with_defaults(parts.nodes, NODE):
         names = expand(record[NODE], MOST_NODES - len(nodes) - len(closed) - len(absent))
         state = record.get("state", "").upper()
@@ -254,21 +256,22 @@ def _nodes(parts: _Parts) -> tuple[list[DescribedNode], tuple[str, ...]]:
             absent += names
             continue
         is_closed = any(word in state for word in _CLOSED)
-        closed += [name for name in names if is_closed or name in down]
-        like = _node(record)
-        nodes += [replace(like, name=n) for n in names if not is_closed and n not in down]
+        unnamed = _node(record)
+        for name in names:
+            if is_closed or name in down:
+                closed.append(name)
+            else:
+                nodes.append(replace(unnamed, name=name))
     if not nodes:
         raise ParseError("no node is described that can be used")
-    sentences = [
+    sentences = []
+    for left_out, clause in (
         (closed, "are down or drained in the files and left out"),
         (absent, "are of the states FUTURE or CLOUD and left out"),
-    ]
-    told = (
-        f"{len(names)} of the nodes {what}, such as {names[0]}."
-        for names, what in sentences
-        if names
-    )
-    return nodes, tuple(told)
+    ):
+        if left_out:
+            sentences.append(f"{len(left_out)} of the nodes {clause}, such as {left_out[0]}.")
+    return nodes, tuple(sentences)
 
 
 def _node(record: Record) -> DescribedNode:
@@ -307,14 +310,15 @@ def _all_cpus(record: Record) -> int:
     boards = 1
     if "sockets" not in record:
         boards = _number(record, "boards", 1)
-    built = boards * sockets * _number(record, "corespersocket", 1) * threads
     cpus = _number(record, "cputot") or _number(record, "cpus") or _number(record, "procs")
-    return cpus or built
+    return cpus or boards * sockets * _number(record, "corespersocket", 1) * threads
 
 
 def _number(record: Record, name: str, otherwise: int = 0) -> int:
     text = record.get(name, "")
-    return otherwise if text in _UNLIMITED else whole(text)
+    if text in _UNLIMITED:
+        return otherwise
+    return whole(text)
 
 
 def _partitions(parts: _Parts, nodes: Sequence[DescribedNode]) -> list[DescribedPartition]:
@@ -369,7 +373,9 @@ def _max_time_s(text: str) -> float | None:
     """Return a partition's MaxTime; a lone number is minutes."""
     if text.upper() in _UNLIMITED:
         return None
-    return float(text) * MINUTE_S if text.isdecimal() else duration_s(text)
+    if text.isdecimal():
+        return float(text) * MINUTE_S
+    return duration_s(text)
 
 
 def _scheduler(parts: _Parts) -> DescribedScheduler:

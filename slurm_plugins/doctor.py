@@ -252,28 +252,40 @@ def for_user(found: tuple[Finding, ...], *, grace_s: float) -> tuple[Finding, ..
 
     There Slurm's preemption is the rule: what only delays ordinary jobs is the site's choice.
     """
-    return tuple(
-        replace(
-            f,
-            remedy=_USERS_REMEDY[f.code],
-            weight=f.weight if f.weight is Weight.STOP else Weight.LOSS,
-            command=_USERS_COMMAND,
+    for_users = []
+    for finding in found:
+        if finding.code not in _USERS_REMEDY or (finding.code == "BFT-1265" and grace_s > 0):
+            continue
+        weight = Weight.LOSS
+        if finding.weight is Weight.STOP:
+            weight = Weight.STOP
+        for_users.append(
+            replace(
+                finding,
+                remedy=_USERS_REMEDY[finding.code],
+                weight=weight,
+                command=_USERS_COMMAND,
+            )
         )
-        for f in found
-        if f.code in _USERS_REMEDY and not (f.code == "BFT-1265" and grace_s > 0)
-    )
+    return tuple(for_users)
 
 
 def partitions_in(text: str) -> dict[str, dict[str, str]]:
     """Parse ``PARTITION_ARGV``'s output: settings by partition."""
-    shown = map(values_in, text.splitlines())
-    return {values["PartitionName"]: values for values in shown if "PartitionName" in values}
+    partitions = {}
+    for line in text.splitlines():
+        values = values_in(line)
+        if "PartitionName" in values:
+            partitions[values["PartitionName"]] = values
+    return partitions
 
 
 def qos_of(partitions: str, name: str) -> str:
     """Return the QOS of a partition; "": none."""
     qos = partitions_in(partitions).get(name, {}).get("QoS", "N/A")
-    return "" if qos in {"N/A", "(null)"} else qos
+    if qos in {"N/A", "(null)"}:
+        return ""
+    return qos
 
 
 def qos_argv(name: str) -> tuple[str, ...]:
@@ -289,13 +301,14 @@ def _preemption(config: Mapping[str, str], settings: SlurmSettings) -> Holds:
     mode = partitions[name].get("PreemptMode", config.get("PreemptMode", ""))
     priority, weight = config.get("PriorityType", ""), config.get("PriorityWeightQOS", "0")
     tiers = {n: _number(p["PriorityTier"]) for n, p in partitions.items() if "PriorityTier" in p}
-    own = int(tiers.get(name, 0))
-    low = [n for n, tier in sorted(tiers.items()) if n != name and tier <= own]
+    pilot_tier = int(tiers.get(name, 0))
+    low = [n for n, tier in sorted(tiers.items()) if n != name and tier <= pilot_tier]
     below = ", ".join(low)
     is_by_tier, is_by_qos = kind == "preempt/partition_prio", kind == "preempt/qos"
     is_ranked = priority == "priority/multifactor" and _seconds(weight) > 0
     rank = {"below": below, "priority": priority, "qos_weight": weight}
-    tier = {"below": below, "first_below": low[0] if low else "", "tier_above": own + 1}
+    first_below = next(iter(low), "")
+    tier = {"below": below, "first_below": first_below, "tier_above": pilot_tier + 1}
     how = {"mode": mode, "mode_cost": MODES.get(mode, _OTHER_MODE)}
     return {
         "no_preemption": [{"kind": kind}] * (not is_by_tier and not is_by_qos),
@@ -350,26 +363,30 @@ def is_of_one_user(partition: Mapping[str, str]) -> bool:
 def _share_nodes(partition: Mapping[str, str], other: Mapping[str, str]) -> bool:
     """Return whether two partitions have nodes in common; what cannot be read may be any."""
     try:
-        nodes, others = (set(expand(values["Nodes"])) for values in (partition, other))
+        nodes, other_nodes = expand(partition["Nodes"]), expand(other["Nodes"])
     except (KeyError, ParseError):
         return True
-    return not nodes.isdisjoint(others)
+    return not set(nodes).isdisjoint(other_nodes)
 
 
 def _scheduler(config: Mapping[str, str], settings: SlurmSettings) -> Holds:
     words = [word.strip() for word in config.get("SchedulerParameters", "").split(",")]
-    values = dict(word.partition("=")[::2] for word in words)
+    values = {}
+    for word in words:
+        parameter, _, value = word.partition("=")
+        values[parameter] = value
     # slurm.conf(5), 22.05: the default is 500; values below 1 are ignored.
     depth = int(_number(values.get("bf_max_job_test", ""))) or 500
-    limit = settings.measured.max_nodes
-    n_pilots = settings.n_nodes if limit is None else min(limit, settings.n_nodes)
-    needed = settings.queue_length + n_pilots
+    n_pilots = settings.n_nodes
+    if settings.measured.max_nodes is not None:
+        n_pilots = min(settings.measured.max_nodes, n_pilots)
+    n_jobs = settings.queue_length + n_pilots
     queue = {"queue_length": settings.queue_length, "n_pilots": n_pilots}
     has_database = config.get("AccountingStorageType", "").endswith("slurmdbd")
     why = settings.why_not_told or "no hook (docs/howto/slurm-site.md)"
     return {
         "deferred": [{"word": word} for word in ("defer", "defer_batch") if word in values],
-        "shallow": [{"depth": depth, "deeper": 2 * needed, **queue}] * (needed > depth),
+        "shallow": [{"depth": depth, "deeper": 2 * n_jobs, **queue}] * (n_jobs > depth),
         "reserves": has_database and "noreserve" not in settings.qos_flags.lower(),
         "no_hook": [{"why_not_told": why}] * (not settings.has_hook),
     }
@@ -377,24 +394,31 @@ def _scheduler(config: Mapping[str, str], settings: SlurmSettings) -> Holds:
 
 def _programs(config: Mapping[str, str], settings: SlurmSettings) -> Holds:
     """Check the programs that run on a node before and after each job, including pilots."""
-    measured, skip = settings.measured, _SKIP_PILOTS.format(settings.pilot_partition)
+    skip = _SKIP_PILOTS.format(settings.pilot_partition)
     epilogs, prologs = _set(config, "Epilog"), _set(config, "Prolog", "PrologSlurmctld")
-    end_s, start_s = measured.end_s, measured.start_s
+    end_s, start_s = settings.measured.end_s, settings.measured.start_s
+    promise_s = settings.measured.promise_s
+    end_remedy = "bftrainer report harm names the part that is slow."
+    if epilogs:
+        end_remedy = skip
     late = {
         "epilogs": epilogs or "no Epilog",
         "end_s": end_s,
-        "promise_s": measured.promise_s,
-        "end_remedy": skip if epilogs else "bftrainer report harm names the part that is slow.",
+        "promise_s": promise_s,
+        "end_remedy": end_remedy,
     }
-    how_long = "The daemon measures" if start_s is None else f"{start_s:.1f} s (measured) are"
-    ends = f"Slurm ends it after {_epilog_limit_s(config):g} s and drains the node."
-    limit = ends if _epilog_limit_s(config) else _ENDLESS
+    how_long = "The daemon measures"
+    if start_s is not None:
+        how_long = f"{start_s:.1f} s (measured) are"
+    limit = _ENDLESS
+    if limit_s := _epilog_limit_s(config):
+        limit = f"Slurm ends it after {limit_s:g} s and drains the node."
     prolog = {"prologs": prologs, "how_long": how_long, "skip_pilots": skip}
     is_slow = start_s is None or start_s > SHORT_START_S
     return {
         "epilog": [{"epilogs": epilogs, "skip_pilots": skip, "limit": limit}]
         * bool(epilogs and end_s is None),
-        "slow_end": [late] * (end_s is not None and end_s > measured.promise_s),
+        "slow_end": [late] * (end_s is not None and end_s > promise_s),
         "prolog": [prolog] * (bool(prologs) and is_slow),
     }
 
@@ -402,7 +426,9 @@ def _programs(config: Mapping[str, str], settings: SlurmSettings) -> Holds:
 def _drains(config: Mapping[str, str], measured: Measured) -> Holds:
     """Find what leaves processes behind a pilot, or drains its node for them."""
     tracking, end_s = config.get("ProctrackType", ""), measured.end_s or 0.0
-    limit_s = _epilog_limit_s(config) if _set(config, "Epilog") else 0.0
+    limit_s = 0.0
+    if _set(config, "Epilog"):
+        limit_s = _epilog_limit_s(config)
     unkillable_s = _seconds(config.get("UnkillableStepTimeout", "0"))
     near = {"limit_s": limit_s, "end_s": end_s, "longer_s": NEAR * end_s + limit_s}
     return {
@@ -415,7 +441,9 @@ def _drains(config: Mapping[str, str], measured: Measured) -> Holds:
 def _epilog_limit_s(config: Mapping[str, str]) -> float:
     """Return when Slurm ends an Epilog, in seconds; 0: never."""
     seconds = _seconds(config.get("PrologEpilogTimeout", ""))
-    return 0.0 if seconds >= _NO_LIMIT else seconds
+    if seconds >= _NO_LIMIT:
+        return 0.0
+    return seconds
 
 
 def _set(config: Mapping[str, str], *kinds: str) -> str:
@@ -429,7 +457,7 @@ def _set(config: Mapping[str, str], *kinds: str) -> str:
 
 def _seconds(text: str) -> float:
     """Parse ``5``, ``5 sec`` or ``00:00:05``."""
-    word = text.split(maxsplit=1)[0] if text.split() else "0"
+    word, *_ = text.split() or ["0"]
     seconds = 0.0
     for part in word.split(":")[:3]:
         seconds = 60.0 * seconds + _number(part)
@@ -447,11 +475,15 @@ def words_for_users(mode: str, exempt_time: str) -> tuple[str, ...]:
     if "CANCEL" not in mode:
         how = f"{how} PreemptMode={mode} restarts none of them: they have --no-requeue."
     exempt_s = _seconds(exempt_time)
+    if exempt_s <= 0:
+        return (how,)
     young = f"PreemptExemptTime={exempt_time}: no pilot is preempted in its first {exempt_s:g} s."
-    return (how, young) if exempt_s > 0 else (how,)
+    return (how, young)
 
 
 def _number(text: str) -> float:
     """Parse leading digits, up to the length of Slurm's numbers."""
-    found = re.match(r"[0-9]{1,19}", text)
-    return float(found[0]) if found else 0.0
+    digits = re.match(r"[0-9]{1,19}", text)
+    if digits is None:
+        return 0.0
+    return float(digits[0])

@@ -30,6 +30,10 @@ UNREAD = " we cannot read"
 NOTHING = frozenset({"", "(null)", "N/A", "NONE", "None", "none", "Unknown", "n/a"})
 
 TAKING_NODES = frozenset({"NODE", "TOPO"})  # Exclusive= of partitions whose jobs share no node
+_WHOLE = re.compile(r"[0-9]{1,18}")
+_SHORT = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)([KM])")  # without --noconvert
+_COUNTED = re.compile(r"(.*)\*([0-9]{1,6})")
+_BRACKETED = re.compile(r"(?:([^\[\]]*)&)?\[([^\[\]]+)\](?:&([^\[\]]*))?")
 
 
 def exclusive_of(partition: Mapping[str, str]) -> str:
@@ -43,86 +47,88 @@ def exclusive_of(partition: Mapping[str, str]) -> str:
         return "NODE"
     if word := partition.get("exclusive", "").upper():
         return word
-    names = {"TOPO": "exclusivetopo", "USER": "exclusiveuser"}
-    words = [word for word, name in names.items() if partition.get(name, "NO").upper() == "YES"]
-    return words[0] if words else "NO"
+    for word, name in (("TOPO", "exclusivetopo"), ("USER", "exclusiveuser")):
+        if partition.get(name, "NO").upper() == "YES":
+            return word
+    return "NO"
 
 
 def said(text: str) -> str:
     """Return the text; Slurm's words for "none" give ""; raises ``ParseError``: too long."""
     if len(text) > LONGEST:
         raise ParseError(f"a field of {len(text)} characters: {text[:80]!r}")
-    return "" if text in NOTHING else text
+    if text in NOTHING:
+        return ""
+    return text
 
 
 @dataclass(slots=True)
 class Doubts:
     """The fields of one job that could not be read."""
 
-    found: list[str] = field(default_factory=list)
+    unread_fields: list[str] = field(default_factory=list)
 
     def read(self, what: str, text: str, reader: Callable[[str], T], otherwise: T) -> T:
         """Parse a field; on failure note it and return the default."""
         try:
             return reader(text)
         except ParseError:
-            self.found.append(what)
+            self.unread_fields.append(what)
             return otherwise
 
     def partitions(self, text: str) -> tuple[str, ...]:
         """Return the partition names, each once, up to a limit."""
         names = tuple(dict.fromkeys(filter(None, text.split(","))))
-        some = tuple([name for name in names if len(name) <= LONGEST][:MOST_PARTITIONS])
-        if len(some) < len(names):
-            self.found.append("a list of partitions")
-        return some
+        readable = [name for name in names if len(name) <= LONGEST][:MOST_PARTITIONS]
+        if len(readable) < len(names):
+            self.unread_fields.append("a list of partitions")
+        return tuple(readable)
 
     def words(self) -> str:
         """Name them, for ``Job.unclear``."""
-        return f"{' and '.join(self.found)}{UNREAD}" if self.found else ""
+        if not self.unread_fields:
+            return ""
+        return f"{' and '.join(self.unread_fields)}{UNREAD}"
 
 
 @dataclass(slots=True)
 class NodeLists:
     """User-written node lists of one poll: equal texts are expanded once."""
 
-    known: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    left: int = MOST_NODES_IN_ALL
+    names_of: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    n_names_left: int = MOST_NODES_IN_ALL
 
     def names(self, text: str) -> tuple[str, ...]:
         """Expand a list, each name once; raises ``ParseError``: it is malformed or too long."""
-        found = self.known.get(text)
-        if found is None:
-            found = tuple(dict.fromkeys(expand(text, min(MOST_NODES, self.left))))
-            self.left -= len(found)
-            self.known[text] = found
-        return found
+        names = self.names_of.get(text)
+        if names is None:
+            names = tuple(dict.fromkeys(expand(text, min(MOST_NODES, self.n_names_left))))
+            self.n_names_left -= len(names)
+            self.names_of[text] = names
+        return names
 
 
 @dataclass(slots=True)
 class Unread:
     """Jobs with unreadable fields: logged once each, with their number."""
 
-    shown: frozenset[str] = frozenset()
+    logged_keys: frozenset[str] = frozenset()
     total: int = 0
 
     def note(self, jobs: Iterable[Job]) -> None:
         """Log those that the last poll did not show."""
         now = {job.counts_as: job for job in jobs if job.unclear.endswith(UNREAD)}
-        new = sorted(now.keys() - self.shown)
-        self.shown = frozenset(now)
-        self.total += len(new)
-        if new:
-            job = now[new[0]]
+        new_keys = sorted(now.keys() - self.logged_keys)
+        self.logged_keys = frozenset(now)
+        self.total += len(new_keys)
+        if new_keys:
+            first_key, *_ = new_keys
+            job = now[first_key]
             LOG.warning(
                 "%d jobs have requests that cannot be read, %d so far; job %s of %s: %s. "
                 "These parts of their requests are ignored.",
-                *(len(new), self.total, new[0], job.user, job.unclear),
+                *(len(new_keys), self.total, first_key, job.user, job.unclear),
             )
-
-
-_WHOLE = re.compile(r"[0-9]{1,18}")
-_SHORT = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)([KM])")  # without --noconvert
 
 
 def whole(text: str) -> int:
@@ -130,14 +136,10 @@ def whole(text: str) -> int:
     text = text.strip().removesuffix("+")
     if _WHOLE.fullmatch(text):
         return int(text)
-    found = _SHORT.fullmatch(text)
-    if found is None:
+    amount = _SHORT.fullmatch(text)
+    if amount is None:
         raise ParseError(f"not a whole number: {text[:40]!r}")
-    return int(float(found[1]) * 1024 ** (1 + "KM".index(found[2])))
-
-
-_COUNTED = re.compile(r"(.*)\*([0-9]{1,6})")
-_BRACKETED = re.compile(r"(?:([^\[\]]*)&)?\[([^\[\]]+)\](?:&([^\[\]]*))?")
+    return int(float(amount[1]) * 1024 ** (1 + "KM".index(amount[2])))
 
 
 def ways_of(text: str) -> tuple[Way, ...]:
@@ -149,33 +151,46 @@ def ways_of(text: str) -> tuple[Way, ...]:
     expression = "".join(said(text).split())
     if len(expression) > LONGEST_RULE or len(re.split("[&|]", expression)) > MOST_NAMES:
         raise ParseError(f"constraint too long: {expression[:80]!r}")
-    return _ways_of(expression) if expression else ()
+    if not expression:
+        return ()
+    return _ways_of(expression)
 
 
 @lru_cache(maxsize=4096)  # the same expressions recur in many jobs
 def _ways_of(expression: str) -> tuple[Way, ...]:
-    found = _BRACKETED.fullmatch(expression)
-    if found is not None:
-        before, inside, after = found.groups()
+    brackets = _BRACKETED.fullmatch(expression)
+    if brackets is not None:
+        before, inside, after = brackets.groups()
+        everywhere: Rule = ()
         outside = [f"({part})" for part in (before, after) if part]
-        return _in_brackets(inside, _rule("&".join(outside)) if outside else ())
-    if counted := _COUNTED.fullmatch(expression):
-        return (Way(counted=((_rule(counted[1]), int(counted[2])),)),)
+        if outside:
+            everywhere = _rule("&".join(outside))
+        return _in_brackets(inside, everywhere)
+    count = _COUNTED.fullmatch(expression)
+    if count:
+        return (Way(counted=((_rule(count[1]), int(count[2])),)),)
     return (Way(everywhere=_rule(expression)),)
 
 
 def _in_brackets(inside: str, everywhere: Rule) -> tuple[Way, ...]:
     """Parse counts joined by AND, or alternatives joined by OR that all nodes share."""
     operators, terms = _split(inside)
-    counted = [_COUNTED.fullmatch(term) for term in terms]
-    numbers = [int(count[2]) for count in counted if count]
-    rules = [_rule(count[1] if count else term) for count, term in zip(counted, terms, strict=True)]
+    numbers: list[int] = []
+    rules: list[Rule] = []
+    for term in terms:
+        if count := _COUNTED.fullmatch(term):
+            numbers.append(int(count[2]))
+            rules.append(_rule(count[1]))
+        else:
+            rules.append(_rule(term))
     if len(numbers) == len(terms) and operators <= {"&"}:
         return (Way(everywhere=everywhere, counted=tuple(zip(rules, numbers, strict=True))),)
     if numbers or "&" in operators:
         raise ParseError(f"neither counts nor choices: {inside[:80]!r}")
-    both = (*everywhere, "&") if everywhere else ()
-    return tuple(Way(everywhere=(*both, "(", *rule, ")")) for rule in rules)
+    prefix: Rule = ()
+    if everywhere:
+        prefix = (*everywhere, "&")
+    return tuple(Way(everywhere=(*prefix, "(", *rule, ")")) for rule in rules)
 
 
 def _split(text: str) -> tuple[set[str], list[str]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -45,18 +45,19 @@ class Floor:
 
     def look(self) -> None:
         """Read nodes, end and steps of the allocation; what cannot be read stays."""
-        done = self.commands.query(("squeue", "-h", "-j", self.job_id, "-o", _JOB_FORMAT))
-        if not done.is_ok and "Invalid job id" not in done.stderr:
+        job = self.commands.query(("squeue", "-h", "-j", self.job_id, "-o", _JOB_FORMAT))
+        if not job.is_ok and "Invalid job id" not in job.stderr:
             return
         self.nodes, self.end_s = (), None
-        for _, state, nodes, end in parse.records(done.stdout if done.is_ok else "", 4):
-            if state == "RUNNING":
-                self.nodes, self.end_s = expand(nodes, MOST_NODES), parse.time_s(end)
-        done = self.commands.query(("squeue", "-s", "-h", "-j", self.job_id, "-o", _STEP_FORMAT))
-        if done.is_ok:
+        if job.is_ok:
+            for _, state, nodes, end in parse.records(job.stdout, 4):
+                if state == "RUNNING":
+                    self.nodes, self.end_s = expand(nodes, MOST_NODES), parse.time_s(end)
+        steps = self.commands.query(("squeue", "-s", "-h", "-j", self.job_id, "-o", _STEP_FORMAT))
+        if steps.is_ok:
             self.steps = {
                 step_id: (name, node, parse.time_s(start))
-                for step_id, name, node, start in parse.records(done.stdout, 4)
+                for step_id, name, node, start in parse.records(steps.stdout, 4)
                 if STEP_ID.fullmatch(step_id)
             }
 
@@ -67,14 +68,8 @@ class Floor:
         reservations: tuple[Reservation, ...] | None,
     ) -> tuple[tuple[Node, ...], tuple[Job, ...] | None, tuple[Reservation, ...] | None]:
         """Show the nodes as free or with a pilot, the pilots as jobs, the end as a reservation."""
-        held = {node for _, node, _ in self.steps.values()}
-
-        def seen(node: Node) -> Node:
-            if node.name not in self.nodes or node.state is not NodeState.ALLOCATED:
-                return node
-            state = NodeState.ALLOCATED if node.name in held else NodeState.IDLE
-            return replace(node, state=state, left=None)
-
+        pilot_nodes = {node for _, node, _ in self.steps.values()}
+        own_nodes = tuple(self._as_own(node, pilot_nodes) for node in nodes)
         pilots = tuple(
             Job(
                 job_id=step_id,
@@ -88,8 +83,8 @@ class Floor:
             )
             for step_id, (name, node, start_s) in self.steps.items()
         )
-        others = None if jobs is None else tuple(j for j in jobs if j.job_id != self.job_id)
-        ends = reservations
+        if jobs is not None:
+            jobs = (*(job for job in jobs if job.job_id != self.job_id), *pilots)
         if reservations is not None and self.nodes and self.end_s is not None:
             end = Reservation(
                 name=f"the end of allocation {self.job_id}",
@@ -97,8 +92,17 @@ class Floor:
                 end_s=self.end_s + FOREVER_S,
                 nodes=self.nodes,
             )
-            ends = (*reservations, end)
-        return tuple(map(seen, nodes)), None if others is None else (*others, *pilots), ends
+            reservations = (*reservations, end)
+        return own_nodes, jobs, reservations
+
+    def _as_own(self, node: Node, pilot_nodes: Collection[str]) -> Node:
+        """Return a node as pilots of ours see it: without one of them, an own node is free."""
+        if node.name not in self.nodes or node.state is not NodeState.ALLOCATED:
+            return node
+        state = NodeState.IDLE
+        if node.name in pilot_nodes:
+            state = NodeState.ALLOCATED
+        return replace(node, state=state, left=None)
 
     def launch(self, request: PilotRequest) -> str:
         """Start a pilot and return the id of its step.
@@ -144,9 +148,9 @@ class Floor:
 
     def cancel(self, step_ids: Sequence[str]) -> None:
         """End steps; those that are gone are not an error."""
-        done = self.commands.query(("scancel", *step_ids))
-        if done.timed_out:
-            raise BatchSystemError("BFT-1225", why_failed(done), "It is retried.")
+        answer = self.commands.query(("scancel", *step_ids))
+        if answer.timed_out:
+            raise BatchSystemError("BFT-1225", why_failed(answer), "It is retried.")
 
     def observe(self, step_id: str) -> PilotObservation:
         """Observe a step as of the last look."""

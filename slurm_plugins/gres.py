@@ -100,10 +100,10 @@ def gpus_by_type(gres: str, gres_used: str) -> tuple[TypedGpus, ...]:
     counts = {kind: count for kind, count in by_kind(has).items() if count}
     if not counts:
         return ()
-    used = items_of(gres_used, has_numbers=True)
-    _n_used(has, used)
-    whole, parts = by_kind(used), Counter[str]()
-    for item in used:
+    items_in_use = items_of(gres_used, has_numbers=True)
+    _n_used(has, items_in_use)
+    whole, parts = by_kind(items_in_use), Counter[str]()
+    for item in items_in_use:
         if item.name in PARTS:
             parts[item.kind] += _n_gpus_with_parts(item)
     typed = []
@@ -153,10 +153,13 @@ def _n_used(has: Sequence[Item], used: Sequence[Item]) -> int:
 
 def _expect_all_kinds(name: str, has: Sequence[Item], used: Sequence[Item]) -> None:
     kinds = {item.kind for item in used if item.name == name}
-    missing = {item.kind for item in has if item.name == name and item.count} - kinds
+    missing = set()
+    for item in has:
+        if item.name == name and item.count and item.kind not in kinds:
+            missing.add(item.kind)
     if not kinds or (missing and "" not in kinds):
-        which = ":".join(filter(None, (name, *sorted(missing)[:1])))
-        raise ParseError(f"nothing is said of {which[:80]!r}")
+        kind = ":".join(filter(None, (name, *sorted(missing)[:1])))
+        raise ParseError(f"nothing is said of {kind[:80]!r}")
 
 
 def _n_gpus_with_parts(item: Item) -> int:
@@ -166,26 +169,33 @@ def _n_gpus_with_parts(item: Item) -> int:
         raise ParseError(f"this release forgets {item.name}s in use ({item.detail[:40]!r})")
     if not item.detail:
         return item.count  # at worst each is of another GPU
-    per_gpu = [_USED_OF_ALL.fullmatch(word) for word in item.detail.split(",")]
-    counts = [int(used[1]) for used in per_gpu if used and used[1] != "-"]
-    if None in per_gpu or sum(counts) != item.count:
+    n_parts = n_gpus = 0
+    for word in item.detail.split(","):
+        match = _USED_OF_ALL.fullmatch(word)
+        if match is None:
+            raise ParseError(f"not parts of GPUs: {item.detail[:80]!r}")
+        parts_in_use = int(match[1].replace("-", "0"))
+        n_parts += parts_in_use
+        n_gpus += parts_in_use > 0
+    if n_parts != item.count:
         raise ParseError(f"not parts of GPUs: {item.detail[:80]!r}")
-    return sum(map(bool, counts))
+    return n_gpus
 
 
 @dataclass(slots=True)
 class GpusUntold:
     """Nodes of which Slurm does not tell how many GPUs are in use: logged once each."""
 
-    shown: frozenset[str] = frozenset()
+    logged_nodes: frozenset[str] = frozenset()
 
     def note(self, unclear: Mapping[str, str]) -> None:
         """Log the nodes that the last poll did not show; ``unclear``: why, by node."""
-        new = sorted(unclear.keys() - self.shown)
-        self.shown = frozenset(unclear)
-        if new:
+        new_nodes = sorted(unclear.keys() - self.logged_nodes)
+        self.logged_nodes = frozenset(unclear)
+        if new_nodes:
+            first_node, *_ = new_nodes
             LOG.warning(
                 "Slurm does not tell how many GPUs are in use on %d nodes, node %s: %s. "
                 "All of them count as in use.",
-                *(len(new), new[0], unclear[new[0]]),
+                *(len(new_nodes), first_node, unclear[first_node]),
             )

@@ -28,7 +28,7 @@ class UntoldGpus:
 
     names: frozenset[str] = frozenset()
     is_everywhere: bool = False  # on all nodes that are not in ``told``
-    told: frozenset[str] = frozenset()
+    told: frozenset[str] = frozenset()  # nodes whose jobs are told
 
     def has(self, node: str) -> bool:
         """Return whether jobs of this node are not told which GPUs they have."""
@@ -37,24 +37,28 @@ class UntoldGpus:
 
 def untold_gpus(text: str) -> UntoldGpus:
     """Parse gres.conf; lines that cannot be read, or that it includes, say nothing."""
-    names, told, is_everywhere = set[str](), set[str](), False
+    untold_nodes, told_nodes, is_everywhere = set[str](), set[str](), False
     for line in text.replace("\\\n", " ").splitlines():
         record = _record(line)
         if record.get("name", "").lower() != "gpu":
             continue
         is_untold = _NO_ENV in record.get("flags", "").lower().split(",")
-        if "nodename" in record:
-            (names if is_untold else told).update(_nodes(record))
+        if "nodename" in record and is_untold:
+            untold_nodes.update(_nodes(record))
+        elif "nodename" in record:
+            told_nodes.update(_nodes(record))
         elif is_untold:
             is_everywhere = True
         else:
             return UntoldGpus()
-    return UntoldGpus(names=frozenset(names), is_everywhere=is_everywhere, told=frozenset(told))
+    return UntoldGpus(
+        names=frozenset(untold_nodes), is_everywhere=is_everywhere, told=frozenset(told_nodes)
+    )
 
 
 def _record(line: str) -> Mapping[str, str]:
     """Return the settings of a line by their names in small letters."""
-    text = line.partition("#")[0]
+    text, _, _comment = line.partition("#")
     return {name.lower(): value for name, value in _WORD.findall(text)}
 
 

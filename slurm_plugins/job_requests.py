@@ -47,21 +47,36 @@ _CPUS_PER_GPU = "cpus_per_gpu"
 # Fields of ``Job``, and CPUs for each of its GPUs; n_nodes None: not reported.
 Request = Mapping[str, Any]
 _NOT_READ: Request = {"unclear": f"resources{UNREAD}", "n_nodes": None, "n_nodes_max": 0}
+# Only nodes are missing, or the job was not evaluated yet.
+_LACKS_NODES = frozenset({"", "Priority", "Resources"})
+_NO_ACCOUNT = "InvalidAccount"
+# The same with the scheduler's details: nodes down, reserved or planned for others.
+_LACKS_THESE = (
+    *("ReqNodeNotAvail", "Nodes required for job are DOWN, DRAINED"),
+    # ESLURM_TOPO_* of 26.05, where 25.11 says Resources (slurm_errno.c).
+    *("Required nodes lack available resources", "Required nodes do not fit topology"),
+    *("No suitable topology unit found", "Insufficient resources in topology unit"),
+    *("Weight-based selection could not satisfy", "No available nodes in topology"),
+    "Exceeded maximum node limit during topology",
+)
+_AFTER_END = re.compile(r"after(?:any|ok|notok|corr|burstbuffer):([0-9]+)")
 
 
 def fields_of(release: str) -> tuple[str, ...]:
     """Return what is asked for: in 26.05 OverSubscribe is NO of jobs that share nodes, too."""
-    return tuple(
-        "Exclusive" if name == "OverSubscribe" and release >= "26.05" else name for name in FIELDS
-    )
+    if release < "26.05":
+        return FIELDS
+    return tuple(name.replace("OverSubscribe", "Exclusive") for name in FIELDS)
 
 
 def rows(text: str, release: str = "") -> dict[str, Request]:
     """Parse ``squeue -O`` in ``fields_of(release)``: job or array id -> request."""
-    return {
-        fields[0].partition("_")[0]: request_of(dict(zip(fields_of(release), fields, strict=True)))
-        for fields in long_records(text, len(FIELDS))
-    }
+    names = fields_of(release)
+    requests = {}
+    for fields in long_records(text, len(FIELDS)):
+        job_id, _, _ = fields[0].partition("_")
+        requests[job_id] = request_of(dict(zip(names, fields, strict=True)))
+    return requests
 
 
 def request_of(row: dict[str, str]) -> Request:
@@ -71,8 +86,8 @@ def request_of(row: dict[str, str]) -> Request:
     """
     if not row["JobArrayID"]:
         raise ParseError("a job without an id")
-    if said := row.pop("Exclusive", ""):
-        row["OverSubscribe"] = _EXCLUSIVE.get(said, said)
+    if exclusive := row.pop("Exclusive", ""):
+        row["OverSubscribe"] = _EXCLUSIVE.get(exclusive, exclusive)
         if row["MaxNodes"] == row["NumTasks"]:
             # Set by nobody: such a job gets the fewest nodes (JOB_IMPLICIT_MAX_NODES, job_mgr.c).
             row["MaxNodes"] = "0"
@@ -85,15 +100,23 @@ def request_of(row: dict[str, str]) -> Request:
 
 
 def _asked(row: dict[str, str]) -> Request:
-    in_all = dict(part.partition("=")[::2] for part in row["tres-alloc"].split(","))
+    in_all = {}  # amounts, by resource
+    for part in row["tres-alloc"].split(","):
+        resource, _, amount = part.partition("=")
+        in_all[resource] = amount
     cpus, n_tasks = whole(row["NumCPUs"]), whole(row["NumTasks"])
-    n_nodes = whole(in_all["node"]) if "node" in in_all else None
+    n_nodes: int | None = None
+    if "node" in in_all:
+        n_nodes = whole(in_all["node"])
     memory, per_cpu = _memory(row["MinMemory"], in_all.get("mem", "0"), cpus, n_nodes or 1)
     memory_per_gpu_mb = 0
     if not (memory or per_cpu) or row["mem-per-tres"].startswith(_BY_USER):
         memory_per_gpu_mb = _per_gpu(row["mem-per-tres"])
     per_task, part_of = gpus_asked(row["tres-per-task"])
     shortest_s, reserved, doubts = duration_s(row["MinTime"]), row["Reservation"], Doubts()
+    reservations: tuple[str, ...] = ()
+    if reserved not in NOTHING:
+        reservations = tuple(reserved.split(","))
     none: tuple[Way, ...] = ()
     gpu_type, several = type_of(row["tres-per-job"], row["tres-per-socket"], row["tres-per-task"])
     prefers = doubts.read("a preference", row["Prefer"], ways_of, none)
@@ -116,7 +139,7 @@ def _asked(row: dict[str, str]) -> Request:
         _CPUS_PER_GPU: _per_gpu(row["cpus-per-tres"]),
         "gpus": max(gpus_needed(row["tres-per-job"]), per_task * n_tasks + part_of),
         "time_limit_min_s": shortest_s or None,
-        "reservations": () if reserved in NOTHING else tuple(reserved.split(",")),
+        "reservations": reservations,
         "can_share": row["OverSubscribe"] == "OK",
         "prefers": prefers,
         "gpu_type": gpu_type,
@@ -144,20 +167,25 @@ def _memory(said: str, in_all: str, cpus: int, n_nodes: int) -> tuple[int, int]:
 class AskedFor:
     """The requests of the jobs in the queue; jobs that leave it are dropped."""
 
-    known: dict[_Key, Request | None] = field(default_factory=dict)  # None: not shown
+    request_of: dict[_Key, Request | None] = field(default_factory=dict)  # None: not shown
     _missed: set[_Key] = field(default_factory=set)  # not shown when first asked about
     _made: Made[Job] = field(default_factory=Made)
 
     def lacks(self, jobs: Iterable[Job]) -> bool:
         """Return whether a pending ordinary job's request is not known yet."""
-        return any(_key(job) not in self.known for job in jobs if _counts(job))
+        return any(_key(job) not in self.request_of for job in jobs if _counts(job))
 
     def learn(self, jobs: Iterable[Job], found: dict[str, Request]) -> None:
         """Store the answer for these jobs."""
-        before = self.known.keys()
-        self.known = {key: found.get(key[0]) for job in jobs if _counts(job) for key in [_key(job)]}
-        missing = {key for key, request in self.known.items() if request is None}
-        self._missed = missing - before
+        before, self.request_of, self._missed = self.request_of, {}, set()
+        for job in jobs:
+            if not _counts(job):
+                continue
+            key = _key(job)
+            job_id, _ = key
+            self.request_of[key] = found.get(job_id)
+            if self.request_of[key] is None and key not in before:
+                self._missed.add(key)
 
     def pop_departed(self, jobs: Iterable[Job]) -> bool:
         """Return whether a job is pending no more, which was not shown when first asked about.
@@ -174,17 +202,19 @@ class AskedFor:
         limits: SharingLimits = NO_LIMITS,
     ) -> tuple[Job, ...]:
         """Return the jobs with everything known about them."""
-        if not self.known:
+        if not self.request_of:
             return jobs
         self._made.begin()
-        return tuple([self._complete(job, config, limits) if _counts(job) else job for job in jobs])
+        return tuple([self._complete(job, config, limits) for job in jobs])
 
     def _complete(self, job: Job, config: ControllerConfig | None, limits: SharingLimits) -> Job:
-        asked = self.known.get(_key(job))
-        if asked is None:
+        if not _counts(job):
             return job
-        make = partial(completed, job, asked, config, limits)
-        return self._made.of(job.job_id, job, (asked, config, limits), make)
+        request = self.request_of.get(_key(job))
+        if request is None:
+            return job
+        make = partial(completed, job, request, config, limits)
+        return self._made.of(job.job_id, job, (request, config, limits), make)
 
 
 def _can_share(asked: Request, config: ControllerConfig | None) -> bool:
@@ -219,23 +249,32 @@ def completed(
     limits: SharingLimits = NO_LIMITS,
 ) -> Job:
     """Return a job with everything that is known of its request."""
-    # For "-N 1-8" squeue shows the node count of the scheduler's last attempt.
-    least, most = asked["n_nodes"], asked["n_nodes_max"]
-    is_range = least is not None and least < most
-    # Where tasks have several CPUs it may be one more than the job can have.
-    n_nodes = min(job.n_nodes, most or job.n_nodes)
-    asked = _with_gpus(job, asked, least if is_range and least else n_nodes, limits)
-    types = {job.gpu_type, asked.get("gpu_type", "")} - {""}
-    mixed = SEVERAL_TYPES if len(types) > 1 else ""
-    its = {
-        **asked,
-        "n_nodes": least if is_range else n_nodes,
-        "n_nodes_max": most if is_range else None,
-        "can_share": _can_share(asked, config),
-        "gpu_type": "" if mixed else next(iter(types), ""),
-        "unclear": " and ".join(filter(None, (asked["unclear"], job.unclear, mixed))),
+    n_nodes_min, n_nodes_max = asked["n_nodes"], asked["n_nodes_max"]
+    # Where tasks have several CPUs squeue may show one node more than the job can have.
+    n_nodes = min(job.n_nodes, n_nodes_max or job.n_nodes)
+    n_nodes_with_gpus = n_nodes
+    if n_nodes_min is not None and n_nodes_min < n_nodes_max:
+        # For "-N 1-8" squeue shows the node count of the scheduler's last attempt.
+        n_nodes = n_nodes_min
+        n_nodes_with_gpus = n_nodes_min or n_nodes_with_gpus
+    else:
+        n_nodes_max = None
+    request = _with_gpus(job, asked, n_nodes_with_gpus, limits)
+    gpu_type, mixed = "", ""
+    types = {job.gpu_type, request.get("gpu_type", "")} - {""}
+    if len(types) > 1:
+        mixed = SEVERAL_TYPES
+    else:
+        gpu_type = next(iter(types), "")
+    fields = {
+        **request,
+        "n_nodes": n_nodes,
+        "n_nodes_max": n_nodes_max,
+        "can_share": _can_share(request, config),
+        "gpu_type": gpu_type,
+        "unclear": " and ".join(filter(None, (request["unclear"], job.unclear, mixed))),
     }
-    return dataclasses.replace(job, **its)
+    return dataclasses.replace(job, **fields)
 
 
 def _counts(job: Job) -> bool:
@@ -244,24 +283,12 @@ def _counts(job: Job) -> bool:
 
 def _key(job: Job) -> _Key:
     """The cache key; a job with a changed limit is read again."""
-    return job.job_id.partition("_")[0], job.time_limit_s
+    array_or_job_id, _, _ = job.job_id.partition("_")
+    return array_or_job_id, job.time_limit_s
 
 
-# Only nodes are missing, or the job was not evaluated yet.
-_LACKS_NODES = frozenset({"", "Priority", "Resources"})
-_NO_ACCOUNT = "InvalidAccount"
-# The same with the scheduler's details: nodes down, reserved or planned for others.
-_LACKS_THESE = (
-    *("ReqNodeNotAvail", "Nodes required for job are DOWN, DRAINED"),
-    # ESLURM_TOPO_* of 26.05, where 25.11 says Resources (slurm_errno.c).
-    *("Required nodes lack available resources", "Required nodes do not fit topology"),
-    *("No suitable topology unit found", "Insufficient resources in topology unit"),
-    *("Weight-based selection could not satisfy", "No available nodes in topology"),
-    "Exceeded maximum node limit during topology",
-)
 # True when the scheduler evaluated the job; the same poll shows whether it still is.
 _BEGIN, _DEPENDENCY = "BeginTime", "Dependency"
-_AFTER_END = re.compile(r"after(?:any|ok|notok|corr|burstbuffer):([0-9]+)")
 
 
 def judged(
@@ -276,29 +303,35 @@ def judged(
             accounting the main scheduler of 23.11 calls every account invalid; backfill starts
             the jobs all the same (measured on 23.11.11).
     """
-    lacks_nothing = _LACKS_NODES if enforces_accounts else _LACKS_NODES | {_NO_ACCOUNT}
-    made = made or Made()
-    made.begin()
+    lacks_nothing = _LACKS_NODES
+    if not enforces_accounts:
+        lacks_nothing |= {_NO_ACCOUNT}
+    cache = Made[Job]()
+    if made is not None:
+        cache = made
+    cache.begin()
     in_queue = frozenset(
         job.counts_as
         for job in jobs
         if job.is_ordinary and job.state in (JobState.PENDING, JobState.RUNNING)
     )
-    return tuple(
-        [_judged(job, in_queue, made, lacks_nothing) if _counts(job) else job for job in jobs]
-    )
+    return tuple([_judged(job, in_queue, cache, lacks_nothing) for job in jobs])
 
 
 def _judged(
     job: Job, in_queue: AbstractSet[str], made: Made[Job], lacks_nothing: AbstractSet[str]
 ) -> Job:
+    if not _counts(job):
+        return job
     if job.reason == _BEGIN:
         may_start, begin_s = job.start_s is not None, job.start_s
     else:
         lacks_nodes = job.reason in lacks_nothing or lacks_nodes_only(job.reason)
         may_start, begin_s = lacks_nodes or job.reason == _DEPENDENCY, None
     if may_start and job.priority > 0.0 and not _waits_for_jobs(job, in_queue):
-        return job if begin_s is None else dataclasses.replace(job, begin_s=begin_s)
+        if begin_s is None:
+            return job
+        return dataclasses.replace(job, begin_s=begin_s)
     make = partial(dataclasses.replace, job, is_entitled=False)
     return made.of(job.job_id, job, None, make)
 
@@ -321,5 +354,10 @@ def _waits_for_jobs(job: Job, in_queue: AbstractSet[str]) -> bool:
     waits = []
     for part in re.split(r"[,?]", job.waits_for):
         parent = _AFTER_END.match(part)
-        waits.append(is_said if parent is None else parent[1] in in_queue)
-    return all(waits) if "?" in job.waits_for else any(waits)
+        if parent is None:
+            waits.append(is_said)
+        else:
+            waits.append(parent[1] in in_queue)
+    if "?" in job.waits_for:  # one fulfilled is enough
+        return all(waits)
+    return any(waits)

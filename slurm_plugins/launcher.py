@@ -75,9 +75,10 @@ class PilotLauncher(commands.PilotLauncher):
             return fault
         if "\\" in str(request.log_path):
             return "the path of its log contains a backslash"
-        names = [key for key in request.environment if key.startswith(("SBATCH_", "SLURM_"))]
-        owned = [key for key in names if key != "SLURM_CONF"]
-        return f"{owned[0]} would override an option of sbatch" if owned else ""
+        for variable in request.environment:
+            if variable.startswith(("SBATCH_", "SLURM_")) and variable != "SLURM_CONF":
+                return f"{variable} would override an option of sbatch"
+        return ""
 
     def _argv(self, request: PilotRequest, minutes: int, cycle_s: float) -> tuple[str, ...]:
         # The deadline is the latest *end*; it removes a pilot that is never cancelled. The pilot
@@ -85,19 +86,21 @@ class PilotLauncher(commands.PilotLauncher):
         # The controller compares it with its own clock, sbatch adds to this host's.
         ahead_s = self.ahead_s - STEADY.wall_ahead_s()
         deadline_s = minutes * 60 + int(4 * cycle_s) + 60 + round(ahead_s)
-        site = self._sbatch_options
-        return (
-            *("sbatch", "--parsable", f"--job-name={job_name(request, self.token)}"),
-            *(f"--partition={self.queue}", "--nodes=1"),
-            *(f"--nodelist={node_of(request.node)}", *size_options(request.part)),
-            *(f"--time={minutes}", f"--deadline=now+{deadline_s}"),
-            *("--no-requeue", "--export=ALL", "--chdir=/", "--input=/dev/null"),
-            "--open-mode=append",
-            *((FREE_OF_CORES,) if request.part and self.is_binding_enforced else ()),
-            *((f"--gres=gpu:{request.gpus}",) if request.gpus > 0 and not request.part else ()),
-            *((f"--account={request.account}",) if request.account else ()),
-            *(o for o in site if not (request.account and o.startswith(_ACCOUNT))),
-        )
+        argv = ["sbatch", "--parsable", f"--job-name={job_name(request, self.token)}"]
+        argv += [f"--partition={self.queue}", "--nodes=1"]
+        argv += [f"--nodelist={node_of(request.node)}", *size_options(request.part)]
+        argv += [f"--time={minutes}", f"--deadline=now+{deadline_s}"]
+        argv += ["--no-requeue", "--export=ALL", "--chdir=/", "--input=/dev/null"]
+        argv.append("--open-mode=append")
+        if request.part and self.is_binding_enforced:
+            argv.append(FREE_OF_CORES)
+        if request.gpus > 0 and not request.part:
+            argv.append(f"--gres=gpu:{request.gpus}")
+        site_options = list(self._sbatch_options)
+        if request.account:  # the pilot's user's, instead of the site's
+            argv.append(f"--account={request.account}")
+            site_options = [word for word in site_options if not word.startswith(_ACCOUNT)]
+        return (*argv, *site_options)
 
     def _submit(self, request: PilotRequest, argv: tuple[str, ...]) -> process.Completed:
         if request.user:
@@ -116,12 +119,13 @@ class PilotLauncher(commands.PilotLauncher):
         return self.commands.run((*argv, f"--output={log_pattern}"), environment, stdin=script)
 
     def _job_id(self, request: PilotRequest, done: process.Completed) -> str:
-        found = _SUBMITTED.match(done.stdout.lstrip())
-        if not done.is_ok or not found:
+        answer = _SUBMITTED.match(done.stdout.lstrip())
+        if not done.is_ok or not answer:
             return ""
+        job_id = answer[1]
         if request.user:
-            self.users.setdefault(found[1], request.user)  # as the user says; the queue knows
-        return found[1]
+            self.users.setdefault(job_id, request.user)  # as the user says; the queue knows
+        return job_id
 
     def _is_unknown(self, done: process.Completed) -> bool:
         return is_unknown(done)
@@ -142,14 +146,17 @@ class PilotLauncher(commands.PilotLauncher):
         # Only running pilots get a plain signal: for a pending job scancel would retry for a
         # minute and a half.
         problems: list[str] = []
-        for user in sorted({self.users.get(i, "") for i in job_ids}):
-            theirs = [i for i in job_ids if self.users.get(i, "") == user]
+        jobs_of: dict[str, list[str]] = {}  # by user; "": our own
+        for job_id in job_ids:
+            jobs_of.setdefault(self.users.get(job_id, ""), []).append(job_id)
+        for user, user_jobs in sorted(jobs_of.items()):
             try:
-                done = self._scancel(user, how, theirs)
+                answer = self._scancel(user, how, user_jobs)
             except BatchSystemError as problem:
                 problems.append(problem.cause)
             else:
-                problems += self._problems(done, [x for x in done.stderr.splitlines() if x.strip()])
+                messages = list(filter(str.strip, answer.stderr.splitlines()))
+                problems += self._problems(answer, messages)
         return problems
 
     def _scancel(self, user: str, how: str, job_ids: Sequence[str]) -> process.Completed:
@@ -160,11 +167,11 @@ class PilotLauncher(commands.PilotLauncher):
         return self.commands.query(("scancel", *options, *job_ids))
 
     def _seen(self, job_ids: Sequence[str]) -> Mapping[str, PilotObservation]:
-        done = self.commands.query(pilots_argv(job_ids))
-        if not done.is_ok:  # an unknown id is reported only if it is the only one queried
-            if len(job_ids) == 1 and not done.timed_out and _NO_SUCH_JOB in done.stderr:
+        answer = self.commands.query(pilots_argv(job_ids))
+        if not answer.is_ok:  # an unknown id is reported only if it is the only one queried
+            if len(job_ids) == 1 and not answer.timed_out and _NO_SUCH_JOB in answer.stderr:
                 return {}
-            raise ParseError(self.commands.why_failed(done))
+            raise ParseError(self.commands.why_failed(answer))
         try:
             return {
                 job_id: states.observation(
@@ -174,7 +181,7 @@ class PilotLauncher(commands.PilotLauncher):
                     reason="" if reason == "None" else reason,
                     end_s=parse.time_s(end),
                 )
-                for job_id, state, reason, start, nodes, end in parse.records(done.stdout, 6)
+                for job_id, state, reason, start, nodes, end in parse.records(answer.stdout, 6)
             }
         except ParseError as problem:
             raise ParseError(f"squeue printed something unexpected: {problem}.") from problem
@@ -184,11 +191,15 @@ def size_options(part: NodePart | None) -> tuple[str, ...]:
     """Return sbatch's options for a part of a node with its GPUs, or for a whole node without."""
     if part is None:
         return ("--exclusive", "--mem=0")
-    memory = (f"--mem={part.memory_mb}M",) if part.memory_mb else ()
-    gres = (f"--gres={gres_of(part)}",) if part.gpus else ()
-    return ("--ntasks=1", f"--cpus-per-task={part.cores}", *memory, *gres)
+    words = ["--ntasks=1", f"--cpus-per-task={part.cores}"]
+    if part.memory_mb:
+        words.append(f"--mem={part.memory_mb}M")
+    if part.gpus:
+        words.append(f"--gres={gres_of(part)}")
+    return tuple(words)
 
 
 def batch_script(agent_argv: Sequence[str], *, has_grace: bool = False) -> str:
     """Return the script that becomes the agent, with the process id Slurm signals."""
-    return f"#!/bin/sh\n{HERALD if has_grace else ''}exec {shlex.join(agent_argv)}\n"
+    herald = HERALD if has_grace else ""
+    return f"#!/bin/sh\n{herald}exec {shlex.join(agent_argv)}\n"

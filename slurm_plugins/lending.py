@@ -132,10 +132,12 @@ class SharingLimits:
 
     def says_the_same(self, other: SharingLimits) -> bool:
         """Compare all of them by value."""
-        ours, theirs = (
-            (one.cluster, one.partitions, one.nodes, one.untold_gpus) for one in (self, other)
+        return (
+            self.cluster == other.cluster
+            and self.partitions == other.partitions
+            and self.nodes == other.nodes
+            and self.untold_gpus == other.untold_gpus
         )
-        return ours == theirs
 
     def partition_of(self, names: Sequence[str]) -> PartitionLimits | None:
         """Return the one partition of these names, or the default one; None: it is not known."""
@@ -150,24 +152,33 @@ class SharingLimits:
 
         Of several partitions all must say the same: which it is for is not known before it starts.
         """
-        several = [self.partition_of(names[at : at + 1]) for at in range(max(1, len(names)))]
-        defaults = {self._default_memory(partition) for partition in several}
-        return defaults.pop() if len(defaults) == 1 else NO_DEFAULT
+        defaults = {self._default_memory(partition) for partition in self._each_of(names)}
+        if len(defaults) != 1:
+            return NO_DEFAULT
+        return defaults.pop()
 
     def default_per_gpu_in(self, names: Sequence[str]) -> DefaultPerGpu:
         """Return what a job of these partitions has for each GPU; see ``default_memory_in``."""
-        several = [self.partition_of(names[at : at + 1]) for at in range(max(1, len(names)))]
-        defaults = {self._default_per_gpu(partition) for partition in several}
-        return defaults.pop() if len(defaults) == 1 else DefaultPerGpu()
+        defaults = {self._default_per_gpu(partition) for partition in self._each_of(names)}
+        if len(defaults) != 1:
+            return DefaultPerGpu()
+        return defaults.pop()
+
+    def _each_of(self, names: Sequence[str]) -> list[PartitionLimits | None]:
+        """Return what is known of each of these partitions; without names, of the default one."""
+        if not names:
+            return [self.partition_of(names)]
+        return [self.partitions.get(name) for name in names]
 
     def _default_per_gpu(self, partition: PartitionLimits | None) -> DefaultPerGpu:
         if partition is None or self.cluster is None:
             return DefaultPerGpu()
         cpus, memory_mb = partition.cpus_per_gpu, partition.memory_per_gpu_mb
-        return DefaultPerGpu(
-            cpus=(self.cluster.cpus_per_gpu if cpus is None else cpus) or 0,
-            memory_mb=(self.cluster.memory_per_gpu_mb if memory_mb is None else memory_mb) or 0,
-        )
+        if cpus is None:
+            cpus = self.cluster.cpus_per_gpu
+        if memory_mb is None:
+            memory_mb = self.cluster.memory_per_gpu_mb
+        return DefaultPerGpu(cpus=cpus or 0, memory_mb=memory_mb or 0)
 
     def _default_memory(self, partition: PartitionLimits | None) -> DefaultMemory:
         if partition is None or self.cluster is None:
@@ -255,12 +266,17 @@ def _default_memory(values: Mapping[str, str]) -> DefaultMemory:
 
 def _limit(text: str) -> int | None:
     """Parse a limit; 0 is none, too."""
-    return None if text in _NO_LIMIT else whole(text) or None
+    if text in _NO_LIMIT:
+        return None
+    return whole(text) or None
 
 
 def _defaults(text: str) -> tuple[int | None, int | None]:
     """Return DefCpuPerGPU and DefMemPerGPU in ``JobDefaults``."""
-    values = dict(word.partition("=")[::2] for word in text.split(","))
+    values = {}
+    for word in text.split(","):
+        name, _, value = word.partition("=")
+        values[name] = value
     return _limit(values.get("DefCpuPerGPU", "")), _limit(values.get("DefMemPerGPU", ""))
 
 
@@ -268,8 +284,11 @@ def node_limits(text: str) -> dict[str, NodeLimits]:
     """Parse ``commands.NODES``'s output; a node that cannot be read is left out."""
     limits = {}
     for line in text.splitlines():
-        # What users and administrators write comes last; the first of each name counts.
-        values = dict(reversed([word.partition("=")[::2] for word in line.split()]))
+        values: dict[str, str] = {}
+        for word in line.split():
+            key, _, value = word.partition("=")
+            # What users and administrators write comes last; the first of each name counts.
+            values.setdefault(key, value)
         if name := values.get("NodeName", ""):
             with suppress(KeyError, ParseError):
                 limits[name] = _node(values)
@@ -281,9 +300,12 @@ def _node(values: Mapping[str, str]) -> NodeLimits:
     cores = sockets * max(1, whole(values["CoresPerSocket"]))
     # CPUs= of slurm.conf may count cores although each has two threads.
     per_core = max(1, min(whole(values["ThreadsPerCore"]), cpus // cores))
-    kept = per_core * whole(values.get("CoreSpecCount", "0"))
-    usable = whole(values["CPUEfctv"]) if "CPUEfctv" in values else cpus - kept
-    restricted = whole(values.get("RestrictedCoresPerGPU", "0").partition("(")[0])
+    system_cpus = per_core * whole(values.get("CoreSpecCount", "0"))
+    usable = cpus - system_cpus
+    if "CPUEfctv" in values:
+        usable = whole(values["CPUEfctv"])
+    restricted_text, _, _ = values.get("RestrictedCoresPerGPU", "0").partition("(")
+    restricted = whole(restricted_text)
     return NodeLimits(
         cpus=cpus,
         usable_cpus=usable,
@@ -301,8 +323,11 @@ def is_shared(node: Node, pilot_partition: str, limits: SharingLimits) -> bool:
     """Return whether ordinary jobs of any of a node's other partitions may share it."""
     if limits.cluster is None or limits.cluster.why_whole:
         return False
-    others = [limits.partitions.get(name) for name in node.partitions if name != pilot_partition]
-    return any(other is not None and not other.is_exclusive for other in others)
+    for name in node.partitions:
+        partition = limits.partitions.get(name)
+        if name != pilot_partition and partition is not None and not partition.is_exclusive:
+            return True
+    return False
 
 
 def why_whole(node: Node, room: UnusedPart, pilot_partition: str, limits: SharingLimits) -> str:
@@ -317,8 +342,15 @@ def why_whole(node: Node, room: UnusedPart, pilot_partition: str, limits: Sharin
         return UNREAD
     if limits.untold_gpus.has(node.name) and not limits.cluster.hides_devices:
         return NO_GPU_ENV
-    names = dict.fromkeys((pilot_partition, *node.partitions))
-    return next(filter(None, (_why_not_in(name, pilot_partition, limits) for name in names)), "")
+    return _why_not_there(node, pilot_partition, limits)
+
+
+def _why_not_there(node: Node, pilot_partition: str, limits: SharingLimits) -> str:
+    """Say which partition of a node is in the way; "": none is."""
+    for name in dict.fromkeys((pilot_partition, *node.partitions)):
+        if reason := _why_not_in(name, pilot_partition, limits):
+            return reason
+    return ""
 
 
 def _why_not_in(name: str, pilot_partition: str, limits: SharingLimits) -> str:
@@ -376,10 +408,12 @@ def bounds_cpus(pilot_partition: str, limits: SharingLimits) -> bool:
 
 def _most_cpus(pilots: PartitionLimits, its: NodeLimits) -> int | None:
     """Return how many CPUs all pilots of a node may have together; None: all."""
-    most = [pilots.cpus_per_node]
+    bounds = []
+    if pilots.cpus_per_node is not None:
+        bounds.append(pilots.cpus_per_node)
     if pilots.cpus_per_socket is not None:
-        most.append(pilots.cpus_per_socket * its.sockets)
-    return min((cpus for cpus in most if cpus is not None), default=None)
+        bounds.append(pilots.cpus_per_socket * its.sockets)
+    return min(bounds, default=None)
 
 
 def _share(
@@ -401,8 +435,8 @@ def _share(
         memory_mb = _memory_mb(node, n_gpus, cpus, pilots, cluster, its)
     if most_gpus < 1 or (cluster.is_memory_counted and memory_mb < 1):
         return None
-    least = max(core, core * math.ceil(SMALLEST_SHARE * cpus / core))
-    return _Share(cpus=cpus, least_cpus=least, memory_mb=memory_mb, most_gpus=most_gpus)
+    least_cpus = max(core, core * math.ceil(SMALLEST_SHARE * cpus / core))
+    return _Share(cpus=cpus, least_cpus=least_cpus, memory_mb=memory_mb, most_gpus=most_gpus)
 
 
 def _memory_mb(
@@ -455,12 +489,12 @@ def _lends(room: UnusedPart, share: _Share, its: NodeLimits, n_may: int) -> tupl
 
 def _cpus_left(room: UnusedPart, its: NodeLimits, n_gpus: int, n_free: int) -> int:
     """Return the CPUs that pilots with the free GPUs can have, all of them together."""
-    left = max(0, room.cpus - (its.cpus - its.usable_cpus))
+    idle_cpus = max(0, room.cpus - (its.cpus - its.usable_cpus))
     if not its.restricted_cpus_per_gpu:
-        return left
+        return idle_cpus
     # Of the restricted ones that are idle some may be of GPUs in use: only their jobs get them.
-    open_to_all = max(0, left - its.restricted_cpus_per_gpu * n_gpus)
-    return min(left, its.restricted_cpus_per_gpu * n_free + open_to_all)
+    open_to_all = max(0, idle_cpus - its.restricted_cpus_per_gpu * n_gpus)
+    return min(idle_cpus, its.restricted_cpus_per_gpu * n_free + open_to_all)
 
 
 def _whole_cores(cpus: int, cpus_per_core: int) -> int:

@@ -34,14 +34,15 @@ def omissions(
     parameters = scheduler_parameters(
         {"SchedulerParameters": settings.get("schedulerparameters", "")}
     )
-    others = sorted(parameters.keys() - MODELLED - WITHOUT_EFFECT)
+    unmodelled = sorted(parameters.keys() - MODELLED - WITHOUT_EFFECT)
     sentences = [text for applies, text in _OF_SETTINGS if applies(settings)]
     sentences += [text for applies, text in _OF_PARTITIONS if any(map(applies, partitions))]
     sentences += [text for applies, text in _OF_NODES if applies(nodes)]
     if _preempt_each_other(settings, partitions):
         sentences.append(PREEMPTION)
-    if others:
-        sentences.append(f"SchedulerParameters has {', '.join(others)}, which have no effect here.")
+    if unmodelled:
+        names = ", ".join(unmodelled)
+        sentences.append(f"SchedulerParameters has {names}, which have no effect here.")
     return tuple(sentences)
 
 

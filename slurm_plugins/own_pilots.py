@@ -87,12 +87,12 @@ def resource_in_nodes(resource: str, count: int, sizes: Iterable[PilotSize]) -> 
     """
     of_sizes: list[tuple[int, str]] = []
     for size in sizes:
-        if each := size.amounts.get(resource, 0):
+        if amount := size.amounts.get(resource, 0):
             takes = share_words(size)
-            if each > 1:
-                takes = f", and a pilot takes {each}"
+            if amount > 1:
+                takes = f", and a pilot takes {amount}"
             of_sizes.append((size.nodes_within(resource, count), takes))
-    may_start = [entry for entry in of_sizes if entry[0]]
+    may_start = [(n_nodes, takes) for n_nodes, takes in of_sizes if n_nodes]
     return min(may_start or of_sizes)
 
 

@@ -88,7 +88,7 @@ class SlurmSites:
         """Submit the daemon's job; BFT-1287 if Slurm refuses it."""
         options = {"--partition": wish.job_partition, "--account": wish.account}
         wckeys = [word for word in wish.sbatch_options if word.startswith("--wckey=")]
-        done = self._commands.run(
+        answer = self._commands.run(
             (
                 *("sbatch", "--parsable", f"--job-name={JOB_NAME}", "--nodes=1", "--ntasks=1"),
                 *("--cpus-per-task=1", f"--mem={MEMORY}", "--requeue", "--open-mode=append"),
@@ -100,23 +100,26 @@ class SlurmSites:
             self._commands.base_environment(),
             stdin=_SCRIPT.format(command=shlex.join(argv)),
         )
-        found = _JOB_ID.fullmatch(done.stdout.strip())
-        if not done.is_ok or not found:
+        job_id = _JOB_ID.fullmatch(answer.stdout.strip())
+        if not answer.is_ok or not job_id:
             raise UsageError(
                 "BFT-1287",
-                f"The job of the daemon was refused: {why_failed(done)}",
+                f"The job of the daemon was refused: {why_failed(answer)}",
                 "Name a partition for it with --job-partition, and an account with --account.",
             )
-        return self.find_daemon() or DaemonJob(job_id=found[1], state="pending")
+        return self.find_daemon() or DaemonJob(job_id=job_id[1], state="pending")
 
     def find_daemon(self) -> DaemonJob | None:
         """Return the daemon's job, if one is queued or runs."""
         argv = ("squeue", "-h", "-u", self._user, "-n", JOB_NAME, "-o", "%i|%T|%r|%N")
-        done = self._commands.query(argv)
-        lines = [line.split("|") for line in done.stdout.splitlines() if done.is_ok]
-        if not lines or len(lines[0]) != 4:
+        answer = self._commands.query(argv)
+        if not answer.is_ok or not answer.stdout:
             return None
-        job_id, state, reason, node = lines[0]
+        first_line, *_ = answer.stdout.splitlines()
+        cells = first_line.split("|")
+        if len(cells) != 4:
+            return None
+        job_id, state, reason, node = cells
         return DaemonJob(job_id=job_id, state=state.lower(), reason=reason, node=node)
 
     def cancel_daemon(self, job_id: str) -> None:
@@ -126,10 +129,11 @@ class SlurmSites:
     def preemptable(self) -> tuple[str, ...]:
         """Return the partitions whose jobs are ended for others; none if Slurm does not answer."""
         quick = SlurmCommands(timeout_s=_QUICK_S)
-        config, shown = (quick.query(argv) for argv in (commands.CONFIG, PARTITION_ARGV))
-        if not (config.is_ok and shown.is_ok):
+        config_answer, partition_answer = map(quick.query, (commands.CONFIG, PARTITION_ARGV))
+        if not (config_answer.is_ok and partition_answer.is_ok):
             return ()
-        partitions, settings = partitions_in(shown.stdout), settings_in(config.stdout)
+        partitions = partitions_in(partition_answer.stdout)
+        settings = settings_in(config_answer.stdout)
         return tuple(name for name in partitions if not why_not(name, partitions, settings))
 
     def examine(self, wish: Wish) -> OwnSite:
@@ -158,32 +162,32 @@ class SlurmSites:
                 "Leave it out, or write it as sbatch's long option: --constraint=ib.",
             ) from problem
         config = settings_in(self._asked(commands.CONFIG))
-        shown = self._asked(PARTITION_ARGV)
-        partitions = partitions_in(shown)
-        chosen = choose(partitions, config, wish.partition)
-        name, cluster = chosen["PartitionName"], config.get("ClusterName", "cluster")
+        partition_lines = self._asked(PARTITION_ARGV)
+        partitions = partitions_in(partition_lines)
+        partition = choose(partitions, config, wish.partition)
+        name, cluster = partition["PartitionName"], config.get("ClusterName", "cluster")
         check_preemption(name, partitions, config)
-        if wish.lend is Lend.GPUS and partition_limits(shown)[name].is_exclusive:
+        if wish.lend is Lend.GPUS and partition_limits(partition_lines)[name].is_exclusive:
             raise UsageError(
                 "BFT-1288",
                 f"Jobs in partition {name} have whole nodes (OverSubscribe=EXCLUSIVE).",
                 f"{_LEAVE_OUT}: then whole nodes are lent there.",
             )
-        own, unread = list[Row](), list[str]()
+        associations, unread = list[Row](), list[str]()
         if "slurmdbd" in config.get("AccountingStorageType", ""):
-            who = ("assoc", f"user={self._user}", f"cluster={cluster}")
-            own = self._rows(who, ASSOCIATION, unread)
+            entity = ("assoc", f"user={self._user}", f"cluster={cluster}")
+            associations = self._rows(entity, ASSOCIATION, unread)
         options = self._options(name, wish)
         sizes = self._sizes(name, wish, options)
-        self._try_out(name, wish, own, sizes)
+        self._try_out(name, wish, associations, sizes)
         limits, walls = list[NodeLimit](), list[tuple[float, str]]()
         exempt_time = config.get("PreemptExemptTime", "0")
-        for row, owner in self._owners(chosen, own, wish, unread):
+        for row, owner in self._owners(partition, associations, wish, unread):
             exempt_time = row.get("PreemptExemptTime") or exempt_time
             limits += node_limits(row, owner, sizes)
             if limit_s := wall_s(row):
                 walls.append((limit_s, f"MaxWall of {owner}"))
-        if limit_s := duration_s(chosen.get("MaxTime", "UNLIMITED")):
+        if limit_s := duration_s(partition.get("MaxTime", "UNLIMITED")):
             walls.append((limit_s, f"MaxTime of {name}"))
         time_limit_s, time_limit_words = min(walls, default=(None, ""))
         floor = self._floor(wish)
@@ -191,9 +195,9 @@ class SlurmSites:
             cluster=cluster,
             partition=name,
             n_nodes=len(self._nodes(name)),
-            preemption=mode_of(chosen, config),
-            about_preemption=words_for_users(mode_of(chosen, config), exempt_time),
-            grace_s=duration_s(chosen.get("GraceTime", "0")) or 0.0,
+            preemption=mode_of(partition, config),
+            about_preemption=words_for_users(mode_of(partition, config), exempt_time),
+            grace_s=duration_s(partition.get("GraceTime", "0")) or 0.0,
             time_limit_s=time_limit_s,
             time_limit_words=time_limit_words,
             limits=tuple(limits),
@@ -203,15 +207,15 @@ class SlurmSites:
         )
 
     def _owners(
-        self, chosen: Row, own: Sequence[Row], wish: Wish, unread: list[str]
+        self, partition: Row, associations: Sequence[Row], wish: Wish, unread: list[str]
     ) -> Iterator[tuple[Row, str]]:
         """Yield what limits a pilot: its association, and the QOS of it and of the partition."""
-        mine = association_of(own, wish.account, chosen["PartitionName"])
-        if mine is not None:
-            yield mine, f"user {self._user} in account {mine['Account']}"
-            used = wish.qos or mine["DefaultQOS"] or "normal"
-            wanted = sorted({used, chosen.get("QoS", "")} - _NONE)
-            for row in self._rows(("qos", ",".join(wanted)), QOS, unread):
+        association = association_of(associations, wish.account, partition["PartitionName"])
+        if association is not None:
+            yield association, f"user {self._user} in account {association['Account']}"
+            pilot_qos = wish.qos or association["DefaultQOS"] or "normal"
+            qos_names = sorted({pilot_qos, partition.get("QoS", "")} - _NONE)
+            for row in self._rows(("qos", ",".join(qos_names)), QOS, unread):
                 yield row, f"QOS {row['Name']}"
 
     def _floor(self, wish: Wish) -> tuple[str, ...]:
@@ -256,7 +260,7 @@ class SlurmSites:
         )
 
     def _try_out(
-        self, partition: str, wish: Wish, own: Sequence[Row], sizes: Sequence[PilotSize]
+        self, partition: str, wish: Wish, associations: Sequence[Row], sizes: Sequence[PilotSize]
     ) -> None:
         """Let Slurm judge a pilot of each size without submitting it; one that may start will do.
 
@@ -272,13 +276,16 @@ class SlurmSites:
                 *wish.sbatch_options,
                 *size_options(size.part),
             )
-            done = self._commands.run(argv, self._commands.base_environment(), stdin="#!/bin/sh\n")
-            if done.is_ok:
+            environment = self._commands.base_environment()
+            answer = self._commands.run(argv, environment, stdin="#!/bin/sh\n")
+            if answer.is_ok:
                 return
-            words = " ".join(done.stderr.split()).removeprefix("allocation failure: ")[:300]
-            refusals.append(words or why_failed(done))
-        accounts = sorted({row["Account"] for row in own})
-        advice = f"Yours are: {', '.join(accounts)} (--account). " if accounts else ""
+            words = " ".join(answer.stderr.split()).removeprefix("allocation failure: ")[:300]
+            refusals.append(words or why_failed(answer))
+        advice = ""
+        accounts = sorted({row["Account"] for row in associations})
+        if accounts:
+            advice = f"Yours are: {', '.join(accounts)} (--account). "
         raise UsageError(
             "BFT-1283",
             f"Slurm would refuse a pilot of {self._user} in partition {partition}: {refusals[-1]}.",
@@ -295,47 +302,61 @@ class SlurmSites:
         return options
 
     def _asked(self, argv: Sequence[str]) -> str:
-        done = self._commands.query(argv)
-        if done.is_ok:
-            return done.stdout
+        answer = self._commands.query(argv)
+        if answer.is_ok:
+            return answer.stdout
         raise BatchSystemError(
             "BFT-1285",
-            f"Slurm cannot be asked: {why_failed(done)}",
+            f"Slurm cannot be asked: {why_failed(answer)}",
             "Try again on a login node of the cluster where sinfo answers; without a cluster: "
             "bftrainer try SCRIPT.",
             exit_code=ExitCode.DAEMON_UNREACHABLE,
         )
 
     def _rows(self, what: Sequence[str], fields: Sequence[str], unread: list[str]) -> list[Row]:
-        done = self._commands.query(
+        answer = self._commands.query(
             ("sacctmgr", "-nP", "show", *what, f"format={','.join(fields)}")
         )
-        if not done.is_ok:
-            unread.append(f"Limits are unknown; Slurm applies them. {why_failed(done)}")
-        return rows(done.stdout, fields) if done.is_ok else []
+        if not answer.is_ok:
+            unread.append(f"Limits are unknown; Slurm applies them. {why_failed(answer)}")
+            return []
+        return rows(answer.stdout, fields)
 
 
 def _floor_options(floor: Sequence[str]) -> dict[str, object]:
     """Return the options of nodes of the user's own allocation."""
-    return {"floor_job": os.environ["SLURM_JOB_ID"]} if floor else {}
+    if not floor:
+        return {}
+    return {"floor_job": os.environ["SLURM_JOB_ID"]}
 
 
 def _given(wish: Wish) -> dict[str, str]:
-    given = {"account": wish.account, "qos": wish.qos}
-    return {name: value for name, value in given.items() if value}
+    """Return the user's account and QOS, as far as they are given."""
+    values = {"account": wish.account, "qos": wish.qos}
+    return {name: value for name, value in values.items() if value}
 
 
 def rows(text: str, fields: Sequence[str]) -> list[Row]:
     """Parse what ``sacctmgr -nP`` prints; lines of another form are left out."""
-    split = [line.split("|") for line in text.splitlines()]
-    return [dict(zip(fields, cells, strict=True)) for cells in split if len(cells) == len(fields)]
+    records: list[Row] = []
+    for line in text.splitlines():
+        cells = line.split("|")
+        if len(cells) == len(fields):
+            records.append(dict(zip(fields, cells, strict=True)))
+    return records
 
 
 def association_of(found: Sequence[Row], account: str, partition: str) -> Row | None:
     """Return the association that a job of this account ("": the default) has."""
-    fitting = [row for row in found if row["Partition"] in ("", partition)]
-    fitting = [row for row in fitting if account in ("", row["Account"])]
-    return next(iter(sorted(fitting, key=lambda row: row["Partition"], reverse=True)), None)
+    general: Row | None = None  # of all partitions
+    for row in found:
+        if account not in ("", row["Account"]):
+            continue
+        if row["Partition"] == partition:
+            return row
+        if row["Partition"] == "":
+            general = general or row
+    return general
 
 
 def node_limits(row: Row, owner: str, sizes: Sequence[PilotSize]) -> Iterator[NodeLimit]:
@@ -358,7 +379,9 @@ def node_limits(row: Row, owner: str, sizes: Sequence[PilotSize]) -> Iterator[No
 def wall_s(row: Row) -> float | None:
     """Return the longest time limit of a job; None: none is set."""
     text = row.get("MaxWall", "")
-    return duration_s(text) if text else None
+    if not text:
+        return None
+    return duration_s(text)
 
 
 def _resources(text: str) -> Iterator[tuple[str, int]]:
@@ -371,36 +394,38 @@ def _resources(text: str) -> Iterator[tuple[str, int]]:
 def choose(partitions: Mapping[str, Row], config: Mapping[str, str], wanted: str) -> Row:
     """Return the partition asked for, or the only one that fits (BFT-1281)."""
     fitting = [name for name in partitions if not why_not(name, partitions, config)]
-    named = f"Partitions that are: {', '.join(fitting)}." if fitting else "There is none here."
+    candidates = "There is none here."
+    if fitting:
+        candidates = f"Partitions that are: {', '.join(fitting)}."
     if wanted in partitions:
         return partitions[wanted]
     if wanted:
         raise UsageError(
             "BFT-1281",
             f"There is no partition {wanted}.",
-            f"Name one with --partition whose jobs can be preempted. {named}",
+            f"Name one with --partition whose jobs can be preempted. {candidates}",
         )
     if len(fitting) == 1:
         return partitions[fitting[0]]
     raise UsageError(
         "BFT-1281",
         f"{len(fitting)} partitions have jobs that can be preempted.",
-        f"Name one with --partition. {named}",
+        f"Name one with --partition. {candidates}",
     )
 
 
 def check_preemption(name: str, partitions: Mapping[str, Row], config: Mapping[str, str]) -> None:
     """Refuse a partition whose jobs keep their nodes from others (BFT-1282)."""
     if reason := why_not(name, partitions, config):
-        fitting = [n for n in partitions if not why_not(n, partitions, config)]
         advice = (
-            f"Use {' or '.join(fitting)} (--partition)."
-            if fitting
-            else (
-                "Ask the site for a preemptable partition (scavenge, killable, preempt); "
-                "its administrator can also run bftrainer for all users."
-            )
+            "Ask the site for a preemptable partition (scavenge, killable, preempt); "
+            "its administrator can also run bftrainer for all users."
         )
+        fitting = [
+            partition for partition in partitions if not why_not(partition, partitions, config)
+        ]
+        if fitting:
+            advice = f"Use {' or '.join(fitting)} (--partition)."
         raise UsageError(
             "BFT-1282",
             f"Partition {name} cannot be used: {reason}, so pilots would keep its nodes "

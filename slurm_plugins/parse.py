@@ -46,13 +46,41 @@ from slurm_plugins.gres import TypedGpus, gpus_by_type, gpus_left, gpus_needed, 
 from slurm_plugins.releases import release_of
 
 T = TypeVar("T")
+RECORD = "\x1e"
+FIELD = "\x1f"
+NODE_FIELDS = (
+    *("NodeList", "StateLong", "PartitionName", "Gres", "CPUs", "Memory", "Features"),
+    *("CPUsState", "AllocMem", "GresUsed"),
+    *("Available", "Time", "Size", "PriorityTier", "OverSubscribe", "Reason"),
+)
+NO_NODE = "n/a"  # sinfo of an empty partition
+NOT_READ = "its line in sinfo cannot be read"
+N_JOB_FIELDS = 17
+FEW_NODES = 64
+_MEGABYTES = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
+_MEMORY = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,6})?)([KMGTP]?)")
+_WHOLE = re.compile(r"[0-9]{1,18}")
+_NUMBER = re.compile(r"[0-9]+")  # of a job
+_PRIORITY = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?")
+# In days or seconds: 32 bits of minutes are 2,982,616 days.
+_LIMIT = re.compile(r"(?:([0-9]{1,7})-)?([0-9]{1,7})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?")
+# The field order of releases 22.05 to 26.05; free text follows the nodes.
+_RESERVATION = re.compile(
+    r"ReservationName=(.+?) StartTime=(\S+) EndTime=(\S+) Duration=\S+ Nodes=(\S*) NodeCnt=[0-9]+"
+    r" CoreCnt=[0-9]+ Features=.*? PartitionName=\S* Flags=(\S*) .*?MaxStartDelay="
+)
+_COMMENT = " Comment="
+_NO_LIMIT = frozenset({"UNLIMITED", "NOT_SET", "Partition_Limit", "INVALID", "N/A"})
+_HEADER = re.compile(
+    r"^(?:Configuration data as of (\S+)|sdiag output at .*\(([0-9]+)\))$", re.MULTILINE
+)
 
 
 @dataclass(slots=True)
 class RowCache(Generic[T]):
     """Rows of text and their parsed values."""
 
-    known: dict[str, T] = field(default_factory=dict)
+    value_of: dict[str, T] = field(default_factory=dict)
 
     def read(
         self,
@@ -64,16 +92,16 @@ class RowCache(Generic[T]):
 
         Values that are not small are not kept, so that users' input cannot fill the memory.
         """
-        before, self.known = self.known, {}
-        found: list[T] = []
+        before, self.value_of = self.value_of, {}
+        values: list[T] = []
         for row in rows:
-            made = before.get(row)
-            if made is None:
-                made = one(row)
-            if is_small(made):
-                self.known[row] = made
-            found.append(made)
-        return found
+            value = before.get(row)
+            if value is None:
+                value = one(row)
+            if is_small(value):
+                self.value_of[row] = value
+            values.append(value)
+        return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,35 +131,7 @@ class Made(Generic[T]):
         return derived.value
 
 
-RECORD = "\x1e"
-FIELD = "\x1f"
-
-NODE_FIELDS = (
-    *("NodeList", "StateLong", "PartitionName", "Gres", "CPUs", "Memory", "Features"),
-    *("CPUsState", "AllocMem", "GresUsed"),
-    *("Available", "Time", "Size", "PriorityTier", "OverSubscribe", "Reason"),
-)
-
-NO_NODE = "n/a"  # sinfo of an empty partition
-NOT_READ = "its line in sinfo cannot be read"
-N_JOB_FIELDS = 17
-FEW_NODES = 64
-
-_MEGABYTES = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
-_MEMORY = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,6})?)([KMGTP]?)")
-_WHOLE = re.compile(r"[0-9]{1,18}")
-_NUMBER = re.compile(r"[0-9]+")  # of a job
-_PRIORITY = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?")
-# In days or seconds: 32 bits of minutes are 2,982,616 days.
-_LIMIT = re.compile(r"(?:([0-9]{1,7})-)?([0-9]{1,7})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?")
-# The field order of releases 22.05 to 26.05; free text follows the nodes.
-_RESERVATION = re.compile(
-    r"ReservationName=(.+?) StartTime=(\S+) EndTime=(\S+) Duration=\S+ Nodes=(\S*) NodeCnt=[0-9]+"
-    r" CoreCnt=[0-9]+ Features=.*? PartitionName=\S* Flags=(\S*) .*?MaxStartDelay="
-)
-_COMMENT = " Comment="
 ReadTime = Callable[[str], float | None]
-_NO_LIMIT = frozenset({"UNLIMITED", "NOT_SET", "Partition_Limit", "INVALID", "N/A"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,9 +201,9 @@ def long_records(text: str, n_fields: int) -> Iterator[list[str]]:
 
 
 def _long_rows(text: str) -> list[str]:
-    *rows, rest = text.split(RECORD + "\n")
-    if rest:
-        raise ParseError(f"a record was cut off: {rest[-80:]!r}")
+    *rows, end = text.split(RECORD + "\n")
+    if end:
+        raise ParseError(f"a record was cut off: {end[-80:]!r}")
     return rows
 
 
@@ -246,23 +246,29 @@ def _node(fields: list[str]) -> tuple[Node, str]:
     name, state, _, gres, cpus, memory, features, by_state, memory_used, gres_used = fields[:10]
     gpus, gpu_type = gpus_of(gres)
     known_state = states.node_state(state)
-    reason = REBOOTS if states.is_to_reboot(state) else fields[-1]
-    left, unclear = None, ""
+    reason = fields[-1]
+    if states.is_to_reboot(state):
+        reason = REBOOTS
+    feature_names: tuple[str, ...] = ()
+    if features not in NOTHING:
+        feature_names = tuple(features.split(","))
+    node_left, unclear = None, ""
     # Of a node on which a job completes the rest is free, or in use, as before.
     if known_state in (NodeState.ALLOCATED, NodeState.COMPLETING):
-        left_gpus = gpus_left(gres, gres_used)
-        left = _left(by_state, memory, memory_used, left_gpus.count)
-        unclear = left_gpus.unclear if left is not None else ""
+        free_gpus = gpus_left(gres, gres_used)
+        node_left = _left(by_state, memory, memory_used, free_gpus.count)
+        if node_left is not None:
+            unclear = free_gpus.unclear
     node = Node(
         name=name,
         state=known_state,
-        left=left,
+        left=node_left,
         reason="" if reason in NOTHING else reason,
         node_type=gpu_type,
         gpus=gpus,
         cpus=whole(cpus),
         memory_mb=whole(memory),
-        features=() if features in NOTHING else tuple(features.split(",")),
+        features=feature_names,
     )
     return node, unclear
 
@@ -290,18 +296,20 @@ def _left(cpus_by_state: str, memory: str, memory_used: str, gpus: int) -> NodeL
     """Return the free part of a node; ``cpus_by_state``: allocated/idle/other/total."""
     idle = _idle(cpus_by_state)
     memory_mb = max(0, whole(memory) - whole(memory_used))
-    return NodeLeft(cpus=idle, memory_mb=memory_mb, gpus=gpus) if idle else None
+    if not idle:
+        return None
+    return NodeLeft(cpus=idle, memory_mb=memory_mb, gpus=gpus)
 
 
 @lru_cache(maxsize=1024)  # repeated for every node
 def _partition(name: str, state: str, limit: str, size: str, tier: str, sharing: str) -> Partition:
-    largest = size.rpartition("-")[2]
+    _, _, most_nodes = size.rpartition("-")
     return Partition(
         name=name,
         can_start=state in ("up", "drain"),  # sinfo(1): "drain" only takes no new jobs
         accepts=state in ("up", "down"),
         time_limit_s=None if limit == "infinite" else duration_s(limit),
-        n_nodes_max=None if largest == "infinite" else whole(largest),
+        n_nodes_max=None if most_nodes == "infinite" else whole(most_nodes),
         tier=whole(tier),
         is_exclusive=sharing == "EXCLUSIVE",
     )
@@ -325,7 +333,7 @@ def _is_small(job: Job) -> bool:
 
 def _job(row: str, lists: NodeLists, read_time: ReadTime) -> Job:
     fields = _fields(row, N_JOB_FIELDS)
-    (job_id, partition, state, reason, start, limit, planned, nodes, n_nodes) = fields[:9]
+    (job_id, partition, state, reason, start, limit, planned_nodes, nodes, n_nodes) = fields[:9]
     (submit, user, features, gres, priority, required, excluded, waits_for) = fields[9:]
     doubts = Doubts()
     number = _NUMBER.match(job_id)
@@ -334,8 +342,9 @@ def _job(row: str, lists: NodeLists, read_time: ReadTime) -> Job:
     job_id = doubts.read("tasks", job_id, _checked, number[0])
     leader, is_component, _ = job_id.partition("+")
     array, is_task, _ = leader.partition("_")
-    first, is_first = BEFORE_ALL, state == states.EXPEDITING
+    is_first = state == states.EXPEDITING
     gpu_type, several = type_of(gres)
+    # In the order in which the doubts are named.
     return Job(
         job_id=job_id,
         family=array if is_task or is_component else "",
@@ -346,11 +355,11 @@ def _job(row: str, lists: NodeLists, read_time: ReadTime) -> Job:
         n_nodes=doubts.read("a number of nodes", n_nodes.partition("-")[0], whole, 1),
         time_limit_s=doubts.read("a time limit", limit, duration_s, None),
         reason="" if reason in NOTHING else reason,
-        priority=first if is_first else doubts.read("a priority", priority, _priority, 0.0),
+        priority=BEFORE_ALL if is_first else doubts.read("a priority", priority, _priority, 0.0),
         submit_s=doubts.read("a time of submission", submit, read_time, None),
         start_s=doubts.read("a begin", start, read_time, None),
         nodes=doubts.read("its nodes", nodes, expand, ()),
-        planned_nodes=doubts.read("planned nodes", planned, expand, ()),
+        planned_nodes=doubts.read("planned nodes", planned_nodes, expand, ()),
         required_nodes=doubts.read("nodes", required, lists.names, ()),
         excluded_nodes=doubts.read("nodes to avoid", excluded, lists.names, ()),
         waits_for=doubts.read("dependencies", waits_for, said, ""),
@@ -380,20 +389,20 @@ def reservations(text: str, read_time: ReadTime | None = None) -> tuple[Reservat
         return ()
     if not text.endswith("\n"):
         raise ParseError(f"a reservation was cut off: {text[-80:]!r}")
-    found: list[Reservation] = []
+    listed: list[Reservation] = []
     may_go_on = False  # a comment
     for line in filter(str.strip, text.split("\n")):
-        one = _RESERVATION.match(line)
-        if one is None:
+        match = _RESERVATION.match(line)
+        if match is None:
             if may_go_on:
                 continue
             raise ParseError(f"not a reservation: {line[:80]!r}")
-        name, start, end, nodes, flags = one.groups()
+        name, start, end, nodes, flags = match.groups()
         start_s, end_s = map(read_time or time_s, (start, end))
         if start_s is None or end_s is None:
             raise ParseError(f"a reservation without a time: {line[:80]!r}")
         is_maintenance, may_go_on = "MAINT" in flags.split(","), _COMMENT in line
-        found.append(
+        listed.append(
             Reservation(
                 name=name,
                 start_s=start_s,
@@ -402,7 +411,7 @@ def reservations(text: str, read_time: ReadTime | None = None) -> tuple[Reservat
                 is_maintenance=is_maintenance,
             )
         )
-    return tuple(found)
+    return tuple(listed)
 
 
 def backfill_stats(text: str) -> BackfillStats:
@@ -421,11 +430,15 @@ def backfill_stats(text: str) -> BackfillStats:
         raise ParseError("sdiag does not report the last backfill cycle")
     when = re.search(r"\(([0-9]{1,18})\)", values["Last cycle when"])
     length_us = whole(values.get("Last cycle", "0"))
-    began_s = float(when[1]) if when else 0.0
+    began_s: float | None = None
+    ended_s: float | None = None
+    if when and float(when[1]) > 0:
+        began_s = float(when[1])
+        ended_s = began_s + length_us / 1e6
     return BackfillStats(
         cycle=SchedulerCycle(
-            ended_s=began_s + length_us / 1e6 if began_s > 0 else None,
-            began_s=began_s if began_s > 0 else None,  # rounded down to whole seconds
+            ended_s=ended_s,
+            began_s=began_s,  # rounded down to whole seconds
             depth=whole(values.get("Last depth cycle", "0")),
             queue_length=whole(values.get("Last queue length", "0")),
         ),
@@ -469,7 +482,9 @@ def parameter_in_range(
         value = float(parameters[name])
     except (KeyError, ValueError):
         return default
-    return value if 1.0 <= value <= most else default
+    if not 1.0 <= value <= most:
+        return default
+    return value
 
 
 def settings_in(text: str) -> dict[str, str]:
@@ -483,28 +498,32 @@ def values_in(line: str) -> dict[str, str]:
 
 
 def _pairs(parts: Iterable[str], mark: str) -> dict[str, str]:
-    found = (part.partition(mark) for part in parts)
-    return {name.strip(): value.strip() for name, is_one, value in found if is_one}
+    values = {}
+    for part in parts:
+        name, has_mark, value = part.partition(mark)
+        if has_mark:
+            values[name.strip()] = value.strip()
+    return values
 
 
 def memory_mb_of(text: str) -> int:
     """Parse an amount of memory, ``500M`` or ``1.50G``; megabytes without a unit."""
-    found = _MEMORY.fullmatch(text)
-    if found is None:
+    amount = _MEMORY.fullmatch(text)
+    if amount is None:
         raise ParseError(f"not an amount of memory: {text[:40]!r}")
-    return int(float(found[1]) * _MEGABYTES[found[2]])
+    return int(float(amount[1]) * _MEGABYTES[amount[2]])
 
 
 def duration_s(text: str) -> float | None:
     """Parse a time limit: ``MM:SS``, ``HH:MM:SS`` or ``D-HH[:MM[:SS]]``; ``None`` = no limit."""
     if text in _NO_LIMIT:
         return None
-    found = _LIMIT.fullmatch(text)
-    if found is None:
+    limit = _LIMIT.fullmatch(text)
+    if limit is None:
         raise ParseError(f"not a time limit: {text[:40]!r}")
-    days = int(found[1] or 0)
-    parts = [int(part) for part in found.groups()[1:] if part is not None]
-    if found[1] is not None:  # from the left: hours, minutes, seconds
+    days = int(limit[1] or 0)
+    parts = [int(part) for part in limit.groups()[1:] if part is not None]
+    if limit[1] is not None:  # from the left: hours, minutes, seconds
         parts += [0] * (3 - len(parts))
     else:  # from the right; squeue never prints a lone number, read as seconds here
         parts = [0] * (3 - len(parts)) + parts
@@ -521,7 +540,9 @@ def time_s(text: str) -> float | None:
     if _WHOLE.fullmatch(text):
         # Slurm prints its "no value" or 0 for unknown times.
         value = float(text)
-        return value if 0 < value < 4_294_967_294 else None
+        if not 0 < value < 4_294_967_294:
+            return None
+        return value
     try:
         moment = dt.datetime.strptime(text, "%Y-%m-%dT%H:%M:%S")  # noqa: DTZ007
     except ValueError as problem:
@@ -544,19 +565,15 @@ def switches(text: str) -> dict[str, str]:
     Raises:
         ParseError: it is something else.
     """
-    found: dict[str, str] = {}
+    switch_of: dict[str, str] = {}
     for line in filter(str.strip, text.splitlines()):
         values = values_in(line)
         if not values.get("SwitchName") or not values.get("Level"):
             raise ParseError(f"not a switch: {line[:80]!r}")
         if values["Level"] == "0":
-            found.update(dict.fromkeys(expand(values.get("Nodes", "")), values["SwitchName"]))
-    return found
-
-
-_HEADER = re.compile(
-    r"^(?:Configuration data as of (\S+)|sdiag output at .*\(([0-9]+)\))$", re.MULTILINE
-)
+            nodes = expand(values.get("Nodes", ""))
+            switch_of.update(dict.fromkeys(nodes, values["SwitchName"]))
+    return switch_of
 
 
 @dataclass(slots=True)
@@ -575,21 +592,25 @@ class ControllerClock:
 
     def hear(self, text: str, *, sent_s: float, received_s: float) -> None:
         """Process a time printed by the controller between two times of ours."""
-        found = _HEADER.search(text)
+        header = _HEADER.search(text)
+        if header is None:
+            return
         try:
-            said_s = time_s(found[1] or found[2]) if found else None
+            printed_s = time_s(header[1] or header[2])
         except ParseError:
             return
-        if said_s is None:
+        if printed_s is None:
             return
-        least_s, most_s = said_s - received_s, said_s + 1.0 - sent_s
+        least_s, most_s = printed_s - received_s, printed_s + 1.0 - sent_s
         if least_s <= self.most_s and self.least_s <= most_s:
             least_s, most_s = max(least_s, self.least_s), min(most_s, self.most_s)
         self.least_s, self.most_s = least_s, most_s
 
     def ours_s(self, theirs_s: float | None) -> float | None:
         """Convert a time of the controller's clock to ours."""
-        return None if theirs_s is None else theirs_s - self.ahead_s
+        if theirs_s is None:
+            return None
+        return theirs_s - self.ahead_s
 
     def time_s(self, text: str) -> float | None:
         """Parse a printed time; raises ``ParseError``."""

@@ -22,6 +22,8 @@ KNOWN = ("22.05", "23.02", "23.11", "24.05", "24.11", "25.05", "25.11", "26.05")
 PATTERN = r"[0-9]{2}\.[0-9]{2}"
 CODE = "BFT-1571"
 _VERSION = re.compile(rf"(?:slurm(?:-wlm)? )?({PATTERN})\.[0-9]{{1,3}}(?:[-~+.][-~+.\w]{{0,40}})?")
+_MUNGE = re.compile(r"munge-(([0-9]{1,4})\.([0-9]{1,4})\.([0-9]{1,4}))")
+_SBIN = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/opt/munge/sbin"
 
 
 def release_of(version: str) -> str:
@@ -30,22 +32,25 @@ def release_of(version: str) -> str:
     Raises:
         ParseError: it is none.
     """
-    found = _VERSION.fullmatch(version.strip())
-    if found is None:
+    match = _VERSION.fullmatch(version.strip())
+    if match is None:
         raise ParseError(f"not a version of Slurm: {version.strip()[:40]!r}")
-    return found[1]
+    return match[1]
 
 
 def unknown_among(*found: str, accepted: str) -> str:
     """Return the first release that is neither known nor accepted; "": all are."""
-    return next((one for one in found if one not in KNOWN and one != accepted), "")
+    for release in found:
+        if release not in KNOWN and release != accepted:
+            return release
+    return ""
 
 
 def _words(release: str) -> tuple[str, str]:
     """Return what an unknown release is, and what helps."""
-    what = f"This Slurm is of release {release}, bftrainer knows {KNOWN[0]} to {KNOWN[-1]}"
-    tried = "when 'bftrainer doctor --try-release' has passed there"
-    return what, f"a bftrainer that knows it; or, {tried}, {option(release)}"
+    cause = f"This Slurm is of release {release}, bftrainer knows {KNOWN[0]} to {KNOWN[-1]}"
+    condition = "when 'bftrainer doctor --try-release' has passed there"
+    return cause, f"a bftrainer that knows it; or, {condition}, {option(release)}"
 
 
 def option(release: str) -> str:
@@ -62,30 +67,30 @@ def not_known(why: str) -> BatchSystemError:
 def sentence(release: str) -> str:
     """Say what an unknown release means, and what to do."""
     page = "docs/howto/slurm-site.md#releases"
-    return f"{CODE}: {observed_only(_words(release)[0], page)}"
+    cause, _ = _words(release)
+    return f"{CODE}: {observed_only(cause, page)}"
 
 
 def refusal(release: str) -> BatchSystemError:
     """Return the error that no pilot is started."""
-    what, remedy = _words(release)
-    return BatchSystemError(CODE, f"{what}: no pilot is started.", f"{remedy}.")
+    cause, remedy = _words(release)
+    return BatchSystemError(CODE, f"{cause}: no pilot is started.", f"{remedy}.")
 
 
 def finding(release: str) -> Finding:
     """Return what ``doctor`` says."""
+    _, remedy = _words(release)
     return Finding(
         code=CODE,
         weight=Weight.STOP,
         setting=f"Slurm {release}",
         cost=f"Nodes are watched, none is used: bftrainer knows {KNOWN[0]} to {KNOWN[-1]}.",
-        remedy=_words(release)[1],
+        remedy=remedy,
         command="bftrainer doctor --try-release",
     )
 
 
 MUNGE_CURED, MUNGE_HOLE = (0, 5, 18), "CVE-2026-25506"
-_MUNGE = re.compile(r"munge-(([0-9]{1,4})\.([0-9]{1,4})\.([0-9]{1,4}))")
-_SBIN = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/opt/munge/sbin"
 
 
 def old_munge(path: str = _SBIN, debian: Path = Path("/usr/share/doc/munge")) -> str:
@@ -97,17 +102,31 @@ def old_munge(path: str = _SBIN, debian: Path = Path("/usr/share/doc/munge")) ->
         path: where munged and rpm are.
         debian: where Debian's package keeps its changes.
     """
-    munged, rpm = (shutil.which(name, path=path) for name in ("munged", "rpm"))
-    done = process.run((munged, "--version"), timeout_s=10) if munged else None
-    found = _MUNGE.match(done.stdout) if done else None
-    if munged is None or found is None or tuple(map(int, found.groups()[1:])) >= MUNGE_CURED:
+    munged = shutil.which("munged", path=path)
+    if munged is None:
         return ""
-    changes = ""
+    match = _MUNGE.match(process.run((munged, "--version"), timeout_s=10).stdout)
+    if match is None:
+        return ""
+    release, *numbers = match.groups()
+    if tuple(map(int, numbers)) >= MUNGE_CURED:
+        return ""
     try:
-        if of_rpm := rpm and process.run((rpm, "-qf", "--changelog", munged), timeout_s=10):
-            changes = of_rpm.stdout if of_rpm.is_ok else ""
-        if not changes and debian.exists():
-            changes = gzip.decompress((debian / "changelog.Debian.gz").read_bytes()).decode()
+        changes = _changes_of(munged, path, debian)
     except (OSError, ValueError, EOFError):
         return ""
-    return "" if MUNGE_HOLE in changes else found[1]
+    if MUNGE_HOLE in changes:
+        return ""
+    return str(release)
+
+
+def _changes_of(program: str, path: str, debian: Path) -> str:
+    """Return the changes of a program's package, of rpm or of Debian; "": it has none."""
+    rpm = shutil.which("rpm", path=path)
+    if rpm is not None:
+        answer = process.run((rpm, "-qf", "--changelog", program), timeout_s=10)
+        if answer.is_ok and answer.stdout:
+            return answer.stdout
+    if debian.exists():
+        return gzip.decompress((debian / "changelog.Debian.gz").read_bytes()).decode()
+    return ""

@@ -64,34 +64,35 @@ def site_files(
     conf = Path(config.get("SLURM_CONF", "/etc/slurm/slurm.conf"))
     slurm_user = config.get("SlurmUser", "slurm").partition("(")[0]
     account = str(options.get("user", ACCOUNT))
-    writes = (str(pilots_dir),) if pilots_dir else ()
+    writes: tuple[str, ...] = ()
+    if pilots_dir:
+        writes = (str(pilots_dir),)
     service = _service(hook_file, slurm_user, account=account, program=program, writes=writes)
     relay = relay_file(options, file=hook_file, directory=conf.parent, account=account)
-    told = {} if relay else {"hook_file": str(hook_file)}
     helper = helper_files(
         options, partition=settings.pilot_partition, account=account, conf=conf, program=program
     )
+    pilot_settings = pilots_setting(pilots_dir)
+    if helper:
+        pilot_settings = (_AS_USERS,)
+    steps = [*pilots_steps(pilots_dir, account), *_steps(settings, conf, hook_file, account)]
+    # A relay tells of the hook's lines, or the daemon reads its file.
+    relays: tuple[SiteFile, ...] = ()
+    policy_options = dict(options)
+    if relay:
+        relays = (relay,)
+        steps.append(f"`{relay.name}`: {relay.about}; enable and start it.")
+    else:
+        policy_options["hook_file"] = str(hook_file)
+    steps += _helper_steps(helper)
     return (
         *service,
-        *((relay,) if relay else ()),
+        *relays,
         *helper,
         _conf(settings, conf),
         *_scripts(hook_file, conf.parent),
-        first_policy(
-            "Slurm", (_AS_USERS,) if helper else pilots_setting(pilots_dir), {**options, **told}
-        ),
-        checklist(
-            "Slurm",
-            "slurm",
-            [
-                *pilots_steps(pilots_dir, account),
-                *_steps(settings, conf, hook_file, account),
-                *((f"`{relay.name}`: {relay.about}; enable and start it.",) if relay else ()),
-                *_helper_steps(helper),
-            ],
-            service=service,
-            doctor=_CLEAN,
-        ),
+        first_policy("Slurm", pilot_settings, policy_options),
+        checklist("Slurm", "slurm", steps, service=service, doctor=_CLEAN),
     )
 
 
@@ -136,12 +137,13 @@ def _with_partition(settings: SlurmSettings) -> tuple[SlurmSettings, str]:
     """Return the settings as they will be, and the line of the pilots' partition."""
     name = settings.pilot_partition
     line = f"PartitionName={name} Nodes=ALL PriorityTier=1 PreemptMode=CANCEL GraceTime=0"
-    known = name in doctor.partitions_in(settings.partitions)
-    partitions = settings.partitions if known else f"{settings.partitions.rstrip()}\n{line}\n"
-    full = f"{line} MaxTime=04:00:00 DefaultTime=00:10:00 MaxNodes=1"
+    if name in doctor.partitions_in(settings.partitions):
+        return replace(settings, has_hook=True), ""
+    partitions = f"{settings.partitions.rstrip()}\n{line}\n"
+    line += " MaxTime=04:00:00 DefaultTime=00:10:00 MaxNodes=1"
     if _has_database(settings):
-        full += f" QOS={PILOT_QOS}"
-    return replace(settings, partitions=partitions, has_hook=True), "" if known else full
+        line += f" QOS={PILOT_QOS}"
+    return replace(settings, partitions=partitions, has_hook=True), line
 
 
 def _has_database(settings: SlurmSettings) -> bool:
@@ -151,14 +153,18 @@ def _has_database(settings: SlurmSettings) -> bool:
 
 def _conf(settings: SlurmSettings, conf: Path) -> SiteFile:
     later, partition = _with_partition(settings)
-    lines = [partition] if partition else []
+    lines = []
+    if partition:
+        lines.append(partition)
     for name, value in scripts.settings(conf.parent).items():
-        own = settings_in(settings.config).get(name, "(null)")
-        is_free = own in {"", "(null)", value}
-        lines.append(f"{name}={value}" if is_free else f"# {name} is {own}: add {value} to it.")
-    for found in doctor.findings(later):
-        if found.code not in _NOT_OF_CONF:
-            lines += [f"# {found.code}: {found.cost}", f"# change: {found.remedy}"]
+        site_value = settings_in(settings.config).get(name, "(null)")
+        if site_value in {"", "(null)", value}:
+            lines.append(f"{name}={value}")
+        else:
+            lines.append(f"# {name} is {site_value}: add {value} to it.")
+    for finding in doctor.findings(later):
+        if finding.code not in _NOT_OF_CONF:
+            lines += [f"# {finding.code}: {finding.cost}", f"# change: {finding.remedy}"]
     return SiteFile(name=CONF_NAME, text="\n".join(lines) + "\n", about=_about(conf))
 
 
@@ -177,13 +183,13 @@ def _helper_steps(helper: Sequence[SiteFile]) -> tuple[str, ...]:
 def _steps(settings: SlurmSettings, conf: Path, hook_file: Path, account: str) -> list[str]:
     later, _ = _with_partition(settings)
     partition = settings.pilot_partition
-    others = [
-        f"{found.setting}: {found.cost}\n{_in_code(found.remedy)}"
-        for found in doctor.findings(later)
-        if found.code in _NOT_OF_CONF
+    beside_conf = [
+        f"{finding.setting}: {finding.cost}\n{_in_code(finding.remedy)}"
+        for finding in doctor.findings(later)
+        if finding.code in _NOT_OF_CONF
     ]
     return [
-        *others,
+        *beside_conf,
         *_accounts(settings, account),
         (
             f"`cat {CONF_NAME} >> {conf}`, and make by hand the changes that its lines with # ask "
@@ -203,8 +209,10 @@ def _steps(settings: SlurmSettings, conf: Path, hook_file: Path, account: str) -
 
 def _in_code(remedy: str) -> str:
     """Return a change in which a command is one to be typed."""
-    command, semicolon, rest = remedy.partition("; ")
-    return f"`{command}`{semicolon}{rest}" if command.startswith("sacctmgr ") else remedy
+    command, semicolon, explanation = remedy.partition("; ")
+    if not command.startswith("sacctmgr "):
+        return remedy
+    return f"`{command}`{semicolon}{explanation}"
 
 
 def _accounts(settings: SlurmSettings, account: str) -> list[str]:

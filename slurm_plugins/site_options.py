@@ -9,7 +9,7 @@ once. sbatch takes the beginning of an option's name for the option, so that is 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from bftrainer.model.cluster import Node, NodeState, Reservation
@@ -41,6 +41,7 @@ _RULED_OUT = (
     ),
 )
 _OWN = {name: instead for instead, names in _RULED_OUT for name in names.split()}
+FOREVER_S = 1e11  # an end that no plan reaches
 
 
 def checked(words: Sequence[str]) -> tuple[str, ...]:
@@ -54,17 +55,21 @@ def checked(words: Sequence[str]) -> tuple[str, ...]:
     """
     if len(words) > MOST_OPTIONS:
         raise ValueError(f"there are {len(words)} options for sbatch, {MOST_OPTIONS} at most")
-    seen = set[str]()
+    names = set[str]()
     for word in words:
-        if (found := _WORD.fullmatch(word)) is None:
+        match = _WORD.fullmatch(word)
+        if match is None:
             raise ValueError(f"{word[:80]!r} is not --name or --name=VALUE in one line")
-        name = found[1]
-        if taken := next((option for option in sorted(_OWN) if option.startswith(name)), ""):
-            instead = f"; use {_OWN[taken]}" if _OWN[taken] else ""
-            raise ValueError(f"bftrainer itself decides about --{taken} of its pilots{instead}")
-        if name in seen:
+        name = match[1]
+        # sbatch takes a name's beginning for the whole one.
+        if own_option := next((option for option in sorted(_OWN) if option.startswith(name)), ""):
+            sentence = f"bftrainer itself decides about --{own_option} of its pilots"
+            if _OWN[own_option]:
+                sentence += f"; use {_OWN[own_option]}"
+            raise ValueError(sentence)
+        if name in names:
             raise ValueError(f"--{name} is given twice")
-        seen.add(name)
+        names.add(name)
     return tuple(words)
 
 
@@ -78,12 +83,15 @@ class PilotNodes:
     @classmethod
     def of(cls, words: Sequence[str]) -> PilotNodes:
         """Read options that are checked; a constraint on several nodes is left to Slurm."""
-        given = {name: value for name, _, value in (word.partition("=") for word in words)}
+        value_of = {}
+        for word in words:
+            name, _, value = word.partition("=")
+            value_of[name] = value
         try:
-            request = request_of("", given.get("--constraint", ""))
+            request = request_of("", value_of.get("--constraint", ""))
         except ValueError:
             request = NodeRequest()
-        return cls(request=request, reservation=given.get("--reservation", ""))
+        return cls(request=request, reservation=value_of.get("--reservation", ""))
 
     def within(
         self, nodes: Sequence[Node], reservations: Sequence[Reservation] | None, now_s: float
@@ -93,22 +101,36 @@ class PilotNodes:
         Without the reservations, or before it begins, there are none.
         """
         if not self.reservation:
-            return tuple(nodes), None if reservations is None else tuple(reservations)
-        own = next((r for r in reservations or () if r.name == self.reservation), None)
-        names = frozenset(own.nodes) if own and own.start_s <= now_s < own.end_s else frozenset()
-        why = f"not in reservation {self.reservation}, or that is not open"
+            if reservations is None:
+                return tuple(nodes), None
+            return tuple(nodes), tuple(reservations)
+        pilots_own: Reservation | None = None
+        further: list[Reservation] = []
+        for reservation in reservations or ():
+            if pilots_own is None and reservation.name == self.reservation:
+                pilots_own = reservation
+            else:
+                further.append(reservation)
+        open_nodes = frozenset[str]()
+        if pilots_own and pilots_own.start_s <= now_s < pilots_own.end_s:
+            open_nodes = frozenset(pilots_own.nodes)
+        own_nodes = tuple(self._as_reserved(node, open_nodes) for node in nodes)
+        if reservations is None:
+            return own_nodes, None
+        if pilots_own is None:
+            return own_nodes, tuple(further)
+        end = replace(
+            pilots_own,
+            name=f"the end of {pilots_own.name}",
+            start_s=pilots_own.end_s,
+            end_s=FOREVER_S,
+        )
+        return own_nodes, (*further, end)
 
-        def seen(node: Node) -> Node:
-            if node.name in names:
-                is_free = node.state is NodeState.RESERVED
-                return replace(node, state=NodeState.IDLE) if is_free else node
+    def _as_reserved(self, node: Node, open_nodes: Collection[str]) -> Node:
+        if node.name not in open_nodes:
+            why = f"not in reservation {self.reservation}, or that is not open"
             return replace(node, state=NodeState.RESERVED, reason=why, left=None)
-
-        if own is None or reservations is None:
-            return tuple(map(seen, nodes)), None if reservations is None else tuple(reservations)
-        end = replace(own, name=f"the end of {own.name}", start_s=own.end_s, end_s=FOREVER_S)
-        rest = [r for r in reservations if r is not own]
-        return tuple(map(seen, nodes)), (*rest, end)
-
-
-FOREVER_S = 1e11  # an end that no plan reaches
+        if node.state is NodeState.RESERVED:
+            return replace(node, state=NodeState.IDLE)
+        return node

@@ -66,10 +66,11 @@ class _Poll(PollCommands):
         self._clock = clock
 
     def run(self, argv: Sequence[str]) -> process.Completed:
-        sent_s, done = now_s(), super().run(argv)
+        sent_s = now_s()
+        answer = super().run(argv)
         if argv in (commands.CONFIG, commands.SDIAG):
-            self._clock.hear(done.stdout, sent_s=sent_s, received_s=now_s())
-        return done
+            self._clock.hear(answer.stdout, sent_s=sent_s, received_s=now_s())
+        return answer
 
 
 @dataclass(slots=True, kw_only=True)
@@ -131,7 +132,9 @@ class SnapshotReader:
         """Return the uid of SlurmUser; None: not known."""
         self._poll = _Poll(self.commands, self.clock)
         self._refresh_config()
-        return self.config.slurm_uid if self.config is not None else None
+        if self.config is None:
+            return None
+        return self.config.slurm_uid
 
     def read(self, *, wants_cycle: bool = True) -> Snapshot:
         """Poll once. Nodes are read before jobs, so that no job is on an "idle" node.
@@ -147,17 +150,13 @@ class SnapshotReader:
         if self.floor is not None:
             self.floor.look()
         nodes = self._poll.of(commands.SINFO, self._nodes_of, "nodes")
-        jobs = self._read_queue()
-        if jobs is not None and self._asked.pop_departed(jobs):
-            jobs = self._read_queue()
-        if jobs is not None:
-            enforces = self.config is None or self.config.enforces_accounts
-            jobs = judged(jobs, self._judged, enforces_accounts=enforces)
-            self._user_text.note(jobs)
+        jobs = self._read_jobs()
         if nodes is not None and jobs is not None:
             nodes = not_idle_where_jobs_run(nodes, jobs)
         if jobs is not None:
-            n_planned = self.config.bf_max_job_array_resv if self.config is not None else 0
+            n_planned = 0
+            if self.config is not None:
+                n_planned = self.config.bf_max_job_array_resv
             jobs = written_out(jobs, Room.of(nodes or (), jobs), n_planned)
         reservations = self._read_reservations()
         if nodes is not None:
@@ -166,14 +165,22 @@ class SnapshotReader:
             nodes, jobs, reservations = self.floor.show(nodes, jobs, reservations)
         if nodes is not None:
             nodes = self._with_parts(nodes, jobs or ())
+        cycle = self._last_cycle
+        if wants_cycle:
+            cycle = self._read_cycle()
+        plan_window_s: float | None = None
+        plan_resolution_s = 0.0
+        if self.config is not None:
+            plan_window_s = self.config.bf_window_s
+            plan_resolution_s = self.config.bf_resolution_s
         return Snapshot(
             taken_at_s=taken_at_s,
             nodes=nodes,
             jobs=jobs,
             reservations=reservations,
-            cycle=self._read_cycle() if wants_cycle else self._last_cycle,
-            plan_window_s=self.config.bf_window_s if self.config is not None else None,
-            plan_resolution_s=self.config.bf_resolution_s if self.config is not None else 0.0,
+            cycle=cycle,
+            plan_window_s=plan_window_s,
+            plan_resolution_s=plan_resolution_s,
             # Both schedulers order jobs by tier and priority. The main one closes the nodes of a
             # blocked job's partition to all later jobs; backfill reaches pilots last (measured
             # on 22.05, with preemption by tier and by QOS).
@@ -211,24 +218,33 @@ class SnapshotReader:
         if not self._rooms:
             return nodes
         self._refresh_limits()
-        floor = self.floor.nodes if self.floor is not None else ()
-        used = Counter[str]()  # GPUs of the pilots' partition, by node, where they are bounded
+        pilots_gpus = Counter[str]()  # by node, where the CPUs of all pilots are bounded
         if lending.bounds_cpus(self.pilot_partition, self._limits):
             for job in jobs:
                 if self.pilot_partition in job.partitions:
-                    used.update(dict.fromkeys(job.nodes, max(1, job.gpus_per_node)))
+                    pilots_gpus.update(dict.fromkeys(job.nodes, max(1, job.gpus_per_node)))
         self._lent.begin()
-        return tuple([self._with_its_parts(node, floor, used) for node in nodes])
+        floor_nodes = self._floor_nodes
+        return tuple([self._with_its_parts(node, floor_nodes, pilots_gpus) for node in nodes])
 
-    def _with_its_parts(self, node: Node, floor: Collection[str], used: Mapping[str, int]) -> Node:
+    def _with_its_parts(
+        self, node: Node, floor_nodes: Collection[str], pilots_gpus: Mapping[str, int]
+    ) -> Node:
         room, limits = self._rooms.get(node.name), self._limits
         if room is None:
             return node
-        if node.name in floor:
+        if node.name in floor_nodes:
             return dataclasses.replace(node, why_whole=lending.OWN_ALLOCATION)
-        n_used = used[node.name] if used else 0
-        make = partial(lending.with_parts, node, room, self.pilot_partition, limits, n_used)
-        return self._lent.of(node.name, node, (room, limits, n_used), make)
+        n_gpus = pilots_gpus.get(node.name, 0)
+        make = partial(lending.with_parts, node, room, self.pilot_partition, limits, n_gpus)
+        return self._lent.of(node.name, node, (room, limits, n_gpus), make)
+
+    @property
+    def _floor_nodes(self) -> tuple[str, ...]:
+        """Nodes of the user's own allocation; none without one."""
+        if self.floor is None:
+            return ()
+        return self.floor.nodes
 
     def _jobs_of(self, text: str) -> tuple[Job, ...]:
         if self._job_rows_ahead_s != self.clock.ahead_s:  # the same text now means another time
@@ -256,8 +272,8 @@ class SnapshotReader:
             )
         self._gpus_untold.note(gpus_unclear)
         self._partitions = tuple(allows[name] for name in sorted(allows))
-        needed = {self.pilot_partition, self.partition or self.pilot_partition}
-        missing = needed - {name for names in partitions.values() for name in names}
+        required = {self.pilot_partition, self.partition or self.pilot_partition}
+        missing = required - allows.keys()
         if missing:
             raise ParseError(f"no node is in partition {', '.join(sorted(missing))}")
         completing = {n for n, node in nodes.items() if node.state is NodeState.COMPLETING}
@@ -265,44 +281,42 @@ class SnapshotReader:
             down, why = NodeState.DOWN, STILL_COMPLETING
             nodes[name] = dataclasses.replace(nodes[name], state=down, reason=why)
         self._nodes_made.begin()
-        floor = self.floor.nodes if self.floor is not None else ()
-        return tuple(
-            [
-                self._node_of(node, partitions[name])
-                for name, node in nodes.items()
-                if name in floor
-                or (needed.issubset(partitions[name]) and self.for_pilots.request.is_met_by(node))
-            ]
-        )
+        floor_nodes = self._floor_nodes
+        nodes_for_pilots = []
+        for name, node in nodes.items():
+            is_in_partitions = required.issubset(partitions[name])
+            is_for_pilots = is_in_partitions and self.for_pilots.request.is_met_by(node)
+            if is_for_pilots or name in floor_nodes:
+                nodes_for_pilots.append(self._node_of(node, partitions[name]))
+        return tuple(nodes_for_pilots)
 
     def _node_of(self, node: Node, partitions: list[str]) -> Node:
         names, switch = tuple(sorted(partitions)), self._switches.get(node.name, "")
-        made = partial(dataclasses.replace, node, partitions=names, switch=switch)
-        return self._nodes_made.of(node.name, node, (names, switch), made)
+        make = partial(dataclasses.replace, node, partitions=names, switch=switch)
+        return self._nodes_made.of(node.name, node, (names, switch), make)
 
     def _mark_pilots(self, jobs: tuple[Job, ...]) -> tuple[Job, ...] | None:
         """Set ``pilot_id``, their name, for our own jobs in the pilots' partition."""
-        own = {
-            job.job_id: job.user
-            for job in jobs
-            if job.partitions == (self.pilot_partition,)
-            and (self.is_of_all or job.user == self.user)
-        }
-        told, self._told = self._told, {}
-        for (job_id, user), name in told.items():
-            if own.get(job_id) == user:
+        user_of: dict[str, str] = {}  # of each job that may be a pilot
+        for job in jobs:
+            is_own = self.is_of_all or job.user == self.user
+            if is_own and job.partitions == (self.pilot_partition,):
+                user_of[job.job_id] = job.user
+        launched, self._told = self._told, {}
+        for (job_id, user), name in launched.items():
+            if user_of.get(job_id) == user:
                 self._names.setdefault(job_id, name)
         # A user's names may imitate rows of others: each user's are asked for alone.
-        for user in sorted({own[job_id] for job_id in own.keys() - self._names.keys()}):
-            if not self._learn_names(user, [i for i in own if own[i] == user]):
+        for user in sorted({user_of[job_id] for job_id in user_of.keys() - self._names.keys()}):
+            if not self._learn_names(user, [i for i in user_of if user_of[i] == user]):
                 return None  # taking a pilot for an ordinary job would be worse
-        self._names = {job_id: self._names[job_id] for job_id in own}
-        own = {job_id: user for job_id, user in own.items() if self._names[job_id]}
+        self._names = {job_id: self._names[job_id] for job_id in user_of}
+        pilots = {job_id for job_id, name in self._names.items() if name}
         self.running_pilots = frozenset(
-            job.job_id for job in jobs if job.job_id in own and job.state is JobState.RUNNING
+            job.job_id for job in jobs if job.job_id in pilots and job.state is JobState.RUNNING
         )
         self._pilots_made.begin()
-        return tuple([self._pilot_of(job) if job.job_id in own else job for job in jobs])
+        return tuple([self._marked(job, pilots) for job in jobs])
 
     def _learn_names(self, user: str, job_ids: Collection[str]) -> bool:
         """Ask for the names of a user's jobs in the pilots' partition; False: no answer."""
@@ -324,21 +338,41 @@ class SnapshotReader:
             name = names.get(job_id, job_id)
             # The user has other jobs in the partition, too. Where all users may submit pilots, such
             # a job has no more right to a node than a pilot has.
-            pilot = name if job_id not in names else self._pilot_in(name)
-            self._names[job_id] = pilot or (job_id if self.is_of_all else "")
+            pilot = name
+            if job_id in names:
+                pilot = self._pilot_in(name)
+            if not pilot and self.is_of_all:
+                pilot = job_id
+            self._names[job_id] = pilot
         return True
 
     def _pilot_in(self, name: str) -> str:
         """Return the pilot of a job's name; another daemon's keeps its token; "": no pilot's."""
-        found = _PILOT.fullmatch(name)
-        if found is None or found[2] is None:
-            return name if found else ""
+        match = _PILOT.fullmatch(name)
+        if match is None:
+            return ""
+        if match[2] is None:
+            return name
         return pilot_of(name, self.own_tokens())
 
-    def _pilot_of(self, job: Job) -> Job:
+    def _marked(self, job: Job, pilots: Collection[str]) -> Job:
+        if job.job_id not in pilots:
+            return job
         name = self._names[job.job_id]
-        made = partial(dataclasses.replace, job, pilot_id=name)
-        return self._pilots_made.of(job.job_id, job, name, made)
+        make = partial(dataclasses.replace, job, pilot_id=name)
+        return self._pilots_made.of(job.job_id, job, name, make)
+
+    def _read_jobs(self) -> tuple[Job, ...] | None:
+        """Return the jobs with their requests, and with which of them may start."""
+        jobs = self._read_queue()
+        if jobs is not None and self._asked.pop_departed(jobs):
+            jobs = self._read_queue()
+        if jobs is None:
+            return None
+        enforces = self.config is None or self.config.enforces_accounts
+        jobs = judged(jobs, self._judged, enforces_accounts=enforces)
+        self._user_text.note(jobs)
+        return jobs
 
     def _read_queue(self) -> tuple[Job, ...] | None:
         """Return the jobs, ours marked, with their requests.
@@ -350,15 +384,17 @@ class SnapshotReader:
         jobs = self._poll.of(commands.SQUEUE, self._jobs_of, "jobs")
         if jobs is not None:
             jobs = self._mark_pilots(jobs)
-        return None if jobs is None else self._complete(jobs)
+        if jobs is not None:
+            jobs = self._complete(jobs)
+        return jobs
 
     def _complete(self, jobs: tuple[Job, ...]) -> tuple[Job, ...]:
         """Add the requests of pending jobs; unread ones are queried again."""
         if self._asked.lacks(jobs):
             read = partial(job_requests.rows, release=self.release)
-            found = self._poll.of(commands.asked_argv(self.release), read, "requests")
-            if found is not None:
-                self._asked.learn(jobs, found)
+            requests = self._poll.of(commands.asked_argv(self.release), read, "requests")
+            if requests is not None:
+                self._asked.learn(jobs, requests)
         return self._asked.complete(jobs, self.config, self._limits)
 
     def _read_reservations(self) -> tuple[Reservation, ...] | None:
@@ -385,24 +421,28 @@ class SnapshotReader:
         now = time.monotonic()
         if self.config is not None and now - self._config_read_s < CONFIG_INTERVAL_S:
             return
-        found = self._poll.of(commands.CONFIG, self._config_of, "configuration")
-        if found is None:
+        config = self._poll.of(commands.CONFIG, self._config_of, "configuration")
+        if config is None:
             return
         release = self._poll.of(commands.VERSION, releases.release_of, "configuration")
-        if release is not None:
-            self.config, self._config_read_s, self.release = found, now, release
-            self.unknown_release = releases.unknown_among(
-                found.release, release, accepted=self.accept_release
-            )
-            if found.has_switches:
-                read = self._poll.of(commands.TOPOLOGY, switches, "topology")
-                self._switches = self._switches if read is None else read
+        if release is None:
+            return
+        self.config, self._config_read_s, self.release = config, now, release
+        self.unknown_release = releases.unknown_among(
+            config.release, release, accepted=self.accept_release
+        )
+        if config.has_switches:
+            switch_of = self._poll.of(commands.TOPOLOGY, switches, "topology")
+            if switch_of is not None:
+                self._switches = switch_of
 
     def _refresh_limits(self) -> None:
         """Read what changes rarely of the sharing of nodes; what was read before stays."""
         now, before = time.monotonic(), self._limits
         state = (self._partitions, self._cluster, self._rooms.keys() <= before.nodes.keys())
-        interval_s = CONFIG_INTERVAL_S if state == self._limits_of else LIMITS_INTERVAL_S
+        interval_s = LIMITS_INTERVAL_S
+        if state == self._limits_of:
+            interval_s = CONFIG_INTERVAL_S
         if now - self._limits_read_s < interval_s:
             return
         n_unread = len(self._poll.unread)

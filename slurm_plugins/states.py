@@ -71,6 +71,9 @@ _ENDED = {
 }
 # Ended by the process's own status or signal, or out of memory (job_mgr.c).
 _FAILED = frozenset({"FAILED", "OUT_OF_MEMORY"})
+LEAST_S = 5.0  # never hanging before that
+FACTOR = 3.0  # times the usual duration
+REMEMBERED = 15
 
 
 def is_to_reboot(word: str) -> bool:
@@ -106,7 +109,9 @@ def job_state(word: str) -> JobState:
         return JobState.PENDING
     if state in ("RUNNING", "CONFIGURING", "RESIZING", "SIGNALING"):
         return JobState.RUNNING
-    return JobState.COMPLETING if state in _ENDING else JobState.OTHER
+    if state in _ENDING:
+        return JobState.COMPLETING
+    return JobState.OTHER
 
 
 def observation(
@@ -139,11 +144,6 @@ def observation(
                 reason=reason,
             )
     return PilotObservation(presence=Presence.UNKNOWN, reason=f"unknown state {state[:40]!r}")
-
-
-LEAST_S = 5.0  # never hanging before that
-FACTOR = 3.0  # times the usual duration
-REMEMBERED = 15
 
 
 @dataclass(slots=True)

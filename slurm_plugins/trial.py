@@ -61,7 +61,7 @@ class NodeTrial:
             BatchSystemError: BFT-1573, no node is idle, and nothing was submitted.
         """
         try:
-            for what, step in (
+            for title, step in (
                 ("answers are read", self._read),
                 ("sbatch --test-only", self._judge),
                 ("submit a pilot", self._submit),
@@ -72,12 +72,12 @@ class NodeTrial:
                 ("its node is idle again", self._is_idle),
             ):
                 try:
-                    seen, is_passed = step(), True
+                    result, is_passed = step(), True
                 except (ParseError, BftError) as problem:
                     if isinstance(problem, BftError) and problem.code == "BFT-1573":
                         raise
-                    seen, is_passed = str(problem), False
-                yield TrialStep(what=what, seen=seen, is_passed=is_passed)
+                    result, is_passed = str(problem), False
+                yield TrialStep(what=title, seen=result, is_passed=is_passed)
                 if not is_passed:
                     return
         finally:
@@ -89,15 +89,15 @@ class NodeTrial:
         look = self.system.snapshot()
         if look.failures or look.nodes is None or look.jobs is None:
             raise ParseError(" ".join(look.failures) or "no nodes, or no jobs")
-        asked = self.system.commands.query(commands.asked_argv(self.release))
+        requests = self.system.commands.query(commands.asked_argv(self.release))
         partitions = self.system.commands.query(doctor.PARTITION_ARGV)
-        for done in (asked, partitions):
-            if not done.is_ok:
-                raise UnreadError(why_failed(done))
-        job_requests.rows(asked.stdout, self.release)
+        for answer in (requests, partitions):
+            if not answer.is_ok:
+                raise UnreadError(why_failed(answer))
+        job_requests.rows(requests.stdout, self.release)
         if self.partition not in doctor.partitions_in(partitions.stdout):
             raise ParseError(f"scontrol does not show partition {self.partition}")
-        node = next((one for one in look.nodes if one.state is NodeState.IDLE), None)
+        node = next((node for node in look.nodes if node.state is NodeState.IDLE), None)
         if node is None:
             raise BatchSystemError(
                 "BFT-1573",
@@ -108,15 +108,18 @@ class NodeTrial:
         return f"{len(look.nodes)} nodes, {len(look.jobs)} jobs"
 
     def _judge(self) -> str:
-        node, own = node_of(self._node.name), self.system.commands
+        node = node_of(self._node.name)
         argv = (
             *("sbatch", "--test-only", f"--partition={self.partition}", "--nodes=1", "--time=5"),
             *(f"--nodelist={node}", "--chdir=/", *size_options(self._part)),
         )
-        done = own.run(argv, own.base_environment(), stdin="#!/bin/sh\n")
-        found = _JUDGED.search(done.stderr)
-        if not done.is_ok or found is None or found.groups() != (node, self.partition):
-            raise ParseError(why_failed(done))
+        environment = self.system.commands.base_environment()
+        answer = self.system.commands.run(argv, environment, stdin="#!/bin/sh\n")
+        judgement = _JUDGED.search(answer.stderr)
+        if not answer.is_ok or judgement is None:
+            raise ParseError(why_failed(answer))
+        if judgement.groups() != (node, self.partition):
+            raise ParseError(why_failed(answer))
         return f"would start on {node}"
 
     def _submit(self) -> str:
@@ -136,10 +139,12 @@ class NodeTrial:
 
     def _start(self) -> str:
         def look() -> str:
-            one = self._observed()
-            if one.presence is Presence.ABSENT:
-                raise ParseError(f"it ended: {one.reason or 'no reason is said'}")
-            return one.node or "" if one.phase == "running" else ""
+            pilot = self._observed()
+            if pilot.presence is Presence.ABSENT:
+                raise ParseError(f"it ended: {pilot.reason or 'no reason is said'}")
+            if pilot.phase != "running":
+                return ""
+            return pilot.node or ""
 
         node = _until(look, "it does not run")
         if node != node_of(self._node.name):
@@ -148,9 +153,9 @@ class NodeTrial:
 
     def _see(self) -> str:
         def look() -> bool:
-            seen = self.system.snapshot()
-            pilots = {job.job_id: job.nodes for job in seen.jobs or () if job.pilot_id}
-            states = {node.name: node.state for node in seen.nodes or ()}
+            snapshot = self.system.snapshot()
+            pilots = {job.job_id: job.nodes for job in snapshot.jobs or () if job.pilot_id}
+            states = {node.name: node.state for node in snapshot.nodes or ()}
             is_held = states.get(self._node.name) is NodeState.ALLOCATED
             return is_held and pilots.get(self._job_id) == (self._node.name,)
 
@@ -165,7 +170,9 @@ class NodeTrial:
             if next(looks) % _LOOKS_PER_SIGNAL == 0:  # not cancel_pilots: the second would end it
                 self.system.commands.query(("scancel", *ASK, self._job_id))
             pilot = self._observed()
-            return pilot if pilot.presence is Presence.ABSENT else None
+            if pilot.presence is not Presence.ABSENT:
+                return None
+            return pilot
 
         ended = _until(look, "it does not leave")
         if ended.ended_by is EndedBy.ITSELF and not ended.has_failed:
@@ -176,8 +183,8 @@ class NodeTrial:
 
     def _is_signalled(self) -> bool:
         """Whether SIGTERM ended it: it came before Python had blocked it."""
-        told = self.system.commands.query(["scontrol", "-o", "show", "job", self._job_id])
-        return bool(_SIGNALLED.search(told.stdout))
+        answer = self.system.commands.query(["scontrol", "-o", "show", "job", self._job_id])
+        return bool(_SIGNALLED.search(answer.stdout))
 
     def _cancel(self) -> str:
         self.system.cancel_pilots([self._job_id])
@@ -205,9 +212,9 @@ def _part_of(node: Node) -> NodePart | None:
 
 def _until(look: Callable[[], T | None], otherwise: str) -> T:
     """Return the first answer that is true; raises ``ParseError``: there was none in time."""
-    deadline = time.monotonic() + WAIT_S
-    while not (found := look()):
-        if time.monotonic() >= deadline:
+    deadline_s = time.monotonic() + WAIT_S
+    while not (answer := look()):
+        if time.monotonic() >= deadline_s:
             raise ParseError(f"{otherwise} after {WAIT_S:.0f} s")
         time.sleep(_PAUSE_S)
-    return found
+    return answer

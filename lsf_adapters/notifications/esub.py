@@ -34,6 +34,21 @@ MOST_SLOTS = 1 << 17
 _LINE = re.compile(r"LSB_SUB_([A-Z_]{1,30})=(.*)")
 _COUNT = re.compile(r"[0-9]{1,12}")
 _ESCAPED = re.compile(r"\\(.)")
+MOST_FILES = 4096  # users' files looked at
+MOST_ENTRIES = 4 * MOST_FILES  # of the directory
+MOST_WAITING = 256  # announcements that were not read yet
+FRESH_S = 30.0  # older files are from before; clocks may differ by that
+_AGAIN_S = 2.0  # after a change: the directory's time may be coarser than changes
+_FILE = re.compile(r"u([0-9]{1,10})")
+_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FAULTS = Faults(
+    what="The directory of esub's files",
+    unread="BFT-1213",
+    to_read="Create it with mode 1733 for the daemon's user, on a file system that all submission "
+    "hosts share, or leave the option out: the daemon then only polls.",
+    untrusted="BFT-1214",
+    to_trust="Make {owner} its owner and its mode 1733.",
+)
 
 
 def submission(
@@ -51,19 +66,22 @@ def submission(
     first, *lines = text[: 2 * LONGEST_FILE].split("\n")
     if first != FIRST_LINE:
         return None
-    found = [one for line in reversed(lines) if (one := _LINE.fullmatch(line))]
-    said = {one[1]: _unquoted(one[2]) for one in found if one[1] in KEYS}  # of several the first
-    if "MODIFY" in said:
+    value_of: dict[str, str] = {}
+    for line in lines:
+        setting = _LINE.fullmatch(line)
+        if setting and setting[1] in KEYS:
+            value_of.setdefault(setting[1], _unquoted(setting[2]))  # of several the first
+    if "MODIFY" in value_of:
         return None
-    queues = said.get("QUEUE", "").split()
+    queues = value_of.get("QUEUE", "").split()
     row = JobRow(
         job_id=f"{STAND_IN}{number}",
         user=user,
-        state="PSUSP" if said.get("HOLD") == "Y" else "PEND",
+        state="PSUSP" if value_of.get("HOLD") == "Y" else "PEND",
         queue=queues[0] if len(queues) == 1 else "",
         name="",
         submit_s=at_s,
-        asked=_asked(said, at_s),
+        asked=_request(value_of, at_s),
     )
     job = job_of(row, slots_of)
     if not row.queue:
@@ -77,48 +95,37 @@ def _unquoted(value: str) -> str:
     return value
 
 
-def _asked(said: Mapping[str, str], at_s: float) -> LsfRequest:
-    slots = max(1, min(_count(said.get("NUM_PROCESSORS", "")), MOST_SLOTS))
-    slots_max = min(_count(said.get("MAX_NUM_PROCESSORS", "")), MOST_SLOTS)
-    limit_s, begin_s = _count(said.get("RLIMIT_RUN", "")), _count(said.get("BEGIN_TIME", ""))
-    dependency, is_later = said.get("DEPEND_COND", ""), begin_s > at_s
-    waits = (*(("its dependency",) if dependency else ()), *(("its begin",) if is_later else ()))
+def _request(value_of: Mapping[str, str], at_s: float) -> LsfRequest:
+    def count(key: str) -> int:
+        text = value_of.get(key, "")
+        if _COUNT.fullmatch(text) is None:
+            return 0
+        return int(text)
+
+    slots = max(1, min(count("NUM_PROCESSORS"), MOST_SLOTS))
+    slots_max = min(count("MAX_NUM_PROCESSORS"), MOST_SLOTS)
+    limit_s: float | None = float(count("RLIMIT_RUN")) or None
+    reasons = []
+    dependency = value_of.get("DEPEND_COND", "")
+    if dependency:
+        reasons.append("it waits for its dependency")
+    begin_s: float | None = None
+    begin_time_s = float(count("BEGIN_TIME"))
+    if begin_time_s > at_s:
+        begin_s = begin_time_s
+        reasons.append("it waits for its begin")
     return LsfRequest(
         slots=slots,
         slots_max=slots_max if slots_max > slots else 0,
-        resources=said.get("RES_REQ", ""),
-        limit_s=float(limit_s) if limit_s else None,
-        begin_s=float(begin_s) if is_later else None,
-        hosts=asked_hosts(said.get("HOSTS", "").split()),
-        is_exclusive=said.get("EXCLUSIVE") == "Y",
+        resources=value_of.get("RES_REQ", ""),
+        limit_s=limit_s,
+        begin_s=begin_s,
+        hosts=asked_hosts(value_of.get("HOSTS", "").split()),
+        is_exclusive=value_of.get("EXCLUSIVE") == "Y",
         dependency=dependency,
-        is_held=said.get("HOLD") == "Y",
-        reasons=tuple(f"it waits for {what}" for what in waits),
+        is_held=value_of.get("HOLD") == "Y",
+        reasons=tuple(reasons),
     )
-
-
-def _count(text: str) -> int:
-    """Return a number of the file; 0: none."""
-    return int(text) if _COUNT.fullmatch(text) else 0
-
-
-MOST_FILES = 4096  # users' files looked at
-MOST_ENTRIES = 4 * MOST_FILES  # of the directory
-MOST_WAITING = 256  # announcements that were not read yet
-FRESH_S = 30.0  # older files are from before; clocks may differ by that
-_AGAIN_S = 2.0  # after a change: the directory's time may be coarser than changes
-_FILE = re.compile(r"u([0-9]{1,10})")
-_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-
-
-_FAULTS = Faults(
-    what="The directory of esub's files",
-    unread="BFT-1213",
-    to_read="Create it with mode 1733 for the daemon's user, on a file system that all submission "
-    "hosts share, or leave the option out: the daemon then only polls.",
-    untrusted="BFT-1214",
-    to_trust="Make {owner} its owner and its mode 1733.",
-)
 
 
 class SubmissionFiles:
@@ -153,7 +160,9 @@ class SubmissionFiles:
                 replace users' files.
         """
         self._place, self._pilot_queue, self._slots_of = place, pilot_queue, slots_of
-        self._owner_uid = os.geteuid() if owner_uid is None else owner_uid
+        if owner_uid is None:
+            owner_uid = os.geteuid()
+        self._owner_uid = owner_uid
         self._known: dict[str, tuple[int, int]] = {}
         self._time_ns, self._changed_s = 0, 0.0
         self._number = 0
@@ -173,11 +182,11 @@ class SubmissionFiles:
             BatchSystemError: it can no longer be used; codes as for opening it.
         """
         self._looking.clear()
-        said: list[Announcement] = []
+        news: list[Announcement] = []
         with suppress(IndexError):
-            while len(said) < MOST_WAITING:
-                said.append(self._waiting.popleft())
-        return tuple(said)
+            while len(news) < MOST_WAITING:
+                news.append(self._waiting.popleft())
+        return tuple(news)
 
     def close(self) -> None:
         """Stop watching; users' scripts keep replacing their files."""
@@ -210,10 +219,10 @@ class SubmissionFiles:
 
     def _news(self, directory: int) -> Iterator[Announcement]:
         """Read the files that are new or were replaced."""
-        found, slots_of = dict(_files(directory)), self._slots_of() or NOT_POLLED
-        new = [name for name, status in found.items() if self._known.get(name) != status]
-        self._known = found
-        for name in new[:MOST_WAITING]:
+        state_of, slots_of = dict(_files(directory)), self._slots_of() or NOT_POLLED
+        names = [name for name, state in state_of.items() if self._known.get(name) != state]
+        self._known = state_of
+        for name in names[:MOST_WAITING]:
             self._number += 1
             news = self._told(directory, name, slots_of)
             if news is not None and news.partition != self._pilot_queue:

@@ -33,6 +33,31 @@ LONGEST_RECORD = 1 << 15  # characters
 _WORD = re.compile(r'[ \t]*+(?:"((?:[^"]++|"")*+)"|([^\s"]++))(?=[ \t]|$)')
 _WHOLE = re.compile(r"-?[0-9]{1,19}")  # 64 bits
 _REAL = re.compile(r"-?[0-9]{1,19}(?:\.[0-9]{1,19})?(?:e[+-][0-9]{1,3})?")
+DROPPED: Final = "?"  # in place of records that were dropped
+MOST_RECORD_BYTES = 1 << 15  # longer ones are dropped
+# A quote that never ends must not hide all later records. No user can write that much into one.
+MOST_HIDDEN_BYTES = 1 << 18
+MOST_JOBS = 1 << 15  # remembered, of each kind
+MOST_NAMES = 1 << 18  # of hosts of jobs that run
+MOST_SLOTS = 1 << 17  # of a job: texts in one record
+_HISTORY_S = 60.0  # older than the newest JOB_NEW by this: repeated, not new
+_N_PATHS = 8  # fromHost, cwd, chkpntDir, inFile, outFile, errFile, subHomeDir, jobFile
+_N_RUSAGE = 19  # of lsfRusage
+_N_LIMITS, _RUN_LIMIT = 11, 9  # of rLimits
+_EXCLUSIVE = 0x40  # in options; lsbatch.h, as are the following
+_HELD = 0x1  # in options2
+_PENDING = 0x1 | 0x2  # states: PEND, PSUSP
+_ENDED = 0x20 | 0x40  # EXIT, DONE
+_AFTERWARDS = 0x80 | 0x100  # post-processing ended: said of a job that has ended before
+# What a poll may show: a job was changed, moved or requeued, a host or queue opened or closed.
+_CHANGES = frozenset(
+    {"JOB_MODIFY", "JOB_MODIFY2", "JOB_SWITCH", "JOB_SWITCH2", "JOB_MOVE", "JOB_REQUEUE"}
+    | {"JOB_FORCE", "MIG", "HOST_CTRL", "QUEUE_CTRL"}
+)
+_KIND = re.compile(r'"([A-Z_0-9]{1,40})" "[0-9.]{1,20}" ([0-9]{1,10}) ')
+_ON_HOST = re.compile(r"[0-9]{1,6}\*")  # SHORT_EVENTFILE of LSF_HPC_EXTENSIONS, lsf.conf(5)
+_WAITS = "dependency condition not satisfied"
+_LATER = "its begin time is to come"
 
 
 class Words:
@@ -44,10 +69,11 @@ class Words:
     def __init__(self, record: str) -> None:
         if len(record) > LONGEST_RECORD:
             raise ParseError(f"a record of {len(record)} characters")
-        self._words, at = deque[re.Match[str]](), 0
-        while found := _WORD.match(record, at):
-            self._words.append(found)
-            at = found.end()
+        self._words: deque[re.Match[str]] = deque()
+        at = 0
+        while word := _WORD.match(record, at):
+            self._words.append(word)
+            at = word.end()
 
     def text(self) -> str:
         """Return the next word, a text."""
@@ -69,18 +95,20 @@ class Words:
 
     def count(self, most: int = 1 << 62) -> int:
         """Return the next word, an integer from 0 to ``most``."""
-        found = self.whole()
-        if not 0 <= found <= most:
+        number = self.whole()
+        if not 0 <= number <= most:
             raise ParseError("out of range")
-        return found
+        return number
 
     def real(self) -> float:
         """Return the next word, a finite number."""
         bare = self._bare()
-        found = float(bare) if _REAL.fullmatch(bare) else math.inf
-        if not math.isfinite(found):
+        if _REAL.fullmatch(bare) is None:
             raise ParseError("not a number")
-        return found
+        number = float(bare)
+        if not math.isfinite(number):  # its exponent is too large
+            raise ParseError("not a number")
+        return number
 
     def skip(self, count: int) -> None:
         """Skip so many words of any kind."""
@@ -94,10 +122,10 @@ class Words:
 
     def last_whole(self) -> int:
         """Skip integers up to the next text; return the last."""
-        found = self.whole()
+        number = self.whole()
         while self._words and self._words[0][1] is None:
-            found = self.whole()
-        return found
+            number = self.whole()
+        return number
 
     def _bare(self) -> str:
         word = self._take()
@@ -109,12 +137,6 @@ class Words:
         if not self._words:
             raise ParseError("too few words")
         return self._words.popleft()
-
-
-DROPPED: Final = "?"  # in place of records that were dropped
-MOST_RECORD_BYTES = 1 << 15  # longer ones are dropped
-# A quote that never ends must not hide all later records. No user can write that much into one.
-MOST_HIDDEN_BYTES = 1 << 18
 
 
 class WholeRecords:
@@ -129,13 +151,13 @@ class WholeRecords:
 
     def add(self, piece: bytes) -> list[str]:
         """Return the records completed by this piece."""
-        found: list[str] = []
-        first, *others = piece.split(b"\n")
-        self._extend(first)
-        for line in others:
-            self._line_ends(found)
+        records: list[str] = []
+        end_of_line, *further_lines = piece.split(b"\n")
+        self._extend(end_of_line)
+        for line in further_lines:
+            self._line_ends(records)
             self._extend(line)
-        return found
+        return records
 
     def skip(self) -> None:
         """Drop the current record: part of the file was skipped."""
@@ -152,43 +174,20 @@ class WholeRecords:
         elif part:
             self._parts.append(part)
 
-    def _line_ends(self, found: list[str]) -> None:
+    def _line_ends(self, records: list[str]) -> None:
         self._length += 1
         if self._is_quoted and not self._ends_anyhow and self._length <= MOST_HIDDEN_BYTES:
             self._is_bad = True
             self._parts.clear()
-            found.append(DROPPED)
+            records.append(DROPPED)
             return
         if self._is_bad:
-            found.append(DROPPED)
+            records.append(DROPPED)
         elif self._parts:
-            found.append(b"".join(self._parts).decode(errors="replace"))
+            records.append(b"".join(self._parts).decode(errors="replace"))
         self._parts.clear()
         self._length = 0
         self._is_quoted = self._is_bad = self._ends_anyhow = False
-
-
-MOST_JOBS = 1 << 15  # remembered, of each kind
-MOST_NAMES = 1 << 18  # of hosts of jobs that run
-MOST_SLOTS = 1 << 17  # of a job: texts in one record
-_HISTORY_S = 60.0  # older than the newest JOB_NEW by this: repeated, not new
-_N_LIMITS, _RUN_LIMIT = 11, 9  # of rLimits
-_N_PATHS = 8  # fromHost, cwd, chkpntDir, inFile, outFile, errFile, subHomeDir, jobFile
-_N_RUSAGE = 19  # of lsfRusage
-_EXCLUSIVE = 0x40  # in options; lsbatch.h, as are the following
-_HELD = 0x1  # in options2
-_PENDING = 0x1 | 0x2  # states: PEND, PSUSP
-_ENDED = 0x20 | 0x40  # EXIT, DONE
-_AFTERWARDS = 0x80 | 0x100  # post-processing ended: said of a job that has ended before
-# What a poll may show: a job was changed, moved or requeued, a host or queue opened or closed.
-_CHANGES = frozenset(
-    {"JOB_MODIFY", "JOB_MODIFY2", "JOB_SWITCH", "JOB_SWITCH2", "JOB_MOVE", "JOB_REQUEUE"}
-    | {"JOB_FORCE", "MIG", "HOST_CTRL", "QUEUE_CTRL"}
-)
-_KIND = re.compile(r'"([A-Z_0-9]{1,40})" "[0-9.]{1,20}" ([0-9]{1,10}) ')
-_ON_HOST = re.compile(r"[0-9]{1,6}\*")  # SHORT_EVENTFILE of LSF_HPC_EXTENSIONS, lsf.conf(5)
-_WAITS = "dependency condition not satisfied"
-_LATER = "its begin time is to come"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -210,11 +209,14 @@ class EarlierRecords:
         if is_known or is_history:
             return False
         self.pilots.pop(job_id, None)
-        jobs = self.pilots if queue == self.pilot_queue else self.new
+        is_pilot = queue == self.pilot_queue
+        jobs = self.new
+        if is_pilot:
+            jobs = self.pilots
         jobs[job_id] = at_s
         if len(jobs) > MOST_JOBS:
             jobs.popitem(last=False)
-        return jobs is self.new
+        return not is_pilot
 
     def note_started(self, job: tuple[int, int], nodes: tuple[str, ...]) -> None:
         """Remember where a job runs; () if it does not any more."""
@@ -223,7 +225,8 @@ class EarlierRecords:
             self.started[job] = nodes
             self.n_names += len(nodes)
         while len(self.started) > MOST_JOBS or self.n_names > MOST_NAMES:
-            self.n_names -= len(self.started.popitem(last=False)[1])
+            _, oldest_nodes = self.started.popitem(last=False)
+            self.n_names -= len(oldest_nodes)
 
     def ended(self, job: tuple[int, int]) -> tuple[str, ...]:
         """Forget where a job ran, and return it; () if unknown."""
@@ -248,7 +251,7 @@ def announcements(
     Returns:
         The announcements, of those that call for a poll only one.
     """
-    said: list[Announcement] = []
+    job_news: list[Announcement] = []
     look: Announcement | None = None
     for record in records:
         try:
@@ -256,10 +259,12 @@ def announcements(
         except ParseError:
             return (_look(0.0),)
         if news is not None and (news.job or news.nodes):
-            said.append(news)
+            job_news.append(news)
         else:
             look = look or news
-    return (*said, look) if look else tuple(said)
+    if look is not None:
+        return (*job_news, look)
+    return tuple(job_news)
 
 
 def announcement(
@@ -277,12 +282,15 @@ def announcement(
         return None
     kind, at_s = head[1], float(head[2])
     parse = {"JOB_NEW": _submitted, "JOB_START": _started, "JOB_STATUS": _changed}.get(kind)
-    if parse is None:
-        return _look(at_s) if kind in _CHANGES else None
-    return parse(Words(record[head.end() :]), at_s, earlier, slots_of)
+    if parse is not None:
+        return parse(Words(record[head.end() :]), at_s, earlier, slots_of)
+    if kind in _CHANGES:
+        return _look(at_s)
+    return None
 
 
 def _look(at_s: float) -> Announcement:
+    """Return an announcement of nothing but that a poll will show something."""
     return Announcement(at_s=at_s, partition="")
 
 
@@ -305,7 +313,7 @@ def _row(words: Words, job_id: int, at_s: float) -> JobRow:
     submit_s, begin_s = float(words.count(1 << 40)), float(words.count(1 << 40))
     words.skip(4)  # termTime, sigValue, chkpntPeriod, restartPid
     user = words.text()
-    limit = [words.whole() for _ in range(_N_LIMITS)][_RUN_LIMIT]
+    limits = [words.whole() for _ in range(_N_LIMITS)]
     words.text()  # hostSpec
     factor = words.real()
     words.whole()  # umask
@@ -320,18 +328,23 @@ def _row(words: Words, job_id: int, at_s: float) -> JobRow:
     words.skip_texts()  # schedHostType, loginShell; IBM: timeEvent, userGroup, exceptList
     is_held = bool(words.whole() & _HELD)
     words.whole()  # idx
+    reasons = []
+    if dependency:
+        reasons.append(_WAITS)
     is_later = begin_s > at_s
-    asked = LsfRequest(
+    if is_later:
+        reasons.append(_LATER)
+    request = LsfRequest(
         slots=max(1, slots),
         slots_max=slots_max if slots < slots_max <= MOST_SLOTS else 0,
         resources=resources,
-        limit_s=_limit_s(limit, factor),
+        limit_s=_limit_s(limits[_RUN_LIMIT], factor),
         begin_s=begin_s if is_later else None,
         hosts=asked_hosts(hosts),
         is_exclusive=bool(options & _EXCLUSIVE),
         dependency=dependency,
         is_held=is_held,
-        reasons=(*((_WAITS,) if dependency else ()), *((_LATER,) if is_later else ())),
+        reasons=tuple(reasons),
     )
     return JobRow(
         job_id=f"{STAND_IN}{job_id}",
@@ -340,7 +353,7 @@ def _row(words: Words, job_id: int, at_s: float) -> JobRow:
         queue=queue,
         name="",
         submit_s=submit_s,
-        asked=asked,
+        asked=request,
     )
 
 
@@ -348,7 +361,9 @@ def _limit_s(limit: int, factor: float) -> float | None:
     """Return the run limit; it is written as if for a host of CPU factor 1 (volclava 2.2)."""
     if limit < 0:
         return None
-    return float(round(limit / factor)) if factor > 0.0 else float(limit)
+    if factor <= 0.0:
+        return float(limit)
+    return float(round(limit / factor))
 
 
 def _started(
@@ -385,4 +400,6 @@ def _changed(
         return None
     if status & _ENDED and nodes:
         return Announcement(at_s=at_s, partition="", nodes=nodes)
-    return None if status & _AFTERWARDS else _look(at_s)
+    if status & _AFTERWARDS:
+        return None
+    return _look(at_s)

@@ -59,7 +59,7 @@ def script(place: Path) -> str:
         ValueError: its name cannot be quoted.
     """
     name = str(place)
-    if not place.is_absolute() or any(c in name for c in "'\"\\\n") or not name.isprintable():
+    if not place.is_absolute() or set(name) & set("'\"\\\n") or not name.isprintable():
         raise ValueError(f"{name!r} cannot be used in a script: use a plain absolute path")
     return _SCRIPT.format(
         place=name,

@@ -60,11 +60,15 @@ class EventsFile(FollowedFile):
     def read(self) -> tuple[Announcement, ...]:
         """Return the announcements since the last call; raises ``BatchSystemError``."""
         records, is_too_much = self.lines()
-        said = announcements(records, self._earlier, self._slots_of() or NOT_POLLED)
-        return (Announcement(at_s=0.0, partition=""), *said) if is_too_much else said
+        news = announcements(records, self._earlier, self._slots_of() or NOT_POLLED)
+        if is_too_much:  # what was skipped calls for a poll
+            news = (Announcement(at_s=0.0, partition=""), *news)
+        return news
 
 
 def news_begin(head: bytes) -> int:
     """Return where the news begin in a new file: after what its first line calls history."""
-    found = _HEADER.match(head)
-    return int(found[1]) if found else 0
+    header = _HEADER.match(head)
+    if header is None:
+        return 0
+    return int(header[1])

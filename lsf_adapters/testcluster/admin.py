@@ -15,12 +15,11 @@ _QUEUE_VERBS = {
 
 def badmin(batch: Batch, request: Request) -> Answer:
     """Answer badmin."""
-    words = request.argv[1:]
-    verb, rest = (words[0], words[1:]) if words else ("", [])
+    verb, *words = request.argv[1:] or [""]
     if verb in ("hclose", "hopen"):
-        return _hosts(batch, request, verb, rest)
+        return _hosts(batch, request, verb, words)
     if verb in _QUEUE_VERBS:
-        return _queues(batch, request, verb, rest)
+        return _queues(batch, request, verb, words)
     if verb == "ckconfig":
         return Answer(out="No errors found.\n\n", err="\nChecking configuration files ...\n\n")
     if verb in ("reconfig", "mbdrestart"):
@@ -37,10 +36,9 @@ def _may(batch: Batch, request: Request) -> bool:
     return request.is_from(batch.config.parameters.administrators)
 
 
-def _hosts(batch: Batch, request: Request, verb: str, rest: list[str]) -> Answer:
+def _hosts(batch: Batch, request: Request, verb: str, names: list[str]) -> Answer:
     answer = Answer()
     comment = ""
-    names = list(rest)
     if names[:1] == ["-C"]:
         comment, names = names[1], names[2:]
     word = verb.removeprefix("h").capitalize()
@@ -62,10 +60,10 @@ def _hosts(batch: Batch, request: Request, verb: str, rest: list[str]) -> Answer
     return answer
 
 
-def _queues(batch: Batch, request: Request, verb: str, rest: list[str]) -> Answer:
+def _queues(batch: Batch, request: Request, verb: str, names: list[str]) -> Answer:
     answer = Answer()
-    done, code = _QUEUE_VERBS[verb]
-    for name in rest:
+    new_state, code = _QUEUE_VERBS[verb]
+    for name in names:
         state = batch.queues.get(name)
         if state is None:
             answer.err += f"{name}: No such queue\n"
@@ -78,7 +76,7 @@ def _queues(batch: Batch, request: Request, verb: str, rest: list[str]) -> Answe
                 state.is_open = verb == "qopen"
             else:
                 state.is_active = verb == "qact"
-            answer.out += f"Queue <{name}> is {done}\n"
+            answer.out += f"Queue <{name}> is {new_state}\n"
             batch.events.control("QUEUE_CTRL", code, name, request.user, "", batch.now_s())
     batch.touch_hosts()
     return answer

@@ -43,27 +43,28 @@ def read(
     Raises:
         BadArgumentError: an option that is not known, or lacks its value.
     """
-    found = Arguments()
-    known, with_value = set(flags), set(valued)
-    rest = list(argv[1:])
-    while rest:
-        word = rest.pop(0)
+    arguments = Arguments()
+    flags, valued = set(flags), set(valued)
+    words = argv[1:]
+    while words:
+        word = words.pop(0)
+        name = word.removeprefix("-")
         if not word.startswith("-") or word == "-":
-            found.words.append(word)
-        elif word[1:] in known:
-            found.flags.add(word[1:])
-        elif word[1:] in with_value:
-            if not rest:
+            arguments.words.append(word)
+        elif name in flags:
+            arguments.flags.add(name)
+        elif name in valued:
+            if not words:
                 raise BadArgumentError(
-                    f"{argv[0]}: option requires an argument -- '{word[1:]}'\n{usage}"
+                    f"{argv[0]}: option requires an argument -- '{name}'\n{usage}"
                 )
-            found.values[word[1:]] = rest.pop(0)
-        elif len(word) > 2 and all(letter in known for letter in word[1:]):
-            found.flags.update(word[1:])
+            arguments.values[name] = words.pop(0)
+        elif len(name) > 1 and flags.issuperset(name):
+            arguments.flags.update(name)
         else:
-            wrong = next((c for c in word[1:] if c not in known), word[1:2])
+            wrong = next((letter for letter in name if letter not in flags), name[:1])
             raise BadArgumentError(f"{argv[0]}: invalid option -- '{wrong}'\n{usage}")
-    return found
+    return arguments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +78,12 @@ class JobSpec:
 
 def job_spec(text: str) -> JobSpec:
     """Read "7", "7[2]" or "7[1-3,5]"; raises ``BadArgumentError``: it is not a job id."""
-    found = _ID.fullmatch(text)
-    if found is None:
+    match = _ID.fullmatch(text)
+    if match is None:
         raise BadArgumentError(f"{text}: Illegal job ID.")
     indices: set[int] = set()
-    for part in (found[2] or "").split(","):
+    for part in (match[2] or "").split(","):
         if part:
             first, _, last = part.partition("-")
             indices.update(range(int(first), int(last or first) + 1))
-    return JobSpec(text=text, id=int(found[1]), indices=frozenset(indices))
+    return JobSpec(text=text, id=int(match[1]), indices=frozenset(indices))

@@ -41,16 +41,12 @@ class Batch:
         self.queue_of: dict[str, Queue] = {queue.name: queue for queue in config.all_queues}
         self._store = Store(config.directory / "work" / "state")
         self.jobs, self.hosts, self.queues = self._store.load()
-        for name in (MASTER, *config.node_names):
-            is_node = name != MASTER
-            self.hosts.setdefault(
-                name,
-                Host(
-                    name=name,
-                    slots=config.slots_per_node if is_node else 0,
-                    gpus=config.gpus_per_node if is_node else 0,
-                ),
-            )
+        self.hosts.setdefault(MASTER, Host(name=MASTER, slots=0, gpus=0))
+        for name in config.node_names:
+            if name == MASTER:
+                continue
+            node = Host(name=name, slots=config.slots_per_node, gpus=config.gpus_per_node)
+            self.hosts.setdefault(name, node)
         for queue in config.all_queues:
             self.queues.setdefault(queue.name, QueueState())
         self.events = EventsFile(
@@ -86,10 +82,16 @@ class Batch:
 
     def flush(self) -> None:
         """Write what changed."""
-        gone = [key for key in self._dirty if key not in self.jobs]
-        jobs = [self.jobs[key] for key in self._dirty if key in self.jobs]
-        hosts, queues = (self.hosts, self.queues) if self._hosts_are_dirty else ({}, {})
-        self._store.write(jobs, hosts, queues, gone)
+        jobs, forgotten = [], []
+        for key in self._dirty:
+            if key in self.jobs:
+                jobs.append(self.jobs[key])
+            else:
+                forgotten.append(key)
+        if self._hosts_are_dirty:
+            self._store.write(jobs, self.hosts, self.queues, forgotten)
+        else:
+            self._store.write(jobs, {}, {}, forgotten)
         self._dirty.clear()
         self._hosts_are_dirty = False
 
@@ -134,8 +136,10 @@ class Batch:
         """Remove a pending job that could not end by its termination time (-t)."""
         if job.term_s is None:
             return
-        needs_s = (job.limit_s or 0.0) if is_new else 0.0
-        if now_s + needs_s >= job.term_s:
+        end_s = now_s
+        if is_new:
+            end_s += job.limit_s or 0.0
+        if end_s >= job.term_s:
             self.finish(job, 0, "TERM_DEADLINE", state="EXIT")
 
     def _follow(self, job: Job, now_s: float) -> None:
@@ -255,8 +259,8 @@ class Batch:
 
     def _forget_old(self, now_s: float) -> None:
         oldest_s = now_s - self.config.profile.clean_period_s
-        old = [key for key, job in self.jobs.items() if job.end_s and job.end_s < oldest_s]
-        for key in old:
+        old_keys = [key for key, job in self.jobs.items() if job.end_s and job.end_s < oldest_s]
+        for key in old_keys:
             del self.jobs[key]
             self._dirty.add(key)
 
@@ -264,18 +268,21 @@ class Batch:
 
     def host_status(self, host: Host, now_s: float | None = None) -> str:
         """The state of a host without what its jobs make of it: ok, unreach or unavail."""
-        now_s = self.now_s() if now_s is None else now_s
+        if now_s is None:
+            now_s = self.now_s()
         profile = self.config.profile
+        status = "ok"
         if host.lim_dead_s is not None:
             if now_s >= host.lim_dead_s + profile.unavail_s:
-                return "unavail"
-            return "unreach" if now_s >= host.lim_dead_s + profile.unreach_s else "ok"
-        if host.sbatchd_dead_s is not None:
-            is_late = now_s >= host.sbatchd_dead_s + profile.sbd_unreach_s
-            return "unreach" if is_late else "ok"
-        if host.back_s is not None:
-            return "unavail" if now_s < host.back_s else "ok"
-        return "ok"
+                status = "unavail"
+            elif now_s >= host.lim_dead_s + profile.unreach_s:
+                status = "unreach"
+        elif host.sbatchd_dead_s is not None:
+            if now_s >= host.sbatchd_dead_s + profile.sbd_unreach_s:
+                status = "unreach"
+        elif host.back_s is not None and now_s < host.back_s:
+            status = "unavail"
+        return status
 
     def _follow_hosts(self, now_s: float) -> None:
         status = {name: self.host_status(host, now_s) for name, host in self.hosts.items()}
@@ -310,13 +317,14 @@ class Batch:
     # -- the pass -----------------------------------------------------------------------------
 
     def _run_pass(self, now_s: float) -> None:
-        wishes = [wish for job in self._waiting() if (wish := self._wish(job, now_s))]
-        held = [self._held(job) for job in self.live.values() if job.holds_slots]
-        hosts = [
-            HostNow(name=h.name, slots=h.slots, gpus=h.gpus, problem=self._problem(h, now_s))
-            for h in self.hosts.values()
-        ]
-        plan = run_pass(wishes, held, hosts, self.config.parameters, now_s)
+        wishes = []
+        for job in self._waiting():
+            wish = self._wish(job, now_s)
+            if wish is not None:
+                wishes.append(wish)
+        started = [self._held(job) for job in self.live.values() if job.holds_slots]
+        hosts = [self._host_now(host, now_s) for host in self.hosts.values()]
+        plan = run_pass(wishes, started, hosts, self.config.parameters, now_s)
         self._carry_out(plan, now_s)
         if self.config.is_ibm and self.config.parameters.allocation_planner:
             plan_file.write(self.config.logdir, self.live.values(), now_s)
@@ -378,12 +386,18 @@ class Batch:
             obeys=job.state in ("RUN", "SSUSP") and self.hosts[job.hosts[0]].is_reachable,
         )
 
+    def _host_now(self, host: Host, now_s: float) -> HostNow:
+        problem = self._problem(host, now_s)
+        return HostNow(name=host.name, slots=host.slots, gpus=host.gpus, problem=problem)
+
     def _problem(self, host: Host, now_s: float) -> str:
         if host.is_closed:
             return _CLOSED
         if not host.is_reachable or self.host_status(host, now_s) != "ok":
             return _DOWN
-        return _LOCKED if now_s < host.locked_until_s else ""
+        if now_s < host.locked_until_s:
+            return _LOCKED
+        return ""
 
     def _carry_out(self, plan: Plan, now_s: float) -> None:
         for key, reasons in plan.reasons.items():
@@ -391,15 +405,15 @@ class Batch:
         for job in self.live.values():
             if not job.is_pending:
                 continue
-            kept = plan.reservations.get(job.key)
-            if kept is None:
+            reservation = plan.reservations.get(job.key)
+            if reservation is None:
                 self._unreserve(job)
                 continue
             if not job.reserved:
                 job.reserved_s = now_s
-            job.reserved = list(kept.hosts)
-            job.estimate_s = kept.estimate_s
-            job.plan_hosts = list(kept.plan_hosts)
+            job.reserved = list(reservation.hosts)
+            job.estimate_s = reservation.estimate_s
+            job.plan_hosts = list(reservation.plan_hosts)
         for victim, winner in plan.preempted.items():
             self._preempt(self.live[victim], winner)
         for start in plan.starts:
@@ -439,7 +453,7 @@ class Batch:
         if self.queue_of[job.queue].terminates_preempted:
             self.start_ladder(job)
         else:
-            self.runner.send(job, signal.SIGTSTP if not job.is_parallel else signal.SIGSTOP)
+            self.runner.send(job, signal.SIGSTOP if job.is_parallel else signal.SIGTSTP)
             job.state, job.stop_reason = "SSUSP", "preempt"
             self.events.status(job, self.now_s())
             self.ask_for_pass(0.0)

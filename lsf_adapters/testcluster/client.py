@@ -23,17 +23,16 @@ def request(extra: list[str], stdin: bytes, arguments: list[str]) -> bytes:
     """Return what is sent: lengths, then words separated by NUL, then standard input."""
     environment = [b"%s=%s" % item for item in os.environb.items()]
     words = [NAME, *arguments]
-    head = b"\0".join(
-        (
-            str(len(words)).encode(),
-            *(os.fsencode(word) for word in words),
-            os.fsencode(working_directory()),
-            b"%o" % mask(),
-            str(len(extra)).encode(),
-            *(os.fsencode(word) for word in extra),
-            *environment,
-        )
-    )
+    parts = [
+        str(len(words)).encode(),
+        *map(os.fsencode, words),
+        os.fsencode(working_directory()),
+        b"%o" % mask(),
+        str(len(extra)).encode(),
+        *map(os.fsencode, extra),
+        *environment,
+    ]
+    head = b"\0".join(parts)
     return b"%d %d\n%s%s" % (len(head), len(stdin), head, stdin)
 
 
@@ -101,7 +100,9 @@ def wait_for_lim(retry_s: float) -> None:
 
 def say(stream: int, text: str | bytes) -> None:
     """Write all of a text to standard output or error."""
-    data = text.encode() if isinstance(text, str) else text
+    data = text
+    if isinstance(data, str):
+        data = data.encode()
     while data:
         data = data[os.write(stream, data) :]
 
@@ -114,7 +115,8 @@ def main() -> int:
     extra: list[str] = []
     hooks: types.ModuleType | None = None
     if NAME == "bsub":
-        stdin = b"" if sys.stdin is None or os.isatty(0) else sys.stdin.buffer.read()
+        if sys.stdin is not None and not os.isatty(0):
+            stdin = sys.stdin.buffer.read()
         if any(os.path.exists(f"{ROOT}/etc/{hook}") for hook in ("esub", "epsub")):  # noqa: PTH110
             sys.path.insert(0, f"{ROOT}/lib")
             hooks = importlib.import_module("lsf_adapters.testcluster.hooks")

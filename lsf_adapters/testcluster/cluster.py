@@ -190,7 +190,10 @@ class LsfTestCluster:
 
     def kill_host(self, name: str, *, processes_too: bool = False) -> None:
         """Kill lim and sbatchd of a host, and, if asked, its jobs' processes."""
-        self._ordered("kill_host", name, *(("processes",) if processes_too else ()))
+        words = ["kill_host", name]
+        if processes_too:
+            words.append("processes")
+        self._ordered(*words)
 
     def kill_sbatchd(self, name: str) -> None:
         """Kill sbatchd of a host alone."""
@@ -237,11 +240,12 @@ class LsfTestCluster:
         self, *argv: str, user: str | None = None, stdin: str = "", timeout_s: float = 30.0
     ) -> process.Completed:
         """Run a command of the cluster, as us or as another account."""
-        prefix = _as_user(user)
-        program, *rest = argv
+        program, *arguments = argv
         path = self.config.bin / program
+        if path.exists():
+            program = str(path)
         return process.run(
-            (*prefix, str(path) if path.exists() else program, *rest),
+            (*_as_user(user), program, *arguments),
             timeout_s=timeout_s,
             env=self.env,
             cwd=Path("/"),
@@ -266,21 +270,25 @@ class LsfTestCluster:
             BatchSystemError: BFT-1280, it is refused.
         """
         slots = self.config.slots_per_node
-        limit_min = max(1, math.ceil((duration_s + 5 if limit_s is None else limit_s) / 60))
-        done = self.command(
+        if limit_s is None:
+            limit_s = duration_s + 5
+        limit_min = max(1, math.ceil(limit_s / 60))
+        answer = self.command(
             *("bsub", "-q", queue, "-n", str(n_nodes * slots), "-R", f"span[ptile={slots}]"),
             *("-W", str(limit_min), "-o", "/dev/null", *extra_args),
             *("sh", str(self.directory / "lib" / "job.sh"), str(self.directory / "ev")),
             f"{duration_s:.3f}",
             user=user,
         )
-        if not done.is_ok:
+        if not answer.is_ok:
             raise BatchSystemError(
                 "BFT-1280",
-                f"The stand-in of LSF did not accept the job: {done.stderr.strip()}",
+                f"The stand-in of LSF did not accept the job: {answer.stderr.strip()}",
                 "Check its size and limit against the cluster with bhosts.",
             )
-        return done.stdout.partition("<")[2].partition(">")[0]
+        _, _, behind_bracket = answer.stdout.partition("<")
+        job_id, _, _ = behind_bracket.partition(">")
+        return job_id
 
     def started_s(self, job_id: str) -> float | None:
         """Start of a submitted job as noted by itself (epoch)."""
@@ -295,8 +303,11 @@ class LsfTestCluster:
             text = (self.directory / "ev" / job_id).read_text()
         except FileNotFoundError:
             return None
-        lines = (line.split() for line in text.splitlines())
-        return next((float(words[0]) for words in lines if words[1:2] == [word]), None)
+        for line in text.splitlines():
+            words = line.split()
+            if words[1:2] == [word]:
+                return float(words[0])
+        return None
 
     def cancel(self, job_id: str) -> None:
         """Cancel a job; one that is gone is not an error."""
@@ -304,14 +315,18 @@ class LsfTestCluster:
 
 
 def _zone() -> dict[str, str]:
-    return {"TZ": os.environ["TZ"]} if "TZ" in os.environ else {}
+    if "TZ" not in os.environ:
+        return {}
+    return {"TZ": os.environ["TZ"]}
 
 
 def _as_user(user: str | None) -> tuple[str, ...]:
     """Return what starts a command as another account; only root can."""
     if user is None or os.geteuid() != 0:
         return ()
-    names = ("nobody", "games", "daemon") if user == ORDINARY else (user,)
+    names: tuple[str, ...] = (user,)
+    if user == ORDINARY:
+        names = ("nobody", "games", "daemon")  # the first that this machine has
     for name in names:
         with contextlib.suppress(KeyError):
             account = pwd.getpwnam(name)
@@ -335,15 +350,21 @@ def check_directory(directory: Path) -> None:
     elif len(str(directory / "run" / "mbatchd")) > 100:
         problem = f"The path {directory} is too long for a socket in it."
         next_step = "Choose a directory with a shorter path."
-    elif closed := [
-        str(parent)
-        for parent in directory.resolve().parents
-        if os.geteuid() == 0 and parent.exists() and not parent.stat().st_mode & stat.S_IXOTH
-    ]:
-        problem = f"Jobs of ordinary users could not reach {directory}: see {closed[0]}."
+    elif closed_parent := _closed_parent(directory):
+        problem = f"Jobs of ordinary users could not reach {directory}: see {closed_parent}."
         next_step = "Choose a directory that every user may enter, such as one under /tmp."
     if problem:
         raise UsageError("BFT-1277", problem, next_step)
+
+
+def _closed_parent(directory: Path) -> Path | None:
+    """Return the first folder above it that ordinary users may not enter; None: they reach it."""
+    if os.geteuid() != 0:
+        return None  # all jobs are ours
+    for parent in directory.resolve().parents:
+        if parent.exists() and not parent.stat().st_mode & stat.S_IXOTH:
+            return parent
+    return None
 
 
 def _is_ours(directory: Path) -> bool:

@@ -248,7 +248,7 @@ class LsfConfig:
                 **values,
                 "directory": directory,
                 "profile": Profile(**_tuples(values["profile"])),
-                "queues": tuple(Queue(**_tuples(one)) for one in values["queues"]),
+                "queues": tuple(Queue(**_tuples(queue)) for queue in values["queues"]),
                 "parameters": Parameters(**_tuples(values["parameters"])),
             }
         )
@@ -256,4 +256,8 @@ class LsfConfig:
 
 def _tuples(values: dict[str, Any]) -> dict[str, Any]:
     """Return the values with JSON's lists made tuples again."""
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    settings = dict(values)
+    for name, value in values.items():
+        if isinstance(value, list):
+            settings[name] = tuple(value)
+    return settings

@@ -34,21 +34,21 @@ class UnableError(Exception):
 def bkill(batch: Batch, request: Request) -> Answer:
     """Answer bkill."""
     flags = {*"lrhVbd"}
-    found = arguments.read(
+    selected = arguments.read(
         request.argv, flags=flags, valued=_FILTERS | {"s", "C"}, usage=_USAGE.format(verb="bkill")
     )
-    if "l" in found.flags:
+    if "l" in selected.flags:
         return Answer(status=255, out=_SIGNALS + "\n")
-    name = found.values.get("s", "")
+    name = selected.values.get("s", "")
     change: Change = _kill
-    if "r" in found.flags:
+    if "r" in selected.flags:
         change = _remove
     elif name:
         number = _signal(name)
         if number is None:
             return Answer(status=255, err=f"{name}: Illegal signal value\n")
         change = _signals_with(number)
-    return _apply(batch, request, found, change)
+    return _apply(batch, request, selected, change)
 
 
 def bstop(batch: Batch, request: Request) -> Answer:
@@ -74,18 +74,19 @@ def bmod(batch: Batch, request: Request) -> Answer:
     if not jobs:
         return Answer(status=255, err=f"Job <{word}>: No matching job found\n")
     try:
-        wanted = parse([*options, "true"], "", is_ibm=batch.config.is_ibm, now_s=batch.now_s())
+        # With some command the options are those of a bsub.
+        changes = parse([*options, "true"], "", is_ibm=batch.config.is_ibm, now_s=batch.now_s())
     except RefusedError as refusal:
         return Answer(status=255, err=f"{refusal.text}. Job not modified.\n")
     for job in jobs:
         if not _may_act(batch, job, request):
             return Answer(status=255, err=f"Job <{word}>: User permission denied\n")
-        if wanted.has("W"):
-            job.limit_s = wanted.limit_s
-        if wanted.has("t"):
-            job.term_s = wanted.term_s
-        if wanted.has("J"):
-            job.name, job.is_named = wanted.name, True
+        if changes.has("W"):
+            job.limit_s = changes.limit_s
+        if changes.has("t"):
+            job.term_s = changes.term_s
+        if changes.has("J"):
+            job.name, job.is_named = changes.name, True
         batch.touch(job)
     return Answer(out=f"Parameters of job <{word}> are being changed\n")
 
@@ -104,14 +105,14 @@ def _signal(name: str) -> signal.Signals | None:
         return None
 
 
-def _apply(batch: Batch, request: Request, found: arguments.Arguments, change: Change) -> Answer:
-    has_filter = bool(found.values.keys() & {"u", "q", "J", "m"})
-    if not found.words and not has_filter:
+def _apply(batch: Batch, request: Request, selected: arguments.Arguments, change: Change) -> Answer:
+    has_filter = bool(selected.values.keys() & {"u", "q", "J", "m"})
+    if not selected.words and not has_filter:
         return Answer(status=255, err=_NO_IDS + _USAGE.format(verb=request.verb))
     answer = Answer()
-    ids = [word for word in found.words if word != "0"]
+    ids = [word for word in selected.words if word != "0"]
     if not ids:
-        _apply_to_all(batch, request, found, change, answer)
+        _apply_to_all(batch, request, selected, change, answer)
         return answer
     for word in ids:
         spec = arguments.job_spec(word)
@@ -120,50 +121,60 @@ def _apply(batch: Batch, request: Request, found: arguments.Arguments, change: C
             answer.err += f"Job <{word}>: No matching job found\n"
             answer.status = 255
         for job in jobs:
-            shown = word if len(jobs) == 1 and "[" in word else job.key
+            name = job.key
+            if len(jobs) == 1 and "[" in word:
+                name = word
             if len(jobs) > 1 and job.is_finished:
                 continue
-            _act(batch, request, job, change, answer, shown)
+            _act(batch, request, job, change, answer, name)
     return answer
 
 
 def _apply_to_all(
-    batch: Batch, request: Request, found: arguments.Arguments, change: Change, answer: Answer
+    batch: Batch, request: Request, selected: arguments.Arguments, change: Change, answer: Answer
 ) -> None:
-    jobs = [
-        job
-        for job in selection.in_order(batch, batch.live.values())
-        if selection.matches(job, found, request.user)
-    ]
-    if "J" in found.values:  # elements that have ended are named, too
-        arrays = {job.id for job in jobs if job.index}
-        jobs = sorted(
-            [job for job in batch.jobs.values() if job in jobs or job.id in arrays],
-            key=lambda job: (job.id, job.index),
-        )
+    jobs = _selected(batch, request, selected)
     if not jobs:
-        where = f" in queue <{found.values['q']}>" if "q" in found.values else ""
-        answer.err = f"No unfinished job found{where}\n"
-        if "J" in found.values:
-            answer.err = f"Job <{found.values['J']}> is not found\n"
+        answer.err = "No unfinished job found\n"
+        if "q" in selected.values:
+            answer.err = f"No unfinished job found in queue <{selected.values['q']}>\n"
+        if "J" in selected.values:
+            answer.err = f"Job <{selected.values['J']}> is not found\n"
         answer.status = 255
     for job in jobs:
         _act(batch, request, job, change, answer, job.key)
 
 
+def _selected(batch: Batch, request: Request, selected: arguments.Arguments) -> list[Job]:
+    jobs = [
+        job
+        for job in selection.in_order(batch, batch.live.values())
+        if selection.matches(job, selected, request.user)
+    ]
+    if "J" not in selected.values:
+        return jobs
+    arrays = {job.id for job in jobs if job.index}
+    for job in batch.jobs.values():  # elements that have ended are named, too
+        if job.id in arrays and job not in jobs:
+            jobs.append(job)
+    return sorted(jobs, key=lambda job: (job.id, job.index))
+
+
 def _act(
-    batch: Batch, request: Request, job: Job, change: Change, answer: Answer, shown: str
+    batch: Batch, request: Request, job: Job, change: Change, answer: Answer, name: str
 ) -> None:
-    problem = "" if _may_act(batch, job, request) else "User permission denied"
-    if job.is_finished and not problem:
+    problem = ""
+    if not _may_act(batch, job, request):
+        problem = "User permission denied"
+    elif job.is_finished:
         problem = "Job has already finished"
-    if not problem:
+    else:
         try:
-            answer.out += f"Job <{shown}> is being {change(batch, job, request)}\n"
-        except UnableError as caught:
-            problem = caught.text
+            answer.out += f"Job <{name}> is being {change(batch, job, request)}\n"
+        except UnableError as refusal:
+            problem = refusal.text
     if problem:
-        answer.err += f"Job <{shown}>: {problem}\n"
+        answer.err += f"Job <{name}>: {problem}\n"
         answer.status = 255
     batch.touch(job)
 

@@ -46,7 +46,7 @@ class _Reader:
 
     def whole(self, *, is_checked: bool) -> bool:
         self._is_checked = is_checked
-        result = self._any()
+        result = self._disjunction()
         if self._tokens:
             raise self._bad()
         return result
@@ -60,23 +60,23 @@ class _Reader:
         self._tokens.pop(0)
         return True
 
-    def _any(self) -> bool:
-        result = self._all()
+    def _disjunction(self) -> bool:
+        result = self._conjunction()
         while self._take("||"):
-            result = self._all() or result  # both are read, so that both are checked
+            result = self._conjunction() or result  # both are read, so that both are checked
         return result
 
-    def _all(self) -> bool:
-        result = self._one()
+    def _conjunction(self) -> bool:
+        result = self._term()
         while self._take("&&"):
-            result = self._one() and result
+            result = self._term() and result
         return result
 
-    def _one(self) -> bool:
+    def _term(self) -> bool:
         if self._take("!"):
-            return not self._one()
+            return not self._term()
         if self._take("("):
-            result = self._any()
+            result = self._disjunction()
             if not self._take(")"):
                 raise self._bad()
             return result
@@ -93,15 +93,14 @@ class _Reader:
         return self._holds(_TESTS["done"], word)
 
     def _holds(self, test: Callable[[Job], bool], word: str) -> bool:
-        name = word.strip('"').partition(",")[0]
-        named = [
-            job
-            for job in self._jobs
-            if (str(job.id) == name if name.isdigit() else self._is_own(job, name))
-        ]
-        if not named and self._is_checked:
+        name, _, _ = word.strip('"').partition(",")
+        jobs = [job for job in self._jobs if self._is_meant(job, name)]
+        if not jobs and self._is_checked:
             raise RefusedError(f"{name}: No matching job found")
-        return bool(named) and all(test(job) for job in named)
+        return bool(jobs) and all(map(test, jobs))
 
-    def _is_own(self, job: Job, name: str) -> bool:
+    def _is_meant(self, job: Job, name: str) -> bool:
+        """Return whether a name is that of a job: anybody's by its id, the user's own by name."""
+        if name.isdigit():
+            return str(job.id) == name
         return job.user == self._user and name in (job.name, job.key)

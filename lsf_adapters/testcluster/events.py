@@ -26,10 +26,12 @@ class EventsFile:
     def __init__(self, path: Path, *, is_ibm: bool, cpu_factor: float, max_job_num: int) -> None:
         self._path = path
         self._is_ibm = is_ibm
-        self._version = "10.1" if is_ibm else "22"
+        self._version, self._header = "22", ""
+        if is_ibm:
+            self._version, self._header = "10.1", "#80\n"
         self._cpu_factor = cpu_factor
         self._max_job_num = max_job_num
-        self._header = "#80\n" if is_ibm else ""
+
         self._n_finished = 0
         if not path.exists():
             self._begin()
@@ -40,7 +42,7 @@ class EventsFile:
 
     def _write(self, kind: str, *values: object, now_s: float) -> None:
         words = [_quoted(kind), _quoted(self._version), str(int(now_s))]
-        words += [_quoted(one) if isinstance(one, str) else _number(one) for one in values]
+        words += map(_word, values)
         with self._path.open("a", encoding="utf-8", errors="surrogateescape") as file:
             file.write(" ".join(words) + "\n")
 
@@ -50,11 +52,8 @@ class EventsFile:
         if self._n_finished < self._max_job_num:
             return
         self._n_finished = 0
-        numbers = [
-            int(other.suffix[1:])
-            for other in self._path.parent.glob("lsb.events.*")
-            if other.suffix[1:].isdigit()
-        ]
+        suffixes = (path.suffix[1:] for path in self._path.parent.glob("lsb.events.*"))
+        numbers = map(int, filter(str.isdigit, suffixes))
         for number in sorted(numbers, reverse=True):
             older = self._path.with_name(f"lsb.events.{number}")
             older.replace(self._path.with_name(f"lsb.events.{number + 1}"))
@@ -69,46 +68,35 @@ class EventsFile:
         limits = [-1] * 11
         if job.limit_s is not None:
             limits[9] = int(job.limit_s * self._cpu_factor)
-        options = _options(job)
-        self._write(
-            "JOB_NEW",
-            *(job.id, job.uid, options, job.min_slots, int(job.submit_s)),
-            *(int(job.begin_s or 0), int(job.term_s or 0), -65535, 0, 0, job.user, *limits),
-            *(
-                MASTER if job.limit_s is not None else "",
-                _Verbatim(f"{self._cpu_factor:.2f}"),
-                job.umask,
-            ),
-            *(job.queue, job.res_req, MASTER, "", "", job.input, job.output, job.error),
-            *(job.cwd, f"{int(job.submit_s)}.{job.id}", len(job.ask_hosts), *job.ask_hosts),
-            *(job.dependency, "", (job.array_spec or job.name) if job.is_named else ""),
-            *(job.command, 0, "", job.project, job.max_slots, "linux", job.login_shell),
-            *(("", "", "") if self._is_ibm else ()),  # time event, user group, exceptions
-            *(6160 | job.is_held, 0, "", "", "", -1, "", ""),
-            *(("", 0, -1, -1, "") if self._is_ibm else ()),
-            now_s=now_s,
-        )
+        host_spec = name = ""
+        if job.limit_s is not None:
+            host_spec = MASTER
+        if job.is_named:
+            name = job.array_spec or job.name
+        values: list[object] = [job.id, job.uid, _options(job), job.min_slots, int(job.submit_s)]
+        values += [int(job.begin_s or 0), int(job.term_s or 0), -65535, 0, 0, job.user, *limits]
+        values += [host_spec, _Verbatim(f"{self._cpu_factor:.2f}"), job.umask]
+        values += [job.queue, job.res_req, MASTER, "", "", job.input, job.output, job.error]
+        values += [job.cwd, f"{int(job.submit_s)}.{job.id}", len(job.ask_hosts), *job.ask_hosts]
+        values += [job.dependency, "", name]
+        values += [job.command, 0, "", job.project, job.max_slots, "linux", job.login_shell]
+        if self._is_ibm:
+            values += ["", "", ""]  # time event, user group, exceptions
+        values += [6160 | job.is_held, 0, "", "", "", -1, "", ""]
+        if self._is_ibm:
+            values += ["", 0, -1, -1, ""]
+        self._write("JOB_NEW", *values, now_s=now_s)
 
     def start(self, job: Job, now_s: float) -> None:
         """JOB_START and JOB_START_ACCEPT: it was sent to its hosts, which took it."""
-        self._write(
-            "JOB_START",
-            *(
-                job.id,
-                4,
-                0,
-                0,
-                _Verbatim(f"{self._cpu_factor:.1f}"),
-                len(job.hosts),
-                *job.hosts,
-                "",
-                "",
-            ),
-            *(0, *(("",) if self._is_ibm else ()), job.index),
-            *(("", 0, 0) if self._is_ibm else ()),
-            *(f"select[type == local] order[r15s:pg] {job.res_req}".strip(),),
-            now_s=now_s,
-        )
+        requirement = f"select[type == local] order[r15s:pg] {job.res_req}".strip()
+        values: list[object] = [job.id, 4, 0, 0, _Verbatim(f"{self._cpu_factor:.1f}")]
+        values += [len(job.hosts), *job.hosts, "", "", 0]
+        if self._is_ibm:
+            values += ["", job.index, "", 0, 0, requirement]
+        else:
+            values += [job.index, requirement]
+        self._write("JOB_START", *values, now_s=now_s)
         if pid := job.wrapper_pid:
             self._write("JOB_START_ACCEPT", job.id, pid, pid, job.index, now_s=now_s)
 
@@ -124,7 +112,9 @@ class EventsFile:
         """JOB_STATUS: its state changed."""
         number = _STATUS.get(job.state, 4)
         is_end = job.is_finished
-        exit_status = 0 if job.state == "DONE" else (job.exit_code or 0) << 8
+        exit_status = 0
+        if job.state != "DONE":
+            exit_status = (job.exit_code or 0) << 8
         usage: tuple[object, ...] = (
             *(1, 0.01, 0.0, 4608, 0, -1, 0, 0, 700, 0, 0, 0, 24, -1, 0, 0, 0, 17, 3, -1),
             *(exit_status, job.index, 4608, 4608),
@@ -165,7 +155,11 @@ def _options(job: Job) -> int:
         (_RES_REQ, job.res_req),
         (_PROJECT | _QUEUE, True),
     )
-    return sum(bit for bit, is_set in bits if is_set)
+    options = 0
+    for bit, is_set in bits:
+        if is_set:
+            options |= bit
+    return options
 
 
 class _Verbatim(str):
@@ -181,5 +175,10 @@ def _quoted(text: str) -> str:
     return '"' + text.replace("\n", " ").replace('"', '""') + '"'
 
 
-def _number(value: object) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
+def _word(value: object) -> str:
+    """Return a value as it is written in a record."""
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    return str(value)

@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping
 
 from lsf_adapters.testcluster.batch import Batch
 from lsf_adapters.testcluster.request import Answer, Request
 
+SPOILS = frozenset({"truncated", "empty", "garbage", "localised", "chatter", "error"})
+"""Ways to spoil an answer."""
 _CHATTER = "Cannot connect to LSF. Please wait ...\n"
 _WORDS = {"RUN": "LÄUFT", "PEND": "WARTET", "ok": "bereit", "closed": "geschlossen"}
 _MONTHS = {"Nov": "Nov.", "Dec": "Dez.", "May": "Mai", "Oct": "Okt.", "Mar": "März"}
@@ -36,13 +37,30 @@ class Faults:
 
     def spoil(self, answer: Answer, command: str) -> Answer:
         """Return the answer as the ordered fault makes it."""
-        spoiler = _SPOILERS.get(self._spoils.get(command, ""))
-        return answer if spoiler is None else spoiler(answer)
+        how = self._spoils.get(command)
+        if how in SPOILS:
+            return _spoil(answer, how)
+        return answer
+
+
+def _spoil(answer: Answer, how: str) -> Answer:
+    match how:
+        case "truncated":
+            return Answer(out=answer.out[: len(answer.out) // 2], err=answer.err)
+        case "empty":
+            return Answer()
+        case "garbage":
+            return Answer(out="\x00\x01{[}]\x7f \udcff\n" * 3)
+        case "localised":
+            return Answer(status=answer.status, out=_localised(answer.out), err=answer.err)
+        case "chatter":
+            return Answer(status=answer.status, out=_CHATTER + answer.out, err=answer.err)
+    return Answer(status=255, err="Failed in an LSF library call: Internal error\n")
 
 
 def _localised(text: str) -> str:
-    for english, other in {**_WORDS, **_MONTHS}.items():
-        text = text.replace(english, other)
+    for english, german in {**_WORDS, **_MONTHS}.items():
+        text = text.replace(english, german)
     return text
 
 
@@ -64,16 +82,3 @@ def _host(batch: Batch, verb: str, words: list[str]) -> None:
             host.back_s = now_s + batch.config.profile.host_back_s
         host.sbatchd_dead_s = host.lim_dead_s = None
     batch.touch_hosts()
-
-
-_SPOILERS: Mapping[str, Callable[[Answer], Answer]] = {
-    "truncated": lambda a: Answer(out=a.out[: len(a.out) // 2], err=a.err),
-    "empty": lambda _: Answer(),
-    "garbage": lambda _: Answer(out="\x00\x01{[}]\x7f \udcff\n" * 3),
-    "localised": lambda a: Answer(status=a.status, out=_localised(a.out), err=a.err),
-    "chatter": lambda a: Answer(status=a.status, out=_CHATTER + a.out, err=a.err),
-    "error": lambda _: Answer(status=255, err="Failed in an LSF library call: Internal error\n"),
-}
-
-SPOILS = frozenset(_SPOILERS)
-"""Ways to spoil an answer."""

@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from bftrainer.batch import awake, process
@@ -58,7 +59,9 @@ def _interpreter() -> str:
     """Return an interpreter for commands: ours, or the system's if others cannot reach ours."""
     ours = Path(sys.executable).resolve()
     is_open = all(parent.stat().st_mode & stat.S_IXOTH for parent in ours.parents)
-    return str(ours) if is_open else shutil.which("python3", path="/usr/bin:/bin") or str(ours)
+    if is_open:
+        return str(ours)
+    return shutil.which("python3", path="/usr/bin:/bin") or str(ours)
 
 
 def _install_library(config: LsfConfig) -> None:
@@ -90,15 +93,15 @@ def _install_settings(config: LsfConfig) -> None:
 
 
 def _configuration(config: LsfConfig) -> dict[str, str]:
-    where, parameters = config.directory, config.parameters
-    conf = {
+    directory, parameters = config.directory, config.parameters
+    conf: dict[str, object] = {
         "LSF_CONFDIR": config.conf,
         "LSB_CONFDIR": config.conf / "lsbatch",
-        "LSB_SHAREDIR": where / "work",
+        "LSB_SHAREDIR": directory / "work",
         "LSF_BINDIR": config.bin,
-        "LSF_SERVERDIR": where / "etc",
-        "LSF_LIBDIR": where / "lib",
-        "LSF_LOGDIR": where / "log",
+        "LSF_SERVERDIR": directory / "etc",
+        "LSF_LIBDIR": directory / "lib",
+        "LSF_LOGDIR": directory / "log",
         "LSF_MASTER_LIST": f'"{MASTER}"',
     }
     switches = {
@@ -106,16 +109,17 @@ def _configuration(config: LsfConfig) -> dict[str, str]:
         "LSB_DISPLAY_YEAR": parameters.display_year,
         "LSB_DISABLE_LIMLOCK_EXCL": parameters.disable_limlock_excl,
     }
-    lines = [f"{key}={value}" for key, value in conf.items()]
     if config.is_ibm:
-        lines += [f"{key}=Y" for key, is_set in switches.items() if is_set]
-        lines += ["LSB_SHORT_HOSTLIST=1"] if parameters.short_hostlist else []
+        for key, is_set in switches.items():
+            if is_set:
+                conf[key] = "Y"
+        if parameters.short_hostlist:
+            conf["LSB_SHORT_HOSTLIST"] = "1"
+    lines = [f"{key}={value}" for key, value in conf.items()]
     batch = f"lsbatch/{CLUSTER}/configdir"
-    hosts = "".join(f"{name} linux IntelI5 1 - -\n" for name in (MASTER, *config.node_names))
-    slots = "".join(
-        f"{name} {n} () () () () ()\n"
-        for name, n in ((MASTER, 0), *((one, config.slots_per_node) for one in config.node_names))
-    )
+    slots_of = {MASTER: 0} | dict.fromkeys(config.node_names, config.slots_per_node)
+    hosts = "".join(f"{name} linux IntelI5 1 - -\n" for name in slots_of)
+    slots = "".join(f"{name} {n} () () () () ()\n" for name, n in slots_of.items())
     return {
         "lsf.conf": "\n".join(lines) + "\n",
         "lsf.shared": f"Begin Cluster\nClusterName\n{CLUSTER}\nEnd Cluster\n",
@@ -143,14 +147,14 @@ def _params(config: LsfConfig) -> str:
     if profile.new_job_sched_delay_s is not None:
         values["NEW_JOB_SCHED_DELAY"] = 0
     if config.is_ibm:
-        values["PREEMPT_JOBTYPE"] = " ".join(parameters.preempt_jobtype)
+        if parameters.preempt_jobtype:
+            values["PREEMPT_JOBTYPE"] = " ".join(parameters.preempt_jobtype)
         values["PREEMPT_DELAY"] = f"{parameters.preempt_delay_s:g}"
         if parameters.max_job_preempt is not None:
             values["MAX_JOB_PREEMPT"] = parameters.max_job_preempt
         if parameters.allocation_planner:
             values["ALLOCATION_PLANNER"] = "Y"
-    lines = "".join(f"{key} = {value}\n" for key, value in values.items() if str(value))
-    return f"Begin Parameters\n{lines}End Parameters\n"
+    return _section("Parameters", values)
 
 
 def _queue(config: LsfConfig, queue: Queue) -> str:
@@ -166,8 +170,10 @@ def _queue(config: LsfConfig, queue: Queue) -> str:
     if queue.terminates_preempted and config.is_ibm:
         values["TERMINATE_WHEN"] = "PREEMPT"
     if queue.max_limit_s is not None:
-        default = f"{queue.default_limit_s / 60:g} " if queue.default_limit_s else ""
-        values["RUNLIMIT"] = f"{default}{queue.max_limit_s / 60:g}"
+        limits_s = [queue.max_limit_s]
+        if queue.default_limit_s:
+            limits_s.insert(0, queue.default_limit_s)
+        values["RUNLIMIT"] = " ".join(f"{limit_s / 60:g}" for limit_s in limits_s)
     if queue.terminate_signal:
         values["JOB_CONTROLS"] = f"TERMINATE[{queue.terminate_signal}]"
     if queue.users:
@@ -175,5 +181,9 @@ def _queue(config: LsfConfig, queue: Queue) -> str:
     if queue.hosts:
         values["HOSTS"] = " ".join(queue.hosts)
     values["DESCRIPTION"] = queue.description
+    return _section("Queue", values) + "\n"
+
+
+def _section(name: str, values: Mapping[str, object]) -> str:
     lines = "".join(f"{key} = {value}\n" for key, value in values.items())
-    return f"Begin Queue\n{lines}End Queue\n\n"
+    return f"Begin {name}\n{lines}End {name}\n"

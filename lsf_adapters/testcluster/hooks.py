@@ -8,14 +8,17 @@ the id of the accepted job (IBM only).
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 
 from bftrainer.batch import process
 from lsf_adapters.testcluster.options import Options, RefusedError, parse
 
 _ABORT = 97  # LSB_SUB_ABORT_VALUE
+_IN_ANGLES = re.compile(r"<([^<>]*)>")
 
 
 def before(root: str, arguments: list[str], stdin: bytes) -> tuple[int, list[str]]:
@@ -39,12 +42,16 @@ def after(root: str, arguments: list[str], out: bytes) -> None:
     """Run epsub with the id of the job; -1 if it was not accepted."""
     if not _is_ibm(root) or not os.path.exists(f"{root}/etc/epsub"):  # noqa: PTH110
         return
-    word = out.partition(b"<")[2].partition(b">")[0].decode() or "-1"
-    queue = out.rpartition(b"<")[2].partition(b">")[0].decode()
-    options = _options(root, arguments, b"#\ntrue\n")
+    words = _IN_ANGLES.findall(out.decode(errors="replace")) or [
+        "-1",
+        "",
+    ]  # Job <7> ... to queue <normal>.
+    extra = {"LSB_SUB_JOB_ID": words[0], "LSB_SUB_JOB_QUEUE": words[-1]}
+    parameters: list[str] = []
+    if options := _options(root, arguments, b"#\ntrue\n"):
+        parameters = _parameters(options)
     with tempfile.TemporaryDirectory(prefix=".lsbsub") as folder:
-        extra = {"LSB_SUB_JOB_ID": word, "LSB_SUB_JOB_QUEUE": queue}
-        _run(root, "epsub", folder, _parameters(options) if options else [], extra)
+        _run(root, "epsub", folder, parameters, extra)
 
 
 def _options(root: str, arguments: list[str], stdin: bytes) -> Options | None:
@@ -96,9 +103,10 @@ def _parameters(options: Options) -> list[str]:
         ("LSB_SUB_PROJECT_NAME", values.get("P")),
         ("LSB_SUB_HOSTS", "".join(f"{name} " for name in options.hosts) or None),
     )
-    lines = [f'{name}="{value}"' for name, value in quoted if value is not None]
-    lines += ["LSB_SUB_EXCLUSIVE=Y"] if options.has("x") else []
-    lines += [f'{name}="{value}"' for name, value in later if value is not None]
+    lines = _assignments(quoted)
+    if options.has("x"):
+        lines.append("LSB_SUB_EXCLUSIVE=Y")
+    lines += _assignments(later)
     if options.begin_s is not None:
         lines.append(f"LSB_SUB_BEGIN_TIME={int(options.begin_s)}")
     if options.term_s is not None:
@@ -109,3 +117,7 @@ def _parameters(options: Options) -> list[str]:
         lines.append(f"LSB_SUB_NUM_PROCESSORS={options.min_slots}")
         lines.append(f"LSB_SUB_MAX_NUM_PROCESSORS={options.max_slots}")
     return lines
+
+
+def _assignments(values: Iterable[tuple[str, str | None]]) -> list[str]:
+    return [f'{name}="{value}"' for name, value in values if value is not None]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from lsf_adapters.testcluster import moments
 from lsf_adapters.testcluster.config import MASTER, LsfConfig
-from lsf_adapters.testcluster.output import Row
+from lsf_adapters.testcluster.output import Format, Row
 from lsf_adapters.testcluster.state import Job
 
 VOLCLAVA = dict.fromkeys(
@@ -83,31 +84,48 @@ IBM = {
 """Fields of LSF 10.1 that the stand-in knows, with their widths (bjobs.o.1)."""
 
 _NEVER = "   -   "
+# Fields of LSF 10.1 that are empty until a job has hosts.
+_OF_STARTED = frozenset(
+    {"first_host", "nexec_host", "cpu_used", "nalloc_slot", "effective_resreq", "mem", "swap"}
+)
 
 
 def volclava_row(job: Job, *, is_json: bool) -> Row:
     """Return all fields of a job as volclava prints them."""
-    nowhere = _NEVER if job.is_finished else ""
-    if not job.hosts and not is_json and not job.is_finished:
-        nowhere = "-"
-    started = job.start_s is not None and bool(job.hosts)
-    return {
+    row = {
         "jobid": str(job.id),
         "user": job.user,
         "stat": job.state,
         "queue": job.queue,
         "from_host": MASTER,
-        "exec_host": job.hosts[0] if job.hosts else nowhere,
+        "exec_host": "",
         "job_name": job.name,
         "submit_time": moments.short(job.submit_s),
         "proj_name": job.project,
-        "cpu_used": "000:00:00.01" if job.is_finished and started else "000:00:00.00",
-        "mem": "4636" if started else "0",
-        "swap": "9924" if started else "0",
-        "pids": str(job.pid) if started and job.pid else "-",
-        "start_time": moments.numeric(job.start_s) if started and job.start_s else "-",
-        "finish_time": moments.numeric(job.end_s) if job.end_s else "-",
+        "cpu_used": "000:00:00.00",
+        "mem": "0",
+        "swap": "0",
+        "pids": "-",
+        "start_time": "-",
+        "finish_time": "-",
     }
+    if job.hosts:
+        row["exec_host"] = job.hosts[0]
+    elif job.is_finished:
+        row["exec_host"] = _NEVER
+    elif not is_json:
+        row["exec_host"] = "-"
+    if job.start_s is not None and job.hosts:
+        row["mem"], row["swap"] = "4636", "9924"
+        if job.is_finished:
+            row["cpu_used"] = "000:00:00.01"
+        if job.pid:
+            row["pids"] = str(job.pid)
+        if job.start_s:
+            row["start_time"] = moments.numeric(job.start_s)
+    if job.end_s:
+        row["finish_time"] = moments.numeric(job.end_s)
+    return row
 
 
 class IbmFields:
@@ -130,8 +148,8 @@ class IbmFields:
             "project": lambda job: job.project,
             "from_host": lambda _: MASTER,
             "exec_host": self.exec_host,
-            "first_host": lambda job: job.hosts[0] if job.hosts else "",
-            "nexec_host": lambda job: str(len(set(job.hosts))) if job.hosts else "",
+            "first_host": lambda job: job.hosts[0],
+            "nexec_host": lambda job: str(len(set(job.hosts))),
             "ask_hosts": lambda job: " ".join(job.ask_hosts),
             "submit_time": lambda job: self._moment(job.submit_s),
             "start_time": lambda job: self._moment(job.start_s),
@@ -142,25 +160,25 @@ class IbmFields:
             "specified_terminate_time": lambda job: self._moment(job.term_s),
             "time_left": self._time_left,
             "run_time": self._run_time,
-            "runtimelimit": lambda job: moments.minutes(job.limit_s) if job.limit_s else "",
-            "cpu_used": lambda job: "0.0 second(s)" if job.hosts else "",
+            "runtimelimit": self._run_limit,
+            "cpu_used": lambda _: "0.0 second(s)",
             "pendstate": self._pendstate,
-            "pend_reason": lambda job: " ".join(f"{one[0]};" for one in job.pending_reasons),
+            "pend_reason": lambda job: " ".join(f"{text};" for text, *_ in job.pending_reasons),
             "pend_time": self._pend_time,
             "nreq_slot": lambda job: str(job.max_slots),
             "min_req_proc": lambda job: str(job.min_slots),
             "max_req_proc": lambda job: str(job.max_slots),
             "alloc_slot": self.exec_host,
-            "nalloc_slot": lambda job: str(len(job.hosts)) if job.hosts else "",
+            "nalloc_slot": lambda job: str(len(job.hosts)),
             "slots": lambda job: str(len(job.hosts) or job.max_slots),
             "rsv_slot": lambda job: _joined(job.reserved, is_short=False),
             "exclusive": lambda job: "Y" if job.is_exclusive else "N",
             "combined_resreq": _requirement,
-            "effective_resreq": lambda job: _requirement(job) if job.hosts else "",
-            "gpu_num": lambda job: str(job.gpus) if job.gpus else "",
+            "effective_resreq": _requirement,
+            "gpu_num": lambda job: str(job.gpus or ""),
             "gpu_alloc": self._gpus,
             "dependency": lambda job: job.dependency,
-            "exit_code": lambda job: str(job.exit_code) if job.state == "EXIT" else "",
+            "exit_code": self._exit_code,
             "exit_reason": self._exit_reason,
             "kill_reason": lambda _: "",
             "command": lambda job: job.command,
@@ -168,22 +186,30 @@ class IbmFields:
             "output_file": lambda job: job.output,
             "error_file": lambda job: job.error,
             "input_file": lambda job: job.input,
-            "pids": lambda job: str(job.pid) if job.pid else "",
-            "mem": lambda job: "4 Mbytes" if job.hosts else "",
-            "swap": lambda job: "9 Mbytes" if job.hosts else "",
+            "pids": lambda job: str(job.pid or ""),
+            "mem": lambda _: "4 Mbytes",
+            "swap": lambda _: "9 Mbytes",
         }
+
+    def row(self, job: Job, form: Format) -> Row:
+        """Return the fields of a format."""
+        return {column.name: self.value(job, column.name) for column in form.columns}
 
     def value(self, job: Job, name: str) -> str:
         """Return one field; empty: the job has no such thing."""
         maker = self._makers.get(name)
-        return maker(job) if maker else ""
+        if maker is None or (name in _OF_STARTED and not job.hosts):
+            return ""
+        return maker(job)
 
     def exec_host(self, job: Job) -> str:
         """Return the hosts, one per slot, or shortened with LSB_SHORT_HOSTLIST."""
         return _joined(job.hosts, is_short=self._config.parameters.short_hostlist)
 
     def _moment(self, moment_s: float | None) -> str:
-        return "" if moment_s is None else moments.short(moment_s, has_year=self._has_year)
+        if moment_s is None:
+            return ""
+        return moments.short(moment_s, has_year=self._has_year)
 
     def _finish(self, job: Job) -> str:
         if job.end_s is not None:
@@ -197,6 +223,11 @@ class IbmFields:
             return ""
         return moments.left(job.start_s + job.limit_s - self._now_s)
 
+    def _run_limit(self, job: Job) -> str:
+        if not job.limit_s:
+            return ""
+        return moments.minutes(job.limit_s)
+
     def _run_time(self, job: Job) -> str:
         if job.start_s is None:
             return "0 second(s)"
@@ -208,22 +239,35 @@ class IbmFields:
     def _pendstate(self, job: Job) -> str:
         if job.state != "PEND":
             return ""
-        is_waiting_for_job = job.dependency or (job.begin_s or 0) > self._now_s
-        return "IPEND" if is_waiting_for_job and not job.reserved else "EPEND"
+        waits_for_condition = job.dependency or (job.begin_s or 0) > self._now_s
+        return "IPEND" if waits_for_condition and not job.reserved else "EPEND"
 
     def _gpus(self, job: Job) -> str:
+        if not job.gpus:
+            return ""
         devices = ",".join(map(str, range(job.gpus)))
-        return " ".join(f"{name}:{devices}" for name in dict.fromkeys(job.hosts)) if devices else ""
+        return " ".join(f"{name}:{devices}" for name in dict.fromkeys(job.hosts))
+
+    def _exit_code(self, job: Job) -> str:
+        if job.state != "EXIT":
+            return ""
+        return str(job.exit_code)
 
     def _exit_reason(self, job: Job) -> str:
-        return f"{job.exit_reason}: job killed" if job.exit_reason else ""
+        if not job.exit_reason:
+            return ""
+        return f"{job.exit_reason}: job killed"
 
 
 def _joined(hosts: list[str], *, is_short: bool) -> str:
     if not is_short:
         return ":".join(hosts)
-    counts = {name: hosts.count(name) for name in dict.fromkeys(hosts)}
-    return ":".join(f"{n}*{name}" if n > 1 else name for name, n in counts.items())
+    words = []
+    for name, n_slots in Counter(hosts).items():
+        words.append(name)
+        if n_slots > 1:
+            words[-1] = f"{n_slots}*{name}"
+    return ":".join(words)
 
 
 def _requirement(job: Job) -> str:

@@ -10,6 +10,7 @@ import os
 import signal
 import stat
 import subprocess
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -68,26 +69,23 @@ class Runner:
         (folder / "out").touch()
         self._give(job, folder, folder / "out")
         words = (common / "env").read_text(errors="surrogateescape").split("\0")
-        given = dict(word.partition("=")[::2] for word in words if "=" in word)
-        env = {**given, **self._job_environment(job)}
+        environment = dict(word.split("=", 1) for word in words if "=" in word)
+        environment |= self._job_environment(job)
+        command = [*self._enter.get(job.hosts[0], ()), *self._as_user(job)]
         script = common / "script"
         with script.open("rb") as file:
             has_interpreter = file.read(2) == b"#!"
-        shell = () if has_interpreter else (job.login_shell or "/bin/sh",)
-        prefix = (
-            ("setpriv", f"--reuid={job.uid}", f"--regid={job.gid}", "--clear-groups")
-            if self._is_root and job.uid
-            else ()
-        )
+        if not has_interpreter:
+            command.append(job.login_shell or "/bin/sh")
         out = folder / "out"
         error = job.error or str(out)
         child = process.spawn(
             (
                 *("/bin/sh", "-c", _WRAPPER, "sbatchd", str(folder), job.cwd, f"{job.umask:o}"),
                 *(job.input or "/dev/null", str(out), self._fill(error, job)),
-                *(*self._enter.get(job.hosts[0], ()), *prefix, *shell, str(script)),
+                *(*command, str(script)),
             ),
-            env=env,
+            env=environment,
             cwd=Path("/"),
         )
         self._children[child.pid] = child
@@ -95,8 +93,14 @@ class Runner:
         job.wrapper_ticks = start_ticks(child.pid)
         job.pid = 0
 
+    def _as_user(self, job: Job) -> tuple[str, ...]:
+        """Return what starts a command as the job's user; only root can."""
+        if not self._is_root or not job.uid:
+            return ()
+        return ("setpriv", f"--reuid={job.uid}", f"--regid={job.gid}", "--clear-groups")
+
     def _job_environment(self, job: Job) -> dict[str, str]:
-        counts = {name: job.hosts.count(name) for name in dict.fromkeys(job.hosts)}
+        counts = Counter(job.hosts)
         return {
             "HOSTNAME": job.hosts[0],
             "LSB_BATCH_JID": job.key,
@@ -168,15 +172,9 @@ class Runner:
         head = folder / "report"
         head.write_text(text, errors="surrogateescape")
         head.chmod(0o644)
-        prefix = (
-            ("setpriv", f"--reuid={job.uid}", f"--regid={job.gid}", "--clear-groups")
-            if self._is_root and job.uid
-            else ()
-        )
-        process.run(
-            (*prefix, "/bin/sh", "-c", _REPORT, "sbatchd", *map(str, (head, folder / "out", path))),
-            timeout_s=10,
-        )
+        files = map(str, (head, folder / "out", path))
+        command = (*self._as_user(job), "/bin/sh", "-c", _REPORT, "sbatchd", *files)
+        process.run(command, timeout_s=10)
 
 
 def _is_plain(path: Path) -> bool:

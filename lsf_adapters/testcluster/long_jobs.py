@@ -19,16 +19,24 @@ def listing(
     config: LsfConfig, jobs: Sequence[Job], *, is_unformatted: bool, has_hosts: bool
 ) -> str:
     """Return the listings of all jobs."""
-    parts = [_one(config, job, is_unformatted, has_hosts) for job in jobs]
-    return f"\n{_RULE}\n\n".join(parts).join(("\n", "\n\n")) if parts else ""
+    if not jobs:
+        return ""
+    parts = [_job(config, job, is_unformatted, has_hosts) for job in jobs]
+    body = f"\n{_RULE}\n\n".join(parts)
+    return f"\n{body}\n\n"
 
 
 def reasons(job: Job, *, has_hosts: bool) -> list[str]:
     """Return why a job waits: with the hosts, or their number."""
-    return [
-        f"{text}: {', '.join(names) if has_hosts else _count(len(names))}"
-        for text, *names in job.pending_reasons
-    ]
+    sentences = []
+    for text, *names in job.pending_reasons:
+        hosts = f"{len(names)} hosts"
+        if has_hosts:
+            hosts = ", ".join(names)
+        elif len(names) <= 1:
+            hosts = f"{len(names)} host"
+        sentences.append(f"{text}: {hosts}")
+    return sentences
 
 
 def suspension(job: Job) -> str:
@@ -38,11 +46,7 @@ def suspension(job: Job) -> str:
     return "The job was suspended by user"
 
 
-def _count(n: int) -> str:
-    return f"{n} host{'s' if n > 1 else ''}"
-
-
-def _one(config: LsfConfig, job: Job, is_unformatted: bool, has_hosts: bool) -> str:
+def _job(config: LsfConfig, job: Job, is_unformatted: bool, has_hosts: bool) -> str:
     wraps = config.is_ibm and not is_unformatted
     year = config.parameters.display_year
     lines = _head(config, job, is_unformatted, year)
@@ -62,11 +66,13 @@ def _one(config: LsfConfig, job: Job, is_unformatted: bool, has_hosts: bool) -> 
         lines += ["", " MEMORY USAGE:", " MAX MEM: 4 Mbytes;  AVG MEM: 4 Mbytes"]
     if job.state in ("USUSP", "SSUSP"):
         lines += [" SUSPENDING REASONS:", f" {suspension(job)};"]
-    text = "\n".join(_wrapped(line) if wraps else line for line in lines) + "\n"
+    if wraps:
+        lines = list(map(_wrapped, lines))
+    text = "\n".join(lines)
     requirement = _requirement(job)
     effective = requirement if job.hosts else "-"
     return (
-        f"{text}\n SCHEDULING PARAMETERS:\n{THRESHOLDS}\n RESOURCE REQUIREMENT DETAILS:"
+        f"{text}\n\n SCHEDULING PARAMETERS:\n{THRESHOLDS}\n RESOURCE REQUIREMENT DETAILS:"
         f"\n Combined: {requirement}\n Effective: {effective}"
     )
 
@@ -77,18 +83,23 @@ def _requirement(job: Job) -> str:
 
 
 def _head(config: LsfConfig, job: Job, is_unformatted: bool, year: bool) -> list[str]:
-    name = f" Job Name <{job.name}>," if job.is_named else ""
+    name = ""
+    if job.is_named:
+        name = f" Job Name <{job.name}>,"
     first = (
         f"Job <{job.key}>,{name} User <{job.user}>, Project <{job.project}>, "
         f"Status <{job.state}>, Queue <{job.queue}>, Command <{job.command}>"
     )
-    says_tasks = is_unformatted or config.is_ibm
     slots = str(job.min_slots)
     if job.max_slots > job.min_slots:
         slots = f"{job.min_slots}-{job.max_slots}"
-    asked = f"{slots} Task(s)" if says_tasks else f"{slots} Processors Requested"
-    home = job.cwd == job.home or job.cwd.startswith(job.home.rstrip("/") + "/")
-    cwd = "$HOME" + job.cwd[len(job.home) :] if home and job.home != "/" else job.cwd
+    size = f"{slots} Processors Requested"
+    if is_unformatted or config.is_ibm:
+        size = f"{slots} Task(s)"
+    cwd = job.cwd
+    is_in_home = job.cwd == job.home or job.cwd.startswith(job.home.rstrip("/") + "/")
+    if is_in_home and job.home != "/":
+        cwd = "$HOME" + job.cwd[len(job.home) :]
     term_s, begin_s = job.term_s, job.begin_s
     details = (
         (begin_s is not None, f"Specified Start Time <{_date(begin_s, year)}>"),
@@ -100,30 +111,33 @@ def _head(config: LsfConfig, job: Job, is_unformatted: bool, year: bool) -> list
         (job.is_rerunnable, "Re-runnable"),
         (job.is_exclusive, "Exclusive Execution"),
         (bool(job.dependency), f"Dependency Condition <{job.dependency}>"),
-        (job.max_slots > 1, asked),
+        (job.max_slots > 1, size),
         (bool(job.res_req), f"Requested Resources <{job.res_req}>"),
-        (bool(job.ask_hosts), "Specified Hosts " + ", ".join(f"<{n}>" for n in job.ask_hosts)),
+        (bool(job.ask_hosts), "Specified Hosts " + ", ".join(map("<{}>".format, job.ask_hosts))),
     )
     hold = " with hold" if job.is_held else ""
-    said = ", ".join(text for is_so, text in details if is_so)
-    return [first, f"{_date(job.submit_s, year)}: Submitted from host <{MASTER}>{hold}, {said};"]
+    request = ", ".join(text for is_so, text in details if is_so)
+    date = _date(job.submit_s, year)
+    return [first, f"{date}: Submitted from host <{MASTER}>{hold}, {request};"]
 
 
 def _date(moment_s: float | None, year: bool) -> str:
-    return "" if moment_s is None else moments.long(moment_s, has_year=year)
+    if moment_s is None:
+        return ""
+    return moments.long(moment_s, has_year=year)
 
 
 def _story(config: LsfConfig, job: Job, is_unformatted: bool, year: bool) -> list[str]:
     lines: list[str] = []
     if job.reserved:
-        names = " ".join(f"<{name}>" for name in job.reserved)
+        names = " ".join(map("<{}>".format, job.reserved))
         since = _date(job.reserved_s or job.submit_s, year)
         lines.append(f"{since}: Reserved <{len(job.reserved)}> job slots on host(s) {names};")
         if job.estimate_s is not None:
             lines.append(f"{_date(job.estimate_s, year)}: Will be started;")
     if job.start_s is None or not job.hosts:
         return [*lines, *_end(job, year)]
-    names = " ".join(f"<{name}>" for name in job.hosts)
+    names = " ".join(map("<{}>".format, job.hosts))
     count = len(job.hosts)
     if config.is_ibm or is_unformatted:
         started = (
@@ -134,19 +148,17 @@ def _story(config: LsfConfig, job: Job, is_unformatted: bool, year: bool) -> lis
         started = f"Started on {count} Hosts/Processors {names}"
     else:
         started = f"Started on {names}"
-    where = (
-        ""
-        if job.state == "UNKWN"
-        else (f", Execution Home <{job.home}>, Execution CWD <{job.cwd}>")
-    )
-    lines.append(f"{_date(job.start_s, year)}: {started}{where};")
+    if job.state != "UNKWN":
+        started += f", Execution Home <{job.home}>, Execution CWD <{job.cwd}>"
+    lines.append(f"{_date(job.start_s, year)}: {started};")
     if not job.is_finished and job.state != "UNKWN":
-        used = f"{_date(job.start_s, year)}: Resource usage collected."
+        usage = f"{_date(job.start_s, year)}: Resource usage collected."
         if is_unformatted:
-            lines.append(f"{used} MEM: 4 Mbytes SWAP: 10 Mbytes; PGID: {job.pid}; PIDs: {job.pid};")
+            memory = "MEM: 4 Mbytes SWAP: 10 Mbytes"
+            lines.append(f"{usage} {memory}; PGID: {job.pid}; PIDs: {job.pid};")
         else:
             pad = " " * 21
-            lines += [used, f"{pad}MEM: 4 Mbytes;  SWAP: 10 Mbytes"]
+            lines += [usage, f"{pad}MEM: 4 Mbytes;  SWAP: 10 Mbytes"]
             lines.append(f"{pad}PGID: {job.pid};  PIDs: {job.pid} ")
     return [*lines, *_end(job, year)]
 
@@ -158,19 +170,22 @@ def _end(job: Job, year: bool) -> list[str]:
     when = _date(job.end_s, year)
     if job.state == "DONE":
         return [f"{when}: Done successfully. {cpu}"]
-    reason = f"{job.exit_reason}: job killed.\n" if job.exit_reason else ""
+    lines = [f"{when}: Exited with exit code {job.exit_code}. {cpu}"]
     if not job.hosts:
-        return [f"{when}: Exited; {reason}".rstrip()]
-    return [f"{when}: Exited with exit code {job.exit_code}. {cpu}", *reason.splitlines()]
+        lines = [f"{when}: Exited;"]
+    if job.exit_reason:
+        reason = f"{job.exit_reason}: job killed."
+        if job.hosts:
+            lines.append(reason)
+        else:
+            lines[0] += f" {reason}"
+    return lines
 
 
 def _wrapped(line: str) -> str:
     """Break a line as bjobs -l does: at 80 columns, anywhere, continued under the text."""
     if len(line) <= 79:
         return line
-    first, rest = line[:79], line[79:]
-    lines = [first]
-    while rest:
-        lines.append(" " * 21 + rest[:58])
-        rest = rest[58:]
+    lines = [line[:79]]
+    lines += [" " * 21 + line[begin : begin + 58] for begin in range(79, len(line), 58)]
     return "\n".join(lines)

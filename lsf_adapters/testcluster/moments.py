@@ -7,13 +7,18 @@ import time
 
 def short(moment_s: float, *, has_year: bool = False) -> str:
     """Return "Nov 22 08:33", with LSB_DISPLAY_YEAR "Nov 22 08:33:10 2026"."""
-    return time.strftime("%b %d %H:%M:%S %Y" if has_year else "%b %d %H:%M", _local(moment_s))
+    form = "%b %d %H:%M"
+    if has_year:
+        form = "%b %d %H:%M:%S %Y"
+    return time.strftime(form, _local(moment_s))
 
 
 def long(moment_s: float, *, has_year: bool = False) -> str:
     """Return "Sun Nov 22 08:33:00", as in long listings."""
     text = time.strftime("%a %b %e %H:%M:%S", _local(moment_s))
-    return f"{text} {_local(moment_s).tm_year}" if has_year else text
+    if has_year:
+        text += f" {_local(moment_s).tm_year}"
+    return text
 
 
 def numeric(moment_s: float) -> str:
@@ -36,9 +41,12 @@ def words(duration_s: float) -> str:
     """Return "25 hours 42 minutes 51 seconds"."""
     whole = max(0, int(duration_s))
     hours, minute, second = whole // 3600, whole // 60 % 60, whole % 60
-    parts = [f"{hours} hours"] if hours else []
-    parts += [f"{minute} minutes"] if hours or minute else []
-    return " ".join([*parts, f"{second} seconds"])
+    text = f"{second} seconds"
+    if hours or minute:
+        text = f"{minute} minutes {text}"
+    if hours:
+        text = f"{hours} hours {text}"
+    return text
 
 
 def _local(moment_s: float) -> time.struct_time:

@@ -24,6 +24,7 @@ _IBM_VALUED = (_VALUED - {"Zs"}) | {
 }
 _MAX_NAME = 512
 _ARRAY = re.compile(r"(.*)\[([0-9,:-]+)\](%[0-9]+)?", re.DOTALL)
+_SECTIONS = frozenset({"select", "order", "rusage", "span", "same", "cu", "affinity"})  # of -R
 _SPAN = re.compile(r"span\[([^\]]*)\]")
 
 
@@ -69,10 +70,10 @@ def parse(argv: list[str], stdin: str, *, is_ibm: bool, now_s: float) -> Options
         RefusedError: bsub does not accept it.
     """
     options = Options()
-    rest = _read(argv, options.values, is_ibm=is_ibm)
-    if rest:
+    command_words = _read(argv, options.values, is_ibm=is_ibm)
+    if command_words:
         # Words are joined by blanks and given to a shell, as bsub does.
-        options.script = options.command = " ".join(rest)
+        options.script = options.command = " ".join(command_words)
     else:
         _take_script(options, stdin, is_ibm=is_ibm)
     _interpret(options, now_s)
@@ -90,39 +91,44 @@ def _take_script(options: Options, stdin: str, *, is_ibm: bool) -> None:
     body = [line for line in lines if line.strip() and not line.startswith("#BSUB")]
     if not body:
         raise RefusedError("No command is specified")
-    options.script = stdin if stdin.endswith("\n") else stdin + "\n"
+    options.script = stdin.removesuffix("\n") + "\n"
     options.command = ";".join(body)[:_MAX_NAME]
     options.is_from_stdin = True
 
 
 def _read(argv: list[str], values: dict[str, str], *, is_ibm: bool) -> list[str]:
     """Take the options from the front of the words; return the others."""
-    rest = list(argv)
-    while rest and rest[0].startswith("-") and rest[0] != "-":
-        word = rest.pop(0)
+    valued = _IBM_VALUED if is_ibm else _VALUED
+    words = list(argv)
+    while words and words[0].startswith("-") and words[0] != "-":
+        word = words.pop(0)
         if not is_ibm and word.startswith("--"):
             continue  # as recorded: it is dropped, and what follows is the command
         if word == "--":
             break
         name, value = _split(word[1:], is_ibm=is_ibm)
-        if name in (_IBM_VALUED if is_ibm else _VALUED):
+        if name in valued:
             if not value:
-                if not rest:
+                if not words:
                     raise RefusedError(f"bsub: option requires an argument -- {name}")
-                value = rest.pop(0)
+                value = words.pop(0)
         elif value:
             raise RefusedError(f"bsub: option cannot have an argument -- {name}")
-        values[name] = f"{values[name]} {value}" if name == "R" and "R" in values else value
-    return rest
+        if name == "R" and "R" in values:  # several requirements add up
+            value = f"{values['R']} {value}"
+        values[name] = value
+    return words
 
 
 def _split(word: str, *, is_ibm: bool) -> tuple[str, str]:
     """Return option and attached value: "n4" is -n 4."""
-    known = (_IBM_FLAGS | _IBM_VALUED) if is_ibm else (_FLAGS | _VALUED)
-    if word in known:
+    options = _FLAGS | _VALUED
+    if is_ibm:
+        options = _IBM_FLAGS | _IBM_VALUED
+    if word in options:
         return word, ""
     letters = word[:1]
-    if letters not in known:
+    if letters not in options:
         raise RefusedError(f"bsub: invalid option -- '{letters}'")
     if is_ibm and len(word) > 1 and not re.match(r"[0-9/.%\"']", word[1:]):
         raise RefusedError(f"{word}: Illegal option")
@@ -150,8 +156,9 @@ def _interpret(options: Options, now_s: float) -> None:
     if "m" in values:
         options.hosts = tuple(word.partition("+")[0] for word in values["m"].split())
     if "gpu" in values:
-        found = re.search(r"num=([0-9]+)", values["gpu"])
-        options.gpus = int(found[1]) if found else 1
+        options.gpus = 1
+        if number := re.search(r"num=([0-9]+)", values["gpu"]):
+            options.gpus = int(number[1])
     _name(options)
 
 
@@ -159,15 +166,14 @@ def _name(options: Options) -> None:
     name = options.values.get("J", "").replace("\n", "")
     if len(name.encode()) > _MAX_NAME - 1:
         raise RefusedError("Bad job name")
-    found = _ARRAY.fullmatch(name)
     options.name = name
-    if found:
-        options.indices = _indices(found[2])
-        options.name = found[1]
+    if array := _ARRAY.fullmatch(name):
+        options.indices = _indices(array[2])
+        options.name = array[1]
 
 
 def _indices(text: str) -> tuple[int, ...]:
-    found: list[int] = []
+    indices: list[int] = []
     for part in text.split(","):
         span = re.fullmatch(r"([0-9]+)(?:-([0-9]+)(?::([0-9]+))?)?", part)
         if span is None:
@@ -175,52 +181,52 @@ def _indices(text: str) -> tuple[int, ...]:
         first, last, step = int(span[1]), int(span[2] or span[1]), int(span[3] or 1)
         if first < 1 or last < first or step < 1:
             raise RefusedError("Bad job name")
-        found += range(first, last + 1, step)
-    return tuple(dict.fromkeys(found))
+        indices += range(first, last + 1, step)
+    return tuple(dict.fromkeys(indices))
 
 
 def _minutes(text: str, what: str) -> int:
     time_part = text.partition("/")[0]
-    found = re.fullmatch(r"(?:([0-9]+):)?([0-9]+)", time_part)
-    if found is None:
+    limit = re.fullmatch(r"(?:([0-9]+):)?([0-9]+)", time_part)
+    if limit is None:
         raise RefusedError(f"{text}: Bad {what} specification")
-    return int(found[1] or 0) * 60 + int(found[2])
+    hours, minutes = int(limit[1] or 0), int(limit[2])
+    return hours * 60 + minutes
 
 
 def _slots(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"([0-9]+)(?:,([0-9]+))?", text)
-    if found is None or int(found[1]) < 1 or int(found[2] or found[1]) < int(found[1]):
+    numbers = re.fullmatch(r"([0-9]+)(?:,([0-9]+))?", text)
+    if numbers is None:
         raise RefusedError("Bad argument for option -n")
-    return int(found[1]), int(found[2] or found[1])
+    min_slots, max_slots = int(numbers[1]), int(numbers[2] or numbers[1])
+    if not 1 <= min_slots <= max_slots:
+        raise RefusedError("Bad argument for option -n")
+    return min_slots, max_slots
 
 
 def _requirement(options: Options, text: str) -> None:
     sections = re.findall(r"([a-z]+)\[[^\[\]]*(?:\[[^\[\]]*\][^\[\]]*)*\]", text)
-    known = {"select", "order", "rusage", "span", "same", "cu", "affinity"}
-    if text.count("[") != text.count("]") or not set(sections) <= known:
+    if text.count("[") != text.count("]") or not _SECTIONS.issuperset(sections):
         raise RefusedError("Bad resource requirement syntax")
-    span = _SPAN.search(text)
-    if span:
-        ptile = re.search(r"ptile=([0-9]+)", span[1])
-        options.ptile = int(ptile[1]) if ptile else 0
+    if span := _SPAN.search(text):
+        options.ptile = 0
         options.is_one_host = "hosts=1" in span[1]
-        if ptile and options.ptile < 1:
-            raise RefusedError("Bad resource requirement syntax")
+        if ptile := re.search(r"ptile=([0-9]+)", span[1]):
+            options.ptile = int(ptile[1])
+            if options.ptile < 1:
+                raise RefusedError("Bad resource requirement syntax")
 
 
 def _moment(text: str, now_s: float) -> float:
     """Read [[[year:]month:]day:]hour:minute, the next such moment."""
     words = text.split(":")
-    if not 2 <= len(words) <= 5 or not all(word.isdigit() for word in words):
+    if not 2 <= len(words) <= 5 or not all(map(str.isdigit, words)):
         raise RefusedError(f"{text}: Bad time specification")
-    numbers = [int(word) for word in words]
+    numbers = list(map(int, words))
     now = time.localtime(now_s)
-    given = [None] * (5 - len(numbers)) + numbers
-    year, month, day = (
-        known if value is None else value
-        for value, known in zip(given, (now.tm_year, now.tm_mon, now.tm_mday), strict=False)
-    )
-    hour, minute = numbers[-2:]
+    today = [now.tm_year, now.tm_mon, now.tm_mday]
+    *date, hour, minute = numbers
+    year, month, day = [*today[: 3 - len(date)], *date]
     if not (1 <= month <= 12 and 1 <= day <= 31 and hour <= 23 and minute <= 59):
         raise RefusedError(f"{text}: Bad time specification")
     moment = time.mktime((year, month, day, hour, minute, 0, 0, 0, -1))

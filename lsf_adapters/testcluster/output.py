@@ -36,10 +36,10 @@ def read_format(text: str, widths: Mapping[str, int], *, is_ibm: bool) -> Format
         BadArgumentError: it names a field that does not exist.
     """
     delimiter = ""
-    found = re.search(r"delimiter=(['\"]?)(.)\1", text) if is_ibm else None
-    if found:
-        delimiter = found[2]
-        text = text[: found.start()] + text[found.end() :]
+    option = re.search(r"delimiter=(['\"]?)(.)\1", text)
+    if option and is_ibm:
+        delimiter = option[2]
+        text = text[: option.start()] + text[option.end() :]
     columns = []
     for word in text.split():
         name, colon, width = word.partition(":")
@@ -48,39 +48,46 @@ def read_format(text: str, widths: Mapping[str, int], *, is_ibm: bool) -> Format
             raise BadArgumentError(
                 f"<{word.upper()}> in the format string is not a valid field name.", status=99
             )
-        is_right = width.startswith("-")
+        n_characters = widths[lower]
         digits = width.removeprefix("-")
-        columns.append(
-            Column(
-                name=lower,
-                width=int(digits) if digits.isdigit() else widths[lower],
-                is_right=is_right,
-            )
-        )
+        if digits.isdigit():
+            n_characters = int(digits)
+        is_right = width.startswith("-")
+        columns.append(Column(name=lower, width=n_characters, is_right=is_right))
     return Format(columns=tuple(columns), delimiter=delimiter)
 
 
 def table(rows: Sequence[Row], form: Format, *, is_ibm: bool, has_header: bool = True) -> str:
     """Return the rows as text; what a job does not have is "-"."""
-    lines = []
+    header = [column.name.upper() for column in form.columns]
+    rows_of_cells = [_cells(row, form) for row in rows]
     if has_header:
-        lines.append([column.name.upper() for column in form.columns])
-    lines += [[row[column.name] or "-" for column in form.columns] for row in rows]
-    if not is_ibm:
-        return "".join(" ".join(cells) + "\n" for cells in lines)
-    if form.delimiter:
-        return "".join(form.delimiter.join(cells) + "\n" for cells in lines)
-    return "".join(
-        " ".join(_padded(text, column) for text, column in zip(cells, form.columns, strict=True))
-        + "\n"
-        for cells in lines
-    )
+        rows_of_cells.insert(0, header)
+    if is_ibm and not form.delimiter:
+        rows_of_cells = [list(map(_padded, cells, form.columns)) for cells in rows_of_cells]
+    delimiter = form.delimiter or " "  # volclava has no other
+    return "".join(delimiter.join(cells) + "\n" for cells in rows_of_cells)
+
+
+def _cells(row: Row, form: Format) -> list[str]:
+    return [row[column.name] or "-" for column in form.columns]
+
+
+def records(rows: Sequence[Row], form: Format) -> list[Row]:
+    """Return the columns of the format as JSON has them, with names in capitals."""
+    return [_record(row, form) for row in rows]
+
+
+def _record(row: Row, form: Format) -> Row:
+    return {column.name.upper(): row[column.name] for column in form.columns}
 
 
 def _padded(text: str, column: Column) -> str:
     if len(text) > column.width:
         text = "*" + text[len(text) - column.width + 1 :]
-    return text.rjust(column.width) if column.is_right else text.ljust(column.width)
+    if column.is_right:
+        return text.rjust(column.width)
+    return text.ljust(column.width)
 
 
 def as_json(
@@ -91,7 +98,7 @@ def as_json(
         head = {"COMMAND": command, count_name: len(records), "RECORDS": list(records)}
         text = json.dumps(head, indent=2, separators=(",", ":"), ensure_ascii=False)
         return text.replace('"RECORDS":[]', '"RECORDS":[\n\n  ]') + "\n"
-    body = ", ".join(_tabbed(record) for record in records)
+    body = ", ".join(map(_tabbed, records))
     return (
         f'{{\n\t"COMMAND":\t{_json(command)},\n\t"{count_name}":\t{len(records)},'
         f'\n\t"RECORDS":\t[{body}]\n}}\n'

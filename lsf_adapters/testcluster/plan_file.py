@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,12 +15,12 @@ from lsf_adapters.testcluster.state import Job
 
 def write(logdir: Path, jobs: Iterable[Job], now_s: float) -> None:
     """Write the plan of all jobs that have one, in LSF's layout."""
-    planned = [job for job in jobs if job.is_pending and job.estimate_s is not None]
+    planned_jobs = [job for job in jobs if job.is_pending and job.estimate_s is not None]
     content = {
         "TIMESTAMP": _date(now_s),
         "CHILD_PID": str(os.getpid()),
-        "NUM_PLANS": str(len(planned)),
-        "PLANS": [_plan(rank, job) for rank, job in enumerate(planned, start=1)],
+        "NUM_PLANS": str(len(planned_jobs)),
+        "PLANS": [_plan(rank, job) for rank, job in enumerate(planned_jobs, start=1)],
     }
     path = logdir / "lsb.allocation.plan.json"
     fresh = path.with_suffix(".new")
@@ -38,11 +39,8 @@ def _plan(rank: int, job: Job) -> dict[str, object]:
         "FINISH_TIME": str(int(finish_s)),
         "FINISH_TIME_H": _date(finish_s),
         "ALLOC": [
-            {
-                "HOST": name,
-                "RSRC": [{"NAME": "slots", "AMOUNT": job.plan_hosts.count(name)}],
-            }
-            for name in dict.fromkeys(job.plan_hosts)
+            {"HOST": name, "RSRC": [{"NAME": "slots", "AMOUNT": n_slots}]}
+            for name, n_slots in Counter(job.plan_hosts).items()
         ],
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 
 from lsf_adapters.testcluster.config import MASTER
 from lsf_adapters.testcluster.state import Job
@@ -12,19 +13,20 @@ _RULE = "-" * 60
 
 def report(job: Job) -> str:
     """Return the text up to the output itself."""
-    counts = {name: job.hosts.count(name) for name in dict.fromkeys(job.hosts)}
-    where = "".join(f"<{n}*{name}>" if n > 1 else f"<{name}>" for name, n in counts.items())
-    how = "Done" if job.state == "DONE" else "Exited"
-    result = "Successfully completed."
+    hosts = ""
+    for name, n_slots in Counter(job.hosts).items():
+        times = f"{n_slots}*" if n_slots > 1 else ""
+        hosts += f"<{times}{name}>"
+    end, result = "Done", "Successfully completed."
     if job.state != "DONE":
-        result = f"Exited with exit code {job.exit_code}."
+        end, result = "Exited", f"Exited with exit code {job.exit_code}."
     return "\n".join(
         (
             f"Sender: LSF System <lsfadm@{job.hosts[0]}>",
-            f"Subject: Job {job.key}: <{job.name}> {how}",
+            f"Subject: Job {job.key}: <{job.name}> {end}",
             "",
             f"Job <{job.name}> was submitted from host <{MASTER}> by user <{job.user}>.",
-            f"Job was executed on host(s) {where}, in queue <{job.queue}>, as user <{job.user}>.",
+            f"Job was executed on host(s) {hosts}, in queue <{job.queue}>, as user <{job.user}>.",
             f"<{job.home}> was used as the home directory.",
             f"<{job.cwd}> was used as the working directory.",
             f"Started at {_date(job.start_s)}",

@@ -37,8 +37,9 @@ class Request:
         words = [word.decode(errors="surrogateescape") for word in head.split(b"\0")]
         n_argv = int(words[0])
         argv = words[1 : 1 + n_argv]
-        cwd, umask, n_extra, *rest = words[1 + n_argv :]
-        extra, variables = rest[: int(n_extra)], rest[int(n_extra) :]
+        cwd, umask, n_extra, *extra_and_variables = words[1 + n_argv :]
+        extra = extra_and_variables[: int(n_extra)]
+        variables = extra_and_variables[int(n_extra) :]
         if not argv:
             raise ValueError("no command")
         return cls(
@@ -46,7 +47,7 @@ class Request:
             cwd=cwd,
             umask=int(umask, 8),
             extra=extra,
-            environment=dict(one.partition("=")[::2] for one in variables if "=" in one),
+            environment=dict(word.split("=", 1) for word in variables if "=" in word),
             stdin=stdin,
             uid=uid,
             gid=gid,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lsf_adapters.testcluster.config import Parameters, Queue
 
@@ -128,8 +128,11 @@ class _Pass:
         self._held = list(held)
         self._parameters = parameters
         self._now_s = now_s
-        self._free = {host.name: host.slots for host in hosts}
-        self._free_gpus = {host.name: host.gpus for host in hosts}
+        self._free: dict[str, int] = {}
+        self._free_gpus: dict[str, int] = {}
+        for host in hosts:
+            self._free[host.name] = host.slots
+            self._free_gpus[host.name] = host.gpus
         self._suspended = dict.fromkeys(self._hosts, 0)
         self._kept = dict.fromkeys(self._hosts, 0)  # reserved or promised
         self._kept_until: dict[str, float] = dict.fromkeys(self._hosts, math.inf)
@@ -137,20 +140,20 @@ class _Pass:
         self._exclusive: set[str] = set()
         self._of_user: dict[tuple[str, str], int] = {}
         self._n_estimates = 0
-        for one in held:
-            self._book(one)
+        for job in held:
+            self._book(job)
 
-    def _book(self, one: Held) -> None:
-        for name in one.hosts:
+    def _book(self, job: Held) -> None:
+        for name in job.hosts:
             self._free[name] -= 1
-            self._suspended[name] += one.is_suspended
-        for name in set(one.hosts):
-            self._free_gpus[name] -= one.gpus
+            self._suspended[name] += job.is_suspended
+        for name in set(job.hosts):
+            self._free_gpus[name] -= job.gpus
             self._occupied.add(name)
-            if one.is_exclusive:
+            if job.is_exclusive:
                 self._exclusive.add(name)
-        who = (one.queue.name, one.user)
-        self._of_user[who] = self._of_user.get(who, 0) + len(one.hosts)
+        queue_and_user = (job.queue.name, job.user)
+        self._of_user[queue_and_user] = self._of_user.get(queue_and_user, 0) + len(job.hosts)
 
     def serve(self, wish: Wish) -> None:
         """Start a job, preempt for it, or keep slots for it."""
@@ -158,12 +161,16 @@ class _Pass:
             self.plan.reasons[wish.key] = [[USER_FULL, *self._hosts]]
             return
         usable = self._usable(wish)
-        room = {name: self._room(wish, name) for name in usable}
-        if chosen := _fit(wish, {name: n - self._kept[name] for name, n in room.items()}):
-            self._start(wish, chosen)
+        room: dict[str, int] = {}  # free for this job on each host, slots kept for others included
+        unreserved_room: dict[str, int] = {}
+        for name in usable:
+            room[name] = self._room(wish, name)
+            unreserved_room[name] = room[name] - self._kept[name]
+        if hosts := _fit(wish, unreserved_room):
+            self._start(wish, hosts)
             return
-        if chosen := self._backfill(wish, room):
-            self._start(wish, chosen, is_backfilled=True)
+        if hosts := self._backfill(wish, room):
+            self._start(wish, hosts, is_backfilled=True)
             return
         self._explain(wish)
         if self._preempt(wish, room):
@@ -172,18 +179,15 @@ class _Pass:
 
     def _is_over_limit(self, wish: Wish) -> bool:
         limit = wish.queue.max_slots_per_user
-        has = self._of_user.get((wish.queue.name, wish.user), 0)
-        return limit is not None and has + wish.min_slots > limit
+        n_slots = self._of_user.get((wish.queue.name, wish.user), 0)
+        return limit is not None and n_slots + wish.min_slots > limit
 
     def _usable(self, wish: Wish) -> list[str]:
         """Hosts on which the job might run at some time, in order."""
-        allowed = wish.queue.hosts
         names = [name for name in wish.ask_hosts if name in self._hosts] or list(self._hosts)
-        return [
-            name
-            for name in names
-            if not self._hosts[name].problem and (not allowed or name in allowed)
-        ]
+        if wish.queue.hosts:
+            names = [name for name in names if name in wish.queue.hosts]
+        return [name for name in names if not self._hosts[name].problem]
 
     def _room(self, wish: Wish, name: str) -> int:
         """Slots that are free for this job, reserved or not."""
@@ -191,36 +195,39 @@ class _Pass:
             return 0
         if wish.gpus > self._free_gpus[name]:
             return 0
-        lent = self._suspended[name] if wish.queue.is_preemptive else 0
-        return max(0, self._free[name] + lent)
+        n_slots = self._free[name]
+        if wish.queue.is_preemptive:
+            n_slots += self._suspended[name]
+        return max(0, n_slots)
 
-    def _start(self, wish: Wish, chosen: tuple[str, ...], *, is_backfilled: bool = False) -> None:
-        self.plan.starts.append(Start(key=wish.key, hosts=chosen, is_backfilled=is_backfilled))
-        started = Held(
+    def _start(self, wish: Wish, hosts: tuple[str, ...], *, is_backfilled: bool = False) -> None:
+        self.plan.starts.append(Start(key=wish.key, hosts=hosts, is_backfilled=is_backfilled))
+        ends_s: float | None = None
+        if wish.limit_s is not None:
+            ends_s = self._now_s + wish.limit_s
+        job = Held(
             key=wish.key,
             user=wish.user,
             queue=wish.queue,
-            hosts=chosen,
+            hosts=hosts,
             start_s=self._now_s,
-            ends_s=None if wish.limit_s is None else self._now_s + wish.limit_s,
+            ends_s=ends_s,
             gpus=wish.gpus,
             is_exclusive=wish.is_exclusive,
         )
-        self._held.append(started)
-        self._book(started)
+        self._held.append(job)
+        self._book(job)
         if is_backfilled:
-            self._shrink(chosen)
+            self._shrink(hosts)
 
-    def _shrink(self, taken: Sequence[str]) -> None:
+    def _shrink(self, hosts: Sequence[str]) -> None:
         """Take slots that are used meanwhile out of the reservations."""
-        for name in taken:
-            for key, kept in self.plan.reservations.items():
-                if name in kept.hosts:
-                    left = list(kept.hosts)
-                    left.remove(name)
-                    self.plan.reservations[key] = Reservation(
-                        hosts=tuple(left), estimate_s=kept.estimate_s, plan_hosts=kept.plan_hosts
-                    )
+        for name in hosts:
+            for key, reservation in self.plan.reservations.items():
+                if name in reservation.hosts:
+                    hosts_left = list(reservation.hosts)
+                    hosts_left.remove(name)
+                    self.plan.reservations[key] = replace(reservation, hosts=tuple(hosts_left))
                     self._kept[name] -= 1
                     break
 
@@ -228,13 +235,12 @@ class _Pass:
         if not wish.queue.backfills or wish.limit_s is None or wish.is_exclusive:
             return None
         ends_s = self._now_s + wish.limit_s
-        return _fit(
-            wish,
-            {
-                name: n if ends_s <= self._kept_until[name] < math.inf else n - self._kept[name]
-                for name, n in room.items()
-            },
-        )
+        room_until_end = dict(room)
+        for name in room:
+            is_back_in_time = ends_s <= self._kept_until[name] < math.inf
+            if not is_back_in_time:
+                room_until_end[name] -= self._kept[name]
+        return _fit(wish, room_until_end)
 
     # -- preemption -----------------------------------------------------------------
 
@@ -245,28 +251,27 @@ class _Pass:
         if self._now_s < wish.submit_s + self._parameters.preempt_delay_s:
             return False
         coming = dict.fromkeys(room, 0)  # slots of those that already give way to this job
-        possible: dict[str, list[Held]] = {name: [] for name in room}
-        for one in self._held:
-            for name in set(one.hosts) & room.keys():
-                if one.preempted_by == wish.key and not one.is_suspended:
-                    coming[name] += one.hosts.count(name)
-                elif self._may_be_preempted(one, wish):
-                    possible[name].append(one)
+        candidates: dict[str, list[Held]] = {name: [] for name in room}
+        for job in self._held:
+            for name in set(job.hosts) & room.keys():
+                if job.preempted_by == wish.key and not job.is_suspended:
+                    coming[name] += job.hosts.count(name)
+                elif self._may_be_preempted(job, wish):
+                    candidates[name].append(job)
         base = {name: self._net_room(wish, name) + coming[name] for name in room}
-        if chosen := _fit(wish, base):
-            self._keep(chosen)
+        if hosts := _fit(wish, base):
+            self._keep(hosts)
             return True
-        with_victims = {
-            name: base[name] + sum(one.hosts.count(name) for one in possible[name])
-            for name in sorted(room, key=lambda name: -base[name])
-        }
-        chosen = _fit(wish, with_victims)
-        if chosen is None:
+        with_victims = {}  # the hosts with most room first, so that few give way
+        for name in sorted(room, key=lambda name: -base[name]):
+            with_victims[name] = base[name] + sum(job.hosts.count(name) for job in candidates[name])
+        hosts = _fit(wish, with_victims)
+        if hosts is None:
             return False
-        for name in dict.fromkeys(chosen):
-            lacks = chosen.count(name) - base[name]
-            self._choose_victims(wish, name, lacks, possible[name])
-        self._keep(chosen)
+        for name in dict.fromkeys(hosts):
+            lacks = hosts.count(name) - base[name]
+            self._choose_victims(wish, name, lacks, candidates[name])
+        self._keep(hosts)
         return True
 
     def _net_room(self, wish: Wish, name: str) -> int:
@@ -274,38 +279,38 @@ class _Pass:
             return 0
         return self._room(wish, name) - self._kept[name]
 
-    def _choose_victims(self, wish: Wish, name: str, lacks: int, possible: list[Held]) -> None:
+    def _choose_victims(self, wish: Wish, name: str, lacks: int, candidates: list[Held]) -> None:
         """Take the lowest priority first, then the job that started last."""
-        for one in sorted(possible, key=lambda one: (one.queue.priority, -one.start_s)):
+        for job in sorted(candidates, key=lambda job: (job.queue.priority, -job.start_s)):
             if lacks <= 0:
                 return
-            if one.key not in self.plan.preempted:
-                self.plan.preempted[one.key] = wish.key
-            lacks -= one.hosts.count(name)
+            if job.key not in self.plan.preempted:
+                self.plan.preempted[job.key] = wish.key
+            lacks -= job.hosts.count(name)
 
-    def _may_be_preempted(self, one: Held, wish: Wish) -> bool:
+    def _may_be_preempted(self, job: Held, wish: Wish) -> bool:
         jobtypes = self._parameters.preempt_jobtype
-        most = self._parameters.max_job_preempt
+        limit = self._parameters.max_job_preempt
         return (
-            one.queue.is_preemptable
-            and one.queue.priority < wish.queue.priority
-            and one.obeys
-            and not one.is_preempted
-            and one.key not in self.plan.preempted
-            and (not one.queue.backfills or "BACKFILL" in jobtypes)
-            and (not one.is_exclusive or "EXCLUSIVE" in jobtypes)
-            and (most is None or one.was_preempted < most)
+            job.queue.is_preemptable
+            and job.queue.priority < wish.queue.priority
+            and job.obeys
+            and not job.is_preempted
+            and job.key not in self.plan.preempted
+            and (not job.queue.backfills or "BACKFILL" in jobtypes)
+            and (not job.is_exclusive or "EXCLUSIVE" in jobtypes)
+            and (limit is None or job.was_preempted < limit)
         )
 
-    def _keep(self, chosen: Sequence[str]) -> None:
-        for name in chosen:
+    def _keep(self, hosts: Sequence[str]) -> None:
+        for name in hosts:
             self._kept[name] += 1
 
     def resume(self) -> None:
         """Let suspended jobs go on whose slots no other job needs any more."""
-        for one in self._held:
-            if one.is_suspended and all(self._free[name] >= 0 for name in one.hosts):
-                self.plan.resumed.append(one.key)
+        for job in self._held:
+            if job.is_suspended and all(self._free[name] >= 0 for name in job.hosts):
+                self.plan.resumed.append(job.key)
 
     # -- reservation ------------------------------------------------------------------
 
@@ -315,34 +320,35 @@ class _Pass:
         if self._n_estimates >= _MAX_ESTIMATES:
             return
         self._n_estimates += 1
-        most = wish.ptile or wish.min_slots
-        kept: list[str] = []
+        most_per_host = wish.ptile or wish.min_slots
+        hosts: list[str] = []
         for name in reversed(usable):  # as recorded
-            n = min(room[name] - self._kept[name], most, wish.min_slots - len(kept))
-            if self._hosts[name].slots < min(wish.ptile, wish.min_slots - len(kept)):
+            lacks = wish.min_slots - len(hosts)
+            n_slots = min(room[name] - self._kept[name], most_per_host, lacks)
+            if self._hosts[name].slots < min(wish.ptile, lacks):
                 continue  # this host can never give what the job needs on each
-            kept += [name] * max(0, n)
-        estimate_s, where = self._estimate(wish, usable)
+            hosts += [name] * max(0, n_slots)
+        estimate_s, plan_hosts = self._estimate(wish, usable)
         self.plan.reservations[wish.key] = Reservation(
-            hosts=tuple(kept), estimate_s=estimate_s, plan_hosts=where
+            hosts=tuple(hosts), estimate_s=estimate_s, plan_hosts=plan_hosts
         )
-        self._keep(kept)
-        for name in set(kept):
-            until = -math.inf if estimate_s is None else estimate_s
-            self._kept_until[name] = min(self._kept_until[name], until)
+        self._keep(hosts)
+        until_s = estimate_s
+        if until_s is None:
+            until_s = -math.inf  # no job is short enough to backfill it
+        for name in set(hosts):
+            self._kept_until[name] = min(self._kept_until[name], until_s)
 
     def _estimate(self, wish: Wish, usable: Sequence[str]) -> tuple[float | None, tuple[str, ...]]:
         """Return when and where enough slots will be free if every job runs until its limit."""
         free = {name: self._room(wish, name) for name in usable}
-        for one in sorted(
-            (one for one in self._held if one.ends_s is not None),
-            key=lambda one: one.ends_s or 0.0,
-        ):
-            for name in one.hosts:
+        ending = [job for job in self._held if job.ends_s is not None]
+        for job in sorted(ending, key=lambda job: job.ends_s or 0.0):
+            for name in job.hosts:
                 if name in free:
                     free[name] += 1
-            if chosen := _fit(wish, free):
-                return max(self._now_s, one.ends_s or 0.0), chosen
+            if hosts := _fit(wish, free):
+                return max(self._now_s, job.ends_s or 0.0), hosts
         return None, ()
 
     def _explain(self, wish: Wish) -> None:
@@ -355,8 +361,8 @@ class _Pass:
                 why = host.problem
             elif name in self._exclusive:
                 why = EXCLUSIVE
-            elif wish.is_exclusive and name in self._occupied:
-                why = NOT_EMPTY if self._free[name] else FULL
+            elif wish.is_exclusive and name in self._occupied and self._free[name]:
+                why = NOT_EMPTY
             else:
                 why = FULL
             reasons.setdefault(why, []).append(name)
@@ -370,15 +376,17 @@ def _fit(wish: Wish, room: Mapping[str, int]) -> tuple[str, ...] | None:
             if n >= wish.min_slots:
                 return (name,) * min(n, wish.max_slots)
         return None
-    chosen: list[str] = []
+    hosts: list[str] = []
     for name, n in room.items():
-        lacks = wish.max_slots - len(chosen)
+        lacks = wish.max_slots - len(hosts)
         if wish.ptile:
             share = min(wish.ptile, lacks)
             if n >= share:
-                chosen += [name] * share
+                hosts += [name] * share
         elif n > 0:
-            chosen += [name] * min(n, lacks)
-        if len(chosen) == wish.max_slots:
-            return tuple(chosen)
-    return tuple(chosen) if len(chosen) >= wish.min_slots and chosen else None
+            hosts += [name] * min(n, lacks)
+        if len(hosts) == wish.max_slots:
+            return tuple(hosts)
+    if not hosts or len(hosts) < wish.min_slots:
+        return None
+    return tuple(hosts)

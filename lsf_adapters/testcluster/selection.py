@@ -39,24 +39,26 @@ def of_spec(batch: Batch, spec: JobSpec) -> list[Job]:
 
 def matches(job: Job, arguments: Arguments, user: str) -> bool:
     """Return whether a job passes the filters of a command; without -u it must be the caller's."""
-    wanted = arguments.values
-    whose = wanted.get("u", user)
-    if whose not in ("all", job.user):
+    filters = arguments.values
+    if filters.get("u", user) not in ("all", job.user):
         return False
-    if "q" in wanted and job.queue not in wanted["q"].split():
+    if "q" in filters and job.queue not in filters["q"].split():
         return False
-    if "P" in wanted and job.project != wanted["P"]:
+    if "P" in filters and job.project != filters["P"]:
         return False
-    if "m" in wanted and not set(wanted["m"].split()) & set(job.hosts):
+    if "m" in filters and not set(filters["m"].split()) & set(job.hosts):
         return False
-    return "J" not in wanted or _is_named(job, wanted["J"])
+    return "J" not in filters or _is_named(job, filters["J"])
 
 
 def _is_named(job: Job, pattern: str) -> bool:
-    plain = job.name.rpartition("[")[0] if job.index else job.name
+    names = [job.name]
+    if job.index:  # the name of its array will do, too
+        array_name, _, _ = job.name.rpartition("[")
+        names.append(array_name)
     if "*" in pattern:
-        return any(fnmatch.fnmatchcase(name, pattern) for name in (job.name, plain))
-    return pattern in (job.name, plain)
+        return any(fnmatch.fnmatchcase(name, pattern) for name in names)
+    return pattern in names
 
 
 def has_state(job: Job, arguments: Arguments) -> bool:
@@ -64,13 +66,14 @@ def has_state(job: Job, arguments: Arguments) -> bool:
     flags = arguments.flags
     if "a" in flags:
         return True
-    asked = {
+    is_in_state = {
         "p": job.is_pending,
         "r": job.state == "RUN",
         "s": job.state in ("USUSP", "SSUSP"),
         "d": job.is_finished,
     }
-    if flags & asked.keys():
-        return any(is_so for letter, is_so in asked.items() if letter in flags)
+    letters = flags & is_in_state.keys()
+    if letters:
+        return any(is_in_state[letter] for letter in letters)
     # A zombie is only shown on request, although its processes may still run.
     return not job.is_finished and job.state != "ZOMBI"

@@ -66,8 +66,10 @@ class Server:
         while not self._has_to_end:
             self._batch.tick()
             self._send_delayed()
-            is_busy = bool(self._batch.live or self._delayed)
-            for key, _ in self._selector.select(_TICK_S if is_busy else _IDLE_S):
+            timeout_s = _IDLE_S
+            if self._batch.live or self._delayed:
+                timeout_s = _TICK_S
+            for key, _ in self._selector.select(timeout_s):
                 if key.fileobj is self._listener:
                     self._accept()
                 else:
@@ -102,15 +104,18 @@ class Server:
         self._batch.flush()
         connection.unsent = memoryview(answer.encode())
         self._selector.unregister(connection.socket)
-        least, most = self._batch.config.profile.answer_s
-        connection.answer_s = time.monotonic() + (most if request.verb == "bsub" else least)
+        query_s, submission_s = self._batch.config.profile.answer_s
+        answer_after_s = query_s
+        if request.verb == "bsub":
+            answer_after_s = submission_s
+        connection.answer_s = time.monotonic() + answer_after_s
         self._delayed.append(connection)
         self._send_delayed()
 
     def _send_delayed(self) -> None:
         now_s = time.monotonic()
-        due = [one for one in self._delayed if now_s >= one.answer_s]
-        self._delayed = [one for one in self._delayed if now_s < one.answer_s]
+        due = [connection for connection in self._delayed if now_s >= connection.answer_s]
+        self._delayed = [connection for connection in self._delayed if now_s < connection.answer_s]
         for connection in due:
             self._selector.register(connection.socket, selectors.EVENT_WRITE, connection)
             try:
@@ -132,8 +137,8 @@ class Server:
     def _send(self, connection: _Connection) -> None:
         if connection.unsent is None:
             return
-        sent = connection.socket.send(connection.unsent[: 1 << 20])
-        connection.unsent = connection.unsent[sent:]
+        n_sent = connection.socket.send(connection.unsent[: 1 << 20])
+        connection.unsent = connection.unsent[n_sent:]
         if not connection.unsent:
             self._close(connection)
 
@@ -145,17 +150,17 @@ class Server:
 
 def _complete(connection: _Connection) -> Request | None:
     """Return the request once all of it is there."""
-    line, newline, rest = bytes(connection.received).partition(b"\n")
+    line, newline, body = bytes(connection.received).partition(b"\n")
     if not newline:
         return None
-    n_head, n_stdin = (int(word) for word in line.split())
-    if n_head > _MAX_HEAD or len(rest) < n_head + n_stdin:
+    n_head, n_stdin = map(int, line.split())
+    if n_head > _MAX_HEAD or len(body) < n_head + n_stdin:
         return None
     packed = connection.socket.getsockopt(
         socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")
     )
     _, uid, gid = struct.unpack("3i", packed)
-    return Request.decode(rest[:n_head], rest[n_head : n_head + n_stdin], uid, gid)
+    return Request.decode(body[:n_head], body[n_head : n_head + n_stdin], uid, gid)
 
 
 def main() -> None:

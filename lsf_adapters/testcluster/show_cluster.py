@@ -29,14 +29,17 @@ def lsid(batch: Batch, _: Request) -> Answer:
 def bparams(batch: Batch, request: Request) -> Answer:
     """Answer bparams."""
     config = batch.config
-    flags = {*"lhV", *({"a", "json"} if config.is_ibm else ())}
+    flags = set("lhV")
+    cycle = "Job Dispatch Interval"
+    if config.is_ibm:
+        flags |= {"a", "json"}
+        cycle = "MBD_SLEEP_TIME used for calculations"
     usage = "Usage: bparams [options]\n"
-    found = arguments.read(request.argv, flags=flags, valued=(), usage=usage)
+    options = arguments.read(request.argv, flags=flags, valued=(), usage=usage)
     default = next((queue.name for queue in config.all_queues if queue.is_default), "normal")
     profile = config.profile
-    if found.flags & {"l", "a"}:
+    if options.flags & {"l", "a"}:
         return Answer(out=_long(config, default))
-    cycle = "MBD_SLEEP_TIME used for calculations" if config.is_ibm else "Job Dispatch Interval"
     return Answer(
         out=(
             f"Default Queues:  {default}\n"
@@ -53,7 +56,6 @@ def _whole(seconds: float) -> int:
 
 def _long(config: LsfConfig, default: str) -> str:
     profile, parameters = config.profile, config.parameters
-    delay = profile.new_job_sched_delay_s
     entries: list[tuple[str, str, object]] = [
         ("System default queues for automatic queue selection:", "DEFAULT_QUEUE", default),
         (
@@ -90,23 +92,21 @@ def _long(config: LsfConfig, default: str) -> str:
         ("The maximum number of jobs in a job array.", "MAX_JOB_ARRAY_SIZE", 1000),
     ]
     if config.is_ibm:
-        entries += [
-            ("Type of preemptable jobs:", "PREEMPT_JOBTYPE", " ".join(parameters.preempt_jobtype)),
-            ("Grace period before preemption:", "PREEMPT_DELAY", f"{parameters.preempt_delay_s:g}"),
-            (
-                "How often a job may be preempted:",
-                "MAX_JOB_PREEMPT",
-                "unlimited" if parameters.max_job_preempt is None else parameters.max_job_preempt,
-            ),
-            (
-                "Scheduler plans future allocations:",
-                "ALLOCATION_PLANNER",
-                "Y" if parameters.allocation_planner else "N",
-            ),
-            (
-                "Schedule delay of a new job:",
-                "NEWJOB_REFRESH",
-                "N" if delay is None else "Y",
-            ),
-        ]
+        entries += _ibm_entries(config)
     return "\n" + "\n".join(f"{text}\n    {key} = {value}\n" for text, key, value in entries)
+
+
+def _ibm_entries(config: LsfConfig) -> list[tuple[str, str, object]]:
+    parameters = config.parameters
+    preemption_limit: object = parameters.max_job_preempt
+    if preemption_limit is None:
+        preemption_limit = "unlimited"
+    has_planner = "Y" if parameters.allocation_planner else "N"
+    has_delay = "N" if config.profile.new_job_sched_delay_s is None else "Y"
+    return [
+        ("Type of preemptable jobs:", "PREEMPT_JOBTYPE", " ".join(parameters.preempt_jobtype)),
+        ("Grace period before preemption:", "PREEMPT_DELAY", f"{parameters.preempt_delay_s:g}"),
+        ("How often a job may be preempted:", "MAX_JOB_PREEMPT", preemption_limit),
+        ("Scheduler plans future allocations:", "ALLOCATION_PLANNER", has_planner),
+        ("Schedule delay of a new job:", "NEWJOB_REFRESH", has_delay),
+    ]

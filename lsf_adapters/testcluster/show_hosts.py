@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lsf_adapters.testcluster import arguments, moments, output
@@ -63,23 +64,23 @@ class Load:
 
 def loads(batch: Batch) -> dict[str, Load]:
     """Return the use of every host."""
-    found = {name: Load() for name in batch.hosts}
+    load_of = {name: Load() for name in batch.hosts}
     for job in batch.live.values():
         for name in job.reserved:
-            found[name].rsv += 1
-            found[name].n_jobs += 1
+            load_of[name].rsv += 1
+            load_of[name].n_jobs += 1
         if not job.holds_slots:
             continue
         for name in job.hosts:
-            one = found[name]
-            one.n_jobs += 1
-            one.run += job.state in ("RUN", "UNKWN")
-            one.ssusp += job.state == "SSUSP"
-            one.ususp += job.state == "USUSP"
+            load = load_of[name]
+            load.n_jobs += 1
+            load.run += job.state in ("RUN", "UNKWN")
+            load.ssusp += job.state == "SSUSP"
+            load.ususp += job.state == "USUSP"
         for name in set(job.hosts):
-            found[name].is_exclusive |= job.is_exclusive
-            found[name].gpus += job.gpus
-    return found
+            load_of[name].is_exclusive |= job.is_exclusive
+            load_of[name].gpus += job.gpus
+    return load_of
 
 
 def status(batch: Batch, host: Host, load: Load) -> str:
@@ -96,60 +97,69 @@ def status(batch: Batch, host: Host, load: Load) -> str:
 
 def bhosts(batch: Batch, request: Request) -> Answer:
     """Answer bhosts."""
-    is_ibm = batch.config.is_ibm
-    flags = {*"wlhVaexX", *({"json", "noheader", "gpu"} if is_ibm else ())}
-    valued = {"R", "s", *({"o"} if is_ibm else ())}
-    found = arguments.read(request.argv, flags=flags, valued=valued, usage=_USAGE)
-    hosts, wrong = _named(batch, found.words)
+    flags, valued = set("wlhVaexX"), {"R", "s"}
+    if batch.config.is_ibm:
+        flags |= {"json", "noheader", "gpu"}
+        valued |= {"o"}
+    options = arguments.read(request.argv, flags=flags, valued=valued, usage=_USAGE)
+    hosts, wrong = _named(batch, options.words)
     if wrong:
         text = f"{wrong}: Bad host name, host group name or cluster name\n"
         return Answer(status=255, err=text)
-    use = loads(batch)
-    if "o" in found.values:
-        form = output.read_format(found.values["o"], _BHOSTS_FIELDS, is_ibm=True)
-        rows = [_bhosts_row(batch, host, use[host.name]) for host in hosts]
-        rows = [{column.name: row[column.name] for column in form.columns} for row in rows]
-        return Answer(out=_formatted("bhosts", "HOSTS", rows, form, found))
-    if "json" in found.flags:
+    load_of = loads(batch)
+    if "o" in options.values:
+        form = output.read_format(options.values["o"], _BHOSTS_FIELDS, is_ibm=True)
+        rows = [_bhosts_row(batch, host, load_of[host.name]) for host in hosts]
+        return Answer(out=_formatted("bhosts", rows, form, options))
+    if "json" in options.flags:
         return Answer(status=255, err=_USAGE)
-    if "l" in found.flags:
-        return Answer(out="".join(_long(batch, host, use[host.name]) for host in hosts))
-    is_wide = "w" in found.flags
+    if "l" in options.flags:
+        return Answer(out="".join(_long(batch, host, load_of[host.name]) for host in hosts))
+    return Answer(out=_bhosts_table(batch, hosts, load_of, is_wide="w" in options.flags))
+
+
+def _bhosts_table(
+    batch: Batch, hosts: Iterable[Host], load_of: Mapping[str, Load], *, is_wide: bool
+) -> str:
     width = 15 if is_wide else 12
-    counts = "MAX", "NJOBS", "RUN", "SSUSP", "USUSP", "RSV"
-    lines = [
-        f"{'HOST_NAME':<18} {'STATUS':<{width}} {'JL/U':>4}"
-        + "".join(f"{word:>7}" for word in counts)
-        + " "
-    ]
+    heads = ("MAX", "NJOBS", "RUN", "SSUSP", "USUSP", "RSV")
+    lines = [f"{'HOST_NAME':<18} {'STATUS':<{width}} {'JL/U':>4}{_cells(heads)} "]
     for host in hosts:
-        load = use[host.name]
+        load = load_of[host.name]
         state = status(batch, host, load)
-        shown = state if is_wide else state.partition("_")[0]
-        numbers = (host.slots, load.n_jobs, load.run, load.ssusp, load.ususp, load.rsv)
-        lines.append(
-            f"{host.name:<18} {shown:<{width}} {'-':>4}" + "".join(f"{n:>7}" for n in numbers)
-        )
-    return Answer(out="\n".join(lines) + "\n")
+        if not is_wide:
+            state, _, _ = state.partition("_")
+        cells = _cells(_counts(host, load))
+        lines.append(f"{host.name:<18} {state:<{width}} {'-':>4}{cells}")
+    return "\n".join(lines) + "\n"
+
+
+def _counts(host: Host, load: Load) -> tuple[int, ...]:
+    return (host.slots, load.n_jobs, load.run, load.ssusp, load.ususp, load.rsv)
+
+
+def _cells(values: Iterable[object]) -> str:
+    return "".join(f"{value!s:>7}" for value in values)
 
 
 def _named(batch: Batch, words: Iterable[str]) -> tuple[list[Host], str]:
+    """Return the hosts, all without names, and the first name that is none."""
     names = [word for word in words if word not in ("all", "lab")]
-    wrong = next((name for name in names if name not in batch.hosts), "")
-    return [batch.hosts[name] for name in names or batch.hosts if name in batch.hosts], wrong
+    hosts, wrong = [], ""
+    for name in names or batch.hosts:
+        if name in batch.hosts:
+            hosts.append(batch.hosts[name])
+        else:
+            wrong = wrong or name
+    return hosts, wrong
 
 
 def _formatted(
-    command: str,
-    count_name: str,
-    rows: list[dict[str, str]],
-    form: output.Format,
-    found: arguments.Arguments,
+    command: str, rows: Sequence[output.Row], form: output.Format, options: arguments.Arguments
 ) -> str:
-    if "json" in found.flags:
-        records = [{name.upper(): value for name, value in row.items()} for row in rows]
-        return output.as_json(command, count_name, records, is_ibm=True)
-    has_header = "noheader" not in found.flags
+    if "json" in options.flags:
+        return output.as_json(command, "HOSTS", output.records(rows, form), is_ibm=True)
+    has_header = "noheader" not in options.flags
     return output.table(rows, form, is_ibm=True, has_header=has_header)
 
 
@@ -177,16 +187,16 @@ def _bhosts_row(batch: Batch, host: Host, load: Load) -> dict[str, str]:
 
 
 def _long(batch: Batch, host: Host, load: Load) -> str:
-    counts = (host.slots, load.n_jobs, load.run, load.ssusp, load.ususp, load.rsv)
     memory = f"{batch.config.memory_mb}M"
-    comment = f"ADMIN ACTION COMMENT:  {host.comment}\n\n" if host.comment else ""
+    comment = ""
+    if host.comment:
+        comment = f"ADMIN ACTION COMMENT:  {host.comment}\n\n"
     state = status(batch, host, load)
     return (
         f"HOST  {host.name}\n"
         "STATUS           CPUF  JL/U    MAX  NJOBS    RUN  SSUSP  USUSP    RSV DISPATCH_WINDOW\n"
         f"{state:<14} {batch.config.parameters.cpu_factor:>6.2f}     -"
-        + "".join(f"{n:>7}" for n in counts)
-        + "      -\n\n CURRENT LOAD USED FOR SCHEDULING:\n"
+        f"{_cells(_counts(host, load))}      -\n\n CURRENT LOAD USED FOR SCHEDULING:\n"
         "              r15s   r1m  r15m    ut    pg    io   ls    it   tmp   swp   mem  slots\n"
         f" Total         0.0   0.0   0.0    0%   0.0     0    0     1   12G    0M {memory:>5}"
         f" {host.slots - load.n_jobs:>6}\n"
@@ -199,112 +209,104 @@ def _long(batch: Batch, host: Host, load: Load) -> str:
 
 def bslots(batch: Batch, request: Request) -> Answer:
     """Answer bslots (IBM): how many slots are free for how long."""
-    found = arguments.read(request.argv, flags={*"lhV"}, valued={*"nRW"})
-    now_s = batch.now_s()
-    use = loads(batch)
-    free: dict[str, tuple[int, float | None]] = {}
-    for host in batch.hosts.values():
-        load = use[host.name]
-        n = host.slots - load.run - load.ssusp - load.ususp
-        if batch.host_status(host) != "ok" or host.is_closed or load.is_exclusive or n < 1:
+    options = arguments.read(request.argv, flags={*"lhV"}, valued={*"nRW"})
+    n_slots, free_for_s = _free_slots(batch)
+    is_long = "l" in options.flags
+    lines = []
+    if not is_long:
+        lines.append("SLOTS          RUNTIME")
+    has_window = False
+    for length_s in [*sorted(set(free_for_s.values()) - {math.inf}), math.inf]:
+        names = [name for name in n_slots if free_for_s[name] >= length_s]
+        n = sum(map(n_slots.__getitem__, names))
+        if n < int(options.values.get("n", "1")):
             continue
-        ends = [
-            job.estimate_s
-            for job in batch.live.values()
-            if host.name in job.reserved and job.estimate_s is not None
-        ]
-        is_kept = any(host.name in job.reserved for job in batch.live.values())
-        if is_kept and not ends:
-            continue  # nobody knows until when
-        free[host.name] = (n, min(ends) - now_s if ends else None)
-    windows = _windows(free, found)
-    if not windows:
-        return Answer(out="No backfill window exists at this time\n")
-    is_long = "l" in found.flags
-    n_slots = {name: n for name, (n, _) in free.items()}
-    lines = [] if is_long else ["SLOTS          RUNTIME"]
-    for n, length_s, names in windows:
-        length = "UNLIMITED" if length_s is None else moments.words(length_s)
+        has_window = True
+        length = "UNLIMITED"
+        if length_s < math.inf:
+            length = moments.words(length_s)
         if is_long:
-            where = " ".join(f"{n_slots[name]}*{name}" for name in names)
-            lines += [f"SLOTS: {n}", f"RUNTIME: {length}", f"HOSTS: {where}", ""]
+            hosts = " ".join(f"{n_slots[name]}*{name}" for name in names)
+            lines += [f"SLOTS: {n}", f"RUNTIME: {length}", f"HOSTS: {hosts}", ""]
         else:
             lines.append(f"{n:<14} {length}")
+    if not has_window:
+        return Answer(out="No backfill window exists at this time\n")
     return Answer(out="\n".join(lines) + "\n")
 
 
-def _windows(
-    free: dict[str, tuple[int, float | None]], found: arguments.Arguments
-) -> list[tuple[int, float | None, list[str]]]:
-    """Every length of time for which some hosts are free, with all hosts free that long."""
-    lengths = sorted({length for _, length in free.values() if length is not None})
-    n_slots = {name: n for name, (n, _) in free.items()}
-    windows: list[tuple[int, float | None, list[str]]] = []
-    least = int(found.values.get("n", "1"))
-    for length in [*lengths, None]:
-        names = [
-            name
-            for name, (_, own) in free.items()
-            if own is None or (length is not None and own >= length)
-        ]
-        n = sum(n_slots[name] for name in names)
-        if n >= least:
-            windows.append((n, length, names))
-    return windows
+def _free_slots(batch: Batch) -> tuple[dict[str, int], dict[str, float]]:
+    """Return how many slots of each host are free, and for how long; inf: without limit."""
+    now_s = batch.now_s()
+    load_of = loads(batch)
+    n_slots: dict[str, int] = {}
+    free_for_s: dict[str, float] = {}
+    for host in batch.hosts.values():
+        load = load_of[host.name]
+        n_free = host.slots - load.run - load.ssusp - load.ususp
+        if batch.host_status(host) != "ok" or host.is_closed or load.is_exclusive or n_free < 1:
+            continue
+        waiting = [job for job in batch.live.values() if host.name in job.reserved]
+        starts_s = [job.estimate_s for job in waiting if job.estimate_s is not None]
+        if waiting and not starts_s:
+            continue  # nobody knows until when
+        n_slots[host.name] = n_free
+        free_for_s[host.name] = min(starts_s, default=math.inf) - now_s
+    return n_slots, free_for_s
 
 
 def lsload(batch: Batch, request: Request) -> Answer:
     """Answer lsload: the state of each lim."""
-    found = arguments.read(request.argv, flags={*"lwhVNE", "gpu"}, valued={*"RIn"})
-    hosts, wrong = _named(batch, found.words)
+    options = arguments.read(request.argv, flags={*"lwhVNE", "gpu"}, valued={*"RIn"})
+    hosts, wrong = _named(batch, options.words)
     if wrong:
         return Answer(status=255, err=f"{wrong}: unknown host name.\n")
-    wide, io = ("l" in found.flags), ("    io" if "l" in found.flags else "")
-    lines = [
-        f"{'HOST_NAME':<15} {'status':>14}  r15s   r1m  r15m   ut    pg{io}  ls    it   tmp   "
-        "swp   mem"
-        if wide
-        else f"{'HOST_NAME':<15} status  r15s   r1m  r15m   ut    pg  ls    it   tmp   swp   mem"
-    ]
+    width, io_head, io = 6, "", ""
+    if "l" in options.flags:
+        width, io_head, io = 14, "    io", "     0"
+    head = f"{'HOST_NAME':<15} {'status':>{width}}  r15s   r1m  r15m   ut    pg{io_head}"
+    lines = [f"{head}  ls    it   tmp   swp   mem"]
     memory = f"{batch.config.memory_mb}M"
-    now_s = batch.now_s()
     for host in hosts:
-        width = 14 if wide else 6
         if batch.host_status(host) == "unavail":
             lines.append(f"{host.name:<15} {'unavail':>{width}}")
             continue
-        is_locked = now_s < host.locked_until_s or any(
-            job.is_exclusive and job.holds_slots and host.name in job.hosts
-            for job in batch.live.values()
-        )
-        word = "lockU" if is_locked and not _ignores_locks(batch) else "ok"
-        disk = "     0" if wide else ""
+        word = "lockU" if _is_locked(batch, host) else "ok"
         lines.append(
-            f"{host.name:<15} {word:>{width}}   0.0   0.0   0.0   0%   0.0{disk}   0     1   12G"
+            f"{host.name:<15} {word:>{width}}   0.0   0.0   0.0   0%   0.0{io}   0     1   12G"
             f"    0M {memory:>5}"
         )
     return Answer(out="\n".join(lines) + "\n")
 
 
-def _ignores_locks(batch: Batch) -> bool:
-    return batch.config.is_ibm and batch.config.parameters.disable_limlock_excl
+def _is_locked(batch: Batch, host: Host) -> bool:
+    """Return whether an exclusive job is on a host, or was until the last exchange of lim."""
+    if batch.config.is_ibm and batch.config.parameters.disable_limlock_excl:
+        return False
+    if batch.now_s() < host.locked_until_s:
+        return True
+    for job in batch.live.values():
+        if job.is_exclusive and job.holds_slots and host.name in job.hosts:
+            return True
+    return False
 
 
 def lshosts(batch: Batch, request: Request) -> Answer:
     """Answer lshosts: what each host has."""
-    is_ibm = batch.config.is_ibm
-    flags = {*"lwhV", *({"json", "noheader", "gpu", "T"} if is_ibm else ())}
-    found = arguments.read(request.argv, flags=flags, valued={"R", *({"o"} if is_ibm else ())})
-    hosts, wrong = _named(batch, found.words)
+    flags, valued = set("lwhV"), {"R"}
+    if batch.config.is_ibm:
+        flags |= {"json", "noheader", "gpu", "T"}
+        valued |= {"o"}
+    options = arguments.read(request.argv, flags=flags, valued=valued)
+    hosts, wrong = _named(batch, options.words)
     if wrong:
         return Answer(status=255, err=f"{wrong}: unknown host name.\n")
-    if "gpu" in found.flags:
+    if "gpu" in options.flags:
         return Answer(out=_gpu_lines(hosts))
     rows = [_lshosts_row(batch, host) for host in hosts]
-    if "o" in found.values:
-        form = output.read_format(found.values["o"], _LSHOSTS_FIELDS, is_ibm=True)
-        rows = [{column.name: row[column.name] for column in form.columns} for row in rows]
-        return Answer(out=_formatted("lshosts", "HOSTS", rows, form, found))
+    if "o" in options.values:
+        form = output.read_format(options.values["o"], _LSHOSTS_FIELDS, is_ibm=True)
+        return Answer(out=_formatted("lshosts", rows, form, options))
     lines = ["HOST_NAME      type    model  cpuf ncpus maxmem maxswp server RESOURCES"]
     lines += [
         f"{row['host_name']:<11} {row['type']:>7} {row['model']:>8} {row['cpuf']:>5} "
@@ -316,14 +318,18 @@ def lshosts(batch: Batch, request: Request) -> Answer:
 
 
 def _lshosts_row(batch: Batch, host: Host) -> dict[str, str]:
-    is_down = batch.host_status(host) == "unavail"
+    host_type, model = "linux", "IntelI5"
+    n_cpus, memory = str(max(2, host.slots)), f"{batch.config.memory_mb}M"
+    if batch.host_status(host) == "unavail":
+        host_type = model = "UNKNOWN"
+        n_cpus = memory = "-"
     return {
         "host_name": host.name,
-        "type": "linux" if not is_down else "UNKNOWN",
-        "model": "IntelI5" if not is_down else "UNKNOWN",
+        "type": host_type,
+        "model": model,
         "cpuf": f"{batch.config.parameters.cpu_factor:.1f}",
-        "ncpus": str(max(2, host.slots)) if not is_down else "-",
-        "maxmem": f"{batch.config.memory_mb}M" if not is_down else "-",
+        "ncpus": n_cpus,
+        "maxmem": memory,
         "maxswp": "-",
         "server": "Yes",
         "resources": "()",
@@ -336,12 +342,12 @@ def _lshosts_row(batch: Batch, host: Host) -> dict[str, str]:
 def _gpu_lines(hosts: Iterable[Host]) -> str:
     """Return one line per GPU, in the documented layout of lshosts -gpu."""
     lines = ["HOST_NAME  gpu_id gpu_model        gpu_driver  gpu_factor numa_id vendor"]
-    lines += [
-        f"{'' if number else host.name:<15} {number:>1} {'TeslaV100':<16} {'384.10':<11} "
-        f"{'7.0':<10} {'0':<7} Nvidia"
-        for host in hosts
-        for number in range(host.gpus)
-    ]
+    for host in hosts:
+        name = host.name
+        for number in range(host.gpus):
+            gpu = f"{number:>1} {'TeslaV100':<16} {'384.10':<11} {'7.0':<10} {'0':<7} Nvidia"
+            lines.append(f"{name:<15} {gpu}")
+            name = ""  # the lines of its further GPUs begin with blanks
     return "\n".join(lines) + "\n"
 
 

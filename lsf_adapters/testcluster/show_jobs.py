@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from lsf_adapters.testcluster import arguments, job_fields, long_jobs, moments, output, selection
 from lsf_adapters.testcluster.arguments import Arguments
 from lsf_adapters.testcluster.batch import Batch
@@ -23,131 +25,151 @@ _VALUED = {*"uqJmPNo", "app", "g", "G", "sla", "Lp"}
 def bjobs(batch: Batch, request: Request) -> Answer:
     """Answer bjobs."""
     is_ibm = batch.config.is_ibm
-    found = arguments.read(
-        request.argv, flags=_IBM_FLAGS if is_ibm else _FLAGS, valued=_VALUED, usage=_USAGE
-    )
-    if "json" in found.flags and "o" not in found.values:
+    flags = _IBM_FLAGS if is_ibm else _FLAGS
+    options = arguments.read(request.argv, flags=flags, valued=_VALUED, usage=_USAGE)
+    if "json" in options.flags and "o" not in options.values:
         return Answer(status=255, err=_USAGE)
-    if "o" in found.values:
-        _format(found, is_ibm=is_ibm)  # a wrong field is refused, whether or not there are jobs
-    queue = found.values.get("q")
+    if "o" in options.values:
+        _format(options, is_ibm=is_ibm)  # a wrong field is refused, whether or not there are jobs
+    queue = options.values.get("q")
     if queue is not None and queue not in batch.queue_of:
         return Answer(status=255, err=f"{queue}: No such queue\n")
-    specs = [arguments.job_spec(word) for word in found.words if word != "0"]
+    specs = [arguments.job_spec(word) for word in options.words if word != "0"]
     jobs: list[Job] = []
     unknown: list[str] = []
     for spec in specs:
-        these = selection.of_spec(batch, spec)
-        jobs += these
-        if not these:
+        jobs_of_spec = selection.of_spec(batch, spec)
+        jobs += jobs_of_spec
+        if not jobs_of_spec:
             unknown.append(spec.text)
     if not specs:
-        every = batch.jobs if found.flags & {"a", "d"} else batch.live
-        jobs = [
-            job
-            for job in every.values()
-            if selection.matches(job, found, request.user) and selection.has_state(job, found)
-        ]
+        jobs = _matching(batch, options, request.user)
     jobs = selection.in_order(batch, jobs)
     answer = Answer()
-    if "json" not in found.flags:
+    if "json" not in options.flags:
         for text in unknown:
             answer.err += f"Job <{text}> is not found\n"
             answer.status = 255
-    if jobs or "json" in found.flags:
-        _show(batch, found, jobs, unknown, answer)
+    if jobs or "json" in options.flags:
+        _show(batch, options, jobs, unknown, answer)
     elif not specs:
-        answer.err, answer.status = _nothing(found), 254
+        answer.err, answer.status = _nothing(options), 254
     return answer
 
 
-def _nothing(found: Arguments) -> str:
-    if "J" in found.values:
-        return f"Job <{found.values['J']}> is not found\n"
+def _matching(batch: Batch, options: Arguments, user: str) -> list[Job]:
+    """Return the jobs that pass the filters, where no ids are named."""
+    candidates = batch.live.values()
+    if options.flags & {"a", "d"}:
+        candidates = batch.jobs.values()
+    return [
+        job
+        for job in candidates
+        if selection.matches(job, options, user) and selection.has_state(job, options)
+    ]
+
+
+def _nothing(options: Arguments) -> str:
+    if "J" in options.values:
+        return f"Job <{options.values['J']}> is not found\n"
     kinds = {"a": "", "d": " DONE/EXIT", "p": " pending", "r": " running", "s": " suspended"}
-    kind = next((text for letter, text in kinds.items() if letter in found.flags), " unfinished")
-    where = f" in queue <{found.values['q']}>" if "q" in found.values else ""
-    return f"No{kind} job found{where}\n"
+    kind = next((text for letter, text in kinds.items() if letter in options.flags), " unfinished")
+    sentence = f"No{kind} job found"
+    if "q" in options.values:
+        sentence += f" in queue <{options.values['q']}>"
+    return f"{sentence}\n"
 
 
 def _show(
-    batch: Batch, found: Arguments, jobs: list[Job], unknown: list[str], answer: Answer
+    batch: Batch, options: Arguments, jobs: list[Job], unknown: list[str], answer: Answer
 ) -> None:
-    if "o" in found.values:
-        _show_fields(batch, found, jobs, unknown, answer)
-    elif found.flags & {"l", "UF"}:
+    if "o" in options.values:
+        _show_fields(batch, options, jobs, unknown, answer)
+    elif options.flags & {"l", "UF"}:
         answer.out = long_jobs.listing(
             batch.config,
             jobs,
-            is_unformatted="UF" in found.flags,
-            has_hosts="p" in found.flags,
+            is_unformatted="UF" in options.flags,
+            has_hosts="p" in options.flags,
         )
-    elif "A" in found.flags:
+    elif "A" in options.flags:
         answer.out = _arrays(jobs)
-    elif "p" in found.flags:
+    elif "p" in options.flags:
         answer.out = _PENDING_HEADER + "".join(map(_pending_row, jobs))
     else:
-        answer.out = _rows(found, jobs)
+        answer.out = _rows(options, jobs)
 
 
-def _format(found: Arguments, *, is_ibm: bool) -> output.Format:
+def _format(options: Arguments, *, is_ibm: bool) -> output.Format:
     widths = job_fields.IBM if is_ibm else job_fields.VOLCLAVA
-    return output.read_format(found.values["o"], widths, is_ibm=is_ibm)
+    return output.read_format(options.values["o"], widths, is_ibm=is_ibm)
 
 
 def _show_fields(
-    batch: Batch, found: Arguments, jobs: list[Job], unknown: list[str], answer: Answer
+    batch: Batch, options: Arguments, jobs: list[Job], unknown: list[str], answer: Answer
 ) -> None:
-    is_ibm, is_json = batch.config.is_ibm, "json" in found.flags
-    form = _format(found, is_ibm=is_ibm)
-    names = [column.name for column in form.columns]
+    is_ibm, is_json = batch.config.is_ibm, "json" in options.flags
+    form = _format(options, is_ibm=is_ibm)
     if is_ibm:
         fields = job_fields.IbmFields(batch.config, batch.now_s())
-        rows = [{name: fields.value(job, name) for name in names} for job in jobs]
+        rows = [fields.row(job, form) for job in jobs]
     else:
-        every = (job_fields.volclava_row(job, is_json=is_json) for job in jobs)
-        rows = [{name: row[name] for name in names} for row in every]
+        rows = [job_fields.volclava_row(job, is_json=is_json) for job in jobs]
     if not is_json:
-        has_header = "noheader" not in found.flags
+        has_header = "noheader" not in options.flags
         answer.out = output.table(rows, form, is_ibm=is_ibm, has_header=has_header)
         return
-    records = [{name.upper(): value for name, value in row.items()} for row in rows]
+    records = output.records(rows, form)
     records += [{"JOBID": text, "ERROR": f"Job <{text}> is not found"} for text in unknown]
     answer.out = output.as_json("bjobs", "JOBS", records, is_ibm=is_ibm)
     if unknown or not jobs:
         answer.status = 255
 
 
-def _rows(found: Arguments, jobs: list[Job]) -> str:
-    is_wide = bool(found.flags & {"w", "W"})
-    lines = [_HEADER + (_WIDER if "W" in found.flags else "")]
+def _rows(options: Arguments, jobs: list[Job]) -> str:
+    lines = [_HEADER]
+    if "W" in options.flags:
+        lines = [_HEADER + _WIDER]
     for job in jobs:
-        cells = [
-            f"{job.id!s:<7} {job.user[:7] if not is_wide else job.user:<7} {job.state:<5}",
-            f"{job.queue[:10] if not is_wide else job.queue:<10} {MASTER:<11}",
-        ]
-        if is_wide:
-            where = ":".join(job.hosts) if job.hosts else "   -   "
-            when = moments.short(job.submit_s)
-            if "W" in found.flags:
-                when = moments.numeric(job.submit_s)
-            lines.append(" ".join([*cells, f"{where:<11} {job.name:<10} {when}"]))
-            if "W" in found.flags:
-                lines[-1] += " " + _usage(job)
+        if "W" in options.flags:
+            lines.append(f"{_wide_row(job, moments.numeric(job.submit_s))} {_usage(job)}")
+        elif "w" in options.flags:
+            lines.append(_wide_row(job, moments.short(job.submit_s)))
         else:
-            where = job.hosts[0] if job.hosts else ("   -" if job.is_finished else "")
-            when = moments.short(job.submit_s)
-            lines.append(" ".join([*cells, f"{where:<11} {_shortened(job.name, 10):<10} {when}"]))
+            lines.append(_narrow_row(job))
             lines += [f"{'':<45}{name}" for name in job.hosts[1:]]
-        if "s" in found.flags and job.state in ("USUSP", "SSUSP"):
+        if "s" in options.flags and job.state in ("USUSP", "SSUSP"):
             lines.append(f" {long_jobs.suspension(job)};")
     return "\n".join(lines) + "\n"
 
 
+def _wide_row(job: Job, date: str) -> str:
+    hosts = ":".join(job.hosts) or "   -   "
+    return (
+        f"{job.id!s:<7} {job.user:<7} {job.state:<5} {job.queue:<10} {MASTER:<11} "
+        f"{hosts:<11} {job.name:<10} {date}"
+    )
+
+
+def _narrow_row(job: Job) -> str:
+    host = ""
+    if job.hosts:
+        host = job.hosts[0]
+    elif job.is_finished:
+        host = "   -"
+    return (
+        f"{job.id!s:<7} {job.user[:7]:<7} {job.state:<5} {job.queue[:10]:<10} {MASTER:<11} "
+        f"{host:<11} {_shortened(job.name, 10):<10} {moments.short(job.submit_s)}"
+    )
+
+
 def _usage(job: Job) -> str:
     row = job_fields.volclava_row(job, is_json=False)
-    pids = " - " if row["pids"] == "-" else f"{row['pids']} "
-    start = " - " if row["start_time"] == "-" else row["start_time"]
+    pids, start = f"{row['pids']} ", row["start_time"]
+    if row["pids"] == "-":
+        pids = " - "
+    if start == "-":
+        start = " - "
     return (
         f"{row['proj_name']:<10} {row['cpu_used']:<12} {row['mem']:<6} {row['swap']:<7}"
         f"{pids}{start} {row['finish_time']} "
@@ -163,20 +185,22 @@ def _pending_row(job: Job) -> str:
 
 
 def _shortened(text: str, width: int) -> str:
-    return text if len(text) <= width else "*" + text[len(text) - width + 1 :]
+    if len(text) <= width:
+        return text
+    return "*" + text[len(text) - width + 1 :]
 
 
 def _arrays(jobs: list[Job]) -> str:
     lines = ["JOBID    ARRAY_SPEC  OWNER   NJOBS PEND DONE  RUN EXIT SSUSP USUSP PSUSP"]
-    for number in dict.fromkeys(job.id for job in jobs if job.index):
-        these = [job for job in jobs if job.id == number]
-        n = {
-            state: sum(job.state == state for job in these)
-            for state in (*("PEND", "DONE", "RUN", "EXIT", "SSUSP", "USUSP", "PSUSP"),)
-        }
-        first = these[0]
+    elements_of: dict[int, list[Job]] = {}
+    for job in jobs:
+        if job.index:
+            elements_of.setdefault(job.id, []).append(job)
+    for number, elements in elements_of.items():
+        n = Counter(job.state for job in elements)
+        first = elements[0]
         lines.append(
-            f"{number:<8} {first.array_spec:<11} {first.user:<8} {len(these):>4} {n['PEND']:>4} "
+            f"{number:<8} {first.array_spec:<11} {first.user:<8} {len(elements):>4} {n['PEND']:>4} "
             f"{n['DONE']:>4} {n['RUN']:>4} {n['EXIT']:>4} {n['SSUSP']:>5} {n['USUSP']:>5} "
             f"{n['PSUSP']:>5}"
         )

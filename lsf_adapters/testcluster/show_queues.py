@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from lsf_adapters.testcluster import arguments, moments, output
@@ -66,50 +67,62 @@ class Counts:
 
 def bqueues(batch: Batch, request: Request) -> Answer:
     """Answer bqueues."""
-    is_ibm = batch.config.is_ibm
-    flags = {*"wlrhV", *({"json", "noheader"} if is_ibm else ())}
-    valued = {*"mu", *({"o"} if is_ibm else ())}
-    found = arguments.read(request.argv, flags=flags, valued=valued, usage=_USAGE)
-    wrong = [name for name in found.words if name not in batch.queue_of]
+    flags, valued = set("wlrhV"), set("mu")
+    if batch.config.is_ibm:
+        flags |= {"json", "noheader"}
+        valued |= {"o"}
+    options = arguments.read(request.argv, flags=flags, valued=valued, usage=_USAGE)
+    wrong = [name for name in options.words if name not in batch.queue_of]
     if wrong:
         return Answer(status=255, err="".join(f"{name}: No such queue\n" for name in wrong))
-    queues = [one for name, one in batch.queue_of.items() if name in (found.words or [name])]
+    queues = list(batch.queue_of.values())
+    if options.words:
+        queues = [queue for queue in queues if queue.name in options.words]
     counts = {queue.name: Counts() for queue in queues}
     for job in batch.live.values():
         if job.queue in counts:
             counts[job.queue].add(job)
-    if "o" in found.values:
-        form = output.read_format(found.values["o"], _FIELDS, is_ibm=True)
+    if "o" in options.values:
         rows = [_row(batch, queue, counts[queue.name]) for queue in queues]
-        rows = [{column.name: row[column.name] for column in form.columns} for row in rows]
-        if "json" in found.flags:
-            records = [{name.upper(): value for name, value in row.items()} for row in rows]
-            return Answer(out=output.as_json("bqueues", "QUEUES", records, is_ibm=True))
-        has_header = "noheader" not in found.flags
-        return Answer(out=output.table(rows, form, is_ibm=True, has_header=has_header))
-    if found.flags & {"l", "r"}:
+        return Answer(out=_formatted(rows, options))
+    if options.flags & {"l", "r"}:
         rule = "-" * 79
         texts = [_long(batch, queue, counts[queue.name]) for queue in queues]
         return Answer(out=f"{rule}\n".join(texts))
     gap, width = "   ", 14
-    if "w" in found.flags:
+    if "w" in options.flags:
         gap, width = "  ", 15
     lines = [f"{'QUEUE_NAME':<15} {_HEADER.format(kind='')}SUSP "]
     for queue in queues:
         n = counts[queue.name]
-        numbers = (n.n_jobs, n.pend, n.run, n.ssusp + n.ususp)
+        cells = _cells((n.n_jobs, n.pend, n.run, n.ssusp + n.ususp), width=6)
         state = _state(batch, queue)
-        most = queue.max_slots_per_user or "-"
+        slots_per_user = queue.max_slots_per_user or "-"
         lines.append(
             f"{queue.name:<15} {queue.priority:>3}{gap}{state:<{width}}   -"
-            f" {most:>4}    -    -" + "".join(f"{number:>6}" for number in numbers)
+            f" {slots_per_user:>4}    -    -{cells}"
         )
     return Answer(out="\n".join(lines) + "\n")
 
 
+def _formatted(rows: Sequence[output.Row], options: arguments.Arguments) -> str:
+    form = output.read_format(options.values["o"], _FIELDS, is_ibm=True)
+    if "json" in options.flags:
+        records = output.records(rows, form)
+        return output.as_json("bqueues", "QUEUES", records, is_ibm=True)
+    has_header = "noheader" not in options.flags
+    return output.table(rows, form, is_ibm=True, has_header=has_header)
+
+
+def _cells(numbers: Iterable[int], *, width: int) -> str:
+    return "".join(f"{number:>{width}}" for number in numbers)
+
+
 def _state(batch: Batch, queue: Queue) -> str:
     state = batch.queues[queue.name]
-    return f"{'Open' if state.is_open else 'Closed'}:{'Active' if state.is_active else 'Inact'}"
+    admission = "Open" if state.is_open else "Closed"
+    dispatch = "Active" if state.is_active else "Inact"
+    return f"{admission}:{dispatch}"
 
 
 def _row(batch: Batch, queue: Queue, n: Counts) -> dict[str, str]:
@@ -137,20 +150,21 @@ def _row(batch: Batch, queue: Queue, n: Counts) -> dict[str, str]:
 
 
 def _long(batch: Batch, queue: Queue, n: Counts) -> str:
-    default = "  This is the default queue." if queue.is_default else ""
-    numbers = (n.n_jobs, n.pend, n.run, n.ssusp, n.ususp)
-    most = queue.max_slots_per_user or "-"
-    delay = batch.config.profile.new_job_sched_delay_s
+    default = ""
+    if queue.is_default:
+        default = "  This is the default queue."
+    cells = _cells((n.n_jobs, n.pend, n.run, n.ssusp, n.ususp), width=6)
+    slots_per_user = queue.max_slots_per_user or "-"
+    head = f"{queue.priority:>3}    0  {_state(batch, queue):<15}   - {slots_per_user:>4}    -    -"
+    delay_s = 10 if batch.config.profile.new_job_sched_delay_s is None else 0
     lines = [
         f"\nQUEUE: {queue.name}",
         f"  -- {queue.description}{default}",
         "",
         "PARAMETERS/STATISTICS",
         f"{_HEADER.format(kind='NICE ')}SSUSP USUSP  RSV ",
-        f"{queue.priority:>3}    0  {_state(batch, queue):<15}   - {most:>4}    -    -"
-        + "".join(f"{number:>6}" for number in numbers)
-        + f"{n.rsv:>5}",
-        f"Schedule delay for a new job is {0 if delay is not None else 10} seconds",
+        f"{head}{cells}{n.rsv:>5}",
+        f"Schedule delay for a new job is {delay_s} seconds",
         "Interval for a host to accept two jobs is 0 seconds",
         "",
     ]
@@ -161,12 +175,10 @@ def _long(batch: Batch, queue: Queue, n: Counts) -> str:
         if limit_s is not None:
             limit = f"{moments.minutes(limit_s)} min"
             lines += [title, f" {'RUNLIMIT':<24}", f" {limit:<24}", ""]
-    users = " ".join(queue.users) + " " if queue.users else " all"
-    hosts = " ".join(queue.hosts) + " " if queue.hosts else " all"
-    policies = "  ".join(_policies(queue))
     text = "\n".join(lines) + "\n" + f"SCHEDULING PARAMETERS\n{THRESHOLDS}\n"
-    text += f"SCHEDULING POLICIES:  {policies}\n\n" if policies else ""
-    text += f"USERS: {users}\nHOSTS: {hosts}\n"
+    if policies := "  ".join(_policies(queue)):
+        text += f"SCHEDULING POLICIES:  {policies}\n\n"
+    text += f"USERS: {_names(queue.users)}\nHOSTS: {_names(queue.hosts)}\n"
     if queue.reserve_passes:
         span_s = round(queue.reserve_passes * batch.config.profile.mbd_sleep_s)
         text += f"Maximum slot reservation time: {span_s} seconds\n"
@@ -181,6 +193,12 @@ def _long(batch: Batch, queue: Queue, n: Counts) -> str:
     return text + "\n"
 
 
+def _names(names: Sequence[str]) -> str:
+    if not names:
+        return " all"
+    return " ".join(names) + " "
+
+
 def _policies(queue: Queue) -> list[str]:
     policies = (
         (queue.backfills, "BACKFILL"),
@@ -193,11 +211,11 @@ def _policies(queue: Queue) -> list[str]:
 
 def busers(batch: Batch, request: Request) -> Answer:
     """Answer busers."""
-    found = arguments.read(request.argv, flags={*"whV"}, valued=())
+    options = arguments.read(request.argv, flags={*"whV"}, valued=())
     counts: dict[str, Counts] = {}
     for job in batch.live.values():
         counts.setdefault(job.user, Counts()).add(job)
-    names = found.words or [request.user]
+    names = options.words or [request.user]
     if "all" in names:
         names = [*sorted(counts), "default"]
     lines = ["USER/GROUP          JL/P    MAX  NJOBS   PEND    RUN  SSUSP  USUSP    RSV "]
@@ -207,6 +225,5 @@ def busers(batch: Batch, request: Request) -> Answer:
             lines.append(head + f"{'-':>7}" * 6 + " ")
             continue
         n = counts.get(name, Counts())
-        numbers = (n.n_jobs, n.pend, n.run, n.ssusp, n.ususp, n.rsv)
-        lines.append(head + "".join(f"{number:>7}" for number in numbers))
+        lines.append(head + _cells((n.n_jobs, n.pend, n.run, n.ssusp, n.ususp, n.rsv), width=7))
     return Answer(out="\n".join(lines) + "\n")

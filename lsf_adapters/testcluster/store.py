@@ -55,11 +55,12 @@ class Store:
         gone: Iterable[str] = (),
     ) -> None:
         """Append what changed."""
-        lines = [["job", job.key, job.to_values()] for job in jobs]
-        lines += [["gone", key, {}] for key in gone]
-        lines += [["host", name, dataclasses.asdict(host)] for name, host in hosts.items()]
-        lines += [["queue", name, dataclasses.asdict(one)] for name, one in queues.items()]
-        if not lines:
+        records = [("job", job.key, job.to_values()) for job in jobs]
+        records += [("gone", key, {}) for key in gone]
+        records += [("host", name, dataclasses.asdict(host)) for name, host in hosts.items()]
+        records += [("queue", name, dataclasses.asdict(queue)) for name, queue in queues.items()]
+        if not records:
             return
         with self._path.open("a") as file:
-            file.writelines(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+            for record in records:
+                file.write(json.dumps(record, separators=(",", ":")) + "\n")

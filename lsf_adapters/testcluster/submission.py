@@ -24,8 +24,9 @@ def bsub(batch: Batch, request: Request) -> Answer:
     try:
         job, notes = _accept(batch, request)
     except RefusedError as refusal:
-        is_usage = refusal.text.startswith("bsub:")
-        end = "\nUsage: bsub [options] command [argument ...]" if is_usage else _NOT_SUBMITTED
+        end = _NOT_SUBMITTED
+        if refusal.text.startswith("bsub:"):
+            end = "\nUsage: bsub [options] command [argument ...]"
         return Answer(status=255, out=refusal.out, err=f"{refusal.text}{end}\n")
     kind = "default queue" if job.is_default_queue else "queue"
     return Answer(out=f"Job <{job.id}> is submitted to {kind} <{job.queue}>.\n", err=notes)
@@ -85,7 +86,9 @@ def _accept(batch: Batch, request: Request) -> tuple[Job, str]:
         submit_s=now_s,
         state="PSUSP" if options.has("H") else "PEND",
     )
-    environment = request.environment if options.values.get("env") != "none" else {}
+    environment = request.environment
+    if options.values.get("env") == "none":
+        environment = {}
     batch.add(_elements(job, options), options.script, environment)
     return job, _notes(job)
 
@@ -128,15 +131,15 @@ def _change(options: Options, extra: list[str]) -> None:
 
 
 def _queue(batch: Batch, options: Options, request: Request) -> Queue:
-    name = options.values.get("q", "").split()
     queues = batch.config.all_queues
-    default = next((one for one in queues if one.is_default), queues[0])
-    queue = default
-    if name:
-        found = next((one for one in queues if one.name == name[0]), None)
-        if found is None:
-            raise RefusedError(f"{name[0]}: No such queue")
-        queue = found
+    names = options.values.get("q", "").split()
+    if names:
+        name, *_ = names
+        if name not in batch.queue_of:
+            raise RefusedError(f"{name}: No such queue")
+        queue = batch.queue_of[name]
+    else:
+        queue = next((queue for queue in queues if queue.is_default), queues[0])
     if queue.users and request.user not in queue.users:
         raise RefusedError(f"{queue.name}: User cannot use the queue")
     if not batch.queues[queue.name].is_open:
@@ -159,9 +162,9 @@ def _check_size(batch: Batch, options: Options, queue: Queue) -> None:
     for name in options.hosts:
         if name not in batch.hosts and name not in ("all", "others"):
             raise RefusedError(f"{name}: Bad host name, host group name or cluster name")
-    allowed = queue.hosts or tuple(batch.hosts)
-    if options.hosts and not set(options.hosts) & set(allowed):
+    queue_hosts = queue.hosts or tuple(batch.hosts)
+    if options.hosts and not set(options.hosts) & set(queue_hosts):
         raise RefusedError(f"{options.hosts[0]}: Host or host group is not used by the queue")
-    slots = sum(host.slots for host in batch.hosts.values() if host.name in allowed)
+    slots = sum(host.slots for host in batch.hosts.values() if host.name in queue_hosts)
     if options.min_slots > slots:
         raise RefusedError("Too many processors requested")

@@ -44,7 +44,9 @@ _IBM_VERBS: Mapping[str, Verb] = {"brsvs": show_hosts.brsvs, "bslots": show_host
 
 def verbs(dialect: Dialect) -> Mapping[str, Verb]:
     """Return the commands that a dialect has."""
-    return {**_VERBS, **(_IBM_VERBS if dialect == "ibm" else {})}
+    if dialect == "ibm":
+        return {**_VERBS, **_IBM_VERBS}
+    return _VERBS
 
 
 def answer(batch: Batch, request: Request) -> Answer:
@@ -56,8 +58,7 @@ def answer(batch: Batch, request: Request) -> Answer:
     try:
         return verb(batch, request)
     except BadArgumentError as problem:
-        text = problem.text if problem.text.endswith("\n") else problem.text + "\n"
-        return Answer(status=problem.status, err=text)
+        return Answer(status=problem.status, err=problem.text.removesuffix("\n") + "\n")
 
 
 def _use_zone(name: str | None) -> None:

@@ -56,7 +56,9 @@ def announcement(
             job = _submitted(fields, number, cluster)
             if job is None:
                 return None
-            partition = job.partitions[0] if len(job.partitions) == 1 else ""
+            partition = ""
+            if len(job.partitions) == 1:
+                partition = job.partitions[0]
             return Announcement(at_s=float(count(fields[1])), partition=partition, job=job)
         if fields[0] in CHANGES and len(fields) == N_CHANGE:
             at_s, nodes = float(count(fields[1])), expand(fields[4])
@@ -98,13 +100,16 @@ def _job(fields: list[str], number: int, cpus_per_node: int) -> Job:
     (features, required, gres, _immediate, begin_s, dependency, priority) = fields[9:]
     doubts, why_later = Doubts(), _why_later(begin_s, at_s, dependency, priority)
     gpu_type, several = type_of(gres)
+    limit_s: float | None = None
+    if minutes:
+        limit_s = 60.0 * count(minutes)
     return Job(
         job_id=f"{STAND_IN}{number}",
         user=name_of(count(uid), uid),
         partitions=doubts.partitions(partition),  # none: the default one
         state=JobState.PENDING,
         n_nodes=_n_nodes(nodes, tasks, cpus_per_task, cpus, cpus_per_node),
-        time_limit_s=60.0 * count(minutes) if minutes else None,
+        time_limit_s=limit_s,
         reason=why_later,
         is_entitled=not why_later,
         submit_s=float(count(at_s)),
@@ -124,8 +129,8 @@ def _n_nodes(nodes: str, tasks: str, cpus_per_task: str, cpus: str, cpus_per_nod
         return max(1, count(nodes))
     if not cpus_per_node:
         return 1
-    wanted = max(count(tasks or "1") * count(cpus_per_task or "1"), count(cpus or "1"))
-    return max(1, math.ceil(wanted / cpus_per_node))
+    n_cpus = max(count(tasks or "1") * count(cpus_per_task or "1"), count(cpus or "1"))
+    return max(1, math.ceil(n_cpus / cpus_per_node))
 
 
 def _why_later(begin_s: str, now_s: str, dependency: str, priority: str) -> str:

@@ -33,6 +33,7 @@ _NEXT = (
     "Give an absolute --file, below directories that only root and Slurm's user may write "
     "to, and a --directory you may write to."
 )
+_TOP = Path("/")
 
 
 def _show_key(_context: click.Context, _option: click.Parameter, path: Path | None) -> None:
@@ -81,9 +82,9 @@ def main(
         return
     try:
         texts = {scripts.LUA_NAME: scripts.lua(file), scripts.EPILOG_NAME: scripts.epilog(file)}
-        taken = directory / scripts.LUA_NAME
-        if not dry_run and taken.exists() and "bftrainer" not in taken.read_text():
-            raise FileExistsError(0, "the site has its own; merge ours into it", taken)
+        present = directory / scripts.LUA_NAME
+        if not dry_run and present.exists() and "bftrainer" not in present.read_text():
+            raise FileExistsError(0, "the site has its own; merge ours into it", present)
         if not dry_run:
             _make_place(file.parent, _slurm_uid(directory / "slurm.conf"), group)
             scripts.install(directory, file)
@@ -91,8 +92,9 @@ def main(
         click.echo(in_one_line(f"error BFT-1232: The hook was not written: {problem}."), err=True)
         click.echo(f"next: {_NEXT}", err=True)
         sys.exit(ExitCode.USAGE)
-    for name, text in texts.items() if dry_run else ():
-        click.echo(f"# ---- {directory / name}\n{text}")
+    if dry_run:
+        for name, text in texts.items():
+            click.echo(f"# ---- {directory / name}\n{text}")
     click.echo(f"# Add to {directory / 'slurm.conf'}, then run 'scontrol reconfigure':")
     for key, value in scripts.settings(directory).items():
         click.echo(f"{key}={value}")
@@ -139,9 +141,14 @@ def _end(problem: BftError) -> NoReturn:
 
 def _slurm_uid(conf: Path) -> int:
     """Read SlurmUser from slurm.conf; root if it is not set."""
-    said = _SLURM_USER.search(conf.read_text()) if conf.exists() else None
-    name = said[1] if said else "root"
-    return int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
+    name = "root"
+    if conf.exists():
+        setting = _SLURM_USER.search(conf.read_text())
+        if setting:
+            name = setting[1]
+    if name.isdecimal():
+        return int(name)
+    return pwd.getpwnam(name).pw_uid
 
 
 def _make_place(directory: Path, owner_uid: int, group: str) -> None:
@@ -163,9 +170,6 @@ def _make_place(directory: Path, owner_uid: int, group: str) -> None:
     directory.chmod(0o2750 if group else 0o755)
 
 
-_TOP = Path("/")
-
-
 def why_unsafe_place(directory: Path, owner_uid: int) -> str:
     """Say why others can write to a directory or replace it; "" if they cannot.
 
@@ -176,9 +180,9 @@ def why_unsafe_place(directory: Path, owner_uid: int) -> str:
     """
     if directory != directory.resolve():
         return f"{directory} is not its real path, which is {directory.resolve()}"
-    for one in (directory, *directory.parents):
-        if one.is_relative_to(_TOP) and one.exists():
-            why = why_unsafe(one.stat(), owner_uid)
-            if why or not one.is_dir():
-                return f"{one} {why or 'is not a directory'}"
+    for folder in (directory, *directory.parents):
+        if folder.is_relative_to(_TOP) and folder.exists():
+            why = why_unsafe(folder.stat(), owner_uid)
+            if why or not folder.is_dir():
+                return f"{folder} {why or 'is not a directory'}"
     return ""

@@ -34,6 +34,12 @@ SILENT_S = 3.5 * BEAT_S  # then it is lost
 MOST_FRAME_BYTES = 8 * MOST_BYTES  # JSON may write one byte as six
 
 Line = Annotated[str, Field(max_length=MOST_LINE_BYTES)]
+LOG = logging.getLogger("bftrainer.relay")
+RECONNECT_MS = 100  # doubled after each failure, ...
+RECONNECT_MAX_MS = 5000  # ... up to this
+AGAIN_S = 0.05  # until a word that could not be sent is tried again
+UNSENT_WORDS = 64  # the kernel's buffers come on top
+HANDSHAKE_LIMIT_MS = 5000
 
 
 class RelayError(Exception):
@@ -83,14 +89,6 @@ def key_of(text: str) -> str:
     if len(text) != KEY_HEX_CHARS:
         raise ValueError(f"a public key has {KEY_HEX_CHARS} hexadecimal digits")
     return z85.encode(bytes.fromhex(text)).decode("ascii")
-
-
-LOG = logging.getLogger("bftrainer.relay")
-RECONNECT_MS = 100  # doubled after each failure, ...
-RECONNECT_MAX_MS = 5000  # ... up to this
-AGAIN_S = 0.05  # until a word that could not be sent is tried again
-UNSENT_WORDS = 64  # the kernel's buffers come on top
-HANDSHAKE_LIMIT_MS = 5000
 
 
 class Relay:
@@ -147,10 +145,10 @@ class Relay:
                 if time.monotonic() >= self._beat_s:
                     self._beat()
                 rest_s = max(0.0, self._beat_s - time.monotonic())
-                ready = dict(self._poller.poll(math.ceil(1000 * rest_s)))
-                if self._monitor in ready:
+                events = dict(self._poller.poll(math.ceil(1000 * rest_s)))
+                if self._monitor in events:
                     self._note_connection()
-                if self._file is not None and self._file.fileno() in ready:
+                if self._file is not None and self._file.fileno() in events:
                     self._carry()
         finally:
             self._close_file()

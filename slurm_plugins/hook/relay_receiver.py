@@ -46,6 +46,11 @@ KEPT_S: Final = 5.0  # at least; a line has its second, so equal ones are close 
 MOST_KEPT: Final = 5000  # different lines
 WINDOW_S: Final = 60.0
 LATE_S: Final = 1.0  # longer on its way than the fastest word; a poll has shown the job
+LOG = logging.getLogger("bftrainer.relay")
+TURN_S = 0.1
+MOST_PER_TURN = 200  # words, and ...
+MOST_BYTES_PER_TURN = 2 * MOST_BYTES  # ... bytes; then this thread rests until the turn is over
+START_LIMIT_S = 10.0
 
 
 class Repeats:
@@ -60,13 +65,14 @@ class Repeats:
         """Record a line; return whether others have told it as often before."""
         if now_s - self._since_s > KEPT_S or len(self._now) >= MOST_KEPT:
             is_recent = now_s - self._since_s <= 2 * KEPT_S
-            self._before = self._now if is_recent else defaultdict(Counter)
+            self._before = defaultdict(Counter)
+            if is_recent:
+                self._before = self._now
             self._now, self._since_s = defaultdict(Counter), now_s
-        told = self._now[line]
-        told[teller] += 1
-        told = told + self._before.get(line, Counter())
-        others = max((count for one, count in told.items() if one != teller), default=0)
-        return told[teller] <= others
+        self._now[line][teller] += 1
+        n_times = self._now[line] + self._before.get(line, Counter())
+        n_of_teller = n_times.pop(teller)
+        return n_of_teller <= max(n_times.values(), default=0)
 
 
 class Lateness:
@@ -82,13 +88,6 @@ class Lateness:
             self._before_s, self._now_s, self._since_s = self._now_s, math.inf, heard_s
         self._now_s = min(self._now_s, heard_s - sent_s)
         return heard_s - sent_s - min(self._now_s, self._before_s) > LATE_S
-
-
-LOG = logging.getLogger("bftrainer.relay")
-TURN_S = 0.1
-MOST_PER_TURN = 200  # words, and ...
-MOST_BYTES_PER_TURN = 2 * MOST_BYTES  # ... bytes; then this thread rests until the turn is over
-START_LIMIT_S = 10.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -137,11 +136,11 @@ class Relays:
         """
         if self._thread is not None:
             return
-        ready: Future[str] = Future()
-        thread = threading.Thread(target=self._run, args=(ready,), name="relays", daemon=True)
+        listening: Future[str] = Future()  # the address, once it is listened on
+        thread = threading.Thread(target=self._run, args=(listening,), name="relays", daemon=True)
         thread.start()
         try:
-            endpoint = ready.result(START_LIMIT_S)
+            endpoint = listening.result(START_LIMIT_S)
         except BftError as problem:
             raise BatchSystemError(
                 "BFT-1512",
@@ -172,8 +171,10 @@ class Relays:
     def why_untold(self) -> str:
         """Say why no relay tells."""
         with self._lock:
-            deaf = [link.why_deaf for link in self._links.values() if link.why_deaf]
-        return deaf[0] if deaf else f"None of {len(self._allowed)} is connected."
+            for link in self._links.values():
+                if link.why_deaf:
+                    return link.why_deaf
+        return f"None of {len(self._allowed)} is connected."
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when there is news."""
@@ -298,13 +299,17 @@ class Relays:
     def _changed(self, link: _Link, count: str, what: str) -> None:
         """Note that a relay comes or goes; called with the lock held."""
         self._counts[count] += 1
-        there = len({one.key for one in self._links.values() if one.is_there})
+        n_there = len({peer.key for peer in self._links.values() if peer.is_there})
+        level, consequence = logging.WARNING, ", and the daemon polls, too"
+        if count in {"connected", "waiting"}:
+            level = logging.INFO
+        if n_there == len(self._allowed):
+            consequence = ""
         LOG.log(
-            logging.INFO if count in {"connected", "waiting"} else logging.WARNING,
+            level,
             "relay %s %s; %d of %d are there%s",
-            shown(link.key)[:8], what, there, len(self._allowed),
-            "" if there == len(self._allowed) else ", and the daemon polls, too",
-        )  # fmt: skip
+            *(shown(link.key)[:8], what, n_there, len(self._allowed), consequence),
+        )
         self._wants_look = True
         os.eventfd_write(self._event, 1)
 

@@ -163,6 +163,42 @@ printf 'end\\t%s\\t%s\\t%s\\t%s\\n' "$(date +%s)" "$SLURM_JOB_ID" "$SLURM_JOB_PA
         2>/dev/null
 exit 0
 """
+RELAY_SERVICE_NAME: Final = "bftrainer-hook-relay.service"
+RELAY_PROGRAM: Final = "/opt/bftrainer/bin/bftrainer-slurm-hook"  # of the packages
+RELAY_KEY_FILE: Final = Path("/var/lib/bftrainer-hook-relay/key")
+_SERVICE = """\
+# On each host of a controller that is not the daemon's. Changes of yours:
+# systemctl edit {name}
+[Unit]
+Description=bftrainer: tells the daemon's host of Slurm's jobs
+After=network-online.target nss-user-lookup.target
+Wants=network-online.target
+# It tries again for ever; meanwhile the daemon polls.
+StartLimitIntervalSec=0
+
+[Service]
+Type=exec
+ExecStart={program} --relay {endpoint} --daemon-key {daemon_key} \\
+    --key {key_file} --file {file} --directory {directory}
+# It reads the hook's file and slurm.conf, and writes nothing.
+User={account}
+StateDirectory=bftrainer-hook-relay
+StateDirectoryMode=0700
+UMask=0077
+Restart=always
+RestartSec=5
+LimitCORE=0
+MemoryMax=256M
+
+NoNewPrivileges=yes
+CapabilityBoundingSet=
+AmbientCapabilities=
+ProtectSystem=strict
+ProtectHome=read-only
+{confined}{unprivileged}
+[Install]
+WantedBy=multi-user.target
+"""
 
 
 def lua(file: Path) -> str:
@@ -208,48 +244,9 @@ def install(directory: Path, file: Path) -> tuple[Path, Path]:
 
 def _quotable(file: Path) -> str:
     name = str(file)
-    if not file.is_absolute() or any(c in name for c in "'\"\\\n") or not name.isprintable():
+    if not file.is_absolute() or set(name) & set("'\"\\\n") or not name.isprintable():
         raise ValueError(f"{name!r} cannot be used in a script: use a plain absolute path")
     return name
-
-
-RELAY_SERVICE_NAME: Final = "bftrainer-hook-relay.service"
-RELAY_PROGRAM: Final = "/opt/bftrainer/bin/bftrainer-slurm-hook"  # of the packages
-RELAY_KEY_FILE: Final = Path("/var/lib/bftrainer-hook-relay/key")
-
-_SERVICE = """\
-# On each host of a controller that is not the daemon's. Changes of yours:
-# systemctl edit {name}
-[Unit]
-Description=bftrainer: tells the daemon's host of Slurm's jobs
-After=network-online.target nss-user-lookup.target
-Wants=network-online.target
-# It tries again for ever; meanwhile the daemon polls.
-StartLimitIntervalSec=0
-
-[Service]
-Type=exec
-ExecStart={program} --relay {endpoint} --daemon-key {daemon_key} \\
-    --key {key_file} --file {file} --directory {directory}
-# It reads the hook's file and slurm.conf, and writes nothing.
-User={account}
-StateDirectory=bftrainer-hook-relay
-StateDirectoryMode=0700
-UMask=0077
-Restart=always
-RestartSec=5
-LimitCORE=0
-MemoryMax=256M
-
-NoNewPrivileges=yes
-CapabilityBoundingSet=
-AmbientCapabilities=
-ProtectSystem=strict
-ProtectHome=read-only
-{confined}{unprivileged}
-[Install]
-WantedBy=multi-user.target
-"""
 
 
 def relay_service(

@@ -36,11 +36,13 @@ def address_of(endpoint: str) -> tuple[str, int]:
     Raises:
         ValueError: it is none.
     """
-    found = _ENDPOINT.fullmatch(endpoint)
-    if found is None or not 0 < int(found[2]) < 1 << 16:
+    match = _ENDPOINT.fullmatch(endpoint)
+    if match is None or not 0 < int(match[2]) < 1 << 16:
         raise ValueError("write tcp://HOST:PORT, or tcp://*:PORT for every address of this host")
-    host = "0.0.0.0" if found[1] == "*" else found[1].strip("[]")  # noqa: S104 - as asked for
-    return host, int(found[2])
+    host, port = match[1].strip("[]"), int(match[2])
+    if host == "*":
+        host = "0.0.0.0"  # noqa: S104 - as asked for
+    return host, port
 
 
 class HookSource:
@@ -86,7 +88,9 @@ class HookSource:
 
     def counts(self) -> Mapping[str, int]:
         """Return what relays told so far, by kind."""
-        return {} if self._relays is None else self._relays.counts()
+        if self._relays is None:
+            return {}
+        return self._relays.counts()
 
     def close(self) -> None:
         """Hear no relay any more."""

@@ -149,10 +149,10 @@ def _cpus_per_task(submitted: SubmittedFields) -> int:
 def _cpus_per_node(submitted: SubmittedFields) -> int:
     """Return the fewest CPUs on each node."""
     per_task = _cpus_per_task(submitted)
-    least = max(_count_or(submitted.min_cpus_per_node, 1), per_task)
+    cpus = max(_count_or(submitted.min_cpus_per_node, 1), per_task)
     if _count_or(submitted.tasks, 0) > 1:
-        least = max(least, per_task * _count_or(submitted.tasks_per_node, 0))
-    return least
+        cpus = max(cpus, per_task * _count_or(submitted.tasks_per_node, 0))
+    return cpus
 
 
 def _memory(
@@ -177,14 +177,16 @@ def _sharing(shared: str, partitions: Sequence[str], limits: SharingLimits) -> s
 def _sharing_in(partition: PartitionLimits) -> str:
     if partition.is_user_exclusive:
         return "USER"
-    kind, _, most = partition.over_subscribe.partition(":")
-    if kind == "FORCE" and most != "1":
+    kind, _, n_jobs = partition.over_subscribe.partition(":")
+    if kind == "FORCE" and n_jobs != "1":
         return "YES"
     return "NO" if partition.is_exclusive else "OK"
 
 
 def _count_or(text: str, otherwise: int) -> int:
-    return count(text) if text else otherwise
+    if not text:
+        return otherwise
+    return count(text)
 
 
 def _amount(text: str) -> int:

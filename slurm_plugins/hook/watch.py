@@ -24,13 +24,15 @@ class Heard:
 
     def announcements(self, lines: Iterable[str], *, is_too_much: bool) -> tuple[Announcement, ...]:
         """Return what the lines say; of skipped ones, that a poll is wanted."""
-        said = [Announcement(at_s=0.0, partition="")] if is_too_much else []
+        all_news = []
+        if is_too_much:
+            all_news.append(Announcement(at_s=0.0, partition=""))
         for line in lines:
             self._number += 1
             news = announcement(line, self._number, self._cluster())
             if news is not None and news.partition != self._pilot_partition:
-                said.append(news)
-        return tuple(said)
+                all_news.append(news)
+        return tuple(all_news)
 
 
 class HookFile(FollowedFile):

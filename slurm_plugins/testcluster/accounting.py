@@ -67,7 +67,7 @@ class Accounting:
         # Not in /tmp, where the databases of two clusters would meet.
         places = (f"--datadir={data}", f"--tmpdir={home}")
         common = ("--no-defaults", f"--user={self.user}", *places, *_SMALL_AND_QUICK)
-        done = process.run(
+        installation = process.run(
             (
                 *("mariadb-install-db", *common),
                 *("--auth-root-authentication-method=normal", "--skip-test-db"),
@@ -76,10 +76,10 @@ class Accounting:
             env=self.env,
             cwd=Path("/"),
         )
-        if not done.is_ok:
-            return why_failed(done)
+        if not installation.is_ok:
+            return why_failed(installation)
         log = self.config.directory / "log" / "mariadbd.log"
-        done = process.run(
+        start = process.run(
             (
                 *("setsid", "--fork", "mariadbd", *common, "--skip-networking"),
                 *(f"--socket={self.socket}", f"--pid-file={home}/mariadbd.pid"),
@@ -89,27 +89,31 @@ class Accounting:
             env=self.env,
             cwd=Path("/"),
         )
-        if not done.is_ok:
-            return why_failed(done)
-        return "" if self._is_reached(self.socket) else f"no database yet: {_last_words(log)}"
+        if not start.is_ok:
+            return why_failed(start)
+        if not self._is_reached(self.socket):
+            return f"no database yet: {_last_words(log)}"
+        return ""
 
     def _start_slurmdbd(self, port: int) -> str:
         # Its configuration cannot name a socket; the client library reads this variable.
         env = {**self.env, "MYSQL_UNIX_PORT": str(self.socket)}
-        done = process.run(("slurmdbd",), timeout_s=20, env=env, cwd=Path("/"))
-        if not done.is_ok:
-            return why_failed(done)
+        start = process.run(("slurmdbd",), timeout_s=20, env=env, cwd=Path("/"))
+        if not start.is_ok:
+            return why_failed(start)
         if not self._is_reached(port):
             return f"no slurmdbd yet: {_last_words(self.config.directory / 'log/slurmdbd.log')}"
-        added = process.run(
+        addition = process.run(
             ("sacctmgr", "--immediate", "add", "cluster", self.config.cluster_name),
             timeout_s=20,
             env=self.env,
             cwd=Path("/"),
         )
-        if not added.is_ok:
-            return why_failed(added)
-        return self._add_qos() if self.config.preempt_type == "qos" else ""
+        if not addition.is_ok:
+            return why_failed(addition)
+        if self.config.preempt_type != "qos":
+            return ""
+        return self._add_qos()
 
     def _add_qos(self) -> str:
         """Create the pilots' QOS before the controller reads its name in slurm.conf."""
@@ -119,17 +123,20 @@ class Accounting:
         )
         for order in orders:
             argv = ("sacctmgr", "--immediate", *order.split())
-            done = process.run(argv, timeout_s=20, env=self.env, cwd=Path("/"))
-            if not done.is_ok:
-                return why_failed(done)
+            answer = process.run(argv, timeout_s=20, env=self.env, cwd=Path("/"))
+            if not answer.is_ok:
+                return why_failed(answer)
         return ""
 
     def _is_reached(self, place: Path | int) -> bool:
         """Wait until a socket or a port of this machine accepts connections."""
-        deadline = time.monotonic() + _READY_TIMEOUT_S
-        while time.monotonic() < deadline:
-            family = socket.AF_UNIX if isinstance(place, Path) else socket.AF_INET
-            address = str(place) if isinstance(place, Path) else ("127.0.0.1", place)
+        address: str | tuple[str, int]
+        if isinstance(place, Path):
+            family, address = socket.AF_UNIX, str(place)
+        else:
+            family, address = socket.AF_INET, ("127.0.0.1", place)
+        deadline_s = time.monotonic() + _READY_TIMEOUT_S
+        while time.monotonic() < deadline_s:
             with contextlib.suppress(OSError), socket.socket(family) as probe:
                 probe.connect(address)
                 return True
@@ -160,9 +167,10 @@ def render(config: ClusterConfig, user: str, port: int) -> str:
 
 def slurm_settings(config: ClusterConfig, port: int) -> dict[str, object]:
     """Return the settings for slurm.conf."""
-    enforced = {"AccountingStorageEnforce": "associations,limits,qos"}
-    return {
-        **(enforced if config.enforces_limits else {}),
+    settings: dict[str, object] = {}
+    if config.enforces_limits:
+        settings["AccountingStorageEnforce"] = "associations,limits,qos"
+    return settings | {
         "AccountingStorageType": "accounting_storage/slurmdbd",
         "AccountingStorageHost": "127.0.0.1",
         "AccountingStoragePort": port,

@@ -167,8 +167,12 @@ class SlurmTestCluster:
 
     def _added_settings(self) -> dict[str, object]:
         config, port = self.config, self._accounting_port
-        added = accounting.slurm_settings(config, port) if config.accounting else {}
-        return {**added, **(power.settings(config) if config.saves_power else {})}
+        settings: dict[str, object] = {}
+        if config.accounting:
+            settings |= accounting.slurm_settings(config, port)
+        if config.saves_power:
+            settings |= power.settings(config)
+        return settings
 
     def _make_devices(self) -> bool:
         """Create devices that stand for GPUs; needs root, and fails in some containers.
@@ -178,8 +182,10 @@ class SlurmTestCluster:
         """
         try:
             for number, device in enumerate(gpu_devices(self.config, own_devices=True)):
-                which = (_NO_DRIVER, number) if self.config.hides_gpus else _NULL
-                os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(*which))
+                major, minor = _NULL
+                if self.config.hides_gpus:
+                    major, minor = _NO_DRIVER, number
+                os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(major, minor))
         except PermissionError:
             return False
         return True
@@ -211,30 +217,31 @@ class SlurmTestCluster:
 
     def _start(self, *argv: str) -> None:
         """Start a daemon, which writes a pid file and goes to the background."""
-        done = process.run(argv, timeout_s=20, env=self._full_env, cwd=Path("/"))
-        if not done.is_ok:
-            raise not_up(why_failed(done))
+        answer = process.run(argv, timeout_s=20, env=self._full_env, cwd=Path("/"))
+        if not answer.is_ok:
+            raise not_up(why_failed(answer))
 
     def _wait_idle(self) -> None:
-        deadline = time.monotonic() + self.config.up_timeout_s
-        seen = ""
-        while time.monotonic() < deadline:
-            done = self.command("sinfo", "-h", "-N", "-p", "batch", "-o", "%N %T")
-            seen = done.stdout if done.is_ok else why_failed(done)
-            states = dict(line.split() for line in done.stdout.splitlines())
-            if done.is_ok and states == dict.fromkeys(self.config.node_names, "idle"):
+        deadline_s = time.monotonic() + self.config.up_timeout_s
+        last_words = ""
+        while time.monotonic() < deadline_s:
+            answer = self.command("sinfo", "-h", "-N", "-p", "batch", "-o", "%N %T")
+            last_words = answer.stdout
+            if not answer.is_ok:
+                last_words = why_failed(answer)
+            states = dict(line.split() for line in answer.stdout.splitlines())
+            if answer.is_ok and states == dict.fromkeys(self.config.node_names, "idle"):
                 return
             if self._pid("slurmctld") is None and "Address already in use" in self._logs():
                 break
             time.sleep(0.05)
-        raise not_up(f"nodes are not idle: {' '.join(seen.split())[:200]}.")
+        raise not_up(f"nodes are not idle: {' '.join(last_words.split())[:200]}.")
 
     def _cancel_everything(self) -> None:
-        listed = self.command("squeue", "-h", "-a", "-o", "%A")
-        ids = sorted(set(listed.stdout.split())) if listed.is_ok else []
-        if not ids:
+        queue = self.command("squeue", "-h", "-a", "-o", "%A")
+        if not queue.is_ok or not queue.stdout.strip():
             return
-        self.command("scancel", "-f", *ids)
+        self.command("scancel", "-f", *sorted(set(queue.stdout.split())))
         # Jobs that obey end at once; the others are not given their KillWait here.
         deadline = time.monotonic() + 1.0
         while time.monotonic() < deadline:
@@ -243,7 +250,9 @@ class SlurmTestCluster:
             time.sleep(0.05)
 
     def _pid(self, program: str, node: str = "") -> int | None:
-        name = f"{program}.{node}.pid" if node else f"{program}.pid"
+        name = f"{program}.pid"
+        if node:
+            name = f"{program}.{node}.pid"
         return processes.from_pid_file(self.directory / "run" / name, program)
 
     def _logs(self) -> str:
@@ -302,13 +311,12 @@ class SlurmTestCluster:
         Raises:
             BatchSystemError: BFT-1245, the controller refuses.
         """
-        done = self.command(
+        answer = self.command(
             "scontrol", "update", f"NodeName={name}", f"State={state}", f"Reason={reason}"
         )
-        if not done.is_ok:
-            raise BatchSystemError(
-                "BFT-1245", f"Node {name} was not changed: {why_failed(done)}", "See scontrol(1)."
-            )
+        if not answer.is_ok:
+            cause = f"Node {name} was not changed: {why_failed(answer)}"
+            raise BatchSystemError("BFT-1245", cause, "See scontrol(1).")
 
     def stop_controller(self) -> None:
         """Stop slurmctld; jobs and slurmd continue. Harmless if it is down already."""
@@ -359,27 +367,34 @@ def check_host(config: ClusterConfig) -> None:
     elif config.sharing.restricted_cores_per_gpu and _release(config) < RESTRICTED_CORES_SINCE:
         problem = f"Slurm {_release(config)} has no RestrictedCoresPerGPU."
         next_step = f"Use Slurm {RESTRICTED_CORES_SINCE} or later, with --slurm PREFIX."
-    elif closed := [
-        str(parent)
-        for parent in config.directory.resolve().parents
-        if os.geteuid() == 0 and parent.exists() and not parent.stat().st_mode & stat.S_IXOTH
-    ]:
-        problem = f"Jobs of ordinary users could not reach {config.directory}: see {closed[0]}."
+    elif closed := _closed_parent(config.directory):
+        problem = f"Jobs of ordinary users could not reach {config.directory}: see {closed}."
         next_step = "Choose a directory that every user may enter, such as one under /tmp."
     if problem:
         raise UsageError("BFT-1243", problem, next_step)
 
 
+def _closed_parent(directory: Path) -> Path | None:
+    """Return the first folder above it that ordinary users may not enter; None: they reach it."""
+    if os.geteuid() != 0:
+        return None  # all jobs are ours
+    for parent in directory.resolve().parents:
+        if parent.exists() and not parent.stat().st_mode & stat.S_IXOTH:
+            return parent
+    return None
+
+
 def _release(config: ClusterConfig) -> str:
     """Return the release of the Slurm that is used."""
-    said = process.run(("slurmctld", "-V"), timeout_s=20, env={"PATH": config.path})
-    return release_of(said.stdout)
+    answer = process.run(("slurmctld", "-V"), timeout_s=20, env={"PATH": config.path})
+    return release_of(answer.stdout)
 
 
 def _path_of(program: str, config: ClusterConfig) -> str:
     """Return where a program must be: Slurm's under the prefix, if there is one."""
-    is_elsewhere = config.prefix and program != "munged"
-    return f"{config.prefix}/bin:{config.prefix}/sbin" if is_elsewhere else config.path
+    if config.prefix and program != "munged":
+        return f"{config.prefix}/bin:{config.prefix}/sbin"
+    return config.path
 
 
 def _is_ours(directory: Path) -> bool:
@@ -394,19 +409,19 @@ def _is_ours(directory: Path) -> bool:
 
 def free_ports(count: int) -> tuple[int, ...]:
     """Find unused ports, below those the kernel assigns to connections."""
-    found: list[int] = []
+    ports: list[int] = []
     candidates = random.SystemRandom().sample(range(10_000, 30_000), 2_000)
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as listeners:  # open to the end, so that no port comes twice
         for port in candidates:
-            if len(found) == count:
+            if len(ports) == count:
                 break
-            listener = held.enter_context(socket.socket())
+            listener = listeners.enter_context(socket.socket())
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 listener.bind(("127.0.0.1", port))
             except OSError:
                 continue
-            found.append(port)
-    if len(found) < count:
+            ports.append(port)
+    if len(ports) < count:
         raise not_up("there are not enough free ports.")
-    return tuple(found)
+    return tuple(ports)

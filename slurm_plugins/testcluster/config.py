@@ -71,7 +71,9 @@ class ClusterConfig:
     @property
     def path(self) -> str:
         """The PATH on which its programs are found: those under ``prefix`` first."""
-        return f"{self.prefix}/bin:{self.prefix}/sbin:{_PATH}" if self.prefix else _PATH
+        if not self.prefix:
+            return _PATH
+        return f"{self.prefix}/bin:{self.prefix}/sbin:{_PATH}"
 
     @property
     def cluster_name(self) -> str:
@@ -117,8 +119,10 @@ class ClusterConfig:
     @property
     def gres_names(self) -> tuple[str, ...]:
         """The names of those: gpu, shard."""
-        resources = [part for gres in set(self.gres) for part in gpu_files.resources_of(gres)]
-        return tuple(sorted({part.name for part in resources}))
+        names = set[str]()
+        for gres in set(self.gres):
+            names.update(resource.name for resource in gpu_files.resources_of(gres))
+        return tuple(sorted(names))
 
     @property
     def n_gpu_files(self) -> int:
@@ -139,9 +143,10 @@ class ClusterConfig:
     def load(cls, directory: Path) -> ClusterConfig:
         """Read what ``save`` stored."""
         values: dict[str, Any] = json.loads((directory / "cluster.json").read_text())
-        node_types = tuple((gres, features) for gres, features in values["node_types"])
-        own = {"directory": directory, "node_types": node_types}
-        return cls(**{**values, **own, "sharing": Sharing(**values["sharing"])})
+        values["directory"] = directory
+        values["node_types"] = tuple((gres, features) for gres, features in values["node_types"])
+        values["sharing"] = Sharing(**values["sharing"])
+        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,13 +176,17 @@ def render(config: ClusterConfig, site: Site) -> dict[str, str]:
 def _cgroup_conf(config: ClusterConfig) -> str:
     """Return a file that Slurm requires also where it uses no cgroups."""
     text = "CgroupPlugin=cgroup/v1\n"
-    return f"{text}ConstrainDevices=yes\n" if config.hides_gpus else text
+    if config.hides_gpus:
+        text += "ConstrainDevices=yes\n"
+    return text
 
 
 def _gpus(config: ClusterConfig, site: Site) -> list[str]:
     lines = []
     for name, gres in zip(config.node_names, config.gres, strict=True):
-        prefix = f"NodeName={name} " if config.node_types else ""
+        prefix = ""
+        if config.node_types:
+            prefix = f"NodeName={name} "
         lines += gpu_files.lines(
             gres,
             site.gpu_devices,
@@ -192,12 +201,12 @@ def _gpus(config: ClusterConfig, site: Site) -> list[str]:
 
 
 def _switches(config: ClusterConfig) -> list[str]:
-    names, each = config.node_names, config.nodes_per_switch
-    groups = [names[first : first + each] for first in range(0, len(names), each)]
-    return [
-        *(f"SwitchName=s{k} Nodes={','.join(group)}" for k, group in enumerate(groups, start=1)),
-        f"SwitchName=top Switches=s[1-{len(groups)}]",
-    ]
+    names, n_per_switch = config.node_names, config.nodes_per_switch
+    lines: list[str] = []
+    for first in range(0, len(names), n_per_switch):
+        group = ",".join(names[first : first + n_per_switch])
+        lines.append(f"SwitchName=s{len(lines) + 1} Nodes={group}")
+    return [*lines, f"SwitchName=top Switches=s[1-{len(lines)}]"]
 
 
 def gpu_devices(config: ClusterConfig, *, own_devices: bool) -> tuple[str, ...]:
@@ -288,7 +297,9 @@ def _what_nodes_have(config: ClusterConfig) -> list[str]:
 
 def _rank_of_pilots(config: ClusterConfig) -> str:
     """By partition, or by QOS with partitions of one tier."""
-    return f"PriorityTier=10 QOS={PILOT_QOS}" if config.preempt_type == "qos" else "PriorityTier=1"
+    if config.preempt_type == "qos":
+        return f"PriorityTier=10 QOS={PILOT_QOS}"
+    return "PriorityTier=1"
 
 
 def _nodes_and_partitions(config: ClusterConfig, site: Site) -> list[str]:

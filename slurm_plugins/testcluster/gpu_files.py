@@ -43,8 +43,10 @@ def resources_of(gres: str) -> tuple[Resource, ...]:
     Raises:
         UsageError: BFT-1243, they cannot be read.
     """
+    if not gres:
+        return ()
     resources = []
-    for text in gres.split(",") if gres else ():
+    for text in gres.split(","):
         parts = _RESOURCE.fullmatch(text)
         if parts is None:
             raise UsageError(
@@ -85,24 +87,24 @@ def lines(
     """
     resources = resources_of(gres)
     n_gpus = sum(resource.count for resource in resources if resource.name != SHARD)
-    written = []
+    text = []
     number = 0
     for resource in resources:
         if resource.name == SHARD:
-            written.append(f"{prefix}Name=shard Count={resource.count}")
+            text.append(f"{prefix}Name=shard Count={resource.count}")
             continue
-        what = f"{prefix}Name=gpu"
+        head = f"{prefix}Name=gpu"
         if resource.gpu_type:
-            what += f" Type={resource.gpu_type}"
+            head += f" Type={resource.gpu_type}"
         if flags:
-            what += f" Flags={flags}"
+            head += f" Flags={flags}"
         for _ in range(resource.count):
             place = f"File={files[number]}"
             if resource.is_mig:  # the last file is the GPU's that all slices are of
                 place = f"MultipleFiles={files[n_gpus]},{files[number]}"
-            written.append(f"{what} {place}{_cores(cores, number, n_gpus, n_cpus)}")
+            text.append(f"{head} {place}{_cores(cores, number, n_gpus, n_cpus)}")
             number += 1
-    return written
+    return text
 
 
 def _cores(cores: GpuCores, number: int, n_gpus: int, n_cpus: int) -> str:

@@ -44,16 +44,18 @@ class GpuDemand:
 def generate(demand: GpuDemand) -> tuple[WorkloadItem, ...]:
     """Return the jobs in order of submission."""
     chance = random.Random(demand.seed)  # noqa: S311 - a workload, not a secret
-    wanted_gpu_s = demand.load * demand.n_nodes * demand.gpus_per_node * demand.span_s
-    drawn: list[WorkloadItem] = []
-    while wanted_gpu_s > 0.0:
+    gpu_s_left = demand.load * demand.n_nodes * demand.gpus_per_node * demand.span_s
+    jobs: list[WorkloadItem] = []
+    while gpu_s_left > 0.0:
         job = _job(chance, demand)
-        drawn.append(job)
-        gpus = job.gpus if job.share else demand.gpus_per_node
-        wanted_gpu_s -= job.n_nodes * gpus * job.duration_s * job.n_tasks
-    arrivals_s = sorted(round(chance.uniform(0.0, demand.span_s), 3) for _ in drawn)
+        jobs.append(job)
+        gpus = demand.gpus_per_node
+        if job.share:
+            gpus = job.gpus
+        gpu_s_left -= job.n_nodes * gpus * job.duration_s * job.n_tasks
+    arrivals_s = sorted(round(chance.uniform(0.0, demand.span_s), 3) for _ in jobs)
     items: list[WorkloadItem] = []
-    for at_s, job in zip(arrivals_s, drawn, strict=True):
+    for at_s, job in zip(arrivals_s, jobs, strict=True):
         after = None
         if items and chance.random() < WAITING_SHARE:
             after = chance.randrange(max(0, len(items) - 10), len(items))
@@ -88,9 +90,9 @@ def _job(chance: random.Random, demand: GpuDemand) -> WorkloadItem:
 
 def _appetite(chance: random.Random) -> float:
     """Return how much of CPUs and memory a job takes, of what goes with its GPUs."""
-    drawn = chance.random()
-    if drawn < GREEDY_SHARE:
+    position = chance.random()  # in 0 to 1
+    if position < GREEDY_SHARE:
         return 2.0
-    if drawn < GREEDY_SHARE + MODEST_SHARE:
+    if position < GREEDY_SHARE + MODEST_SHARE:
         return 0.5
     return 1.0

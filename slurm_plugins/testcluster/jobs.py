@@ -45,6 +45,7 @@ fi
 sleep "$2" &
 wait $!
 """
+_JOB_ID = re.compile(r"^srun: job(?:id)? ([0-9]+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +64,9 @@ class Share:
         if self.memory_mb:
             options.append(f"--mem={self.memory_mb}")
         if self.gpus:
-            gpu_type = f"{self.gpu_type}:" if self.gpu_type else ""
-            options.append(f"--gres=gpu:{gpu_type}{self.gpus}")
+            words = ["gpu", self.gpu_type, str(self.gpus)]
+            options.append(f"--gres={':'.join(filter(None, words))}")
         return tuple(options)
-
-
-_JOB_ID = re.compile(r"^srun: job(?:id)? ([0-9]+)", re.MULTILINE)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,30 +115,35 @@ class JobRunner:
         Raises:
             BatchSystemError: BFT-1241, Slurm refuses it.
         """
-        limit_min = max(1, math.ceil((duration_s + 5 if limit_s is None else limit_s) / 60))
-        of_nodes = ("--exclusive",) if share is None else share.options
-        array = (f"--array=0-{n_tasks - 1}",) if n_tasks > 1 else ()
-        options = (
-            *(f"--nodes={n_nodes}", *of_nodes, f"--time={limit_min}", *array),
-            *(f"--partition={partition}", "--chdir=/", *extra_args),
-        )
-        work = (
-            str(self.directory / "etc" / "job.sh"),
-            str(self.directory / "ev"),
-            f"{duration_s:.3f}",
-        )
+        if limit_s is None:
+            limit_s = duration_s + 5
+        limit_min = max(1, math.ceil(limit_s / 60))
+        options = [f"--nodes={n_nodes}"]
+        if share is None:
+            options.append("--exclusive")
+        else:
+            options += share.options
+        options.append(f"--time={limit_min}")
+        if n_tasks > 1:
+            options.append(f"--array=0-{n_tasks - 1}")
+        options += [f"--partition={partition}", "--chdir=/", *extra_args]
+        script, events = self.directory / "etc" / "job.sh", self.directory / "ev"
+        work = (str(script), str(events), f"{duration_s:.3f}")
         account = _account(user)
         if kind == "srun":
             return self._run(options, work, account)
-        as_user = () if account is None else (f"--uid={account.pw_uid}", f"--gid={account.pw_gid}")
-        done = process.run(
+        as_user: tuple[str, ...] = ()
+        if account is not None:
+            as_user = (f"--uid={account.pw_uid}", f"--gid={account.pw_gid}")
+        answer = process.run(
             ("sbatch", "--parsable", *as_user, "--output=/dev/null", *options, *work),
             timeout_s=30,
             env=self.env,
         )
-        if not done.is_ok:
-            raise refused(why_failed(done))
-        return done.stdout.strip().partition(";")[0]
+        if not answer.is_ok:
+            raise refused(why_failed(answer))
+        job_id, _, _ = answer.stdout.strip().partition(";")
+        return job_id
 
     def _run(
         self, options: Sequence[str], work: Sequence[str], account: pwd.struct_passwd | None
@@ -154,38 +157,46 @@ class JobRunner:
             )
         # One task per node, like an MPI job; the first one notes the times.
         argv = (*prefix, "srun", "-v", "--ntasks-per-node=1", *options, *work)
-        with tempfile.TemporaryFile() as said:
-            child = process.spawn(argv, env=self.env, cwd=Path("/"), stderr=said)
+        with tempfile.TemporaryFile() as messages:
+            child = process.spawn(argv, env=self.env, cwd=Path("/"), stderr=messages)
             self._srun = [srun for srun in self._srun if srun.poll() is None] + [child]
-            deadline = time.monotonic() + 30
-            while time.monotonic() < deadline:
-                ended = child.poll() is not None  # before reading: then nothing more comes
-                text = os.pread(said.fileno(), 1 << 16, 0).decode(errors="replace")
-                found = _JOB_ID.search(text)
-                if found:
-                    return found[1]
-                if ended:
+            deadline_s = time.monotonic() + 30
+            while time.monotonic() < deadline_s:
+                has_ended = child.poll() is not None  # before reading: then nothing more comes
+                text = os.pread(messages.fileno(), 1 << 16, 0).decode(errors="replace")
+                if job_id := _JOB_ID.search(text):
+                    return job_id[1]
+                if has_ended:
                     raise refused(" ".join(text.split())[-300:])
                 time.sleep(0.005)
         raise refused("srun did not print a job id within 30 s.")
 
     def noted_s(self, job_id: str, word: Literal["START", "END"]) -> float | None:
         """Return when the job itself noted its start or end; ``None`` while it has not."""
-        noted = self._noted(job_id, word)
-        return None if noted is None else float(noted[0])
+        words = self._noted(job_id, word)
+        if words is None:
+            return None
+        time_s, *_ = words
+        return float(time_s)
 
     def noted_nodes(self, job_id: str) -> tuple[str, ...]:
         """Return all nodes of a job that has started."""
-        noted = self._noted(job_id, "START")
-        return () if noted is None else expand(noted[3])
+        words = self._noted(job_id, "START")
+        if words is None:
+            return ()
+        _, _, _, nodes, *_ = words
+        return expand(nodes)
 
     def _noted(self, job_id: str, word: str) -> list[str] | None:
         try:
             text = (self.directory / "ev" / job_id).read_text()
         except FileNotFoundError:
             return None
-        lines = (line.split() for line in text.splitlines())
-        return next((words for words in lines if words[1:2] == [word]), None)
+        for line in text.splitlines():
+            words = line.split()
+            if words[1:2] == [word]:
+                return words
+        return None
 
     def end_srun(self) -> None:
         """End every srun that is still running."""
@@ -208,7 +219,9 @@ def _account(user: str | None) -> pwd.struct_passwd | None:
     """Return the account to submit as; only root can use another's."""
     if user is None or (user == ORDINARY and os.geteuid() != 0):
         return None
-    names = ("nobody", "games", "daemon") if user == ORDINARY else (user,)
+    names: tuple[str, ...] = (user,)
+    if user == ORDINARY:
+        names = ("nobody", "games", "daemon")  # the first that this machine has
     for name in names:
         try:
             return pwd.getpwnam(name)

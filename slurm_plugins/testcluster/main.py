@@ -175,6 +175,9 @@ def up(
     exclusive_user: bool,
 ) -> None:
     """Start a cluster, and print the line that points Slurm's commands to it."""
+    node_types: tuple[tuple[str, str], ...] = ()
+    if gres:
+        node_types = ((gres, ""),) * n_nodes
     cluster = SlurmTestCluster(
         ClusterConfig(
             directory=directory.resolve(),
@@ -182,7 +185,7 @@ def up(
             gpus_per_node=gpus,
             cpus_per_node=cpus,
             memory_mb=memory_mb,
-            node_types=((gres, ""),) * n_nodes if gres else (),
+            node_types=node_types,
             gpu_cores=gpu_cores or "",
             sharing=Sharing(
                 over_subscribe=over_subscribe,
@@ -226,11 +229,11 @@ def status(directory: Path) -> None:
     """Show nodes and queue, as sinfo and squeue do."""
     cluster = SlurmTestCluster.load(directory.resolve())
     for command in (("sinfo",), ("squeue", "-a")):
-        done = cluster.command(*command)
-        if not done.is_ok:
-            click.echo(f"The controller does not answer: {why_failed(done)}", err=True)
+        answer = cluster.command(*command)
+        if not answer.is_ok:
+            click.echo(f"The controller does not answer: {why_failed(answer)}", err=True)
             sys.exit(ExitCode.NOT_FOUND)
-        click.echo(done.stdout, nl=False)
+        click.echo(answer.stdout, nl=False)
 
 
 @main.command()

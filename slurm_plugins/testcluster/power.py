@@ -48,5 +48,7 @@ def install(config: ClusterConfig) -> None:
 
 def booted(config: ClusterConfig) -> list[str]:
     """Return the nodes that were booted, in order."""
-    noted = config.directory / "run" / "booted"
-    return noted.read_text().split() if noted.exists() else []
+    notes = config.directory / "run" / "booted"
+    if not notes.exists():
+        return []
+    return notes.read_text().split()

@@ -23,7 +23,8 @@ def is_alive(pid: int) -> bool:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return False
-    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+    _, _, behind_name = stat.rpartition(")")
+    return behind_name.split()[0] not in ("Z", "X")
 
 
 def of_cluster(slurm_conf: Path, cluster_name: str, *, jobs_only: bool = False) -> frozenset[int]:
@@ -32,7 +33,7 @@ def of_cluster(slurm_conf: Path, cluster_name: str, *, jobs_only: bool = False) 
     A daemon is one of Slurm's started with our configuration; a job's process has our cluster's
     name from its node. A shell that merely has ``SLURM_CONF`` set is neither.
     """
-    found = set()
+    pids = set()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
@@ -44,25 +45,27 @@ def of_cluster(slurm_conf: Path, cluster_name: str, *, jobs_only: bool = False) 
         is_daemon = name in _DAEMONS and f"SLURM_CONF={slurm_conf}".encode() in environment
         is_job = f"SLURM_CLUSTER_NAME={cluster_name}".encode() in environment
         if (is_job and name not in _DAEMONS) or (is_daemon and not jobs_only):
-            found.add(int(entry.name))
-    return frozenset(pid for pid in found if is_alive(pid))
+            pids.add(int(entry.name))
+    return frozenset(filter(is_alive, pids))
 
 
 def from_pid_file(path: Path, name: str) -> int | None:
     """Read a pid file; ``None``: that process is gone, or the id belongs to another by now."""
     try:
         pid = int(path.read_text())
-        is_it = Path(f"/proc/{pid}/comm").read_text().strip() == name
+        command = Path(f"/proc/{pid}/comm").read_text().strip()
     except (OSError, ValueError):
         return None
-    return pid if is_it and is_alive(pid) else None
+    if command != name or not is_alive(pid):
+        return None
+    return pid
 
 
 def end(pids: Iterable[int], *, patience_s: float) -> None:
     """Ask processes to end, wait, and kill those that have not ended."""
-    left = _signal(pids, signal.SIGTERM)
-    if not wait_gone(left, patience_s):
-        wait_gone(_signal(left, signal.SIGKILL), 5.0)
+    present = _signal(pids, signal.SIGTERM)
+    if not wait_gone(present, patience_s):
+        wait_gone(_signal(present, signal.SIGKILL), 5.0)
 
 
 def kill(pids: Iterable[int]) -> None:
@@ -72,20 +75,21 @@ def kill(pids: Iterable[int]) -> None:
 
 def wait_gone(pids: Iterable[int], timeout_s: float) -> bool:
     """Wait until none of them runs; return whether that happened in time."""
-    deadline = time.monotonic() + timeout_s
-    left = [pid for pid in pids if is_alive(pid)]
-    while left and time.monotonic() < deadline:
+    deadline_s = time.monotonic() + timeout_s
+    alive = list(filter(is_alive, pids))
+    while alive and time.monotonic() < deadline_s:
         time.sleep(0.02)
-        left = [pid for pid in left if is_alive(pid)]
-    return not left
+        alive = list(filter(is_alive, alive))
+    return not alive
 
 
 def _signal(pids: Iterable[int], number: signal.Signals) -> list[int]:
-    sent = []
+    """Send a signal; return the processes that were still there."""
+    present = []
     for pid in pids:
         try:
             os.kill(pid, number)
         except ProcessLookupError:
             continue
-        sent.append(pid)
-    return sent
+        present.append(pid)
+    return present

@@ -160,7 +160,9 @@ class WorkloadRun:
 
     def start(self, at_s: float | None = None) -> None:
         """Begin now, or at a time (epoch); returns at once."""
-        self.began_s = time.time() if at_s is None else at_s
+        if at_s is None:
+            at_s = time.time()
+        self.began_s = at_s
         self._thread.start()
 
     def stop(self) -> None:
@@ -196,7 +198,9 @@ class WorkloadRun:
             return tuple(self._records)
 
     def _submit_all(self) -> None:
-        began_s = time.time() if self.began_s is None else self.began_s
+        began_s = self.began_s
+        if began_s is None:
+            began_s = time.time()
         job_ids: dict[int, str] = {}
         position = 0
         for number, item in self._items:
