@@ -39,11 +39,12 @@ class Faults:
         """Return the answer as the ordered fault makes it."""
         how = self._spoils.get(command)
         if how in SPOILS:
-            return _spoil(answer, how)
+            return as_spoiled(answer, how)
         return answer
 
 
-def _spoil(answer: Answer, how: str) -> Answer:
+def as_spoiled(answer: Answer, how: str) -> Answer:
+    """Return an answer spoiled in one of ``SPOILS``."""
     match how:
         case "truncated":
             return Answer(out=answer.out[: len(answer.out) // 2], err=answer.err)

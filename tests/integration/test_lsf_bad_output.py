@@ -17,7 +17,7 @@ from bftrainer.model.cluster import Job, Node, NodeState, Presence, Snapshot
 from bftrainer.model.errors import BatchSystemError
 from lsf_adapters.adapter import LsfBatchSystem
 from lsf_adapters.testcluster import LsfTestCluster
-from lsf_adapters.testcluster.faults import _SPOILERS, SPOILS
+from lsf_adapters.testcluster.faults import SPOILS, as_spoiled
 from lsf_adapters.testcluster.request import Answer
 from tests.conformance.words import launch_and_wait, pilot
 from tests.integration.lsf_fixtures import DIALECTS, PARAMETERS, LsfDriver, lsf_adapter, running_lsf
@@ -68,8 +68,8 @@ class Recorder:
             return replace(done, stdout=done.stdout[: self.cut_to[command]])
         if command not in self.spoiled:
             return done
-        answer = _SPOILERS[self.spoiled[command]](
-            Answer(status=done.returncode, out=done.stdout, err=done.stderr)
+        answer = as_spoiled(
+            Answer(status=done.returncode, out=done.stdout, err=done.stderr), self.spoiled[command]
         )
         out = answer.out.encode(errors="surrogateescape").decode(errors="replace")
         return replace(done, returncode=answer.status, stdout=out, stderr=answer.err)

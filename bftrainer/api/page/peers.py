@@ -57,7 +57,8 @@ class Peers:
 
 
 def _place(address: tuple[str, int] | tuple[str, int, int, int]) -> Place:
-    return address[0].partition("%")[0], address[1]
+    host, port, *_ = address
+    return host.partition("%")[0], port
 
 
 def _number(host: str) -> int:
@@ -109,14 +110,15 @@ def _rows() -> Iterator[tuple[str, str, str, str]]:
         except OSError:  # a kernel without IPv6
             continue
         for line in lines:
-            columns = line.split()
-            yield columns[1], columns[2], columns[7], columns[9]
+            _, local, remote, _, _, _, _, uid, _, inode, *_ = line.split()
+            yield local, remote, uid, inode
 
 
 def _in_table(place: Place, is_wide: bool) -> str:
     """Write an address as the tables do: words in the machine's order, in hexadecimal."""
-    raw = ipaddress.ip_address(place[0]).packed
+    host, port = place
+    raw = ipaddress.ip_address(host).packed
     if is_wide and len(raw) == 4:
         raw = _MAPPED + raw
     words = [word for (word,) in struct.iter_unpack("=I", raw)]
-    return "".join(f"{word:08X}" for word in words) + f":{place[1]:04X}"
+    return "".join(f"{word:08X}" for word in words) + f":{port:04X}"

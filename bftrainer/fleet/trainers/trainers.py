@@ -570,10 +570,9 @@ class TrainerBook:
             LOG.warning("trainer %s: %s", record.trainer_id, said.cause)
 
     def _on_remarked(self, trainer: Trainer, said: protocol.Remarked) -> None:
-        if said.generation > trainer.machine.numbers.generation:
-            return  # a script may make up any number of them, for as many lines in the journal
+        is_made_up = said.generation > trainer.machine.numbers.generation  # by a script
         record = record_updates.with_remark(trainer.record, said)
-        if record is not trainer.record and not record.state.is_final:
+        if not (is_made_up or record is trainer.record or record.state.is_final):
             self._set(trainer, record)
             self._write(trainer, "remarked", said)
             LOG.warning("trainer %s: %s", record.trainer_id, said.cause)
