@@ -32,11 +32,11 @@ _RULED_OUT = (
     (
         "",
         (
-            "parsable job-name nodes nodelist nodefile exclude ntasks ntasks-per-core ntasks-"
-            " per-gpu ntasks-per-node ntasks-per-socket deadline requeue no-requeue export"
+            "parsable job-name nodes nodelist nodefile exclude ntasks ntasks-per-core"
+            " ntasks-per-gpu ntasks-per-node ntasks-per-socket deadline requeue no-requeue export"
             " export-file chdir workdir input output error open-mode propagate array"
-            " dependency begin hold clusters signal priority wrap wait test-only uid gid get-"
-            " user-env help usage version reboot container container-id external jobid"
+            " dependency begin hold clusters signal priority wrap wait test-only uid gid"
+            " get-user-env help usage version reboot container container-id external jobid"
         ),
     ),
 )

@@ -48,6 +48,8 @@ def test_what_the_site_says_is_an_option_of_every_pilot() -> None:
         (["--job=x"], "--job-name"),  # sbatch completes it
         (["--no"], "--no-requeue"),
         (["--array=0-9"], "--array"),
+        (["--ntasks-per-gpu=2"], "--ntasks-per-gpu"),
+        (["--get-user-env"], "--get-user-env"),
         (["--comment=a\nb"], "in one line"),
         (["--comment=a\x00"], "in one line"),
         (["--comment=" + "x" * 257], "in one line"),

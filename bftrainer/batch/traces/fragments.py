@@ -283,10 +283,9 @@ def make_fragments(
     order = np.lexsort((starts, nodes))
     nodes, starts, ends = nodes[order], starts[order], ends[order]
     _check_overlap(source, names, nodes, starts, ends, order)
-    observed = np.concatenate((starts, ends))
-    if observed_s is not None:
-        observed = _column(observed_s, np.float64, source, "observed")
-    observed = np.unique(observed)
+    if observed_s is None:
+        observed_s = np.concatenate((starts, ends))
+    observed = np.unique(_column(observed_s, np.float64, source, "observed"))
     span_s = _checked_span(source, span_s, starts, ends, observed, order)
     return Fragments(
         names=tuple(names),
