@@ -79,14 +79,14 @@ def requests_waiting(cluster: LsfTestCluster) -> int:
 
 @pytest.mark.long
 def test_killed_mbatchd_makes_no_duplicates_and_forgets_nothing(lsf: LsfTestCluster) -> None:
-    runs = lsf.submit(n_nodes=1, duration_s=60)
+    runs = lsf.submit(n_nodes=1, duration_s=600)  # it ends by bkill, however slow the machine is
     ends = bsub(lsf, "-J", "ends", "sleep 0.3; exit 7")
     held = bsub(lsf, "-H", "true")
     wait_state(lsf, ends, "RUN")
     wait_for(lambda: lsf.started_s(runs), what="the first job")
     lsf.set_host("n2", "close")
     lsf.kill_controller()
-    thread, said = in_background(lsf, "bsub", "-J", "once", "sleep 60")
+    thread, said = in_background(lsf, "bsub", "-J", "once", "sleep 600")
     pids = processes.of_jobs(lsf.config.conf)
     wait_for(lambda: len(processes.of_jobs(lsf.config.conf)) < len(pids), what="the end of a job")
     lsf.start_controller()
