@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import click
 
 from bftrainer.cli import habits
-from bftrainer.cli.sbatch_habits import refusal_of
+from bftrainer.cli.sbatch_habits import IGNORED, refusal_of
 from bftrainer.cli.submit import submit
 from bftrainer.model.errors import UsageError
 
@@ -102,7 +102,10 @@ def usage_error(problem: click.ClickException) -> UsageError:
     cause = cause if cause.endswith((".", "?", "!", ".)", "?)")) else f"{cause}."
     verb = path.rpartition(" ")[2]
     if verb in habits.BEGIN and isinstance(problem, click.UsageError):
-        taken = {name for parameter in submit.params for name in parameter.opts}
+        taken: set[str] = set()
+        for parameter in submit.params:
+            if parameter.name not in IGNORED:  # submit has no use for their values, either
+                taken.update(parameter.opts)
         refusal, step = refusal_of(problem, taken)
         if refusal:
             return UsageError("BFT-1000", refusal, step)

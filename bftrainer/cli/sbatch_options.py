@@ -53,7 +53,6 @@ _TIME = _Why(
 _PILOTS = _Why(
     "It belongs to the jobs that hold nodes: 'bftrainer up' or the site's policy chooses it."
 )
-_UP = _Why(_PILOTS.reason, "'bftrainer up' takes it for your own daemon.")
 _CLUSTER = _Why(
     "A daemon serves one cluster.",
     "Submit on a login node of the other cluster, or name its daemon by --socket PATH.",
@@ -121,6 +120,11 @@ _TEST = _Why(
 _NONE, _OPTIONAL = OptionValue.NONE, OptionValue.OPTIONAL
 
 
+def _by_up(name: str) -> _Why:
+    """Return what is said of an option of pilots that ``bftrainer up`` takes."""
+    return _Why(_PILOTS.reason, f"'bftrainer up --{name} NAME' sets it for your own daemon.")
+
+
 def _option(names: str, why: _Why | str = "", **more: object) -> SbatchOption:
     """Return a row of the table; names: the letter, if there is one, then the long name."""
     *letters, name = names.split()
@@ -165,9 +169,9 @@ _ROWS: Final[Iterable[SbatchOption]] = (
     _option("t time", _TIME),
     _option("time-min", _TIME),
     _option("deadline", _TIME),
-    _option("p partition", _UP),
-    _option("q qos", _UP),
-    _option("reservation", _UP),
+    _option("p partition", _by_up("partition")),
+    _option("q qos", _by_up("qos")),
+    _option("reservation", _by_up("reservation")),
     _option("M clusters", _CLUSTER),
     _option("cluster-constraint", _PILOTS),
     _option("comment", _PILOTS, flag="--comment"),

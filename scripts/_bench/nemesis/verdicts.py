@@ -96,23 +96,23 @@ class Breach:
 
 def judge(recorded: Recorded) -> tuple[Breach, ...]:
     """Return what did not hold."""
-    found = [
+    breaches = [
         *((END, why) for why in _ends(recorded)),
-        *((PARAMETERS, why) for one in recorded.stories for why in _parameters(one)),
-        *((SAMPLES, why) for one in recorded.stories for why in _samples(one)),
+        *((PARAMETERS, why) for story in recorded.stories for why in _parameters(story)),
+        *((SAMPLES, why) for story in recorded.stories for why in _samples(story)),
         *((PILOTS, why) for why in pilot_breaches(recorded.jobs, recorded.pilots)),
         *((ORPHANS, why) for why in (*recorded.left_jobs, *recorded.orphans)),
         *((VERIFY, why) for why in (recorded.verify,) if why),
         *((REPLAY, why) for why in (recorded.replay,) if why),
         *((STOP, why) for why in _stops(recorded)),
     ]
-    return tuple(Breach(rule=rule.name, why=why) for rule, why in found)
+    return tuple(Breach(rule=rule.name, why=why) for rule, why in breaches)
 
 
 def _ends(recorded: Recorded) -> Iterator[str]:
-    for one in recorded.stories:
-        if one.state != FINISHED:
-            yield f"{one.trainer_id} is {one.state or 'unknown'}"
+    for story in recorded.stories:
+        if story.state != FINISHED:
+            yield f"{story.trainer_id} is {story.state or 'unknown'}"
 
 
 def _parameters(story: Story) -> Iterator[str]:
@@ -186,12 +186,12 @@ def pilot_of(job_name: str) -> str:
 
 def _stops(recorded: Recorded) -> Iterator[str]:
     needed = len(recorded.stories)  # each trains on one node at least
-    for one in recorded.stories:
-        stop_s, at_s = longest_stop(one.updates_s, one.ended_s, recorded.free, needed)
+    for story in recorded.stories:
+        stop_s, at_s = longest_stop(story.updates_s, story.ended_s, recorded.free, needed)
         if stop_s > STOP_S:
             alone_s = without_daemon_s(at_s, at_s + stop_s, recorded.free)
             yield (
-                f"{one.trainer_id}: {stop_s:.1f} s without an update, from {at_s:.1f}; no daemon"
+                f"{story.trainer_id}: {stop_s:.1f} s without an update, from {at_s:.1f}; no daemon"
                 f" ran for {alone_s:.1f} s of it"
             )
 
