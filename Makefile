@@ -94,7 +94,7 @@ lint: venv  ## the house rules as tools
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy --python-version 3.10 bftrainer/elastic trainers/profiler  # of users, who may have it
+	$(BIN)/mypy --python-version 3.10 bftrainer/elastic bftrainer/ground trainers/profiler  # of users, who may have it
 	$(BIN)/lint-imports
 
 sbom: venv  ## dist/sbom.json: what the product is installed with, as CycloneDX

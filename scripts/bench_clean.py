@@ -36,7 +36,6 @@ from _bench.waiting import BenchError
 ROOT: Final = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from bftrainer.elastic.protocol import Commit, Member, to_body  # noqa: E402 - tests are not a package
 from bftrainer.elastic.worker_keeper import SHARED_MEMORY, children  # noqa: E402
 from bftrainer.fleet.runtimes.horovod import BOOTSTRAP  # noqa: E402
 from bftrainer.fleet.wire.messages import (  # noqa: E402
@@ -46,6 +45,7 @@ from bftrainer.fleet.wire.messages import (  # noqa: E402
     StartWorker,
     TellWorker,
 )
+from bftrainer.ground.protocol import Commit, Member, to_body  # noqa: E402 - tests are not a package
 from slurm_plugins.testcluster import ClusterConfig, SlurmTestCluster  # noqa: E402
 from tests.integration.agent_harness import Daemon, Lab, until  # noqa: E402
 from tests.support.left_over import processes_of  # noqa: E402

@@ -27,7 +27,7 @@ from _bench.benchmark import Benchmark, Measured, note
 from _bench.waiting import BenchError
 
 from bftrainer.batch.containers.choice import BY_NAME
-from bftrainer.elastic.protocol import WorkerConfig, to_body
+from bftrainer.ground.protocol import WorkerConfig, to_body
 from bftrainer.model.container import AUTO, RUNTIMES
 from tests.support.containers import host_image, host_mounts
 from trainers.agent.preambles import placed

@@ -33,8 +33,8 @@ from _bench.plane import Plane
 from _bench.stats import ratio_interval, tail
 from _bench.waiting import wait_until_async
 
-from bftrainer.elastic import files
-from bftrainer.elastic.checkpoint_gap import LIVES
+from bftrainer.ground import files
+from bftrainer.ground.checkpoint_gap import LIVES
 from bftrainer.site.policy.model import SitePolicy
 
 SCRIPT = Path(__file__).resolve().parent / "workloads" / "lives_train.py"

@@ -40,7 +40,7 @@ from _bench.rescale_parts import (
 )
 from _bench.rival import SNAPSHOT_STEPS, TIMEOUT_S
 
-from bftrainer.elastic.backend_choice import BACKENDS
+from bftrainer.ground.backend_choice import BACKENDS
 
 
 def measure(options: argparse.Namespace, measured: Measured) -> None:

@@ -27,7 +27,7 @@ from typing import Any
 
 from cuda_stand_ins import libraries_in, needs, write_missing
 
-from bftrainer.elastic import versions
+from bftrainer.ground import versions
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, PAGE = ROOT / "tests" / "versions.json", ROOT / "docs" / "reference" / "versions.md"

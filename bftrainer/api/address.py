@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from bftrainer.elastic.regular_file import read_file
+from bftrainer.ground.regular_file import read_file
 from bftrainer.model.errors import BftError, ExitCode
 
 SOCKET_NAME, ADDRESS_NAME = "daemon.sock", "daemon.json"

@@ -15,7 +15,7 @@ from bftrainer.api import address
 from bftrainer.api.http_protocol import EmbeddedServer
 from bftrainer.api.routes import Routes
 from bftrainer.api.service import Service
-from bftrainer.elastic.worker_keeper import own_name
+from bftrainer.ground.process import own_name
 from bftrainer.model.errors import BftError, ExitCode, exit_code_of
 from bftrainer.site.policy.keys import Visibility
 

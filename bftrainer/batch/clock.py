@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Final
 
 from bftrainer.batch.awake import boot_s
-from bftrainer.elastic.fence import write_whole
-from bftrainer.elastic.regular_file import read_file
+from bftrainer.ground.fence import write_whole
+from bftrainer.ground.regular_file import read_file
 
 LOG = logging.getLogger("bftrainer.daemon")
 CLOCK_NAME: Final = "clock"  # in the state directory

@@ -13,7 +13,7 @@ from bftrainer.api import address
 from bftrainer.api.address import SOCKET_NAME, socket_path
 from bftrainer.api.client import Client
 from bftrainer.cli.output import print_lines
-from bftrainer.elastic.regular_file import open_stream
+from bftrainer.ground.regular_file import open_stream
 from bftrainer.model.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from bftrainer.api.admission import check_curve
 from bftrainer.api.documents import CodecError, decode, parse
 from bftrainer.cli.output import print_lines
 from bftrainer.cli.sizes import AskedSizes
-from bftrainer.elastic.regular_file import read_file
+from bftrainer.ground.regular_file import read_file
 from bftrainer.model.errors import UsageError
 from bftrainer.model.size_words import units
 from milp.problem import Curve

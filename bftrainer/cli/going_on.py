@@ -15,7 +15,6 @@ import click
 from bftrainer.cli.environment import ALL, NONE
 from bftrainer.cli.options import GroupedCommand, option
 from bftrainer.cli.spec import COMMAND
-from bftrainer.elastic import files
 from bftrainer.elastic.origin import ARRAY_INDEX, EXPORTED, Difference, RunOrigin, compare
 from bftrainer.elastic.origin_check import (
     ARGUMENTS,
@@ -27,6 +26,7 @@ from bftrainer.elastic.origin_check import (
     origin_of,
     refusal,
 )
+from bftrainer.ground import files
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import TrainerSpec

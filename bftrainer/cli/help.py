@@ -16,7 +16,7 @@ from bftrainer.cli.main import VERBS
 from bftrainer.cli.options import argument, option, verb
 from bftrainer.cli.output import is_terminal, print_as_it_is, print_lines, terminal_width
 from bftrainer.cli.pages import command_of, name_of, names_meant, pages
-from bftrainer.elastic.regular_file import read_file
+from bftrainer.ground.regular_file import read_file
 from bftrainer.model.errors import ExitCode, UsageError
 
 MOST_BYTES = 1024 * 1024  # of a page

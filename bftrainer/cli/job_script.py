@@ -21,7 +21,7 @@ from bftrainer.api.documents import document
 from bftrainer.cli.going_on import ContinuingCommand
 from bftrainer.cli.options import option
 from bftrainer.cli.output import print_as_it_is, print_json, print_lines
-from bftrainer.elastic.regular_file import read_file
+from bftrainer.ground.regular_file import read_file
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from bftrainer.api.documents import listing
 from bftrainer.cli.common import AWAY, connect
 from bftrainer.cli.options import JSON, SOCKET, option, trainer_ids, verb
 from bftrainer.cli.output import print_json, print_lines, print_table
-from bftrainer.elastic.regular_file import open_file
+from bftrainer.ground.regular_file import open_file
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.trainer import TrainerRecord, TrainerState

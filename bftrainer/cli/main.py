@@ -17,7 +17,7 @@ import click
 from bftrainer import __version__
 from bftrainer.cli import streams
 from bftrainer.cli.output import print_lines
-from bftrainer.elastic.regular_file import why
+from bftrainer.ground.regular_file import why
 from bftrainer.model.errors import BftError, ExitCode, NoDaemonError, exit_code_of
 
 # who uses them -> verb -> (module:command, text for --help)

@@ -12,7 +12,7 @@ from bftrainer.cli.options import option
 from bftrainer.cli.preamble import read_preamble, run_under
 from bftrainer.cli.spec import interpreter_of, working_directory
 from bftrainer.cli.submit_options import option_defaults
-from bftrainer.elastic.main_module import MODULE, module_of
+from bftrainer.ground.main_module import MODULE, module_of
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import TrainerSpec
 

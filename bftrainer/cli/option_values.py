@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from bftrainer.api.admission import check_after, check_sizes, read_request
 from bftrainer.cli.environment import parse_variables
 from bftrainer.cli.sbatch_values import parse_dependency, parse_mail_types
-from bftrainer.elastic.protocol import MAX_GPUS
+from bftrainer.ground.protocol import MAX_GPUS
 from bftrainer.model.container import AUTO, RUNTIMES, image_fault, mounts_of, text_of
 from bftrainer.model.errors import UsageError
 from bftrainer.model.time_limits import parse_time_limit

@@ -15,7 +15,7 @@ import click
 from bftrainer.cli.common import connect
 from bftrainer.cli.output import AS_YAML
 from bftrainer.cli.pages import with_commands
-from bftrainer.elastic.regular_file import ANY_OWNER
+from bftrainer.ground.regular_file import ANY_OWNER
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, UsageError
 from bftrainer.model.trainer import TrainerRecord

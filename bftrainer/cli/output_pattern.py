@@ -11,7 +11,7 @@ from typing import Any, Final
 from bftrainer.api.service import user_name
 from bftrainer.cli.array_table import INDEX
 from bftrainer.cli.output import print_lines
-from bftrainer.elastic.output_place import UnknownPlaceError, filled
+from bftrainer.ground.output_place import UnknownPlaceError, filled
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import TrainerSpec

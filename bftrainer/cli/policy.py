@@ -36,7 +36,7 @@ from bftrainer.cli.output import (
     print_table,
 )
 from bftrainer.cli.trace import READING, LateProgress, load, workload_of
-from bftrainer.elastic.regular_file import read_file
+from bftrainer.ground.regular_file import read_file
 from bftrainer.lab.parallel import one_thread
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode, UsageError

@@ -10,7 +10,7 @@ from typing import Final
 
 from bftrainer.api.admission import check_preamble
 from bftrainer.batch import process
-from bftrainer.elastic.regular_file import read_file
+from bftrainer.ground.regular_file import read_file
 from bftrainer.model.container import ENDED_EARLY
 from bftrainer.model.container import NOT_STARTED as NO_RUNTIME
 from bftrainer.model.errors import UsageError

@@ -33,8 +33,8 @@ from bftrainer.decide.throughput.analyzer import (
     table_document,
     table_from,
 )
-from bftrainer.elastic.main_module import described
-from bftrainer.elastic.regular_file import read_file
+from bftrainer.ground.main_module import described
+from bftrainer.ground.regular_file import read_file
 from bftrainer.model.errors import BftError, UsageError
 from bftrainer.model.quantities import quantity
 

@@ -22,7 +22,7 @@ from bftrainer.cli.common import connect
 from bftrainer.cli.daemon import parse_options
 from bftrainer.cli.options import JSON, PATH, SOCKET, VerbGroup, option, shown_example, verb
 from bftrainer.cli.output import print_as_it_is, print_json, print_lines, print_table
-from bftrainer.elastic.regular_file import check_directory, why
+from bftrainer.ground.regular_file import check_directory, why
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 
 if TYPE_CHECKING:

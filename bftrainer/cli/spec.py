@@ -25,9 +25,9 @@ from bftrainer.cli.preamble import python_under, read_preamble
 from bftrainer.cli.sbatch_values import Dependency
 from bftrainer.cli.sizes import AskedSizes, asked_sizes
 from bftrainer.cli.submit_options import option_defaults
-from bftrainer.elastic.main_module import described
-from bftrainer.elastic.protocol import NAN_UPDATES
-from bftrainer.elastic.regular_file import ANY_OWNER
+from bftrainer.ground.main_module import described
+from bftrainer.ground.protocol import NAN_UPDATES
+from bftrainer.ground.regular_file import ANY_OWNER
 from bftrainer.model.declaration import declarations
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import (

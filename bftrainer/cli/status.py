@@ -29,7 +29,7 @@ from bftrainer.cli.output import (
     print_table,
 )
 from bftrainer.daemon.explain.lives import kept, restart_sentences
-from bftrainer.elastic.output_place import output_path
+from bftrainer.ground.output_place import output_path
 from bftrainer.model.columns import columns, counted, heading, shown
 from bftrainer.model.decision import Term
 from bftrainer.model.errors import UsageError

@@ -24,7 +24,7 @@ import bftrainer
 from bftrainer.batch import process
 from bftrainer.decide.throughput.analyzer import StepTimes
 from bftrainer.decide.throughput.memory import MemoryUse, memory_use
-from bftrainer.elastic.protocol import WorkerConfig, to_body
+from bftrainer.ground.protocol import WorkerConfig, to_body
 from bftrainer.model.errors import BftError
 from trainers import profiler
 

@@ -19,7 +19,7 @@ from bftrainer.api.client import Client
 from bftrainer.cli.array_table import INDEX
 from bftrainer.cli.option_values import ArrayOption
 from bftrainer.cli.output import print_lines
-from bftrainer.elastic import files
+from bftrainer.ground import files
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.trainer import TrainerChange, TrainerSpec

@@ -36,7 +36,7 @@ from bftrainer.cli.spec import COMMAND, build_spec, find_command
 from bftrainer.cli.submission import StartState, send_all, source_of, specs_of
 from bftrainer.cli.submit_checks import check_here, check_script
 from bftrainer.cli.submit_options import ARGUMENTS, SPEC_OPTIONS, chosen, given, runtime_of
-from bftrainer.elastic.regular_file import open_stream
+from bftrainer.ground.regular_file import open_stream
 from bftrainer.model.columns import counted, shown
 from bftrainer.model.declaration import defaults
 from bftrainer.model.errors import BftError, ExitCode

@@ -14,9 +14,9 @@ from bftrainer.cli.container import text_of_spec, why_untried
 from bftrainer.cli.module_script import check_module
 from bftrainer.cli.preamble import TIMEOUT_S, run_under
 from bftrainer.cli.spec import COMMAND
-from bftrainer.elastic import versions
-from bftrainer.elastic.regular_file import open_stream
-from bftrainer.elastic.versions import TELL_PYTHON, TELL_TORCH
+from bftrainer.ground import versions
+from bftrainer.ground.regular_file import open_stream
+from bftrainer.ground.versions import TELL_PYTHON, TELL_TORCH
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import TrainerSpec
 from bftrainer.study import checkpoint_files

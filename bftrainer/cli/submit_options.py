@@ -18,7 +18,7 @@ from bftrainer.cli.declared_options import declared_options
 from bftrainer.cli.options import argument
 from bftrainer.cli.sbatch_habits import IGNORED_OPTIONS, refusal_of
 from bftrainer.cli.user_defaults import user_defaults
-from bftrainer.elastic.regular_file import open_stream
+from bftrainer.ground.regular_file import open_stream
 from bftrainer.model.declaration import Declaration, InStudy, declarations
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer_spec import TrainerSpec

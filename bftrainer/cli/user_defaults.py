@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import click
 
-from bftrainer.elastic.regular_file import read_file, why
+from bftrainer.ground.regular_file import read_file, why
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import UsageError
 

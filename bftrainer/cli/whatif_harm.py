@@ -20,7 +20,7 @@ from bftrainer.cli.options import FILE, option
 from bftrainer.cli.output import print_json
 from bftrainer.cli.report_text import print_report
 from bftrainer.cli.trace import LateProgress, instant
-from bftrainer.elastic.regular_file import open_stream
+from bftrainer.ground.regular_file import open_stream
 from bftrainer.model.columns import counted
 from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.model.hostlist import ParseError

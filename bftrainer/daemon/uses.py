@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from bftrainer.api.documents import CodecError, document, parse, view_of
-from bftrainer.elastic.fence import write_whole
-from bftrainer.elastic.regular_file import read_file
+from bftrainer.ground.fence import write_whole
+from bftrainer.ground.regular_file import read_file
 from bftrainer.model.decision import DecisionInput, Plan
 from bftrainer.model.progress import CurvesNote
 from bftrainer.model.study import Seen

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from bftrainer.api.volume import Volume
-from bftrainer.elastic.fence import write_whole
-from bftrainer.elastic.regular_file import read_file
+from bftrainer.ground.fence import write_whole
+from bftrainer.ground.regular_file import read_file
 
 LOG = logging.getLogger("bftrainer.daemon")
 VOLUME_NAME: Final = "written-by-users.json"  # in the state directory

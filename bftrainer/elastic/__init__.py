@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from bftrainer.elastic.errors import ElasticError
+from bftrainer.ground.errors import ElasticError
 
 if TYPE_CHECKING:
     from bftrainer.elastic.batch import GlobalBatch, LogicalWorkers, PerWorkerBatch, Terms

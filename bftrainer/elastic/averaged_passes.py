@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import torch
 
 from bftrainer.elastic.batch import Cutting
-from bftrainer.elastic.errors import ElasticError
+from bftrainer.ground.errors import ElasticError
 
 
 def averages_of(count: object, cutting: Cutting, *, is_sharded: bool) -> int:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Literal, TypeAlias
 
-from bftrainer.elastic.errors import ElasticError
+from bftrainer.ground.errors import ElasticError
 
 _MIX = 0x9E3779B97F4A7C15
 _MASK = (1 << 63) - 1

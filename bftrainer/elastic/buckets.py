@@ -23,7 +23,6 @@ from bftrainer.elastic import device
 from bftrainer.elastic import group as groups
 from bftrainer.elastic.averaged_passes import AveragedPasses
 from bftrainer.elastic.comparison import StateComparison
-from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.gradient_bucket import GradientBucket, layout
 from bftrainer.elastic.group import Broken, Group
 from bftrainer.elastic.loss_rule import MEAN, LossRule
@@ -31,6 +30,7 @@ from bftrainer.elastic.rates import GradientSquares
 from bftrainer.elastic.shards import Cut, Shards, is_sharded, local_of
 from bftrainer.elastic.torch_compat import at_end_of_backward
 from bftrainer.elastic.vote_record import DeclaredWeight, VoteLayout
+from bftrainer.ground.errors import ElasticError
 
 FRESH_BYTES_PER_S = 2e9  # rate at which the kernel provides zeroed memory
 OF_NODE = "another worker of the node could not reach the other nodes"

@@ -18,11 +18,11 @@ from typing import Any
 
 import torch
 
-from bftrainer.elastic import files
-from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.fence import write_whole
-from bftrainer.elastic.files import ForeignError, UnreadableError
 from bftrainer.elastic.shards import Cut, is_sharded, local_of
+from bftrainer.ground import files
+from bftrainer.ground.errors import ElasticError
+from bftrainer.ground.fence import write_whole
+from bftrainer.ground.files import ForeignError, UnreadableError
 
 log = logging.getLogger("bftrainer.elastic")
 

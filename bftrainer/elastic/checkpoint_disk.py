@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bftrainer.elastic import fence, files
 from bftrainer.elastic.control import Control
-from bftrainer.elastic.fence import Fence
-from bftrainer.elastic.protocol import Saved, Unsaved
+from bftrainer.ground import fence, files
+from bftrainer.ground.fence import Fence
+from bftrainer.ground.protocol import Saved, Unsaved
 
 log = logging.getLogger("bftrainer.elastic")
 

@@ -11,11 +11,11 @@ from bftrainer.elastic import shared_values
 from bftrainer.elastic.batch import Cutting
 from bftrainer.elastic.collective import settle
 from bftrainer.elastic.control import Control
-from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.position import Position
 from bftrainer.elastic.run_phases import LastStep
 from bftrainer.elastic.shared_values import SharedValues
 from bftrainer.elastic.state import State
+from bftrainer.ground.errors import ElasticError
 
 
 class CommonValues(Position):

@@ -30,7 +30,6 @@ import torch
 
 from bftrainer.elastic import checkpoint, light
 from bftrainer.elastic.collective import Broken, settle
-from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.group import Group
 from bftrainer.elastic.in_common import ExtraComparison, may_differ, name_in
 from bftrainer.elastic.light import LeafDifference
@@ -38,6 +37,7 @@ from bftrainer.elastic.models import parts_of
 from bftrainer.elastic.remarks import Remarks
 from bftrainer.elastic.shards import local_of
 from bftrainer.elastic.state import Counters, State
+from bftrainer.ground.errors import ElasticError
 
 log = logging.getLogger("bftrainer.elastic")
 

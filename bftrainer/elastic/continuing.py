@@ -19,12 +19,12 @@ from typing import Any, Protocol
 from torch.optim.lr_scheduler import LRScheduler
 
 from bftrainer.elastic import checkpoint, reports, schedules
-from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.origin_check import ARGUMENTS, SCHEDULE_NEW, SCHEDULE_OLD, OriginCheck
-from bftrainer.elastic.protocol import Remarked, WorkerConfig
 from bftrainer.elastic.schedules import ScheduleSettings
 from bftrainer.elastic.state import State
 from bftrainer.elastic.torch_compat import schedules_within
+from bftrainer.ground.errors import ElasticError
+from bftrainer.ground.protocol import Remarked, WorkerConfig
 
 _RATES, _SCHEDULES = "base_rates", "schedules"  # in headers of checkpoints
 _CONTINUED = "continued"  # kind of a remark

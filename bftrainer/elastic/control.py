@@ -22,10 +22,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from bftrainer.elastic import protocol
-from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.protocol import Commit, FromWorker, Prepare, Ready, Stop, WorkerConfig
 from bftrainer.elastic.store import StoreServer
+from bftrainer.ground import protocol
+from bftrainer.ground.errors import ElasticError
+from bftrainer.ground.protocol import Commit, FromWorker, Prepare, Ready, Stop, WorkerConfig
 
 log = logging.getLogger("bftrainer.elastic")
 

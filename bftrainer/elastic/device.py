@@ -23,10 +23,10 @@ from typing import Any
 import torch
 
 from bftrainer.elastic import torch_compat
-from bftrainer.elastic.backend_choice import NCCL
 from bftrainer.elastic.collective import GROUP_TIMEOUT_S, Collective, CollectiveWork, ExpiredError
-from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.worker_keeper import temporary_place
+from bftrainer.ground.backend_choice import NCCL
+from bftrainer.ground.errors import ElasticError
 
 POLL_S = 50e-6  # between two queries of an event
 PROBE_S = 20.0  # limit for connecting a communicator and one all-reduce

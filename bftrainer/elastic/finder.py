@@ -1,7 +1,7 @@
-"""Makes ``bftrainer.elastic`` importable in an interpreter that does not have it.
+"""Makes ``bftrainer.elastic`` and its ground importable in an interpreter that has neither.
 
 The template calls ``ensure_importable`` first. If the interpreter would import another
-``bftrainer`` or none, a finder serves this one subpackage and nothing else, so that none of our
+``bftrainer`` or none, a finder serves these two subpackages and nothing else, so that none of our
 other packages can shadow one of the user's. Standard library only.
 """
 
@@ -14,9 +14,11 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
+SERVED = ("elastic", "ground")  # elastic needs its ground, which needs the standard library alone
+
 
 class ElasticFinder:
-    """Finds ``bftrainer`` and ``bftrainer.elastic`` in one directory."""
+    """Finds ``bftrainer`` and the subpackages that are ``SERVED`` in one directory."""
 
     def __init__(self, package_dir: Path) -> None:
         self.package_dir = package_dir
@@ -24,7 +26,7 @@ class ElasticFinder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find our two packages; their modules are found through the package path."""
+        """Find our packages; their modules are found through the package path."""
         del path, target
         if fullname == "bftrainer":
             spec = importlib.util.spec_from_file_location(
@@ -35,12 +37,13 @@ class ElasticFinder:
                 # other packages.
                 spec.submodule_search_locations = []
             return spec
-        if fullname == "bftrainer.elastic":
-            elastic = self.package_dir / "elastic"
-            return importlib.util.spec_from_file_location(
-                fullname, elastic / "__init__.py", submodule_search_locations=[str(elastic)]
-            )
-        return None
+        package, _, subpackage = fullname.partition(".")
+        if package != "bftrainer" or subpackage not in SERVED:
+            return None
+        directory = self.package_dir / subpackage
+        return importlib.util.spec_from_file_location(
+            fullname, directory / "__init__.py", submodule_search_locations=[str(directory)]
+        )
 
 
 def ensure_importable(package_dir: Path) -> bool:

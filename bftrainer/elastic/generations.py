@@ -16,8 +16,9 @@ from typing import Any, NoReturn
 
 from bftrainer.elastic.batch import Terms
 from bftrainer.elastic.control import Control, Key, die, key_of, step_aside
-from bftrainer.elastic.fence import Fence
-from bftrainer.elastic.protocol import (
+from bftrainer.elastic.reports import Reports, finite
+from bftrainer.ground.fence import Fence
+from bftrainer.ground.protocol import (
     Commit,
     Entered,
     Finished,
@@ -26,7 +27,6 @@ from bftrainer.elastic.protocol import (
     Report,
     Reported,
 )
-from bftrainer.elastic.reports import Reports, finite
 
 log = logging.getLogger("bftrainer.elastic")
 

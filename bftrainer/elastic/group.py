@@ -36,8 +36,7 @@ from typing import Any
 import torch
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from bftrainer.elastic import backend_choice, device, torch_compat
-from bftrainer.elastic.backend_choice import GLOO, NCCL, BackendChoice, BackendOffer
+from bftrainer.elastic import device, torch_compat
 from bftrainer.elastic.collective import (
     GROUP_TIMEOUT_S,
     LEFT_BEHIND,
@@ -48,8 +47,10 @@ from bftrainer.elastic.collective import (
 )
 from bftrainer.elastic.control import Control, Key, key_of
 from bftrainer.elastic.device import DeviceCollective
-from bftrainer.elastic.protocol import Commit, place_in
 from bftrainer.elastic.store import StoreClient
+from bftrainer.ground import backend_choice
+from bftrainer.ground.backend_choice import GLOO, NCCL, BackendChoice, BackendOffer
+from bftrainer.ground.protocol import Commit, place_in
 
 __all__ = ["LEFT_BEHIND", "AbandonableCall", "Broken", "settle"]
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.models import parts_of
+from bftrainer.ground.errors import ElasticError
 
 Grouping = list[list[list[int]]]  # of each optimizer, of each group: numbers of parameters
 

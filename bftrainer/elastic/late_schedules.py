@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from torch.optim import lr_scheduler
 
-from bftrainer.elastic.errors import ElasticError
+from bftrainer.ground.errors import ElasticError
 
 # Those whose __init__ does not call that of the first.
 _CLASSES: Final = (

@@ -48,10 +48,10 @@ from torch.utils.data import (
 from bftrainer.elastic import device, sample_prints, torch_compat
 from bftrainer.elastic import group as groups
 from bftrainer.elastic.batch import BatchPiece, Cutting, EpochPlan, GlobalBatch, mix
-from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.group import Broken, Group
 from bftrainer.elastic.sample_prints import SamplePrint, Twice
 from bftrainer.elastic.state import seed_everything, streams_of
+from bftrainer.ground.errors import ElasticError
 
 _unfit = partial(ElasticError, "BFT-1402")
 

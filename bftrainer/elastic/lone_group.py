@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from bftrainer.elastic.errors import ElasticError
+from bftrainer.ground.errors import ElasticError
 
 COLLECTIVES = (
     *("all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object"),

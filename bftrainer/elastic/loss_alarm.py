@@ -23,13 +23,13 @@ import torch
 
 from bftrainer.elastic import torch_compat
 from bftrainer.elastic.control import Control
-from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.generations import GenerationInfo
 from bftrainer.elastic.loss_rule import LossRule
-from bftrainer.elastic.protocol import NAN_UPDATES, Diverged
 from bftrainer.elastic.reports import trial_mark
 from bftrainer.elastic.shards import local_of
 from bftrainer.elastic.training_loss import reporter_for
+from bftrainer.ground.errors import ElasticError
+from bftrainer.ground.protocol import NAN_UPDATES, Diverged
 
 IN_A_ROW = 3  # updates, by default
 MOST_WAITING = 64  # updates whose losses are still on their way

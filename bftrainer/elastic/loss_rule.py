@@ -26,8 +26,8 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 
-from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.torch_compat import all_saved, saved_of
+from bftrainer.ground.errors import ElasticError
 
 _contradicted = partial(ElasticError, "BFT-1432")
 

@@ -15,19 +15,19 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from bftrainer.elastic import reports
-from bftrainer.elastic.backend_choice import BackendOffer
 from bftrainer.elastic.batch import NO_PLAN, EpochPlan, Terms, in_words
 from bftrainer.elastic.buckets import GradientReducer
 from bftrainer.elastic.collective import GROUP_TIMEOUT_S
 from bftrainer.elastic.control import Control, key_of, leave_end_to_agent
 from bftrainer.elastic.generations import GenerationInfo, WorkerGenerations
 from bftrainer.elastic.group import Broken, FormingGroups, Group
-from bftrainer.elastic.protocol import Commit, Member, RankInfo, place_in
 from bftrainer.elastic.state import Counters, State, seed_everything
 from bftrainer.elastic.state_transfer import StateTransfer, overtaken
 from bftrainer.elastic.store import NONCE_BYTES, StoreServer
 from bftrainer.elastic.worker import require_main_guard
 from bftrainer.elastic.writer import CheckpointWriter
+from bftrainer.ground.backend_choice import BackendOffer
+from bftrainer.ground.protocol import Commit, Member, RankInfo, place_in
 
 log = logging.getLogger("bftrainer.elastic")
 LOOPBACK = "127.0.0.1"

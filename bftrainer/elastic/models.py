@@ -29,8 +29,8 @@ import torch
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from bftrainer.elastic.errors import ElasticError, sharded
 from bftrainer.elastic.own_sharding import refuse_accelerate
+from bftrainer.ground.errors import ElasticError, sharded
 
 _unfit = partial(ElasticError, "BFT-1401")
 

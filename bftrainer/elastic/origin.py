@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from bftrainer.elastic.fields import in_one_line, shortened
+from bftrainer.ground.fields import in_one_line, shortened
 
 KEY = "origin"  # in headers of checkpoints
 EXPORTED = "BFT_EXPORTED"  # in a worker's environment: names of variables given by name

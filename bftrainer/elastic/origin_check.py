@@ -17,11 +17,12 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 import bftrainer
-from bftrainer.elastic import files, reports
-from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic import reports
 from bftrainer.elastic.origin import KEY, Difference, RunOrigin, compare, digest_of, environment_of
-from bftrainer.elastic.protocol import WorkerConfig
-from bftrainer.elastic.regular_file import open_stream
+from bftrainer.ground import files
+from bftrainer.ground.errors import ElasticError
+from bftrainer.ground.protocol import WorkerConfig
+from bftrainer.ground.regular_file import open_stream
 
 CONTINUE = "BFT_CONTINUE"  # in a worker's environment, one of these; else it is not asked for
 ARGUMENTS, SCHEDULE_OLD, SCHEDULE_NEW = WAYS = ("arguments", "schedule-old", "schedule-new")

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Collection
 
 from bftrainer.elastic import accelerate_compat
-from bftrainer.elastic.errors import ElasticError
+from bftrainer.ground.errors import ElasticError
 
 _FSDP_ALONE = "only works in distributed training"  # of transformers' Trainer
 _FSDP_NO_GPU = ("requires a GPU accelerator", "GPU accelerator is not used")  # of Lightning's

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from bftrainer.elastic import files
 from bftrainer.elastic.control import Control
-from bftrainer.elastic.fence import SUFFIX
-from bftrainer.elastic.files import DamagedError, ForeignError, SkipNote
-from bftrainer.elastic.protocol import PassedOver
+from bftrainer.ground import files
+from bftrainer.ground.fence import SUFFIX
+from bftrainer.ground.files import DamagedError, ForeignError, SkipNote
+from bftrainer.ground.protocol import PassedOver
 
 log = logging.getLogger("bftrainer.elastic")
 T = TypeVar("T")

@@ -25,8 +25,8 @@ from bftrainer.elastic.batch import (
     Terms,
 )
 from bftrainer.elastic.models import parts_of
-from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.elastic.torch_compat import scale_of
+from bftrainer.ground.protocol import WorkerConfig
 
 KEY = "bft-rates"  # key of the estimates among the registered objects
 SURE = 0.05  # weight of the observations from which on the noise scale is known

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.generations import GenerationInfo
-from bftrainer.elastic.protocol import Remarked
 from bftrainer.elastic.state import State
+from bftrainer.ground.protocol import Remarked
 
 MOST: Final = 8  # in a state
 MOST_CHARACTERS: Final = 600  # of one

@@ -21,8 +21,8 @@ from types import MappingProxyType
 from typing import Any
 
 from bftrainer.elastic import control
-from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.protocol import MAX_REPORTS, Report
+from bftrainer.ground.errors import ElasticError
+from bftrainer.ground.protocol import MAX_REPORTS, Report
 
 KEY = "bft-reports"  # among the registered objects of a run
 NO_REPORTS: Mapping[str, Any] = {"reports": ()}  # as ``Reports.state_dict``

@@ -19,11 +19,12 @@ from typing import Any, TypeVar
 
 import torch
 
-from bftrainer.elastic import checkpoint, files
-from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.files import UnreadableError
+from bftrainer.elastic import checkpoint
 from bftrainer.elastic.models import parts_of
 from bftrainer.elastic.shards import Box, Cut, NodeTeam, Shards, is_sharded, whole_box
+from bftrainer.ground import files
+from bftrainer.ground.errors import ElasticError
+from bftrainer.ground.files import UnreadableError
 
 log = logging.getLogger("bftrainer.elastic")
 T = TypeVar("T")

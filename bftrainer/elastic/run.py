@@ -31,7 +31,6 @@ from bftrainer.elastic.buckets import OF_NODE, GradientReducer
 from bftrainer.elastic.common_values import CommonValues
 from bftrainer.elastic.comparison import StateComparison
 from bftrainer.elastic.control import Control
-from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.generations import GenerationInfo
 from bftrainer.elastic.group import Broken
 from bftrainer.elastic.late_schedules import LateSchedules
@@ -41,7 +40,6 @@ from bftrainer.elastic.loss_rule import LossRule, end_looking
 from bftrainer.elastic.membership import Membership
 from bftrainer.elastic.models import StrayUpdates, end_watch, quiet_schedulers
 from bftrainer.elastic.ordered_reducer import OrderedReducer
-from bftrainer.elastic.protocol import LEAST_NODES
 from bftrainer.elastic.rates import KEY, Rates, Updater, decided_by
 from bftrainer.elastic.remarks import Remarks
 from bftrainer.elastic.reports import params
@@ -51,6 +49,8 @@ from bftrainer.elastic.shards import local_of, shards_of
 from bftrainer.elastic.shared_values import SharedValues
 from bftrainer.elastic.state import Counters, State, seed_everything
 from bftrainer.elastic.try_record import SampleRecord
+from bftrainer.ground.errors import ElasticError
+from bftrainer.ground.protocol import LEAST_NODES
 
 _misplaced = partial(ElasticError, "BFT-1405")
 Hook = Callable[[GenerationInfo], object]

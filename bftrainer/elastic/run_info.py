@@ -15,10 +15,10 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.generations import GenerationInfo
-from bftrainer.elastic.protocol import BY_AGENT, RUN_ID, TELLS_TOTAL, Progress, WorkerConfig
-from bftrainer.elastic.regular_file import open_file, read_file
+from bftrainer.ground.errors import ElasticError
+from bftrainer.ground.protocol import BY_AGENT, RUN_ID, TELLS_TOTAL, Progress, WorkerConfig
+from bftrainer.ground.regular_file import open_file, read_file
 
 if TYPE_CHECKING:  # they import torch, which MPI programs do without
     from bftrainer.elastic.state import Counters

@@ -33,8 +33,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from bftrainer.elastic.batch import mix
 from bftrainer.elastic.checkpoint import bytes_of
-from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.state import streams_of
+from bftrainer.ground.errors import ElasticError
 
 log = logging.getLogger("bftrainer.elastic")
 

@@ -31,11 +31,11 @@ import torch.distributed as dist
 
 from bftrainer.elastic import control as control_module
 from bftrainer.elastic import torch_compat
-from bftrainer.elastic.errors import ElasticError, sharded
 from bftrainer.elastic.group import NONCE_BYTES, prove_pairs
-from bftrainer.elastic.protocol import WorkerConfig
-from bftrainer.elastic.versions import LEAST_TORCH_OF_SHARDS, dotted
 from bftrainer.elastic.worker_keeper import node_place
+from bftrainer.ground.errors import ElasticError, sharded
+from bftrainer.ground.protocol import WorkerConfig
+from bftrainer.ground.versions import LEAST_TORCH_OF_SHARDS, dotted
 
 SHARD, TENSOR = "shard", "tensor"  # dimensions of the mesh
 STRIDED = "_StridedShard"  # in checkpoints, too

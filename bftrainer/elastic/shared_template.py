@@ -104,8 +104,9 @@ def _is_for_us(channel: socket.socket, ours: dict[str, str]) -> bool:
 
 def _run(argv: list[str]) -> NoReturn:
     from bftrainer.elastic import worker  # noqa: PLC0415 - as above
+    from bftrainer.ground.process import die_with_parent  # noqa: PLC0415 - as above
 
-    worker.die_with_parent()  # now the batch system
+    die_with_parent()  # now the batch system
     sys.argv = argv
     sys.path.insert(0, str(Path(argv[0]).parent))
     try:

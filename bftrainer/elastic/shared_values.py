@@ -35,10 +35,10 @@ import torch
 
 from bftrainer.elastic.collective import AbandonableCall, Broken
 from bftrainer.elastic.control import Control, key_of
-from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.group import Meeting
-from bftrainer.elastic.protocol import Commit
 from bftrainer.elastic.store import StoreClient
+from bftrainer.ground.errors import ElasticError
+from bftrainer.ground.protocol import Commit
 
 SLOW_S: Final = 2.0  # in step(), before a member says that it is there
 PAUSE_S: Final = 1.0  # between two looks at a step is another wait

@@ -24,9 +24,9 @@ import torch
 from bftrainer.elastic import checkpoint, reports, resharding
 from bftrainer.elastic.as_built import AsBuilt
 from bftrainer.elastic.batch import mix
-from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.grouping import drop_apart, foreign, grouping_of, regroup, unfit, with_apart
 from bftrainer.elastic.shards import Cut, Shards, is_sharded, local_of
+from bftrainer.ground.errors import ElasticError
 
 
 @dataclass(slots=True, kw_only=True)

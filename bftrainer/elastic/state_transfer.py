@@ -21,18 +21,18 @@ import torch
 
 from bftrainer.elastic import checkpoint, reports, resharding, sample_prints, transfer
 from bftrainer.elastic.batch import NO_PLAN, EpochPlan
-from bftrainer.elastic.checkpoint_gap import Cost
 from bftrainer.elastic.collective import AbandonableCall, Broken, settle
 from bftrainer.elastic.continuing import OwnOptions, remark_of
 from bftrainer.elastic.control import Control, key_of
 from bftrainer.elastic.device import await_kernels, using
-from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.group import Group
 from bftrainer.elastic.passed_over import TellingSearch
-from bftrainer.elastic.protocol import Commit
 from bftrainer.elastic.sample_prints import Prints
 from bftrainer.elastic.state import Counters, State, pack, unpack
 from bftrainer.elastic.writer import CheckpointWriter
+from bftrainer.ground.checkpoint_gap import Cost
+from bftrainer.ground.errors import ElasticError
+from bftrainer.ground.protocol import Commit
 
 NO_STATE = -1
 

@@ -22,8 +22,8 @@ import struct
 import threading
 from collections import defaultdict
 
-from bftrainer.elastic.ports import VARIABLE, listen_within
-from bftrainer.elastic.reception import Reception
+from bftrainer.ground.ports import VARIABLE, listen_within
+from bftrainer.ground.reception import Reception
 
 # A request: what, length of key, length of value; then both. A reply: length and value.
 _REQUEST = struct.Struct("!BHI")

@@ -51,7 +51,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bftrainer.elastic.protocol import WorkerConfig
+    from bftrainer.ground.protocol import WorkerConfig
 
 MAX_PACKET_BYTES = 1 << 20
 PID_BYTES = 4
@@ -154,7 +154,7 @@ class ForkServer:
 
     def fork(self, data: bytes, fds: "list[int]") -> None:
         """Fork the worker a request describes."""
-        from bftrainer.elastic import protocol  # noqa: PLC0415 - after the finder
+        from bftrainer.ground import protocol  # noqa: PLC0415 - after the finder
 
         problem = ""
         try:
@@ -272,7 +272,7 @@ def main() -> int:
     if channel is not None:
         with suppress(BrokenPipeError, ConnectionResetError):
             channel.send(b'{"begun": {}}')
-    versions = runpy.run_path(str(PACKAGE_DIR / "elastic" / "versions.py"))
+    versions = runpy.run_path(str(PACKAGE_DIR / "ground" / "versions.py"))
     refusal = versions["refusal"](*versions["there"]())
     if refusal:
         return _refuse(channel, **refusal)
@@ -284,7 +284,7 @@ def main() -> int:
     try:
         finder = runpy.run_path(str(PACKAGE_DIR / "elastic" / "finder.py"))
         finder["ensure_importable"](PACKAGE_DIR)
-        importlib.import_module("bftrainer.elastic.worker").die_with_parent()
+        importlib.import_module("bftrainer.ground.process").die_with_parent()
         version = warm_up(sys.argv[2:])
     except ImportError as problem:
         if channel is None:
@@ -303,7 +303,7 @@ def main() -> int:
         channel = shared.channel_of_an_agent(given, environment)  # returns in copies of us
     channel.set_inheritable(False)
     template = ForkServer(channel)
-    importlib.import_module("bftrainer.elastic.worker").die_with_parent(0)
+    importlib.import_module("bftrainer.ground.process").die_with_parent(0)
     template.send("ready", torch=version, import_s=import_s)
     template.serve()
     return 0

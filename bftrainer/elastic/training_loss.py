@@ -23,8 +23,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from bftrainer.elastic.control import Control
-from bftrainer.elastic.fields import MOST
-from bftrainer.elastic.protocol import BY_AGENT, TELLS_LOSS, TrainingLoss
+from bftrainer.ground.fields import MOST
+from bftrainer.ground.protocol import BY_AGENT, TELLS_LOSS, TrainingLoss
 
 if TYPE_CHECKING:
     from bftrainer.elastic.loss_alarm import PassLoss

@@ -31,7 +31,7 @@ import torch
 from bftrainer.elastic import torch_compat
 from bftrainer.elastic.generations import GenerationInfo
 from bftrainer.elastic.shards import local_of
-from bftrainer.elastic.worker_keeper import own_name
+from bftrainer.ground.process import own_name
 
 if TYPE_CHECKING:
     from bftrainer.elastic.loss_rule import LossRule

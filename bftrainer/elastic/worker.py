@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import ast
 import atexit
-import ctypes
 import errno
 import gc
 import glob
@@ -27,7 +26,6 @@ import linecache
 import multiprocessing
 import os
 import re
-import signal
 import socket
 import sys
 import sysconfig
@@ -43,12 +41,13 @@ from typing import NoReturn
 
 from bftrainer.elastic import control as control_module
 from bftrainer.elastic import own_sharding
-from bftrainer.elastic.errors import ElasticError, sharded
-from bftrainer.elastic.fields import shortened
-from bftrainer.elastic.main_module import first_path, run_main
-from bftrainer.elastic.ports import keep_to_device_of
-from bftrainer.elastic.protocol import BY_AGENT, TELLS_PLACE, Failed, WorkerConfig
-from bftrainer.elastic.regular_file import check_directory, open_log, why
+from bftrainer.ground.errors import ElasticError, sharded
+from bftrainer.ground.fields import shortened
+from bftrainer.ground.main_module import first_path, run_main
+from bftrainer.ground.ports import keep_to_device_of
+from bftrainer.ground.process import die_with_parent
+from bftrainer.ground.protocol import BY_AGENT, TELLS_PLACE, Failed, WorkerConfig
+from bftrainer.ground.regular_file import check_directory, open_log, why
 
 UNGUARDED = "BFT_UNGUARDED"  # where a child leaves its mark
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -185,7 +184,6 @@ def _place_of(frame: object) -> str:
 
 
 SPENT_LOGS = "BFT_SPENT_LOGS"  # log files of failed attempts, in the directory of ours
-_PR_SET_PDEATHSIG = 1
 _RENDEZVOUS = "torch.distributed.rendezvous"
 NEIGHBOUR_S = 30.0  # for the agent to see that a worker of the node has ended
 _OF_GLOO = re.compile(r"\[[^\]]{0,200}gloo[^\]]{0,200}\]")  # as its messages begin
@@ -202,13 +200,6 @@ _LESS_MEMORY = (
 _SHARDING = tuple(f"torch.distributed.{name}" for name in ("fsdp", "tensor", "device_mesh"))
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # set by torchrun
 _NO_GROUP = "Default process group has not been initialized"
-
-
-def die_with_parent(number: int = signal.SIGKILL) -> None:
-    """Ask the kernel for a signal when the thread that started us ends; 0: no longer."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
 
 
 def run_worker(config: WorkerConfig, channel_fd: int, parent: int) -> NoReturn:

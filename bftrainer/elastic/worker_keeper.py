@@ -13,8 +13,7 @@ Workers end by ``os._exit`` or a signal, together with the children that load th
 temporary directory. So each worker gets a directory that its keeper removes, or the agent if the
 keeper was killed, too.
 
-A process id is unique on its host only, and hosts that boot alike have the same ones, so
-``own_name`` adds the host. Used by ``template`` and the agent. Standard library only.
+Used by ``template`` and the agent. Standard library only.
 """
 
 from __future__ import annotations
@@ -30,6 +29,8 @@ import time
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
+
+from bftrainer.ground.process import die_with_parent
 
 LOOK_S = 0.001  # between two looks whether all have ended
 _PR_SET_CHILD_SUBREAPER = 36
@@ -143,8 +144,6 @@ def keep(worker: int, parent: int) -> tuple[int, set[int]]:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, told)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))
-    from bftrainer.elastic.worker import die_with_parent  # noqa: PLC0415 - agents import us early
-
     die_with_parent(signal.SIGTERM)
     if os.getppid() != parent:  # it died before the line above
         kill_group(worker)
@@ -287,8 +286,3 @@ def _unlink_own(file: Path, since_s: float = 0.0) -> None:
         found = file.lstat()
         if found.st_uid == os.getuid() and found.st_ctime > since_s:
             file.unlink()
-
-
-def own_name() -> str:
-    """Return the host's name and the process id, "n1-4711"; unique among running processes."""
-    return f"{os.uname().nodename.replace('/', '_')}-{os.getpid()}"

@@ -12,13 +12,14 @@ import threading
 import time
 from contextlib import suppress
 
-from bftrainer.elastic import checkpoint, checkpoint_gap, fence, files, resharding
+from bftrainer.elastic import checkpoint, resharding
 from bftrainer.elastic.checkpoint_disk import SLOW_S, TIMES, CheckpointDisk
-from bftrainer.elastic.checkpoint_gap import Ages, Cost, Slowdown
 from bftrainer.elastic.continuing import Continuing
 from bftrainer.elastic.control import Control
-from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.state import Counters, Snapshots, State, StateSnapshot
+from bftrainer.ground import checkpoint_gap, fence, files
+from bftrainer.ground.checkpoint_gap import Ages, Cost, Slowdown
+from bftrainer.ground.fence import Fence
 
 log = logging.getLogger("bftrainer.elastic")
 

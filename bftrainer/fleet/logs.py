@@ -14,7 +14,7 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any
 
-from bftrainer.elastic.fields import in_one_line
+from bftrainer.ground.fields import in_one_line
 from bftrainer.model.errors import BftError, ExitCode
 
 MOST = 100  # sentences of one trouble; later ones are not logged

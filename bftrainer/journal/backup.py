@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bftrainer.elastic.fence import write_whole
+from bftrainer.ground.fence import write_whole
 from bftrainer.journal.database import sync
 from bftrainer.journal.errors import translated
 from bftrainer.journal.journal import Journal

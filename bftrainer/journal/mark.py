@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from bftrainer.elastic.fence import write_whole
+from bftrainer.ground.fence import write_whole
 from bftrainer.journal.errors import JournalError
 from bftrainer.model.errors import BftError, ExitCode
 

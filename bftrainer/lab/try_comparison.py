@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bftrainer.elastic import files
+from bftrainer.ground import files
 from bftrainer.lab.try_figures import FirstDifference
 from bftrainer.model.quantities import quantity
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bftrainer.elastic.fields import in_one_line
+from bftrainer.ground.fields import in_one_line
 
 LEVELS = "▁▂▃▄▅▆▇█"  # bars of curves as text
 

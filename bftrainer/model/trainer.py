@@ -57,7 +57,7 @@ __all__ = [
 
 _MIB_PER_GIB = 1024.0
 _FULL = ("No space left on device", "Disk quota exceeded")  # ENOSPC and EDQUOT, as libc says
-# What a script does wrong wherever it runs (bftrainer.elastic.errors).
+# What a script does wrong wherever it runs (bftrainer.ground.errors).
 _ANYWHERE = frozenset(
     f"BFT-{number}"
     for number in (

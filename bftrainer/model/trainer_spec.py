@@ -11,9 +11,9 @@ import itertools
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
-from bftrainer.elastic.backend_choice import BACKENDS
-from bftrainer.elastic.output_place import OUTPUT
-from bftrainer.elastic.protocol import MAX_GPUS, SEED
+from bftrainer.ground.backend_choice import BACKENDS
+from bftrainer.ground.output_place import OUTPUT
+from bftrainer.ground.protocol import MAX_GPUS, SEED
 from bftrainer.model.container import AUTO, RUNTIMES
 from bftrainer.model.declaration import Disclosure, InStudy, about, added, declared, option
 from bftrainer.model.study import TrialTag

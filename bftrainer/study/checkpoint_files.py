@@ -21,9 +21,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from bftrainer.elastic import files
-from bftrainer.elastic.regular_file import check_directory
-from bftrainer.elastic.worker_keeper import own_name
+from bftrainer.ground import files
+from bftrainer.ground.process import own_name
+from bftrainer.ground.regular_file import check_directory
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import UsageError
 

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from bftrainer.elastic.regular_file import read_file
+from bftrainer.ground.regular_file import read_file
 from bftrainer.study.trials import Scalar
 
 MOST_INTEGER = 1 << 53  # beyond it floats, which Optuna keeps, are not exact

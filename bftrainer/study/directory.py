@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bftrainer.api.documents import CodecError, decode, encode, parse
-from bftrainer.elastic.fence import write_whole
-from bftrainer.elastic.regular_file import check_directory, open_stream, read_file
+from bftrainer.ground.fence import write_whole
+from bftrainer.ground.regular_file import check_directory, open_stream, read_file
 from bftrainer.model.errors import BftError, ExitCode, UsageError, exit_code_of
 from bftrainer.model.trainer import TrainerSpec
 

@@ -16,8 +16,8 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from bftrainer.elastic import files
-from bftrainer.elastic.fence import SUFFIX
+from bftrainer.ground import files
+from bftrainer.ground.fence import SUFFIX
 from bftrainer.model.errors import BftError
 from bftrainer.model.study import TrialView
 from bftrainer.study.directory import StudyDirectory, unwritable

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from bftrainer.api.client import Client
 from bftrainer.api.documents import document as document_of
-from bftrainer.elastic.fence import write_whole
+from bftrainer.ground.fence import write_whole
 from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.study import StudyView, TrialView
 from bftrainer.study.actions import Actor

@@ -36,8 +36,8 @@ from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from bftrainer.elastic.fields import shortened
-from bftrainer.elastic.regular_file import open_stream
+from bftrainer.ground.fields import shortened
+from bftrainer.ground.regular_file import open_stream
 from bftrainer.model.errors import BftError, ExitCode, exit_code_of
 from bftrainer.study.configurations import FloatParameter, IntParameter, Parameter
 from bftrainer.study.directory import unwritable

@@ -23,13 +23,13 @@ from typing import Any, Self, TypeVar
 from _bench.network import Cut, Network
 from _bench.waiting import BenchError, wait_until_async
 from bftrainer.batch import process
-from bftrainer.elastic import protocol
 from bftrainer.fleet.control_plane import ControlPlane, Listener
 from bftrainer.fleet.generations.generation import GenerationMachine
 from bftrainer.fleet.generations.members import Rescaled
 from bftrainer.fleet.trainers.log_files import log_directory
 from bftrainer.fleet.wire.keys import generate_pair
 from bftrainer.fleet.wire.messages import AgentMessage, WorkerExited, WorkerSaid, WorkerStarted
+from bftrainer.ground import protocol
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import TrainerSpec
 from bftrainer.site.policy.model import SitePolicy

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 _GIVEBACK: Final = "giveback feasible victims skipped_jobs limit reserve"
 _STEP: Final = (
-    "batch buckets backend_choice collective generations group loader loss_rule membership models"
-    " node_cover rates run run_info state state_transfer transfer"
+    "batch buckets collective generations group loader loss_rule membership models rates run"
+    " run_info state state_transfer transfer"
 )
 # Area → patterns of its modules; the first area that has a module keeps it.
 AREAS: Final = {
@@ -30,7 +30,11 @@ AREAS: Final = {
     "milp": ["milp/*.py", "milp/exact/*.py", "milp/placement/*.py", "milp/reference/*.py"],
     "generation": ["bftrainer/fleet/generations/*.py"],
     "journal": ["bftrainer/journal/*.py"],
-    "elastic": [f"bftrainer/elastic/{name}.py" for name in _STEP.split()],
+    "elastic": [
+        "bftrainer/ground/backend_choice.py",
+        "bftrainer/ground/node_cover.py",
+        *(f"bftrainer/elastic/{name}.py" for name in _STEP.split()),
+    ],
     "wire": ["bftrainer/fleet/wire/*.py"],
 }
 

@@ -20,7 +20,8 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, TensorDataset
 
-from bftrainer.elastic import control, protocol
+from bftrainer.elastic import control
+from bftrainer.ground import protocol
 
 
 def join(rank: int) -> None:

@@ -22,8 +22,8 @@ from typing import NoReturn
 
 sys.path.insert(0, str(Path(sys.argv[1]).resolve().parents[2]))
 
-from bftrainer.elastic import protocol
 from bftrainer.elastic.template import ForkServer
+from bftrainer.ground import protocol
 
 STEP_S = 0.1
 REPORT_S = 2.0

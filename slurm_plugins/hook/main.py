@@ -18,9 +18,9 @@ from typing import NoReturn
 import click
 
 from bftrainer.batch.tail import name_of, why_unsafe
-from bftrainer.elastic.fields import in_one_line
 from bftrainer.fleet.logs import configure_logging
 from bftrainer.fleet.wire.keys import load_or_create_pair, load_pair
+from bftrainer.ground.fields import in_one_line
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from slurm_plugins.hook import scripts
 from slurm_plugins.hook.relay import key_of, shown

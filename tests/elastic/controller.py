@@ -26,9 +26,9 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from bftrainer.batch import process
-from bftrainer.elastic import protocol
 from bftrainer.elastic.origin_check import CONTINUE
-from bftrainer.elastic.protocol import (
+from bftrainer.ground import protocol
+from bftrainer.ground.protocol import (
     Commit,
     Entered,
     Failed,

@@ -18,8 +18,9 @@ import torch
 from torch import nn, optim
 from torch.optim import lr_scheduler, swa_utils
 
-from bftrainer.elastic import checkpoint, fence
+from bftrainer.elastic import checkpoint
 from bftrainer.elastic.state import Counters, State
+from bftrainer.ground import fence
 
 STEPS = 5
 Parts = tuple[Any, Any, dict[str, Any]]  # optimizer, scheduler, extra

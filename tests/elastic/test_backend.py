@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 import torch
 
-from bftrainer.elastic import backend_choice, device
-from bftrainer.elastic.backend_choice import BackendChoice, BackendOffer, choose
+from bftrainer.elastic import device
 from bftrainer.elastic.collective import settle
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.device import DeviceCollective
-from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.group import FormingGroups, Group, new_process_group, offer_of
-from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.elastic.store import StoreServer
+from bftrainer.ground import backend_choice
+from bftrainer.ground.backend_choice import BackendChoice, BackendOffer, choose
+from bftrainer.ground.errors import ElasticError
+from bftrainer.ground.protocol import WorkerConfig
 from tests.conformance.collective import never
 from tests.elastic.scripts import pretended
 from tests.support.pairs import commit_of, group_of, outcomes

@@ -15,8 +15,12 @@ from typing import Any
 import pytest
 import torch
 
-from bftrainer.elastic import ElasticError, checkpoint, fence, files
-from bftrainer.elastic.checkpoint_gap import (
+from bftrainer.elastic import ElasticError, checkpoint
+from bftrainer.elastic.control import Control
+from bftrainer.elastic.state import Counters, State
+from bftrainer.elastic.writer import CheckpointWriter
+from bftrainer.ground import fence, files
+from bftrainer.ground.checkpoint_gap import (
     LIVES,
     Cost,
     Slowdown,
@@ -24,11 +28,8 @@ from bftrainer.elastic.checkpoint_gap import (
     lives_in,
     optimum_s,
 )
-from bftrainer.elastic.control import Control
-from bftrainer.elastic.fence import Fence, path_for
-from bftrainer.elastic.protocol import Left, PassedOver, WorkerConfig
-from bftrainer.elastic.state import Counters, State
-from bftrainer.elastic.writer import CheckpointWriter
+from bftrainer.ground.fence import Fence, path_for
+from bftrainer.ground.protocol import Left, PassedOver, WorkerConfig
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 

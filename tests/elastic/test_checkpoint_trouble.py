@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.elastic import files
-from bftrainer.elastic.protocol import Progress, Unsaved
+from bftrainer.ground import files
+from bftrainer.ground.protocol import Progress, Unsaved
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 from tests.support.hanging import hanging
 from tests.support.small_disk import fill, small_disk

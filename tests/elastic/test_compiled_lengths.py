@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.elastic.protocol import Diverged, Entered, Warm
+from bftrainer.ground.protocol import Diverged, Entered, Warm
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 

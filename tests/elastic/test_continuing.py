@@ -13,11 +13,11 @@ from torch.optim import lr_scheduler as schedules
 
 from bftrainer.elastic import reports
 from bftrainer.elastic.continuing import Continuing
-from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.origin_check import CONTINUE
-from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.elastic.schedules import settings_of
 from bftrainer.elastic.state import Counters, Snapshots, State
+from bftrainer.ground.errors import ElasticError
+from bftrainer.ground.protocol import WorkerConfig
 
 STEPS = 5
 Build = Callable[[torch.optim.Optimizer, int], Any]

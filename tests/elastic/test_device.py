@@ -16,9 +16,9 @@ import torch
 
 from bftrainer.batch import process
 from bftrainer.elastic import device, worker_keeper
-from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.protocol import Entered, Interrupted
 from bftrainer.fleet.generations.failures import FailureCounts
+from bftrainer.ground.errors import ElasticError
+from bftrainer.ground.protocol import Entered, Interrupted
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.elastic.protocol import Failed
+from bftrainer.ground.protocol import Failed
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 
 LINGERING = SCRIPTS / "lingering.py"

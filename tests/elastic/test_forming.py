@@ -16,8 +16,8 @@ from bftrainer.elastic.group import (
     Group,
     settle,
 )
-from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.elastic.store import StoreServer
+from bftrainer.ground.protocol import WorkerConfig
 from tests.support.pairs import commit_of
 from tests.support.waiting import wait_for
 

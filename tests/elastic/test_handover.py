@@ -11,12 +11,12 @@ import torch
 from bftrainer.elastic import transfer
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.group import Group
-from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.elastic.state import Counters, State
 from bftrainer.elastic.state_transfer import StateTransfer
 from bftrainer.elastic.store import StoreServer
 from bftrainer.elastic.transfer import Link
 from bftrainer.elastic.writer import CheckpointWriter
+from bftrainer.ground.protocol import WorkerConfig
 from tests.elastic.scripts import pretended
 from tests.support.pairs import commit_of, group_of
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from bftrainer.elastic.origin_check import CONTINUE
-from bftrainer.elastic.protocol import (
+from bftrainer.ground.protocol import (
     BY_AGENT,
     TELLS_LOSS,
     Interrupted,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bftrainer.elastic.protocol import Failed, Finished, Remarked
+from bftrainer.ground.protocol import Failed, Finished, Remarked
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess, holds_of
 from tests.elastic.frameworks import Framework, start, template

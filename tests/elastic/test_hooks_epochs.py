@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bftrainer.elastic.protocol import Interrupted
+from bftrainer.ground.protocol import Interrupted
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 from tests.elastic.frameworks import FRAMEWORKS, Framework, assert_same, natively, start, template

@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from bftrainer import elastic
 from bftrainer.elastic import worker
-from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.hooks import driven
-from bftrainer.elastic.protocol import Failed
+from bftrainer.ground.errors import ElasticError
+from bftrainer.ground.protocol import Failed
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the libraries' own, of which they have many
 QUIET = {

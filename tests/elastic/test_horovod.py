@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import trainers.examples
-from bftrainer.elastic.protocol import Entered, Interrupted, Progress, Report, Reported, Warm
 from bftrainer.fleet.runtimes.horovod import BOOTSTRAP
+from bftrainer.ground.protocol import Entered, Interrupted, Progress, Report, Reported, Warm
 from tests.elastic.controller import Controller, TemplateProcess
 
 pytestmark = pytest.mark.skipif(find_spec("horovod") is None, reason="make horovod builds it")

@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from bftrainer.elastic.control import Control
-from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.horovod.session import Counts, Saver
 from bftrainer.elastic.origin_check import CONTINUE
-from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.elastic.reports import Reports
+from bftrainer.ground.errors import ElasticError
+from bftrainer.ground.fence import Fence
+from bftrainer.ground.protocol import WorkerConfig
 
 FENCE = Fence(incarnation=1, generation=3, token="")
 

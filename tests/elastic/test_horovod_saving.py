@@ -12,11 +12,11 @@ import torch
 
 from bftrainer.elastic import checkpoint
 from bftrainer.elastic.control import Control
-from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.fence import Fence, path_for
 from bftrainer.elastic.horovod.session import Counts, Saver
-from bftrainer.elastic.protocol import Report, WorkerConfig
 from bftrainer.elastic.reports import Reports
+from bftrainer.ground.errors import ElasticError
+from bftrainer.ground.fence import Fence, path_for
+from bftrainer.ground.protocol import Report, WorkerConfig
 
 pytestmark = pytest.mark.skipif(find_spec("horovod") is None, reason="make horovod builds it")
 

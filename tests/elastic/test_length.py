@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from bftrainer.elastic import protocol
-from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.protocol import Failed
 from bftrainer.elastic.run_info import Length
 from bftrainer.elastic.state import Counters
+from bftrainer.ground import protocol
+from bftrainer.ground.errors import ElasticError
+from bftrainer.ground.protocol import Failed
 from bftrainer.model.trainer import happens_anywhere
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.elastic.protocol import Entered, Progress
+from bftrainer.ground.protocol import Entered, Progress
 from tests.elastic.controller import ROOT, Controller, TemplateProcess
 
 LIGHT = ROOT / "scripts" / "workloads" / "light_interpreter.py"

@@ -13,9 +13,9 @@ from torch import nn
 
 from bftrainer.batch import process
 from bftrainer.elastic import lone_group
-from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.lone_group import COLLECTIVES, refuse_layers
-from bftrainer.elastic.protocol import Remarked
+from bftrainer.ground.errors import ElasticError
+from bftrainer.ground.protocol import Remarked
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 
 GATHERING = SCRIPTS / "gathering.py"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from bftrainer.elastic.main_module import described
+from bftrainer.ground.main_module import described
 from tests.elastic.controller import Controller, TemplateProcess
 
 TRAINS = """\

@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bftrainer import elastic
-from bftrainer.elastic import ElasticError, comparison, files, light
-from bftrainer.elastic.protocol import Failed, Finished, Interrupted, Remarked
+from bftrainer.elastic import ElasticError, comparison, light
+from bftrainer.ground import files
+from bftrainer.ground.protocol import Failed, Finished, Interrupted, Remarked
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess, holds_of
 

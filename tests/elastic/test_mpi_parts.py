@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 import trainers.examples
 from bftrainer.batch import process
-from bftrainer.elastic import files
-from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.mpi import BlockRows, library
 from bftrainer.elastic.mpi.library import OneProcess
 from bftrainer.elastic.mpi.state import MpiState, RowSpan, choose, pieces, share_of
+from bftrainer.ground import files
+from bftrainer.ground.errors import ElasticError
 from tests.support.waiting import wait_for
 
 SGD = Path(trainers.examples.__file__).parent / "mpi_sgd.py"

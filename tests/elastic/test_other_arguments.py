@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from bftrainer.elastic import checkpoint, files
+from bftrainer.elastic import checkpoint
 from bftrainer.elastic.origin import RunOrigin
 from bftrainer.elastic.origin_check import CONTINUE
-from bftrainer.elastic.protocol import Entered, Failed, Remarked
+from bftrainer.ground import files
+from bftrainer.ground.protocol import Entered, Failed, Remarked
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 
 SWEEP = SCRIPTS / "sweep.py"

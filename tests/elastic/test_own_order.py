@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, RandomSampler, TensorDataset, WeightedR
 from bftrainer.elastic import ElasticError, Sharded
 from bftrainer.elastic.batch import Cutting
 from bftrainer.elastic.loader import Loader, OwnOrder, View
-from bftrainer.elastic.protocol import Interrupted
+from bftrainer.ground.protocol import Interrupted
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 from tests.elastic.test_data import Shards

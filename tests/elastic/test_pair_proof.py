@@ -22,8 +22,8 @@ from torch._C._distributed_c10d import HashStore, PrefixStore
 from bftrainer.elastic import group
 from bftrainer.elastic.collective import settle
 from bftrainer.elastic.group import Group
-from bftrainer.elastic.protocol import Commit
 from bftrainer.elastic.store import StoreServer
+from bftrainer.ground.protocol import Commit
 from tests.support.pairs import commit_of
 
 ADDRESSES = ("127.0.0.1", "127.0.0.2")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from bftrainer.elastic.protocol import Interrupted
+from bftrainer.ground.protocol import Interrupted
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess, holds_of
 

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from bftrainer import elastic
 from bftrainer.elastic import control as control_module
 from bftrainer.elastic.hooks import optuna
-from bftrainer.elastic.protocol import Reported
+from bftrainer.ground.protocol import Reported
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 

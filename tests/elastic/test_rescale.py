@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bftrainer.elastic.protocol import Entered, Left, Progress
+from bftrainer.ground.protocol import Entered, Left, Progress
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 

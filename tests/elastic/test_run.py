@@ -20,8 +20,8 @@ from bftrainer.elastic import ElasticError, GenerationInfo, Run
 from bftrainer.elastic import control as control_module
 from bftrainer.elastic.buckets import GradientReducer
 from bftrainer.elastic.gradient_bucket import layout
-from bftrainer.elastic.protocol import Interrupted
 from bftrainer.elastic.state_transfer import MemberStatus, choose_source
+from bftrainer.ground.protocol import Interrupted
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bftrainer.elastic.protocol import Reported
+from bftrainer.ground.protocol import Reported
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 

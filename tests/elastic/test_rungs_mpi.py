@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.elastic.protocol import Reported
+from bftrainer.ground.protocol import Reported
 from tests.elastic.controller import Controller
 from tests.elastic.mpi_workers import MpiWorkers
 

@@ -13,10 +13,10 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from bftrainer.elastic import sample_prints
-from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.loader import Loader
-from bftrainer.elastic.protocol import Interrupted, Remarked
 from bftrainer.elastic.sample_prints import NOT_COMPARED, UNKNOWN, SamplePrint, print_of
+from bftrainer.ground.errors import ElasticError
+from bftrainer.ground.protocol import Interrupted, Remarked
 from tests.elastic.controller import Controller, TemplateProcess
 
 SCRIPT = """\

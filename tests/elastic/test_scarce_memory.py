@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer.elastic.batch import Cutting, GlobalBatch, PerWorkerBatch
-from bftrainer.elastic.protocol import LEAST_NODES
+from bftrainer.ground.protocol import LEAST_NODES
 from tests.elastic.controller import Controller, TemplateProcess
 
 # Four samples of a batch of 16 fit.

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from bftrainer.elastic.protocol import Failed
+from bftrainer.ground.protocol import Failed
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 

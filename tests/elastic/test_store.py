@@ -12,10 +12,10 @@ from datetime import timedelta
 
 import pytest
 
-from bftrainer.elastic import reception
 from bftrainer.elastic.group import TorchStore
-from bftrainer.elastic.reception import PAUSE_S
 from bftrainer.elastic.store import NONCE_BYTES, PROOF_BYTES, StoreClient, StoreServer
+from bftrainer.ground import reception
+from bftrainer.ground.reception import PAUSE_S
 from tests.fuzz.door import memory_bytes
 from tests.support.waiting import wait_for
 

@@ -157,7 +157,7 @@ def test_an_interpreter_without_torch_says_so(tmp_path: Path) -> None:
         assert own.process.wait(30) == 1
 
 
-def test_the_finder_serves_the_elastic_package_and_nothing_else() -> None:
+def test_the_finder_serves_elastic_and_its_ground_and_nothing_else() -> None:
     text = (
         "import sys, importlib.util\n"
         f"spec = importlib.util.spec_from_file_location('f', {str(ROOT)!r}"
@@ -168,7 +168,7 @@ def test_the_finder_serves_the_elastic_package_and_nothing_else() -> None:
         "assert importlib.util.find_spec('bftrainer') is None\n"
         "assert finder.ensure_importable(root)\n"
         "assert not finder.ensure_importable(root)\n"
-        "import bftrainer.elastic.protocol\n"
+        "import bftrainer.elastic, bftrainer.ground.protocol\n"
         "assert 'torch' not in sys.modules\n"
         "for name in ('bftrainer.cli', 'bftrainer.batch', 'milp', 'trainers'):\n"
         "    assert not importlib.util.find_spec(name), name\n"
@@ -187,7 +187,7 @@ def test_importing_the_package_is_cheap_and_its_names_are_fixed() -> None:
         "assert e.GenerationInfo.__name__ == 'GenerationInfo'\n"
         "assert not {m for m in sys.modules if m.split('.')[0] in ('milp', 'trainers', 'zmq')}\n"
         "assert {m for m in sys.modules if m.startswith('bftrainer.')\n"
-        "        and not m.startswith('bftrainer.elastic')} == set()\n"
+        "        and not m.startswith(('bftrainer.elastic', 'bftrainer.ground'))} == set()\n"
         "try:\n    e.nothing\nexcept AttributeError:\n    pass\n"
         "else:\n    raise SystemExit('no error')\n"
     )

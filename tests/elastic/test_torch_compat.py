@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from bftrainer.elastic import accelerate_compat, torch_compat, versions
+from bftrainer.elastic import accelerate_compat, torch_compat
+from bftrainer.ground import versions
 
 
 def looked_up(name: str) -> Any:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.elastic.protocol import Finished
 from bftrainer.fleet.runtimes.base import WANDB
+from bftrainer.ground.protocol import Finished
 from tests.elastic import journal
 from tests.elastic.controller import ROOT, SCRIPTS, Controller, TemplateProcess
 

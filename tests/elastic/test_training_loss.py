@@ -20,8 +20,8 @@ from bftrainer.elastic.control import Control
 from bftrainer.elastic.loss_alarm import MOST_WAITING, FiniteLosses
 from bftrainer.elastic.loss_rule import end_looking
 from bftrainer.elastic.models import end_watch
-from bftrainer.elastic.protocol import BY_AGENT, BY_DAEMON, TELLS_LOSS, TrainingLoss, WorkerConfig
 from bftrainer.elastic.training_loss import LossMean, LossReporter, reporter_for
+from bftrainer.ground.protocol import BY_AGENT, BY_DAEMON, TELLS_LOSS, TrainingLoss, WorkerConfig
 from tests.elastic.controller import Controller, TemplateProcess
 
 NAN, INF = math.nan, math.inf

@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from bftrainer.batch import process
-from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.models import unwrap
 from bftrainer.elastic.shards import shards_of
+from bftrainer.ground.errors import ElasticError
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 

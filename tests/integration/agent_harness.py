@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bftrainer.batch import process
-from bftrainer.elastic.protocol import WorkerConfig, to_body
 from bftrainer.fleet.wire.endpoint import AgentConfig
 from bftrainer.fleet.wire.keys import KeyPair, generate_pair, save_pair
 from bftrainer.fleet.wire.messages import (
@@ -30,6 +29,7 @@ from bftrainer.fleet.wire.messages import (
     WorkerStarted,
 )
 from bftrainer.fleet.wire.server import AgentServer
+from bftrainer.ground.protocol import WorkerConfig, to_body
 from tests.support import torchless
 
 T = TypeVar("T")

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from bftrainer.batch import process
-from bftrainer.elastic.protocol import Commit, Member, Prepare, Stop, to_body
 from bftrainer.fleet.wire.keys import KeyPair, generate_pair
 from bftrainer.fleet.wire.messages import (
     Heartbeat,
@@ -27,6 +26,7 @@ from bftrainer.fleet.wire.messages import (
     WorkerSaid,
 )
 from bftrainer.fleet.wire.peers import PeerStanding, Surveyed, SurveyTrainer, ask
+from bftrainer.ground.protocol import Commit, Member, Prepare, Stop, to_body
 from tests.integration.agent_harness import (
     Daemon,
     Lab,
@@ -43,7 +43,8 @@ from trainers.agent.start import KEEP_FREED_MEMORY
 # Lives until it is killed or told to stop; its control thread answers by itself.
 WAITING = """
 import subprocess, sys, threading
-from bftrainer.elastic import control, protocol
+from bftrainer.elastic import control
+from bftrainer.ground import protocol
 child = subprocess.Popen(["sleep", "600"])
 print("child", child.pid, flush=True)
 control.current().send(protocol.Warm(warm_up_s=0.5))
@@ -52,7 +53,8 @@ threading.Event().wait()
 # Takes exactly one commit, reports, and ends as its argument says.
 ENDING = """
 import sys, time
-from bftrainer.elastic import control, protocol
+from bftrainer.elastic import control
+from bftrainer.ground import protocol
 ours = control.current()
 ours.send(protocol.Warm(warm_up_s=0.25))
 commit = ours.wait_newer((0, 0))

@@ -14,8 +14,8 @@ import pytest
 from bftrainer.api.client import Client
 from bftrainer.batch import process
 from bftrainer.cli.main import main
-from bftrainer.elastic import files
-from bftrainer.elastic.fence import path_for, write_whole
+from bftrainer.ground import files
+from bftrainer.ground.fence import path_for, write_whole
 from bftrainer.model.decision import Term
 from bftrainer.model.site import Measured
 from bftrainer.model.study import Report

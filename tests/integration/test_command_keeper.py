@@ -10,7 +10,7 @@ import pytest
 
 import trainers.examples
 from bftrainer.batch import process
-from bftrainer.elastic import protocol
+from bftrainer.ground import protocol
 from tests.support.keeper import KeeperProcess
 from tests.support.processes import is_running
 from tests.support.waiting import wait_for

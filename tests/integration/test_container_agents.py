@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from bftrainer.elastic.protocol import Commit, Member, WorkerConfig, from_body, to_body
 from bftrainer.fleet.runtimes.base import load_runtime
 from bftrainer.fleet.wire.messages import (
     Hello,
@@ -22,6 +21,7 @@ from bftrainer.fleet.wire.messages import (
     TellWorker,
     WorkerExited,
 )
+from bftrainer.ground.protocol import Commit, Member, WorkerConfig, from_body, to_body
 from bftrainer.model.trainer import CheckpointContract, TrainerRecord, TrainerSpec, TrainerState
 from tests.conformance.container_runtime import ContainerKit
 from tests.integration.agent_harness import Daemon, Lab, in_lab, until

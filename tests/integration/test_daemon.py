@@ -12,7 +12,7 @@ import pytest
 
 from bftrainer.batch import process
 from bftrainer.daemon.metrics import MEANINGS
-from bftrainer.elastic.fence import path_for
+from bftrainer.ground.fence import path_for
 from bftrainer.lab.journal_page import JournalSource
 from bftrainer.lab.simulator.journal_replay import KIND, take_again
 from bftrainer.model.decision import DecisionRecord

@@ -18,8 +18,8 @@ import pytest
 
 from bftrainer.batch import process
 from bftrainer.elastic import worker_keeper
-from bftrainer.elastic.protocol import Commit, Member, to_body
 from bftrainer.fleet.wire.messages import Hello, KillWorker, Leave, Leaving, StartWorker, TellWorker
+from bftrainer.ground.protocol import Commit, Member, to_body
 from tests.integration.agent_harness import Daemon, Lab, in_lab, until, write_executable
 from tests.support.processes import below, is_running
 
@@ -28,7 +28,8 @@ from tests.support.processes import below, is_running
 WORKER = """
 import multiprocessing as mp, multiprocessing.connection, os, subprocess, sys, threading, time
 from pathlib import Path
-from bftrainer.elastic import control, protocol
+from bftrainer.elastic import control
+from bftrainer.ground import protocol
 
 def here_is(pid):
     Path(f"{control.current().config.worker_id}-{pid}").touch()
@@ -159,7 +160,8 @@ LEAVES = """
 import multiprocessing as mp, os, subprocess, sys, tempfile, threading
 from multiprocessing import shared_memory
 from pathlib import Path
-from bftrainer.elastic import control, protocol
+from bftrainer.elastic import control
+from bftrainer.ground import protocol
 block = shared_memory.SharedMemory(create=True, size=64)
 lock = mp.get_context("spawn").Lock()
 nccl = Path(f"/dev/shm/nccl-{os.getpid()}")
@@ -240,7 +242,8 @@ def test_shared_memory_and_temporary_files_are_removed(
 SHARES = """
 import threading, torch
 from torch.utils.data import DataLoader, TensorDataset
-from bftrainer.elastic import control, protocol
+from bftrainer.elastic import control
+from bftrainer.ground import protocol
 def share(_=0):
     torch.multiprocessing.set_sharing_strategy("file_system")
 share()

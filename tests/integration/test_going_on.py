@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from bftrainer.cli.main import main
-from bftrainer.elastic import files
-from bftrainer.elastic.fence import path_for, write_whole
 from bftrainer.elastic.origin_check import CONTINUE, OriginCheck
 from bftrainer.fleet.runtimes.base import worker_config
+from bftrainer.ground import files
+from bftrainer.ground.fence import path_for, write_whole
 from bftrainer.model.trainer import TrainerState
 from tests.integration.cli_fixtures import Output, home, output, service
 from tests.support.memory_service import MemoryService, error_code

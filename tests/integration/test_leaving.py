@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from bftrainer.elastic import worker_keeper
-from bftrainer.elastic.protocol import Commit, Member, Prepare, Stop, to_body
 from bftrainer.fleet.wire.messages import Ending, Hello, Leave, Leaving, TellWorker
+from bftrainer.ground.protocol import Commit, Member, Prepare, Stop, to_body
 from tests.integration.agent_harness import Daemon, Lab, in_lab, until
 from tests.support.processes import below, is_running
 
@@ -131,7 +131,8 @@ def test_a_worker_and_its_pilot_leave_from_anywhere(tmp_path: Path, what: str) -
 ON_DEVICES = """
 import sys, threading
 from pathlib import Path
-from bftrainer.elastic import control, protocol
+from bftrainer.elastic import control
+from bftrainer.ground import protocol
 own = control.current()
 control.leave_end_to_agent(True)
 own.send(protocol.Warm(warm_up_s=0.5))

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from bftrainer.elastic.protocol import WorkerConfig, from_body
 from bftrainer.fleet.runtimes.base import load_runtime
 from bftrainer.fleet.wire.messages import Hello, KillWorker, StartWorker, WorkerExited
+from bftrainer.ground.protocol import WorkerConfig, from_body
 from bftrainer.model.trainer import CheckpointContract, TrainerRecord, TrainerSpec, TrainerState
 from tests.conformance.runtime import POLICY
 from tests.integration.agent_harness import Daemon, Lab, in_lab, until

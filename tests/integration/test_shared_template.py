@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer.batch.local.client import LocalClient, LocalServer, start_server
-from bftrainer.elastic import protocol
+from bftrainer.ground import protocol
 from tests.integration.test_local import processes_of
 from tests.support.processes import is_running, parent_of
 from tests.support.waiting import wait_for

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from bftrainer.batch import process
-from bftrainer.elastic.protocol import WorkerConfig, to_body
 from bftrainer.fleet.wire.messages import Hello, StartWorker
+from bftrainer.ground.protocol import WorkerConfig, to_body
 from bftrainer.model.trainer import TrainerSpec, TrainerState
 from milp.problem import Curve
 from tests.conformance.runtime import POLICY

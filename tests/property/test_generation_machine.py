@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from bftrainer.elastic import protocol
 from bftrainer.fleet.generations import stimuli
 from bftrainer.fleet.generations.generation import GenerationMachine
 from bftrainer.fleet.generations.members import (
@@ -26,6 +25,7 @@ from bftrainer.fleet.generations.members import (
     Tell,
 )
 from bftrainer.fleet.lifecycle import WorkerPhase
+from bftrainer.ground import protocol
 from milp.problem import largest_size
 from tests.support.examples import examples
 from tests.support.generations import machine_of, offer

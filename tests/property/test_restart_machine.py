@@ -15,7 +15,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from bftrainer.elastic import protocol
 from bftrainer.fleet.generations import stimuli
 from bftrainer.fleet.generations.members import (
     Instruction,
@@ -26,6 +25,7 @@ from bftrainer.fleet.generations.members import (
     Tell,
 )
 from bftrainer.fleet.generations.restart import RestartMachine
+from bftrainer.ground import protocol
 from milp.problem import largest_size
 from tests.support.examples import examples
 from tests.support.generations import machine_of, offer

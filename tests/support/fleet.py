@@ -14,12 +14,12 @@ from typing import Any, cast
 from bftrainer.daemon.decider import input_of
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.elastic import protocol
 from bftrainer.fleet.generations.members import Kill, NodeOffer, StartWorkerOn, Tell
 from bftrainer.fleet.pilots.pilots import PilotBook
 from bftrainer.fleet.pilots.refusals import PilotRefusals
 from bftrainer.fleet.trainers.trainers import TrainerBook
 from bftrainer.fleet.wire.messages import DaemonMessage, KillWorker, StartWorker, TellWorker
+from bftrainer.ground import protocol
 from bftrainer.journal.journal import Journal
 from bftrainer.model.decision import Memory, Plan, Settings
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from bftrainer.elastic import protocol
 from bftrainer.fleet.generations import stimuli
 from bftrainer.fleet.generations.failures import Stall
 from bftrainer.fleet.generations.generation import GenerationMachine
@@ -27,6 +26,7 @@ from bftrainer.fleet.generations.state import (
     SizeRange,
     WorkerPatience,
 )
+from bftrainer.ground import protocol
 
 T = TypeVar("T")
 M = TypeVar("M", bound=GenerationMachine)

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from bftrainer.batch import process
-from bftrainer.elastic import protocol
+from bftrainer.ground import protocol
 from tests.support.waiting import wait_for
 
 T = TypeVar("T", bound=protocol.Message)

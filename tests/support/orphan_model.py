@@ -11,7 +11,6 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from bftrainer.elastic import protocol
 from bftrainer.elastic.control import key_of
 from bftrainer.fleet.generations import stimuli
 from bftrainer.fleet.generations.adoption import adopt
@@ -25,6 +24,7 @@ from bftrainer.fleet.generations.members import (
     Worker,
 )
 from bftrainer.fleet.wire.peers import NO_KEY, PeerAnswer, PeerStanding
+from bftrainer.ground import protocol
 from tests.support.generations import machine_of
 from tests.support.worker_model import NO_STATE, Key, ModelWorker, World
 from trainers.agent.regroup import Absent, Ask, Regroup, TellOwn

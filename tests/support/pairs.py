@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bftrainer.elastic import group
-from bftrainer.elastic.backend_choice import BackendOffer
 from bftrainer.elastic.group import Group
-from bftrainer.elastic.protocol import Commit, Member
 from bftrainer.elastic.store import StoreServer
+from bftrainer.ground.backend_choice import BackendOffer
+from bftrainer.ground.protocol import Commit, Member
 
 HOST = "127.0.0.1"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bftrainer.elastic.reception import Reception
+from bftrainer.ground.reception import Reception
 
 GARBAGE = (
     b"GET /v1/status HTTP/1.1\r\nHost: evil.example\r\nOrigin: http://evil.example\r\n\r\n",

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from bftrainer.elastic import protocol
 from bftrainer.fleet.generations.members import Instruction, Kill, StartWorkerOn, Tell
+from bftrainer.ground import protocol
 
 Key = tuple[int, int]
 NOWHERE: Key = (0, 0)

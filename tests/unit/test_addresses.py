@@ -26,7 +26,6 @@ from bftrainer.batch.addresses import (
     resolved,
     source_towards,
 )
-from bftrainer.elastic import ports
 from bftrainer.elastic.store import StoreServer
 from bftrainer.fleet.wire.endpoint import (
     AgentConfig,
@@ -38,6 +37,7 @@ from bftrainer.fleet.wire.endpoint import (
 from bftrainer.fleet.wire.keys import generate_pair
 from bftrainer.fleet.wire.listener import Surroundings, look_around, numeric_bind, place_of
 from bftrainer.fleet.wire.router import CurveRouter
+from bftrainer.ground import ports
 from bftrainer.model.errors import BftError, UsageError
 from bftrainer.site.policy.document import PolicyErrors
 from bftrainer.site.policy.load import load_policy

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bftrainer.elastic import protocol
 from bftrainer.fleet.generations.adoption import adopt
 from bftrainer.fleet.generations.members import Parked, Regrouped, Rescaled, StartWorkerOn, Worker
 from bftrainer.fleet.lifecycle import WorkerPhase
+from bftrainer.ground import protocol
 from tests.support.generations import Driver
 
 NODES = {"w1": "n1", "w2": "n2", "w3": "n3"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bftrainer.elastic.checkpoint_gap import INTERVALS, PER_INTERVAL, Ages
+from bftrainer.ground.checkpoint_gap import INTERVALS, PER_INTERVAL, Ages
 
 
 def test_a_step_that_was_not_remembered_is_as_old_as_the_last_before_it() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bftrainer.elastic.protocol import Unreachable
 from bftrainer.fleet.generations.breakage import HOLD_S, SILENT_S, Apart, of_agents_there
+from bftrainer.ground.protocol import Unreachable
 
 
 def _named(apart: Apart, now_s: float) -> list[tuple[str, str]]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bftrainer.elastic.protocol import Progress
 from bftrainer.fleet.generations.members import Parked, Rescaled
 from bftrainer.fleet.trainers import record_updates
+from bftrainer.ground.protocol import Progress
 from bftrainer.model.trainer import MeasuredCosts, TrainerRecord
 from tests.support.snapshots import record
 

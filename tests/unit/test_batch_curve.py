@@ -9,8 +9,8 @@ import pytest
 
 from bftrainer.decide.throughput.batch_curve import batches_of
 from bftrainer.decide.throughput.curves import fitted
-from bftrainer.elastic.protocol import Progress
 from bftrainer.fleet.trainers.costs import learn_noise, learn_throughput
+from bftrainer.ground.protocol import Progress
 from bftrainer.model.trainer import (
     BatchRange,
     MeasuredCosts,

@@ -16,7 +16,7 @@ from _bench.zero_harm.arm import LIGHT
 
 import bftrainer.elastic
 from bftrainer.batch import process
-from bftrainer.elastic import protocol
+from bftrainer.ground import protocol
 
 # ---- slurmctld's load ----------------------------------------------------------------
 

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from bftrainer.daemon.explain.lives import restart_sentences
-from bftrainer.elastic.protocol import (
+from bftrainer.fleet.runtimes.base import Resize, load_runtime, resize_of, worker_config
+from bftrainer.fleet.wire.messages import StartWorker, decode_to_agent, encode
+from bftrainer.ground.protocol import (
     MAX_REPORTS,
     Commit,
     Member,
@@ -19,8 +21,6 @@ from bftrainer.elastic.protocol import (
     decode,
     from_body,
 )
-from bftrainer.fleet.runtimes.base import Resize, load_runtime, resize_of, worker_config
-from bftrainer.fleet.wire.messages import StartWorker, decode_to_agent, encode
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import (
     CheckpointContract,

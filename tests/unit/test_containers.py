@@ -32,8 +32,8 @@ from bftrainer.batch.containers.runtime import (
 from bftrainer.cli.container import fitting, mounts_with
 from bftrainer.cli.environment import ALL
 from bftrainer.cli.option_values import parse_image, parse_mounts
-from bftrainer.elastic.protocol import WorkerConfig, to_body
 from bftrainer.fleet.runtimes.base import template_of
+from bftrainer.ground.protocol import WorkerConfig, to_body
 from bftrainer.model.container import (
     RUNTIMES,
     BindMount,

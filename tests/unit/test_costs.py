@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from bftrainer.decide.throughput.curves import MAX_SIZES, Observation
-from bftrainer.elastic.protocol import Progress
 from bftrainer.fleet.generations.members import Rescaled
 from bftrainer.fleet.trainers.costs import (
     FIRST_COUNT,
@@ -18,6 +17,7 @@ from bftrainer.fleet.trainers.costs import (
     learn_rescale,
     learn_throughput,
 )
+from bftrainer.ground.protocol import Progress
 from bftrainer.model.trainer import MeasuredCosts, TrainerProgress
 from milp.problem import Curve
 from tests.support.snapshots import record

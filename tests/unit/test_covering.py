@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from bftrainer.elastic.node_cover import MOST_EXACT, cover
+from bftrainer.ground.node_cover import MOST_EXACT, cover
 
 
 def _pairs(*names: str) -> list[frozenset[str]]:

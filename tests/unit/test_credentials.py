@@ -11,7 +11,6 @@ import pytest
 from bftrainer.api.documents import CodecError, schema
 from bftrainer.api.http_messages import read_change
 from bftrainer.decide.policies.base import load_policy, policy_names
-from bftrainer.elastic.protocol import Commit, Member
 from bftrainer.elastic.store import StoreClient, StoreServer
 from bftrainer.fleet.wire.keys import generate_pair
 from bftrainer.fleet.wire.peers import (
@@ -22,6 +21,7 @@ from bftrainer.fleet.wire.peers import (
     Surveyed,
     SurveyTrainer,
 )
+from bftrainer.ground.protocol import Commit, Member
 from bftrainer.model.trainer import TrainerChange
 from tests.unit.test_limits import decided, of, settings_with
 from trainers.agent.peer_recovery import PeerRecovery

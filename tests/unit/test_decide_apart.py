@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bftrainer.decide.eligible import HOLD_S, why_unused
-from bftrainer.elastic import protocol
 from bftrainer.fleet.trainers.creation import SETTLE_S
+from bftrainer.ground import protocol
 from bftrainer.journal.journal import Journal
 from bftrainer.model.canonical import decode, encode
 from bftrainer.model.decision import DecisionInput, Memory, Settings

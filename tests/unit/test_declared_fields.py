@@ -27,7 +27,7 @@ from bftrainer.cli.submit_options import (
     parameters_of_no_study,
     parameters_of_tries,
 )
-from bftrainer.elastic.protocol import WorkerConfig, to_body
+from bftrainer.ground.protocol import WorkerConfig, to_body
 from bftrainer.model.declaration import Disclosure, declarations
 from bftrainer.model.errors import UsageError
 from bftrainer.model.study import TrialTag

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from bftrainer.elastic import protocol
 from bftrainer.fleet.generations.members import (
     Announced,
     Parked,
@@ -12,6 +11,7 @@ from bftrainer.fleet.generations.members import (
     StartWorkerOn,
     WorkerFailed,
 )
+from bftrainer.ground import protocol
 from tests.support.generations import Driver
 
 # ---- start -----------------------------------------------------------------------------

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bftrainer.elastic import protocol
 from bftrainer.fleet.generations.breakage import SILENT_S
 from bftrainer.fleet.generations.generation import MOST_IN_VAIN
 from bftrainer.fleet.generations.members import Instruction, Parked, Rescaled, WorkerFailed
 from bftrainer.fleet.generations.state import INTERRUPTED_PATIENCE_S
+from bftrainer.ground import protocol
 from tests.support.generations import Driver
 
 

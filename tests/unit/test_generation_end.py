@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bftrainer.elastic import protocol
 from bftrainer.fleet.generations import stimuli
 from bftrainer.fleet.generations.generation import END_PATIENCE_S
 from bftrainer.fleet.generations.members import (
@@ -12,6 +11,7 @@ from bftrainer.fleet.generations.members import (
     WorkerFailed,
 )
 from bftrainer.fleet.lifecycle import WorkerPhase
+from bftrainer.ground import protocol
 from bftrainer.model.trainer import FailureRow
 from tests.support.generations import Driver, offer
 

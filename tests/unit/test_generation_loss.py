@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from bftrainer.elastic import protocol
 from bftrainer.fleet.generations.generation import READY_TIMEOUT_S
 from bftrainer.fleet.generations.members import (
     LEAVER_PATIENCE_S,
@@ -14,6 +13,7 @@ from bftrainer.fleet.generations.members import (
     WorkerFailed,
 )
 from bftrainer.fleet.generations.state import INTERRUPTED_PATIENCE_S, LEAVE_PATIENCE_S
+from bftrainer.ground import protocol
 from tests.support.generations import Driver
 
 # ---- loss ---------------------------------------------------------------------------------

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bftrainer.elastic.protocol import Commit
 from bftrainer.fleet.generations.failures import Stall
 from bftrainer.fleet.generations.members import Kill, WorkerFailed
+from bftrainer.ground.protocol import Commit
 from tests.support.generations import Driver
 
 LEASE_S = 100.0

@@ -16,10 +16,10 @@ import pytest
 
 from bftrainer.api.page.parts import row
 from bftrainer.cli.status import trainer_lines
-from bftrainer.elastic import protocol
-from bftrainer.elastic.protocol import TELLS_GPUS, Gpu, GpusInUse, WorkerConfig
 from bftrainer.fleet.trainers.figures import gpu_use_of
 from bftrainer.fleet.wire.messages import WorkerSaid
+from bftrainer.ground import protocol
+from bftrainer.ground.protocol import TELLS_GPUS, Gpu, GpusInUse, WorkerConfig
 from bftrainer.journal.journal import Journal
 from bftrainer.model.progress import ProgressCurves
 from bftrainer.model.trainer import GpuLoad, TrainerProgress

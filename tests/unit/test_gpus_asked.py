@@ -17,8 +17,8 @@ from bftrainer.cli.submit import _worth_reading
 from bftrainer.cli.submit_options import read_directives
 from bftrainer.daemon.explain.constraints import constraint_sentences
 from bftrainer.daemon.explain.sizes import explain_trainer, impossible
-from bftrainer.elastic import protocol
 from bftrainer.fleet.runtimes.base import worker_config
+from bftrainer.ground import protocol
 from bftrainer.model.canonical import from_plain, to_plain
 from bftrainer.model.cluster import LentGpus, Node
 from bftrainer.model.decision import Memory, Plan, Settings

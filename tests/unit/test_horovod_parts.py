@@ -12,16 +12,16 @@ from contextlib import closing
 
 import pytest
 
-from bftrainer.elastic import reception
 from bftrainer.elastic.control import Control
-from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.horovod import world as sockets
 from bftrainer.elastic.horovod.session import Session, install
 from bftrainer.elastic.horovod.world import Front, HorovodContext, SingleStore
-from bftrainer.elastic.protocol import WorkerConfig, from_body
 from bftrainer.elastic.store import StoreClient, StoreServer
 from bftrainer.fleet.runtimes.base import Resize, load_runtime, resize_of, worker_config
 from bftrainer.fleet.runtimes.horovod import BOOTSTRAP
+from bftrainer.ground import reception
+from bftrainer.ground.errors import ElasticError
+from bftrainer.ground.protocol import WorkerConfig, from_body
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import (
     CheckpointContract,

@@ -104,7 +104,7 @@ def house() -> House:
 
 
 def test_rooms_are_few_and_import_downward(house: House) -> None:
-    assert len(house.entries()) <= 12
+    assert len(house.entries()) <= 13
     assert not house.upward()
 
 
@@ -288,12 +288,12 @@ READS = {
     "bftrainer/cli/solve.py": 1,  # a pipe is as good
     "bftrainer/cli/step_probes.py": 2,  # in a directory made a moment before
     "bftrainer/elastic/device.py": 1,  # /proc
-    "bftrainer/elastic/fence.py": 1,  # a directory
+    "bftrainer/ground/fence.py": 1,  # a directory
     "bftrainer/elastic/mpi/membership.py": 1,  # what runtime ``command`` made
-    "bftrainer/elastic/ports.py": 1,  # /proc
-    "bftrainer/elastic/regular_file.py": 4,
+    "bftrainer/ground/ports.py": 1,  # /proc
+    "bftrainer/ground/regular_file.py": 4,
     "bftrainer/elastic/try_record.py": 2,  # in the scratch directory of ``try``
-    "bftrainer/elastic/versions.py": 1,  # torch's own, as it is imported
+    "bftrainer/ground/versions.py": 1,  # torch's own, as it is imported
     "bftrainer/elastic/worker.py": 1,  # /dev/null
     "bftrainer/elastic/worker_keeper.py": 3,  # /proc
     "bftrainer/study/checkpoint_files.py": 1,  # a copy in a directory made a moment before
@@ -302,7 +302,9 @@ READS = {
     "trainers/agent/start.py": 2,  # the second: a directory
     "trainers/profiler/steps.py": 1,  # /proc
 }
-ROOMS_OF_USERS = ("bftrainer/cli", "bftrainer/elastic", "bftrainer/study", "trainers/")
+ROOMS_OF_USERS = (
+    *("bftrainer/cli", "bftrainer/elastic", "bftrainer/ground", "bftrainer/study", "trainers/"),
+)
 
 
 def test_files_that_others_may_have_made_are_opened_by_one_function() -> None:

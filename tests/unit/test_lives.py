@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from bftrainer.daemon.explain.lives import VAIN_STARTS, is_vain, kept, vain_sentence
-from bftrainer.elastic import protocol
-from bftrainer.elastic.checkpoint_gap import LIVES
 from bftrainer.fleet.trainers import record_updates
 from bftrainer.fleet.wire.messages import StartWorker
+from bftrainer.ground import protocol
+from bftrainer.ground.checkpoint_gap import LIVES
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import Lives, Mark, TrainerRecord, TrainerState, as_decided
 from tests.support.snapshots import record

@@ -9,9 +9,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from bftrainer.elastic import protocol
-from bftrainer.elastic.fields import MOST, checks_of, in_one_line, is_deep, shortened
-from bftrainer.elastic.protocol import ProtocolError, from_body
 from bftrainer.fleet.wire.messages import (
     MAX_WORD_BYTES,
     Hello,
@@ -22,6 +19,9 @@ from bftrainer.fleet.wire.messages import (
     decode_from_agent,
     encode,
 )
+from bftrainer.ground import protocol
+from bftrainer.ground.fields import MOST, checks_of, in_one_line, is_deep, shortened
+from bftrainer.ground.protocol import ProtocolError, from_body
 from bftrainer.model.trainer import Mark
 from trainers.command.conversation import Pace, parse_line
 

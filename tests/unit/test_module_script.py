@@ -11,7 +11,7 @@ import pytest
 
 from bftrainer.cli.main import main
 from bftrainer.cli.module_script import file_of
-from bftrainer.elastic.main_module import module_of
+from bftrainer.ground.main_module import module_of
 from bftrainer.model.errors import UsageError
 
 FILES = (

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.elastic import protocol
 from bftrainer.fleet.trainers.occupancy import Occupancy
+from bftrainer.ground import protocol
 from bftrainer.journal.journal import Journal
 from bftrainer.model.decision import Joining, Memory, Settings
 from bftrainer.model.trainer import TrainerChange, TrainerState

@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 
 from bftrainer.batch import process
-from bftrainer.elastic import versions
+from bftrainer.ground import versions
 
 ROOT = Path(__file__).resolve().parents[2]
-IN_USERS_PYTHON = ("bftrainer/elastic", "trainers/profiler", "trainers/examples")
+IN_USERS_PYTHON = (
+    *("bftrainer/elastic", "bftrainer/ground", "trainers/profiler", "trainers/examples"),
+)
 NEWER = {
     "asyncio": {"timeout", "timeout_at", "TaskGroup", "Runner", "Barrier"},
     "builtins": {"ExceptionGroup", "BaseExceptionGroup", "EncodingWarning"},

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from bftrainer.cli.main import main
-from bftrainer.elastic.output_place import OUTPUT, output_path
-from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.fleet.runtimes.base import worker_config
+from bftrainer.ground.output_place import OUTPUT, output_path
+from bftrainer.ground.protocol import WorkerConfig
 from bftrainer.model.errors import ExitCode
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from tests.support.memory_service import prepare_home

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.elastic import fence, files, protocol
 from bftrainer.elastic.control import Control
-from bftrainer.elastic.files import ForeignError
 from bftrainer.elastic.passed_over import MOST_ASIDE, TellingSearch
-from bftrainer.elastic.protocol import PassedOver, WorkerConfig
 from bftrainer.fleet.generations import stimuli
+from bftrainer.ground import fence, files, protocol
+from bftrainer.ground.files import ForeignError
+from bftrainer.ground.protocol import PassedOver, WorkerConfig
 from tests.support.generations import Driver
 
 

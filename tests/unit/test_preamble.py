@@ -8,8 +8,8 @@ import pytest
 
 from bftrainer.api.privacy import for_peer
 from bftrainer.api.service import Peer
-from bftrainer.elastic.protocol import WorkerConfig, to_body
 from bftrainer.fleet.runtimes.base import template_of
+from bftrainer.ground.protocol import WorkerConfig, to_body
 from bftrainer.model.preamble import MAX_BYTES, fault_of, why_not_started
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState, as_decided
 from bftrainer.model.views import TrainerView

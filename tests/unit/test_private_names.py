@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.elastic import versions
+from bftrainer.ground import versions
 
 ELASTIC = Path(versions.__file__).parent
 COMPAT = "_compat.py"

@@ -8,8 +8,8 @@ from contextlib import closing
 
 import pytest
 
-from bftrainer.elastic.protocol import Commit, Member
 from bftrainer.fleet.wire.peers import PeerStanding, Surveyed
+from bftrainer.ground.protocol import Commit, Member
 from trainers.agent.reach import AGAIN_S, LEAST_S, MOST_S, REPORT_S, Search, reaches
 from trainers.agent.regroup import Absent, Answer, NextGeneration, judge
 

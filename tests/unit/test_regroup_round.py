@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bftrainer.elastic.protocol import Commit, Member
 from bftrainer.fleet.wire.peers import Done, PassCommit, PeerStanding, Promise, Surveyed
+from bftrainer.ground.protocol import Commit, Member
 from trainers.agent.regroup import PASS_TRIES, Absent, Ask, Instruction, Regroup, TellOwn
 
 A, B, C = (

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.elastic import regular_file
-from bftrainer.elastic.regular_file import (
+from bftrainer.ground import regular_file
+from bftrainer.ground.regular_file import (
     ANY_OWNER,
     check_directory,
     open_file,

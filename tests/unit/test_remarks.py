@@ -11,9 +11,9 @@ from bftrainer.elastic import light
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.generations import GenerationInfo
 from bftrainer.elastic.in_common import ExtraComparison, ScalerCopy, of_callbacks
-from bftrainer.elastic.protocol import Remarked, WorkerConfig
 from bftrainer.elastic.remarks import MOST, Remarks
 from bftrainer.elastic.state import Counters, State
+from bftrainer.ground.protocol import Remarked, WorkerConfig
 
 
 class Sent(Control):

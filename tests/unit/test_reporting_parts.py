@@ -15,13 +15,13 @@ import pytest
 from bftrainer.batch import process
 from bftrainer.elastic import control, params
 from bftrainer.elastic import reports as reporting
-from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.hooks import optuna
-from bftrainer.elastic.protocol import MAX_REPORTS, Report, Reported, to_body
 from bftrainer.elastic.reports import Reports
 from bftrainer.fleet.wire.endpoint import AgentConfig
 from bftrainer.fleet.wire.keys import generate_pair, save_pair
 from bftrainer.fleet.wire.messages import WorkerSaid
+from bftrainer.ground.errors import ElasticError
+from bftrainer.ground.protocol import MAX_REPORTS, Report, Reported, to_body
 from bftrainer.model.trainer import Mark
 from tests.support.waiting import wait_for
 from trainers.agent.link import DaemonLink

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from bftrainer.cli.main import main
-from bftrainer.elastic import protocol
 from bftrainer.fleet.generations import stimuli
 from bftrainer.fleet.generations.members import Instruction
 from bftrainer.fleet.generations.rescale_log import (
@@ -21,6 +20,7 @@ from bftrainer.fleet.generations.rescale_log import (
     repeat,
     timeline,
 )
+from bftrainer.ground import protocol
 from bftrainer.journal.journal import Journal
 from bftrainer.model.canonical import encode
 from tests.support.generations import Driver

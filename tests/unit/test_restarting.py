@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bftrainer.elastic import protocol
 from bftrainer.fleet.generations import stimuli
 from bftrainer.fleet.generations.generation import END_PATIENCE_S
 from bftrainer.fleet.generations.members import Ended, Parked, Rescaled, WorkerFailed
 from bftrainer.fleet.generations.restart import FRESH_START_S, KILL_MARGIN_S, RestartMachine
 from bftrainer.fleet.trainers.costs import learn_rescale
+from bftrainer.ground import protocol
 from bftrainer.model.trainer import MeasuredCosts
 from tests.support.generations import Driver, machine_of
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from bftrainer.batch import process
-from bftrainer.elastic.protocol import BY_DAEMON, LEAST_NODES, TELLS, WorkerConfig, from_body
 from bftrainer.fleet.runtimes.base import (
     RESTART_COUNTS,
     WANDB,
@@ -18,6 +17,7 @@ from bftrainer.fleet.runtimes.base import (
     worker_config,
 )
 from bftrainer.fleet.wire.messages import StartWorker, decode_to_agent, encode
+from bftrainer.ground.protocol import BY_DAEMON, LEAST_NODES, TELLS, WorkerConfig, from_body
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 

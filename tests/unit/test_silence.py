@@ -11,10 +11,10 @@ import pytest
 
 from bftrainer.batch.local.adapter import create
 from bftrainer.daemon.explain.nodes import cut_off_sentence, true_cause
-from bftrainer.elastic import protocol
 from bftrainer.fleet.pilots.pilots import FORCE_AFTER_S, PilotBook
 from bftrainer.fleet.wire.messages import KillWorker, TellWorker, WorkerReport
 from bftrainer.fleet.wire.peers import Reach
+from bftrainer.ground import protocol
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.projection import PilotState
 from bftrainer.model import canonical

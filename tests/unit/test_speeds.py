@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bftrainer.elastic.protocol import Progress
 from bftrainer.fleet.generations.members import Rescaled
 from bftrainer.fleet.trainers.speeds import Replaced, SpeedBook, Straggler
+from bftrainer.ground.protocol import Progress
 
 
 def _report(own_s: float, generation: int = 1) -> Progress:

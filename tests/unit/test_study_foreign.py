@@ -17,7 +17,7 @@ import pytest
 
 from bftrainer.api.documents import document
 from bftrainer.cli.main import main
-from bftrainer.elastic.regular_file import ANY_OWNER
+from bftrainer.ground.regular_file import ANY_OWNER
 from bftrainer.model.errors import BftError
 from bftrainer.study.directory import StudyDirectory, Wishes, read_directory
 from bftrainer.study.loop import summary_of

@@ -9,8 +9,8 @@ from unittest import mock
 
 import pytest
 
-from bftrainer.elastic import files
-from bftrainer.elastic.fence import SUFFIX
+from bftrainer.ground import files
+from bftrainer.ground.fence import SUFFIX
 from bftrainer.model.study import Report
 from bftrainer.model.trainer import TrainerProgress, TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.model.views import TrainerView

@@ -17,7 +17,7 @@ import pytest
 
 from bftrainer.cli.main import cli, main
 from bftrainer.cli.study.results import command_of
-from bftrainer.elastic.fence import write_whole
+from bftrainer.ground.fence import write_whole
 from bftrainer.model.errors import ExitCode
 from bftrainer.study.directory import (
     StudyDirectory,

@@ -11,7 +11,11 @@ from typing import Any
 import pytest
 
 from bftrainer.batch import process
-from bftrainer.elastic.protocol import (
+from bftrainer.fleet.generations.generation import GenerationMachine
+from bftrainer.fleet.generations.members import worker_on
+from bftrainer.fleet.runtimes.base import load_runtime
+from bftrainer.fleet.trainers.log_files import log_directory, log_files, worker_facts
+from bftrainer.ground.protocol import (
     Commit,
     Entered,
     Finished,
@@ -26,10 +30,6 @@ from bftrainer.elastic.protocol import (
     place_in,
     to_body,
 )
-from bftrainer.fleet.generations.generation import GenerationMachine
-from bftrainer.fleet.generations.members import worker_on
-from bftrainer.fleet.runtimes.base import load_runtime
-from bftrainer.fleet.trainers.log_files import log_directory, log_files, worker_facts
 from bftrainer.model.canonical import from_plain, to_plain
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import TrainerSpec
@@ -310,7 +310,7 @@ def test_trainers_of_earlier_journals_have_one_worker_per_node() -> None:
 HOOKS = """
 import importlib, os, socket
 from bftrainer.elastic import control, hooks
-from bftrainer.elastic.protocol import WorkerConfig
+from bftrainer.ground.protocol import WorkerConfig
 print(os.environ.get("LOCAL_RANK"))
 ours, theirs = socket.socketpair()
 control.start(WorkerConfig(trainer_id="t1", worker_id="w", node="n", script="x"), theirs)

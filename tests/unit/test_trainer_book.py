@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.elastic import protocol
-from bftrainer.elastic.protocol import Commit, Member
 from bftrainer.fleet.generations.generation import GenerationMachine
 from bftrainer.fleet.trainers.trainers import TrainerBook
 from bftrainer.fleet.wire.messages import DaemonMessage, KillWorker, TellWorker, WorkerReport
 from bftrainer.fleet.wire.router import RefusedMessages
+from bftrainer.ground import protocol
+from bftrainer.ground.protocol import Commit, Member
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import Divergence, TrainerRecord, TrainerState
 from bftrainer.model.views import TrainerView

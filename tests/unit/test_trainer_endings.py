@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.elastic import protocol
 from bftrainer.elastic.worker import SPENT_LOGS, remove_spent_logs
 from bftrainer.fleet.generations.members import Ended
 from bftrainer.fleet.trainers.log_files import KEPT_TRIES, FailedTries
 from bftrainer.fleet.trainers.record_updates import SAVE_GRACE_S, complete, save_grace_s
 from bftrainer.fleet.wire.messages import DaemonMessage, KillWorker, WorkerReport
+from bftrainer.ground import protocol
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import CheckpointContract, TrainerState
 from tests.support.generations import offer

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.elastic import protocol
 from bftrainer.fleet.generations.generation import GenerationMachine
 from bftrainer.fleet.generations.state import KEPT_GONE
+from bftrainer.ground import protocol
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import TrainerState
 from tests.integration.daemon_scripts import SLOW, trainer_spec

@@ -15,8 +15,6 @@ from bftrainer.api.documents import CodecError, trials_document
 from bftrainer.api.http_messages import read_trials
 from bftrainer.api.privacy import for_peer
 from bftrainer.api.service import Peer
-from bftrainer.elastic.protocol import Report as Said
-from bftrainer.elastic.protocol import Reported
 from bftrainer.fleet.generations.members import Ended
 from bftrainer.fleet.runtimes.base import worker_config
 from bftrainer.fleet.trainers.record_updates import (
@@ -27,6 +25,8 @@ from bftrainer.fleet.trainers.record_updates import (
     with_reports,
 )
 from bftrainer.fleet.trainers.study_news import StudyNews
+from bftrainer.ground.protocol import Report as Said
+from bftrainer.ground.protocol import Reported
 from bftrainer.model.canonical import decode, encode, to_plain
 from bftrainer.model.errors import BftError
 from bftrainer.model.study import MOST_REPORTS, Report, TrialTag

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.elastic import protocol
-from bftrainer.elastic.protocol import Report, Reported
 from bftrainer.fleet.wire.messages import KillWorker, StartWorker
+from bftrainer.ground import protocol
+from bftrainer.ground.protocol import Report, Reported
 from bftrainer.journal.journal import Journal
 from bftrainer.model.study import TrialTag
 from bftrainer.model.trainer import TrainerChange, TrainerState

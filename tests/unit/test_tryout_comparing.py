@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from bftrainer.elastic import checkpoint, files
+from bftrainer.elastic import checkpoint
+from bftrainer.ground import files
 from bftrainer.lab.try_comparison import (
     Comparison,
     TrainingOutcome,

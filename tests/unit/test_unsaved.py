@@ -12,14 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.elastic import checkpoint, checkpoint_disk, files, protocol
+from bftrainer.elastic import checkpoint, checkpoint_disk
 from bftrainer.elastic.control import Control
-from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.fence import write_whole
-from bftrainer.elastic.files import patiently
-from bftrainer.elastic.protocol import Unsaved, WorkerConfig
-from bftrainer.elastic.worker_keeper import own_name
 from bftrainer.fleet.generations import stimuli
+from bftrainer.ground import files, protocol
+from bftrainer.ground.errors import ElasticError
+from bftrainer.ground.fence import write_whole
+from bftrainer.ground.files import patiently
+from bftrainer.ground.process import own_name
+from bftrainer.ground.protocol import Unsaved, WorkerConfig
 from tests.support.generations import Driver
 
 
@@ -117,7 +118,7 @@ def test_a_training_does_not_begin_anew_because_its_checkpoint_cannot_be_read_no
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "PATIENCE_S", 0.0)
-    monkeypatch.setattr("bftrainer.elastic.files.newest_first", lambda _where: _fail(errno.ESTALE))
+    monkeypatch.setattr("bftrainer.ground.files.newest_first", lambda _where: _fail(errno.ESTALE))
     with pytest.raises(ElasticError) as caught:
         checkpoint.find(tmp_path, (7,))
     assert caught.value.code == "BFT-1343"

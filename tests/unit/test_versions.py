@@ -13,8 +13,8 @@ import pytest
 
 from bftrainer.batch import process
 from bftrainer.cli.main import main
-from bftrainer.elastic import versions
-from bftrainer.elastic.protocol import Failed, from_body
+from bftrainer.ground import versions
+from bftrainer.ground.protocol import Failed, from_body
 from bftrainer.model.errors import ExitCode
 from tests.integration.cli_fixtures import Output, home, output, service
 from tests.support.memory_service import MemoryService

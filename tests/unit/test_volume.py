@@ -30,10 +30,10 @@ from bftrainer.daemon.daemon import Daemon
 from bftrainer.daemon.metrics import MetricsRegistry
 from bftrainer.daemon.service import DaemonService
 from bftrainer.daemon.volume_file import VOLUME_NAME, VolumeFile
-from bftrainer.elastic.protocol import Report as Said
-from bftrainer.elastic.protocol import Reported
 from bftrainer.fleet.trainers.trainers import TrainerBook
 from bftrainer.fleet.wire.router import RefusedMessages
+from bftrainer.ground.protocol import Report as Said
+from bftrainer.ground.protocol import Reported
 from bftrainer.journal import Journal
 from bftrainer.journal.backlog import EntryDraft
 from bftrainer.model.canonical import encode

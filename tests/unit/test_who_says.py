@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from bftrainer.elastic import protocol
-from bftrainer.elastic.protocol import Commit, Member
 from bftrainer.fleet.trainers.reported_workers import MOST_REGROUPED, Believed, judge
 from bftrainer.fleet.wire.messages import KillWorker, WorkerReport
+from bftrainer.ground import protocol
+from bftrainer.ground.protocol import Commit, Member
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import TrainerState
 from tests.support.generations import offer

@@ -7,8 +7,6 @@ import asyncio
 import pytest
 from pydantic import ValidationError
 
-from bftrainer.elastic import protocol
-from bftrainer.elastic.protocol import Warm
 from bftrainer.fleet.wire.keys import KeyPair, generate_pair
 from bftrainer.fleet.wire.peers import (
     Done,
@@ -19,6 +17,8 @@ from bftrainer.fleet.wire.peers import (
     ask,
     refuses,
 )
+from bftrainer.ground import protocol
+from bftrainer.ground.protocol import Warm
 
 
 def test_peers_answer_members_of_a_known_roster_only() -> None:

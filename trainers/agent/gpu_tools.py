@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bftrainer.elastic.fields import MOST
-from bftrainer.elastic.protocol import MAX_GPUS, Gpu
+from bftrainer.ground.fields import MOST
+from bftrainer.ground.protocol import MAX_GPUS, Gpu
 
 BYTES_PER_MIB: Final = 1024.0 * 1024.0
 _CARD: Final = "card"

@@ -16,9 +16,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from bftrainer.batch import process
-from bftrainer.elastic import protocol
-from bftrainer.elastic.protocol import TELLS_GPUS, GpusInUse, WorkerConfig
 from bftrainer.fleet.wire.messages import WorkerSaid
+from bftrainer.ground import protocol
+from bftrainer.ground.protocol import TELLS_GPUS, GpusInUse, WorkerConfig
 from trainers.agent.gpu_tools import TOOLS, GpuTool, SeenGpu, own
 from trainers.agent.team import Team, listed_devices
 

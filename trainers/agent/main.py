@@ -18,13 +18,13 @@ from threading import Thread
 from typing import NamedTuple, NoReturn
 
 from bftrainer.batch.addresses import LOOPBACK, host_addresses, host_of, in_network, source_towards
-from bftrainer.elastic import ports, protocol
 from bftrainer.elastic.worker_keeper import adopt, remove_unmapped
 from bftrainer.fleet.logs import OneLine
 from bftrainer.fleet.wire import messages
 from bftrainer.fleet.wire.endpoint import AgentConfig
 from bftrainer.fleet.wire.keys import generate_pair, load_pair
 from bftrainer.fleet.wire.peers import PeerServer
+from bftrainer.ground import ports, protocol
 from bftrainer.model.errors import BftError
 from trainers.agent.gpus import GpuWatch
 from trainers.agent.link import DaemonLink

@@ -13,9 +13,9 @@ import threading
 from contextlib import suppress
 from typing import Final
 
-from bftrainer.elastic.output_place import OUTPUT, output_path
-from bftrainer.elastic.protocol import WorkerConfig
-from bftrainer.elastic.regular_file import open_file, open_log, why
+from bftrainer.ground.output_place import OUTPUT, output_path
+from bftrainer.ground.protocol import WorkerConfig
+from bftrainer.ground.regular_file import open_file, open_log, why
 
 LOOK_S: Final = 0.5
 LAST_S: Final = 2.0  # the agent waits so long for the last lines when it ends

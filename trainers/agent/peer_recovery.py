@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from bftrainer.elastic import protocol
 from bftrainer.elastic.control import key_of
 from bftrainer.fleet.background import Background
 from bftrainer.fleet.wire import peers
 from bftrainer.fleet.wire.keys import KeyPair
 from bftrainer.fleet.wire.messages import TellWorker
+from bftrainer.ground import protocol
 from trainers.agent.regroup import Absent, Ask, Instruction, Regroup, TellOwn
 from trainers.agent.workers import Workers
 

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.batch.containers.place import PACKAGE, command_of
-from bftrainer.elastic.protocol import WorkerConfig
-from bftrainer.elastic.regular_file import open_log
 from bftrainer.elastic.worker import SPENT_LOGS
 from bftrainer.fleet.wire.private import write_private
+from bftrainer.ground.protocol import WorkerConfig
+from bftrainer.ground.regular_file import open_log
 from bftrainer.model.container import AUTO, ContainerOrder, line_of
 from bftrainer.model.preamble import why_not_started
 

@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from bftrainer.elastic import protocol
-from bftrainer.elastic.protocol import Member
 from bftrainer.fleet.wire.messages import WorkerSaid
 from bftrainer.fleet.wire.peers import knock
+from bftrainer.ground import protocol
+from bftrainer.ground.protocol import Member
 from trainers.agent.team import Team
 
 LOOK_S = 0.25

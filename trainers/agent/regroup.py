@@ -25,10 +25,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
-from bftrainer.elastic import protocol
 from bftrainer.elastic.control import Key, key_of
-from bftrainer.elastic.node_cover import cover
-from bftrainer.elastic.protocol import Commit, Member
 from bftrainer.fleet.wire.peers import (
     NO_KEY,
     Done,
@@ -40,6 +37,9 @@ from bftrainer.fleet.wire.peers import (
     Surveyed,
     SurveyTrainer,
 )
+from bftrainer.ground import protocol
+from bftrainer.ground.node_cover import cover
+from bftrainer.ground.protocol import Commit, Member
 
 
 class Absent(enum.Enum):

@@ -25,10 +25,10 @@ from typing import Any
 
 import bftrainer
 from bftrainer.batch import process
-from bftrainer.elastic.ports import VARIABLE
 from bftrainer.elastic.shared_template import peer_uid
 from bftrainer.elastic.worker_keeper import end_below, remove, temporary_place
 from bftrainer.fleet.wire.private import read_private
+from bftrainer.ground.ports import VARIABLE
 from bftrainer.model.errors import BftError
 from bftrainer.model.preamble import under
 from trainers.agent.signals import SignalWaiter

@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bftrainer.elastic import protocol
-from bftrainer.elastic.backend_choice import DEVICES
 from bftrainer.elastic.control import Key, key_of
-from bftrainer.elastic.fields import MOST
-from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.elastic.training_loss import mean_loss
 from bftrainer.fleet.wire.messages import WorkerExited, WorkerReport, WorkerSaid
 from bftrainer.fleet.wire.peers import NO_KEY, PeerStanding
+from bftrainer.ground import protocol
+from bftrainer.ground.backend_choice import DEVICES
+from bftrainer.ground.fields import MOST
+from bftrainer.ground.protocol import WorkerConfig
 from bftrainer.model.errors import UsageError
 from trainers.agent.channel import Channel
 

@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bftrainer.elastic import protocol
 from bftrainer.elastic.worker_keeper import end_below, reap, sweep
 from bftrainer.fleet.wire.messages import (
     StartWorker,
@@ -30,6 +29,7 @@ from bftrainer.fleet.wire.messages import (
 )
 from bftrainer.fleet.wire.peers import PeerStanding
 from bftrainer.fleet.wire.router import RefusedMessages
+from bftrainer.ground import protocol
 from bftrainer.model.errors import BftError
 from trainers.agent.channel import Channel
 from trainers.agent.gpus import devices_of, is_told

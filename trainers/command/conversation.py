@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from bftrainer.elastic import protocol
-from bftrainer.elastic.fields import MOST
 from bftrainer.elastic.reports import Reports, finite
+from bftrainer.ground import protocol
+from bftrainer.ground.fields import MOST
 from bftrainer.model.trainer import CheckpointContract, Launch, Mark
 from trainers.agent.preambles import Preamble
 

@@ -1,7 +1,7 @@
 """Runs one program on one node: starts it, requests checkpoints, reports its progress.
 
 To the agent a keeper is a worker: it receives its configuration, then messages of
-``bftrainer.elastic.protocol``, and sends a worker's messages. It lives for one generation:
+``bftrainer.ground.protocol``, and sends a worker's messages. It lives for one generation:
 ``Warm`` at once, ``Ready``, the program, and an end. It adopts what the program leaves behind, and
 ends all that before it ends itself or starts the program again. If the agent dies, the keeper kills
 its process group, including the program; if the keeper dies, the agent does. Called by
@@ -21,13 +21,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from bftrainer.elastic import protocol
-from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.ports import VARIABLE, listen_within
-from bftrainer.elastic.regular_file import ANY_OWNER, check_directory, open_log, why
 from bftrainer.elastic.worker import SPENT_LOGS, remove_spent_logs
 from bftrainer.elastic.worker_keeper import LAST_S, reap, sweep
 from bftrainer.fleet.runtimes.checks import signal_number
+from bftrainer.ground import protocol
+from bftrainer.ground.errors import ElasticError
+from bftrainer.ground.ports import VARIABLE, listen_within
+from bftrainer.ground.regular_file import ANY_OWNER, check_directory, open_log, why
 from bftrainer.model.preamble import NOT_STARTED, under, why_not_started
 from bftrainer.model.trainer import Launch
 from trainers.command.conversation import (

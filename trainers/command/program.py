@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from bftrainer.batch import process
-from bftrainer.elastic.fence import write_whole
-from bftrainer.elastic.protocol import Commit, WorkerConfig
-from bftrainer.elastic.regular_file import read_file
 from bftrainer.elastic.worker_keeper import temporary_place
+from bftrainer.ground.fence import write_whole
+from bftrainer.ground.protocol import Commit, WorkerConfig
+from bftrainer.ground.regular_file import read_file
 from bftrainer.model.cluster import node_of
 
 READ_BYTES = 1 << 16

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import bftrainer
 from bftrainer.batch import process
-from bftrainer.elastic import protocol
 from bftrainer.elastic.mpi.boot import first_line
+from bftrainer.ground import protocol
 from bftrainer.model.preamble import under
 from trainers.agent.preambles import Preamble
 from trainers.agent.start import usual_environment

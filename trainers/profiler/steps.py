@@ -172,7 +172,7 @@ def main() -> None:
     here = Path(__file__).resolve().parent
     sys.path[:] = [p for p in sys.path if Path(p or os.curdir).resolve() != here]
     _load(package / "elastic" / "finder.py").ensure_importable(package)
-    protocol = importlib.import_module("bftrainer.elastic.protocol")
+    protocol = importlib.import_module("bftrainer.ground.protocol")
     control = importlib.import_module("bftrainer.elastic.control")
     control.start(protocol.from_body(config["worker"]), None)
     elastic = importlib.import_module("bftrainer.elastic.run")
@@ -188,7 +188,7 @@ def main() -> None:
     sys.argv = sys.argv[2:]
     worker = importlib.import_module("bftrainer.elastic.worker")
     worker.seed_alike(config["worker"].get("seed", 0))  # as under an agent: workers read the same
-    main = importlib.import_module("bftrainer.elastic.main_module")
+    main = importlib.import_module("bftrainer.ground.main_module")
     sys.path.insert(0, main.first_path(script))
     try:
         main.run_main(script)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from bftrainer.api.page.source import PageSource, Slow, log_document
 from bftrainer.api.page.stream import Looks, user
-from bftrainer.elastic.fence import write_whole
+from bftrainer.ground.fence import write_whole
 from bftrainer.model.errors import BftError, ExitCode, UsageError, exit_code_of
 from bftrainer.model.study import Seen
 from bftrainer.model.timeline import TimelineView

@@ -16,7 +16,7 @@ from bftrainer.cli.options import FILE, JSON, PATH, SOCKET, argument, option, ve
 from bftrainer.cli.output import answer, duration, print_lines, print_table
 from bftrainer.cli.study.plan import SPEED, parse_price, parse_time, scaling_of_study
 from bftrainer.cli.trace import READING, READING_NAMES, SELECTION, SELECTION_NAMES, load
-from bftrainer.elastic.regular_file import open_stream
+from bftrainer.ground.regular_file import open_stream
 from bftrainer.model.columns import counted, shown
 from bftrainer.model.errors import UsageError
 

@@ -15,7 +15,7 @@ from bftrainer.api.client import Client
 from bftrainer.api.documents import CodecError, parse, view_of
 from bftrainer.cli.common import connect
 from bftrainer.cli.options import ANY_OWNER_OPTION, argument
-from bftrainer.elastic.regular_file import check_directory, read_file
+from bftrainer.ground.regular_file import check_directory, read_file
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.model.quantities import quantity
 from bftrainer.study.directory import (

@@ -18,8 +18,8 @@ from bftrainer.api.documents import CodecError, document, parse, view_of
 from bftrainer.cli.common import connect
 from bftrainer.cli.options import JSON, PATH, SOCKET, argument, option, verb
 from bftrainer.cli.output import answer, duration, print_lines, print_table
-from bftrainer.elastic.fence import write_whole
-from bftrainer.elastic.regular_file import read_file
+from bftrainer.ground.fence import write_whole
+from bftrainer.ground.regular_file import read_file
 from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.study.directory import MOST_BYTES, StudyDirectory, unwritable
 

@@ -49,7 +49,7 @@ from bftrainer.cli.submit_options import (
     parameters_of_no_study,
     read_directives,
 )
-from bftrainer.elastic.regular_file import open_stream, read_file
+from bftrainer.ground.regular_file import open_stream, read_file
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.model.size_words import units

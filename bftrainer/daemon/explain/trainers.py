@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from bftrainer.decide.throughput.batch_curve import efficiency
 from bftrainer.decide.throughput.curves import fitted, is_known
-from bftrainer.elastic.backend_choice import DEVICES
 from bftrainer.fleet.generations.failures import MAX_BACKOFF_S
+from bftrainer.ground.backend_choice import DEVICES
 from bftrainer.model.decision import Settings
 from bftrainer.model.quantities import quantity
 from bftrainer.model.trainer import ADASCALE, TrainerRecord, TrainerState, with_place

@@ -28,7 +28,7 @@ from bftrainer.daemon.harm.ledger import (
 )
 from bftrainer.daemon.harm.pending import PendingPilots
 from bftrainer.daemon.harm.report import make_report
-from bftrainer.elastic.fields import in_one_line
+from bftrainer.ground.fields import in_one_line
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.projection import JournalEntry
 from bftrainer.model.decision import Cooling, DecisionInput, Plan, Settings

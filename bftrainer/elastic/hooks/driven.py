@@ -18,11 +18,11 @@ import torch
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from bftrainer.elastic.batch import BatchPiece, GlobalBatch, LogicalWorkers
-from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.loader import reloaded
 from bftrainer.elastic.run import Run
 from bftrainer.elastic.shards import is_sharded
 from bftrainer.elastic.torch_compat import tree_map
+from bftrainer.ground.errors import ElasticError
 
 _NOTHING = object()
 

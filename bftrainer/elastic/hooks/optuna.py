@@ -16,8 +16,8 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 from bftrainer.elastic import reports
-from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.reports import params
+from bftrainer.ground.errors import ElasticError
 
 log = logging.getLogger("bftrainer.elastic")
 

@@ -32,8 +32,6 @@ from bftrainer.elastic.checkpoint_disk import CheckpointDisk
 from bftrainer.elastic.collective import Broken
 from bftrainer.elastic.continuing import remark_of
 from bftrainer.elastic.control import Control, die, key_of
-from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.generations import WorkerGenerations
 from bftrainer.elastic.horovod.horovod_compat import (
     SAVED,
@@ -44,13 +42,15 @@ from bftrainer.elastic.horovod.horovod_compat import (
 )
 from bftrainer.elastic.horovod.own_rates import OwnRates
 from bftrainer.elastic.horovod.world import HorovodContext
-from bftrainer.elastic.main_module import first_path, run_main
 from bftrainer.elastic.origin_check import OriginCheck
 from bftrainer.elastic.passed_over import TellingSearch
-from bftrainer.elastic.protocol import Commit, Failed
 from bftrainer.elastic.reports import NO_REPORTS, Reports
 from bftrainer.elastic.run_info import StepDurations
 from bftrainer.elastic.state import part_streams
+from bftrainer.ground.errors import ElasticError
+from bftrainer.ground.fence import Fence
+from bftrainer.ground.main_module import first_path, run_main
+from bftrainer.ground.protocol import Commit, Failed
 
 ADDED = 2  # HostUpdateResult.added in horovod/runner/elastic/worker.py
 WARM_VARIABLE = "BFT_HOROVOD_WARM"  # "0": a joiner waits in hvd.init(), as under horovodrun

@@ -31,10 +31,10 @@ from typing import Any, NamedTuple
 
 from bftrainer.elastic.collective import GROUP_TIMEOUT_S, AbandonableCall, Broken
 from bftrainer.elastic.control import Control, Key, end_as_loss, key_of
-from bftrainer.elastic.protocol import Commit
-from bftrainer.elastic.reception import Reception
 from bftrainer.elastic.state_transfer import overtaken
 from bftrainer.elastic.store import StoreClient
+from bftrainer.ground.protocol import Commit
+from bftrainer.ground.reception import Reception
 
 HOST = "127.0.0.1"
 PATIENCE_S = 30.0  # for an answer to be taken

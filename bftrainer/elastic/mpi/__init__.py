@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from bftrainer.elastic.errors import ElasticError
+from bftrainer.ground.errors import ElasticError
 
 if TYPE_CHECKING:
     from bftrainer.elastic.mpi.comm import Comm, GroupBroken

@@ -49,13 +49,13 @@ def main() -> int:
     here = Path(__file__).resolve().parent  # its modules must not be visible to the script
     sys.path[:] = [p for p in sys.path if Path(p or os.curdir).resolve() != here]
     channel = socket.socket(fileno=int(sys.argv[1]))
-    versions = runpy.run_path(str(PACKAGE_DIR / "elastic" / "versions.py"))
+    versions = runpy.run_path(str(PACKAGE_DIR / "ground" / "versions.py"))
     refusal = versions["refusal"](versions["there"]()[0])
     if refusal:
         return _refuse(channel, **refusal)
     finder = runpy.run_path(str(PACKAGE_DIR / "elastic" / "finder.py"))
     finder["ensure_importable"](PACKAGE_DIR)
-    protocol = importlib.import_module("bftrainer.elastic.protocol")
+    protocol = importlib.import_module("bftrainer.ground.protocol")
     library = importlib.import_module("bftrainer.elastic.mpi.library")
     channel.set_inheritable(False)
     config = protocol.from_body(json.loads(first_line(channel))["config"])

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from bftrainer.elastic.protocol import Commit
 from bftrainer.elastic.store import StoreClient
+from bftrainer.ground.protocol import Commit
 
 LOOK_EVERY = 64  # tests between two checks for a newer generation
 SPINS = 4000  # tests before a wait begins to sleep: a few milliseconds

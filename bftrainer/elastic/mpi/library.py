@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bftrainer.elastic.errors import ElasticError
+from bftrainer.ground.errors import ElasticError
 
 OLDEST_MPICH = (5, 0)
 # MPICH has two network layers. With UCX, its default, a survivor crashes when a peer dies during

@@ -27,9 +27,9 @@ from bftrainer.elastic.generations import WorkerGenerations
 from bftrainer.elastic.mpi import library
 from bftrainer.elastic.mpi.comm import Comm, GroupBroken, Union, unite
 from bftrainer.elastic.mpi.state_transfer import MpiStateTransfer
-from bftrainer.elastic.protocol import Commit
 from bftrainer.elastic.reports import finite
 from bftrainer.elastic.run_info import StepDurations
+from bftrainer.ground.protocol import Commit
 
 log = logging.getLogger("bftrainer.elastic")
 

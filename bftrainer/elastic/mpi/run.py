@@ -16,7 +16,6 @@ from typing import Any
 
 from bftrainer.elastic import control as control_module
 from bftrainer.elastic.control import Control
-from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.mpi import library
 from bftrainer.elastic.mpi.comm import Comm, GroupBroken
 from bftrainer.elastic.mpi.membership import Change, Launched, MpiMembership
@@ -24,6 +23,7 @@ from bftrainer.elastic.mpi.state import BlockRows, MpiState, RecentCopies
 from bftrainer.elastic.mpi.state_transfer import Disk, MpiStateTransfer
 from bftrainer.elastic.reports import params
 from bftrainer.elastic.run_info import StepDurations
+from bftrainer.ground.errors import ElasticError
 
 COPY_S = 1.0  # between two copies of the rows to a neighbour's memory
 

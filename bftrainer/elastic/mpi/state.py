@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.mpi.comm import Comm
+from bftrainer.ground.errors import ElasticError
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -4,7 +4,7 @@ Three cases: a planned change (rows move between old and new members), a loss (t
 state, or the copies in memory), a start (the newest checkpoint, or initial values). Called by
 ``membership`` between two steps.
 
-A checkpoint is one file of arrays and complete row arrays in the format of ``elastic.files``,
+A checkpoint is one file of arrays and complete row arrays in the format of ``ground.files``,
 written by one member, readable at any size.
 """
 
@@ -15,12 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bftrainer.elastic import files, reports
+from bftrainer.elastic import reports
 from bftrainer.elastic.checkpoint_disk import CheckpointDisk
 from bftrainer.elastic.control import Control
-from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.fence import Fence
-from bftrainer.elastic.files import DamagedError, UnreadableError
 from bftrainer.elastic.mpi.comm import Comm
 from bftrainer.elastic.mpi.state import (
     BlockRows,
@@ -34,6 +31,10 @@ from bftrainer.elastic.mpi.state import (
 from bftrainer.elastic.origin_check import OriginCheck
 from bftrainer.elastic.passed_over import TellingSearch
 from bftrainer.elastic.reports import NO_REPORTS, Reports
+from bftrainer.ground import files
+from bftrainer.ground.errors import ElasticError
+from bftrainer.ground.fence import Fence
+from bftrainer.ground.files import DamagedError, UnreadableError
 
 _DAMAGED = (KeyError, ValueError, TypeError, OverflowError)  # of a foreign file's header
 

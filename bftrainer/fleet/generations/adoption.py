@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bftrainer.elastic import protocol
 from bftrainer.elastic.control import key_of
 from bftrainer.fleet.generations.generation import GenerationMachine, mark_of
 from bftrainer.fleet.generations.members import Parked, Regrouped, Worker
 from bftrainer.fleet.generations.restart import RestartMachine
 from bftrainer.fleet.lifecycle import WorkerPhase
+from bftrainer.ground import protocol
 from bftrainer.model.trainer import TrainerRecord
 
 BY_AGENTS = "members were lost while no daemon was there"

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from bftrainer.elastic.node_cover import cover
-from bftrainer.elastic.protocol import Unreachable
+from bftrainer.ground.node_cover import cover
+from bftrainer.ground.protocol import Unreachable
 
 SILENT_S = 20.0  # a report lasts so long, if no other follows; reports come every 3 s
 HOLD_S = 5.0  # after the second end of a pair

@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from bftrainer.elastic import protocol
+from bftrainer.ground import protocol
 from bftrainer.model.trainer import FailureRow, Mark, TrainerRecord, happens_anywhere
 from bftrainer.site.policy.model import SitePolicy
 

@@ -19,8 +19,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from bftrainer.elastic import protocol
-from bftrainer.elastic.fields import shortened
 from bftrainer.fleet.generations import stimuli
 from bftrainer.fleet.generations.breakage import Apart
 from bftrainer.fleet.generations.failures import FailureCounts, Stall
@@ -59,6 +57,8 @@ from bftrainer.fleet.generations.state import (
     WorkerPatience,
 )
 from bftrainer.fleet.lifecycle import WorkerPhase
+from bftrainer.ground import protocol
+from bftrainer.ground.fields import shortened
 from bftrainer.model.trainer import Mark, TrainerProgress
 
 READY_TIMEOUT_S = 15.0  # control threads answer in milliseconds, except in a stopped process

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
-from bftrainer.elastic import protocol
 from bftrainer.fleet.lifecycle import WORKER_CHANGES, Lifecycle, WorkerPhase
+from bftrainer.ground import protocol
 from bftrainer.model.trainer import Mark, with_place
 
 _SIGNALS = frozenset(map(int, signal.Signals))

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from bftrainer.elastic import protocol
 from bftrainer.fleet.generations.generation import GenerationMachine, since_when_warm
 from bftrainer.fleet.generations.members import (
     Instruction,
@@ -22,6 +21,7 @@ from bftrainer.fleet.generations.members import (
 )
 from bftrainer.fleet.generations.state import LOST, START
 from bftrainer.fleet.lifecycle import WorkerPhase
+from bftrainer.ground import protocol
 
 KILL_MARGIN_S = 10.0  # added to the worker's own grace, for its last messages
 FRESH_START_S = 5.0  # wait for new workers on the former nodes

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
-from bftrainer.elastic import protocol
 from bftrainer.fleet.generations.members import NodeOffer
+from bftrainer.ground import protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

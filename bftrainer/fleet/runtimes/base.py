@@ -3,7 +3,7 @@
 A runtime turns a trainer's record into the order that starts one of its workers. Called by
 ``bftrainer.fleet``; built in are ``torch``, ``command``, ``horovod`` and ``mpi``.
 
-Whatever the runtime, a worker speaks ``bftrainer.elastic.protocol`` with the daemon: ``Warm``,
+Whatever the runtime, a worker speaks ``bftrainer.ground.protocol`` with the daemon: ``Warm``,
 ``Ready``, ``Entered``, ``Progress``, ``Saved``, ``Left``, ``Finished``. A runtime chooses how
 the process is started (a fork of the warm template, or one of our modules, which may run the
 user's program) and what a change of size does to it (``Resize``). See
@@ -16,9 +16,9 @@ import enum
 import functools
 from typing import Any, Protocol
 
-from bftrainer.elastic.checkpoint_gap import LIVES
-from bftrainer.elastic.protocol import BY_DAEMON, LEAST_NODES, RUN_ID, TELLS, WorkerConfig
 from bftrainer.fleet.wire.messages import StartWorker
+from bftrainer.ground.checkpoint_gap import LIVES
+from bftrainer.ground.protocol import BY_DAEMON, LEAST_NODES, RUN_ID, TELLS, WorkerConfig
 from bftrainer.model.declaration import declarations
 from bftrainer.model.errors import UsageError
 from bftrainer.model.node_request import asked

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from bftrainer.elastic.backend_choice import AUTO, BACKENDS
+from bftrainer.ground.backend_choice import AUTO, BACKENDS
 from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.model.trainer import LR_RULES, BatchRange, TrainerSpec
 

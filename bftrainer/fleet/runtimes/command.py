@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from bftrainer.elastic.protocol import WorkerConfig, to_body
 from bftrainer.fleet.runtimes import checks
 from bftrainer.fleet.runtimes.base import Resize
 from bftrainer.fleet.wire.messages import StartWorker
+from bftrainer.ground.protocol import WorkerConfig, to_body
 from bftrainer.model.trainer import CheckpointContract, TrainerRecord, TrainerSpec
 
 MAX_STATUS = 125  # larger ones are used by shells and for signals

@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import bftrainer
-from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.fleet.runtimes.base import Resize
 from bftrainer.fleet.runtimes.checks import check_one_per_node
 from bftrainer.fleet.runtimes.torch import RUNTIME as TORCH
 from bftrainer.fleet.wire.messages import StartWorker
+from bftrainer.ground.protocol import WorkerConfig
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec
 
 BOOTSTRAP = Path(bftrainer.__file__).resolve().parent / "elastic" / "horovod" / "__main__.py"

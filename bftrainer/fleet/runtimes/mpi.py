@@ -6,10 +6,10 @@ processes connect to each other (MPICH).
 
 from __future__ import annotations
 
-from bftrainer.elastic.protocol import WorkerConfig, to_body
 from bftrainer.fleet.runtimes.base import Resize
 from bftrainer.fleet.runtimes.checks import check_in_place, check_one_per_node, unusable
 from bftrainer.fleet.wire.messages import StartWorker
+from bftrainer.ground.protocol import WorkerConfig, to_body
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec
 
 

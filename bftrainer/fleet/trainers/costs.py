@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from bftrainer.decide.throughput.curves import MAX_SIZES, Observation, add, add_sample, error_of
 from bftrainer.decide.throughput.plausibility import is_plausible, most_believed
-from bftrainer.elastic.protocol import Progress
 from bftrainer.fleet.generations.members import Rescaled
 from bftrainer.fleet.generations.state import PLANNED
+from bftrainer.ground.protocol import Progress
 from bftrainer.model.trainer import MeasuredCosts, RestartCosts, TrainerRecord
 from milp.problem import Curve
 

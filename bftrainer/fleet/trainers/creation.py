@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from bftrainer.decide.throughput.curves import Observation
-from bftrainer.elastic.protocol import Report
 from bftrainer.fleet.generations.breakage import Apart
 from bftrainer.fleet.generations.failures import FailureCounts, Stall
 from bftrainer.fleet.generations.generation import GenerationMachine
@@ -29,6 +28,7 @@ from bftrainer.fleet.generations.stimuli import LimitsSet, SizesSet, WindUp
 from bftrainer.fleet.runtimes.base import Resize, resize_of
 from bftrainer.fleet.trainers.log_files import FailedTries, log_directory
 from bftrainer.fleet.trainers.record_updates import save_grace_s
+from bftrainer.ground.protocol import Report
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import CheckpointContract, TrainerRecord, TrainerSpec
 from bftrainer.site.policy.model import SitePolicy

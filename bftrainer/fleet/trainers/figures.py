@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import TypeVar
 
-from bftrainer.elastic.protocol import Gpu, GpusInUse, TrainingLoss
 from bftrainer.elastic.training_loss import mean_loss
+from bftrainer.ground.protocol import Gpu, GpusInUse, TrainingLoss
 from bftrainer.model.trainer import GpuLoad, TrainerProgress, TrainerRecord
 
 T = TypeVar("T", TrainingLoss, GpusInUse)

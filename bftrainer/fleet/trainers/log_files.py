@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.elastic.worker import SPENT_LOGS
 from bftrainer.fleet.generations.generation import GenerationMachine
+from bftrainer.ground.protocol import WorkerConfig
 from bftrainer.model.trainer import TrainerSpec
 from bftrainer.model.views import LogFile
 

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from bftrainer.elastic import protocol
-from bftrainer.elastic.protocol import MAX_REPORTS, Diverged, Progress, Remarked, Reported, Saved
 from bftrainer.fleet.generations.generation import GenerationMachine, mark_of
 from bftrainer.fleet.generations.members import Ended, Parked, Regrouped, Rescaled
+from bftrainer.ground import protocol
+from bftrainer.ground.protocol import MAX_REPORTS, Diverged, Progress, Remarked, Reported, Saved
 from bftrainer.model.errors import UsageError
 from bftrainer.model.study import MOST_REPORTS, Report
 from bftrainer.model.trainer import (

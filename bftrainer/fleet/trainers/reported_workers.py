@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
-from bftrainer.elastic import protocol
 from bftrainer.fleet.generations.members import NodeOffer
 from bftrainer.fleet.generations.state import trainer_of
 from bftrainer.fleet.wire.messages import DaemonMessage, KillWorker, WorkerReport
 from bftrainer.fleet.wire.router import RefusedMessages
+from bftrainer.ground import protocol
 from bftrainer.model.trainer import TrainerRecord
 
 MOST_REGROUPED = 10_000  # generations that agents may have announced without a daemon

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from bftrainer.decide.throughput.stragglers import Field, NodeSlowness, entered, record_report
-from bftrainer.elastic.protocol import Progress
 from bftrainer.fleet.generations.members import Rescaled
+from bftrainer.ground.protocol import Progress
 
 LOG = logging.getLogger("bftrainer.speeds")
 

@@ -15,7 +15,6 @@ from typing import NamedTuple, Protocol
 
 from bftrainer.batch.clock import STEADY
 from bftrainer.decide.throughput.batch_curve import batches_of
-from bftrainer.elastic import protocol
 from bftrainer.fleet.generations import breakage, members, stimuli
 from bftrainer.fleet.generations.adoption import adopt, parked_meanwhile
 from bftrainer.fleet.generations.failures import given_up
@@ -46,6 +45,7 @@ from bftrainer.fleet.trainers.speeds import SpeedBook
 from bftrainer.fleet.trainers.study_news import StudyNews
 from bftrainer.fleet.wire.messages import DaemonMessage, KillWorker, TellWorker, WorkerReport
 from bftrainer.fleet.wire.router import RefusedMessages
+from bftrainer.ground import protocol
 from bftrainer.journal.journal import Journal
 from bftrainer.model.decision import Replacing
 from bftrainer.model.errors import BftError

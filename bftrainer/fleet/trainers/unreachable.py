@@ -15,13 +15,13 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from bftrainer.elastic import protocol
 from bftrainer.fleet.generations import stimuli
 from bftrainer.fleet.generations.generation import GenerationMachine
 from bftrainer.fleet.generations.members import NodeOffer, Worker, worker_on
 from bftrainer.fleet.lifecycle import WorkerPhase
 from bftrainer.fleet.trainers.creation import Trainer
 from bftrainer.fleet.trainers.reported_workers import Believed
+from bftrainer.ground import protocol
 from bftrainer.model.trainer import TrainerRecord
 
 LOG = logging.getLogger("bftrainer.trainers")

@@ -28,10 +28,10 @@ import zmq
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from zmq.utils.monitor import parse_monitor_message
 
-from bftrainer.elastic.fence import write_whole
-from bftrainer.elastic.ports import ports_of
 from bftrainer.fleet.wire.keys import Z85_KEY_CHARS, KeyPair
 from bftrainer.fleet.wire.private import read_private, write_private
+from bftrainer.ground.fence import write_whole
+from bftrainer.ground.ports import ports_of
 from bftrainer.model.errors import BftError, UsageError
 
 LOG = logging.getLogger("bftrainer.wire")

@@ -2,7 +2,7 @@
 
 Each carries the schema version and the daemon's incarnation (fencing: an agent refuses
 incarnations smaller than the greatest it has seen). Bodies from and for workers are those of
-``bftrainer.elastic.protocol``. Numbers are finite and in range, texts bounded; texts for display
+``bftrainer.ground.protocol``. Numbers are finite and in range, texts bounded; texts for display
 are reduced to one line. The parser itself allows at most 200 nested brackets.
 """
 
@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from bftrainer.elastic import fields
+from bftrainer.ground import fields
 
 SCHEMA: Literal[1] = 1
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
@@ -168,7 +168,7 @@ class StartWorker(_Message):
     worker_id: Name
     trainer_id: Name
     interpreter: Path
-    config: dict[str, Any]  # body of elastic.protocol.WorkerConfig
+    config: dict[str, Any]  # body of ground.protocol.WorkerConfig
     program: Name = ""  # our module that runs as the worker; "": the template's fork
     options: dict[str, Any] = Field(default_factory=dict)  # further arguments of that module
 

@@ -28,12 +28,12 @@ from pydantic import (
     model_serializer,
 )
 
-from bftrainer.elastic import fields, protocol
 from bftrainer.elastic.control import key_of
-from bftrainer.elastic.protocol import Commit
 from bftrainer.fleet.wire.keys import KeyPair
 from bftrainer.fleet.wire.messages import MAX_LISTED, SCHEMA, Count, Name, Strict, Words
 from bftrainer.fleet.wire.router import CurveRouter, Origin, SocketPump, has_input
+from bftrainer.ground import fields, protocol
+from bftrainer.ground.protocol import Commit
 
 MAX_PEER_MESSAGE_BYTES = 4 * 1024 * 1024  # a survey carries rosters
 

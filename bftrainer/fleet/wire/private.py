@@ -10,7 +10,7 @@ import os
 import stat
 from pathlib import Path
 
-from bftrainer.elastic.regular_file import open_file
+from bftrainer.ground.regular_file import open_file
 from bftrainer.model.errors import BftError, ExitCode
 
 DEFAULT_LIMIT_BYTES = 64 * 1024

@@ -32,11 +32,11 @@ import zmq.utils.z85
 from zmq.utils.monitor import parse_monitor_message
 
 from bftrainer.batch.addresses import ANY, endpoint_at, numeric
-from bftrainer.elastic.fields import in_one_line
-from bftrainer.elastic.ports import listen_within
 from bftrainer.fleet import open_files
 from bftrainer.fleet.wire import newcomers
 from bftrainer.fleet.wire.keys import KeyPair
+from bftrainer.ground.fields import in_one_line
+from bftrainer.ground.ports import listen_within
 from bftrainer.model.errors import BftError
 
 RECONNECT_MS = 100

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bftrainer.batch import process
-from bftrainer.elastic.worker_keeper import own_name
+from bftrainer.ground.process import own_name
 from bftrainer.lab.solvers.child import OUT_OF_MEMORY, WORK
 from milp.codec import canonical_json, problem_hash, problem_to_dict
 from milp.problem import Problem

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bftrainer.batch import process
-from bftrainer.elastic.regular_file import check_directory
+from bftrainer.ground.regular_file import check_directory
 from bftrainer.model.errors import BftError, ExitCode, exit_code_of
 from bftrainer.model.site import Wish
 from bftrainer.model.views import StatusView

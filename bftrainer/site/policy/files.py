@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.batch.batch_system import OptionError, OptionProblem
-from bftrainer.elastic.regular_file import open_file, read_file
+from bftrainer.ground.regular_file import open_file, read_file
 from bftrainer.model.plugins import CONTENT, content_of
 from bftrainer.site.policy.document import MAX_BYTES, MAX_PROBLEMS, PolicyErrors, PolicyProblem
 

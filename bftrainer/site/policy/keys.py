@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
 from bftrainer.batch.addresses import check_network
-from bftrainer.elastic.ports import check_ports
+from bftrainer.ground.ports import check_ports
 from bftrainer.model.container import AUTO, RUNTIMES, check_mounts, check_runtime
 from bftrainer.model.parts import Lend
 from bftrainer.site.policy.calendar import check_window, check_zone

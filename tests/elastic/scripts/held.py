@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from bftrainer.elastic.membership import Membership
-from bftrainer.elastic.protocol import Commit
+from bftrainer.ground.protocol import Commit
 
 step, generation = int(sys.argv[1]), int(sys.argv[2])
 sys.argv = sys.argv[3:]

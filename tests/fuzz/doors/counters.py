@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from bftrainer.elastic import files
 from bftrainer.elastic.control import Control
-from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.elastic.run_info import Length
 from bftrainer.elastic.state import State
 from bftrainer.elastic.writer import CheckpointWriter
+from bftrainer.ground import files
+from bftrainer.ground.protocol import WorkerConfig
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import bytestrings, documents
 

@@ -6,13 +6,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from bftrainer.elastic import checkpoint, files
+from bftrainer.elastic import checkpoint
 from bftrainer.elastic.control import Control
-from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.fence import Fence, claim
 from bftrainer.elastic.mpi.state import MpiState
 from bftrainer.elastic.mpi.state_transfer import Disk
-from bftrainer.elastic.protocol import WorkerConfig
+from bftrainer.ground import files
+from bftrainer.ground.errors import ElasticError
+from bftrainer.ground.fence import Fence, claim
+from bftrainer.ground.protocol import WorkerConfig
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import as_json, bytestrings, documents
 

@@ -15,10 +15,6 @@ from typing import Any
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from bftrainer.elastic import protocol
-from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.fields import is_deep
-from bftrainer.elastic.protocol import ProtocolError
 from bftrainer.elastic.reports import finite
 from bftrainer.fleet.generations import stimuli
 from bftrainer.fleet.generations.adoption import adopt
@@ -29,6 +25,10 @@ from bftrainer.fleet.trainers.trainers import TrainerBook
 from bftrainer.fleet.wire.messages import WorkerReport
 from bftrainer.fleet.wire.peers import _ANSWERS, _QUESTIONS, PeerStanding
 from bftrainer.fleet.wire.router import RefusedMessages
+from bftrainer.ground import protocol
+from bftrainer.ground.errors import ElasticError
+from bftrainer.ground.fields import is_deep
+from bftrainer.ground.protocol import ProtocolError
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import Mark, TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.site.policy.model import SitePolicy

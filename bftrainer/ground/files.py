@@ -25,9 +25,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.fence import SUFFIX
-from bftrainer.elastic.regular_file import REFUSALS, open_stream
+from bftrainer.ground.errors import ElasticError
+from bftrainer.ground.fence import SUFFIX
+from bftrainer.ground.regular_file import REFUSALS, open_stream
 
 MAGIC = b"bftrainer checkpoint 1\n"
 _ANY_MAGIC = b"bftrainer checkpoint "  # of a later release, perhaps

@@ -24,7 +24,7 @@ import typing
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias, cast
 
-from bftrainer.elastic.fields import (
+from bftrainer.ground.fields import (
     Amount,
     Count,
     Counts,

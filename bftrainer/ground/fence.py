@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bftrainer.elastic.regular_file import REFUSALS, open_file, read_file
-from bftrainer.elastic.worker_keeper import own_name
+from bftrainer.ground.process import own_name
+from bftrainer.ground.regular_file import REFUSALS, open_file, read_file
 
 log = logging.getLogger("bftrainer.elastic")
 

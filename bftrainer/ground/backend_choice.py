@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bftrainer.elastic.errors import ElasticError
+from bftrainer.ground.errors import ElasticError
 
 AUTO, GLOO, NCCL = "auto", "gloo", "nccl"
 # Of each back end for devices the types of these, as torch names them. ``auto`` tries NCCL alone:
