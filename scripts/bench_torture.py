@@ -27,10 +27,10 @@ from _bench.benchmark import Benchmark, Measured
 from _bench.choosing import refuse_unknown
 from _bench.stats import quantile, ratio_interval
 from _bench.torture import people
-from _bench.torture.attack import NAMES
+from _bench.torture.attack import FLOODS, NAMES
 from _bench.torture.probe import memory_mb
 from _bench.torture.site import Site, site
-from _bench.torture.slices import ATTACK, HANG_S, LOAD, PEACE, Slice, slices
+from _bench.torture.slices import ATTACK, HANG_S, LOAD, PEACE, Slice, floods, slices
 from _bench.waiting import BenchError
 
 from tests.support.hosts import HostError
@@ -42,6 +42,7 @@ ADDED_S = 1.0
 CHILD_MB = 512.0  # of the helper; a verb needs a third of it
 QUICK = (2, 15.0)
 SLICE_S = 30.0
+FLOOD_S = 60.0
 
 
 def measure(asked: argparse.Namespace, measured: Measured) -> None:
@@ -51,8 +52,12 @@ def measure(asked: argparse.Namespace, measured: Measured) -> None:
         raise BenchError(why)
     pairs, length_s = QUICK if asked.quick else (round(60 * asked.minutes / SLICE_S), SLICE_S)
     try:
-        with site(asked.size, asked.only or ()) as there:
-            _measure(there, pairs, length_s, measured)
+        with site(asked.size, asked.only or (FLOODS if asked.floods else ())) as there:
+            if asked.floods:
+                people.prepare(there)
+                _measure_floods(there, asked.only or FLOODS, measured)
+            else:
+                _measure(there, pairs, length_s, measured)
             if asked.keep:
                 there.keep(asked.keep)
     except (AssertionError, HostError) as problem:
@@ -77,6 +82,31 @@ def _measure(there: Site, pairs: int, length_s: float, measured: Measured) -> No
         "log_bytes": there.daemon.log.stat().st_size,
     }
     measured.tables += _words(by_kind)
+
+
+def _measure_floods(there: Site, names: Sequence[str], measured: Measured) -> None:
+    """Judge what requests of another user take during each flood alone."""
+    (pid,) = there.daemon.pids()
+    for flood in floods(there, names, FLOOD_S):
+        answers_s = flood.seen.answers_s
+        waits_s = flood.done.waits_s
+        answered = Counter[str]()
+        for ended in flood.eve.values():
+            answered.update(ended.answers)
+        measured.at_most(
+            f"{flood.kind}: answers to another user, p95",
+            quantile(answers_s, 0.95),
+            ANSWER_S,
+            note=f"{len(answers_s)} answers, {flood.seen.unanswered} missing, worst"
+            f" {max(answers_s):.2f} s; {flood.rate:.1f} steps/s of the innocent",
+        )
+        measured.tables += [
+            f"{flood.kind}: {flood.cpu:.2f} processors of eve's; ordinary jobs waited"
+            f" {', '.join(f'{wait_s:.1f}' for wait_s in waits_s)} s; "
+            + ", ".join(f"{count} {what}" for what, count in answered.most_common())
+        ]
+        measured.results.setdefault("floods", []).append(asdict(flood))
+    measured.at_least("the daemon lives", float(there.daemon.pids() == [pid]), 1, "")
 
 
 def _judge_speed(by_kind: dict[str, list[Slice]], measured: Measured) -> None:
@@ -162,6 +192,7 @@ BENCHMARK = Benchmark(
     options={
         "--minutes": {"type": float, "default": 10.0, "help": "of attacks (default 10)"},
         "--only": {"action": "append", "help": f"these attacks, of: {', '.join(NAMES)}"},
+        "--floods": {"action": "store_true", "help": "each flood alone, and who else must wait"},
         "--keep": {"type": Path, "help": "copy journal and logs here"},
         "--size": {"type": int, "default": 3, "help": "of the innocent, in nodes (default 3)"},
     },

@@ -21,7 +21,10 @@ from types import FrameType
 LIAR = "lying agent"
 EVERYWHERE = ("pairs", "ports")  # attacks on every host
 ON_DAEMONS_HOST = ("sbatch", "submissions", "socket", "output", "plants", LIAR)
-NAMES = (*EVERYWHERE, *ON_DAEMONS_HOST)
+# Each of these alone, one after the other, for ``--floods``; what another user's requests take.
+FLOODS = ("asking", "reports", "lines", "submissions", "socket", LIAR)
+ONLY_FLOODS = ("asking", "reports", "lines")
+NAMES = (*EVERYWHERE, *ON_DAEMONS_HOST, *ONLY_FLOODS)
 
 Once = Callable[[random.Random], str]
 PATIENCE_S = 60.0  # for the attack under way

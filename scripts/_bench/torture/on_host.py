@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from _bench.torture.attack import LIAR, NAMES, Attack, Attacker, Burner
+from _bench.torture.attack import LIAR, NAMES, ONLY_FLOODS, Attack, Attacker, Burner
 from _bench.torture.eve import Ended, Setup
 from _bench.torture.floods import Flooder
 from _bench.torture.jobs import submit
@@ -27,6 +27,7 @@ from _bench.torture.pairs import Racer
 from _bench.torture.plants import Plants
 from _bench.torture.ports import Ports, Stranger
 from _bench.torture.socket_user import SocketUser
+from _bench.torture.talkers import LINES, REPORTS, Asker, Talker
 from _bench.waiting import wait_until
 
 STOLEN = Path.home() / "stolen"
@@ -101,10 +102,16 @@ class OnHost:
             yield Attack(name="plants", once=Plants().plant, pause_s=0.05)
             liar = Liar(STOLEN, setup.trainer)
             yield Attack(name=LIAR, once=liar.lie, pause_s=0.5)
+            yield Attack(name="asking", once=Asker(setup.socket).ask, pause_s=0.0)
+            for name, script in (("reports", REPORTS), ("lines", LINES)):
+                talker = Talker(setup.socket, name, script)
+                yield Attack(name=name, once=talker.talk, pause_s=1.0, end=talker.end)
 
-    def attack(self) -> None:
-        """Begin."""
-        self._begin(self._attacks)
+    def attack(self, name: str = "") -> None:
+        """Begin one attack, or all but those that are floods alone."""
+        self._begin(
+            [a for a in self._attacks if a.name == name or (not name and a.name not in ONLY_FLOODS)]
+        )
 
     def burn(self) -> None:
         """Use as much processor time as the last attack, by processes of the same number."""
@@ -155,7 +162,8 @@ def main() -> None:
     here = OnHost(Setup(**json.loads(sys.argv[1])))
     for line in sys.stdin:
         try:
-            answer = getattr(here, line.strip())() or {}
+            word, *arguments = line.split(maxsplit=1)
+            answer = getattr(here, word)(*(argument.strip() for argument in arguments)) or {}
         except Exception:  # noqa: BLE001 - told to whoever asked
             answer = {"problem": traceback.format_exc()}
         print(json.dumps(answer), flush=True)

@@ -10,7 +10,7 @@ import bisect
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from _bench.benchmark import note
@@ -52,6 +52,13 @@ def slices(site: Site, pairs: int, length_s: float) -> Iterator[Slice]:
     """Peace, twice as long, and then pairs of an attack and its load."""
     for number, kind in enumerate((PEACE, *(ATTACK, LOAD) * pairs)):
         yield _slice(site, kind, number, 2 * length_s if kind == PEACE else length_s)
+
+
+def floods(site: Site, names: Sequence[str], length_s: float) -> Iterator[Slice]:
+    """Peace, and then each of these attacks alone; a slice's kind is the attack's name."""
+    for number, name in enumerate((PEACE, *names)):
+        word = PEACE if name == PEACE else f"{ATTACK} {name}"
+        yield replace(_slice(site, word, number, length_s), kind=name)
 
 
 def _slice(site: Site, kind: str, number: int, length_s: float) -> Slice:
