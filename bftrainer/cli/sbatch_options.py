@@ -127,8 +127,7 @@ def _by_up(name: str) -> _Why:
 
 def _option(names: str, why: _Why | str = "", **more: object) -> SbatchOption:
     """Return a row of the table; names: the letter, if there is one, then the long name."""
-    *letters, name = names.split()
-    short = letters[0] if letters else ""
+    short, _, name = names.rpartition(" ")
     if isinstance(why, str):
         why = _Why(why)
     return SbatchOption(
