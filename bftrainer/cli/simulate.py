@@ -145,7 +145,10 @@ def simulate(
         with _Bar("drawing") as bar:
             write_report(report_file, runs, setup, bar.report)
     if as_json:
-        print_json(documents[0] if len(documents) == 1 else {"runs": documents})
+        if len(documents) == 1:
+            print_json(documents[0])
+        else:
+            print_json({"runs": documents})
         return
     print_report(report_of(runs, setup))
 
@@ -168,7 +171,7 @@ def _choices(costs: str, options: dict[str, Any]) -> list[Choices]:
     from bftrainer.lab.simulator.session import Choices  # noqa: PLC0415
     from milp.problem import Objective  # noqa: PLC0415
 
-    names = [name.strip() for text in options.pop("policies") for name in text.split(",")]
+    names = list(map(str.strip, ",".join(options.pop("policies")).split(",")))
     for name in names:
         load_policy(name)  # before the first of them is replayed
     if costs == "paper":

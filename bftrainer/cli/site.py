@@ -111,7 +111,7 @@ def doctor(
         if policy_file is not None:
             measurements = replace(measurements, max_nodes=policy.max_nodes)
         findings = system.findings(measurements)
-        main_policy_file = judged.files[0] if judged.files else None
+        main_policy_file = next(iter(judged.files), None)
         findings += _service(system, main_policy_file)
         findings += _networks(system, policy, main_policy_file, measurements, late_agents)
         if status is not None:
@@ -232,8 +232,9 @@ def _networks(
 
     pilots_dir = None
     if policy_file is not None and not policy.is_for_all:
-        is_own = policy.batch_options.get("is_own")
-        state_dir = policy_file.absolute().parent if is_own else Path(STATE_DIR)
+        state_dir = Path(STATE_DIR)
+        if policy.batch_options.get("is_own"):
+            state_dir = policy_file.absolute().parent
         pilots_dir = Path(policy.pilots_dir or state_dir / "pilots")
     return tuple(
         listener.findings(
@@ -326,9 +327,10 @@ def init(
         )
         return
     for file in files:
-        where = f"{directory / file.name}: " if is_written else f"# ---- {file.name}: "
-        print_lines(f"{where}{file.about}")
-        if not is_written:
+        if is_written:
+            print_lines(f"{directory / file.name}: {file.about}")
+        else:
+            print_lines(f"# ---- {file.name}: {file.about}")
             click.echo(file.text)  # to be installed as it is
 
 
@@ -386,7 +388,7 @@ def _make(directory: Path) -> None:
     missing = [place for place in places if not place.exists()]
     if not missing:
         check_directory(directory)
-    existing = [place for place in places if place.exists()]
+    existing = places[len(missing) :]
     if existing:
         mode = existing[0].stat().st_mode
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:

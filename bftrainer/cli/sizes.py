@@ -35,12 +35,9 @@ def asked_sizes(values: Mapping[str, Any], *, has_nodes: bool) -> AskedSizes:
     gpus, unit = values.get("gpus"), values.get("gpus_per_node")
     if gpus is None and unit is None:
         return AskedSizes(sizes=NodeSizes(*values["sizes"]), gpus_per_unit=0, gres=values["gres"])
-    per_unit, types = 1, list[str]()
-    if gpus is not None:
-        types.append(gpus.gpu_type)
+    per_unit, types = 1, [option.gpu_type for option in (gpus, unit) if option is not None]
     if unit is not None:
         per_unit = unit.gpus
-        types.append(unit.gpu_type)
     if gpus is None:
         sizes = NodeSizes(*values["sizes"])
     elif has_nodes:

@@ -42,8 +42,9 @@ def sparkline(points: Sequence[tuple[float, float | None]], *, from_zero: bool) 
 def _bar(value: float | None, low: float, high: float) -> str:
     if value is None:
         return _GAP
-    part = (value - low) / (high - low) if high > low else 0.5
-    return level_line([part])
+    if high <= low:
+        return level_line([0.5])
+    return level_line([(value - low) / (high - low)])
 
 
 def curve_lines(curve: ProgressCurve | None, reports: Sequence[Report]) -> tuple[str, ...]:

@@ -150,7 +150,7 @@ def row_of(view: TrainerView, now_s: float, names: Sequence[str] = USUAL) -> tup
 
 def print_trainers(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print rows of trainers; a narrow terminal gets fewer of these columns."""
-    spared = [heading(header) for header in headers_of(SPARED)]
+    spared = list(map(heading, headers_of(SPARED)))
     print_table(headers_of(names), rows, optional=spared, elsewhere=_IN_FULL)
 
 
@@ -164,7 +164,9 @@ def training_loss(record: TrainerRecord) -> str:
     progress = record.progress
     if not progress.has_finite_loss:
         return "not finite (NaN or infinite)"
-    return "" if progress.loss is None else quantity(progress.loss, 6)
+    if progress.loss is None:
+        return ""
+    return quantity(progress.loss, 6)
 
 
 def _rate(record: TrainerRecord) -> str:
@@ -230,7 +232,7 @@ def _print_array(rows: Sequence[ArrayRow], *, as_json: bool) -> None:
     if as_json:
         print_json(listing("array", rows))
     else:
-        print_table(HEADERS, [cells_of(row) for row in rows])
+        print_table(HEADERS, list(map(cells_of, rows)))
 
 
 def _print_columns(views: Sequence[TrainerView], names: tuple[str, ...]) -> None:
@@ -370,7 +372,9 @@ def _state_and_reason(view: TrainerView) -> str:
     reason = view.waits or view.record.reason
     if view.unheard_nodes:
         reason = view.trouble
-    return f"{view.state}: {reason}" if reason else view.state
+    if not reason:
+        return view.state
+    return f"{view.state}: {reason}"
 
 
 def _work(spec: TrainerSpec) -> str:
@@ -446,8 +450,10 @@ def _lent_as_a_whole(views: Sequence[NodeView]) -> list[str]:
             names_of.setdefault(view.why_whole, []).append(view.name)
     lines = list[str]()
     for reason, names in names_of.items():
-        and_more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        lines.append(f"as a whole: {names[0]}{and_more}. {reason}")
+        line = f"as a whole: {names[0]}"
+        if len(names) > 1:
+            line += f" and {len(names) - 1} more"
+        lines.append(f"{line}. {reason}")
     return lines
 
 
@@ -487,12 +493,10 @@ def _type_in_words(count: GpuCount, view: NodeView) -> str:
     text = f"{count.held} of {counted(count.gpus, 'GPU')}"
     if gpus_by_holder:
         text += f": {', '.join(f'{holder} {gpus}' for holder, gpus in gpus_by_holder.items())}"
-    if count.in_use:
-        text += f"; {count.in_use} in use"
-    if count.free:
-        text += f"; {count.free} free"
-    if count.blocked:
-        text += f"; {count.blocked} without CPUs or memory"
+    uses = {"in use": count.in_use, "free": count.free, "without CPUs or memory": count.blocked}
+    for use, gpus in uses.items():
+        if gpus:
+            text += f"; {gpus} {use}"
     return text
 
 
@@ -529,21 +533,22 @@ def _numbers(view: Explanation) -> list[str]:
     """Return the figures by which the last decision went."""
     if view.decision_id is None:
         return ["no decision has been made about it yet"]
-    decision, lines = f"decision {view.decision_id}; ", list[str]()
+    lines = list[str]()
     if view.terms:
         width = max(len(term.name) for term in view.terms)
-        lines.append(f"{decision}what the policy {view.policy} went by:")
+        lines.append(f"what the policy {view.policy} went by:")
         lines += [f"  {shown(term.name):<{width}}  {_valued(term)}" for term in view.terms]
     if view.speeds:
         headers = (">GPUS" if view.gpus_per_unit else ">NODES", ">SAMPLES/S", ">LEFT", ">GAIN")
         table = columns(headers, [_speed_row(speed, view) for speed in view.speeds])
-        sentence = f"what it trains with so many {units(min(view.gpus_per_unit, 1))}:"
-        lines.append(sentence if lines else f"{decision}{sentence}")
+        lines.append(f"what it trains with so many {units(min(view.gpus_per_unit, 1))}:")
         lines += [f"  {line}" for line in table.splitlines()]
         if any(speed.change_samples is not None for speed in view.speeds):
             lines.append(f"  GAIN: within the next {view.t_fwd_s:.0f} s, pause included")
     if not lines and not TrainerState(view.state).is_final:
-        return [f"{decision}how fast it trains has not been measured yet"]
+        lines.append("how fast it trains has not been measured yet")
+    if lines:
+        lines[0] = f"decision {view.decision_id}; {lines[0]}"
     return lines
 
 

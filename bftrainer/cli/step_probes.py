@@ -90,7 +90,7 @@ def measure_steps(
     lacks_memory = any(result["lacks_memory"] for result in results) or -signal.SIGKILL in codes
     if len(results) == per_node:
         profile = _merged(results, sizes, lacks_memory=lacks_memory)
-        has_ended = not any(code != 0 for code in codes)
+        has_ended = set(codes) == {0}
         if profile and (len(profile.nodes) == len(sizes) or lacks_memory or has_ended):
             return profile
     if lacks_memory:

@@ -47,7 +47,7 @@ def layout(
         width: cells of the terminal.
         optional: headers of what is left out first, the first of them first.
     """
-    names = [heading(header) for header in headers]
+    names = list(map(heading, headers))
     places = range(len(names))
     widths = [max(map(cell_width, texts)) for texts in zip(names, *rows, strict=True)]
     stays = list(places)
@@ -156,7 +156,7 @@ def lines_of(
     """
     from rich.text import Text  # noqa: PLC0415 - takes 0.1 s
 
-    names = [heading(header) for header in headers]
+    names = list(map(heading, headers))
     cells = [list(map(shown, row)) for row in rows]
     plan = layout(headers, cells, width, optional)
     for number, block in enumerate(plan.blocks):
@@ -189,7 +189,8 @@ def _block(
     from rich.text import Text  # noqa: PLC0415
 
     beside, below = places
-    names = [heading(header) for header in headers]
+    names = list(map(heading, headers))
+    names_below = [*names[:-1], ""]  # the last column is a reason or the like, which needs no name
     grid_width = max(width, _total(plan.widths, beside))
     grid = _grid(headers, plan, beside)
     if any(names[i] for i in beside):
@@ -201,9 +202,7 @@ def _block(
             yield grid, grid_width
             grid = _grid(headers, plan, beside)
         for place in filled:
-            # The last column is a reason or the like, which needs no name.
-            name = "" if place == len(names) - 1 else names[place]
-            yield from _line(name, row[place], width)
+            yield from _line(names_below[place], row[place], width)
     if grid.row_count:
         yield grid, grid_width
 

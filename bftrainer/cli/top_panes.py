@@ -25,10 +25,10 @@ from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import DataTable, Static
 
-from bftrainer.cli.status import SPARED, headers_of
+from bftrainer.cli.status import COLUMNS, SPARED, headers_of
 from bftrainer.cli.top import NAMES
 from bftrainer.model.colours import colour_of
-from bftrainer.model.columns import shown
+from bftrainer.model.columns import heading, is_right, shown
 from bftrainer.model.gpu_shares import shares_of
 from bftrainer.model.timeline import USES, NodeUse, parted
 
@@ -47,13 +47,7 @@ _LOOKS: Final = {
 }
 LETTERS: Final = tuple((_LOOKS[use][0], Style.parse(_LOOKS[use][1])) for use in USES)
 _CHOSEN: Final = Style(reverse=True)
-_HEADERS: Final = {
-    name: header.removeprefix(">") for name, header in zip(NAMES, headers_of(NAMES), strict=True)
-}
-_JUSTIFY_OF: Final[Mapping[str, JustifyMethod]] = {
-    name: "right" if header.startswith(">") else "left"
-    for name, header in zip(NAMES, headers_of(NAMES), strict=True)
-}
+_HEADERS: Final = dict(zip(NAMES, map(heading, headers_of(NAMES)), strict=True))
 _GAP: Final = 2  # cells around a column, as Textual draws it
 # As much as it may be soon: a value that grows is to leave the columns as they are.
 _LEAST: Final = {
@@ -254,7 +248,8 @@ def _cut(name: str, text: str) -> str:
 
 def _cell(name: str, text: str) -> Text:
     style = style_of(text) if name == "id" else ""
-    return Text(text, style, justify=_JUSTIFY_OF[name], no_wrap=True)
+    justify: JustifyMethod = "right" if is_right(COLUMNS[name].header) else "left"
+    return Text(text, style, justify=justify, no_wrap=True)
 
 
 class Dialog(ModalScreen[bool]):

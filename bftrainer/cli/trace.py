@@ -234,7 +234,9 @@ def load(
             begin_s = start_s
         hours = (end_s - begin_s) / HOUR_S
     part = whole.restrict(node_range, start_s=start_s, hours=hours)
-    return part.unfillable() if only_unfillable else part
+    if only_unfillable:
+        return part.unfillable()
+    return part
 
 
 def instant(text: str | None, zone: str | None, name: str) -> float | None:

@@ -61,7 +61,7 @@ def _time_limit_s(_: click.Context, __: click.Parameter, text: str | None) -> fl
     if match is None:
         raise click.BadParameter("write minutes, H:M:S or D-H, as for sbatch: 240, 4:00:00, 1-12")
     has_days = match.group("days") is not None
-    days, first, second, third = (int(part or 0) for part in match.groups())
+    days, first, second, third = map(int, match.groups(default="0"))
     hours, minutes, seconds = first, second, third
     if not has_days and match.group("third") is None:  # minutes come first
         hours, minutes, seconds = 0, first, second
@@ -251,7 +251,9 @@ def _propose_job() -> None:
 def _shown(value: object) -> str:
     if isinstance(value, dict):
         return " ".join(f"{key}={_shown(part)}" for key, part in value.items())
-    return f"{value:g}" if isinstance(value, float) else str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value).lower()
 
 
 @verb(
@@ -274,8 +276,7 @@ def down(socket_name: str | None, batch_system: str, *, now: bool, as_json: bool
         sites.cancel_daemon(job.job_id)
         print_lines(f"The job of your daemon ({job.job_id}) was pending and is cancelled.")
         return ExitCode.OK
-    records = [view.record for view in client.trainers()]
-    unfinished = [record.trainer_id for record in records if not record.state.is_final]
+    unfinished = [v.record.trainer_id for v in client.trainers() if not v.record.state.is_final]
     client.shutdown("now" if now else "saved")
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:

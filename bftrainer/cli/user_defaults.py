@@ -36,8 +36,8 @@ class _Options:
         self._by_name: dict[str, click.Option] = {}
         for option in options:
             if isinstance(option, click.Option):
-                flags = [flag for flag in option.opts if flag.startswith("--")]
-                self._by_name |= {flag.removeprefix("--"): option for flag in flags}
+                names = [flag[2:] for flag in option.opts if flag.startswith("--")]
+                self._by_name |= dict.fromkeys(names, option)
 
     def parsed(self, name: str, value: object) -> dict[str, Any]:
         """Return what an option with this value sets, by parameter.

@@ -258,12 +258,9 @@ def _choices(site: Replica, options: Mapping[str, Any]) -> HarmChoices:
         )
     lend = Lend(options["lend"])
     _check_lent(site, lend)
-    policy_values = {"policy": policies[0], **{key: options[key] for key in POLICY_KEYS}}
-    for key, value in list(policy_values.items()):
-        if value == getattr(defaults, key):
-            del policy_values[key]
+    values = {"policy": policies[0], **{key: options[key] for key in POLICY_KEYS}}
     return HarmChoices(
-        policy_values=policy_values,
+        policy_values={k: value for k, value in values.items() if value != getattr(defaults, k)},
         worker_start_s=options["worker_start_s"],
         hours=options["play_hours"],
         has_settings=not options["no_settings"],

@@ -41,7 +41,9 @@ _REASONS: Final = {
     TRAP: "trap kill",
     IN_SHELL: "wait exit sleep true false : return break continue shift read local test [ [[ ((",
 }
-REASON_OF: Final = {name: why for why, names in _REASONS.items() for name in names.split()}
+REASON_OF: Final = dict[str, str]()
+for _reason, _names in _REASONS.items():
+    REASON_OF.update(dict.fromkeys(_names.split(), _reason))
 # They change the shell that the program is then started from.
 PREPARES: Final = frozenset(
     (

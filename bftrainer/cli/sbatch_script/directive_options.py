@@ -182,12 +182,9 @@ class DirectiveOptions:
     def _mail_user(self, place: int, directive: SbatchDirective) -> None:
         if self._hand_on(place, directive):
             return
-        kinds = [value.upper().split(",") for value in self._values("mail-type")]
-        if (
-            kinds
-            and _AT_END.intersection(kinds[-1])
-            and not notification_fault(f"mail:{directive.value}")
-        ):
+        *_, mail_types = ("", *self._values("mail-type"))
+        is_at_end = not _AT_END.isdisjoint(mail_types.upper().split(","))
+        if is_at_end and not notification_fault(f"mail:{directive.value}"):
             self._became[place] = f"--notify mail:{directive.value}"
             self._reasons.pop(place, None)
 

@@ -238,9 +238,9 @@ class BodyReader:
             if words[0] in ("for", "select", "case"):
                 reason = IN_SHELL
             step = self._plain(command, words, CommandPurpose.OTHER, reason)
-            return replace(step, launch=launch) if program else step
-        reason = PRINTS if launch.kind is ProgramKind.CODE else ""
-        step = self._plain(command, words, CommandPurpose.LAUNCH, reason)
+        else:
+            reason = PRINTS if launch.kind is ProgramKind.CODE else ""
+            step = self._plain(command, words, CommandPurpose.LAUNCH, reason)
         return replace(step, launch=launch)
 
 

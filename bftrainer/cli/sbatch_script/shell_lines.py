@@ -241,7 +241,7 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self.commands: list[ShellCommand] = []
         self.blocks: list[ShellBlock] = []
-        self.fault, self.fault_at = "", 0
+        self.fault, self.fault_line = "", 0
         self._text = text
         self._line_ends = [at for at, sign in enumerate(text) if sign == "\n"]
         self._open: list[_OpenBlock] = []
@@ -275,7 +275,7 @@ class _Parser:
 
     def _fail(self, cause: str, at: int) -> None:
         if not self.fault:
-            self.fault, self.fault_at = cause, at
+            self.fault, self.fault_line = cause, self.line_of(at)
 
     def _take(self, token: _Token) -> None:
         if token.kind == NEWLINE:
@@ -386,10 +386,9 @@ def read_shell(text: str) -> ShellScript:
     """Return the commands of a shell script."""
     parser = _Parser(text)
     parser.read()
-    fault_line = parser.line_of(parser.fault_at) if parser.fault else 0
     return ShellScript(
         commands=tuple(parser.commands),
         blocks=tuple(parser.blocks),
         fault=parser.fault,
-        fault_line=fault_line,
+        fault_line=parser.fault_line,
     )

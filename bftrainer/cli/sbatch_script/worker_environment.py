@@ -90,18 +90,21 @@ class WorkerEnvironment:
 
     def prepare(self, place: int, step: BodyStep, text: str, *, is_tested: bool = False) -> None:
         """Take a line for the preamble, as it is."""
-        if activates_conda(step.words) and not any(brings_conda(line.text) for line in self.lines):
-            self.lines.append(PreambleLine(step=place, text=HOOK))
-            self.has_hook = True
+        if activates_conda(step.words):
+            self._bring_conda(place)
         self.lines.append(PreambleLine(step=place, text=text, is_tested=is_tested))
 
     def activate(self, place: int, name: str) -> None:
         """Activate a conda environment."""
+        self._bring_conda(place)
+        text = f"conda activate {quoted(name)}"
+        self.lines.append(PreambleLine(step=place, text=text))
+
+    def _bring_conda(self, place: int) -> None:
+        """Bring conda's function into the shell, unless a line before may have done so."""
         if not any(brings_conda(line.text) for line in self.lines):
             self.lines.append(PreambleLine(step=place, text=HOOK))
             self.has_hook = True
-        text = f"conda activate {quoted(name)}"
-        self.lines.append(PreambleLine(step=place, text=text))
 
     def place_sources(self, steps: Sequence[BodyStep], directory: str) -> None:
         """Write out the relative paths of what is sourced: a later line changes the directory."""
@@ -128,7 +131,7 @@ class WorkerEnvironment:
             if name in assignments or name in self.variables or name not in self.assignments:
                 continue
             assignments[name] = self.assignments[name]
-            names += _names_of(assignments[name])
+            names += sorted(_names_of(assignments[name]))
         return assignments
 
     def preamble(self, entrance: Sequence[str]) -> str:
