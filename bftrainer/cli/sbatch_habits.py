@@ -60,10 +60,10 @@ def refusal_of(problem: click.UsageError, taken_by_submit: Container[str] = ()) 
     """
     if not isinstance(problem, click.NoSuchOption):
         return "", ""
-    meant = option_of(problem.option_name)
-    if meant is None:
+    sbatch_option = option_of(problem.option_name)
+    if sbatch_option is None:
         return "", ""
-    why, step = meant.reason, meant.instead
+    why, step = sbatch_option.reason, sbatch_option.instead
     if problem.option_name in taken_by_submit:
         why, step = _AT_ONCE, _OMIT.format(problem.option_name)
     return f"Option {problem.option_name} of sbatch has no meaning here. {why}", step

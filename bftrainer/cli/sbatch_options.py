@@ -127,8 +127,7 @@ def _by_up(name: str) -> _Why:
 
 def _option(names: str, why: _Why | str = "", **more: object) -> SbatchOption:
     """Return a row of the table; names: the letter, if there is one, then the long name."""
-    *letters, name = names.split()
-    short = letters[0] if letters else ""
+    short, _, name = names.rpartition(" ")
     if isinstance(why, str):
         why = _Why(why)
     return SbatchOption(
@@ -138,6 +137,11 @@ def _option(names: str, why: _Why | str = "", **more: object) -> SbatchOption:
         instead=why.instead,
         **more,  # type: ignore[arg-type]
     )
+
+
+def _options(why: _Why, *names: str, **more: object) -> list[SbatchOption]:
+    """Return rows of the table for which the same is said."""
+    return [_option(name, why, **more) for name in names]
 
 
 _ROWS: Final[Iterable[SbatchOption]] = (
@@ -190,37 +194,33 @@ _ROWS: Final[Iterable[SbatchOption]] = (
     _option("no-requeue", _AGAIN, value=_NONE),
     _option("signal", _SIGNAL),
     _option("k no-kill", _AGAIN, value=_OPTIONAL),
-    *(_option(names, _SHARE) for names in (
-        "mem", "mem-per-cpu", "mem-per-gpu", "cpus-per-gpu", "mincpus", "tmp", "S core-spec",
-        "thread-spec",
-    )),
-    *(_option(names, _PLACE) for names in (
-        "w nodelist", "F nodefile", "x exclude", "prefer", "switches", "batch",
-    )),
+    *_options(
+        _SHARE, "mem", "mem-per-cpu", "mem-per-gpu", "cpus-per-gpu", "mincpus", "tmp",
+        "S core-spec", "thread-spec",
+    ),
+    *_options(_PLACE, "w nodelist", "F nodefile", "x exclude", "prefer", "switches", "batch"),
     _option("contiguous", _PLACE, value=_NONE),
     _option("spread-job", _PLACE, value=_NONE),
     _option("use-min-nodes", _PLACE, value=_NONE),
     _option("s oversubscribe", _ALONE, value=_NONE),
-    *(_option(names, _MPI) for names in (
-        "B extra-node-info", "cores-per-socket", "sockets-per-node", "threads-per-core", "hint",
-        "m distribution", "ntasks-per-core", "ntasks-per-socket", "mem-bind", "network",
-    )),
-    *(_option(names, _GPUS) for names in ("gpus-per-socket", "gres-flags", "gpu-bind")),
+    *_options(
+        _MPI, "B extra-node-info", "cores-per-socket", "sockets-per-node", "threads-per-core",
+        "hint", "m distribution", "ntasks-per-core", "ntasks-per-socket", "mem-bind", "network",
+    ),
+    *_options(_GPUS, "gpus-per-socket", "gres-flags", "gpu-bind"),
     _option("O overcommit", _MPI, value=_NONE),
-    *(_option(names, _CLOCKS) for names in (
-        "cpu-freq", "gpu-freq", "power",
-    )),
+    *_options(_CLOCKS, "cpu-freq", "gpu-freq", "power"),
     _option("container", _CONTAINER),
     _option("container-id", _CONTAINER),
-    *(_option(names, _CONTAINER) for names in (
-        "container-image", "container-mounts", "container-name", "container-workdir",
+    *_options(
+        _CONTAINER, "container-image", "container-mounts", "container-name", "container-workdir",
         "container-env", "container-save",
-    )),
-    *(_option(names, _CONTAINER, value=_NONE) for names in (
-        "container-mount-home", "no-container-mount-home", "container-writable",
+    ),
+    *_options(
+        _CONTAINER, "container-mount-home", "no-container-mount-home", "container-writable",
         "container-readonly", "container-remap-root", "no-container-remap-root",
-        "container-entrypoint", "no-container-entrypoint",
-    )),
+        "container-entrypoint", "no-container-entrypoint", value=_NONE,
+    ),
     _option("priority", _WEIGHT),
     _option("nice", _WEIGHT, value=_OPTIONAL),
     _option("profile", _PROFILE),

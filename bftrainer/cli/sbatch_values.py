@@ -32,7 +32,6 @@ _MAIL_TYPES: Final = {
 }
 _SILENT: Final = frozenset({"NONE", "ARRAY_TASKS"})  # nobody expects a mail for them
 _NEXT_AFTER: Final = "Write --dependency afterok:t1:t2,afterany:t3; 'bftrainer status' lists ids."
-_KINDS_TAKEN: Final = ("afterok", "afterany")
 _JOB: Final = re.compile(r"\d+(?:_\d+)?(?:\+\d+)?\Z", re.ASCII)
 
 
@@ -58,7 +57,7 @@ def parse_dependency(text: str) -> Dependency:
     Raises:
         UsageError: BFT-1044, it is of another form, or names jobs of the batch system.
     """
-    ids: dict[str, list[str]] = {kind: [] for kind in _KINDS_TAKEN}
+    ids: dict[str, list[str]] = {"afterok": [], "afterany": []}
     for part in text.split(","):
         kind, *names = part.strip().split(":")
         if kind not in ids or not names:
@@ -89,7 +88,7 @@ def parse_mail_types(text: str) -> MailTypes:
     Raises:
         UsageError: BFT-1066, sbatch has no such type.
     """
-    told, untold = set[str](), []
+    events, untold = set[str](), []
     for part in text.split(","):
         name = part.strip().upper()
         if name not in _MAIL_TYPES:
@@ -98,9 +97,9 @@ def parse_mail_types(text: str) -> MailTypes:
                 f"--mail-type: {part[:40]!r} is no type of mail.",
                 "Write --mail-type END, FAIL, TIME_LIMIT, ALL or NONE, or several with commas.",
             )
-        events = _MAIL_TYPES[name]
-        if events is not None:
-            told.update(events)
+        events_of_type = _MAIL_TYPES[name]
+        if events_of_type is not None:
+            events.update(events_of_type)
         elif name not in _SILENT:
             untold.append(name)
-    return MailTypes(told=tuple(event for event in NOTIFIED if event in told), untold=tuple(untold))
+    return MailTypes(told=tuple(filter(events.__contains__, NOTIFIED)), untold=tuple(untold))

@@ -55,7 +55,7 @@ def _names(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -
 
 
 def _words(text: str | None) -> list[str]:
-    return [word.strip() for word in (text or "").split(",") if word.strip()]
+    return list(filter(None, map(str.strip, (text or "").split(","))))
 
 
 SELECTION: Final = (
@@ -105,9 +105,12 @@ def selection_of(values: Mapping[str, Any]) -> Selection:
     Raises:
         click.MissingParameter: they name no trainer.
     """
+    user = values["user"]
+    if values["is_own"]:
+        user = user_name(os.geteuid())
     selection = Selection(
         ids=values["trainer_ids"],
-        user=user_name(os.geteuid()) if values["is_own"] else values["user"],
+        user=user,
         names=values["names"],
         states=values["states"],
         is_sure=values["is_sure"],
@@ -132,8 +135,8 @@ def chosen_ids(selection: Selection, client: Client) -> tuple[str, ...]:
     """
     if not selection.is_by_choice:
         return selection.ids
-    own = user_name(os.geteuid())
-    views = [view for view in client.trainers() if selection.has(view, own)]
+    own_name = user_name(os.geteuid())
+    views = [view for view in client.trainers() if selection.has(view, own_name)]
     ids = tuple(view.record.trainer_id for view in views)
     if not ids:
         print_lines("No trainer that goes on is meant.", err=True)

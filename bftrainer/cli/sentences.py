@@ -16,7 +16,7 @@ from dataclasses import dataclass
 CODE = re.compile(r"BFT-\d{4}")
 MOST = 6  # variants of one sentence
 DEPTH = 4  # names that stand for names
-_IS_SAID = re.compile(r"[a-z]{2}")  # there is more than capitals
+_HAS_WORDS = re.compile(r"[a-z]{2}")  # there is more than capitals
 _FIELD = re.compile(r"%[sdr]|\{(\w*)[^{} ]*\}")
 _ROW = re.compile(r"(BFT-\d{4}) \w+ \w+\n(.+)\n((?:.+\n)+?)-> (.+)")  # of batch.findings
 _LINE = re.compile(r"(?:error )?(BFT-\d{4}):? (.+)", re.DOTALL)
@@ -69,44 +69,53 @@ class _Module:
 
     def of_call(self, call: ast.Call) -> Iterator[Sentence]:
         """Yield what the arguments say, if the code is one of them."""
-        named = {one.arg: one.value for one in call.keywords if one.arg}
-        at = next((i for i, one in enumerate(call.args) if self._code(one)), -1)
-        code = self._code(call.args[at]) if at >= 0 else self._code(named.get("code"))
+        keywords = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+        code = self._code(keywords.get("code"))
+        arguments_after = list[ast.expr]()  # the code
+        for i, argument in enumerate(call.args):
+            if argument_code := self._code(argument):
+                code, arguments_after = argument_code, call.args[i + 1 :]
+                break
         if not code:
             return
         if _name(call.func) == "partial":
-            others = [one for name in self._names_of(call) for one in self._calls[name]]
-            for other in others:
-                yield from self._said(code, other.args[:1], other.args[1:2])
+            for name in self._names_of(call):
+                for later_call in self._calls[name]:
+                    yield from self._sentences(code, later_call.args[:1], later_call.args[1:2])
             return
-        rest = call.args[at + 1 :] if at >= 0 else []
-        if len(rest) > 2:  # a line and a column, say
-            rest = [one for one in rest if self.texts(one)]
-        causes = rest[:1] or [named[name] for name in _CAUSES if name in named]
-        steps = rest[1:2] or [named[name] for name in _NEXT_STEPS if name in named]
-        yield from self._said(code, causes, steps)
+        if len(arguments_after) > 2:  # a line and a column, say
+            arguments_after = list(filter(self.texts, arguments_after))
+        causes = arguments_after[:1] or [keywords[name] for name in _CAUSES if name in keywords]
+        steps = arguments_after[1:2] or [keywords[n] for n in _NEXT_STEPS if n in keywords]
+        yield from self._sentences(code, causes, steps)
 
     def of_table(self, target: ast.expr, table: ast.Dict) -> Iterator[Sentence]:
         """Yield the causes of a table of causes by code, with the next steps of the other one."""
         if _name(target) != "_CAUSES":
             return
-        steps = self._values("_NEXT_STEPS", None)
-        step_of = dict[str, ast.expr]()
-        for other in steps:
-            if isinstance(other, ast.Dict):
-                step_of = {self._code(k): v for k, v in zip(other.keys, other.values, strict=True)}
+        steps_of = dict[str, list[ast.expr]]()
+        for value in self._values("_NEXT_STEPS", None):
+            if isinstance(value, ast.Dict):
+                rows = zip(value.keys, value.values, strict=True)
+                steps_of = {self._code(key): [step] for key, step in rows}
         for key, cause in zip(table.keys, table.values, strict=True):
             if code := self._code(key):
-                yield from self._said(code, [cause], [step_of[code]] if code in step_of else [])
+                yield from self._sentences(code, [cause], steps_of.get(code, []))
 
-    def _said(
+    def _sentences(
         self, code: str, causes: Sequence[ast.expr], steps: Sequence[ast.expr]
     ) -> Iterator[Sentence]:
-        said, found = ([t for one in some for t in self.texts(one)] for some in (causes, steps))
-        next_step = _plain(" Or: ".join(dict.fromkeys(filter(_IS_SAID.search, found))))
-        readable = dict.fromkeys(filter(_IS_SAID.search, said))
-        for cause in readable or ([""] if next_step else []):
+        next_step = _plain(" Or: ".join(self._readable_texts(steps)))
+        cause_texts = self._readable_texts(causes)
+        if not cause_texts and next_step:
+            cause_texts = [""]
+        for cause in cause_texts:
             yield Sentence(code=code, cause=_plain(cause), next_step=next_step)
+
+    def _readable_texts(self, nodes: Sequence[ast.expr]) -> list[str]:
+        """Return each text once that the expressions may be, if it is more than capitals."""
+        texts = itertools.chain.from_iterable(map(self.texts, nodes))
+        return list(dict.fromkeys(filter(_HAS_WORDS.search, texts)))
 
     def texts(self, node: ast.expr, depth: int = DEPTH) -> list[str]:
         """Return the texts that an expression may be; none if it is not to be seen here."""
@@ -114,19 +123,17 @@ class _Module:
             case ast.Constant(value=str(text)):
                 return [text]
             case ast.JoinedStr(values=parts):
-                options = itertools.product(*(self._options(one, depth - 1) for one in parts))
-                return ["".join(chosen) for chosen in itertools.islice(options, MOST)]
-            case ast.IfExp(body=one, orelse=other) | ast.BoolOp(values=[one, other]):
-                return [*self.texts(one, depth), *self.texts(other, depth)]
+                return _variants([self._options(part, depth - 1) for part in parts])
+            case ast.IfExp(body=left, orelse=right) | ast.BoolOp(values=[left, right]):
+                return [*self.texts(left, depth), *self.texts(right, depth)]
             case ast.BinOp(op=ast.Add(), left=left, right=right):
                 heads, tails = self.texts(left, depth), self.texts(right, depth)
                 if heads or tails:
-                    pairs = itertools.product(heads or [_slot(left)], tails or [_slot(right)])
-                    return ["".join(pair) for pair in itertools.islice(pairs, MOST)]
+                    return _variants([heads or [_slot(left)], tails or [_slot(right)]])
             case ast.Name(id=name) if depth > 0:
                 values = self._values(name, self._around.get(node))
-                found = (text for value in values for text in self.texts(value, depth - 1))
-                return list(dict.fromkeys(found))
+                texts_of_values = (self.texts(value, depth - 1) for value in values)
+                return list(dict.fromkeys(itertools.chain.from_iterable(texts_of_values)))
         return []
 
     def _options(self, part: ast.expr, depth: int) -> list[str]:
@@ -134,44 +141,54 @@ class _Module:
         match part:
             case ast.FormattedValue(value=value):
                 return self._options(value, depth)
-            case ast.IfExp(body=one, orelse=other):
-                found = [*self._options(one, depth), *self._options(other, depth)]
-            case ast.BoolOp(values=[one, *_]):
-                found = [text for text in self._options(one, depth) if text] or [_slot(one)]
+            case ast.IfExp(body=left, orelse=right):
+                texts = [*self._options(left, depth), *self._options(right, depth)]
+            case ast.BoolOp(values=[left, *_]):
+                texts = list(filter(None, self._options(left, depth))) or [_slot(left)]
             case _:
-                found = self.texts(part, depth) or [_slot(part)]
-        return [""] if "" in found and not isinstance(part, ast.Constant) else found
+                texts = self.texts(part, depth) or [_slot(part)]
+        # What may be missing is left out: the sentence is whole without it.
+        if "" in texts and not isinstance(part, ast.Constant):
+            return [""]
+        return texts
 
     def _values(self, name: str, function: _Function | None) -> list[ast.expr]:
         """Return what a name stands for: in the function around, else in the module."""
-        found = list[ast.expr]()
-        for node in ast.walk(function) if function else self._tree.body:
+        values_of_name = list[ast.expr]()
+        for node in self._tree.body if function is None else ast.walk(function):
             match node:
                 case (
                     ast.Assign(targets=[ast.Name(id=target)], value=value)
                     | ast.AnnAssign(target=ast.Name(id=target), value=ast.expr() as value)
                 ) if target == name:
-                    found.append(value)
+                    values_of_name.append(value)
                 case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)):
                     pairs = zip(names, values, strict=False)
-                    found += [value for one, value in pairs if _name(one) == name]
+                    values_of_name += [value for part, value in pairs if _name(part) == name]
         if function is None:
-            return found
-        return found or self._given(name, function) or self._values(name, None)
+            return values_of_name
+        return values_of_name or self._arguments(name, function) or self._values(name, None)
 
-    def _given(self, name: str, function: _Function) -> list[ast.expr]:
+    def _arguments(self, name: str, function: _Function) -> list[ast.expr]:
         """Return what calls in this module give as the parameter of this name."""
-        names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
-        at = names.index(name) - (names[0] == "self") if name in names else None
-        found = list[ast.expr]()
-        for call in self._calls[function.name] if function.name != "__init__" else ():
-            found += call.args[at : at + 1] if at is not None else ()
-            found += [one.value for one in call.keywords if one.arg == name]
-        return found
+        if function.name == "__init__":  # which is called by the name of its class
+            return []
+        names = [parameter.arg for parameter in (*function.args.posonlyargs, *function.args.args)]
+        arguments = list[ast.expr]()
+        for call in self._calls[function.name]:
+            if name in names:
+                place = names.index(name) - (names[0] == "self")
+                arguments += call.args[place : place + 1]
+            arguments += [keyword.value for keyword in call.keywords if keyword.arg == name]
+        return arguments
 
     def _names_of(self, value: ast.expr) -> list[str]:
-        assigns = (node for node in self.nodes if isinstance(node, ast.Assign))
-        return [_name(target) for one in assigns if one.value is value for target in one.targets]
+        """Return the names that the value is assigned to."""
+        names = list[str]()
+        for node in self.nodes:
+            if isinstance(node, ast.Assign) and node.value is value:
+                names += map(_name, node.targets)
+        return names
 
     def _code(self, node: ast.expr | None) -> str:
         """Return the code that an expression is; "": it is none."""
@@ -189,22 +206,30 @@ def _head(node: ast.AST) -> str:
     return str(node.value) if isinstance(node, ast.Constant) else ""
 
 
+def _variants(options_of_parts: Sequence[Sequence[str]]) -> list[str]:
+    """Return the first texts that the options of the parts make."""
+    variants = itertools.product(*options_of_parts)
+    return list(map("".join, itertools.islice(variants, MOST)))
+
+
 def _of_text(text: str) -> Iterator[Sentence]:
     """Yield the rows of a table of findings, or what a line says after a code."""
     rows = _ROW.findall(text)
     for code, setting, cost, remedy in rows:
         cause, next_step = _plain(f"{setting}: {cost}"), _plain(remedy)
-        is_said = _IS_SAID.search(next_step)
-        yield Sentence(code=code, cause=cause, next_step=next_step if is_said else "")
-    said = None if rows else _LINE.match(text)
-    if said and _IS_SAID.search(said[2]):
-        yield Sentence(code=said[1], cause=_plain(said[2]), next_step="", is_log=True)
+        if not _HAS_WORDS.search(next_step):
+            next_step = ""
+        yield Sentence(code=code, cause=cause, next_step=next_step)
+    line = _LINE.match(text)
+    if line and not rows and _HAS_WORDS.search(line[2]):
+        yield Sentence(code=line[1], cause=_plain(line[2]), next_step="", is_log=True)
 
 
 def _plain(text: str) -> str:
     """Return a text in one line, and with capitals for its fields."""
-    shown = _FIELD.sub(lambda field: (field[1] or "...").upper(), " ".join(text.split()))
-    return shown.replace("....", "...")
+    one_line = " ".join(text.split())
+    with_slots = _FIELD.sub(lambda field: (field[1] or "...").upper(), one_line)
+    return with_slots.replace("....", "...")
 
 
 def _name(node: ast.expr) -> str:

@@ -48,12 +48,19 @@ if TYPE_CHECKING:
 SHIPPED = "sample"
 LONGEST_T_FWD_S = 1e9
 _CHOSEN = ("p_jmax", "job_nodes", "seed", "poll_s", "straggler_threshold")
-_PHYSICAL = (  # option, its name on the command line, what it is about
+_PHYSICAL = (  # option, its name on the command line, what is lacking without a physical model
     ("given", "--cost", "none"),
     ("poll_s", "--poll-interval", "no polls"),
     ("slow", "--slow", "no slow nodes"),
 )
 STEPS = 500  # of the progress bar; more would slow the replay
+ALL = "all"
+IDLE, SPOT, DEDICATED, SITE = ARENAS = ("idle", "spot", "dedicated", "site")
+DATA_VARIABLE = "BFTRAINER_DATA"
+TRAINERS = 40  # most of them end within the span
+SITE_NODES, SITE_HOURS = 64, 2.0
+QUICK_SEEDS, QUICK_HOURS = 2, 6.0
+PILOT_PARTITION = "bf"  # where the Slurm adapter submits pilots unless told otherwise
 
 
 @verb(
@@ -110,7 +117,6 @@ def simulate(
     A trace says which nodes were idle, from when until when. "bftrainer trace" makes one from the
     records of a batch system.
     """
-    from bftrainer.batch.traces import SAMPLE  # noqa: PLC0415
     from bftrainer.lab.report import (  # noqa: PLC0415
         ReportSetup,
         check_place,
@@ -119,16 +125,16 @@ def simulate(
         write_csv,
     )
 
-    chosen = _choices(costs, options)
+    choices = _choices(costs, options)
     if csv_file is not None:
         check_place(csv_file)
     if report_file is not None:
         from bftrainer.lab.report import check_destination, write_report  # noqa: PLC0415
 
         check_destination(report_file)
-    trace = load(SAMPLE if file == SHIPPED else Path(file), **options)
-    trainers = workload_of(workload, chosen[0].seed)
-    runs = _replay(trace, trainers, chosen)
+    trace = load(_trace_file(file), **options)
+    trainers = workload_of(workload, choices[0].seed)
+    runs = _replay(trace, trainers, choices)
     setup = ReportSetup(
         trace=file, workload=trainers.name, costs=costs, command=command_line(context)
     )
@@ -139,9 +145,19 @@ def simulate(
         with _Bar("drawing") as bar:
             write_report(report_file, runs, setup, bar.report)
     if as_json:
-        print_json(documents[0] if len(documents) == 1 else {"runs": documents})
+        if len(documents) == 1:
+            print_json(documents[0])
+        else:
+            print_json({"runs": documents})
         return
     print_report(report_of(runs, setup))
+
+
+def _trace_file(file: str) -> Path:
+    """Return the file that ``--trace`` names, or the generated sample that is shipped."""
+    from bftrainer.batch.traces import SAMPLE  # noqa: PLC0415 - numpy takes 0.1 s
+
+    return SAMPLE if file == SHIPPED else Path(file)
 
 
 def _choices(costs: str, options: dict[str, Any]) -> list[Choices]:
@@ -155,21 +171,26 @@ def _choices(costs: str, options: dict[str, Any]) -> list[Choices]:
     from bftrainer.lab.simulator.session import Choices  # noqa: PLC0415
     from milp.problem import Objective  # noqa: PLC0415
 
-    names = [name.strip() for text in options.pop("policies") for name in text.split(",")]
+    names = list(map(str.strip, ",".join(options.pop("policies")).split(",")))
     for name in names:
         load_policy(name)  # before the first of them is replayed
     if costs == "paper":
-        for name, hint, what in _PHYSICAL:
+        for name, hint, lack in _PHYSICAL:
             if options[name]:
-                cause = f"the paper's bookkeeping has {what}."
+                cause = f"the paper's bookkeeping has {lack}."
                 raise click.BadParameter(cause, param_hint=hint)
-    given, file = options.pop("given"), None if costs == "physical" else Path(costs)
+    t_fwd_s = _forward_time_s(options.pop("t_fwd"))
+    assignments, physical_costs = options.pop("given"), None
+    if costs == "physical":
+        physical_costs = chosen_costs(None, assignments)
+    elif costs != "paper":
+        physical_costs = chosen_costs(Path(costs), assignments)
     common = Choices(
         objective=Objective(options.pop("objective")),
-        t_fwd_s=_forward_time_s(options.pop("t_fwd")),
-        costs=None if costs == "paper" else chosen_costs(file, given),
+        t_fwd_s=t_fwd_s,
+        costs=physical_costs,
         slow=_injection(options.pop("slow")),
-        **{n: options.pop(n) for n in _CHOSEN},
+        **{name: options.pop(name) for name in _CHOSEN},
     )
     return [dataclasses.replace(common, policy=name) for name in dict.fromkeys(names)]
 
@@ -192,9 +213,9 @@ def _injection(text: str | None) -> Injection | None:
         return None
     with contextlib.suppress(ValueError):
         share, _, fraction = text.partition(":")
-        found = Injection(share=float(share), fraction=float(fraction))
-        if 0.0 <= found.share <= 1.0 and 0.0 < found.fraction < 1.0:
-            return found
+        injection = Injection(share=float(share), fraction=float(fraction))
+        if 0.0 <= injection.share <= 1.0 and 0.0 < injection.fraction < 1.0:
+            return injection
     raise click.BadParameter(f"{text!r} is not SHARE:FRACTION.", param_hint="--slow")
 
 
@@ -206,13 +227,14 @@ def _replay(trace: Fragments, workload: TrainerWorkload, chosen: list[Choices]) 
     begin_s, end_s = trace.span_s
     next_s = begin_s
 
-    def tell(given: DecisionInput, _: Plan) -> None:
+    def tell(decision_input: DecisionInput, _: Plan) -> None:
         """Report now and then how far the replays are."""
         nonlocal next_s
-        if given.now_s >= next_s:
-            next_s = given.now_s + (end_s - begin_s) * len(chosen) / STEPS
-            done = (given.now_s - begin_s) / (end_s - begin_s)
-            bar.report((len(runs) + done) / len(chosen))
+        now_s = decision_input.now_s
+        if now_s >= next_s:
+            next_s = now_s + (end_s - begin_s) * len(chosen) / STEPS
+            share = (now_s - begin_s) / (end_s - begin_s)
+            bar.report((len(runs) + share) / len(chosen))
 
     with _Bar(f"replaying with {', '.join(choices.policy for choices in chosen)}") as bar:
         for choices in chosen:
@@ -248,20 +270,14 @@ def command_line(context: click.Context) -> str:
         if context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
             continue
         value = context.params[name]
-        for one in value if isinstance(value, tuple) else (value,):
+        values = value if isinstance(value, tuple) else (value,)
+        for word in values:
             words.append(parameter.opts[0])
-            if isinstance(one, float) and one.is_integer():
-                one = int(one)  # noqa: PLW2901 - as people write it
-            words += [] if one is True else [str(one)]
+            if isinstance(word, float) and word.is_integer():
+                words.append(str(int(word)))  # as people write it
+            elif word is not True:
+                words.append(str(word))
     return shlex.join(words)
-
-
-ALL = "all"
-IDLE, SPOT, DEDICATED, SITE = ARENAS = ("idle", "spot", "dedicated", "site")
-DATA_VARIABLE = "BFTRAINER_DATA"
-TRAINERS = 40  # most of them end within the span
-SITE_NODES, SITE_HOURS = 64, 2.0
-QUICK_SEEDS, QUICK_HOURS = 2, 6.0
 
 
 @verb(
@@ -355,7 +371,6 @@ def _arenas(
     physical: bool,
     **reading: Any,
 ) -> list[Arena]:
-    from bftrainer.batch.traces import SAMPLE  # noqa: PLC0415
     from bftrainer.lab.compare import POOL, Dedicated, IdleNodes  # noqa: PLC0415
     from bftrainer.lab.simulator.physical import PhysicalCosts  # noqa: PLC0415
     from bftrainer.lab.simulator.session import Choices  # noqa: PLC0415
@@ -373,27 +388,27 @@ def _arenas(
         n_nodes=n_nodes,
         hours=hours,
     )
-    data = Path(os.environ.get(DATA_VARIABLE, "")) / "adaptdl-osdi21"
-    found: list[Arena] = []
+    folder = Path(os.environ.get(DATA_VARIABLE, "")) / "adaptdl-osdi21"
+    chosen_arenas: list[Arena] = []
     for name in dict.fromkeys(arenas or ARENAS):
         if name == IDLE:
-            trace = load(SAMPLE if file == SHIPPED else Path(file), **reading)
-            found.append(replace(idle, trace=trace))
+            trace = load(_trace_file(file), **reading)
+            chosen_arenas.append(replace(idle, trace=trace))
         elif name == SPOT:
             about = (
                 f"A generated pool of {POOL.n_nodes} nodes that come and go within minutes,"
                 f" {min(hours, POOL.hours):g} h, {played}."
             )
-            found.append(replace(idle, name=SPOT, about=about))
+            chosen_arenas.append(replace(idle, name=SPOT, about=about))
         elif name == SITE:
-            found.append(_site(trainers, n_trainers, p_jmax, hours))
-        elif arenas or data.is_dir():
+            chosen_arenas.append(_site(trainers, n_trainers, p_jmax, hours))
+        elif arenas or folder.is_dir():
             about = (
                 "AdaptDL's 16 nodes of 4 GPUs and its workloads of 160 jobs; a node of a decision"
                 " is a GPU."
             )
-            found.append(Dedicated(name=DEDICATED, about=about, folder=data))
-    return found
+            chosen_arenas.append(Dedicated(name=DEDICATED, about=about, folder=folder))
+    return chosen_arenas
 
 
 def _site(workload: TrainerWorkload, n_trainers: int, p_jmax: int, hours: float) -> Arena:
@@ -412,9 +427,6 @@ def _site(workload: TrainerWorkload, n_trainers: int, p_jmax: int, hours: float)
         n_nodes=SITE_NODES,
         hours=hours,
     )
-
-
-PILOT_PARTITION = "bf"  # where the Slurm adapter submits pilots unless told otherwise
 
 
 @verb(
@@ -483,37 +495,38 @@ def whatif(
 
     for name in options["policies"]:
         load_policy(name)  # before files are read
-    chosen = [f for f in (sacct_file, swf_file, trace_file) if f is not None]
-    if len(chosen) != 1:
+    files = [file for file in (sacct_file, swf_file, trace_file) if file is not None]
+    if len(files) != 1:
         raise click.UsageError("Give exactly one of --sacct, --swf and --trace.")
-    file = chosen[0]
-    options["format_name"] = (
-        "sacct" if sacct_file else "swf" if swf_file else options["format_name"]
-    )
+    file = files[0]
+    if sacct_file:
+        options["format_name"] = "sacct"
+    elif swf_file:
+        options["format_name"] = "swf"
     options["ignored"] = options["ignored"] or (PILOT_PARTITION,)
     if report is not None:
         from bftrainer.lab.report import check_place  # noqa: PLC0415
 
         check_place(report)
-    taken = options.keys() & {*SELECTION_NAMES, *READING_NAMES}
-    trace = load(file, **{name: options.pop(name) for name in taken})
+    names = options.keys() & {*SELECTION_NAMES, *READING_NAMES}
+    trace = load(file, **{name: options.pop(name) for name in names})
 
     def tell(effort: Effort) -> None:
         if _is_watched():
             print_lines(_begun(file.name, effort, processes), err=True)
 
     with _Bar("replaying") as bar:
-        given = _assumptions(**options)
-        found = study(trace, given, bar.report, on_start=tell, processes=processes)
+        assumptions = _assumptions(**options)
+        result = study(trace, assumptions, bar.report, on_start=tell, processes=processes)
     now = look_at_lending()
     if report is not None:
         from bftrainer.lab.whatif.page import write_page  # noqa: PLC0415
 
-        write_page(report, found, file.name, shlex.join(["bftrainer", *sys.argv[1:]]), now)
+        write_page(report, result, file.name, shlex.join(["bftrainer", *sys.argv[1:]]), now)
     if as_json:
-        print_json(as_document(found, str(file), now))
+        print_json(as_document(result, str(file), now))
     else:
-        print_report(report_of(found, file.name, now=now))
+        print_report(report_of(result, file.name, now=now))
 
 
 def _begun(name: str, effort: Effort, processes: int) -> str:
@@ -541,21 +554,22 @@ def _assumptions(
     if network.lower() not in NETWORKS:
         raise click.BadParameter(f"choose from {', '.join(NETWORKS)}.", param_hint="--network")
     n_min, n_max = _sizes(trainer_nodes)
-    chosen: dict[str, Any] = {name: v for name, v in plain.items() if v not in (None, ())}
-    for name in chosen.keys() & {"t_fwd_s", "p_jmax", "hold_down_s"}:
-        chosen[name] = tuple(sorted(set(chosen[name])))
+    values: dict[str, Any] = {name: v for name, v in plain.items() if v not in (None, ())}
+    for name in values.keys() & {"t_fwd_s", "p_jmax", "hold_down_s"}:
+        values[name] = tuple(sorted(set(values[name])))
     return Assumptions(
         network=NETWORKS[network.lower()],
         n_min=n_min,
         n_max=n_max,
         costs=chosen_costs(costs_file, given),
-        **chosen,
+        **values,
     )
 
 
 def _sizes(text: str) -> tuple[int, int]:
     low, colon, high = text.partition(":")
-    high = high if colon else low
+    if not colon:
+        high = low
     is_range = low.isdecimal() and high.isdecimal() and len(low + high) < 12
     if not is_range or not 1 <= int(low) <= int(high) <= 1_000_000:
         raise click.BadParameter(f"{text!r} is not MIN:MAX.", param_hint="--trainer-nodes")

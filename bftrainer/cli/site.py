@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -33,37 +33,20 @@ if TYPE_CHECKING:
     from bftrainer.site.policy.model import SitePolicy
 
 
-class Remedy(NamedTuple):
-    """Of what a daemon says something, and what to do."""
-
-    setting: str
-    step: str
-
-
-_TOLD = {
-    "BFT-1317": Remedy(
-        "clock",
-        "set it right; if it is right now, remove 'clock' in the state directory and restart it",
-    ),
-    "BFT-1330": Remedy(
-        "agents",
-        "mend the network of the daemon's host; trainers are taken over as they are then",
-    ),
-    "BFT-1331": Remedy(
-        "agents",
-        (
-            "see the output of these jobs and the log of the node's batch daemon; requests go on by"
-            " themselves, ever more rarely, until an agent connects"
-        ),
-    ),
-    "BFT-2230": Remedy(
-        "disk",
-        (
-            "make room or enlarge it; 'bftrainer journal compact --days N' shrinks the journal of a"
-            " stopped daemon, journal_days in the policy that of a running one"
-        ),
-    ),
+# Of what the running daemon says something under these codes, and what to do then.
+_SETTINGS = {"BFT-1317": "clock", "BFT-1330": "agents", "BFT-1331": "agents", "BFT-2230": "disk"}
+_REMEDIES = {
+    "BFT-1317": "set it right; if it is right now, remove 'clock' in the state directory and"
+    " restart it",
+    "BFT-1330": "mend the network of the daemon's host; trainers are taken over as they are then",
+    "BFT-1331": "see the output of these jobs and the log of the node's batch daemon; requests go"
+    " on by themselves, ever more rarely, until an agent connects",
+    "BFT-2230": "make room or enlarge it; 'bftrainer journal compact --days N' shrinks the journal"
+    " of a stopped daemon, journal_days in the policy that of a running one",
 }
+DEFAULT_DIRECTORY = Path("bftrainer-site")
+_READABLE = 0o755
+_INSTALLED_PROGRAM, _INSTALLED_FILE = 0o755, 0o644
 
 
 @verb(
@@ -113,7 +96,8 @@ def doctor(
     status, judged = ask_policy(socket_name, batch_system, policy_file)
     if policy_file is None and not pairs and status is not None:
         pairs = status.batch_pairs
-    batch_system = batch_system or (status.batch_system if status else "slurm")
+    if batch_system is None:
+        batch_system = status.batch_system if status else "slurm"
     with opened(batch_system, judged.files, pairs) as (system, policy):
         if firewall is not None:
             print_lines(judged.sentence(), err=True)
@@ -121,20 +105,24 @@ def doctor(
             return
         if try_release:
             context.exit(_try_release(system, as_json=as_json))
-        measured = NOTHING if status is None else status.measured
+        measurements, late_agents = NOTHING, tuple[str, ...]()
+        if status is not None:
+            measurements, late_agents = status.measured, status.late_agents
         if policy_file is not None:
-            measured = replace(measured, max_nodes=policy.max_nodes)
-        findings = system.findings(measured)
-        main_file = judged.files[0] if judged.files else None
-        findings += _service(system, main_file)
-        findings += _networks(system, policy, main_file, measured, status)
-        findings += _told(status)
+            measurements = replace(measurements, max_nodes=policy.max_nodes)
+        findings = system.findings(measurements)
+        main_policy_file = next(iter(judged.files), None)
+        findings += _service(system, main_policy_file)
+        findings += _networks(system, policy, main_policy_file, measurements, late_agents)
+        if status is not None:
+            findings += _failures(status)
         findings += _lent(system, policy)
-        in_force_s = measured.t_fwd_s if policy_file is None else None
-        t_fwd_s = policy.t_fwd_s if in_force_s is None else in_force_s
-        findings += horizon.findings(measured.rescale_s, t_fwd_s, whose="measured")
-        findings += short_gaps.findings(measured)
-    print_findings(judged, findings, measured, as_json=as_json)
+        t_fwd_s = policy.t_fwd_s
+        if policy_file is None and measurements.t_fwd_s is not None:
+            t_fwd_s = measurements.t_fwd_s  # the one in force
+        findings += horizon.findings(measurements.rescale_s, t_fwd_s, whose="measured")
+        findings += short_gaps.findings(measurements)
+    print_findings(judged, findings, measurements, as_json=as_json)
     context.exit(status_of(findings))
 
 
@@ -164,7 +152,9 @@ def ask_policy(
     if status is not None and batch_system not in {None, status.batch_system}:
         no_daemon = f"The one that runs here uses {status.batch_system}."
         status = None
-    files = status.policy_files if status else ()
+    files: tuple[str, ...] = ()
+    if status is not None:
+        files = status.policy_files
     is_readable = [os.access(file, os.R_OK) for file in files]
     return status, choose_policy(policy_file, status, no_daemon=no_daemon, is_readable=is_readable)
 
@@ -186,10 +176,16 @@ def _try_release(system: BatchSystem, *, as_json: bool) -> ExitCode:
     if as_json:
         print_json({"is_passed": trial.is_passed, **asdict(trial)})
     else:
-        rows = [("passed" if s.is_passed else "FAILED", s.what, s.seen) for s in trial.steps]
+        rows = list[tuple[str, str, str]]()
+        for step in trial.steps:
+            rows.append(("passed" if step.is_passed else "FAILED", step.what, step.seen))
         print_table(("result", "step", "seen"), rows)
-        accept = f"To use it, in the policy: {trial.accept}" if trial.accept else "It is known."
-        print_lines(accept if trial.is_passed else f"Release {trial.release} did not pass.")
+        if not trial.is_passed:
+            print_lines(f"Release {trial.release} did not pass.")
+        elif trial.accept:
+            print_lines(f"To use it, in the policy: {trial.accept}")
+        else:
+            print_lines("It is known.")
     return ExitCode.OK if trial.is_passed else ExitCode.VALIDATION_FAILED
 
 
@@ -228,7 +224,7 @@ def _networks(
     policy: SitePolicy,
     policy_file: Path | None,
     measured: Measured,
-    status: StatusView | None,
+    late_agents: tuple[str, ...],
 ) -> tuple[Finding, ...]:
     """Check the way between this host and the nodes, and what they see of its files."""
     from bftrainer.batch.service_files import STATE_DIR  # noqa: PLC0415
@@ -236,8 +232,9 @@ def _networks(
 
     pilots_dir = None
     if policy_file is not None and not policy.is_for_all:
-        is_own = policy.batch_options.get("is_own")
-        state_dir = policy_file.absolute().parent if is_own else Path(STATE_DIR)
+        state_dir = Path(STATE_DIR)
+        if policy.batch_options.get("is_own"):
+            state_dir = policy_file.absolute().parent
         pilots_dir = Path(policy.pilots_dir or state_dir / "pilots")
     return tuple(
         listener.findings(
@@ -245,27 +242,28 @@ def _networks(
             control_network=policy.control_network or "",
             pilots_dir=pilots_dir,
             measured=measured,
-            late=() if status is None else status.late_agents,
+            late=late_agents,
         )
     )
 
 
-def _told(status: StatusView | None) -> tuple[Finding, ...]:
+def _failures(status: StatusView) -> tuple[Finding, ...]:
     """Return what the daemon says of its clock, and of agents that it does not hear."""
     from bftrainer.model.site import Finding, Weight  # noqa: PLC0415
 
-    said = [why.partition(": ") for why in (status.failures if status else ())]
-    return tuple(
-        Finding(
-            code=code,
-            weight=Weight.LOSS,
-            setting=_TOLD[code].setting,
-            cost=cost,
-            remedy=_TOLD[code].step,
-        )
-        for code, _, cost in said
-        if code in _TOLD
-    )
+    findings = list[Finding]()
+    for failure in status.failures:
+        code, _, cost = failure.partition(": ")
+        if code in _SETTINGS:
+            finding = Finding(
+                code=code,
+                weight=Weight.LOSS,
+                setting=_SETTINGS[code],
+                cost=cost,
+                remedy=_REMEDIES[code],
+            )
+            findings.append(finding)
+    return tuple(findings)
 
 
 def _rules(kind: str, system: BatchSystem, policy: SitePolicy) -> str:
@@ -280,10 +278,6 @@ def _rules(kind: str, system: BatchSystem, policy: SitePolicy) -> str:
         control=policy.control_network or "",
         training=policy.training_network or "",
     )
-
-
-DEFAULT_DIRECTORY = Path("bftrainer-site")
-_READABLE = 0o755
 
 
 @click.group(cls=VerbGroup, epilog=shown_example("bftrainer site init"))
@@ -318,32 +312,36 @@ def init(
 
     The batch system is only asked; nothing of it is changed.
     """
-    named = () if policy_file is None else (policy_file,)
-    with opened(batch_system, named, pairs) as (system, _):
+    policy_files = () if policy_file is None else (policy_file,)
+    with opened(batch_system, policy_files, pairs) as (system, _):
         files = system.site_files()
-    written = write(directory, files) if is_written else ()
+    paths = write(directory, files) if is_written else ()
     if as_json:
         print_json(
             {
                 "schema": "bftrainer/site/1",
                 "batch_system": batch_system,
-                "files": [
-                    {
-                        **{name: getattr(file, name) for name in ("name", "about", "path")},
-                        "is_service": bool(file.without),
-                        "text": file.text,
-                    }
-                    for file in files
-                ],
-                "written": [str(path) for path in written],
+                "files": list(map(_file_document, files)),
+                "written": list(map(str, paths)),
             }
         )
         return
     for file in files:
-        where = f"{directory / file.name}: " if is_written else f"# ---- {file.name}: "
-        print_lines(f"{where}{file.about}")
-        if not is_written:
+        if is_written:
+            print_lines(f"{directory / file.name}: {file.about}")
+        else:
+            print_lines(f"# ---- {file.name}: {file.about}")
             click.echo(file.text)  # to be installed as it is
+
+
+def _file_document(file: SiteFile) -> dict[str, Any]:
+    return {
+        "name": file.name,
+        "about": file.about,
+        "path": file.path,
+        "is_service": bool(file.without),
+        "text": file.text,
+    }
 
 
 def write(directory: Path, files: Sequence[SiteFile]) -> tuple[Path, ...]:
@@ -356,12 +354,12 @@ def write(directory: Path, files: Sequence[SiteFile]) -> tuple[Path, ...]:
             directory cannot be written, or others can put other files there.
     """
     try:
-        taken = [directory / file.name for file in files if _is_other(directory, file)]
-        if taken:
+        foreign_paths = [directory / file.name for file in files if _is_other(directory, file)]
+        if foreign_paths:
             raise UsageError(
                 "BFT-1249",
-                f"{', '.join(map(str, taken))}: there, but with another content or owner. Nothing "
-                "was written.",
+                f"{', '.join(map(str, foreign_paths))}: there, but with another content or owner. "
+                "Nothing was written.",
                 "Move it away, or name another --directory.",
             )
         _make(directory)
@@ -370,7 +368,7 @@ def write(directory: Path, files: Sequence[SiteFile]) -> tuple[Path, ...]:
             if not path.exists():
                 with path.open("x", encoding="utf-8") as opened:
                     opened.write(file.text)
-            path.chmod(0o755 if file.is_executable else 0o644)
+            path.chmod(_INSTALLED_PROGRAM if file.is_executable else _INSTALLED_FILE)
     except OSError as problem:
         raise UsageError(
             "BFT-1249",
@@ -390,10 +388,11 @@ def _make(directory: Path) -> None:
     missing = [place for place in places if not place.exists()]
     if not missing:
         check_directory(directory)
-    for place in places[len(missing) :][:1]:  # the first that is there
-        mode = place.stat().st_mode
+    existing = places[len(missing) :]
+    if existing:
+        mode = existing[0].stat().st_mode
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            raise PermissionError(errno.EPERM, "everybody can write to it", str(place))
+            raise PermissionError(errno.EPERM, "everybody can write to it", str(existing[0]))
     for place in reversed(missing):
         place.mkdir()
         place.chmod(_READABLE)

@@ -35,7 +35,7 @@ def asked_sizes(values: Mapping[str, Any], *, has_nodes: bool) -> AskedSizes:
     gpus, unit = values.get("gpus"), values.get("gpus_per_node")
     if gpus is None and unit is None:
         return AskedSizes(sizes=NodeSizes(*values["sizes"]), gpus_per_unit=0, gres=values["gres"])
-    per_unit, types = 1, [one.gpu_type for one in (gpus, unit) if one is not None]
+    per_unit, types = 1, [option.gpu_type for option in (gpus, unit) if option is not None]
     if unit is not None:
         per_unit = unit.gpus
     if gpus is None:
@@ -58,7 +58,7 @@ def in_units(gpus: NodeSizes, per_unit: int) -> NodeSizes:
     for count in (gpus.n_min, gpus.n_max, *gpus.only):
         if count % per_unit:
             below = count // per_unit * per_unit
-            nearest = " or ".join(str(size) for size in (below, below + per_unit) if size)
+            nearest = f"{below} or {below + per_unit}" if below else f"{per_unit}"
             raise UsageError(
                 "BFT-1037",
                 f"{count} GPUs cannot be had {per_unit} of a node together (--gpus-per-node).",
@@ -101,16 +101,17 @@ def _both(gpus: GpuSizes, nodes: NodeSizes, unit: UnitOption | None) -> UsageErr
     n_gpus, n_nodes = gpus.sizes.n_max, nodes.n_max
     is_exact = gpus.sizes.n_min == n_gpus and nodes.n_min == n_nodes
     if is_exact and unit is None and n_gpus % n_nodes == 0:
-        prefix = f"{gpus.gpu_type}:" if gpus.gpu_type else ""
-        each = f"{prefix}{n_gpus // n_nodes}"
-        step = f"Write --nodes {n_nodes} --gpus-per-node {each}, or leave out --nodes."
+        gpus_of_node = str(n_gpus // n_nodes)
+        if gpus.gpu_type:
+            gpus_of_node = f"{gpus.gpu_type}:{gpus_of_node}"
+        step = f"Write --nodes {n_nodes} --gpus-per-node {gpus_of_node}, or leave out --nodes."
     return UsageError("BFT-1002", "--nodes and --gpus both say the sizes.", step)
 
 
 def _typed(gres: str, types: list[str], per_unit: int) -> str:
     """Return the request for GPUs with the type that options name; BFT-1040 if there are two."""
-    asked = read_request(gres, "").gpus
-    names = sorted({name for name in types if name} | {name for name, _ in asked if name})
+    requests = read_request(gres, "").gpus
+    names = sorted({*types, *(gpu_type for gpu_type, _ in requests)} - {""})
     if len(names) > 1:
         raise UsageError(
             "BFT-1040",
@@ -120,7 +121,7 @@ def _typed(gres: str, types: list[str], per_unit: int) -> str:
     if not names:
         return gres
     (name,) = names
-    count = max([each for _, each in asked], default=0)
+    count = max([n_gpus for _, n_gpus in requests], default=0)
     if count > per_unit:
         return f"gpu:{name}:{count}"
     return f"gpu:{name}"

@@ -123,7 +123,8 @@ def _decider(
     from milp.solve import solve_dense  # noqa: PLC0415
 
     def in_process(problem: Problem) -> LimitedAnswer:
-        allocation = solve_dense(problem) if solver == "dense" else solve_exact(problem)
+        solve_problem = solve_dense if solver == "dense" else solve_exact
+        allocation = solve_problem(problem)
         check(problem, allocation)
         status = ModelStatus.FEASIBLE if allocation.gap else ModelStatus.OPTIMAL
         return LimitedAnswer(allocation=allocation, status=status.value)
@@ -140,8 +141,9 @@ def _as_bft_error(error: ProblemError | CheckFailed) -> BftError:
     from milp.problem import ProblemError  # noqa: PLC0415
 
     if isinstance(error, ProblemError):
-        is_missing = error.code == SOLVER_MISSING
-        exit_code = ExitCode.USAGE if is_missing else ExitCode.VALIDATION_FAILED
+        exit_code = ExitCode.VALIDATION_FAILED
+        if error.code == SOLVER_MISSING:
+            exit_code = ExitCode.USAGE
         return BftError(error.code, error.cause, error.next_step, exit_code=exit_code)
     return BftError(
         error.code,
@@ -156,18 +158,19 @@ def _rows(problem: Problem, answer: LimitedAnswer) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for trainer in problem.trainers:
         name = trainer.trainer_id
-        step = allocation.marginals.get(name)
         nodes = [node for node, owner in allocation.assignment.items() if owner == name]
-        rows.append(
-            {
-                "trainer_id": name,
-                "now": sum(node in pool for node in trainer.current),
-                "size": len(nodes),
-                "gain_of_one_more": None if step is None else step.gain_of_one_more,
-                "loss_of_one_fewer": None if step is None else step.loss_of_one_fewer,
-                "nodes": sorted(nodes),
-            }
-        )
+        row: dict[str, Any] = {
+            "trainer_id": name,
+            "now": sum(node in pool for node in trainer.current),
+            "size": len(nodes),
+            "gain_of_one_more": None,
+            "loss_of_one_fewer": None,
+            "nodes": sorted(nodes),
+        }
+        if marginal := allocation.marginals.get(name):
+            row["gain_of_one_more"] = marginal.gain_of_one_more
+            row["loss_of_one_fewer"] = marginal.loss_of_one_fewer
+        rows.append(row)
     return rows
 
 
@@ -193,7 +196,9 @@ def _document(
 
 def _print(problem: Problem, answer: LimitedAnswer, took_s: float) -> None:
     allocation = answer.allocation
-    gap = quantity(allocation.gap, 6) if allocation.gap else "0, this is the optimum"
+    gap = "0, this is the optimum"
+    if allocation.gap:
+        gap = quantity(allocation.gap, 6)
     print_lines(
         f"solver:     {shown(allocation.solver)} ({answer.status})",
         f"objective:  {quantity(allocation.objective, 12)} {problem.objective} x s",
@@ -204,7 +209,7 @@ def _print(problem: Problem, answer: LimitedAnswer, took_s: float) -> None:
     )
     rows = []
     for row in _rows(problem, answer):
-        steps = (_number(row[name]) for name in ("gain_of_one_more", "loss_of_one_fewer"))
+        steps = _number(row["gain_of_one_more"]), _number(row["loss_of_one_fewer"])
         sizes = row["trainer_id"], str(row["now"]), str(row["size"])
         rows.append((*sizes, *steps, fold(row["nodes"]) or "-"))
     print_table(HEADERS, rows)
@@ -221,6 +226,11 @@ class NameRun(NamedTuple):
     first: str
     last: str
 
+    def __str__(self) -> str:
+        if self.first == self.last:
+            return f"{self.prefix}{self.first}"
+        return f"{self.prefix}[{self.first}-{self.last}]"
+
 
 def fold(names: Sequence[str]) -> str:
     """Return sorted names with runs of numbers in brackets: n[01-14],gpu3."""
@@ -233,7 +243,4 @@ def fold(names: Sequence[str]) -> str:
                 runs[-1] = runs[-1]._replace(last=number)
                 continue
         runs.append(NameRun(prefix, number, number))
-    return ",".join(
-        f"{prefix}{first}" if first == last else f"{prefix}[{first}-{last}]"
-        for prefix, first, last in runs
-    )
+    return ",".join(map(str, runs))

@@ -26,7 +26,9 @@ def sparkline(points: Sequence[tuple[float, float | None]], *, from_zero: bool) 
         return ""
     times_s = [at_s for at_s, _ in points]
     begin_s, end_s = times_s[0], times_s[-1]
-    low, high = (0.0 if from_zero else min(values)), max(values)
+    low, high = min(values), max(values)
+    if from_zero:
+        low = 0.0
     bars, place = [], 0
     for column in range(WIDTH):
         at_s = begin_s + (end_s - begin_s) * (column + 1) / WIDTH
@@ -40,28 +42,28 @@ def sparkline(points: Sequence[tuple[float, float | None]], *, from_zero: bool) 
 def _bar(value: float | None, low: float, high: float) -> str:
     if value is None:
         return _GAP
-    part = (value - low) / (high - low) if high > low else 0.5
-    return level_line([part])
+    if high <= low:
+        return level_line([0.5])
+    return level_line([(value - low) / (high - low)])
 
 
 def curve_lines(curve: ProgressCurve | None, reports: Sequence[Report]) -> tuple[str, ...]:
     """Return a line each for speed, size, GPU use, training loss and metric, if it has a curve."""
-    points = () if curve is None else curve.points
-    losses = () if curve is None else losses_of(curve)
-    gpu_uses = () if curve is None else gpu_uses_of(curve)
-    times = [at_s for at_s, _, _ in points]
-    rows: tuple[tuple[str, Sequence[tuple[float, float | None]], bool], ...] = (
-        ("samples/s", [(at_s, rate) for at_s, rate, _ in points], True),
-        ("workers", [(at_s, float(size)) for at_s, _, size in points], True),
-        ("GPU use, %", list(zip(times, gpu_uses, strict=True)), True),
-        ("training loss", list(zip(times, losses, strict=True)), False),
-        ("metric", [(one.reported_s, one.value) for one in reports], False),
-    )
-    return tuple(
-        f"{name:<{_NAMED}} {bars} {_last(told)}"
-        for name, told, from_zero in rows
-        if (bars := sparkline(told, from_zero=from_zero))
-    )
+    rows: list[tuple[str, Sequence[tuple[float, float | None]], bool]] = []
+    if curve is not None and curve.points:
+        times_s, rates, sizes = zip(*curve.points, strict=True)
+        rows += [
+            ("samples/s", list(zip(times_s, rates, strict=True)), True),
+            ("workers", list(zip(times_s, map(float, sizes), strict=True)), True),
+            ("GPU use, %", list(zip(times_s, gpu_uses_of(curve), strict=True)), True),
+            ("training loss", list(zip(times_s, losses_of(curve), strict=True)), False),
+        ]
+    rows.append(("metric", [(report.reported_s, report.value) for report in reports], False))
+    lines = list[str]()
+    for name, points, from_zero in rows:
+        if bars := sparkline(points, from_zero=from_zero):
+            lines.append(f"{name:<{_NAMED}} {bars} {_last(points)}")
+    return tuple(lines)
 
 
 def _last(points: Sequence[tuple[float, float | None]]) -> str:

@@ -58,11 +58,11 @@ def build_spec(
     contract, depends = _contract(values), values["dependency"] or Dependency()
     name = values["name"] or module.rpartition(".")[2] or Path(path).stem
     cwd = working_directory(values)
-    asked = asked_sizes(values, has_nodes="sizes" in chosen)
-    n_min, n_max, sizes = asked.sizes
-    per_node, curve = _workers_per_node(values, asked), None
+    size = asked_sizes(values, has_nodes="sizes" in chosen)
+    n_min, n_max, sizes = size.sizes
+    per_node, curve = _workers_per_node(values, size), None
     if values["curve"] != "auto":
-        curve = fitting_curve(values["curve"], asked, per_node)
+        curve = fitting_curve(values["curve"], size, per_node)
     interpreter, is_named = "", bool(values["interpreter"] or values["venv"] or module)
     if is_named or values["runtime"] != COMMAND:
         interpreter = interpreter_of(values, preamble, environment, cwd, environ, path)
@@ -76,7 +76,7 @@ def build_spec(
     elif module:
         environment = (*environment, described(module, path))
     return TrainerSpec(
-        **_taken_as_they_are(values) | {"gres": asked.gres},
+        **_taken_as_they_are(values) | {"gres": size.gres},
         name=name,
         user=user_name(os.geteuid()),
         script=path,
@@ -86,7 +86,7 @@ def build_spec(
         n_min=n_min,
         n_max=n_max,
         sizes=sizes,
-        gpus_per_unit=asked.gpus_per_unit,
+        gpus_per_unit=size.gpus_per_unit,
         workers_per_node=per_node,
         checkpoint_dir=_checkpoint_dir(values["checkpoint_dir"], name, cwd),
         curve=curve,
@@ -116,12 +116,12 @@ def _environment(
     return environment
 
 
-def _checkpoint_dir(chosen: str | None, name: str, cwd: str) -> str:
+def _checkpoint_dir(directory: str | None, name: str, cwd: str) -> str:
     """Return the directory of checkpoints: by default one named after the trainer."""
-    if chosen is None:  # a safe component of a path
+    if directory is None:  # a safe component of a path
         safe = re.sub(r"[^\w.-]", "_", name)[:64]
-        chosen = str(Path(cwd) / f"bft-{safe}")
-    return _absolute("the checkpoint directory", chosen)
+        directory = str(Path(cwd) / f"bft-{safe}")
+    return _absolute("the checkpoint directory", directory)
 
 
 def _taken_as_they_are(values: Mapping[str, Any]) -> dict[str, Any]:

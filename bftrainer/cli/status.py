@@ -37,8 +37,19 @@ from bftrainer.model.gpu_shares import GpuCount
 from bftrainer.model.quantities import quantity
 from bftrainer.model.size_words import limit_words, short_limits, short_size, size_words, units
 from bftrainer.model.time_limits import limit_text
-from bftrainer.model.trainer import TrainerRecord, TrainerState
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.model.views import Explanation, NodeView, SizeSpeed, StatusView, TrainerView
+
+ENDED_SHOWN = 10  # ended trainers that the table still shows
+# Lines about one trainer that are left out where they would be empty.
+_LEFT_OUT = (
+    *("asks for", "comment", "output", "time limit", "progress", "checkpoint", "GPUs"),
+    *("training loss", "metric", "kept", "trial", "trouble", "after", "begin"),
+)
+_ENDED = frozenset(state.value for state in TrainerState if state.is_final)
+_IN_FULL = "'bftrainer status ID' shows all"
+_NO_TRAINERS = "no trainers; submit one with 'bftrainer submit'"
+_NODE_HEADERS = ("NODE", "TYPE", ">GPUS", "STATE", "USE", "TRAINER", "PILOT", ">USABLE", "REASON")
 
 
 class TrainerColumn(NamedTuple):
@@ -139,7 +150,7 @@ def row_of(view: TrainerView, now_s: float, names: Sequence[str] = USUAL) -> tup
 
 def print_trainers(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print rows of trainers; a narrow terminal gets fewer of these columns."""
-    spared = [heading(header) for header in headers_of(SPARED)]
+    spared = list(map(heading, headers_of(SPARED)))
     print_table(headers_of(names), rows, optional=spared, elsewhere=_IN_FULL)
 
 
@@ -153,7 +164,9 @@ def training_loss(record: TrainerRecord) -> str:
     progress = record.progress
     if not progress.has_finite_loss:
         return "not finite (NaN or infinite)"
-    return "" if progress.loss is None else quantity(progress.loss, 6)
+    if progress.loss is None:
+        return ""
+    return quantity(progress.loss, 6)
 
 
 def _rate(record: TrainerRecord) -> str:
@@ -163,25 +176,6 @@ def _rate(record: TrainerRecord) -> str:
 
 def _percent(part: float | None) -> str:
     return "-" if part is None else f"{100.0 * part:.1f}%"
-
-
-ENDED_SHOWN = 10  # ended trainers that the table still shows
-_LEFT_OUT = (
-    *(
-        "asks for",
-        *("comment", "output", "time limit"),
-        "progress",
-        "checkpoint",
-        "GPUs",
-        "training loss",
-        "metric",
-        "kept",
-        "trial",
-        "trouble",
-        "after",
-    ),
-    "begin",
-)
 
 
 @verb(
@@ -238,7 +232,7 @@ def _print_array(rows: Sequence[ArrayRow], *, as_json: bool) -> None:
     if as_json:
         print_json(listing("array", rows))
     else:
-        print_table(HEADERS, [cells_of(row) for row in rows])
+        print_table(HEADERS, list(map(cells_of, rows)))
 
 
 def _print_columns(views: Sequence[TrainerView], names: tuple[str, ...]) -> None:
@@ -248,11 +242,6 @@ def _print_columns(views: Sequence[TrainerView], names: tuple[str, ...]) -> None
 
 def _print_trainer(view: TrainerView) -> None:
     print_pairs(trainer_lines(view), 13)
-
-
-_ENDED = frozenset(state.value for state in TrainerState if state.is_final)
-_IN_FULL = "'bftrainer status ID' shows all"
-_NO_TRAINERS = "no trainers; submit one with 'bftrainer submit'"
 
 
 def _print_status(view: StatusView, *, show_all: bool) -> None:
@@ -276,20 +265,30 @@ def _print_status(view: StatusView, *, show_all: bool) -> None:
         indent=12,
     )
     print_pairs(view.notes, 11)
-    shown_ones = recent(view.trainers, show_all=show_all)
-    rows = [row_of(item, now_s) for item in shown_ones]
-    print_lines("", *(() if rows else (_NO_TRAINERS,)))
-    print_trainers(USUAL, rows)
+    trainers = recent(view.trainers, show_all=show_all)
+    print_lines("")
+    if not trainers:
+        print_lines(_NO_TRAINERS)
+    print_trainers(USUAL, [row_of(trainer, now_s) for trainer in trainers])
     if view.other_trainers:
         print_lines(f"{view.other_trainers} of other users are not shown")
-    there = {item.record.trainer_id for item in shown_ones}
-    hidden = [v.record for v in view.trainers if v.record.trainer_id not in there]
-    trials = [r.spec.trial.study for r in hidden if r.spec.trial and not r.state.is_final]
-    for study, count in Counter(trials).items():
+    ids = {trainer.record.trainer_id for trainer in trainers}
+    _print_hidden([view.record for view in view.trainers if view.record.trainer_id not in ids])
+
+
+def _print_hidden(records: Sequence[TrainerRecord]) -> None:
+    """Print how many trainers the table leaves out: trials without nodes, by study, and others."""
+    trials, n_ended = Counter[str](), 0
+    for record in records:
+        if not record.spec.trial:
+            n_ended += 1
+        elif not record.state.is_final:
+            trials[record.spec.trial.study] += 1
+    for study, count in trials.items():
         have = counted(count, f"trial of {study} has", f"trials of {study} have")
         print_lines(f"{have} no nodes; see 'bftrainer study status'")
-    if count := sum(not r.spec.trial for r in hidden):
-        print_lines(f"{count} more {'has' if count == 1 else 'have'} ended; see --all")
+    if n_ended:
+        print_lines(f"{counted(n_ended, 'more has', 'more have')} ended; see --all")
 
 
 def lent_gpu_lines(view: StatusView, indent: int) -> list[str]:
@@ -305,54 +304,52 @@ def recent(views: Sequence[TrainerView], *, show_all: bool) -> tuple[TrainerView
     """Return the trainers without trials that have no nodes, and what ended long ago."""
     if show_all:
         return tuple(views)
-    views = [item for item in views if not item.record.spec.trial or item.observed_nodes]
-    ended = [item for item in views if item.record.state.is_final]
-    hidden = {id(item) for item in ended[:-ENDED_SHOWN]}
-    return tuple(item for item in views if id(item) not in hidden)
+    recent_views = list[TrainerView]()
+    n_ended = 0
+    for view in reversed(views):
+        if view.record.spec.trial and not view.observed_nodes:
+            continue
+        n_ended += view.record.state.is_final
+        if n_ended <= ENDED_SHOWN or not view.record.state.is_final:
+            recent_views.append(view)
+    return tuple(reversed(recent_views))
 
 
 def trainer_lines(view: TrainerView) -> list[tuple[str, str]]:
     """Return everything about one trainer as names and values."""
     record, spec, progress = view.record, view.record.spec, view.record.progress
-    why = view.trouble if view.unheard_nodes else view.waits or record.reason
-    work = "as the script says"
-    if spec.epochs is not None:
-        work = counted(spec.epochs, "epoch")
-    elif spec.samples is not None:
-        work = counted(spec.samples, "sample")
-    elif spec.steps is not None:
-        work = counted(spec.steps, "step")
-    each = "" if spec.workers_per_node == 1 else f", {spec.workers_per_node} workers on each"
-    asked = (("--gres", spec.gres), ("--constraint", spec.constraint))
-    part, seconds, last = view.done, view.left_s, record.reports[-1:]
-    left = "" if seconds is None else f", {duration(seconds)} left"
-    limit = f" of {spec.max_failures}" if spec.max_failures else ""
+    size, failures = f"{len(view.observed_nodes)} of {limit_words(spec)}", str(record.failures)
+    if spec.workers_per_node != 1:
+        size += f", {spec.workers_per_node} workers on each"
+    if spec.max_failures:
+        failures += f" of {spec.max_failures}"
+    requests = (("--gres", spec.gres), ("--constraint", spec.constraint))
     pauses = {"up": record.costs.rescale_up_s, "down": record.costs.rescale_down_s}
     lines = [
         ("id", record.trainer_id),
         ("name", spec.name),
         ("user", spec.user),
-        ("state", f"{view.state}{f': {why}' if why else ''}"),
-        ("asks for", " ".join(f"{name} {value}" for name, value in asked if value)),
-        ("size", f"{len(view.observed_nodes)} of {limit_words(spec)}{each}"),
+        ("state", _state_and_reason(view)),
+        ("asks for", " ".join(f"{name} {value}" for name, value in requests if value)),
+        ("size", size),
         ("planned", ", ".join(view.planned_nodes) or "none"),
         ("requested", ", ".join(view.requested_nodes) or "none"),
         ("observed", ", ".join(view.observed_nodes) or "none"),
-        ("work", work),
+        ("work", _work(spec)),
         (
             "done",
             f"epoch {progress.epoch}, step {progress.step}, {counted(progress.samples, 'sample')}",
         ),
         ("checkpoint", "" if record.saved_step is None else f"step {record.saved_step}"),
         ("rate", f"{quantity(progress.samples_per_s, 4)} samples/s"),
-        ("progress", "" if part is None else f"{100.0 * part:.1f}%{left}"),
+        ("progress", _progress(view)),
         ("GPUs", str(progress.gpu_use or "")),
         ("training loss", training_loss(record)),
-        ("metric", "".join(f"{quantity(one.value, 6)} after epoch {one.epoch}" for one in last)),
+        ("metric", _last_report(record)),
         ("kept", kept(record)),
         ("trial", f"{spec.trial.number} of study {spec.trial.study}" if spec.trial else ""),
         ("rescales", f"{record.rescales}, generation {record.last_generation}"),
-        ("failures", f"{record.failures}{limit}"),
+        ("failures", failures),
         ("trouble", view.trouble),
         ("pause", ", ".join(f"{name} {_measured(value)}" for name, value in pauses.items())),
         *(("restart", sentence) for sentence in restart_sentences(record)),
@@ -371,6 +368,34 @@ def trainer_lines(view: TrainerView) -> list[tuple[str, str]]:
     return [(name, value) for name, value in lines if value or name not in _LEFT_OUT]
 
 
+def _state_and_reason(view: TrainerView) -> str:
+    reason = view.waits or view.record.reason
+    if view.unheard_nodes:
+        reason = view.trouble
+    if not reason:
+        return view.state
+    return f"{view.state}: {reason}"
+
+
+def _work(spec: TrainerSpec) -> str:
+    """Return how much there is to train."""
+    if spec.epochs is not None:
+        return counted(spec.epochs, "epoch")
+    if spec.samples is not None:
+        return counted(spec.samples, "sample")
+    if spec.steps is not None:
+        return counted(spec.steps, "step")
+    return "as the script says"
+
+
+def _progress(view: TrainerView) -> str:
+    if view.done is None:
+        return ""
+    if view.left_s is None:
+        return _percent(view.done)
+    return f"{_percent(view.done)}, {duration(view.left_s)} left"
+
+
 def _conditions(record: TrainerRecord) -> list[tuple[str, str]]:
     """Return what its user has said of its begin and end, and the comment."""
     spec = record.spec
@@ -381,6 +406,13 @@ def _conditions(record: TrainerRecord) -> list[tuple[str, str]]:
         ("output", output_path(spec.output or "", record.trainer_id)),
         ("comment", spec.comment),
     ]
+
+
+def _last_report(record: TrainerRecord) -> str:
+    if not record.reports:
+        return ""
+    report = record.reports[-1]
+    return f"{quantity(report.value, 6)} after epoch {report.epoch}"
 
 
 def _time_limit(record: TrainerRecord) -> str:
@@ -394,9 +426,6 @@ def _time_limit(record: TrainerRecord) -> str:
 
 def _measured(seconds: float | None) -> str:
     return "not measured" if seconds is None else f"{seconds:.2f} s"
-
-
-_NODE_HEADERS = ("NODE", "TYPE", ">GPUS", "STATE", "USE", "TRAINER", "PILOT", ">USABLE", "REASON")
 
 
 @verb(JSON, SOCKET, example="bftrainer nodes")
@@ -419,10 +448,13 @@ def _lent_as_a_whole(views: Sequence[NodeView]) -> list[str]:
     for view in views:
         if view.why_whole:
             names_of.setdefault(view.why_whole, []).append(view.name)
-    return [
-        f"as a whole: {names[0]}{f' and {len(names) - 1} more' if names[1:] else ''}. {reason}"
-        for reason, names in names_of.items()
-    ]
+    lines = list[str]()
+    for reason, names in names_of.items():
+        line = f"as a whole: {names[0]}"
+        if len(names) > 1:
+            line += f" and {len(names) - 1} more"
+        lines.append(f"{line}. {reason}")
+    return lines
 
 
 def _node_row(view: NodeView, now_s: float) -> tuple[str, ...]:
@@ -432,8 +464,8 @@ def _node_row(view: NodeView, now_s: float) -> tuple[str, ...]:
     if view.gpu_counts:
         use = gpus_in_words(view)
         users = (
-            _names([part.trainer_id for part in view.parts]),
-            _names([part.pilot_id for part in view.parts]),
+            _names(part.trainer_id for part in view.parts),
+            _names(part.pilot_id for part in view.parts),
         )
         parts = [f"{part.name}: {part.reason}" for part in view.parts if part.reason]
         reason = " ".join(filter(None, (reason, *parts)))
@@ -447,11 +479,9 @@ def _names(names: Iterable[str]) -> str:
 
 def gpus_in_words(view: NodeView) -> str:
     """Return what the GPUs of a node are used for: 2 of 4 GPUs: t1 1, t2 1; 1 in use; 1 free."""
-    by_type = [_type_in_words(count, view) for count in view.gpu_counts]
-    if len(by_type) == 1:
-        return by_type[0]
-    types = [count.gpu_type for count in view.gpu_counts]
-    return ". ".join([f"{name} {text}" for name, text in zip(types, by_type, strict=True)])
+    if len(view.gpu_counts) == 1:
+        return _type_in_words(view.gpu_counts[0], view)
+    return ". ".join(f"{count.gpu_type} {_type_in_words(count, view)}" for count in view.gpu_counts)
 
 
 def _type_in_words(count: GpuCount, view: NodeView) -> str:
@@ -460,14 +490,14 @@ def _type_in_words(count: GpuCount, view: NodeView) -> str:
         if part.gpu_type == count.gpu_type:
             holder = part.trainer_id or "without a trainer"
             gpus_by_holder[holder] = gpus_by_holder.get(holder, 0) + part.gpus
-    holders = ", ".join([f"{holder} {gpus}" for holder, gpus in gpus_by_holder.items()])
-    text = f"{count.held} of {counted(count.gpus, 'GPU')}{f': {holders}' if holders else ''}"
-    rests = {
-        "in use": count.in_use,
-        "free": count.free,
-        "without CPUs or memory": count.blocked,
-    }
-    return "; ".join([text, *[f"{gpus} {name}" for name, gpus in rests.items() if gpus]])
+    text = f"{count.held} of {counted(count.gpus, 'GPU')}"
+    if gpus_by_holder:
+        text += f": {', '.join(f'{holder} {gpus}' for holder, gpus in gpus_by_holder.items())}"
+    uses = {"in use": count.in_use, "free": count.free, "without CPUs or memory": count.blocked}
+    for use, gpus in uses.items():
+        if gpus:
+            text += f"; {gpus} {use}"
+    return text
 
 
 @verb(trainer_ids(), JSON, SOCKET, example="bftrainer explain t1")
@@ -481,8 +511,7 @@ def explained(view: Explanation) -> list[str]:
     """Return an explanation in lines, which are not escaped yet."""
     state = "unheard" if view.unheard_nodes else view.state
     head = f"{view.trainer_id} is {state}{_place_of(view)}"
-    sentences = [f"- {sentence}" for sentence in view.sentences]
-    return [head, *sentences, *_numbers(view)]
+    return [head, *(f"- {sentence}" for sentence in view.sentences), *_numbers(view)]
 
 
 def _short(view: TrainerView, places: Sequence[str]) -> str:
@@ -504,21 +533,22 @@ def _numbers(view: Explanation) -> list[str]:
     """Return the figures by which the last decision went."""
     if view.decision_id is None:
         return ["no decision has been made about it yet"]
-    decision, lines = f"decision {view.decision_id}; ", list[str]()
+    lines = list[str]()
     if view.terms:
         width = max(len(term.name) for term in view.terms)
-        lines.append(f"{decision}what the policy {view.policy} went by:")
+        lines.append(f"what the policy {view.policy} went by:")
         lines += [f"  {shown(term.name):<{width}}  {_valued(term)}" for term in view.terms]
     if view.speeds:
         headers = (">GPUS" if view.gpus_per_unit else ">NODES", ">SAMPLES/S", ">LEFT", ">GAIN")
-        table = columns(headers, [_speed_row(one, view) for one in view.speeds])
-        counted_by = units(min(view.gpus_per_unit, 1))
-        lines.append(f"{'' if lines else decision}what it trains with so many {counted_by}:")
+        table = columns(headers, [_speed_row(speed, view) for speed in view.speeds])
+        lines.append(f"what it trains with so many {units(min(view.gpus_per_unit, 1))}:")
         lines += [f"  {line}" for line in table.splitlines()]
-        if any(one.change_samples is not None for one in view.speeds):
+        if any(speed.change_samples is not None for speed in view.speeds):
             lines.append(f"  GAIN: within the next {view.t_fwd_s:.0f} s, pause included")
     if not lines and not TrainerState(view.state).is_final:
-        return [f"{decision}how fast it trains has not been measured yet"]
+        lines.append("how fast it trains has not been measured yet")
+    if lines:
+        lines[0] = f"decision {view.decision_id}; {lines[0]}"
     return lines
 
 
@@ -528,14 +558,16 @@ def _valued(term: Term) -> str:
     return f"{quantity(term.value, 6)} {shown(term.unit)}".rstrip()
 
 
-def _speed_row(one: SizeSpeed, view: Explanation) -> tuple[str, ...]:
-    gain = "-" if one.change_samples is None else f"{one.change_samples:+.0f} samples"
-    if one.size == view.planned_size:
+def _speed_row(speed: SizeSpeed, view: Explanation) -> tuple[str, ...]:
+    gain = "-"
+    if speed.size == view.planned_size:
         gain = "planned"
-    size = str(one.size)
+    elif speed.change_samples is not None:
+        gain = f"{speed.change_samples:+.0f} samples"
+    size = str(speed.size)
     if view.gpus_per_unit > 1:
-        size = size_words(one.size, view.gpus_per_unit)
-    return size, quantity(one.samples_per_s, 4), duration(one.left_s), gain
+        size = size_words(speed.size, view.gpus_per_unit)
+    return size, quantity(speed.samples_per_s, 4), duration(speed.left_s), gain
 
 
 @verb(SOCKET, example="bftrainer metrics")

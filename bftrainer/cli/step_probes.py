@@ -75,27 +75,28 @@ def measure_steps(
     if shutil.which(interpreter) is None:
         raise _no_result(script, f"{interpreter} is not a program", steps, sizes)
     with tempfile.TemporaryDirectory(prefix="bft-profile-") as directory:
-        workers = [_Worker(c, Path(directory)) for c in _configs(script, environment, per_node)]
-        told = {"package": str(PACKAGE), "sizes": list(sizes), "steps": steps}
-        with ExitStack() as left:
+        configs = _configs(script, environment, per_node)
+        workers = [_Worker(config, Path(directory)) for config in configs]
+        order = {"package": str(PACKAGE), "sizes": list(sizes), "steps": steps}
+        with ExitStack() as children:
             for worker in workers:
-                child = worker.start(interpreter, told, [script, *args])
-                left.callback(child.wait)
-                left.callback(process.kill_group, child.pid)
+                child = worker.start(interpreter, order, [script, *args])
+                children.callback(child.wait)
+                children.callback(process.kill_group, child.pid)
             _await_all(workers, limit_s)
         results = [result for worker in workers if (result := worker.result()) is not None]
         last_lines = [worker.last_line() for worker in workers]
     codes = [worker.status for worker in workers]
-    lacks = any(result["lacks_memory"] for result in results) or -signal.SIGKILL in codes
-    measured = _merged(results, sizes, lacks_memory=lacks) if len(results) == per_node else None
-    if measured is not None:
-        is_whole = len(measured.nodes) == len(sizes)
-        if is_whole or lacks or not any(code != 0 for code in codes):
-            return measured
-    if lacks:
+    lacks_memory = any(result["lacks_memory"] for result in results) or -signal.SIGKILL in codes
+    if len(results) == per_node:
+        profile = _merged(results, sizes, lacks_memory=lacks_memory)
+        has_ended = set(codes) == {0}
+        if profile and (len(profile.nodes) == len(sizes) or lacks_memory or has_ended):
+            return profile
+    if lacks_memory:
         raise too_large(max(sizes))
-    failed = (line for code, line in zip(codes, last_lines, strict=True) if code)
-    why = next(failed, last_lines[0])
+    failures = [line for code, line in zip(codes, last_lines, strict=True) if code]
+    why, *_ = failures or last_lines
     is_late = None in codes and not any(codes)
     raise _no_result(script, why[:300] or "no output", steps, sizes, is_late=is_late)
 
@@ -111,13 +112,13 @@ class _Worker:
         self.status: int | None = None  # None: it has not ended by itself
 
     def start(
-        self, interpreter: str, told: dict[str, Any], argv: Sequence[str]
+        self, interpreter: str, order: dict[str, Any], argv: Sequence[str]
     ) -> subprocess.Popen[bytes]:
         """Start it; the caller must end and reap it."""
-        told = {**told, "out": str(self._out), "worker": to_body(self._config)}
+        order = {**order, "out": str(self._out), "worker": to_body(self._config)}
         with self._errors.open("wb") as stderr:
             self._child = process.spawn(
-                [interpreter, str(PROGRAMS / "steps.py"), json.dumps(told), *argv],
+                [interpreter, str(PROGRAMS / "steps.py"), json.dumps(order), *argv],
                 env=_environment(self._config, str(self._directory)),
                 stderr=stderr,
             )
@@ -152,18 +153,20 @@ def _configs(
         environment=environment,
         local_size=per_node,
     )
-    is_listed = any(name in os.environ for name in DEVICE_VARIABLES)
-    gpus = 0 if is_listed else len(list(Path("/dev").glob("nvidia[0-9]*")))
-    return split(config, gpus=gpus, environ=os.environ)
+    n_gpus = 0
+    if not os.environ.keys() & set(DEVICE_VARIABLES):  # else they list the GPUs
+        n_gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
+    return split(config, gpus=n_gpus, environ=os.environ)
 
 
 def _environment(config: WorkerConfig, directory: str) -> dict[str, str]:
     """Return that of a worker, with as many threads as under an agent if it is one of several."""
     from trainers.agent.surroundings import HASH_SEED  # noqa: PLC0415 - heavy; -h needs none
 
-    threads = {"OMP_NUM_THREADS": "1"} if config.local_size > 1 else {}
-    own = {"BFT_CHECKPOINT_DIR": directory, "TMPDIR": directory, **dict([HASH_SEED])}
-    return {**threads, **os.environ, **dict(config.environment), **own}
+    environment = {**os.environ, **dict(config.environment), **dict([HASH_SEED])}
+    if config.local_size > 1:
+        environment.setdefault("OMP_NUM_THREADS", "1")
+    return {**environment, "BFT_CHECKPOINT_DIR": directory, "TMPDIR": directory}
 
 
 def _await_all(workers: Sequence[_Worker], limit_s: float) -> None:
@@ -182,26 +185,27 @@ def _merged(
     results: Sequence[dict[str, Any]], sizes: Sequence[int], *, lacks_memory: bool
 ) -> NodeProfile | None:
     """Put together what the workers of the node have written; None: nothing was measured."""
-    by_worker = [{row["size"]: row for row in result["rows"]} for result in results]
-    nodes = sorted(set(by_worker[0]).intersection(*by_worker[1:]))
-    if not nodes:
+    rows_by_nodes: dict[int, list[dict[str, Any]]] = {}
+    for result in results:
+        for row in result["rows"]:
+            rows_by_nodes.setdefault(row["size"], []).append(row)
+    rows = list[dict[str, Any]]()
+    for _, rows_of_workers in sorted(rows_by_nodes.items()):
+        if len(rows_of_workers) == len(results):  # a step takes as long as its slowest worker
+            slowest_s = max(row["step_s"] for row in rows_of_workers)
+            peak = max(row["peak"] for row in rows_of_workers)
+            rows.append({**rows_of_workers[0], "step_s": slowest_s, "peak": peak})
+    if not rows:
         return None
     first = results[0]
-    rows = [
-        {
-            **by_worker[0][n],
-            "step_s": max(rows[n]["step_s"] for rows in by_worker),
-            "peak": max(rows[n]["peak"] for rows in by_worker),
-        }
-        for n in nodes
-    ]
-    passes = [max(counts) for counts in zip(*(r["passes"] for r in results), strict=True)]
-    failed = max(set(sizes) - set(nodes), default=0) if lacks_memory else 0
+    nodes = tuple(row["size"] for row in rows)
+    passes = list(map(max, zip(*(result["passes"] for result in results), strict=True)))
+    too_few = max(set(sizes) - set(nodes), default=0) if lacks_memory else 0
     pairs = [(passes[min(row["size"], len(passes)) - 1], row["peak"]) for row in rows]
     return NodeProfile(
         steps=steps_from(first["weights"], rows, first["replicas"], first["grows"]),
-        memory=memory_use(pairs, passes, failed),
-        nodes=tuple(nodes),
+        memory=memory_use(pairs, passes, too_few),
+        nodes=nodes,
         gpu_bytes=min(result["total"] for result in results),
     )
 
@@ -212,14 +216,17 @@ def steps_from(weights: int, rows: _Rows, replicas: int, grows: bool) -> StepTim
     for row in rows:
         times.setdefault(-(-row["batch"] // row["size"]), row["step_s"])
     batches = tuple(sorted(times))
-    for more, fewer in pairwise(reversed(batches)):  # fewer samples never take longer
-        times[fewer] = min(times[fewer], times[more])
+    for larger, smaller in pairwise(reversed(batches)):  # fewer samples never take longer
+        times[smaller] = min(times[smaller], times[larger])
+    global_batch = rows[0]["batch"]
+    if grows:
+        global_batch //= rows[0]["size"]
     return StepTimes(
         weights=weights,
-        global_batch=rows[0]["batch"] // (rows[0]["size"] if grows else 1),
+        global_batch=global_batch,
         is_per_worker=grows,
         batches=batches,
-        seconds=tuple(times[b] for b in batches),
+        seconds=tuple(times[batch] for batch in batches),
         replicas=replicas,
     )
 

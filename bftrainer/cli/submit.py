@@ -150,7 +150,9 @@ def submit(
         views = tuple(wait_for_end(client, trainer_id) for trainer_id in trainer_ids)
     if as_json:
         _print_views(views, told_translation(ctx), is_array=values.get("array") is not None)
-    return _outcome(views) if wait else ExitCode.OK
+    if not wait:
+        return ExitCode.OK
+    return _outcome(views)
 
 
 def _print_submitted(

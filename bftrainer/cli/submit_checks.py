@@ -113,7 +113,7 @@ def check_here(spec: TrainerSpec) -> tuple[str, ...]:
         script,
         f"working directory {spec.cwd} exists",
         f"runtime {spec.runtime} accepts it",
-        *image.said,
+        *image.sentences,
         *tried,
         _check_checkpoint_dir(Path(spec.checkpoint_dir)),
     )
@@ -123,17 +123,17 @@ class _ImageCheck(NamedTuple):
     """The outcome of a start of the image."""
 
     is_here: bool  # this machine can start it, or there is none
-    said: tuple[str, ...]
+    sentences: tuple[str, ...]
 
 
 def _check_image(spec: TrainerSpec) -> _ImageCheck:
     if not spec.container:
-        return _ImageCheck(is_here=True, said=())
+        return _ImageCheck(is_here=True, sentences=())
     untried = why_untried(text_of_spec(spec), spec.container, spec.environment, spec.cwd)
     if untried:
-        said = f"image {spec.container} was not tried, nor Python and script in it: {untried}"
-        return _ImageCheck(is_here=False, said=(said,))
-    return _ImageCheck(is_here=True, said=(f"image {spec.container} starts here",))
+        sentence = f"image {spec.container} was not tried, nor Python and script in it: {untried}"
+        return _ImageCheck(is_here=False, sentences=(sentence,))
+    return _ImageCheck(is_here=True, sentences=(f"image {spec.container} starts here",))
 
 
 def _check_program(program: str) -> str:
@@ -173,15 +173,15 @@ def _check_interpreter(spec: TrainerSpec, text: str) -> str:
     completed = run_under(text, argv, environment=spec.environment, cwd=spec.cwd)
     python, torch = versions.told(completed.stdout)
     _require_release(str(path), python, torch, under)
-    what = f"import {package}" if package else "start"
+    action = f"import {package}" if package else "start"
     if completed.timed_out:
-        cause = f"{path} did not {what}{under} within {TIMEOUT_S:g} s."
+        cause = f"{path} did not {action}{under} within {TIMEOUT_S:g} s."
         raise UsageError(code, cause, advice)
     if not completed.is_ok:
         last = _last_words(completed)
         if str(TEMPLATE) in last:
             advice = f"Mount {TEMPLATE.parents[1]} into the container, at the same place."
-        raise UsageError(code, f"{path} cannot {what}{under}: {last[:300]}", advice)
+        raise UsageError(code, f"{path} cannot {action}{under}: {last[:300]}", advice)
     if not package:
         return f"interpreter {path} is Python {python}{under}"
     version = (completed.stdout.split() or ["of unknown version"])[-1]
@@ -203,10 +203,10 @@ def require_release(interpreter: str) -> None:
 
 
 def _require_release(interpreter: str, python: str, torch: str, under: str) -> None:
-    if old := versions.too_old(python, torch):
+    if old_releases := versions.too_old(python, torch):
         raise UsageError(
             "BFT-1006",
-            f"{interpreter} has {old}{under}; a trainer needs {versions.supported()}.",
+            f"{interpreter} has {old_releases}{under}; a trainer needs {versions.supported()}.",
             "Name a newer one with --interpreter or --venv; see docs/reference/versions.md.",
         )
 

@@ -47,9 +47,9 @@ def layout(
         width: cells of the terminal.
         optional: headers of what is left out first, the first of them first.
     """
-    names = [heading(header) for header in headers]
+    names = list(map(heading, headers))
     places = range(len(names))
-    widths = [max(map(cell_width, (names[i], *(row[i] for row in rows)))) for i in places]
+    widths = [max(map(cell_width, texts)) for texts in zip(names, *rows, strict=True)]
     stays = list(places)
     if _total(widths, stays) <= width:
         return Layout(widths=tuple(widths), blocks=(tuple(stays),))
@@ -64,12 +64,13 @@ def layout(
             stays.remove(place)
             below.append(place)
     left_out = list[int]()
-    for place in (names.index(name) for name in optional if name in names):
+    spared = [names.index(name) for name in optional if name in names]
+    for place in spared:
         if _total(widths, stays) > width and place in stays:
             stays.remove(place)
             left_out.append(place)
-    first, *others = stays
-    most_first = width - max((widths[i] + GAP for i in others), default=0)
+    first, *columns = stays
+    most_first = width - max((widths[i] + GAP for i in columns), default=0)
     widths[first] = min(widths[first], max(most_first, _longest_word(first, names, rows)))
     if widths[first] > most_first:
         return Layout(widths=tuple(widths), blocks=(), below=tuple(places))
@@ -86,15 +87,15 @@ def _total(widths: Sequence[int], places: Sequence[int]) -> int:
 
 
 def _longest_word(place: int, names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    texts = (names[place], *(row[place] for row in rows))
-    return max((cell_width(word) for text in texts for word in text.split()), default=0)
+    text = " ".join((names[place], *(row[place] for row in rows)))
+    return max(map(cell_width, text.split()), default=0)
 
 
 def _blocks(widths: Sequence[int], stays: Sequence[int], width: int) -> Iterator[tuple[int, ...]]:
     """Yield the columns that stand beside each other; each block begins with the first column."""
-    first, *others = stays
+    first, *columns = stays
     block = [first]
-    for place in others:
+    for place in columns:
         if len(block) > 1 and _total(widths, [*block, place]) > width:
             yield tuple(block)
             block = [first]
@@ -113,14 +114,14 @@ def wrapped(text: str, width: int, *, first: int = 0, indent: int = 0) -> list[s
     """
     if first + cell_width(text) <= width:
         return [text]
-    lines, line, used, is_empty = list[str](), "", first, first <= indent
+    lines, line, line_width, is_empty = list[str](), "", first, first <= indent
     for gap, word in _words(text, width - indent):
         size = cell_width(word)
-        if not is_empty and used + len(gap) + size > width:
+        if not is_empty and line_width + len(gap) + size > width:
             lines.append(line)
-            line, used = " " * indent + word, indent + size
+            line, line_width = " " * indent + word, indent + size
         else:
-            line, used = line + gap + word, used + len(gap) + size
+            line, line_width = line + gap + word, line_width + len(gap) + size
         is_empty = False
     return [*lines, line]
 
@@ -128,8 +129,10 @@ def wrapped(text: str, width: int, *, first: int = 0, indent: int = 0) -> list[s
 def _words(text: str, most: int) -> Iterator[tuple[str, str]]:
     """Yield the words, each after the spaces before it."""
     for gap, word in _WORD.findall(text):
-        parts = [word] if cell_width(word) <= most else word.split()
-        yield from zip((gap, *[" "] * (len(parts) - 1)), parts, strict=True)
+        first_part, *parts = [word] if cell_width(word) <= most else word.split()
+        yield gap, first_part
+        for part in parts:
+            yield " ", part
 
 
 def lines_of(
@@ -153,14 +156,15 @@ def lines_of(
     """
     from rich.text import Text  # noqa: PLC0415 - takes 0.1 s
 
-    names = [heading(header) for header in headers]
-    cells = [[shown(cell) for cell in row] for row in rows]
+    names = list(map(heading, headers))
+    cells = [list(map(shown, row)) for row in rows]
     plan = layout(headers, cells, width, optional)
     for number, block in enumerate(plan.blocks):
         if number:
             yield Text(""), width
-        # What is below stands there once, below the last block.
-        below = plan.below if number == len(plan.blocks) - 1 else ()
+        below: tuple[int, ...] = ()
+        if number == len(plan.blocks) - 1:  # what is below stands there once
+            below = plan.below
         yield from _block(headers, cells, plan, (block, below), width, styles or {})
     if not plan.blocks:
         for row in cells:
@@ -168,9 +172,10 @@ def lines_of(
                 yield from _line(name, cell, width, 0)
             yield Text(""), width
     if plan.left_out:
-        left_out = ", ".join(names[i] for i in plan.left_out)
-        where = f"; {elsewhere}" if elsewhere else ""
-        yield from _line("", f"left out at this width: {left_out}{where}", width, 0)
+        sentence = f"left out at this width: {', '.join(names[i] for i in plan.left_out)}"
+        if elsewhere:
+            sentence += f"; {elsewhere}"
+        yield from _line("", sentence, width, 0)
 
 
 def _block(
@@ -184,8 +189,9 @@ def _block(
     from rich.text import Text  # noqa: PLC0415
 
     beside, below = places
-    names = [heading(header) for header in headers]
-    needed = max(width, _total(plan.widths, beside))
+    names = list(map(heading, headers))
+    names_below = [*names[:-1], ""]  # the last column is a reason or the like, which needs no name
+    grid_width = max(width, _total(plan.widths, beside))
     grid = _grid(headers, plan, beside)
     if any(names[i] for i in beside):
         grid.add_row(*(Text(names[i], "bold") for i in beside))
@@ -193,13 +199,12 @@ def _block(
         grid.add_row(*(Text(row[i], styles.get(row[i], "")) for i in beside))
         filled = [i for i in below if row[i]]
         if filled:
-            yield grid, needed
+            yield grid, grid_width
             grid = _grid(headers, plan, beside)
         for place in filled:
-            # The last column is a reason or the like, which needs no name.
-            yield from _line("" if place == len(names) - 1 else names[place], row[place], width)
+            yield from _line(names_below[place], row[place], width)
     if grid.row_count:
-        yield grid, needed
+        yield grid, grid_width
 
 
 def _grid(headers: Sequence[str], plan: Layout, places: Sequence[int]) -> Any:
@@ -219,9 +224,10 @@ def _line(name: str, cell: str, width: int, indent: int = INDENT) -> Iterator[tu
     """Yield a cell in lines of its own, which are indented below its name."""
     from rich.text import Text  # noqa: PLC0415
 
-    head = f"{name} " if name else ""
-    hanging = indent + (2 if name else 0)
-    lines = wrapped(f"{head}{cell}", width, first=indent, indent=hanging)
-    for number, line in enumerate(lines):
-        text = Text(line if number else f"{' ' * indent}{line}", no_wrap=True)
+    hanging = indent
+    if name:
+        cell, hanging = f"{name} {cell}", indent + 2
+    first_line, *lines = wrapped(cell, width, first=indent, indent=hanging)
+    for line in (f"{' ' * indent}{first_line}", *lines):
+        text = Text(line, no_wrap=True)
         yield text, max(width, cell_width(text.plain))

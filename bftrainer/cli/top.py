@@ -21,6 +21,7 @@ from bftrainer.model.views import StatusView, TrainerView, nodes_of
 
 if TYPE_CHECKING:
     from bftrainer.api.page.source import PageSource
+    from bftrainer.cli.top_screen import TopScreen
 
 NAMES = (
     *("id", "name", "user", "state", "nodes", "limits", "epoch", "rate"),
@@ -48,8 +49,11 @@ def top(
     if count is None and is_screen:
         from bftrainer.cli.top_screen import LiveScreen, ReplayScreen  # noqa: PLC0415 - slow
 
-        client = FollowingClient(socket_name)
-        screen = LiveScreen(source, client) if source.is_live else ReplayScreen(source)
+        screen: TopScreen
+        if source.is_live:
+            screen = LiveScreen(source, FollowingClient(socket_name))
+        else:
+            screen = ReplayScreen(source)
         screen.run(mouse=False)  # so that the terminal's own selection works
         return screen.return_code
     number = 0
@@ -74,29 +78,39 @@ def _print_look(source: PageSource) -> None:
 
 def print_overview(view: StatusView, now_s: float) -> None:
     """Print nodes, counts, and every trainer that has not ended."""
-    open_ones = [one for one in view.trainers if not one.record.state.is_final]
-    rows = [row_of(one, now_s, NAMES) for one in ordered(open_ones)]
-    failures = [f"failure   {one}" for one in view.failures]
+    trainers = [trainer for trainer in view.trainers if not trainer.record.state.is_final]
+    rows = [row_of(trainer, now_s, NAMES) for trainer in ordered(trainers)]
+    failures = [f"failure   {failure}" for failure in view.failures]
     print_lines(*summary(view, now_s), *failures, indent=10)
-    print_lines("", *(() if rows else ("no trainers",)))
+    print_lines("")
+    if not rows:
+        print_lines("no trainers")
     print_trainers(NAMES, rows)
 
 
 def summary(view: StatusView, now_s: float) -> tuple[str, ...]:
     """Return a line each about the daemon, nodes, GPUs if they are lent, and trainers, escaped."""
-    open_ones = [one for one in view.trainers if not one.record.state.is_final]
-    trains = sum(bool(one.observed_nodes) for one in open_ones)
-    used, _ = nodes_of(name for one in open_ones for name in one.observed_nodes)
-    rate = sum(one.record.progress.samples_per_s for one in open_ones)
-    ended = len(view.trainers) - len(open_ones)
+    n_training, n_waiting, n_ended, samples_per_s = 0, 0, 0, 0.0
+    names = list[str]()  # of nodes, and of parts of them
+    for trainer in view.trainers:
+        if trainer.record.state.is_final:
+            n_ended += 1
+            continue
+        samples_per_s += trainer.record.progress.samples_per_s
+        names += trainer.observed_nodes
+        if trainer.observed_nodes:
+            n_training += 1
+        else:
+            n_waiting += 1
+    n_nodes, _ = nodes_of(names)
     clock = time.strftime("%H:%M:%S", time.localtime(now_s))
     nodes = (
-        f"nodes     {used} train, {view.nodes_held} held, {view.nodes_requested} requested, "
+        f"nodes     {n_nodes} train, {view.nodes_held} held, {view.nodes_requested} requested, "
         f"{view.nodes_idle} idle, {view.nodes_total} in all"
     )
     trainers = (
-        f"trainers  {trains} train, {len(open_ones) - trains} wait, {ended} ended, "
-        f"{quantity(rate, 4)} samples/s together"
+        f"trainers  {n_training} train, {n_waiting} wait, {n_ended} ended, "
+        f"{quantity(samples_per_s, 4)} samples/s together"
     )
     head = f"bftrainer {clock}, {shown(view.batch_system)}"
     return head, nodes, *lent_gpu_lines(view, 10), trainers
@@ -104,4 +118,4 @@ def summary(view: StatusView, now_s: float) -> tuple[str, ...]:
 
 def ordered(views: Iterable[TrainerView]) -> list[TrainerView]:
     """Return those that train first, what has ended last, each in order of submission."""
-    return sorted(views, key=lambda one: (one.record.state.is_final, not one.observed_nodes))
+    return sorted(views, key=lambda view: (view.record.state.is_final, not view.observed_nodes))

@@ -6,12 +6,14 @@ A terminal behind a slow line gets few bytes, and does not flicker. Texts of oth
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import ClassVar, Final
 
 from rich.cells import cell_len
+from rich.console import JustifyMethod
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
@@ -23,10 +25,10 @@ from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import DataTable, Static
 
-from bftrainer.cli.status import SPARED, headers_of
+from bftrainer.cli.status import COLUMNS, SPARED, headers_of
 from bftrainer.cli.top import NAMES
 from bftrainer.model.colours import colour_of
-from bftrainer.model.columns import shown
+from bftrainer.model.columns import heading, is_right, shown
 from bftrainer.model.gpu_shares import shares_of
 from bftrainer.model.timeline import USES, NodeUse, parted
 
@@ -45,10 +47,7 @@ _LOOKS: Final = {
 }
 LETTERS: Final = tuple((_LOOKS[use][0], Style.parse(_LOOKS[use][1])) for use in USES)
 _CHOSEN: Final = Style(reverse=True)
-_HEADERS: Final = {
-    name: header.removeprefix(">") for name, header in zip(NAMES, headers_of(NAMES), strict=True)
-}
-_RIGHT: Final = [name for name in NAMES if headers_of([name])[0].startswith(">")]
+_HEADERS: Final = dict(zip(NAMES, map(heading, headers_of(NAMES)), strict=True))
 _GAP: Final = 2  # cells around a column, as Textual draws it
 # As much as it may be soon: a value that grows is to leave the columns as they are.
 _LEAST: Final = {
@@ -61,7 +60,8 @@ Cell = tuple[int, bool, str]
 _NUMBERS: Final[Mapping[str, int]] = {use.value: number for number, use in enumerate(USES)}
 _SHARED: Final = _NUMBERS[NodeUse.SHARED]
 _BAR: Final[Cell] = (_SHARED, False, "")
-_BESIDE_GPUS: Final = "nodes with a letter for each GPU"
+_NAMES_OF_USES: Final = [*map(str, USES)]
+_NAMES_OF_USES[_SHARED] = "nodes with a letter for each GPU"
 
 
 def legend(states: Iterable[tuple[int, str]]) -> Text:
@@ -73,9 +73,9 @@ def legend(states: Iterable[tuple[int, str]]) -> Text:
             counts[_NUMBERS[share.use]] += share.gpus * n_nodes
     for number, (letter, style) in enumerate(LETTERS):
         if counts[number]:
-            text.append("  " if text else "").append(letter, style)
-            name = _BESIDE_GPUS if number == _SHARED else USES[number]
-            text.append(f" {counts[number]} {name}")
+            if text:
+                text.append("  ")
+            text.append(letter, style).append(f" {counts[number]} {_NAMES_OF_USES[number]}")
     return text
 
 
@@ -124,9 +124,9 @@ class NodeMap(Widget):
         before, self._cells = self._cells, cells
         if len(before) != len(cells):
             self.refresh(layout=True)
-        elif changed := [i for i, old in enumerate(before) if old != cells[i]]:
+        elif places := [i for i, cell in enumerate(cells) if cell != before[i]]:
             width = max(1, self.size.width)
-            self.refresh(*(Region(i % width, i // width, 1, 1) for i in changed))
+            self.refresh(*(Region(i % width, i // width, 1, 1) for i in places))
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:  # noqa: ARG002 - Textual's
         """Return the lines that the nodes take."""
@@ -148,7 +148,9 @@ def style_of(trainer_id: str) -> Style:
 def _segment(use: int, is_chosen: bool, trainer_id: str) -> Segment:
     letter, style = LETTERS[use]
     style += style_of(trainer_id)
-    return Segment(letter, style + _CHOSEN if is_chosen else style)
+    if is_chosen:
+        style += _CHOSEN
+    return Segment(letter, style)
 
 
 class TrainerTable(DataTable[Text]):
@@ -181,38 +183,41 @@ class TrainerTable(DataTable[Text]):
 
     def show(self, rows: Mapping[str, Sequence[str]]) -> None:
         """Show these rows in this order; touches nothing that is so already."""
-        chosen, self._all = self.chosen, rows
+        trainer_id, self._all = self.chosen, rows
         whole = {key: tuple(map(_cut, NAMES, row)) for key, row in rows.items()}
-        columns = zip(_HEADERS.values(), *whole.values(), strict=True)
-        widths = {
-            name: max(map(cell_len, column)) for name, column in zip(NAMES, columns, strict=True)
-        }
+        columns = zip(NAMES, _HEADERS.values(), *whole.values(), strict=True)
+        widths = {name: max(map(cell_len, texts)) for name, *texts in columns}
         names = fitting(widths, self.size.width)
         if names != self._names:
             self._have(names)
         # Textual's own widths come after a row is drawn, if there is much to do.
         for column in self.ordered_columns:
             column.width = widths[str(column.key.value)]
-        numbers = [NAMES.index(name) for name in names]
-        cut = {key: tuple(row[number] for number in numbers) for key, row in whole.items()}
-        for gone in [key for key in self._rows if key not in cut]:
-            self.remove_row(gone)
-            del self._rows[gone]
-        for trainer_id, row in cut.items():
-            before = self._rows.get(trainer_id)
-            if before is None:
-                self.add_row(*map(_cell, names, row), key=trainer_id)
-            elif before != row:
-                for name, old, new in zip(names, before, row, strict=True):
-                    if old != new:
-                        self.update_cell(trainer_id, name, _cell(name, new), update_width=True)
+        stays = [name in names for name in NAMES]
+        cut = {key: tuple(itertools.compress(row, stays)) for key, row in whole.items()}
+        self._draw(cut)
+        if trainer_id is not None and trainer_id in cut and trainer_id != self.chosen:
+            self.move_cursor(row=self.get_row_index(trainer_id), scroll=False)
+
+    def _draw(self, rows: dict[str, tuple[str, ...]]) -> None:
+        """Bring what is on the screen to these rows, cell by cell."""
+        for trainer_id in list(self._rows):
+            if trainer_id not in rows:
+                self.remove_row(trainer_id)
+                del self._rows[trainer_id]
+        for trainer_id, row in rows.items():
+            row_before = self._rows.get(trainer_id)
+            if row_before is None:
+                self.add_row(*map(_cell, self._names, row), key=trainer_id)
+            elif row_before != row:
+                for name, text_before, text in zip(self._names, row_before, row, strict=True):
+                    if text_before != text:
+                        self.update_cell(trainer_id, name, _cell(name, text), update_width=True)
             self._rows[trainer_id] = row
-        if list(cut) != list(self._rows):
-            self._rows = cut
-            places = {key: place for place, key in enumerate(cut)}
+        if list(rows) != list(self._rows):
+            self._rows = rows
+            places = {trainer_id: place for place, trainer_id in enumerate(rows)}
             self.sort("id", key=lambda cell: places[cell.plain])
-        if chosen is not None and chosen in cut and chosen != self.chosen:
-            self.move_cursor(row=self.get_row_index(chosen), scroll=False)
 
     def on_resize(self) -> None:
         """Show as many columns as there is room for now."""
@@ -228,22 +233,23 @@ def fitting(widths: Mapping[str, int], width: int) -> tuple[str, ...]:
         widths: cells of each column, in their order.
         width: cells of the pane; 0: not known yet.
     """
-    cells = {name: max(most, _LEAST.get(name, 0)) for name, most in widths.items()}
+    cells = {name: max(cells, _LEAST.get(name, 0)) for name, cells in widths.items()}
     cells["reason"] = _LEAST["reason"]
-    for spared in SPARED if width else ():
-        if sum(cells.values()) + _GAP * len(cells) > width:
-            cells.pop(spared, None)
+    for name in SPARED:
+        if width and sum(cells.values()) + _GAP * len(cells) > width:
+            cells.pop(name, None)
     return tuple(cells)
 
 
 def _cut(name: str, text: str) -> str:
-    most, text = _MOST.get(name, _MOST_OF_OTHERS), shown(text)
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    n_most, text = _MOST.get(name, _MOST_OF_OTHERS), shown(text)
+    return text if len(text) <= n_most else f"{text[: n_most - 1]}…"
 
 
 def _cell(name: str, text: str) -> Text:
     style = style_of(text) if name == "id" else ""
-    return Text(text, style, justify="right" if name in _RIGHT else "left", no_wrap=True)
+    justify: JustifyMethod = "right" if is_right(COLUMNS[name].header) else "left"
+    return Text(text, style, justify=justify, no_wrap=True)
 
 
 class Dialog(ModalScreen[bool]):

@@ -42,6 +42,10 @@ from bftrainer.model.views import Explanation, StatusView, TrainerView
 
 T = TypeVar("T")
 EXPLAIN, LOG = "explain", "log"
+_TITLES: Final = {
+    EXPLAIN: f"[reverse] {EXPLAIN} [/] {LOG} ",
+    LOG: f" {EXPLAIN} [reverse] {LOG} [/]",
+}
 TICK_S: Final = 0.2
 PLAY_S: Final = 60.0  # that a journal takes
 _LOG_LINES: Final = 100
@@ -149,7 +153,8 @@ class TopScreen(App[None]):
     ) -> None:
         """Draw what is not there already."""
         views = ordered(recent(tuple(trainers), show_all=False))
-        self._views, self._uses = {one.record.trainer_id: one for one in views}, uses
+        self._views = {view.record.trainer_id: view for view in views}
+        self._uses = uses
         self._set("#head", head)
         self._set("#legend", legend(uses))
         self._draw_rows()
@@ -161,15 +166,18 @@ class TopScreen(App[None]):
 
     def _draw_rows(self) -> None:
         now_s = time.time()
-        rows = {trainer_id: row_of(view, now_s, NAMES) for trainer_id, view in self._views.items()}
-        kept = {i: row for i, row in rows.items() if self._needle in "\n".join(row).lower()}
-        self.query_one(TrainerTable).show(kept)
+        rows = dict[str, Sequence[str]]()
+        for trainer_id, view in self._views.items():
+            row = row_of(view, now_s, NAMES)
+            if self._needle in "\n".join(row).lower():
+                rows[trainer_id] = row
+        self.query_one(TrainerTable).show(rows)
         self._on_chosen()
 
     @on(DataTable.RowHighlighted)
     def _on_chosen(self) -> None:
-        chosen = self.query_one(TrainerTable).chosen
-        self.query_one(NodeMap).show(cells_of(self._uses, chosen))
+        trainer_id = self.query_one(TrainerTable).chosen
+        self.query_one(NodeMap).show(cells_of(self._uses, trainer_id))
         self._is_wanted.set()
 
     @work
@@ -177,11 +185,11 @@ class TopScreen(App[None]):
         """Show the detail of the chosen trainer whenever it is wanted."""
         while await self._is_wanted.wait() and self.is_running:
             self._is_wanted.clear()
-            asked = chosen, tab = self.query_one(TrainerTable).chosen, self._tab
+            choice = trainer_id, tab = self.query_one(TrainerTable).chosen, self._tab
             text = Text("no trainer is chosen")
-            if chosen is not None:
-                text = await self._beside(partial(self._detail, chosen, tab))
-            if asked == (self.query_one(TrainerTable).chosen, self._tab):
+            if trainer_id is not None:
+                text = await self._beside(partial(self._detail, trainer_id, tab))
+            if choice == (self.query_one(TrainerTable).chosen, self._tab):
                 self._set("#text", text)
 
     async def _beside(self, work: Callable[[], T]) -> T:
@@ -197,8 +205,8 @@ class TopScreen(App[None]):
             if tab == LOG:
                 lines: Sequence[str] = self.log_of(trainer_id)
             else:
-                told = explained(view_of(Explanation, EXPLAIN, self._source.explain(trainer_id)))
-                lines = (*self._curve_lines(trainer_id), *told)
+                explanation = view_of(Explanation, EXPLAIN, self._source.explain(trainer_id))
+                lines = (*self._curve_lines(trainer_id), *explained(explanation))
         except BftError as error:
             lines = (f"error {error.code}: {error.cause}", f"next: {error.next_step}")
         return Text("\n".join(map(shown, lines)))
@@ -210,7 +218,9 @@ class TopScreen(App[None]):
 
     def _curve_lines(self, trainer_id: str) -> tuple[str, ...]:
         view = self._views.get(trainer_id)
-        return curve_lines(self._curves.get(trainer_id), view.record.reports if view else ())
+        if view is None:
+            return curve_lines(self._curves.get(trainer_id), ())
+        return curve_lines(self._curves.get(trainer_id), view.record.reports)
 
     def log_of(self, trainer_id: str) -> Sequence[str]:
         """Return the end of a trainer's log; blocks."""
@@ -219,8 +229,7 @@ class TopScreen(App[None]):
     def action_tell(self, tab: str) -> None:
         """Show the explanation or the log."""
         self._tab, pane = tab, self.query_one("#detail")
-        named = (f"[reverse] {one} [/]" if one == tab else f" {one} " for one in (EXPLAIN, LOG))
-        pane.border_title = "".join(named)
+        pane.border_title = _TITLES[tab]
         pane.anchor(tab == LOG)  # new lines of a log are at its end
         if tab == EXPLAIN:
             pane.scroll_home(animate=False)
@@ -272,11 +281,11 @@ class LiveScreen(TopScreen, inherit_bindings=False):
 
     @work
     async def _follow(self) -> None:
-        seen: Seen | None = None
+        last_seen: Seen | None = None
         while True:
             began_s = time.monotonic()
             try:
-                timeline, status = await self._beside(partial(self._look, seen))
+                timeline, status = await self._beside(partial(self._look, last_seen))
             except BftError as error:
                 self._say(f"{error.code}: {shown(error.cause)} It is asked again and again.")
                 await asyncio.sleep(AGAIN_S)
@@ -285,7 +294,7 @@ class LiveScreen(TopScreen, inherit_bindings=False):
             if timeline.is_whole:
                 self._curves.clear()
             self._take(timeline)
-            seen = timeline.seen
+            last_seen = timeline.seen
             self.show(self._head(status), status.trainers, pieced(self._uses, timeline))
             await asyncio.sleep(max(0.0, began_s + LEAST_S - time.monotonic()))
 
@@ -304,18 +313,22 @@ class LiveScreen(TopScreen, inherit_bindings=False):
     def _head(self, status: StatusView) -> Text:
         first, *lines = summary(status, time.time())
         text = Text(f"{first}, promise ")
-        text.append(*(("kept",) if self._harm["is_kept"] else ("broken", _BAD)))
-        troubles = [
-            *([("drained", status.draining)] if status.draining else ()),
-            *([("back-off", status.back_off)] if status.back_off else ()),
-            *(("failure", one) for one in status.failures),
-        ]
+        if self._harm["is_kept"]:
+            text.append("kept")
+        else:
+            text.append("broken", _BAD)
+        troubles = [("failure", failure) for failure in status.failures]
+        if status.back_off:
+            troubles.insert(0, ("back-off", status.back_off))
+        if status.draining:
+            troubles.insert(0, ("drained", status.draining))
         for line in lines:
             text.append(f"\n{line}")
         for kind, trouble in troubles[:_TROUBLES]:
             text.append(f"\n{kind:<9} {shown(trouble)}", _BAD)
-        if more := len(troubles) - _TROUBLES:
-            text.append(f"\n{more} more; see 'bftrainer status'" if more > 0 else "")
+        n_hidden = len(troubles) - _TROUBLES
+        if n_hidden > 0:
+            text.append(f"\n{n_hidden} more; see 'bftrainer status'")
         return text
 
     def log_of(self, trainer_id: str) -> Sequence[str]:
@@ -330,14 +343,14 @@ class LiveScreen(TopScreen, inherit_bindings=False):
             return
         question, change = _CHANGES[verb]
         name = shown(self._views[trainer_id].record.spec.name)[:40]
-        said = question.format(f"{trainer_id} ({name})")
-        if not await self.push_screen_wait(Dialog(f"{said}\n\ny yes    n no")):
+        sentence = question.format(f"{trainer_id} ({name})")
+        if not await self.push_screen_wait(Dialog(f"{sentence}\n\ny yes    n no")):
             return
         try:
             view = await self._beside(partial(change, self._daemon, trainer_id))
         except BftError as error:
-            said = f"{error.code}: {shown(error.cause)} {error.next_step}"
-            self.notify(said, severity="error", markup=False, timeout=10.0)
+            message = f"{error.code}: {shown(error.cause)} {error.next_step}"
+            self.notify(message, severity="error", markup=False, timeout=10.0)
             return
         self._views[trainer_id] = view
         self._draw_rows()
@@ -358,8 +371,8 @@ class ReplayScreen(TopScreen):
         super().__init__(source)
         self._timeline, self._status = source.timeline(None), source.status()
         self._take(self._timeline)
-        changed = (at_s for at_s, *_ in self._timeline.changes)
-        self._moments = sorted({self._timeline.since_s, *changed, self._timeline.now_s})
+        changes_s = [at_s for at_s, *_ in self._timeline.changes]
+        self._moments = sorted({self._timeline.since_s, *changes_s, self._timeline.now_s})
         self._at_s, self._is_playing = self._moments[0], False
 
     def on_mount(self) -> None:
@@ -383,8 +396,10 @@ class ReplayScreen(TopScreen):
 
     def action_step(self, n: int) -> None:
         """Go n changes on, or back."""
-        find = bisect_left if n < 0 else bisect_right
-        place = find(self._moments, self._at_s) + n - (n > 0)
+        if n < 0:
+            place = bisect_left(self._moments, self._at_s) + n
+        else:
+            place = bisect_right(self._moments, self._at_s) - 1 + n
         self._go(self._moments[min(max(place, 0), len(self._moments) - 1)])
 
     def action_play(self) -> None:

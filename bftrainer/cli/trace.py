@@ -5,6 +5,7 @@ Prints a table or JSON, or writes a picture or another file. Needs no daemon.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -26,14 +27,7 @@ PATIENCE_S = 2.0  # nobody wants a progress bar for less
 HOUR_S = 3600.0
 GPUS_LOST = "idle GPUs are kept in .npz files only"
 DATE_LENGTH = len("2024-05-01")
-
-
-@click.group(name="trace", cls=VerbGroup, epilog=shown_example("bftrainer trace info idle.npz"))
-def trace() -> None:
-    """Describe, make and convert traces of idle nodes.
-
-    A trace says which nodes were idle, from when until when.
-    """
+_NODES = re.compile(r"(\d{0,9}):(\d{0,9})")
 
 
 READING = [
@@ -68,6 +62,15 @@ SELECTION = [
 # The parameters of these options, which ``load`` takes.
 SELECTION_NAMES = ("nodes", "start", "end", "hours", "only_unfillable")
 READING_NAMES = ("format_name", "time_zone", "year", "ignored", "closed", "sinfo")
+_SPREAD = ("least", "p5", "p50", "mean", "p95", "most")  # of statistics, as they are listed
+
+
+@click.group(name="trace", cls=VerbGroup, epilog=shown_example("bftrainer trace info idle.npz"))
+def trace() -> None:
+    """Describe, make and convert traces of idle nodes.
+
+    A trace says which nodes were idle, from when until when.
+    """
 
 
 @verb(
@@ -81,34 +84,29 @@ def info(file: Path, plot: Path | None, *, as_json: bool, **options: Any) -> Non
     """Say how much is idle in FILE, for how long, and how often that changes."""
     from bftrainer.batch.traces.statistics import as_document, bars, fragment_cdf, statistics  # noqa: PLC0415 - numpy takes 0.1 s
 
-    chosen = load(file, **options)
+    fragments = load(file, **options)
     if plot is not None:
         from bftrainer.lab.trace_plot import draw  # noqa: PLC0415
 
-        draw(chosen, file.name, plot)
+        draw(fragments, file.name, plot)
     if as_json:
-        print_json(as_document(chosen, str(file)))
+        print_json(as_document(fragments, str(file)))
         return
-    print_table(("WHAT", "VALUE"), _rows(statistics(chosen)))
+    print_table(("WHAT", "VALUE"), _rows(statistics(fragments)))
     print_lines("")
-    shares = "by_count", "by_node_time"
-    lengths = [
-        (time_span(60.0 * row["minutes"]), *(f"{row[name]:.1%}" for name in shares))
-        for row in fragment_cdf(chosen)
-    ]
+    lengths = list[tuple[str, str, str]]()
+    for row in fragment_cdf(fragments):
+        longest = time_span(60.0 * row["minutes"])
+        lengths.append((longest, f"{row['by_count']:.1%}", f"{row['by_node_time']:.1%}"))
     print_table((">FRAGMENTS UP TO", ">OF FRAGMENTS", ">OF NODE-TIME"), lengths)
     print_lines("")
-    hours = [
-        (
-            "-".join(quantity(row[name], 4) for name in ("from_hour", "to_hour")),
-            str(row["events"]),
-            f"{row['idle_share']:.1%}",
-        )
-        for row in bars(chosen)
-    ]
+    hours = list[tuple[str, str, str]]()
+    for bar in bars(fragments):
+        span = f"{quantity(bar['from_hour'], 4)}-{quantity(bar['to_hour'], 4)}"
+        hours.append((span, str(bar["events"]), f"{bar['idle_share']:.1%}"))
     print_table((">HOURS", ">EVENTS", ">IDLE"), hours)
-    _print_gpus(chosen)
-    print_remarks(chosen.warnings, (*chosen.left_out, *chosen.notes))
+    _print_gpus(fragments)
+    print_remarks(fragments.warnings, (*fragments.left_out, *fragments.notes))
 
 
 @verb(
@@ -124,16 +122,16 @@ def info(file: Path, plot: Path | None, *, as_json: bool, **options: Any) -> Non
     group=trace, name="generate",
     example="bftrainer trace generate --nodes 64 --hours 24 --out idle.npz",
 )  # fmt: skip
-def generate(out: Path, assignments: tuple[str, ...], **given: Any) -> None:
+def generate(out: Path, assignments: tuple[str, ...], **options: Any) -> None:
     """Make a synthetic trace, like Summit's in February 2021 unless told otherwise."""
     from bftrainer.batch.traces import generator, write_trace  # noqa: PLC0415 - numpy
 
-    chosen = {name: value for name, value in given.items() if value is not None}
-    chosen.update(_assigned(assignments, generator.GeneratorParameters()))
+    values = {name: value for name, value in options.items() if value is not None}
+    values.update(_assigned(assignments, generator.GeneratorParameters()))
     with LateProgress("making the trace") as progress:
-        made = generator.generate(generator.GeneratorParameters(**chosen), progress.report)
-        write_trace(out, made)
-    print_lines(f"{out}: {_size_of(made)}")
+        fragments = generator.generate(generator.GeneratorParameters(**values), progress.report)
+        write_trace(out, fragments)
+    print_lines(f"{out}: {_size_of(fragments)}")
 
 
 @verb(
@@ -149,11 +147,13 @@ def convert(file: Path, out: Path, **options: Any) -> None:
     """Read FILE in any format and write the fragments to OUT (.npz, .csv, .csv.gz, .parquet)."""
     from bftrainer.batch.traces import write_trace  # noqa: PLC0415 - numpy takes 0.1 s
 
-    chosen = load(file, **options)
-    write_trace(out, chosen)
-    print_lines(f"{out}: {_size_of(chosen)}")
-    lost = () if chosen.gpus is None or out.suffix == ".npz" else (GPUS_LOST,)
-    print_remarks(chosen.warnings, (*chosen.left_out, *chosen.notes, *lost))
+    fragments = load(file, **options)
+    write_trace(out, fragments)
+    print_lines(f"{out}: {_size_of(fragments)}")
+    notes = [*fragments.left_out, *fragments.notes]
+    if fragments.gpus is not None and out.suffix != ".npz":
+        notes.append(GPUS_LOST)
+    print_remarks(fragments.warnings, notes)
 
 
 def _size_of(trace: Fragments) -> str:
@@ -161,8 +161,10 @@ def _size_of(trace: Fragments) -> str:
     from bftrainer.batch.traces.statistics import fragment_lengths_s  # noqa: PLC0415 - numpy
 
     count = len(fragment_lengths_s(trace))
-    rows = "" if count == len(trace) else f" in {len(trace):,} rows"
-    return f"{count:,} fragments of {len(trace.names):,} nodes{rows}"
+    size = f"{count:,} fragments of {len(trace.names):,} nodes"
+    if count == len(trace):
+        return size
+    return f"{size} in {len(trace):,} rows"
 
 
 def _print_gpus(trace: Fragments) -> None:
@@ -209,7 +211,7 @@ def load(
     """Read the part of a trace that the options choose, with a progress bar if it takes long."""
     from bftrainer.batch.traces import ReadOptions, read_trace  # noqa: PLC0415
 
-    chosen_nodes = _nodes(nodes)
+    node_range = _nodes(nodes)
     start_s, end_s = instant(start, time_zone, "--start"), instant(end, time_zone, "--end")
     if end_s is not None and hours is not None:
         raise click.UsageError("Give --end or --hours, not both.")
@@ -227,9 +229,14 @@ def load(
     with LateProgress(f"reading {file.name}") as progress:
         whole = read_trace(file, format_name, options=options, progress=progress.report)
     if end_s is not None:
-        hours = (end_s - (whole.span_s[0] if start_s is None else start_s)) / HOUR_S
-    chosen = whole.restrict(chosen_nodes, start_s=start_s, hours=hours)
-    return chosen.unfillable() if only_unfillable else chosen
+        begin_s, _ = whole.span_s
+        if start_s is not None:
+            begin_s = start_s
+        hours = (end_s - begin_s) / HOUR_S
+    part = whole.restrict(node_range, start_s=start_s, hours=hours)
+    if only_unfillable:
+        return part.unfillable()
+    return part
 
 
 def instant(text: str | None, zone: str | None, name: str) -> float | None:
@@ -242,8 +249,9 @@ def instant(text: str | None, zone: str | None, name: str) -> float | None:
         return float(text)
     except ValueError:
         pass
+    date = text if len(text) > DATE_LENGTH else f"{text}T00:00"
     try:
-        return iso_seconds(text if len(text) > DATE_LENGTH else f"{text}T00:00", time_zone(zone))
+        return iso_seconds(date, time_zone(zone))
     except ValueError:
         why = f"{text!r} is neither seconds of the epoch nor a date such as 2024-05-01T10:00."
         raise click.BadParameter(why, param_hint=name) from None
@@ -254,7 +262,9 @@ def workload_of(name: str, seed: int = 1) -> TrainerWorkload:
     from bftrainer.lab.workloads import by_name, read_workload  # noqa: PLC0415 - numpy
 
     path = Path(name)
-    return read_workload(path) if path.is_file() else by_name(name, seed=seed)
+    if path.is_file():
+        return read_workload(path)
+    return by_name(name, seed=seed)
 
 
 class LateProgress:
@@ -287,11 +297,10 @@ class LateProgress:
 
 
 def _nodes(text: str) -> slice:
-    first, colon, stop = text.partition(":")
-    if not colon or not all(
-        part == "" or (part.isdecimal() and len(part) < 10) for part in (first, stop)
-    ):
+    match = _NODES.fullmatch(text)
+    if match is None:
         raise click.BadParameter(f"{text!r} is not A:B, such as 0:1024.", param_hint="--nodes")
+    first, stop = match.groups()
     return slice(int(first) if first else None, int(stop) if stop else None)
 
 
@@ -310,12 +319,15 @@ def _assigned(assignments: tuple[str, ...], defaults: object) -> dict[str, float
 
 def _rows(numbers: TraceStatistics) -> list[tuple[str, str]]:
     def spread(values: dict[str, float], shown_as: Callable[[float], str]) -> str:
-        names = [name for name in ("least", "p5", "p50", "mean", "p95", "most") if name in values]
-        return ", ".join(f"{name} {shown_as(values[name])}" for name in names) or "-"
+        texts = [f"{name} {shown_as(values[name])}" for name in _SPREAD if name in values]
+        return ", ".join(texts) or "-"
 
-    unfillable = numbers.unfillable_share
-    is_cut = numbers.parts > numbers.fragments
-    parts = f" (in {numbers.parts:,} parts, fillable or unfillable)" if is_cut else ""
+    unfillable = "not known"
+    if numbers.unfillable_share is not None:
+        unfillable = f"{numbers.unfillable_share:.2%}"
+    fragments = f"{numbers.fragments:,}"
+    if numbers.parts > numbers.fragments:
+        fragments += f" (in {numbers.parts:,} parts, fillable or unfillable)"
     return [
         ("nodes", f"{numbers.n_nodes:,}"),
         ("observed", time_span(numbers.hours * HOUR_S)),
@@ -323,8 +335,8 @@ def _rows(numbers: TraceStatistics) -> list[tuple[str, str]]:
         ("equivalent nodes (N_eq)", quantity(numbers.eq_nodes)),
         ("idle share", f"{numbers.idle_share:.2%}"),
         ("accounted for", numbers.node_time.sentence()),
-        ("of it unfillable", "not known" if unfillable is None else f"{unfillable:.2%}"),
-        ("fragments", f"{numbers.fragments:,}{parts}"),
+        ("of it unfillable", unfillable),
+        ("fragments", fragments),
         ("fragments under 10 min", f"{numbers.short_share:.1%}"),
         ("node-time in them", f"{numbers.short_time_share:.1%}"),
         ("events", f"{numbers.events:,}"),

@@ -39,6 +39,9 @@ LEGEND = (
     "n1=job: an ordinary job has the node, n1=cnn: the trainer cnn has it; cnn:2@1: cnn trains on 2"
     " nodes, in epoch 1."
 )
+TORCH = "torch"
+# Options of submit that say how the script runs, not where and with which priority.
+TAKEN = parameters_of_tries()
 NO_WAIT = option("--no-wait", "End at once; otherwise the page stays on a terminal until Enter.")
 
 
@@ -158,11 +161,6 @@ class _MachineNodes(click.IntRange):
         return super().convert(value, param, ctx)
 
 
-TORCH = "torch"
-# Options of submit that say how the script runs, not where and with which priority.
-TAKEN = parameters_of_tries()
-
-
 @verb(
     *(option for option in SPEC_OPTIONS if option.name in TAKEN),
     *SCRIPT,
@@ -206,9 +204,10 @@ def try_out(
         module = script
         script = file_of(module, given(ctx), os.environ)
     check_script(script)
-    taken = {n: v for n, v in chosen(ctx, script).items() if n in (*TAKEN, "runtime")}
-    taken["module"] = module
-    spec = build_spec(script, args, taken, os.environ)
+    names = {*TAKEN, "runtime"}
+    values = {name: value for name, value in chosen(ctx, script).items() if name in names}
+    values["module"] = module
+    spec = build_spec(script, args, values, os.environ)
     if spec.runtime != TORCH:
         raise UsageError(
             "BFT-1056",

@@ -40,6 +40,14 @@ _PASSED_ON = {
     "-L, --licenses": "held by each pilot",
     "--wckey": "a label for accounting",
 }
+# Options whose values a wish has under the same names.
+_WISHES = (
+    *("partition", "account", "qos", "max_nodes", "time_limit_s", "job_partition"),
+    *("network", "ports"),
+)
+_GONE = ("--gpus-per-pilot", "--cpus-per-pilot", "--mem-per-pilot")  # of earlier releases
+TURN_S = 0.1  # between two looks whether the daemon has ended
+LIMIT_S = 90.0  # a minute for the last checkpoints
 _LIMIT = re.compile(
     r"(?:(?P<days>[0-9]{1,4})-)?([0-9]{1,7})(?::([0-9]{1,2}))?(?::(?P<third>[0-9]{1,2}))?"
 )
@@ -49,17 +57,15 @@ def _time_limit_s(_: click.Context, __: click.Parameter, text: str | None) -> fl
     """Parse M, M:S, H:M:S, D-H, D-H:M or D-H:M:S (sbatch(1), --time)."""
     if text is None:
         return None
-    if (found := _LIMIT.fullmatch(text)) is None:
+    match = _LIMIT.fullmatch(text)
+    if match is None:
         raise click.BadParameter("write minutes, H:M:S or D-H, as for sbatch: 240, 4:00:00, 1-12")
-    has_days = found.group("days") is not None
-    days, first, second, third = (int(part or 0) for part in found.groups())
+    has_days = match.group("days") is not None
+    days, first, second, third = map(int, match.groups(default="0"))
     hours, minutes, seconds = first, second, third
-    if not has_days and found.group("third") is None:  # minutes come first
+    if not has_days and match.group("third") is None:  # minutes come first
         hours, minutes, seconds = 0, first, second
     return float(((24 * days + hours) * 60 + minutes) * 60 + seconds)
-
-
-_GONE = ("--gpus-per-pilot", "--cpus-per-pilot", "--mem-per-pilot")  # of earlier releases
 
 
 def _gone(_: click.Context, parameter: click.Parameter, text: str | None) -> None:
@@ -85,8 +91,8 @@ def _gone(_: click.Context, parameter: click.Parameter, text: str | None) -> Non
            name="time_limit_s", callback=_time_limit_s),
     option("-A, --account NAME", "Account of the pilots.", default=""),
     option("-q, --qos NAME", "QOS of the pilots.", default=""),
-    *(option(f"{names} VALUE", f"Passed to the pilots' sbatch: {what}.", default="")
-      for names, what in _PASSED_ON.items()),
+    *(option(f"{names} VALUE", f"Passed to the pilots' sbatch: {meaning}.", default="")
+      for names, meaning in _PASSED_ON.items()),
     option("--sbatch-option OPTION", "Any other that the site requires: --gres-flags=...; repeat "
            "for more.", name="further", multiple=True),
     option("--bind ADDRESS", "Address to listen on.  [default: all of this host]", default=""),
@@ -130,15 +136,15 @@ def up(
     preamble = _checked_preamble(preamble_file)
     if preamble:
         wish = replace(wish, preamble=str(state_dir / start.PREAMBLE_NAME))
-    chosen = plan.settings_for(site, wish)
+    settings = plan.settings_for(site, wish)
     if not as_json:
-        _print(site, chosen)
+        _print(site, settings)
     if not (as_job or site.n_floor):
         _propose_job()
     where = "nothing was started"
     if not dry_run:
         _refuse_second(state_dir, sites)
-        start.write_files(state_dir, plan.policy_text(chosen), preamble)
+        start.write_files(state_dir, plan.policy_text(settings), preamble)
         argv = start.daemon_argv(state_dir, batch_system, bind, announce)
         socket = str(state_dir / address.SOCKET_NAME)
 
@@ -150,8 +156,8 @@ def up(
         else:
             where = start.start(argv, state_dir, status)
     if as_json:
-        settings = {one.name: {"value": one.value, "why": one.why} for one in chosen}
-        print_json({"site": asdict(site), "settings": settings, "daemon": where})
+        answers = {row.name: {"value": row.value, "why": row.why} for row in settings}
+        print_json({"site": asdict(site), "settings": answers, "daemon": where})
     else:
         print_lines(where)
         if not dry_run:
@@ -173,59 +179,61 @@ def _checked_preamble(path: str | None) -> str:
 
     text = read_preamble(path)
     if text:
-        done = run_under(text, (sys.executable, "-I", "-c", "import trainers.agent.main"), cwd="/")
-        if not done.is_ok:
-            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        argv = (sys.executable, "-I", "-c", "import trainers.agent.main")
+        result = run_under(text, argv, cwd="/")
+        if not result.is_ok:
+            lines = result.stderr.strip().splitlines() or ["no message"]
             raise UsageError(
                 "BFT-1006",
-                f"{sys.executable} does not start under the preamble {path}: {last[:300]}",
+                f"{sys.executable} does not start under the preamble {path}: {lines[-1][:300]}",
                 "Load what this Python needs there; it runs the agents on the nodes.",
             )
     return text
 
 
-def _wish(given: Mapping[str, Any], *, as_job: bool) -> Wish:
+def _wish(options: Mapping[str, Any], *, as_job: bool) -> Wish:
     from bftrainer.model.parts import Lend  # noqa: PLC0415
     from bftrainer.model.site import Wish  # noqa: PLC0415
 
-    passed_on = [names.rpartition("--")[2] for names in _PASSED_ON]
-    same = ("partition", "account", "qos", "max_nodes", "time_limit_s", "job_partition")
+    sbatch_options = list[str]()
+    for names in _PASSED_ON:
+        name = names.rpartition("--")[2]
+        if options[name]:
+            sbatch_options.append(f"--{name}={options[name]}")
     return Wish(
-        **{name: given[name] for name in (*same, "network", "ports")},
+        **{name: options[name] for name in _WISHES},
         is_as_job=as_job,
-        lend=Lend(given["lend"]),
-        sbatch_options=(
-            *(f"--{name}={given[name]}" for name in passed_on if given[name]),
-            *given["further"],
-        ),
+        lend=Lend(options["lend"]),
+        sbatch_options=(*sbatch_options, *options["further"]),
     )
 
 
 def _refuse_second(state_dir: Path, sites: OwnSites) -> None:
-    who = ""
-    if job := sites.find_daemon():
-        who = f"job {job.job_id} is {job.state}"
+    daemon = "it does not answer"
+    job = sites.find_daemon()
+    if job:
+        daemon = f"job {job.job_id} is {job.state}"
     try:
-        who = f"process {connect(str(state_dir / address.SOCKET_NAME)).status().pid}"
+        daemon = f"process {connect(str(state_dir / address.SOCKET_NAME)).status().pid}"
     except BftError as error:
-        if not who and error.exit_code == ExitCode.DAEMON_UNREACHABLE:
+        if job is None and error.exit_code == ExitCode.DAEMON_UNREACHABLE:
             return
     raise UsageError(
         "BFT-1102",
-        f"You have a daemon already ({who or 'it does not answer'}; {state_dir}).",
+        f"You have a daemon already ({daemon}; {state_dir}).",
         "Use it: bftrainer status. For other settings: bftrainer down, then bftrainer up.",
         exit_code=ExitCode.ALREADY_RUNNING,
     )
 
 
-def _print(site: OwnSite, chosen: tuple[Chosen, ...]) -> None:
+def _print(site: OwnSite, settings: tuple[Chosen, ...]) -> None:
     print_lines(f"cluster {site.cluster}, partition {site.partition}")
     for sentence in site.about_preemption:
         print_lines(sentence)
     for sentence in site.unread:
         print_lines(f"warning: {sentence}", err=True)
-    for one in chosen:
-        print_lines(f"{one.name} = {_shown(one.value)}  ({one.why})")
+    for setting in settings:
+        print_lines(f"{setting.name} = {_shown(setting.value)}  ({setting.why})")
 
 
 def _propose_job() -> None:
@@ -243,11 +251,9 @@ def _propose_job() -> None:
 def _shown(value: object) -> str:
     if isinstance(value, dict):
         return " ".join(f"{key}={_shown(part)}" for key, part in value.items())
-    return f"{value:g}" if isinstance(value, float) else str(value).lower()
-
-
-TURN_S = 0.1
-LIMIT_S = 90.0  # a minute for the last checkpoints
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value).lower()
 
 
 @verb(
@@ -265,11 +271,12 @@ def down(socket_name: str | None, batch_system: str, *, now: bool, as_json: bool
     from bftrainer.site.own.plan import load  # noqa: PLC0415 - -h needs none of it
 
     client, sites = connect(socket_name), load(batch_system)
-    if (job := sites.find_daemon()) and job.state == "pending":
+    job = sites.find_daemon()
+    if job and job.state == "pending":
         sites.cancel_daemon(job.job_id)
         print_lines(f"The job of your daemon ({job.job_id}) was pending and is cancelled.")
         return ExitCode.OK
-    left = [v.record.trainer_id for v in client.trainers() if not v.record.state.is_final]
+    unfinished = [v.record.trainer_id for v in client.trainers() if not v.record.state.is_final]
     client.shutdown("now" if now else "saved")
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
@@ -287,7 +294,10 @@ def down(socket_name: str | None, batch_system: str, *, now: bool, as_json: bool
             exit_code=ExitCode.TIMEOUT,
         )
     if as_json:
-        print_json({"ended": True, "unfinished": left})
+        print_json({"ended": True, "unfinished": unfinished})
         return ExitCode.OK
-    print_lines("Your daemon has ended." + (f" To be continued: {', '.join(left)}" if left else ""))
+    sentence = "Your daemon has ended."
+    if unfinished:
+        sentence += f" To be continued: {', '.join(unfinished)}"
+    print_lines(sentence)
     return ExitCode.OK

@@ -33,13 +33,11 @@ class _Options:
 
     def __init__(self, options: Sequence[click.Parameter]) -> None:
         self._all = list(options)
-        self._by_name = {
-            flag.removeprefix("--"): option
-            for option in options
-            if isinstance(option, click.Option)
-            for flag in option.opts
-            if flag.startswith("--")
-        }
+        self._by_name: dict[str, click.Option] = {}
+        for option in options:
+            if isinstance(option, click.Option):
+                names = [flag[2:] for flag in option.opts if flag.startswith("--")]
+                self._by_name |= dict.fromkeys(names, option)
 
     def parsed(self, name: str, value: object) -> dict[str, Any]:
         """Return what an option with this value sets, by parameter.
@@ -54,19 +52,21 @@ class _Options:
             raise ValueError(f"submit has no option --{shown(name[:40])}.")
         if option.is_flag:
             return {str(option.name): _is_on(name, value)}
-        values = value if isinstance(value, list) and option.multiple else [value]
-        if any(isinstance(each, bool) or not isinstance(each, _KINDS) for each in values):
+        parts = value if isinstance(value, list) and option.multiple else [value]
+        # In Python True is a number, in TOML it is none.
+        if any(isinstance(part, bool) or not isinstance(part, _KINDS) for part in parts):
             raise ValueError(f"--{name} takes a text or a number.")
         parser = click.Command("defaults", params=self._all, add_help_option=False)
-        with parser.make_context("defaults", [f"--{name}={each}" for each in values]) as context:
+        with parser.make_context("defaults", [f"--{name}={part}" for part in parts]) as context:
             return {str(option.name): context.params[str(option.name)]}
 
 
 def config_path(environ: Mapping[str, str]) -> Path:
     """Return where the file is: ``bftrainer/config.toml`` below the user's configuration."""
-    base = environ.get("XDG_CONFIG_HOME", "")
-    root = Path(base) if base.startswith("/") else Path(environ.get("HOME", "/")) / ".config"
-    return root / "bftrainer" / "config.toml"
+    root = environ.get("XDG_CONFIG_HOME", "")
+    if not root.startswith("/"):
+        root = f"{environ.get('HOME', '/')}/.config"
+    return Path(root) / "bftrainer" / "config.toml"
 
 
 def user_defaults(
@@ -82,21 +82,21 @@ def user_defaults(
         UsageError: BFT-1062 with file and line, or with the variable; a value that is wrong in
             itself keeps its own code.
     """
-    known = _Options(options)
-    return [_of_file(known, config_path(environ)), _of_variables(known, environ)]
+    parser = _Options(options)
+    return [_of_file(parser, config_path(environ)), _of_variables(parser, environ)]
 
 
-def _of_variables(known: _Options, environ: Mapping[str, str]) -> dict[str, Any]:
+def _of_variables(parser: _Options, environ: Mapping[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for variable in sorted(environ):
         if variable.startswith(PREFIX):
             name = variable.removeprefix(PREFIX).lower().replace("_", "-")
             where = f"The variable {shown(variable[:60])}"
-            values |= _checked(known, name, environ[variable], where)
+            values |= _checked(parser, name, environ[variable], where)
     return values
 
 
-def _of_file(known: _Options, path: Path) -> dict[str, Any]:
+def _of_file(parser: _Options, path: Path) -> dict[str, Any]:
     try:
         text = read_file(path, MOST_BYTES, is_typed=True).decode()
         document = tomllib.loads(text)
@@ -114,14 +114,14 @@ def _of_file(known: _Options, path: Path) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in document.get(TABLE, {}).items():
         where = f"{path}:{_line_of(text, key)}"
-        values |= _checked(known, key.replace("_", "-"), value, where)
+        values |= _checked(parser, key.replace("_", "-"), value, where)
     return values
 
 
-def _checked(known: _Options, name: str, value: object, where: str) -> dict[str, Any]:
+def _checked(parser: _Options, name: str, value: object, where: str) -> dict[str, Any]:
     """Return what one default sets."""
     try:
-        return known.parsed(name, value)
+        return parser.parsed(name, value)
     except ValueError as problem:
         raise _refusal(f"{where}: {problem}", None) from problem
     except click.UsageError as problem:

@@ -83,25 +83,23 @@ def is_asked(context: click.Context) -> bool:
         UsageError: BFT-4142, an option belongs to the other question.
     """
     is_harm = bool(context.params["harm"])
-    others = OWN_NAMES
+    without_effect = OWN_NAMES
     if is_harm:
-        others = frozenset(context.params) - OWN_NAMES - SHARED_NAMES
-    wrong = [
-        parameter.opts[0]
-        for parameter in context.command.params
-        if parameter.name in others
-        and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
-    ]
-    if wrong and is_harm:
+        without_effect = frozenset(context.params) - OWN_NAMES - SHARED_NAMES
+    for parameter in context.command.params:
+        if parameter.name not in without_effect:
+            continue
+        if context.get_parameter_source(parameter.name) is not ParameterSource.COMMANDLINE:
+            continue
+        if is_harm:
+            raise UsageError(
+                "BFT-4142",
+                f"{parameter.opts[0]} has no effect with --harm.",
+                "Leave it out, or ask without --harm.",
+            )
         raise UsageError(
             "BFT-4142",
-            f"{wrong[0]} has no effect with --harm.",
-            "Leave it out, or ask without --harm.",
-        )
-    if wrong:
-        raise UsageError(
-            "BFT-4142",
-            f"{wrong[0]} has an effect only with --harm.",
+            f"{parameter.opts[0]} has an effect only with --harm.",
             "Add --harm, or leave it out.",
         )
     return is_harm
@@ -127,19 +125,19 @@ def answer_harm(*, as_json: bool, processes: int, **options: Any) -> None:
     site = read_description(config, options["scontrol_file"])
     ignored = options["ignored"] or (PILOTS,)
     log = _log(log_file, ignored, options)
-    known = {partition.name for partition in site.partitions}
-    unknown = [name for name in options["ignored"] if name not in known]
+    partitions = {partition.name for partition in site.partitions}
+    unknown = [name for name in options["ignored"] if name not in partitions]
     if unknown and not log.n_ignored:
         raise UsageError(
             "BFT-4147",
             f"--ignore: neither the site nor the log has a partition {unknown[0][:40]!r}.",
-            f"Name one of: {', '.join(sorted(known))}.",
+            f"Name one of: {', '.join(sorted(partitions))}.",
         )
-    told = _told(site, log, ignored, options, processes, began_s)
+    answer = _answer(site, log, ignored, options, processes, began_s)
     if as_json:
-        print_json(as_document(told))
+        print_json(as_document(answer))
     else:
-        print_report(report_of(told))
+        print_report(report_of(answer))
 
 
 def read_description(config: Path, shown: Path | None) -> DescribedSite:
@@ -159,11 +157,12 @@ def read_description(config: Path, shown: Path | None) -> DescribedSite:
             "Give --scontrol FILE, too: (scontrol show node; scontrol show partition) > site.txt.",
             exit_code=ExitCode.VALIDATION_FAILED,
         )
-    nodes = _text(shown) if shown is not None else ""
+    names, nodes = config.name, ""
+    if shown is not None:
+        names, nodes = f"{config.name} and {shown.name}", _text(shown)
     try:
         return read_site(text, nodes)
     except ParseError as problem:
-        names = " and ".join(path.name for path in (config, shown) if path is not None)
         raise UsageError(
             "BFT-4143",
             f"{names}: {problem}.",
@@ -198,7 +197,7 @@ def _log(file: Path, ignored: tuple[str, ...], options: Mapping[str, Any]) -> Jo
         raise unreadable(file, problem) from problem
 
 
-def _told(
+def _answer(
     site: DescribedSite,
     log: JobLog,
     ignored: tuple[str, ...],
@@ -211,10 +210,10 @@ def _told(
     from bftrainer.lab.harm.study import study  # noqa: PLC0415
 
     closer = options["closer"]
-    made = replica(site, log, cycle_s=options["cycle_s"], closer=closer, ignored=ignored)
-    choices = _choices(made, options)
+    played_site = replica(site, log, cycle_s=options["cycle_s"], closer=closer, ignored=ignored)
+    choices = _choices(played_site, options)
     with LateProgress("playing the site") as progress:
-        answer = study(made, choices, processes=processes, on_progress=progress.report)
+        answer = study(played_site, choices, processes=processes, on_progress=progress.report)
     return Told(
         study=answer,
         source=options["sacct_file"].name,
@@ -237,7 +236,7 @@ def _never_ran(log: JobLog) -> tuple[str, ...]:
     return (text,)
 
 
-def _choices(made: Replica, options: Mapping[str, Any]) -> HarmChoices:
+def _choices(site: Replica, options: Mapping[str, Any]) -> HarmChoices:
     """Return how to ask.
 
     Raises:
@@ -258,7 +257,7 @@ def _choices(made: Replica, options: Mapping[str, Any]) -> HarmChoices:
             "Give --policy once, and ask again for another.",
         )
     lend = Lend(options["lend"])
-    _check_lent(made, lend)
+    _check_lent(site, lend)
     values = {"policy": policies[0], **{key: options[key] for key in POLICY_KEYS}}
     return HarmChoices(
         policy_values={k: value for k, value in values.items() if value != getattr(defaults, k)},
@@ -266,21 +265,21 @@ def _choices(made: Replica, options: Mapping[str, Any]) -> HarmChoices:
         hours=options["play_hours"],
         has_settings=not options["no_settings"],
         is_closer=options["closer"] != 1.0,
-        watts=watts_of(options["watts"], [kind.name for kind in made.node_types]),
+        watts=watts_of(options["watts"], [kind.name for kind in site.node_types]),
         seed=options["seed"],
         lend=lend,
     )
 
 
-def _check_lent(made: Replica, lend: Lend) -> None:
+def _check_lent(site: Replica, lend: Lend) -> None:
     """Check that something is lent.
 
     Raises:
         UsageError: BFT-2123, only GPUs are to be lent, and no node lends any one by one.
     """
-    if lend is not Lend.GPUS or any(node.lends for node in made.lending):
+    if lend is not Lend.GPUS or any(node.lends for node in site.lending):
         return
-    reasons = list(dict.fromkeys(node.why_whole for node in made.lending if node.why_whole))
+    reasons = list(dict.fromkeys(node.why_whole for node in site.lending if node.why_whole))
     raise UsageError(
         "BFT-2123",
         " ".join(("--lend gpus: no node of the site lends GPUs one by one.", *reasons[:3])),
@@ -295,7 +294,7 @@ def watts_of(texts: tuple[str, ...], types: list[str]) -> dict[str, float]:
     Raises:
         UsageError: BFT-4147, it is no number, or there is no such type.
     """
-    drawn = dict[str, float]()
+    watts_by_type = dict[str, float]()
     for text in texts:
         kind, _, number = text.rpartition("=")
         try:
@@ -314,5 +313,5 @@ def watts_of(texts: tuple[str, ...], types: list[str]) -> dict[str, float]:
                 f"--watts-per-node: {number[:40]!r} is not a number of watts.",
                 "Write --watts-per-node 400, or TYPE=400 for nodes of one type.",
             )
-        drawn[kind] = watts
-    return drawn
+        watts_by_type[kind] = watts
+    return watts_by_type

@@ -31,14 +31,14 @@ def yaml_text(document: Any) -> str:
 def _lines(value: dict[str, Any] | list[Any]) -> Iterator[str]:
     """Yield the lines of a mapping or a list that is not empty."""
     if isinstance(value, list):
-        heads = [("-", each) for each in value]
+        items = [("-", item) for item in value]
     else:
-        heads = [(f"{_key(name)}:", each) for name, each in value.items()]
-    for head, each in heads:
-        if not isinstance(each, (dict, list)) or not each:
-            yield f"{head} {_scalar(each)}"
+        items = [(f"{_key(name)}:", item) for name, item in value.items()]
+    for head, item in items:
+        if not isinstance(item, (dict, list)) or not item:
+            yield f"{head} {_scalar(item)}"
             continue
-        below = _lines(each)
+        below = _lines(item)
         if head == "-":  # its first line stands beside
             yield f"- {next(below)}"
         else:
@@ -57,9 +57,9 @@ def _scalar(value: Any) -> str:
     if isinstance(value, str):
         return _quoted(value)
     text = json.dumps(value)
-    mantissa, exponent, rest = text.partition("e")
-    if isinstance(value, float) and exponent and "." not in mantissa:
-        return f"{mantissa}.0e{rest}"
+    mantissa, has_exponent, exponent = text.partition("e")
+    if isinstance(value, float) and has_exponent and "." not in mantissa:
+        return f"{mantissa}.0e{exponent}"
     return text
 
 
@@ -75,4 +75,6 @@ def _escaped(character: str) -> str:
         return character
     if code < 0x100:
         return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    return f"\\U{code:08x}"

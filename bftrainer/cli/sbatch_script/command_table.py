@@ -11,11 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-
-def words_of(text: str) -> frozenset[str]:
-    """Return the words of a text, of which there are too many to quote each."""
-    return frozenset(text.split())
-
+from bftrainer.cli.sbatch_script.shell_values import words_of
 
 PRINTS: Final = "It only prints; 'bftrainer status' and 'bftrainer logs ID' tell more."
 ONCE: Final = "It is done once, not on every node: run it by hand before you submit."
@@ -45,7 +41,9 @@ _REASONS: Final = {
     TRAP: "trap kill",
     IN_SHELL: "wait exit sleep true false : return break continue shift read local test [ [[ ((",
 }
-REASON_OF: Final = {name: why for why, names in _REASONS.items() for name in names.split()}
+REASON_OF: Final = dict[str, str]()
+for _reason, _names in _REASONS.items():
+    REASON_OF.update(dict.fromkeys(_names.split(), _reason))
 # They change the shell that the program is then started from.
 PREPARES: Final = frozenset(
     (
@@ -88,10 +86,9 @@ OF_PILOT: Final = frozenset(
 
 def is_preparation(words: Sequence[str]) -> bool:
     """Return whether a command prepares the shell's environment; ``words``: with their values."""
-    first, *rest = words
-    name = first.rpartition("/")[2]
+    name = words[0].rpartition("/")[2]
     if name in _CONDA:
-        return not _ACTIVATION.isdisjoint(rest[:1])
+        return not _ACTIVATION.isdisjoint(words[1:2])
     return name in PREPARES
 
 
@@ -107,9 +104,9 @@ def activates_conda(words: Sequence[str]) -> bool:
 
 def brings_conda(text: str) -> bool:
     """Return whether a line of a preamble may define conda's function."""
-    first, _, rest = text.partition(" ")
-    if first in ("module", "ml"):
-        return bool(_IS_CONDA_MODULE.search(rest))
+    command, _, arguments = text.partition(" ")
+    if command in ("module", "ml"):
+        return bool(_IS_CONDA_MODULE.search(arguments))
     return bool(_HOOK.search(text))
 
 

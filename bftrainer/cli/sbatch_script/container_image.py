@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from bftrainer.cli.sbatch_script.command_table import words_of
-from bftrainer.cli.sbatch_script.shell_values import unknown_parts
+from bftrainer.cli.sbatch_script.shell_values import unknown_parts, words_of
 from bftrainer.model.container import REGISTRY, SCHEMES, mounts_of
 
 PYXIS: Final = "--container"  # begins the names of its options of srun
@@ -54,7 +53,9 @@ def entered_by_apptainer(words: Sequence[str]) -> EnteredImage | None:
     for word in options:
         name, has_value, value = word.partition("=")
         if name in _BINDS:
-            binds.append(value if has_value else next(options, ""))
+            if not has_value:  # it is the next word
+                value = next(options, "")
+            binds.append(value)
         elif word not in _WITHOUT_EFFECT:
             return None
     return _checked(words[-1], ",".join(binds))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 import re
 from collections.abc import Sequence
 from typing import Final
 
 from bftrainer.api.admission import notification_fault
+from bftrainer.cli.sbatch_options import OptionValue, SbatchOption
 from bftrainer.cli.sbatch_script.container_image import EnteredImage, entered_by_pyxis
 from bftrainer.cli.sbatch_script.directives import SbatchDirective
 from bftrainer.cli.sbatch_script.resources import JobSize, SizeChoice, gpus_of_gres, job_size
@@ -23,7 +25,7 @@ _ENVIRONMENT: Final = re.compile(r"[A-Za-z_]\w*\Z")
 _CALLS: Final = frozenset({"parsable", "wait"})
 _REPLACED: Final = "A later line says something else."
 # Directives that are taken together with others, or by several options.
-_SIZES_SAID: Final = frozenset({"nodes", "gpus", "gpus-per-node", "gpus-per-task", "gres"})
+_SIZES_SAID: Final = frozenset({"nodes", "gpus", "gpus-per-node", "gpus-per-task"})
 
 
 class DirectiveOptions:
@@ -49,7 +51,7 @@ class DirectiveOptions:
 
     def words(self) -> tuple[str, ...]:
         """Return the options, but for the sizes."""
-        return tuple([word for words in self._words.values() for word in words])
+        return tuple(itertools.chain.from_iterable(self._words.values()))
 
     def _take(self, place: int, directive: SbatchDirective, *, is_last: bool) -> None:
         option = directive.option
@@ -61,30 +63,47 @@ class DirectiveOptions:
             self._reasons[place] = _REPLACED
         elif option.name in _CALLS:
             self._reasons[place] = _ON_CALL
-        elif option.name in _OWN_WAYS:
-            _OWN_WAYS[option.name](self, place, directive)
-        elif option.flag:
-            self._hand_on(place, directive)
         else:
-            self._reasons[place] = option.reason
+            self._take_by_name(place, directive, option)
+
+    def _take_by_name(self, place: int, directive: SbatchDirective, option: SbatchOption) -> None:
+        match option.name:
+            case "array":
+                self.has_array = self._hand_on(place, directive)
+            case "job-name":
+                self._job_name(place, directive)
+            case "chdir":
+                self._chdir(place, directive)
+            case "export":
+                self._export(place, directive)
+            case "mail-type":
+                self._mail(place, directive)
+            case "mail-user":
+                self._mail_user(place, directive)
+            case "container-image" | "container-mounts":
+                self._container(place, directive)
+            case _ if option.flag:
+                self._hand_on(place, directive)
+            case _:
+                self._reasons[place] = option.reason
 
     def _hand_on(self, place: int, directive: SbatchDirective) -> bool:
         """Hand a value on to the option of the same meaning; return whether it takes it."""
         option = directive.option
         if option is None:
             return False
-        value = directive.value if option.value.name == "REQUIRED" else None
+        words: tuple[str, ...] = (option.flag,)
+        value = None
+        if option.value is OptionValue.REQUIRED:
+            value = directive.value
+            words = (option.flag, value)
         fault = self._context.judge(option.flag, value)
         if fault == "":
-            words = (option.flag,) if value is None else (option.flag, value)
             self._words[option.name] = words
             self._became[place] = " ".join(words)
             return True
         self._reasons[place] = option.reason or fault or _NO_CONVERSE
         return False
-
-    def _array(self, place: int, directive: SbatchDirective) -> None:
-        self.has_array = self._hand_on(place, directive)
 
     def _job_name(self, place: int, directive: SbatchDirective) -> None:
         self.job_name = directive.value
@@ -119,11 +138,14 @@ class DirectiveOptions:
             else:
                 missing.append(name)
         self._words[f"export {place}"] = tuple(words)
-        self._became[place] = " ".join(words) or ("--export ALL" if self.exports_all else "NONE")
+        if words:
+            self._became[place] = " ".join(words)
+        elif self.exports_all:
+            self._became[place] = "--export ALL"
+        elif not missing:
+            self._became[place] = "NONE"
         if missing:
             self._reasons[place] = f"{', '.join(missing)} is set nowhere here."
-            if not words and not self.exports_all:
-                del self._became[place]
 
     def _mail(self, place: int, directive: SbatchDirective) -> None:
         """Take the kinds of mail: --notify sends one at the end."""
@@ -133,11 +155,12 @@ class DirectiveOptions:
         if not kinds & _AT_END:
             self._reasons[place] = "--notify sends mail at the end only."
             return
-        users = self._values("mail-user")
-        target = f"mail:{users[-1]}" if users else "mail"
-        if users and notification_fault(target):
-            self._reasons[place] = "--notify takes no such address."
-            return
+        target = "mail"
+        if users := self._values("mail-user"):
+            target = f"mail:{users[-1]}"
+            if notification_fault(target):
+                self._reasons[place] = "--notify takes no such address."
+                return
         self._words["mail-type"] = ("--notify", target)
         self._became[place] = f"--notify {target}"
         self._reasons.pop(place, None)
@@ -159,12 +182,9 @@ class DirectiveOptions:
     def _mail_user(self, place: int, directive: SbatchDirective) -> None:
         if self._hand_on(place, directive):
             return
-        kinds = [value.upper().split(",") for value in self._values("mail-type")]
-        if (
-            kinds
-            and _AT_END.intersection(kinds[-1])
-            and not notification_fault(f"mail:{directive.value}")
-        ):
+        *_, mail_types = ("", *self._values("mail-type"))
+        is_at_end = not _AT_END.isdisjoint(mail_types.upper().split(","))
+        if is_at_end and not notification_fault(f"mail:{directive.value}"):
             self._became[place] = f"--notify mail:{directive.value}"
             self._reasons.pop(place, None)
 
@@ -175,12 +195,12 @@ class DirectiveOptions:
     def sizes(self, choice: SizeChoice) -> tuple[str, ...]:
         """Return the options for the sizes, those left out that submit does not take."""
         options = choice.options
-        pairs = list(zip(options[::2], options[1::2], strict=True))
-        faults = [self._context.judge(flag, value) for flag, value in pairs]
-        if any(fault != "" for fault in faults):
-            why = next(fault for fault in faults if fault != "") or _NO_CONVERSE
-            self.remarks.append(f"The sizes of the job are left out: {why}")
-            return ()
+        for flag, value in zip(options[::2], options[1::2], strict=True):
+            fault = self._context.judge(flag, value)
+            if fault != "":
+                why = fault or _NO_CONVERSE
+                self.remarks.append(f"The sizes of the job are left out: {why}")
+                return ()
         self._uses_tasks = choice.uses_tasks
         self.remarks.append(choice.reason)
         if choice.otherwise:
@@ -198,7 +218,9 @@ class DirectiveOptions:
             if directive.option is not None and directive.option.is_size and not reason:
                 became, reason = self._of_size(directive, sizes or ())
             if not became and not reason:
-                reason = directive.option.reason if directive.option else _NO_CONVERSE
+                reason = _NO_CONVERSE
+                if directive.option is not None:
+                    reason = directive.option.reason
             text = f"#SBATCH {directive.text}"
             lines.append(ScriptLine(line=directive.line, text=text, became=became, reason=reason))
         return lines
@@ -209,22 +231,20 @@ class DirectiveOptions:
         if option is None or not sizes:
             return "", _NO_SIZE
         name, text = option.name, " ".join(sizes)
-        others = [
-            part
-            for part in directive.value.split(",")
-            if name == "gres" and not gpus_of_gres(part).n_gpus
-        ]
-        if name == "gres" and not gpus_of_gres(directive.value).n_gpus:
-            return "", option.reason
+        if name == "gres":
+            counts = [gpus_of_gres(part).n_gpus for part in directive.value.split(",")]
+            if not any(counts):
+                return "", option.reason
+            return text, "" if all(counts) else option.reason
         if name in _SIZES_SAID or (name == "exclusive" and "--gres" in sizes):
-            return text, option.reason if others else ""
+            return text, ""
         if name in ("ntasks", "ntasks-per-node") and self._uses_tasks:
             return text, _COUNTED
         return "", option.reason
 
 
 def _name(directive: SbatchDirective) -> str:
-    return directive.option.name if directive.option is not None else ""
+    return "" if directive.option is None else directive.option.name
 
 
 def slurm_variables(
@@ -242,15 +262,3 @@ def slurm_variables(
     if has_array:
         variables["SLURM_ARRAY_TASK_ID"] = INDEX
     return variables
-
-
-_OWN_WAYS: Final = {
-    "array": DirectiveOptions._array,  # noqa: SLF001 - its own class
-    "container-image": DirectiveOptions._container,  # noqa: SLF001
-    "container-mounts": DirectiveOptions._container,  # noqa: SLF001
-    "chdir": DirectiveOptions._chdir,  # noqa: SLF001
-    "export": DirectiveOptions._export,  # noqa: SLF001
-    "job-name": DirectiveOptions._job_name,  # noqa: SLF001
-    "mail-type": DirectiveOptions._mail,  # noqa: SLF001
-    "mail-user": DirectiveOptions._mail_user,  # noqa: SLF001
-}

@@ -38,7 +38,7 @@ def shell_of(text: str) -> str:
     if not first.startswith("#!") or _SHELLS.match(first):
         return ""
     match = _SHEBANG.match(first)
-    return match[1] if match else "no program"
+    return "no program" if match is None else match[1]
 
 
 def other_batch_system(text: str) -> str:
@@ -56,11 +56,13 @@ def read_directives(text: str) -> tuple[SbatchDirective, ...]:
     """Return the options of all ``#SBATCH`` lines, in their order."""
     directives: list[SbatchDirective] = []
     for number, line in _head(text):
-        rest = line.removeprefix(PREFIX)
-        words = _arguments(rest) if rest != line else []
+        if not line.startswith(PREFIX):
+            continue
+        arguments = line.removeprefix(PREFIX)
+        words = _arguments(arguments)
         if words is None:
-            unread = SbatchDirective(line=number, text=rest.strip(), option=None, fault=_UNENDED)
-            directives.append(unread)
+            text = arguments.strip()
+            directives.append(SbatchDirective(line=number, text=text, option=None, fault=_UNENDED))
         else:
             directives += directives_of(words, number)
     return tuple(directives)
@@ -86,8 +88,10 @@ def _arguments(line: str) -> list[str] | None:
             word, at, is_open = word + line[at], at + 1, True
         elif sign == "\\":
             is_open = True
+        elif quote and sign == quote:
+            quote = ""
         elif quote:
-            word, quote = (word, "") if sign == quote else (word + sign, quote)
+            word += sign
         elif sign in "\"'":
             quote, is_open = sign, True
         elif sign == "#":
@@ -109,14 +113,13 @@ def directives_of(words: Sequence[str], line: int) -> Iterator[SbatchDirective]:
         word, at = words[at], at + 1
         following = words[at] if at < len(words) else None
         if word.startswith("--") and word != "--":
-            read, takes_next = _long(word, following, line)
-            yield read
+            directive, takes_next = _long(word, following, line)
+            yield directive
             at += takes_next
         elif word.startswith("-") and word not in ("-", "--"):
-            *flags, (last, takes_next) = _short(word, following, line)
-            yield from (read for read, _ in flags)
-            yield last
-            at += takes_next
+            for directive, takes_next in _short(word, following, line):
+                yield directive
+                at += takes_next
         else:
             yield SbatchDirective(
                 line=line, text=word, option=None, fault="It is no option, and sbatch refuses it."
@@ -125,11 +128,13 @@ def directives_of(words: Sequence[str], line: int) -> Iterator[SbatchDirective]:
 
 def _long(word: str, following: str | None, line: int) -> tuple[SbatchDirective, bool]:
     name, has_value, value = word.removeprefix("--").partition("=")
-    names = [name] if name in OPTIONS else [full for full in OPTIONS if full.startswith(name)]
+    names = [full_name for full_name in OPTIONS if full_name.startswith(name)]
+    if name in OPTIONS:  # though others may begin with it
+        names = [name]
     if len(names) != 1:
         cause = f"sbatch has no option --{name}."
         if names:
-            cause = f"--{name} may be {', '.join(f'--{full}' for full in names[:4])}."
+            cause = f"--{name} may be --{', --'.join(names[:4])}."
         return SbatchDirective(line=line, text=word, option=None, fault=cause), False
     option = OPTIONS[names[0]]
     if has_value or option.value is not OptionValue.REQUIRED:

@@ -7,6 +7,7 @@ them. What a loop, a condition or a function sets is not known afterwards.
 from __future__ import annotations
 
 import enum
+import itertools
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
@@ -137,12 +138,15 @@ class BodyReader:
     def _assignments(self, command: ShellCommand, texts: Sequence[str]) -> BodyStep:
         names: list[str] = []
         for text in texts:
-            pair = assigned(text, self.variables)
-            name = pair.name if pair is not None else text.partition("[")[0].partition("=")[0]
+            name = text.partition("[")[0].partition("=")[0]
+            value: Value = unknown(f"${name}")  # of a list, one element of which is set
+            if pair := assigned(text, self.variables):
+                name, value = pair
             if not _IDENTIFIER.match(name):
                 continue
-            value = pair.value if pair is not None else unknown(f"${name}")
-            self.variables[name] = unknown(f"${name}") if command.block else value
+            if command.block:
+                value = unknown(f"${name}")
+            self.variables[name] = value
             names.append(name)
         step = self._plain(command, (), CommandPurpose.ASSIGNMENT, "")
         return replace(step, names=tuple(names))
@@ -150,30 +154,33 @@ class BodyReader:
     def _exports(self, command: ShellCommand, words: tuple[str, ...]) -> BodyStep:
         exports: list[ExportedVariable] = []
         for text in command.words[1:]:
-            pair = assigned(text, self.variables)
-            match = ASSIGNMENT.match(text)
-            name = pair.name if pair is not None else text
+            name, value = text, self.variables.get(text, unknown(f"${text}"))
+            if pair := assigned(text, self.variables):
+                name, value = pair
             if not _IDENTIFIER.match(name):
                 continue
-            value = (
-                pair.value if pair is not None else self.variables.get(name, unknown(f"${name}"))
-            )
             if command.block:
                 value = unknown(f"${name}")
             self.variables[name] = value
-            shown = match["value"] if match is not None and not match["more"] else f'"${name}"'
+            value_text = f'"${name}"'
+            match = ASSIGNMENT.match(text)
+            if match is not None and not match["more"]:
+                value_text = match["value"]
             if isinstance(value, str):
-                exports.append(ExportedVariable(name=name, text=shown, value=value))
+                exports.append(ExportedVariable(name=name, text=value_text, value=value))
         step = self._plain(command, words, CommandPurpose.EXPORT, IN_SHELL)
         names = tuple([variable.name for variable in exports])
         return replace(step, exports=tuple(exports), names=names)
 
     def _change(self, command: ShellCommand, words: tuple[str, ...]) -> BodyStep:
         targets = [word for word in words[1:] if not word.startswith("-")]
-        home = self.variables.get("HOME", unknown("~"))
-        target = targets[0] if targets else (home if isinstance(home, str) else unknown("~"))
-        if words[1:] == ("-",):
+        target = self.variables.get("HOME")
+        if targets:
+            target = targets[0]
+        elif words[1:] == ("-",):
             target = unknown("-")
+        elif not isinstance(target, str):
+            target = unknown("~")
         if words[:1] == ("pushd",):
             self._pushed.append(self.directory)
         elif words[:1] == ("popd",):
@@ -201,7 +208,9 @@ class BodyReader:
             inner = read_shell(as_written(launch.inner_text))
             if not inner.fault:
                 for member in inner.commands:
-                    block = command.block or (IN_TEXT if member.block else 0)
+                    block = command.block
+                    if member.block and not block:
+                        block = IN_TEXT
                     placed = replace(member, line=command.line, text=command.text, block=block)
                     yield from self._steps(placed, launch, depth + 1)
                 return
@@ -229,9 +238,9 @@ class BodyReader:
             if words[0] in ("for", "select", "case"):
                 reason = IN_SHELL
             step = self._plain(command, words, CommandPurpose.OTHER, reason)
-            return replace(step, launch=launch) if program else step
-        reason = PRINTS if launch.kind is ProgramKind.CODE else ""
-        step = self._plain(command, words, CommandPurpose.LAUNCH, reason)
+        else:
+            reason = PRINTS if launch.kind is ProgramKind.CODE else ""
+            step = self._plain(command, words, CommandPurpose.LAUNCH, reason)
         return replace(step, launch=launch)
 
 
@@ -248,4 +257,4 @@ def is_rank(text: str) -> bool:
 
 def unknown_in(words: Sequence[str]) -> tuple[str, ...]:
     """Return the parts of values that only a run would say."""
-    return tuple([part for word in words for part in unknown_parts(word)])
+    return tuple(itertools.chain.from_iterable(map(unknown_parts, words)))

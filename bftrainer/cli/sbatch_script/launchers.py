@@ -12,10 +12,10 @@ import itertools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import PurePosixPath
 from typing import Final
 
-from bftrainer.cli.sbatch_script.command_table import words_of
 from bftrainer.cli.sbatch_script.container_image import (
     PYXIS,
     EnteredImage,
@@ -23,7 +23,7 @@ from bftrainer.cli.sbatch_script.container_image import (
     entered_by_pyxis,
     pyxis_options_taken,
 )
-from bftrainer.cli.sbatch_script.shell_values import ASSIGNMENT, OPEN, as_written
+from bftrainer.cli.sbatch_script.shell_values import ASSIGNMENT, OPEN, as_written, words_of
 
 MOST_LAUNCHERS: Final = 20  # in front of one program
 _PYTHON = re.compile(r"(?:python|pypy)(?:\d(?:\.\d+)?)?\Z")
@@ -71,9 +71,8 @@ _UV_FLAGS = words_of(
     " --inexact -n --no-cache -v --verbose --all-extras --dev"
 )
 _UV_OTHERS = ("--with", "--python", "-p", "--isolated", "--no-project", "-s", "--script")
-
-
-_KEPT: Final = frozenset({"conda run", "uv run"})  # their options are not dropped
+_MANY: Final = frozenset(("srun", "torchrun", "accelerate", "deepspeed", "mpirun", "horovodrun"))
+_WITHOUT_NOTE: Final = frozenset({"conda run", "uv run"})  # their options count, none is dropped
 
 
 class ProgramKind(enum.Enum):
@@ -135,42 +134,45 @@ class LaunchLine:
             self.n_total = self.n_total or outer.n_total
 
 
-_MANY: Final = frozenset(("srun", "torchrun", "accelerate", "deepspeed", "mpirun", "horovodrun"))
 Words = list[str]
+Peeler = Callable[[LaunchLine, Words], Words]  # takes a launcher off; returns the words behind it
 
 
 def read_launch(words: tuple[str, ...]) -> LaunchLine:
     """Return what a command line starts; ``words``: their values."""
     launch = LaunchLine()
-    rest = list(words)
+    inner_words = list(words)  # what is left when the launchers in front are taken off
     for _ in range(MOST_LAUNCHERS):
-        while rest and ASSIGNMENT.match(rest[0]) and OPEN not in rest[0].partition("=")[0]:
-            name, _, value = rest.pop(0).partition("=")
+        while inner_words and ASSIGNMENT.match(inner_words[0]):
+            name, _, value = inner_words[0].partition("=")
+            if OPEN in name:
+                break
             launch.environment.append((name, value))
-        if not rest:
+            inner_words = inner_words[1:]
+        if not inner_words:
             return launch
-        name = PurePosixPath(rest[0]).name
+        name = PurePosixPath(inner_words[0]).name
         if _PYTHON.match(name):
-            return _python(launch, rest)
-        peel = _PEELERS.get(name)
+            return _python(launch, inner_words)
+        peel = _peelers().get(name)
         if peel is None:
-            return _program(launch, rest)
-        before, rest = rest, peel(launch, rest)
-        if launch.kind is not ProgramKind.PROGRAM or launch.program or rest == before:
+            return _program(launch, inner_words)
+        outer_words, inner_words = inner_words, peel(launch, inner_words)
+        if launch.kind is not ProgramKind.PROGRAM or launch.program or inner_words == outer_words:
             return launch
     return launch
 
 
 def _program(launch: LaunchLine, words: Words) -> LaunchLine:
-    first, *rest = words
-    if OPEN in first and rest and rest[0].endswith(".py"):
+    program, *arguments = words
+    if OPEN in program and arguments and arguments[0].endswith(".py"):
         launch.refuse(
             "BFT-1072",
-            f"Which Python {as_written(first)} is shows on a node only.",
+            f"Which Python {as_written(program)} is shows on a node only.",
             "Write its path into the job script.",
         )
-        first, *rest = rest
-    launch.program, launch.args = first, tuple(rest)
+        program, *arguments = arguments
+    launch.program, launch.args = program, tuple(arguments)
     if launch.program.endswith(".py"):
         launch.kind = ProgramKind.SCRIPT
     return launch
@@ -183,14 +185,16 @@ def _python(launch: LaunchLine, words: Words) -> LaunchLine:
     at = 1
     while at < len(words) and words[at].startswith("-") and words[at] != "-":
         word = words[at]
+        at += 1
         if word[:2] in _OF_PROGRAMS:
-            value, rest = (word[2:], words[at + 1 :])
-            if not value:
-                value, rest = (words[at + 1] if at + 1 < len(words) else ""), words[at + 2 :]
-            return _module(launch, value, rest) if word[1] == "m" else _code(launch, value)
-        end = at + (2 if word in _PYTHON_VALUES else 1)
+            value, arguments = word[2:], words[at:]
+            if not value and arguments:
+                value, *arguments = arguments
+            if word.startswith("-m"):
+                return _module(launch, value, arguments)
+            return _code(launch, value)
         launch.dropped.append(f"python {as_written(word)}")
-        at = end
+        at += word in _PYTHON_VALUES
     if at >= len(words) or words[at] in ("-", "/dev/stdin"):
         return _code(launch, "")
     launch.kind, launch.program = ProgramKind.SCRIPT, words[at]
@@ -201,9 +205,10 @@ def _python(launch: LaunchLine, words: Words) -> LaunchLine:
 def _module(launch: LaunchLine, module: str, words: Words) -> LaunchLine:
     if module in TORCHRUN_MODULES:
         return _launched(launch, _torchrun(launch, ["torchrun", *words]))
-    if module in ("accelerate.commands.launch", "accelerate"):
-        rest = words if module != "accelerate" else words[1:]
-        return _launched(launch, _accelerate(launch, ["accelerate", "launch", *rest]))
+    if module == "accelerate":  # whose first argument is "launch"
+        return _launched(launch, _accelerate(launch, ["accelerate", "launch", *words[1:]]))
+    if module == "accelerate.commands.launch":
+        return _launched(launch, _accelerate(launch, ["accelerate", "launch", *words]))
     if module == "deepspeed.launcher.runner":
         return _launched(launch, _deepspeed(launch, ["deepspeed", *words]))
     launch.kind, launch.program, launch.args = ProgramKind.MODULE, module, tuple(words)
@@ -260,10 +265,10 @@ def _options(
         elif is_joined:
             option, value = word[:2], word[2:]
         elif not has_value and option not in flags:
-            value = words[at] if at < len(words) else ""
+            value = "".join(words[at : at + 1])
             at += 1
         values[option] = value
-        if name not in _KEPT:
+        if name not in _WITHOUT_NOTE:
             launch.dropped.append(f"{name} {as_written(option)}")
     return values, words[at:]
 
@@ -283,11 +288,11 @@ def _srun(launch: LaunchLine, words: Words) -> Words:
             "srun --multi-prog runs different programs side by side.",
             "Submit the training program by itself.",
         )
-    values, rest = _options(launch, "srun", words[1:], _SRUN_FLAGS)
+    values, inner_words = _options(launch, "srun", words[1:], _SRUN_FLAGS)
     if any(name.startswith(PYXIS) for name in values):
         launch.image = entered_by_pyxis(values)
-        taken = {f"srun {name}" for name in pyxis_options_taken(values)}
-        launch.dropped = [text for text in launch.dropped if text not in taken]
+        noted = {f"srun {name}" for name in pyxis_options_taken(values)}
+        launch.dropped = [text for text in launch.dropped if text not in noted]
         if launch.image is None:
             launch.refuse(
                 "BFT-1072",
@@ -302,26 +307,26 @@ def _srun(launch: LaunchLine, words: Words) -> Words:
         name, has_value, value = setting.partition("=")
         if has_value:
             launch.environment.append((name, value))
-    return rest
+    return inner_words
 
 
 def _torchrun(launch: LaunchLine, words: Words) -> Words:
     launch.launchers.append("torchrun")
     launch.n_total = ""  # of srun, which starts one torchrun on each node
-    values, rest = _options(launch, "torchrun", words[1:], _TORCHRUN_FLAGS)
+    values, inner_words = _options(launch, "torchrun", words[1:], _TORCHRUN_FLAGS)
     launch.n_per_node = _first(
         values, "--nproc-per-node", "--nproc_per_node", "--nproc-per_node", "--nproc_per-node"
     )
     if {"--no-python", "--no_python"} & values.keys():
-        return rest
-    return _script_or_module(launch, values, rest)
+        return inner_words
+    return _script_or_module(launch, values, inner_words)
 
 
 def _accelerate(launch: LaunchLine, words: Words) -> Words:
     if words[1:2] != ["launch"]:
         return words
     launch.launchers.append("accelerate")
-    values, rest = _options(launch, "accelerate", words[2:], _ACCELERATE_FLAGS)
+    values, inner_words = _options(launch, "accelerate", words[2:], _ACCELERATE_FLAGS)
     launch.n_total = _first(values, "--num_processes", "--num-processes")
     for flag in ("--use_deepspeed", "--use-deepspeed", "--use_fsdp", "--use-fsdp"):
         if flag in values:
@@ -330,12 +335,12 @@ def _accelerate(launch: LaunchLine, words: Words) -> Words:
                 f"accelerate launch {flag} cuts the model up among a fixed number of processes.",
                 "Shard the model in the script: 'bftrainer help train-sharded'.",
             )
-    return _script_or_module(launch, values, rest)
+    return _script_or_module(launch, values, inner_words)
 
 
 def _deepspeed(launch: LaunchLine, words: Words) -> Words:
     launch.launchers.append("deepspeed")
-    values, rest = _options(
+    values, inner_words = _options(
         launch, "deepspeed", words[1:], frozenset({"--module", "--no_python", "--no_local_rank"}),
     )  # fmt: skip
     launch.n_per_node = _first(values, "--num_gpus")
@@ -345,7 +350,7 @@ def _deepspeed(launch: LaunchLine, words: Words) -> Words:
         "Shard the model in the script ('bftrainer help train-sharded'), or start the program with"
         " --runtime command ('bftrainer help train-command').",
     )
-    return _script_or_module(launch, values, rest)
+    return _script_or_module(launch, values, inner_words)
 
 
 def _script_or_module(launch: LaunchLine, values: Mapping[str, str], words: Words) -> Words:
@@ -360,23 +365,25 @@ def _script_or_module(launch: LaunchLine, values: Mapping[str, str], words: Word
 
 def _mpirun(launch: LaunchLine, words: Words) -> Words:
     launch.launchers.append("mpirun")
-    values, rest = _options(
+    values, inner_words = _options(
         launch, "mpirun", words[1:], _MPI_FLAGS, pairs=_MPI_PAIRS, has_long_words=True
     )
-    for word, following in itertools.pairwise(words[: len(words) - len(rest)]):
+    for word, following in itertools.pairwise(words[: len(words) - len(inner_words)]):
         if word == "-x" and "=" in following:
             name, _, value = following.partition("=")
             launch.environment.append((name, value))
     launch.n_total = _first(values, "-n", "-np", "--np", "-c", "--n")
     launch.n_per_node = _first(values, "-ppn", "-npernode", "--npernode", "-N", "--ppn")
-    return rest
+    return inner_words
 
 
 def _horovodrun(launch: LaunchLine, words: Words) -> Words:
     launch.launchers.append("horovodrun")
-    values, rest = _options(launch, "horovodrun", words[1:], _HOROVOD_FLAGS, has_long_words=True)
+    values, inner_words = _options(
+        launch, "horovodrun", words[1:], _HOROVOD_FLAGS, has_long_words=True
+    )
     launch.n_total = _first(values, "-np", "--num-proc")
-    return rest
+    return inner_words
 
 
 def _container(launch: LaunchLine, words: Words) -> Words:
@@ -404,8 +411,9 @@ def _container(launch: LaunchLine, words: Words) -> Words:
 
 def _other_container(launch: LaunchLine, words: Words) -> Words:
     """Read the command line of another runtime of containers, up to the Python in it."""
+    peelers = _peelers()
     starts = [place for place, word in enumerate(words) if _PYTHON.match(word.rpartition("/")[2])]
-    starts += [place for place, word in enumerate(words) if word in _PEELERS and place]
+    starts += [place for place, word in enumerate(words) if word in peelers and place]
     if not starts:
         return words
     entrance = " ".join(map(as_written, words[: min(starts)]))
@@ -422,7 +430,7 @@ def _uv(launch: LaunchLine, words: Words) -> Words:
     """Read ``uv run``, whose environment is that of the project's directory."""
     if words[1:2] != ["run"]:
         return words
-    values, rest = _options(launch, "uv run", words[2:], _UV_FLAGS)
+    values, inner_words = _options(launch, "uv run", words[2:], _UV_FLAGS)
     for option in _UV_OTHERS:
         if option in values:
             launch.refuse(
@@ -435,13 +443,10 @@ def _uv(launch: LaunchLine, words: Words) -> Words:
     if "--directory" in values:
         launch.chdir = project
     if {"-m", "--module"} & values.keys():
-        launch.kind, launch.program = (
-            ProgramKind.MODULE,
-            values.get("-m") or values.get("--module", ""),
-        )
-        launch.args = tuple(rest)
+        launch.kind, launch.program = ProgramKind.MODULE, _first(values, "-m", "--module")
+        launch.args = tuple(inner_words)
         return []
-    return rest
+    return inner_words
 
 
 def _conda(launch: LaunchLine, words: Words) -> Words:
@@ -449,9 +454,9 @@ def _conda(launch: LaunchLine, words: Words) -> Words:
     if words[1:2] != ["run"]:
         return words
     flags = frozenset({"--no-capture-output", "--live-stream", "-v", "--debug-wrapper-scripts"})
-    values, rest = _options(launch, "conda run", words[2:], flags)
+    values, inner_words = _options(launch, "conda run", words[2:], flags)
     launch.activation = _first(values, "-n", "--name", "-p", "--prefix") or "base"
-    return rest
+    return inner_words
 
 
 def _shell(launch: LaunchLine, words: Words) -> Words:
@@ -463,56 +468,56 @@ def _shell(launch: LaunchLine, words: Words) -> Words:
     return words
 
 
-def _plain(
-    name: str, flags: frozenset[str], n_words: int = 0
-) -> Callable[[LaunchLine, Words], Words]:
+def _plain(name: str, flags: frozenset[str], n_words: int = 0) -> Peeler:
     """Return the reading of a command with options and ``n_words`` before the program."""
 
     def peel(launch: LaunchLine, words: Words) -> Words:
-        _, rest = _options(launch, name, words[1:], flags)
+        _, inner_words = _options(launch, name, words[1:], flags)
         if not any(text.startswith(name) for text in launch.dropped):
-            launch.dropped.append(" ".join([name, *map(as_written, rest[:n_words])]))
-        return rest[n_words:]
+            launch.dropped.append(" ".join([name, *map(as_written, inner_words[:n_words])]))
+        return inner_words[n_words:]
 
     return peel
 
 
 def _profiler(launch: LaunchLine, words: Words) -> Words:
-    name = PurePosixPath(words[0]).name
-    rest = words[1:]
-    if rest[:1] == ["profile"]:
-        rest = rest[1:]
-    _, rest = _options(launch, name, rest, frozenset())
-    return rest
+    launcher, *options = words
+    if options[:1] == ["profile"]:
+        options = options[1:]
+    _, inner_words = _options(launch, PurePosixPath(launcher).name, options, frozenset())
+    return inner_words
 
 
-_PEELERS: Final[Mapping[str, Callable[[LaunchLine, Words], Words]]] = {
-    "srun": _srun,
-    "torchrun": _torchrun,
-    "accelerate": _accelerate,
-    "deepspeed": _deepspeed,
-    **dict.fromkeys(
-        ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "ibrun", "jsrun", "aprun"), _mpirun
-    ),
-    "horovodrun": _horovodrun,
-    **dict.fromkeys(("apptainer", "singularity"), _container),
-    **dict.fromkeys(
-        ("shifter", "podman", "podman-hpc", "docker", "enroot", "ch-run", "sarus"),
-        _other_container,
-    ),
-    "uv": _uv,
-    **dict.fromkeys(("conda", "mamba", "micromamba"), _conda),
-    **dict.fromkeys(("bash", "sh", "dash", "zsh"), _shell),
-    "env": _plain("env", frozenset({"-i", "-"})),
-    "time": _plain("time", frozenset({"-p", "-v"})),
-    "nohup": _plain("nohup", frozenset()),
-    "exec": _plain("exec", frozenset()),
-    "command": _plain("command", frozenset()),
-    "nice": _plain("nice", frozenset()),
-    "stdbuf": _plain("stdbuf", frozenset({"-oL", "-eL", "-o0", "-e0", "-iL", "-i0"})),
-    "unbuffer": _plain("unbuffer", frozenset()),
-    "numactl": _plain("numactl", frozenset({"--localalloc", "-l", "--all", "-a"})),
-    "taskset": _plain("taskset", frozenset({"-c"}), 1),
-    "timeout": _plain("timeout", frozenset({"--foreground"}), 1),
-    **dict.fromkeys(("nsys", "ncu", "rocprof"), _profiler),
-}
+@cache
+def _peelers() -> Mapping[str, Peeler]:
+    """Return what reads each launcher, by the name of its program."""
+    return {
+        "srun": _srun,
+        "torchrun": _torchrun,
+        "accelerate": _accelerate,
+        "deepspeed": _deepspeed,
+        **dict.fromkeys(
+            ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "ibrun", "jsrun", "aprun"), _mpirun
+        ),
+        "horovodrun": _horovodrun,
+        **dict.fromkeys(("apptainer", "singularity"), _container),
+        **dict.fromkeys(
+            ("shifter", "podman", "podman-hpc", "docker", "enroot", "ch-run", "sarus"),
+            _other_container,
+        ),
+        "uv": _uv,
+        **dict.fromkeys(("conda", "mamba", "micromamba"), _conda),
+        **dict.fromkeys(("bash", "sh", "dash", "zsh"), _shell),
+        "env": _plain("env", frozenset({"-i", "-"})),
+        "time": _plain("time", frozenset({"-p", "-v"})),
+        "nohup": _plain("nohup", frozenset()),
+        "exec": _plain("exec", frozenset()),
+        "command": _plain("command", frozenset()),
+        "nice": _plain("nice", frozenset()),
+        "stdbuf": _plain("stdbuf", frozenset({"-oL", "-eL", "-o0", "-e0", "-iL", "-i0"})),
+        "unbuffer": _plain("unbuffer", frozenset()),
+        "numactl": _plain("numactl", frozenset({"--localalloc", "-l", "--all", "-a"})),
+        "taskset": _plain("taskset", frozenset({"-c"}), 1),
+        "timeout": _plain("timeout", frozenset({"--foreground"}), 1),
+        **dict.fromkeys(("nsys", "ncu", "rocprof"), _profiler),
+    }

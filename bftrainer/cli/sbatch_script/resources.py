@@ -8,7 +8,7 @@ the GPUs of a node where one process has several.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -19,6 +19,18 @@ _NUMBER = re.compile(r"[0-9]{1,7}\Z")
 _NODES = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?\Z")
 _GPUS = re.compile(r"(?:gres[:/])?gpu(?::([A-Za-z_][\w.+-]*))?(?:[:=]([0-9]{1,7}))?(?:\(.*\))?\Z")
 _TYPED = re.compile(r"(?:([A-Za-z_][\w.+-]*)[:=])?([0-9]{1,7})\Z")
+# Options that are one number, and the field that has it; those of GPUs may name their type.
+_COUNTS: Final = {
+    "ntasks": "n_tasks",
+    "ntasks-per-node": "tasks_per_node",
+    "cpus-per-task": "cpus_per_task",
+}
+_GPU_COUNTS: Final = {
+    "gpus": "gpus_in_all",
+    "gpus-per-node": "gpus_per_node",
+    "gpus-per-task": "gpus_per_task",
+}
+_OF_ONE: Final = frozenset({"torchrun", "srun"})  # they start one process on a node by default
 _OF_SLURM: Final = frozenset({"srun", "mpirun"})  # they ask Slurm for the number of tasks
 TOO_MUCH: Final = "This is no number that sbatch takes here."
 
@@ -89,11 +101,11 @@ def job_size(directives: Iterable[SbatchDirective]) -> JobSize:
     for place, directive in enumerate(directives):
         if directive.option is None or not directive.option.is_size or directive.fault:
             continue
-        read = _READERS[directive.option.name](directive.value)
-        if read is None:
+        fields = _read(directive.option.name, directive.value)
+        if fields is None:
             faults[place] = TOO_MUCH
         else:
-            values |= read
+            values |= fields
     return JobSize(**values, faults=faults)  # type: ignore[arg-type]
 
 
@@ -104,23 +116,28 @@ def _nodes(text: str) -> _Fields | None:
     match = _NODES.match(text)
     if match is None:
         return None
-    least, most = int(match[1]), int(match[2] or match[1])
-    if not 1 <= least <= most:
+    n_min, n_max = int(match[1]), int(match[2] or match[1])
+    if not 1 <= n_min <= n_max:
         return None
-    return {"nodes_min": least if match[2] else 0, "nodes_max": most}
+    if not match[2]:
+        n_min = 0
+    return {"nodes_min": n_min, "nodes_max": n_max}
 
 
 def _count(field: str, text: str) -> _Fields | None:
-    if not _NUMBER.match(text) or int(text) < 1:
-        return None
-    return {field: int(text)}
+    return {field: int(text)} if _is_count(text) else None
 
 
 def _gpus(field: str, text: str) -> _Fields | None:
     match = _TYPED.match(text)
     if match is None or int(match[2]) < 1:
         return None
-    return {field: int(match[2]), **({"gpu_type": match[1]} if match[1] else {})}
+    return {field: int(match[2]), **_gpu_type(match[1])}
+
+
+def _gpu_type(name: str | None) -> _Fields:
+    """Return the type, if there is one: an earlier directive may have named it."""
+    return {"gpu_type": name} if name else {}
 
 
 class GresGpus(NamedTuple):
@@ -144,28 +161,32 @@ def _gres(text: str) -> _Fields | None:
     gpu_type, count = gpus_of_gres(text)
     if not count:
         return {}
-    return {"gpus_per_node": count, **({"gpu_type": gpu_type} if gpu_type else {})}
+    return {"gpus_per_node": count, **_gpu_type(gpu_type)}
 
 
-_READERS: Final[Mapping[str, Callable[[str], _Fields | None]]] = {
-    "nodes": _nodes,
-    "ntasks": lambda text: _count("n_tasks", text),
-    "ntasks-per-node": lambda text: _count("tasks_per_node", text),
-    "ntasks-per-gpu": lambda text: {} if _count("x", text) else None,
-    "cpus-per-task": lambda text: _count("cpus_per_task", text),
-    "gpus": lambda text: _gpus("gpus_in_all", text),
-    "gpus-per-node": lambda text: _gpus("gpus_per_node", text),
-    "gpus-per-task": lambda text: _gpus("gpus_per_task", text),
-    "gres": _gres,
-    "exclusive": lambda _: {"is_exclusive": True},
-}
+def _read(name: str, text: str) -> _Fields | None:
+    """Return what an option says with this value; None: it is no value of the option."""
+    fields: _Fields | None = {}
+    if name in _COUNTS:
+        fields = _count(_COUNTS[name], text)
+    elif name in _GPU_COUNTS:
+        fields = _gpus(_GPU_COUNTS[name], text)
+    elif name == "nodes":
+        fields = _nodes(text)
+    elif name == "gres":
+        fields = _gres(text)
+    elif name == "exclusive":
+        fields = {"is_exclusive": True}
+    elif not _is_count(text):  # --ntasks-per-gpu, which counts nothing here
+        fields = None
+    return fields
 
 
 def size_choice(size: JobSize, launch: LaunchLine, runtime: str) -> SizeChoice:
     """Return the sizes of the trainer that takes the job's place."""
     if size.n_gpus:
         return _of_gpus(size, launch, runtime)
-    options: tuple[str, ...] = ("--nodes", _range(size, 1))
+    options: tuple[str, ...] = ("--nodes", _range(size))
     reason = "The job asks for nodes without GPUs, so sizes count nodes."
     if not size.nodes_max:
         reason = "The job asks for one node, so the trainer has one; --nodes 1:N lets it grow."
@@ -179,15 +200,13 @@ def size_choice(size: JobSize, launch: LaunchLine, runtime: str) -> SizeChoice:
 def _of_gpus(size: JobSize, launch: LaunchLine, runtime: str) -> SizeChoice:
     prefix = f"{size.gpu_type}:" if size.gpu_type else ""
     per_node, processes = size.gpus_of_node, processes_per_node(size, launch)
-    of_node = (
-        "--nodes", _range(size, 1), "--gres", f"gpu:{prefix}{max(1, per_node)}",
-    )  # fmt: skip
+    of_node = ("--nodes", _range(size), "--gres", f"gpu:{prefix}{max(1, per_node)}")
     if per_node > 1 and processes < per_node and per_node % processes == 0 and runtime == "torch":
-        unit = ("--nodes", _range(size, 1), "--gpus-per-node", f"{prefix}{per_node}")
-        what = "One process has" if processes == 1 else f"{processes} processes share"
+        unit = ("--nodes", _range(size), "--gpus-per-node", f"{prefix}{per_node}")
+        users = "One process has" if processes == 1 else f"{processes} processes share"
         return SizeChoice(
             options=(*unit, "--workers-per-node", str(processes)),
-            reason=f"{what} the {per_node} GPUs of a node, so they come and go together.",
+            reason=f"{users} the {per_node} GPUs of a node, so they come and go together.",
             otherwise=(*of_node, "--workers-per-node", str(processes)),
             uses_tasks=processes > 1,
         )
@@ -197,27 +216,26 @@ def _of_gpus(size: JobSize, launch: LaunchLine, runtime: str) -> SizeChoice:
             reason="The job asks for whole nodes (--exclusive), with a worker on each GPU.",
         )
     is_placed = (size.nodes_max or size.gpus_per_node) and (runtime == "torch" or per_node == 1)
-    most = size.n_gpus
-    least = 1
+    n_min, n_max = 1, size.n_gpus
     if size.nodes_min:
-        least = size.nodes_min * per_node
-    count = str(most) if least == most else f"{least}:{most}"
+        n_min = size.nodes_min * per_node
     reason = "Each process has one GPU, so single GPUs of any nodes will do."
-    if most == 1:
+    if n_max == 1:
         reason = f"The job has one GPU; --gpus {prefix}1:N lets the trainer grow."
     return SizeChoice(
-        options=("--gpus", f"{prefix}{count}"),
+        options=("--gpus", f"{prefix}{_sizes(n_min, n_max)}"),
         reason=reason,
         otherwise=of_node if is_placed else (),
     )
 
 
-def _range(size: JobSize, least: int) -> str:
+def _range(size: JobSize) -> str:
     """Return the sizes in nodes: from those that a range of the job begins with, else from one."""
-    least = size.nodes_min or least
-    if least == size.n_nodes:
-        return str(least)
-    return f"{least}:{size.n_nodes}"
+    return _sizes(size.nodes_min or 1, size.n_nodes)
+
+
+def _sizes(n_min: int, n_max: int) -> str:
+    return str(n_min) if n_min == n_max else f"{n_min}:{n_max}"
 
 
 def processes_per_node(size: JobSize, launch: LaunchLine) -> int:
@@ -228,16 +246,16 @@ def processes_per_node(size: JobSize, launch: LaunchLine) -> int:
     gpus = max(1, size.gpus_of_node)
     if not launch.is_distributed:
         return 1
-    last = launch.launchers[-1]
+    innermost = launch.launchers[-1]
+    if _is_count(launch.n_per_node):
+        return int(launch.n_per_node)
     if launch.n_per_node:  # what is not known here is usually the number of GPUs
-        return int(launch.n_per_node) if _is_count(launch.n_per_node) else gpus
+        return gpus
     if _is_count(launch.n_total):
         return max(1, int(launch.n_total) // size.n_nodes)
-    if last == "torchrun":
-        return 1  # its own default
-    if last in _OF_SLURM:
-        return size.processes_per_node or (1 if last == "srun" else gpus)
-    return gpus
+    if innermost in _OF_SLURM and size.processes_per_node:
+        return size.processes_per_node
+    return 1 if innermost in _OF_ONE else gpus
 
 
 def _is_count(text: str) -> bool:

@@ -24,6 +24,7 @@ _CLOSERS: Final = {
     "{": "}",
 }  # fmt: skip
 _WITH_HEADERS: Final = frozenset({"for", "select", "case"})
+_JOINTS: Final = frozenset({"&&", "||", "|", "|&"})
 _BETWEEN: Final = frozenset({"then", "do", "else", "elif", "!", "coproc"})
 
 
@@ -185,8 +186,12 @@ class _Tokens:
             else:
                 break
         if text.startswith("#", self.at):
-            end = text.find("\n", self.at)
-            self.at = end if end >= 0 else len(text)
+            self.at = self._line_end()
+
+    def _line_end(self) -> int:
+        """Return where the line that is read ends."""
+        end = self.text.find("\n", self.at)
+        return end if end >= 0 else len(self.text)
 
     def _word(self) -> str:
         """Return a word as it is written, without the ends of lines that a backslash continues."""
@@ -201,7 +206,9 @@ class _Tokens:
             else:
                 self.at = piece_end(text, at)
             piece = text[at : self.at]
-            pieces.append(piece if sign == "'" else piece.replace("\\\n", ""))
+            if sign != "'":
+                piece = piece.replace("\\\n", "")
+            pieces.append(piece)
         return "".join(pieces)
 
     def _redirection(self, operator: str) -> _Token:
@@ -218,11 +225,12 @@ class _Tokens:
     def _skip_documents(self) -> None:
         for delimiter, has_tabs in self._documents:
             while self.at < len(self.text):
-                end = self.text.find("\n", self.at)
-                end = end if end >= 0 else len(self.text)
+                end = self._line_end()
                 line = self.text[self.at : end]
                 self.at = min(end + 1, len(self.text))
-                if (line.lstrip("\t") if has_tabs else line) == delimiter:
+                if has_tabs:
+                    line = line.lstrip("\t")
+                if line == delimiter:
                     break
         self._documents = []
 
@@ -233,7 +241,7 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self.commands: list[ShellCommand] = []
         self.blocks: list[ShellBlock] = []
-        self.fault, self.fault_at = "", 0
+        self.fault, self.fault_line = "", 0
         self._text = text
         self._line_ends = [at for at, sign in enumerate(text) if sign == "\n"]
         self._open: list[_OpenBlock] = []
@@ -267,7 +275,7 @@ class _Parser:
 
     def _fail(self, cause: str, at: int) -> None:
         if not self.fault:
-            self.fault, self.fault_at = cause, at
+            self.fault, self.fault_line = cause, self.line_of(at)
 
     def _take(self, token: _Token) -> None:
         if token.kind == NEWLINE:
@@ -323,7 +331,7 @@ class _Parser:
             self._close_block(text, token)
         else:
             self._end_command(is_background=text == "&")
-            self._joint = text if text in ("&&", "||", "|", "|&") else ""
+            self._joint = text if text in _JOINTS else ""
 
     def _open_bracket(self, token: _Token) -> None:
         if len(self._words) == 1 and not self._assignments:  # name ()
@@ -378,10 +386,9 @@ def read_shell(text: str) -> ShellScript:
     """Return the commands of a shell script."""
     parser = _Parser(text)
     parser.read()
-    fault_line = parser.line_of(parser.fault_at) if parser.fault else 0
     return ShellScript(
         commands=tuple(parser.commands),
         blocks=tuple(parser.blocks),
         fault=parser.fault,
-        fault_line=fault_line,
+        fault_line=parser.fault_line,
     )

@@ -35,6 +35,11 @@ _IN_QUOTES = '$`"\\'  # what a backslash may protect there
 ASSIGNMENT: Final = re.compile(r"(?P<name>[A-Za-z_]\w*)(?P<more>\+?)=(?P<value>.*)\Z", re.DOTALL)
 
 
+def words_of(text: str) -> frozenset[str]:
+    """Return the words of a text: a table of many names is read better without their quotes."""
+    return frozenset(text.split())
+
+
 def unknown(text: str) -> str:
     """Return the value of a part that is not known."""
     return f"{OPEN}{re.sub(f'[{OPEN}{CLOSE}]', '', text)}{CLOSE}"
@@ -120,11 +125,17 @@ def assigned(text: str, variables: Variables) -> ShellVariable | None:
     return ShellVariable(name, value)
 
 
-def _sum(old: Value, more: Value) -> Value:
-    if isinstance(old, str) and isinstance(more, str):
-        return old + more
-    parts = [part if isinstance(part, tuple) else (part,) for part in (old, more) if part]
-    return tuple([word for part in parts for word in part])
+def _sum(value: Value, addition: Value) -> Value:
+    if isinstance(value, str) and isinstance(addition, str):
+        return value + addition
+    return (*_as_list(value), *_as_list(addition))
+
+
+def _as_list(value: Value) -> tuple[str, ...]:
+    """Return a value as a list; an empty text is no part of one."""
+    if isinstance(value, tuple):
+        return value
+    return (value,) if value else ()
 
 
 def _list_words(text: str) -> Iterator[str]:
@@ -152,7 +163,8 @@ def _braces(word: str, at: int) -> str:
         depth += (sign == "{") - (sign == "}")
         if depth == 0:
             text = word[at : end + 1]
-            return text if "," in text or ".." in text else ""
+            is_several = "," in text or ".." in text
+            return text if is_several else ""
     return ""
 
 
@@ -175,12 +187,15 @@ class _Expansion:
     def read(self, word: str) -> None:
         """Read a word; UnclosedError: it never ends."""
         at = 0
-        if named := _NAMED_HOME.match(word):
-            self._add(named[0])
-            at = named.end()
+        if assignment := _NAMED_HOME.match(word):
+            self._add(assignment[0])
+            at = assignment.end()
         if home := _HOME.match(word, at):
             at = home.end()
-            self._add(self._variable("HOME", "~") if home[0] == "~" else unknown(home[0]))
+            if home[0] == "~":
+                self._add(self._variable("HOME", "~"))
+            else:
+                self._add(unknown(home[0]))
         while at < len(word):
             braces, plain = _braces(word, at), _PLAIN.match(word, at)
             if braces and self._splits:
@@ -218,7 +233,9 @@ class _Expansion:
         while at < len(text):
             if text[at] == "\\":
                 escaped = text[at + 1 : at + 2]
-                self._add(escaped if escaped in _IN_QUOTES else f"\\{escaped}")
+                if escaped not in _IN_QUOTES:
+                    self._add("\\")
+                self._add(escaped)
                 at += 2
             elif text[at] == "$" and (plain := _PLAIN.match(text, at)):
                 self._value(plain[0], is_quoted=True)

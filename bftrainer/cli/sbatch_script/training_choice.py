@@ -13,6 +13,8 @@ from bftrainer.cli.sbatch_script.shell_values import as_written
 from bftrainer.cli.sbatch_script.translation import Obstacle
 
 _IS_TRAINING = re.compile(r"train|fit|finetune|fine_tune|sft|pretrain", re.IGNORECASE)
+# Keyword of a compound command that is no loop -> where its commands stand.
+_PLACES: Final = {"function": "in a function", "(": "in a shell of its own", "{": "in braces"}
 _LOOPS: Final = frozenset({"for", "while", "until", "select"})
 _ON_LOOP: Final = (
     "Submit one trainer for each value: --array 0-N with {index} among the script's arguments, or a"
@@ -25,6 +27,9 @@ _ON_PROGRAM: Final = (
     "If it writes a checkpoint when asked and goes on from it, submit it with --runtime command:"
     " 'bftrainer help train-command'."
 )
+_CHAINED: Final = frozenset({CommandPurpose.PREPARATION, CommandPurpose.TEST})
+_SUBMITTERS: Final = ("sbatch", "qsub", "bsub")
+_SHELLS: Final = ("bash", "sh", "dash", "zsh")
 _ON_NOTHING: Final = "Name a job script that starts a Python script, or submit that script itself."
 
 
@@ -44,16 +49,15 @@ def choose(steps: Sequence[BodyStep], script: ShellScript) -> tuple[list[int], O
     trainings = [place for place in places if _is_script(launch_of(steps[place]))]
     if not trainings:
         return [], _no_training(steps, places)
-    chosen = _most_likely(steps, trainings)
-    if len(chosen) > 1:
-        first = steps[chosen[0]]
-        if first.command.block and len({steps[place].command.block for place in chosen}) == 1:
-            return chosen, in_block(first, script)
-        lines = " and ".join(str(steps[place].line) for place in chosen[:4])
-        return chosen, _obstacle(
-            first, "BFT-1072", f"Lines {lines} each start a program.", _ON_SEVERAL
-        )
-    return chosen, in_block(steps[chosen[0]], script)
+    trainings = _most_likely(steps, trainings)
+    first = steps[trainings[0]]
+    blocks = {steps[place].command.block for place in trainings}
+    if len(trainings) == 1 or (first.command.block and len(blocks) == 1):
+        return trainings, in_block(first, script)
+    lines = " and ".join(str(steps[place].line) for place in trainings[:4])
+    return trainings, _obstacle(
+        first, "BFT-1072", f"Lines {lines} each start a program.", _ON_SEVERAL
+    )
 
 
 def _is_script(launch: LaunchLine) -> bool:
@@ -62,10 +66,10 @@ def _is_script(launch: LaunchLine) -> bool:
 
 def _most_likely(steps: Sequence[BodyStep], places: Sequence[int]) -> list[int]:
     """Return the programs that a launcher starts, else those that are named like a training."""
-    for narrow in (_distributed, _named):
-        kept = [place for place in places if narrow(launch_of(steps[place]))]
-        if kept:
-            places = kept
+    for is_likely in (_distributed, _named):
+        likely_places = [place for place in places if is_likely(launch_of(steps[place]))]
+        if likely_places:
+            places = likely_places
     return list(places)
 
 
@@ -91,12 +95,10 @@ def in_block(step: BodyStep, script: ShellScript) -> Obstacle | None:
         keyword = script.blocks[block - 1].keyword
     if keyword in _LOOPS:
         return _obstacle(step, "BFT-1072", "The training is started in a loop.", _ON_LOOP)
-    what = {"function": "in a function", "(": "in a shell of its own", "{": "in braces"}
-    where = what.get(keyword, "under a condition")
     return _obstacle(
         step,
         "BFT-1072",
-        f"The training is started {where}.",
+        f"The training is started {_PLACES.get(keyword, 'under a condition')}.",
         "Write its command line on a line by itself in the job script.",
     )
 
@@ -105,7 +107,7 @@ def _no_training(steps: Sequence[BodyStep], places: Sequence[int]) -> Obstacle:
     """Return the obstacle of a job script that starts no Python script."""
     for step in steps:
         words = step.words
-        if words and words[0].rpartition("/")[2] in ("sbatch", "qsub", "bsub"):
+        if words and words[0].rpartition("/")[2] in _SUBMITTERS:
             return _obstacle(
                 step,
                 "BFT-1073",
@@ -146,11 +148,9 @@ def _program_of(step: BodyStep) -> str:
     launch = step.launch
     if launch is None:
         return ""
-    shells = ("bash", "sh", "dash", "zsh")
-    if launch.program.rpartition("/")[2] in shells:
-        files = [word for word in launch.args if not word.startswith("-")]
-        return files[0] if files else ""
-    return launch.program
+    if launch.program.rpartition("/")[2] not in _SHELLS:
+        return launch.program
+    return next((word for word in launch.args if not word.startswith("-")), "")
 
 
 def launches_shell_script(step: BodyStep) -> bool:
@@ -179,9 +179,6 @@ def block_lines(steps: Sequence[BodyStep]) -> Iterator[tuple[int, list[int]]]:
         yield steps[places[0]].command.block, places
 
 
-_CHAINED: Final = frozenset({CommandPurpose.PREPARATION, CommandPurpose.TEST})
-
-
 def chain_of(steps: Sequence[BodyStep], place: int, end: int) -> list[int]:
     """Return the places of commands that decide about each other and prepare the environment.
 
@@ -196,4 +193,5 @@ def chain_of(steps: Sequence[BodyStep], place: int, end: int) -> list[int]:
     members = [steps[member] for member in places]
     prepares = any(step.kind is CommandPurpose.PREPARATION for step in members)
     is_whole = all(step.kind in _CHAINED or step.reason.startswith("It only") for step in members)
-    return places if len(places) > 1 and prepares and is_whole else []
+    is_chain = len(places) > 1 and prepares and is_whole
+    return places if is_chain else []

@@ -48,8 +48,7 @@ def foreign_framework(text: str | None) -> str:
     imports = imports_of(text)
     if imports & {"torch", "bftrainer", "horovod", "mpi4py"}:
         return ""
-    names = [name for package, name in FOREIGN.items() if package in imports]
-    return names[0] if names else ""
+    return next((name for package, name in FOREIGN.items() if package in imports), "")
 
 
 def runtime_of(text: str | None, launchers: tuple[str, ...]) -> str:

@@ -50,7 +50,9 @@ class SbatchTranslation:
     @property
     def command(self) -> tuple[str, ...]:
         """The command line; empty: the job script cannot be translated."""
-        return ("bftrainer", "submit", *self.options, *self.program) if self.program else ()
+        if not self.program:
+            return ()
+        return ("bftrainer", "submit", *self.options, *self.program)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,4 +94,6 @@ def report_lines(translation: SbatchTranslation) -> Iterator[tuple[str, bool]]:
 
 def _first_line(text: str) -> str:
     first, has_more, _ = text.partition("\n")
-    return f"{first.rstrip().removesuffix(chr(92)).rstrip()} ..." if has_more else first
+    if not has_more:
+        return first
+    return f"{first.rstrip().removesuffix(chr(92)).rstrip()} ..."

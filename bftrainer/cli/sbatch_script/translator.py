@@ -6,6 +6,7 @@ preamble, or is left out with a reason. A training that cannot be translated is 
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
@@ -82,6 +83,8 @@ _ON_INDEX: Final = (
 )
 _ON_DIRECTORY: Final = "Write the path of the directory into the job script."
 _ON_VARIABLE: Final = "Write its value into the job script."
+# Variables of Slurm that the translation sets itself.
+_OWN_NAMES: Final = frozenset({"SLURM_CPUS_PER_TASK", "SLURM_JOB_NAME"})
 _INDEX_NAME: Final = "SLURM_ARRAY_TASK_ID"
 _ON_VALUE: Final = "Write the value into the job script, or submit the script itself with it."
 
@@ -154,27 +157,25 @@ class _Translator:
         has_array = self.options.has_array or self.context.has_array
         variables: dict[str, Value] = dict(self.context.environment)
         variables |= slurm_variables(self.options, self.context, has_array=has_array)
-        variables |= {
-            str(number): word for number, word in enumerate(self.context.arguments, start=1)
-        }
+        for number, argument in enumerate(self.context.arguments, start=1):
+            variables[str(number)] = argument
         start = self.options.directory or self.context.directory
         steps = BodyReader(variables, start).read(self.script)
-        self.own_names = frozenset([name for step in steps for name in step.names])
-        self.own_names |= {"SLURM_CPUS_PER_TASK", "SLURM_JOB_NAME"}
+        self.own_names = _OWN_NAMES.union(*(step.names for step in steps))
         if self.script.fault:
             cause = f"The script cannot be read on: {self.script.fault}."
             self._hinder(self.script.fault_line, "", "BFT-1072", cause, "Correct the job script.")
         places, obstacle = choose(steps, self.script)
         if obstacle is not None:
             self.obstacles.append(obstacle)
-        chosen = places[0] if places else -1
         for place in places[1:]:
             self._leave_out(steps[place], _ONE_OF_SEVERAL)
         options: tuple[str, ...] = ()
         program: tuple[str, ...] = ()
-        self._account(steps, chosen, frozenset(places[1:]))
-        if chosen >= 0:
-            options, program = self._command(steps[chosen], launch_of(steps[chosen]))
+        self._account(steps, places)
+        if places:
+            training = steps[places[0]]
+            options, program = self._command(training, launch_of(training))
         else:
             self.lines += self.options.lines(None)
         preamble = self.preamble
@@ -204,26 +205,28 @@ class _Translator:
 
     # What stands around the training.
 
-    def _account(self, steps: Sequence[BodyStep], chosen: int, others: frozenset[int]) -> None:
-        """Say of every command but the training, and those like it, what becomes of it."""
-        end = chosen if chosen >= 0 else len(steps)
+    def _account(self, steps: Sequence[BodyStep], trainings: Sequence[int]) -> None:
+        """Say of every command but the training, and those like it, what becomes of it.
+
+        ``trainings``: the place of the training, and of those like it; empty: there is none.
+        """
+        end = trainings[0] if trainings else len(steps)
         chained: set[int] = set()
         for block, places in block_lines(steps):
-            if chosen in places:
-                self._lines_beside(steps, [p for p in places if p != chosen and p not in others])
-            elif others.intersection(places) and not block:
-                continue
+            place = places[0]
+            if end in places:
+                self._lines_beside(steps, [p for p in places if p not in trainings])
             elif block:
-                self._block(steps, places, is_before=places[0] < end)
-            elif places[0] in chained:
+                self._block(steps, places, is_before=place < end)
+            elif place in trainings or place in chained:
                 continue
-            elif places[0] < end and (chain := chain_of(steps, places[0], end)):
+            elif place < end and (chain := chain_of(steps, place, end)):
                 self._chain(steps, chain)
                 chained.update(chain)
-            elif places[0] < end:
-                self._before(steps, places[0])
+            elif place < end:
+                self._before(steps, place)
             else:
-                self._after(steps, places[0], chosen)
+                self._after(steps, place, end)
         self._assigned(steps)
 
     def _lines_beside(self, steps: Sequence[BodyStep], places: Sequence[int]) -> None:
@@ -254,9 +257,10 @@ class _Translator:
         hindrance = why_not_prepared(text)
         is_taken = is_before and is_harmless and not {CommandPurpose.LAUNCH} & kinds
         is_taken = is_taken and not hindrance
-        names = [name for step in members for name in step.names]
-        for name in names if is_before else ():
-            self.workers.assign(name, places[0], text if is_taken else "")
+        names = list(itertools.chain.from_iterable(step.names for step in members))
+        if is_before:
+            for name in names:  # without a text it is known only as the job runs
+                self.workers.assign(name, places[0], text if is_taken else "")
         if is_taken and names and not prepares:
             self.deferred.append((places[0], line, text))
             return
@@ -264,7 +268,9 @@ class _Translator:
             self.workers.prepare(places[0], members[0], text, is_tested=True)
             self.lines.append(ScriptLine(line=line, text=text, became=PREAMBLE))
             return
-        reason = _NOT_PREPARING if is_before else AFTERWARDS
+        reason = AFTERWARDS
+        if is_before:
+            reason = _NOT_PREPARING
         if text.lstrip().startswith("function ") or re.match(r"[\w-]+\s*\(\s*\)", text):
             reason = _FUNCTION
         elif is_before and prepares and hindrance:
@@ -280,9 +286,9 @@ class _Translator:
         text = step.command.text
         if step.kind is CommandPurpose.EXPORT:
             became, reason = self.workers.export(place, step, self.own_names)
-            self.lines.append(
-                ScriptLine(line=step.line, text=text, became=became, reason=reason or _if(became))
-            )
+            if not became and not reason:
+                reason = "It sets no variable of the workers."
+            self.lines.append(ScriptLine(line=step.line, text=text, became=became, reason=reason))
         elif step.kind is CommandPurpose.PREPARATION:
             self.workers.prepare(place, step, text)
             self.lines.append(ScriptLine(line=step.line, text=text, became=PREAMBLE))
@@ -296,16 +302,19 @@ class _Translator:
         elif step.kind is CommandPurpose.ASSIGNMENT:
             for name in step.names:
                 self.workers.assign(name, place, text)
+        elif step.command.joint.startswith("|"):
+            self._leave_out(step, LOG)
         else:
-            self._leave_out(step, LOG if step.command.joint.startswith("|") else step.reason)
+            self._leave_out(step, step.reason)
 
     def _chain(self, steps: Sequence[BodyStep], places: Sequence[int]) -> None:
         """Take commands that decide about each other into the preamble, as they stand."""
-        first, *others = [steps[place] for place in places]
+        members = [steps[place] for place in places]
+        first, *followers = members
         text = first.command.text
-        for step in others:
+        for step in followers:
             text = f"{text} {step.command.joint} {step.command.text}"
-        preparing = [step for step in (first, *others) if step.kind is CommandPurpose.PREPARATION]
+        preparing = [step for step in members if step.kind is CommandPurpose.PREPARATION]
         is_tested = first.kind is CommandPurpose.TEST
         self.workers.prepare(places[0], preparing[0], text, is_tested=is_tested)
         self.lines.append(ScriptLine(line=first.line, text=text, became=PREAMBLE))
@@ -316,18 +325,20 @@ class _Translator:
         if unknown_parts(step.directory):
             cause = f"The working directory {as_written(step.directory)} is known on a node only."
             self._hinder(step.line, text, "BFT-1072", cause, _ON_DIRECTORY)
-        before = steps[place - 1].directory if place else self.context.directory
-        self.workers.place_sources(steps, before or self.context.directory)
+        directory_before = self.context.directory
+        if place and steps[place - 1].directory:
+            directory_before = steps[place - 1].directory
+        self.workers.place_sources(steps, directory_before)
         became = "--chdir"
         if step.directory == self.context.directory:
             became = "the working directory"
         self.lines.append(ScriptLine(line=step.line, text=text, became=became))
 
-    def _after(self, steps: Sequence[BodyStep], place: int, chosen: int) -> None:
+    def _after(self, steps: Sequence[BodyStep], place: int, training: int) -> None:
         """Say what becomes of a command behind the training."""
         step = steps[place]
         reason = AFTERWARDS
-        if step.command.joint.startswith("|") and place == chosen + 1:
+        if step.command.joint.startswith("|") and place == training + 1:
             reason = LOG
         elif step.kind is CommandPurpose.OTHER and step.reason.startswith("It only"):
             reason = step.reason
@@ -340,27 +351,32 @@ class _Translator:
     def _assigned(self, steps: Sequence[BodyStep]) -> None:
         """Say what has become of the assignments before the training."""
         assignments = self.workers.needed_assignments()
-        needed = {line.step for lines in assignments.values() for line in lines}
+        needed_places = set[int]()
         for name, lines in assignments.items():
             for line in lines:
+                needed_places.add(line.step)
                 if not line.text or runs_a_program(line.text):
                     cause = f"The environment needs {name}, which is set as the job runs."
                     self._hinder(steps[line.step].line, "", "BFT-1072", cause, _ON_VARIABLE)
         for place, first_line, text in self.deferred:
-            became = PREAMBLE if place in needed else ""
-            reason = "" if became else why_unused(steps[place])
+            became, reason = PREAMBLE, ""
+            if place not in needed_places:
+                became, reason = "", why_unused(steps[place])
             self.lines.append(ScriptLine(line=first_line, text=text, became=became, reason=reason))
-        told = {(line.line, line.text) for line in self.lines}
+        accounts = {(line.line, line.text) for line in self.lines}
         last_uses = _last_uses(steps)
         for place, step in enumerate(steps):
             if step.kind is not CommandPurpose.ASSIGNMENT or step.command.block:
                 continue
-            if (step.line, step.command.text) in told:
+            if (step.line, step.command.text) in accounts:
                 continue
-            became = PREAMBLE if place in needed else ""
-            if not became and any(last_uses.get(name, -1) > place for name in step.names):
+            became, reason = "", ""
+            if place in needed_places:
+                became = PREAMBLE
+            elif any(last_uses.get(name, -1) > place for name in step.names):
                 became = "its value"
-            reason = "" if became else why_unused(step)
+            else:
+                reason = why_unused(step)
             self.lines.append(
                 ScriptLine(line=step.line, text=step.command.text, became=became, reason=reason)
             )
@@ -433,13 +449,14 @@ class _Translator:
         if is_module:
             path = f"{path.replace('.', '/')}.py"
         path = posixpath.join(directory, path)
-        return None if unknown_parts(path) else self.context.source_of(path)
+        if unknown_parts(path):
+            return None
+        return self.context.source_of(path)
 
     def _near(self, path: str) -> str:
         """Return a path from the directory of the submission on, if it is below that."""
-        path = posixpath.normpath(path)
         base = f"{self.context.directory.rstrip('/')}/"
-        return path.removeprefix(base) if path.startswith(base) else path
+        return posixpath.normpath(path).removeprefix(base)
 
     def _judge_program(self, step: BodyStep, script: str) -> None:
         if (unknown_parts(script) or INDEX in script) and not self.obstacles:
@@ -474,24 +491,25 @@ class _Translator:
                 yield as_written(word)
 
     def _hinder_argument(self, step: BodyStep, word: str, parts: Sequence[str]) -> None:
-        shown, advice = as_written(word), _ON_VALUE
+        argument, advice = f"The argument {as_written(word)}", _ON_VALUE
         variable = _VARIABLE.fullmatch(parts[0])
         if any(_INDEX_NAME in names_in(part) for part in parts):
-            cause, advice = f"The argument {shown} is looked up by the index.", _ON_INDEX
+            cause, advice = f"{argument} is looked up by the index.", _ON_INDEX
         elif any(map(is_rank, parts)):
             cause = (
-                f"The argument {shown} is a variable of Slurm, which says nothing of a trainer,"
-                " whose size changes."
+                f"{argument} is a variable of Slurm, which says nothing of a trainer, whose size"
+                " changes."
             )
         elif variable is not None and variable[1].isdigit():
-            cause = f"The argument {shown} is one of the job script, and is not given."
+            cause = f"{argument} is one of the job script, and is not given."
             advice = "Write the arguments of the job script behind it, as for sbatch."
         elif variable is not None and not self.own_names.intersection(variable.groups()):
             cause = (
-                f"The variable of the argument {shown} is set neither in the job script nor here."
+                f"The variable of the argument {as_written(word)} is set neither in the job script"
+                " nor here."
             )
         else:
-            cause = f"The argument {shown} is computed when the job runs."
+            cause = f"{argument} is computed when the job runs."
         self._hinder(step.line, step.command.text, "BFT-1072", cause, advice)
 
     def _launch_environment(self, step: BodyStep, launch: LaunchLine) -> dict[str, str]:
@@ -510,17 +528,15 @@ class _Translator:
 
     def _training_line(self, step: BodyStep, launch: LaunchLine) -> None:
         self.lines.append(ScriptLine(line=step.line, text=step.command.text, became=_SCRIPT))
-        dropped: dict[str, list[str]] = {name: [] for name in launch.launchers}
+        words_of: dict[str, list[str]] = {name: [name] for name in launch.launchers}
         for text in launch.dropped:
             name, _, option = text.partition(" ")
-            dropped.setdefault(name, []).append(option)
-        if dropped:
+            words_of.setdefault(name, [name]).append(option)
+        if words_of:
             self.lines.append(
                 ScriptLine(
                     line=step.line,
-                    text=", ".join(
-                        " ".join([name, *options]).strip() for name, options in dropped.items()
-                    ),
+                    text=", ".join(" ".join(words).strip() for words in words_of.values()),
                     reason="The daemon has the workers started, one for each GPU or node.",
                 )
             )
@@ -560,9 +576,8 @@ class _Translator:
             self.remarks.append(
                 f"{as_written(script)} reads SLURM_ARRAY_TASK_ID: BFT_ARRAY_INDEX takes its place."
             )
-        left = steps_left(as_written(script), source, runtime)
-        if left:
-            self.remarks.append(left)
+        if next_step := steps_left(as_written(script), source, runtime):
+            self.remarks.append(next_step)
 
 
 def _last_uses(steps: Sequence[BodyStep]) -> dict[str, int]:
@@ -572,8 +587,3 @@ def _last_uses(steps: Sequence[BodyStep]) -> dict[str, int]:
         if step.kind in _USING:
             uses |= dict.fromkeys(names_in(step.command.text), place)
     return uses
-
-
-def _if(became: str) -> str:
-    """Return the reason of an export that sets nothing that is known here."""
-    return "" if became else "It sets no variable of the workers."

@@ -7,6 +7,7 @@ modules and activate environments, in the order of the job script.
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -89,18 +90,21 @@ class WorkerEnvironment:
 
     def prepare(self, place: int, step: BodyStep, text: str, *, is_tested: bool = False) -> None:
         """Take a line for the preamble, as it is."""
-        if activates_conda(step.words) and not any(brings_conda(line.text) for line in self.lines):
-            self.lines.append(PreambleLine(step=place, text=HOOK))
-            self.has_hook = True
+        if activates_conda(step.words):
+            self._bring_conda(place)
         self.lines.append(PreambleLine(step=place, text=text, is_tested=is_tested))
 
     def activate(self, place: int, name: str) -> None:
         """Activate a conda environment."""
+        self._bring_conda(place)
+        text = f"conda activate {quoted(name)}"
+        self.lines.append(PreambleLine(step=place, text=text))
+
+    def _bring_conda(self, place: int) -> None:
+        """Bring conda's function into the shell, unless a line before may have done so."""
         if not any(brings_conda(line.text) for line in self.lines):
             self.lines.append(PreambleLine(step=place, text=HOOK))
             self.has_hook = True
-        text = f"conda activate {quoted(name)}"
-        self.lines.append(PreambleLine(step=place, text=text))
 
     def place_sources(self, steps: Sequence[BodyStep], directory: str) -> None:
         """Write out the relative paths of what is sourced: a later line changes the directory."""
@@ -120,20 +124,20 @@ class WorkerEnvironment:
 
     def needed_assignments(self) -> dict[str, list[PreambleLine]]:
         """Return the assignments that lines of the preamble use, those of assignments included."""
-        needed: dict[str, list[PreambleLine]] = {}
-        names = sorted({name for line in self.lines for name in names_in(line.text)})
+        assignments: dict[str, list[PreambleLine]] = {}
+        names = sorted(_names_of(self.lines))
         while names:
             name = names.pop()
-            if name in needed or name in self.variables or name not in self.assignments:
+            if name in assignments or name in self.variables or name not in self.assignments:
                 continue
-            needed[name] = self.assignments[name]
-            names += [used for line in needed[name] for used in names_in(line.text)]
-        return needed
+            assignments[name] = self.assignments[name]
+            names += sorted(_names_of(assignments[name]))
+        return assignments
 
     def preamble(self, entrance: Sequence[str]) -> str:
         """Return the text of the preamble; ``entrance``: the words that enter a container."""
-        assignments = {line for some in self.needed_assignments().values() for line in some}
-        lines = sorted([*assignments, *self.lines], key=lambda line: line.step)
+        assignments = itertools.chain.from_iterable(self.needed_assignments().values())
+        lines = sorted([*set(assignments), *self.lines], key=lambda line: line.step)
         is_governed = entrance or any(line.text.split()[0] not in _GOVERNS for line in lines)
         if not is_governed:
             return ""
@@ -154,29 +158,42 @@ def why_not_exported(variable: ExportedVariable) -> str:
     if INDEX in variable.value:
         return _ON_INDEX
     parts = " ".join(unknown_parts(variable.value))
-    names = [name for name in sorted(names_in(parts)) if name.startswith("SLURM_")]
-    changing = [name for name in names if name not in OF_PILOT]
-    if not changing:
-        return COMPUTED if runs_a_program(f"{variable.text} {parts}") else ""
-    reason = _ON_THREADS if variable.name.endswith("_NUM_THREADS") else _ON_RANK
-    return reason.format(changing[0])
+    if name := _changing_variable(parts):
+        reason = _ON_THREADS if variable.name.endswith("_NUM_THREADS") else _ON_RANK
+        return reason.format(name)
+    return _why_computed(f"{variable.text} {parts}")
 
 
 def why_not_prepared(text: str) -> str:
     """Return why a loop or condition that prepares the environment is left out; "": it is not."""
-    names = [name for name in sorted(names_in(text)) if name.startswith("SLURM_")]
-    changing = [name for name in names if name not in OF_PILOT]
-    if changing:
-        return _ON_RANK.format(changing[0])
+    if name := _changing_variable(text):
+        return _ON_RANK.format(name)
+    return _why_computed(text)
+
+
+def _changing_variable(text: str) -> str:
+    """Return a variable of Slurm that has another value for each job or worker; "": none."""
+    for name in sorted(names_in(text) - OF_PILOT):
+        if name.startswith("SLURM_"):
+            return name
+    return ""
+
+
+def _why_computed(text: str) -> str:
     return COMPUTED if runs_a_program(text) else ""
+
+
+def _names_of(lines: Sequence[PreambleLine]) -> set[str]:
+    """Return the variables that lines of a preamble use."""
+    return set().union(*(names_in(line.text) for line in lines))
 
 
 def is_said(variable: ExportedVariable, own_names: frozenset[str]) -> bool:
     """Return whether the text of the script says the whole value."""
     if unknown_parts(variable.value) or any(sign < " " for sign in variable.value):
         return False
-    others = [name for name in names_in(variable.text) if name not in own_names]
-    return not others and "~" not in variable.text and "pwd" not in variable.text
+    is_own = names_in(variable.text) <= own_names
+    return is_own and "~" not in variable.text and "pwd" not in variable.text
 
 
 def pairs_of(variables: Mapping[str, str]) -> Iterator[str]:
