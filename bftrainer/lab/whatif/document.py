@@ -280,7 +280,7 @@ def kept_sentences(case: BusinessCase) -> tuple[str, ...]:
 def kind_rows(case: BusinessCase) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return headers and rows of the idle time by partition and type of node."""
     has_gpus = any(kind.gpus for kind in case.kinds)
-    kept_headers = KEPT_HEADERS
+    kept_headers: tuple[str, ...] = KEPT_HEADERS
     if not has_gpus:
         kept_headers = KEPT_HEADERS[1:]
     return (*KIND_HEADERS, *kept_headers), [_kind_row(kind, has_gpus) for kind in case.kinds]
