@@ -136,9 +136,7 @@ class Oracle:
         n = max(0, bisect_left(self._waits_s, at_s) - 1)
         for k in range(n, len(self._waits)):
             if not self._waits[k].is_blocked:
-                end_s = math.inf
-                if k + 1 < len(self._waits):
-                    end_s = self._waits_s[k + 1]
+                end_s = self._waits_s[k + 1] if k + 1 < len(self._waits) else math.inf
                 if end_s > at_s:
                     return max(at_s, self._waits_s[k]), end_s
         return math.inf, math.inf

@@ -263,9 +263,7 @@ class MachineLooks:
 
 def _since_epoch(at_s: float | None) -> float | None:
     """Return a time of the run as seconds since the epoch; None: it is not known."""
-    if at_s is None:
-        return None
-    return EPOCH_S + at_s
+    return None if at_s is None else EPOCH_S + at_s
 
 
 def lent_gpus(capacity: NodeCapacity) -> tuple[LentGpus, ...]:

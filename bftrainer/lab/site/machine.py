@@ -90,9 +90,7 @@ class SiteJob:
     @property
     def ends_by_s(self) -> float:
         """The time at which a running job reaches its time limit."""
-        if self.start_s is None:
-            return math.inf
-        return self.start_s + self.spec.limit_s
+        return math.inf if self.start_s is None else self.start_s + self.spec.limit_s
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

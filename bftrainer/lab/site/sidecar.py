@@ -400,9 +400,7 @@ class Sidecar(Neighbour):
     def _gpus_of(self, pilot: SitePilot) -> int:
         if pilot.part is not None:
             return pilot.part.gpus
-        if not self._n_gpus:
-            return 0
-        return self._n_gpus[pilot.node]
+        return self._n_gpus[pilot.node] if self._n_gpus else 0
 
     # ---- looks -----------------------------------------------------------------------------
 
@@ -512,9 +510,7 @@ class Sidecar(Neighbour):
             self._number += 1
             name = f"p{self._number:07d}"
             self.requested.add(name)
-            size = 1.0
-            if part is not None:
-                size = part.gpus / self._n_gpus[node]
+            size = 1.0 if part is None else part.gpus / self._n_gpus[node]
             self._pilots[name] = SitePilot(
                 name=name, node=node, part=part, size=size, limit_s=limit_s, requested_s=now_s
             )

@@ -32,6 +32,7 @@ from bftrainer.lab.whatif.replays import (
     NODES_PER_TRAINER,
     Assumptions,
     Estimate,
+    Preference,
     Replays,
     ReplaySetting,
     Stretch,
@@ -69,6 +70,37 @@ CHANGE_S = 0.009
 LARGE_POOL = "p99"  # of the pool's size over time
 CLAIM_STEP_S, PAUSE_STEP_S = 5.0, 2.0  # of the finite differences
 PAUSES = ("pause_up", "pause_down", "pause_loss")  # the costs that are pauses
+P_JMAX = Preference(
+    name="p_jmax",
+    unit="trainers",
+    order=lambda count: count,
+    worth=P_JMAX_WORTH,
+    first="The fewest",
+    loss=f"lose no more than {P_JMAX_WORTH:.0%} of the work done to any other number tried",
+    reason="; each trainer is then fastest",
+    usual=USUAL_P_JMAX,
+    is_by_work=True,
+)
+T_FWD = Preference(
+    name="t_fwd_s",
+    unit="s",
+    order=lambda s: (abs(log(max(s, 0.1) / USUAL_T_FWD_S)), s),
+    worth=AS_GOOD,
+    first=f"The nearest to {USUAL_T_FWD_S:g} s",
+    loss=LOSES_NO_U,
+    reason="",
+    usual=USUAL_T_FWD_S,
+)
+HOLD_DOWN = Preference(
+    name="hold_down_s",
+    unit="s",
+    order=lambda s: -s,
+    worth=AS_GOOD,
+    first="The longest",
+    loss=LOSES_NO_U,
+    reason="; fewest pilots come for nothing",
+    usual=0.0,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,55 +158,6 @@ def p_jmax_values(assumptions: Assumptions, eq_nodes: float, large_pool: float) 
     for size in NODES_PER_TRAINER:
         counts.add(min(LARGEST_P_JMAX, max(fewest, round(eq_nodes / size))))
     return tuple(sorted(counts))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preference:
-    """A setting, and its values in the order in which they are preferred."""
-
-    name: str
-    unit: str
-    order: Callable[[float], Any]  # sorts values
-    worth: float  # a gain for which another value is taken
-    first: str  # the value that is preferred, in words
-    loss: str  # what it may lose to another one, in words
-    reason: str  # why it is preferred
-    usual: float | None  # what the policy has unless it is set; None: nothing that suits all sites
-    # U is held against P_jmax equal trainers: values of P_jmax are compared by work done.
-    is_by_work: bool = False
-
-
-P_JMAX = Preference(
-    name="p_jmax",
-    unit="trainers",
-    order=lambda count: count,
-    worth=P_JMAX_WORTH,
-    first="The fewest",
-    loss=f"lose no more than {P_JMAX_WORTH:.0%} of the work done to any other number tried",
-    reason="; each trainer is then fastest",
-    usual=USUAL_P_JMAX,
-    is_by_work=True,
-)
-T_FWD = Preference(
-    name="t_fwd_s",
-    unit="s",
-    order=lambda s: (abs(log(max(s, 0.1) / USUAL_T_FWD_S)), s),
-    worth=AS_GOOD,
-    first=f"The nearest to {USUAL_T_FWD_S:g} s",
-    loss=LOSES_NO_U,
-    reason="",
-    usual=USUAL_T_FWD_S,
-)
-HOLD_DOWN = Preference(
-    name="hold_down_s",
-    unit="s",
-    order=lambda s: -s,
-    worth=AS_GOOD,
-    first="The longest",
-    loss=LOSES_NO_U,
-    reason="; fewest pilots come for nothing",
-    usual=0.0,
-)
 
 
 def sweep(setting: Preference, values: Sequence[float], tried: TriedSetting) -> Sweep:

@@ -247,9 +247,7 @@ def which_figure(case: BusinessCase) -> str:
 
 
 def _range(low: str, high: str) -> str:
-    if low == high:
-        return high
-    return f"{low} to {high}"
+    return high if low == high else f"{low} to {high}"
 
 
 def kept_sentences(case: BusinessCase) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -146,6 +146,22 @@ class Assumptions:
             "In the replays no node is kept in reserve, and a pilot's time limit never strikes.",
             "The future of a gap is not known: no node is left alone for a gap that is too short.",
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preference:
+    """A setting, and its values in the order in which they are preferred."""
+
+    name: str
+    unit: str
+    order: Callable[[float], Any]  # sorts values
+    worth: float  # a gain for which another value is taken
+    first: str  # the value that is preferred, in words
+    loss: str  # what it may lose to another one, in words
+    reason: str  # why it is preferred
+    usual: float | None  # what the policy has unless it is set; None: nothing that suits all sites
+    # U is held against P_jmax equal trainers: values of P_jmax are compared by work done.
+    is_by_work: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
