@@ -271,7 +271,7 @@ class Figure:
 
 
 def _utilization(axes: Any, runs: Sequence[ReplayRun]) -> None:
-    names = [run.choices.policy for run in runs]
+    names = _policies(runs)
     values = [100 * run.metrics.utilization for run in runs]
     bars = axes.bar(names, values, color=[_colour(i) for i in range(len(runs))], width=0.6)
     axes.bar_label(bars, labels=[f"{value:.1f}" for value in values], padding=2)
@@ -280,7 +280,7 @@ def _utilization(axes: Any, runs: Sequence[ReplayRun]) -> None:
 
 
 def _split(axes: Any, runs: Sequence[ReplayRun]) -> None:
-    names = [run.choices.policy for run in runs]
+    names = _policies(runs)
     above, below = np.zeros(len(runs)), np.zeros(len(runs))
     for name, label, colour in PARTS:
         values = np.array([100 * getattr(run.metrics, name) for run in runs])
@@ -333,6 +333,10 @@ def _completion(axes: Any, runs: Sequence[ReplayRun]) -> None:
     axes.set(xlabel="completion time, submission to end (h)", xlim=(0, last_h * 1.02),
              ylabel="of the trainers submitted (%)", ylim=(0, None))  # fmt: skip
     _finish(axes)
+
+
+def _policies(runs: Sequence[ReplayRun]) -> list[str]:
+    return [run.choices.policy for run in runs]
 
 
 def _finish(axes: Any, axis: str = "both") -> None:
@@ -456,7 +460,7 @@ def report_of(
     runs: Sequence[ReplayRun], setup: ReportSetup, pictures: tuple[Picture, ...] = ()
 ) -> ReportPage:
     """Return the report of some replays, as a page and a terminal show it."""
-    names = [run.choices.policy for run in runs]
+    names = _policies(runs)
     rows = []
     for name, word in WORDS.items():
         values = [shown_value(run.metrics, name) for run in runs]

@@ -146,6 +146,7 @@ def findings(
         lend: the policy's, with which the settings as they are were played.
     """
     in_order = sorted(outcomes, key=lambda o: (o.variant, o.value, o.number))
+    # The proposal has blocks of its own, and is no setting among others.
     as_is = [outcome for outcome in in_order if outcome.variant == AS_IS]
     proposed = [outcome for outcome in in_order if outcome.variant == LEND]
     with_settings = [outcome for outcome in in_order if outcome.variant != LEND]
@@ -159,7 +160,7 @@ def findings(
     return HarmFindings(
         lend=lend,
         hours=days * DAY_H,
-        blocks=sum(len(outcome.blocks) for outcome in as_is),
+        blocks=len(_blocks_of(as_is)),
         partitions=arm.partitions,
         everybody=arm.everybody,
         node_types=arm.node_types,
@@ -171,8 +172,16 @@ def findings(
     )
 
 
+def _counted_h(outcomes: Iterable[SegmentOutcome]) -> float:
+    return sum(outcome.counted_s for outcome in outcomes) / HOUR_S
+
+
 def _days(outcomes: Iterable[SegmentOutcome]) -> float:
-    return sum(outcome.counted_s for outcome in outcomes) / HOUR_S / DAY_H
+    return _counted_h(outcomes) / DAY_H
+
+
+def _blocks_of(outcomes: Iterable[SegmentOutcome]) -> Blocks:
+    return list(chain.from_iterable(outcome.blocks for outcome in outcomes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +195,7 @@ class _Adding:
 
     def arm(self, lend: str, outcomes: Sequence[SegmentOutcome]) -> LendArm:
         """Add up."""
-        blocks = list(chain.from_iterable(outcome.blocks for outcome in outcomes))
+        blocks = _blocks_of(outcomes)
         harms = [self._harm(p.name, p.nodes, blocks) for p in self.replica.slurm.partitions]
         every = sum(kind.nodes for kind in self.replica.node_types)
         node_types = tuple(_yields(self.replica, outcomes, self.watts))
@@ -240,7 +249,7 @@ def _proposal(
         nodes=len(shared),
         gpus=sum(node.gpus for node in shared),
         hours=_days(proposed) * DAY_H,
-        blocks=sum(len(outcome.blocks) for outcome in proposed),
+        blocks=len(_blocks_of(proposed)),
         gained_gpu_hours=then.held_gpu_hours - now.held_gpu_hours,
         now=now,
         proposed=then,
@@ -315,7 +324,7 @@ class _LoggedWaits:
 def _yields(
     replica: Replica, outcomes: Sequence[SegmentOutcome], watts: Mapping[str, float]
 ) -> Iterable[TypeYield]:
-    counted_h = sum(outcome.counted_s for outcome in outcomes) / HOUR_S
+    counted_h = _counted_h(outcomes)
     for kind in replica.node_types:
         harvests = [outcome.harvest[kind.name] for outcome in outcomes]
         total = _together(harvests)
@@ -362,10 +371,10 @@ def _effects(outcomes: Sequence[SegmentOutcome], seed: int) -> Iterable[SettingE
         return
     for (setting, value), of_setting in by_setting.items():
         compared = [outcome for outcome in of_setting if outcome.number in numbers]
-        counted_h = sum(outcome.counted_s for outcome in compared) / HOUR_S
+        counted_h = _counted_h(compared)
         total = _together(chain.from_iterable(o.harvest.values() for o in compared))
         added_s: list[tuple[int, float]] = []  # by block
-        for block in chain.from_iterable(outcome.blocks for outcome in compared):
+        for block in _blocks_of(compared):
             waits = _of_block(block, "")
             added_s.append((waits.jobs, waits.beside_s - waits.without_s))
         yield SettingEffect(

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -94,10 +94,7 @@ class Oracle:
             openings: cycles of backfill, as they came to preemptable jobs.
             waits: from when on a job of the queue was blocked, and from when none was.
         """
-        self._openings = openings
-        self._began_s = [opening.began_s for opening in openings]
-        self._waits = waits
-        self._waits_s = [wait.at_s for wait in waits]
+        self._openings, self._waits = openings, waits
 
     def node_s(self, idle: Sequence[Sequence[Span]], reserve: int) -> float:
         """Return the node-seconds held, ``reserve`` of the idle nodes being left alone."""
@@ -122,7 +119,7 @@ class Oracle:
     def _next(self, node: int, at_s: float) -> Span:
         """Return when Slurm comes to a pilot next, and by when that has to be over."""
         open_s, close_s = self._unblocked(at_s)
-        n = bisect_left(self._began_s, at_s)
+        n = bisect_left(self._openings, at_s, key=attrgetter("began_s"))
         opening: Opening | None = None
         if n < len(self._openings):
             opening = self._openings[n]
@@ -133,12 +130,12 @@ class Oracle:
 
     def _unblocked(self, at_s: float) -> Span:
         """Return the first time from then on in which no job of the queue is blocked."""
-        n = max(0, bisect_left(self._waits_s, at_s) - 1)
+        n = max(0, bisect_left(self._waits, at_s, key=attrgetter("at_s")) - 1)
         for k in range(n, len(self._waits)):
             if not self._waits[k].is_blocked:
-                end_s = self._waits_s[k + 1] if k + 1 < len(self._waits) else math.inf
+                end_s = self._waits[k + 1].at_s if k + 1 < len(self._waits) else math.inf
                 if end_s > at_s:
-                    return max(at_s, self._waits_s[k]), end_s
+                    return max(at_s, self._waits[k].at_s), end_s
         return math.inf, math.inf
 
 

@@ -360,6 +360,11 @@ class Machine:
         self.preemptable[mine.name] = mine
         self.scheduler.wants_pass(is_end=False)
 
+    @property
+    def waiting_preemptable(self) -> list[Preemptable]:
+        """The preemptable jobs that do not run yet, in the order of their submission."""
+        return [mine for mine in self.preemptable.values() if mine.start_s is None]
+
     def start_waiting(
         self, waiting: Iterable[Preemptable], open_for: Callable[[float], NodeSet]
     ) -> None:

@@ -83,9 +83,8 @@ class Backfill:
         self.n_cycles += 1
         self._began_s = machine.now_s
         self._queue = queue_of(machine)
-        waiting = [p for p in machine.preemptable.values() if p.start_s is None]
         depth = max(0, settings.bf_max_job_test - len(self._queue))
-        turn = [mine.name for mine in waiting[:depth]]
+        turn = [mine.name for mine in machine.waiting_preemptable[:depth]]
         n_slices = max(1, math.ceil(settings.bf_duration_s / SLICE_S))
         is_old = self._planned_version == machine.version and not any(
             job.planned_s is not None and job.planned_s <= machine.now_s for job in self._queue
@@ -331,5 +330,6 @@ class MainScheduler(Scheduler):
         if not self.waits or self.waits[-1].is_blocked is not is_blocked:
             self.waits.append(BlockedSince(machine.now_s, is_blocked))
         if blocked != machine.every:
-            waiting = [p for p in machine.preemptable.values() if p.start_s is None]
-            machine.start_waiting(waiting, lambda limit_s: machine.open_for(limit_s) & ~blocked)
+            machine.start_waiting(
+                machine.waiting_preemptable, lambda limit_s: machine.open_for(limit_s) & ~blocked
+            )

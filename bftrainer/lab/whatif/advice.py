@@ -320,27 +320,16 @@ def study(
     idle = describe(trace, assumptions.n_nodes)
     part, share = some_nodes(uninterrupted(trace), assumptions.seed)
     coarse, fine = _samples(part, assumptions.seed)
-    trainers_tried = p_jmax_values(
-        assumptions, idle.eq_nodes, statistics(trace).pool_nodes[LARGE_POOL]
-    )
+    p_jmax = p_jmax_values(assumptions, idle.eq_nodes, statistics(trace).pool_nodes[LARGE_POOL])
     policies = len(assumptions.policies) + 2  # the last two are of a second more
-    values = len(trainers_tried) + len(assumptions.t_fwd_s) + len(assumptions.hold_down_s)
+    values = len(p_jmax) + len(assumptions.t_fwd_s) + len(assumptions.hold_down_s)
     n_coarse = len(coarse) * values
     on_start(_effort(part, (coarse, values), (fine, policies)))
-    total = n_coarse + len(fine) * policies
-    played = itertools.count(1)
-    quick = Replays(
-        part, coarse, assumptions, lambda: progress(next(played) / total), processes=processes
-    )
-    sweeps, best = _settings(quick, assumptions, trainers_tried, share)
-    played = itertools.count(n_coarse + 1)  # some values were known already
-    careful = Replays(
-        part,
-        fine,
-        assumptions,
-        lambda: progress(min(1.0, next(played) / total)),
-        processes=processes,
-    )
+    on_played = partial(_on_played, progress, n_coarse + len(fine) * policies)
+    quick = Replays(part, coarse, assumptions, on_played(0), processes=processes)
+    sweeps, best = _settings(quick, assumptions, p_jmax, share)
+    # Some values were known already: what is left begins where all of them would have ended.
+    careful = Replays(part, fine, assumptions, on_played(n_coarse), processes=processes)
     settings = [dataclasses.replace(best, policy=policy) for policy in assumptions.policies]
     dearer = _dearer(best)
     careful.play([*settings, *(second.setting for second in dearer)])
@@ -366,6 +355,12 @@ def study(
     )
 
 
+def _on_played(progress: Callable[[float], None], total: int, n_before: int) -> Callable[[], None]:
+    """Return a function that tells the share that is done, one replay more at each call."""
+    played = itertools.count(n_before + 1)
+    return lambda: progress(min(1.0, next(played) / total))
+
+
 def _samples(part: Fragments, seed: int) -> tuple[tuple[Stretch, ...], tuple[Stretch, ...]]:
     """Return the stretches for each value tried, and for what is expected."""
     coarse = stretches(part, events_each=COARSE_EACH, events=COARSE_EVENTS, seed=seed)
@@ -374,10 +369,11 @@ def _samples(part: Fragments, seed: int) -> tuple[tuple[Stretch, ...], tuple[Str
 
 def _effort(part: Fragments, *plans: tuple[Sequence[Stretch], int]) -> Effort:
     """Return what is replayed: stretches, and with how many settings each of them."""
-    changes = [sum(len(stretch.of(part).pool_changes()) for stretch in group) for group, _ in plans]
-    times_each = [count for _, count in plans]
-    of_all = sum(n * count for n, count in zip(changes, times_each, strict=True))
-    return Effort(replays=sum(times_each), changes=of_all)
+    replays = changes = 0
+    for group, count in plans:
+        replays += count
+        changes += count * sum(len(stretch.of(part).pool_changes()) for stretch in group)
+    return Effort(replays=replays, changes=changes)
 
 
 def _short_gaps(trace: Fragments, assumptions: Assumptions) -> ShortGaps:
