@@ -49,6 +49,10 @@ LARGEST_LOCAL = {"yolov3": 8}  # samples per GPU that fit, where fewer than were
 ON_ONE_GPU = frozenset({"ncf"})  # networks that train on no more
 MOST_NODES = 16
 ROUNDING = 1e-8  # what a ratio may exceed a whole number by
+TICK_S = 60  # between two decisions
+PAUSE_S = 30  # of a job whose placement changes
+NODES, GPUS_PER_NODE = 16, 4
+GPUS = tuple([ProblemNode(name=f"gpu{i:02}") for i in range(NODES * GPUS_PER_NODE)])
 
 Placement = tuple[int, ...]
 
@@ -86,10 +90,10 @@ class Application:
         self.step_time = lru_cache(maxsize=None)(self._step_time)
 
     def _read(self, folder: Path) -> None:
-        self._validations = {
-            int(path.stem.rpartition("-")[2]): _columns(path)
-            for path in sorted(folder.glob("validation-*.csv"))
-        }
+        self._validations = {}
+        for path in sorted(folder.glob("validation-*.csv")):
+            _, _, batch = path.stem.rpartition("-")
+            self._validations[int(batch)] = _columns(path)
         self.batches = sorted(self._validations)
         self.smallest_batch, self.largest_batch = self.batches[0], self.batches[-1]
         by_place: defaultdict[Placement, list[tuple[float, float, float]]] = defaultdict(list)
@@ -100,16 +104,15 @@ class Application:
             times = float(row["step_time"]), float(row["sync_time"])
             by_place[placement].append((local, *times))
             alike[len(placement), sum(placement), local].append(times)
-        self._by_place = {one: np.array(sorted(rows)).T for one, rows in by_place.items()}
+        self._by_place = {place: np.array(sorted(rows)).T for place, rows in by_place.items()}
         local_batches = [local for _, _, local in alike]
         self.smallest_local = min(local_batches)
         self.largest_local = LARGEST_LOCAL.get(self.name, max(local_batches))
         points = [(*key, *np.mean(rows, axis=0)) for key, rows in sorted(alike.items())]
         names = ("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time")
-        points += [
-            tuple([float(row[name]) for name in names])
-            for row in read_rows(folder / "scalability.csv")
-        ]
+        for row in read_rows(folder / "scalability.csv"):
+            point = tuple([float(row[name]) for name in names])
+            points.append(point)
         self._points = np.array(points, dtype=np.float64)
         self._between: Any = None  # made when it is needed, which takes a while
 
@@ -129,7 +132,9 @@ class Application:
             self._between = interpolator(self._points[:, :3], self._points[:, 3:])
         at = [min(len(placement), MOST_NODES), sum(placement), local]
         step_s, sync_s = self._between(at)[0].tolist()
-        return None if math.isnan(step_s) else StepTime(step_s=step_s, sync_s=sync_s)
+        if math.isnan(step_s):
+            return None
+        return StepTime(step_s=step_s, sync_s=sync_s)
 
     def value(self, column: str, batch: int, epoch: int) -> float:
         """Return a column of the validations, linear between the batches measured.
@@ -137,16 +142,19 @@ class Application:
         Raises:
             ValueError: the batch is beyond those measured.
         """
-        low = max(one for one in self.batches if one <= batch)
-        high = min(one for one in self.batches if one >= batch)
-        a, b = (float(self._validations[one][column][epoch]) for one in (low, high))
-        return a if low == high else ((batch - low) * b + (high - batch) * a) / (high - low)
+        low = max(measured_batch for measured_batch in self.batches if measured_batch <= batch)
+        high = min(measured_batch for measured_batch in self.batches if measured_batch >= batch)
+        at_low = float(self._validations[low][column][epoch])
+        at_high = float(self._validations[high][column][epoch])
+        if low == high:
+            return at_low
+        return ((batch - low) * at_high + (high - batch) * at_low) / (high - low)
 
     def progress(self, epoch: int) -> float:
         """Return the progress at which an epoch is complete, in samples of the smallest batch."""
         if epoch == 0:
             return 0.0
-        return min(float(one["progress"][epoch - 1]) for one in self._validations.values())
+        return min(float(columns["progress"][epoch - 1]) for columns in self._validations.values())
 
     def gain(self, batch: int, epoch: int) -> float:
         """Return the progress of a step with a global batch."""
@@ -170,7 +178,10 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 def _columns(path: Path) -> dict[str, FloatArray]:
     rows = read_rows(path)
-    return {name: np.array([float(row[name]) for row in rows]) for name in rows[0]}
+    columns: dict[str, FloatArray] = {}
+    for name in rows[0]:
+        columns[name] = np.array([float(row[name]) for row in rows])
+    return columns
 
 
 def _scipy() -> Any:
@@ -195,16 +206,16 @@ def read_applications(folder: Path) -> dict[str, Application]:
 
 def packed(n_gpus: int, per_node: int) -> Placement:
     """Return the placement on as few nodes as possible."""
-    full, rest = divmod(n_gpus, per_node)
-    return (*[per_node] * full, *([rest] if rest else []))
+    full_nodes, remainder = divmod(n_gpus, per_node)
+    gpus = [per_node] * full_nodes
+    if remainder:
+        gpus.append(remainder)
+    return tuple(gpus)
 
 
 def most_gpus(application: Application, batch: int) -> int:
     """Return the most GPUs that a job of a batch can use."""
     return 1 if application.name in ON_ONE_GPU else max(1, batch // application.smallest_local)
-
-
-PAUSE_S = 30
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -253,7 +264,9 @@ class AdaptdlJob:
         self._pause_s -= wait_s
         left_s -= wait_s
         while left_s > 0:
-            pace = self._pace = self._pace_now() if self._pace is None else self._pace
+            if self._pace is None:
+                self._pace = self._pace_now()
+            pace = self._pace
             goal = application.progress(self.epoch + 1)
             if self._progress + pace * left_s < goal:
                 self._progress += pace * left_s
@@ -269,9 +282,9 @@ class AdaptdlJob:
     def _pace_now(self) -> float:
         application, n_gpus = self.application, len(self.nodes)
         # On one GPU a batch above the smallest takes two passes, for its gradient's noise.
-        least = int(n_gpus == 1 and self.batch > application.smallest_batch)
-        local, passes = application.split(self.batch, n_gpus, least_passes=least)
-        placement = tuple([len(list(same)) for _, same in groupby(self.nodes)])
+        least_passes = int(n_gpus == 1 and self.batch > application.smallest_batch)
+        local, passes = application.split(self.batch, n_gpus, least_passes=least_passes)
+        placement = tuple([len(list(on_node)) for _, on_node in groupby(self.nodes)])
         time = application.step_time(placement, local)
         if time is None:
             raise UsageError(
@@ -341,11 +354,6 @@ def read_jobs(path: Path, applications: dict[str, Application]) -> list[AdaptdlJ
         ) from error
 
 
-TICK_S = 60
-NODES, GPUS_PER_NODE = 16, 4
-GPUS = tuple([ProblemNode(name=f"gpu{i:02}") for i in range(NODES * GPUS_PER_NODE)])
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
     """The inputs of a policy beside jobs and GPUs."""
@@ -406,13 +414,15 @@ class AdaptdlPlay:
         return AdaptdlOutcome(jobs=self._jobs, decisions=decisions, decide_s=decide_s)
 
     def _trainer(self, job: AdaptdlJob) -> ProblemTrainer:
-        most = min(len(GPUS), most_gpus(job.application, job.batch))
-        curve = estimated_curve(job.application, job.batch, most, GPUS_PER_NODE)
-        rigid = self._setup.is_rigid
+        largest = min(len(GPUS), most_gpus(job.application, job.batch))
+        curve = estimated_curve(job.application, job.batch, largest, GPUS_PER_NODE)
+        n_min = n_max = job.requested
+        if not self._setup.is_rigid:
+            n_min, n_max = 1, curve.sizes[-1]
         return ProblemTrainer(
             trainer_id=job.name,
-            n_min=job.requested if rigid else 1,
-            n_max=job.requested if rigid else curve.sizes[-1],
+            n_min=n_min,
+            n_max=n_max,
             curve=curve,
             rescale_up_s=PAUSE_S,
             rescale_down_s=PAUSE_S,
@@ -420,14 +430,13 @@ class AdaptdlPlay:
 
     def _ask(self, active: Sequence[AdaptdlJob], now_s: int) -> Decided:
         setup = self._setup
+        trainers = [
+            replace(self._trainers[job.name], current=self._held.get(job.name, ()))
+            for job in active
+        ]
         problem = Problem(
             nodes=GPUS,
-            trainers=tuple(
-                [
-                    replace(self._trainers[job.name], current=self._held.get(job.name, ()))
-                    for job in active
-                ]
-            ),
+            trainers=tuple(trainers),
             t_fwd_s=setup.t_fwd_s,
             p_jmax=len(active),
             objective=setup.objective,
@@ -442,15 +451,15 @@ class AdaptdlPlay:
         return ask(self._policy, problem, context)
 
     def _carry_out(self, active: Sequence[AdaptdlJob], decided: Decided) -> None:
-        held: dict[str, list[str]] = {}
+        gpus_of: dict[str, list[str]] = {}  # by job
         for gpu, name in decided.allocation.assignment.items():
-            held.setdefault(name, []).append(gpu)
+            gpus_of.setdefault(name, []).append(gpu)
         self._state = decided.state
-        self._held = {name: tuple(gpus) for name, gpus in held.items()}
+        self._held = {name: tuple(gpus) for name, gpus in gpus_of.items()}
         sizes = decided.allocation.sizes()
         by_name = {job.name: job for job in active}
-        changed = [job for job in active if len(job.nodes) != sizes.get(job.name, 0)]
-        for job in changed:
+        resized = [job for job in active if len(job.nodes) != sizes.get(job.name, 0)]
+        for job in resized:
             job.move(())
         for name, why in decided.dropped.items():
             by_name[name].dropped = why
@@ -462,7 +471,7 @@ class AdaptdlPlay:
             for node in job.nodes:
                 free[node] -= 1
         for job in order:
-            if job in changed and job.name in sizes:
+            if job in resized and job.name in sizes:
                 job.move(place(sizes[job.name], free))
 
 
@@ -480,9 +489,9 @@ def place(n_gpus: int, free: list[int]) -> tuple[int, ...]:
     nodes: list[int] = []
     while len(nodes) < n_gpus:
         node = max(range(len(free)), key=lambda i: (free[i], -i))
-        taken = min(free[node], n_gpus - len(nodes))
-        nodes += [node] * taken
-        free[node] -= taken
+        count = min(free[node], n_gpus - len(nodes))
+        nodes += [node] * count
+        free[node] -= count
     return tuple(nodes)
 
 

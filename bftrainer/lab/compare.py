@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -41,6 +42,37 @@ from bftrainer.lab.site.workload import Cell
 from bftrainer.lab.workloads import Submission, TrainerWorkload
 from bftrainer.model.columns import TextTable
 from bftrainer.study.plots import matplotlib, new_canvas
+
+MINUTE_S = 60
+HOUR_S = 3600.0
+SCHEMA = "bftrainer/compare/1"
+# Spot instances: a small pool whose nodes come and go within minutes.
+POOL = GeneratorParameters(
+    n_nodes=64, machine_nodes=64, hours=12.0, holes_per_hour=200.0, length_scale_s=300.0
+)
+WORKLOADS = 8  # of the dedicated cluster, as published; a seed chooses one
+LOAD = 0.8  # of a site's ordinary jobs, of all nodes
+WORK = 0.05  # of each trainer's samples on a site, so that they end within hours
+HEADERS = (
+    "POLICY", ">U", ">WORK node-h", ">WORK AGAINST", ">SAMPLES, 1e6",
+    ">JCT MEAN h", ">P95 h", ">JCT AGAINST", ">MAKESPAN h", ">NODE-h",
+    ">FAIRNESS", ">RESCALES", ">DECISION ms", ">ENDED", ">JOB WAIT",
+)  # fmt: skip
+FIGURES = (  # field of Score, unit, axis
+    ("reference_node_h", 1.0, "work, reference node-h"),
+    ("utilization", 1.0, "U"),
+    ("jct_mean_s", HOUR_S, "mean JCT, h"),
+    ("rescales", 1.0, "rescales"),
+)
+# 97.5% quantiles of Student's distribution, by degrees of freedom from 1 on.
+_STUDENT = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
+    2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
+    2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+_NORMAL = 1.96  # the same beyond the table
+Completion = tuple[float | None, float | None, float | None]
+Key = tuple[str, str, int]  # arena, policy, seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,14 +113,6 @@ class Arena:
             UsageError: BFT-3050, there is no such policy; BFT-3070 to 3072, data are missing.
         """
         raise NotImplementedError
-
-
-# Spot instances: a small pool whose nodes come and go within minutes.
-POOL = GeneratorParameters(
-    n_nodes=64, machine_nodes=64, hours=12.0, holes_per_hour=200.0, length_scale_s=300.0
-)
-MINUTE_S = 60
-HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,9 +161,6 @@ class IdleNodes(Arena):
         return self.trace.restrict(slice(first, first + n_nodes), start_s=start_s, hours=hours)
 
 
-Completion = tuple[float | None, float | None, float | None]
-
-
 def completions(trainers: Sequence[SimTrainer], begin_s: float, end_s: float) -> Completion:
     """Return mean and 95th percentile of completion times, and the makespan, of those that came."""
     came = [t for t in trainers if t.record.submitted_s < end_s]
@@ -162,9 +183,6 @@ def shuffled(workload: TrainerWorkload, draws: random.Random) -> list[Submission
     return [replace(t, submit_s=at_s) for t, at_s in zip(trainers, times_s, strict=True)]
 
 
-WORKLOADS = 8  # as published; a seed chooses one
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dedicated(Arena):
     """160 jobs on 16 nodes of 4 GPUs."""
@@ -178,20 +196,22 @@ class Dedicated(Arena):
             self.folder / "workloads" / f"workload-{number}.csv", _applications(self.folder)
         )
         rule = load_policy(policy)
-        found = play_cluster(jobs, rule, Setup(is_rigid=rule.traits.is_rigid, seed=seed))
-        times_s = list(found.completion_s().values())
-        ends_s = [job.ended_s for job in found.jobs if job.ended_s is not None]
-        all_s = float(max(ends_s, default=0) - min(job.submitted_s for job in jobs))
-        mean_s, p95_s, last_s = completion(times_s, all_s if len(times_s) == len(jobs) else None)
+        outcome = play_cluster(jobs, rule, Setup(is_rigid=rule.traits.is_rigid, seed=seed))
+        times_s = list(outcome.completion_s().values())
+        all_s: float | None = None
+        if len(times_s) == len(jobs):
+            ends_s = [job.ended_s for job in outcome.jobs if job.ended_s is not None]
+            all_s = float(max(ends_s, default=0) - min(job.submitted_s for job in jobs))
+        mean_s, p95_s, last_s = completion(times_s, all_s)
         return Score(
             jct_mean_s=mean_s,
             jct_p95_s=p95_s,
             makespan_s=last_s,
             utilization=None,
-            node_h=sum(job.gpu_s for job in found.jobs) / HOUR_S,
+            node_h=sum(job.gpu_s for job in outcome.jobs) / HOUR_S,
             fairness=None,
-            rescales=sum(job.restarts for job in found.jobs),
-            decision_ms=1e3 * found.decide_s / max(1, found.decisions),
+            rescales=sum(job.restarts for job in outcome.jobs),
+            decision_ms=1e3 * outcome.decide_s / max(1, outcome.decisions),
             completed=len(times_s),
             submitted=len(jobs),
         )
@@ -200,10 +220,6 @@ class Dedicated(Arena):
 @cache
 def _applications(folder: Path) -> dict[str, Application]:
     return read_applications(folder)
-
-
-LOAD = 0.8  # of ordinary jobs, of all nodes
-WORK = 0.05  # of each trainer's samples, so that they end within hours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,45 +242,42 @@ class Site(Arena):
             warm_s=HOUR_S,
             load=LOAD,
         )
-        found = play_site(cell.stage(seed), self._submitted(policy, seed), policy, self.p_jmax)
-        span_s = found.end_s - found.begin_s
-        trainers = found.trainers
-        mean_s, p95_s, last_s = completions(trainers, found.begin_s, found.end_s)
-        reached = sum(t.processed for t in trainers)
-        static = static_samples(trainers, found.harvest.idle_s / span_s, self.p_jmax, span_s)
-        without_s = sum(before_s for before_s, _ in found.arm.blocks)
-        beside_s = sum(after_s for _, after_s in found.arm.blocks)
+        run = play_site(cell.stage(seed), self._submitted(policy, seed), policy, self.p_jmax)
+        span_s = run.end_s - run.begin_s
+        trainers = run.trainers
+        mean_s, p95_s, last_s = completions(trainers, run.begin_s, run.end_s)
+        n_samples = sum(t.processed for t in trainers)
+        static = static_samples(trainers, run.harvest.idle_s / span_s, self.p_jmax, span_s)
+        without_s = sum(before_s for before_s, _ in run.arm.blocks)
+        beside_s = sum(after_s for _, after_s in run.arm.blocks)
         return Score(
             jct_mean_s=mean_s,
             jct_p95_s=p95_s,
             makespan_s=last_s,
-            utilization=reached / static if static else 0.0,
+            utilization=n_samples / static if static else 0.0,
             reference_node_h=reference_node_h((t.submission.curve, t.processed) for t in trainers),
-            samples=reached,
-            node_h=found.node_s / HOUR_S,
-            fairness=jain(trainers, found.end_s),
+            samples=n_samples,
+            node_h=run.node_s / HOUR_S,
+            fairness=jain(trainers, run.end_s),
             rescales=sum(t.rescales for t in trainers),
-            decision_ms=1e3 * found.harvest.decide_s / max(1, found.harvest.decisions),
+            decision_ms=1e3 * run.harvest.decide_s / max(1, run.harvest.decisions),
             completed=sum(t.finished_s is not None for t in trainers),
             submitted=len(trainers),
-            job_wait_s=found.arm.wait_s,
+            job_wait_s=run.arm.wait_s,
             job_wait_added=beside_s / without_s - 1.0 if without_s else None,
         )
 
     def _submitted(self, policy: str, seed: int) -> list[Submission]:
         """Return the trainers; for a rigid policy each has one size, as in a replay."""
         draws = random.Random(seed)  # noqa: S311 - a simulation
-        some = [
-            replace(one, samples=one.samples * WORK)
-            for one in shuffled(self.workload, draws)[: self.n_trainers]
+        submissions = [
+            replace(submission, samples=submission.samples * WORK)
+            for submission in shuffled(self.workload, draws)[: self.n_trainers]
         ]
         if not load_policy(policy).traits.is_rigid:
-            return some
-        wanted = max(1, round((1.0 - LOAD) * self.n_nodes / self.p_jmax))
-        return [of_size(one, wanted) for one in some]
-
-
-Key = tuple[str, str, int]  # arena, policy, seed
+            return submissions
+        nodes = max(1, round((1.0 - LOAD) * self.n_nodes / self.p_jmax))
+        return [of_size(submission, nodes) for submission in submissions]
 
 
 def play_all(
@@ -276,10 +289,8 @@ def play_all(
     on_progress: Callable[[float], None] = lambda _: None,
 ) -> dict[Key, Score]:
     """Return all scores."""
-    tasks = [
-        (arena.name, policy, seed) for arena in arenas for seed in seeds for policy in policies
-    ]
     by_name = {arena.name: arena for arena in arenas}
+    tasks = [(name, policy, seed) for name, seed, policy in product(by_name, seeds, policies)]
     return play_each(partial(_play, by_name), tasks, processes=processes, on_progress=on_progress)
 
 
@@ -288,20 +299,7 @@ def _play(arenas: dict[str, Arena], key: Key) -> Score:
     return arenas[name].play(policy, seed)
 
 
-SCHEMA = "bftrainer/compare/1"
-HEADERS = (
-    "POLICY", ">U", ">WORK node-h", ">WORK AGAINST", ">SAMPLES, 1e6",
-    ">JCT MEAN h", ">P95 h", ">JCT AGAINST", ">MAKESPAN h", ">NODE-h",
-    ">FAIRNESS", ">RESCALES", ">DECISION ms", ">ENDED", ">JOB WAIT",
-)  # fmt: skip
-# 97.5% quantiles of Student's distribution, by degrees of freedom from 1 on.
-_STUDENT = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
-    2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
-    2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
-Plays = Mapping[tuple[str, str, int], Score]  # arena, policy, seed
-HOUR_S = 3600.0
+Plays = Mapping[Key, Score]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,21 +312,25 @@ class Interval:
 
     def shown(self, digits: int, *, scale: float = 1.0, sign: str = "") -> str:
         """Return it as text, times ``scale``."""
-        around = "" if self.half is None else f" ±{scale * self.half:.{digits}f}"
-        return f"{scale * self.mean:{sign}.{digits}f}{around}"
+        text = f"{scale * self.mean:{sign}.{digits}f}"
+        if self.half is not None:
+            text += f" ±{scale * self.half:.{digits}f}"
+        return text
 
 
 def interval(values: Sequence[float | None]) -> Interval | None:
     """Return the interval of a mean; None if a value is missing."""
-    known = [value for value in values if value is not None]
-    if not known or len(known) < len(values):
+    numbers = [value for value in values if value is not None]
+    if not numbers or len(numbers) < len(values):
         return None
     half = None
-    if len(known) > 1:
-        freedom = len(known) - 1
-        quantile = _STUDENT[freedom - 1] if freedom <= len(_STUDENT) else 1.96
-        half = quantile * stdev(known) / math.sqrt(len(known))
-    return Interval(mean=mean(known), half=half, count=len(known))
+    if len(numbers) > 1:
+        freedom = len(numbers) - 1
+        quantile = _NORMAL
+        if freedom <= len(_STUDENT):
+            quantile = _STUDENT[freedom - 1]
+        half = quantile * stdev(numbers) / math.sqrt(len(numbers))
+    return Interval(mean=mean(numbers), half=half, count=len(numbers))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,40 +350,56 @@ def rows_of(plays: Plays, arena: str, policies: Sequence[str], seeds: Sequence[i
         return [plays[arena, policy, seed] for seed in seeds]
 
     def against(own: Sequence[Score], figure: str) -> Interval | None:
-        pairs = [
-            (getattr(score, figure), getattr(first, figure))
-            for score, first in zip(own, scores(policies[0]), strict=True)
-        ]
-        return interval([a / b - 1.0 if a is not None and b else None for a, b in pairs])
+        ratios: list[float | None] = []
+        for score, first in zip(own, scores(policies[0]), strict=True):
+            value, reference = getattr(score, figure), getattr(first, figure)
+            ratio = None
+            if value is not None and reference:
+                ratio = value / reference - 1.0
+            ratios.append(ratio)
+        return interval(ratios)
 
-    found = []
+    rows = []
     for policy in policies:
-        own = scores(policy)
-        is_first = policy == policies[0]
-        plain = [asdict(score) for score in own]
-        found.append(
-            Row(
-                policy=policy,
-                jct_against=None if is_first else against(own, "jct_mean_s"),
-                work_against=None if is_first else against(own, "reference_node_h"),
-                figures={name: interval([one[name] for one in plain]) for name in plain[0]},
+        policy_scores = scores(policy)
+        row = Row(policy=policy, jct_against=None, work_against=None, figures=means(policy_scores))
+        if policy != policies[0]:
+            row = replace(
+                row,
+                jct_against=against(policy_scores, "jct_mean_s"),
+                work_against=against(policy_scores, "reference_node_h"),
             )
-        )
-    return found
+        rows.append(row)
+    return rows
+
+
+def means(scores: Sequence[Score]) -> dict[str, Interval | None]:
+    """Return the mean of each field of some scores."""
+    intervals = {}
+    for field in fields(Score):
+        intervals[field.name] = interval([getattr(score, field.name) for score in scores])
+    return intervals
 
 
 def cells(row: Row) -> tuple[str, ...]:
     """Return a row of the table, under ``HEADERS``."""
 
     def shown(name: str, digits: int, unit: float = 1.0) -> str:
-        one = row.figures[name]
-        return "-" if one is None else one.shown(digits, scale=1.0 / unit)
+        figure = row.figures[name]
+        return "-" if figure is None else figure.shown(digits, scale=1.0 / unit)
 
     def held_to_first(share: Interval | None) -> str:
-        return "-" if share is None else f"{share.shown(1, scale=100.0, sign='+')}%"
+        if share is None:
+            return "-"
+        return f"{share.shown(1, scale=100.0, sign='+')}%"
 
-    ended, whole = row.figures["completed"], row.figures["submitted"]
-    wait, added = row.figures["job_wait_s"], row.figures["job_wait_added"]
+    completed, submitted = row.figures["completed"], row.figures["submitted"]
+    of_all = job_wait = "-"
+    if completed and submitted:
+        of_all = f"{completed.mean:.0f} of {submitted.mean:.0f}"
+    wait, difference = row.figures["job_wait_s"], row.figures["job_wait_added"]
+    if wait and difference:
+        job_wait = f"{wait.mean:.0f} s, {difference.shown(2, scale=100.0, sign='+')}%"
     return (
         row.policy,
         shown("utilization", 3),
@@ -396,8 +414,8 @@ def cells(row: Row) -> tuple[str, ...]:
         shown("fairness", 3),
         shown("rescales", 0),
         shown("decision_ms", 2),
-        f"{ended.mean:.0f} of {whole.mean:.0f}" if ended and whole else "-",
-        f"{wait.mean:.0f} s, {added.shown(2, scale=100.0, sign='+')}%" if wait and added else "-",
+        of_all,
+        job_wait,
     )
 
 
@@ -405,36 +423,19 @@ def document(
     plays: Plays, arenas: Sequence[Arena], policies: Sequence[str], seeds: Sequence[int]
 ) -> dict[str, Any]:
     """Return all figures, and the scores that they are of."""
+    arena_documents = []
+    for arena in arenas:
+        rows = []
+        for row in rows_of(plays, arena.name, policies, seeds):
+            scores = [asdict(plays[arena.name, row.policy, seed]) for seed in seeds]
+            rows.append({**asdict(row), "scores": scores})
+        arena_documents.append({"name": arena.name, "about": arena.about, "rows": rows})
     return {
         "schema": SCHEMA,
         "policies": list(policies),
         "seeds": list(seeds),
-        "arenas": [
-            {
-                "name": arena.name,
-                "about": arena.about,
-                "rows": [
-                    {
-                        "policy": row.policy,
-                        "jct_against": row.jct_against and asdict(row.jct_against),
-                        "work_against": row.work_against and asdict(row.work_against),
-                        "figures": {k: v and asdict(v) for k, v in row.figures.items()},
-                        "scores": [asdict(plays[arena.name, row.policy, s]) for s in seeds],
-                    }
-                    for row in rows_of(plays, arena.name, policies, seeds)
-                ],
-            }
-            for arena in arenas
-        ],
+        "arenas": arena_documents,
     }
-
-
-FIGURES = (  # field of Score, unit, axis
-    ("reference_node_h", 1.0, "work, reference node-h"),
-    ("utilization", 1.0, "U"),
-    ("jct_mean_s", HOUR_S, "mean JCT, h"),
-    ("rescales", 1.0, "rescales"),
-)
 
 
 def check_pictures() -> None:
@@ -482,25 +483,26 @@ def report_of(
         are_drawn: whether it has pictures, which need matplotlib.
         command: repeats what is shown.
     """
-    tables = [rows_of(plays, arena.name, policies, seeds) for arena in arenas]
-    means = (
-        f"Means over {len(seeds)} seeds with 95% confidence intervals."
-        if len(seeds) > 1
-        else "One seed: what of a difference is chance is not known."
-    )
+    answers, sections = [], []
+    for arena in arenas:
+        rows = rows_of(plays, arena.name, policies, seeds)
+        answers.append(answer(arena, rows))
+        section = Section(
+            title=f"Arena {arena.name}",
+            text=(arena.about,),
+            tables=(TextTable(headers=HEADERS, rows=tuple(map(cells, rows))),),
+        )
+        if are_drawn:
+            section = replace(section, pictures=_pictures(arena, rows))
+        sections.append(section)
+    certainty = "One seed: what of a difference is chance is not known."
+    if len(seeds) > 1:
+        certainty = f"Means over {len(seeds)} seeds with 95% confidence intervals."
     return ReportPage(
         title="Policies side by side",
-        answers=tuple(map(answer, arenas, tables)),
-        more=(f"{means} {WHICH_FIGURE}",),
-        sections=tuple(
-            Section(
-                title=f"Arena {arena.name}",
-                text=(arena.about,),
-                pictures=_pictures(arena, rows) if are_drawn else (),
-                tables=(TextTable(headers=HEADERS, rows=tuple(map(cells, rows))),),
-            )
-            for arena, rows in zip(arenas, tables, strict=True)
-        ),
+        answers=tuple(answers),
+        more=(f"{certainty} {WHICH_FIGURE}",),
+        sections=tuple(sections),
         command=command,
     )
 
@@ -511,23 +513,27 @@ def answer(arena: Arena, rows: Sequence[Row]) -> str:
     By work done, or by the mean completion time where no work is counted. Policies are compared
     in pairs, seed by seed; only a 95% interval without 0 tells a difference.
     """
-    first, *others = rows
-    is_of_work = any(row.work_against is not None for row in others)
-    more, less = (
-        ("more work", "less work") if is_of_work else ("longer per trainer", "shorter per trainer")
-    )
+    first, *rivals = rows
+    is_of_work = any(row.work_against is not None for row in rivals)
+    above, below = "longer per trainer", "shorter per trainer"
+    if is_of_work:
+        above, below = "more work", "less work"
     differing: list[tuple[float, str]] = []
     alike: list[str] = []
-    for row in others:
-        share = row.work_against if is_of_work else row.jct_against
+    for row in rivals:
+        share = row.jct_against
+        if is_of_work:
+            share = row.work_against
         if share is None or share.half is None or abs(share.mean) <= share.half:
             alike.append(row.policy)
             continue
         amount = f"{100 * abs(share.mean):.1f} ±{100 * share.half:.1f}%"
-        word = more if share.mean > 0 else less
+        word = above if share.mean > 0 else below
         differing.append((share.mean, f"{row.policy} {amount} {word}"))
-    ordered = [text for _, text in sorted(differing, reverse=is_of_work)]
-    parts = [f"held to {first.policy}, {', '.join(ordered)}"] if ordered else []
+    parts = []
+    if differing:
+        best_first = [text for _, text in sorted(differing, reverse=is_of_work)]
+        parts.append(f"held to {first.policy}, {', '.join(best_first)}")
     if alike:
         nothing = f"no difference to {first.policy} that chance alone does not make"
         parts.append(f"{nothing}: {', '.join(alike)}")
@@ -535,22 +541,28 @@ def answer(arena: Arena, rows: Sequence[Row]) -> str:
 
 
 def _pictures(arena: Arena, rows: Sequence[Row]) -> tuple[Picture, ...]:
-    shown = [one for one in FIGURES if all(row.figures[one[0]] is not None for row in rows)]
-    if not shown:
+    figures = []
+    for name, unit, label in FIGURES:
+        intervals = [row.figures[name] for row in rows]
+        if None not in intervals:
+            figures.append((name, unit, label))
+    if not figures:
         return ()
-    canvas = new_canvas((4.0 * len(shown), 0.9 + 0.28 * len(rows)), html.OTHERWISE)
-    all_axes = canvas.subplots(1, len(shown), sharey=True, squeeze=False)[0]
-    for axes, (name, unit, label) in zip(all_axes, shown, strict=True):
-        found = [row.figures[name] for row in rows]
-        means = [one.mean / unit for one in found if one is not None]
-        halves = [(one.half or 0.0) / unit for one in found if one is not None]
+    canvas = new_canvas((4.0 * len(figures), 0.9 + 0.28 * len(rows)), html.OTHERWISE)
+    all_axes = canvas.subplots(1, len(figures), sharey=True, squeeze=False)[0]
+    for axes, (name, unit, label) in zip(all_axes, figures, strict=True):
+        lengths, halves = [], []
+        for row in rows:
+            if (figure := row.figures[name]) is not None:
+                lengths.append(figure.mean / unit)
+                halves.append((figure.half or 0.0) / unit)
         places = range(len(rows))
-        axes.barh(places, means, xerr=halves, color="#7aa6c2", ecolor="black")
+        axes.barh(places, lengths, xerr=halves, color="#7aa6c2", ecolor="black")
         axes.set_yticks(places, [row.policy for row in rows])
         axes.set_xlim(left=0.0)  # none of these is negative, though an interval may reach there
         axes.set_xlabel(label)
     all_axes[0].invert_yaxis()
-    about = f"{arena.name}: {', '.join(label for _, _, label in shown)}"
+    about = f"{arena.name}: {', '.join(label for _, _, label in figures)}"
     return (
         Picture(
             drawing=html.picture(canvas, about, arena.name),

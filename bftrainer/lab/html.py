@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Iterator
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -84,8 +85,8 @@ def _interval_apart(cell: str) -> str:
 def _style() -> Markup:
     """Return the style sheets: our own files, in which nobody's words are."""
     page = resources.files("bftrainer.api.page") / "assets" / "page.css"
-    own = resources.files("bftrainer.lab") / "assets" / "report.css"
-    return Markup(page.read_text("utf-8") + own.read_text("utf-8"))  # noqa: S704
+    report = resources.files("bftrainer.lab") / "assets" / "report.css"
+    return Markup(page.read_text("utf-8") + report.read_text("utf-8"))  # noqa: S704
 
 
 def picture(figure: Any, about: str, key: str) -> Markup:
@@ -96,22 +97,24 @@ def picture(figure: Any, about: str, key: str) -> Markup:
         about: what it shows, for those who cannot see it.
         key: names the drawing's parts apart from those of the page's other drawings.
     """
-    drawn = _NOT_XML.sub(b"", saved(figure, "svg"))
-    root = ET.fromstring(drawn)  # noqa: S314 - matplotlib's, of a moment ago
-    used = {name for element in root.iter() for name in _named(element)}
-    _simplify(root, used, key)
+    drawing = _NOT_XML.sub(b"", saved(figure, "svg"))
+    root = ET.fromstring(drawing)  # noqa: S314 - matplotlib's, of a moment ago
+    referenced = set[str]()
+    for element in root.iter():
+        referenced.update(_references_of(element))
+    _simplify(root, referenced, key)
     root.attrib |= {"role": "img", "aria-label": shown(about)}
     return Markup(ET.tostring(root, encoding="unicode"))  # noqa: S704 - escaped by ElementTree
 
 
-def _simplify(element: ET.Element, used: set[str], key: str) -> None:
+def _simplify(element: ET.Element, referenced: set[str], key: str) -> None:
     """Make an element, and those in it, plain SVG in HTML in the page's colours."""
     element.tag = _plain(element.tag)
     attributes: dict[str, str] = {}
     for name, value in element.attrib.items():
         plain = _plain(name)
         if plain == "id":
-            if value in used:
+            if value in referenced:
                 attributes["id"] = f"{key}-{value}"
         elif not (element.tag == "svg" and plain in _SIZE):
             attributes[plain] = _coloured(_renamed(plain, value, key))
@@ -121,19 +124,21 @@ def _simplify(element: ET.Element, used: set[str], key: str) -> None:
         if _plain(child.tag) in _LEFT_OUT:
             element.remove(child)
         else:
-            _simplify(child, used, key)
+            _simplify(child, referenced, key)
 
 
 def _plain(name: str) -> str:
     """Return a name without its XML name space, which HTML does not write."""
-    return name.rpartition("}")[2]
+    _, _, local_name = name.rpartition("}")
+    return local_name
 
 
-def _named(element: ET.Element) -> list[str]:
-    """Return the elements that an element's attributes refer to."""
-    named = [name for value in element.attrib.values() for name in _URL.findall(value)]
-    links = (value for name, value in element.attrib.items() if _plain(name) == "href")
-    return [*named, *(link.removeprefix("#") for link in links)]
+def _references_of(element: ET.Element) -> Iterator[str]:
+    """Yield the elements that an element's attributes refer to."""
+    for name, value in element.attrib.items():
+        yield from _URL.findall(value)
+        if _plain(name) == "href":
+            yield value.removeprefix("#")
 
 
 def _renamed(attribute: str, value: str, key: str) -> str:
@@ -143,17 +148,20 @@ def _renamed(attribute: str, value: str, key: str) -> str:
 
 
 def _coloured(value: str) -> str:
-    for drawn, ours in _OF_PAGE.items():
-        value = value.replace(drawn, ours)
+    for colour, of_page in _OF_PAGE.items():
+        value = value.replace(colour, of_page)
     return value
 
 
 def saved(figure: Any, form: str) -> bytes:
     """Return the file of a figure without date or random names: equal figures give equal files."""
     stream = io.BytesIO()
-    chosen = {"svg.hashsalt": "bftrainer", "svg.fonttype": "none"}
-    with matplotlib("", OTHERWISE).rc_context(chosen):
-        figure.savefig(stream, format=form, metadata={"Date": None} if form == "svg" else None)
+    settings = {"svg.hashsalt": "bftrainer", "svg.fonttype": "none"}
+    metadata: dict[str, None] | None = None
+    if form == "svg":
+        metadata = {"Date": None}
+    with matplotlib("", OTHERWISE).rc_context(settings):
+        figure.savefig(stream, format=form, metadata=metadata)
     return stream.getvalue()
 
 

@@ -82,7 +82,7 @@ class JournalSource:
         """Return the uses of all nodes; nothing is ever new."""
         if seen is not None:
             time.sleep(_NOTHING_NEW_S)
-        return self._fold.timeline(self._incarnation, seen.change if seen else None)
+        return self._fold.timeline(self._incarnation, None if seen is None else seen.change)
 
     def status(self) -> StatusView:
         """Return the state at the end of the journal."""
@@ -171,15 +171,15 @@ class _History:
                 self.fold.add(note)
                 self._is_noted = True
                 self._counts[entry.incarnation] = LossCounts(note.give_backs, note.preemptions)
-        elif entry.kind == DECISION and (new := self._reader.read_if(entry)) is not None:
-            self.last, self.n_decisions = new, self.n_decisions + 1
+        elif entry.kind == DECISION and (decision := self._reader.read_if(entry)) is not None:
+            self.last, self.n_decisions = decision, self.n_decisions + 1
             if not has_curves:
-                self.fold.touch(new.input.now_s, new.input.trainers)
+                self.fold.touch(decision.input.now_s, decision.input.trainers)
             if self._is_noted:
-                self.fold.passes(new.input.now_s)
-                self.fold.plans(new.input, new.plan)
+                self.fold.passes(decision.input.now_s)
+                self.fold.plans(decision.input, decision.plan)
             else:
-                self.fold.saw(new.input, new.plan)
+                self.fold.saw(decision.input, decision.plan)
         elif self.last is not None and not self._is_noted:
             self._follow(self.last, entry)
 
@@ -200,30 +200,32 @@ class _History:
 
         Taken: one that ran, ended before its time limit, and was not asked to.
         """
-        given_back, taken = self._counts.get(entry.incarnation, (0, 0))
-        releases = self.last.plan.releases if self.last else ()
+        give_backs, preemptions = self._counts.get(entry.incarnation, (0, 0))
+        for_jobs = set[str]()
+        if self.last is not None:
+            for_jobs.update(r.pilot_id for r in self.last.plan.releases if r.for_job)
         for pilot in entry.pilots:
             before = self._states.get(pilot.pilot_id)
             self._states[pilot.pilot_id] = pilot.state
             if pilot.state is PilotState.CANCELLED and before is not PilotState.CANCELLED:
-                given_back += any(r.pilot_id == pilot.pilot_id and r.for_job for r in releases)
+                give_backs += pilot.pilot_id in for_jobs
             limit_s = pilot.requested_s + pilot.time_limit_s
             if pilot.state is PilotState.ENDED and before is PilotState.RUNNING:
-                taken += pilot.ended_s is not None and pilot.ended_s < limit_s
-        self._counts[entry.incarnation] = LossCounts(given_back, taken)
+                preemptions += pilot.ended_s is not None and pilot.ended_s < limit_s
+        self._counts[entry.incarnation] = LossCounts(give_backs, preemptions)
 
 
 def _with_pilots(last: DecisionRecord, entry: JournalEntry) -> DecisionRecord:
     """Return a decision as it would have been with the pilots of an entry."""
-    changed = {record.pilot_id: record for record in entry.pilots}
+    records = {record.pilot_id: record for record in entry.pilots}
     pilots = {pilot.pilot_id: pilot for pilot in last.input.pilots}
     training = dict(last.input.training)
-    for pilot_id, record in changed.items():
+    for pilot_id, record in records.items():
         if record.state is PilotState.ENDED:
             pilots.pop(pilot_id, None)
             training.pop(record.node, None)
             continue
-        known = pilots.get(pilot_id) or PilotView(
+        view = pilots.get(pilot_id) or PilotView(
             pilot_id=pilot_id,
             node=record.node,
             requested_s=record.requested_s,
@@ -231,22 +233,22 @@ def _with_pilots(last: DecisionRecord, entry: JournalEntry) -> DecisionRecord:
             part=record.part,
         )
         pilots[pilot_id] = replace(
-            known,
-            is_held=known.is_held or record.state is PilotState.RUNNING,
-            is_leaving=known.is_leaving or record.state is PilotState.CANCELLED,
+            view,
+            is_held=view.is_held or record.state is PilotState.RUNNING,
+            is_leaving=view.is_leaving or record.state is PilotState.CANCELLED,
         )
     now_s = max(entry.at_s, last.input.now_s)
-    given = replace(
+    facts = replace(
         last.input, now_s=now_s, training=training, pilots=tuple(pilots[i] for i in sorted(pilots))
     )
-    return replace(last, input=given)
+    return replace(last, input=facts)
 
 
 def _with_members(last: DecisionRecord, entry: JournalEntry) -> DecisionRecord:
     """Return a decision as it would have been with the members that an entry tells of."""
-    told = entry.payload
-    trainer_id, nodes = told["trainer_id"], told["what"].get("nodes", ())
-    training = {n: who for n, who in last.input.training.items() if who != trainer_id}
+    payload = entry.payload
+    trainer_id, nodes = payload["trainer_id"], payload["what"].get("nodes", ())
+    training = {n: trainer for n, trainer in last.input.training.items() if trainer != trainer_id}
     training |= dict.fromkeys(nodes, trainer_id)
     now_s = max(entry.at_s, last.input.now_s)
     return replace(last, input=replace(last.input, now_s=now_s, training=training))
@@ -255,13 +257,13 @@ def _with_members(last: DecisionRecord, entry: JournalEntry) -> DecisionRecord:
 def _status(
     history: _History, last: DecisionRecord, trainers: tuple[TrainerRecord, ...]
 ) -> StatusView:
-    given, nodes = last.input, last.input.snapshot.nodes or ()
+    facts, nodes = last.input, last.input.snapshot.nodes or ()
     give_backs, preemptions = history.counts
-    n_pilots, _ = nodes_of(pilot.node for pilot in given.pilots)
-    n_held, _ = nodes_of(pilot.node for pilot in given.pilots if pilot.is_held)
-    held_nodes = {node_of(pilot.node) for pilot in given.pilots if pilot.is_held}
+    n_pilots, _ = nodes_of(pilot.node for pilot in facts.pilots)
+    n_held, _ = nodes_of(pilot.node for pilot in facts.pilots if pilot.is_held)
+    held_nodes = {node_of(pilot.node) for pilot in facts.pilots if pilot.is_held}
     held_gpus = requested_gpus = 0
-    for pilot in given.pilots:
+    for pilot in facts.pilots:
         if pilot.part is not None and pilot.is_held:
             held_gpus += pilot.part.gpus
         elif pilot.part is not None:
@@ -272,7 +274,7 @@ def _status(
         started_s=0.0,
         batch_system="journal",
         observed="present",
-        failures=given.snapshot.failures,
+        failures=facts.snapshot.failures,
         policy_hash=last.policy_hash,
         nodes_total=len(nodes),
         nodes_idle=idle_nodes(nodes, held_nodes),
@@ -280,7 +282,7 @@ def _status(
         nodes_requested=n_pilots - n_held,
         decisions=history.n_decisions,
         last_decision_ms=last.took_ms,
-        last_decision_s=given.now_s,
+        last_decision_s=facts.now_s,
         rescales=sum(record.rescales for record in trainers),
         give_backs=give_backs,
         preemptions=preemptions,
@@ -291,21 +293,24 @@ def _status(
 
 def _view(record: TrainerRecord, last: DecisionRecord) -> TrainerView:
     def nodes_in(mapping: Any) -> tuple[str, ...]:
-        return tuple(sorted(n for n, who in mapping.items() if who == record.trainer_id))
+        return tuple(sorted(n for n, trainer in mapping.items() if trainer == record.trainer_id))
 
-    observed = () if record.state.is_final else nodes_in(last.input.training)
-    planned = () if record.state.is_final else nodes_in(last.plan.assignment)
+    observed_nodes: tuple[str, ...] = ()
+    planned_nodes: tuple[str, ...] = ()
+    if not record.state.is_final:
+        observed_nodes = nodes_in(last.input.training)
+        planned_nodes = nodes_in(last.plan.assignment)
     return TrainerView(
         record=record,
-        planned_nodes=planned,
-        planned_samples_per_s=planned_speed(record, last.input.settings, len(planned)),
+        planned_nodes=planned_nodes,
+        planned_samples_per_s=planned_speed(record, last.input.settings, len(planned_nodes)),
         requested_nodes=(),
-        observed_nodes=observed,
+        observed_nodes=observed_nodes,
     )
 
 
 def _explained(view: TrainerView, last: DecisionRecord) -> Explanation:
-    given, n_observed = last.input, len(view.observed_nodes)
+    facts, n_observed = last.input, len(view.observed_nodes)
     return Explanation(
         trainer_id=view.record.trainer_id,
         state=view.record.state.value,
@@ -314,11 +319,11 @@ def _explained(view: TrainerView, last: DecisionRecord) -> Explanation:
         sentences=explain_trainer(
             view.record,
             last.plan,
-            given.settings,
-            given.trainers,
-            given.snapshot.nodes or (),
+            facts.settings,
+            facts.trainers,
+            facts.snapshot.nodes or (),
             n_observed,
-            given.now_s,
+            facts.now_s,
         ),
         decision_id=None,
         node_price=0.0,
@@ -331,16 +336,14 @@ def _reports(journal: Journal, until_s: float) -> dict[str, Callable[[], Any]]:
     records, state = monitor.read_records(journal), monitor.read_state(journal)
     rule = monitor.rule_of(SitePolicy())
     harm = monitor.report_of(records, state, rule, since_s=None, until_s=until_s)
-    kept = read(journal, until_s)
-    spans = {"since_s": kept.since_s, "until_s": kept.until_s}
+    accounts = read(journal, until_s)
+    spans = {"since_s": accounts.since_s, "until_s": accounts.until_s}
 
     def harvest(by: str) -> Any:
         asked = Asked(by=(by,))
-        return document("account", make_report(kept.sums.items(), asked, SitePolicy(), **spans))
+        return document("account", make_report(accounts.sums.items(), asked, SitePolicy(), **spans))
 
-    return {
-        "harm": lambda: document("harm", harm),
-        **{
-            f"harvest by {by}": partial(harvest, by) for by in ("day", "user", "account", "trainer")
-        },
-    }
+    reports: dict[str, Callable[[], Any]] = {"harm": lambda: document("harm", harm)}
+    for by in ("day", "user", "account", "trainer"):
+        reports[f"harvest by {by}"] = partial(harvest, by)
+    return reports

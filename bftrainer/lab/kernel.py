@@ -42,15 +42,18 @@ class Kernel:
         """
         queue = self._queue
         while True:
-            due = queue[0] if queue else (math.inf, 0, 0, _nothing)
-            for next_time, rank, turn, action in self._sources:
-                due = min(due, (next_time(), rank, turn, action))  # turns differ
-            if due[0] >= until:
+            due = (math.inf, 0, 0, _nothing)
+            if queue:
+                due = queue[0]
+            for next_time, rank, turn, source_action in self._sources:
+                due = min(due, (next_time(), rank, turn, source_action))  # turns differ
+            time, _, _, action = due
+            if time >= until:
                 break
             if queue and due is queue[0]:
                 heapq.heappop(queue)
-            self._go(due[0])
-            due[-1]()
+            self._go(time)
+            action()
         if until < math.inf:
             self._go(until)
 

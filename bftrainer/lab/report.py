@@ -48,6 +48,20 @@ from bftrainer.model.errors import UsageError
 from bftrainer.model.quantities import quantity, time_span
 from bftrainer.study.plots import matplotlib, new_canvas
 
+NO_COLUMNS = frozenset({"selection", "costs_s", "gpus"})  # of a table: they are no single figure
+WIDTHS_H = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 6.0, 12.0, 24.0)  # widths that readers expect
+# M. Okabe, K. Ito: colours that colour-blind readers can distinguish.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+POOL_COLOUR = "#BBBBBB"
+PARTS = (
+    ("utilization", "processed (U)", "#009E73"),
+    ("cost_preemption", "lost to preemptions", "#D55E00"),
+    ("cost_rescale", "lost to rescales", "#E69F00"),
+    ("cost_unused", "unused", "#BBBBBB"),
+)
+LINE_WIDTH = 40  # characters of a line of bars
+WINDOWS, FINE_WINDOWS = 30, 200  # a week: 28 of six hours as in the paper's Fig. 10, 168 of one
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportSetup:
@@ -78,19 +92,25 @@ class ReportSetup:
         return text
 
     def _costs(self, choices: Choices) -> str:
-        polls = "" if choices.poll_s is None else f", a poll each {choices.poll_s:g} s"
-        return self.costs if choices.costs is None else f"{self.costs} ({choices.costs}{polls})"
+        if choices.costs is None:
+            return self.costs
+        polls = ""
+        if choices.poll_s is not None:
+            polls = f", a poll each {choices.poll_s:g} s"
+        return f"{self.costs} ({choices.costs}{polls})"
 
 
 def answer(runs: Sequence[ReplayRun]) -> str:
     """Return what trainers made of the idle nodes, in one sentence."""
-    first, *others = runs
+    first, *rivals = runs
     metrics = first.metrics
     trained = metrics.node_share_training * metrics.resource_integral_node_h
-    others_worth = [
-        f"{run.choices.policy}: {quantity(run.metrics.reference_node_h)}" for run in others
-    ]
-    beside = f" ({', '.join(others_worth)})" if others_worth else ""
+    beside = ""
+    if rivals:
+        works = [
+            f"{run.choices.policy}: {quantity(run.metrics.reference_node_h)}" for run in rivals
+        ]
+        beside = f" ({', '.join(works)})"
     return (
         f"With {first.choices.policy}, trainers used {quantity(trained)} of the "
         f"{quantity(metrics.resource_integral_node_h)} idle node-hours; their work would take one "
@@ -172,9 +192,6 @@ def _probe(target: Path) -> None:
     target.unlink()
 
 
-NO_COLUMNS = frozenset({"selection", "costs_s", "gpus"})  # of a table: they are no single figure
-
-
 def write_csv(path: Path, documents: Sequence[Mapping[str, Any]]) -> None:
     """Write one line per replay and one column per figure.
 
@@ -190,9 +207,6 @@ def write_csv(path: Path, documents: Sequence[Mapping[str, Any]]) -> None:
         path.write_text(stream.getvalue(), encoding="utf-8")
     except OSError as problem:
         raise unreadable(path, problem) from problem
-
-
-WIDTHS_H = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 6.0, 12.0, 24.0)  # widths that readers expect
 
 
 def window_h(trace: Fragments, most: int) -> float:
@@ -232,31 +246,18 @@ def utilization(run: ReplayRun, edges_s: Times) -> Times:
     """Return U of each window; NaN where no node was idle."""
     processed = _gained(run, edges_s, [n.processed for n in run.outcome.notes])
     offered, width_s = nodes_offered(run.outcome.trace, edges_s), np.diff(edges_s)
-    found = np.full(len(processed), np.nan)
+    shares = np.full(len(processed), np.nan)
     for k, (n_eq, span_s) in enumerate(zip(offered.tolist(), width_s.tolist(), strict=True)):
         static = static_outcome(run.outcome, n_eq, span_s)
         if static > 0:
-            found[k] = processed[k] / static
-    return found
+            shares[k] = processed[k] / static
+    return shares
 
 
 def _gained(run: ReplayRun, edges_s: Times, sums: list[float]) -> Times:
     """Return the growth of a sum in each window, linear between two notes."""
     at_s = [run.outcome.trace.span_s[0], *(note.at_s for note in run.outcome.notes)]
     return np.diff(np.interp(edges_s, at_s, [0.0, *sums]))
-
-
-# M. Okabe, K. Ito: colours that colour-blind readers can distinguish.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-POOL_COLOUR = "#BBBBBB"
-PARTS = (
-    ("utilization", "processed (U)", "#009E73"),
-    ("cost_preemption", "lost to preemptions", "#D55E00"),
-    ("cost_rescale", "lost to rescales", "#E69F00"),
-    ("cost_unused", "unused", "#BBBBBB"),
-)
-LINE_WIDTH = 40  # characters of a line of bars
-WINDOWS, FINE_WINDOWS = 30, 200  # a week: 28 of six hours as in the paper's Fig. 10, 168 of one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,7 +271,7 @@ class Figure:
 
 
 def _utilization(axes: Any, runs: Sequence[ReplayRun]) -> None:
-    names = [run.choices.policy for run in runs]
+    names = _policies(runs)
     values = [100 * run.metrics.utilization for run in runs]
     bars = axes.bar(names, values, color=[_colour(i) for i in range(len(runs))], width=0.6)
     axes.bar_label(bars, labels=[f"{value:.1f}" for value in values], padding=2)
@@ -279,7 +280,7 @@ def _utilization(axes: Any, runs: Sequence[ReplayRun]) -> None:
 
 
 def _split(axes: Any, runs: Sequence[ReplayRun]) -> None:
-    names = [run.choices.policy for run in runs]
+    names = _policies(runs)
     above, below = np.zeros(len(runs)), np.zeros(len(runs))
     for name, label, colour in PARTS:
         values = np.array([100 * getattr(run.metrics, name) for run in runs])
@@ -332,6 +333,10 @@ def _completion(axes: Any, runs: Sequence[ReplayRun]) -> None:
     axes.set(xlabel="completion time, submission to end (h)", xlim=(0, last_h * 1.02),
              ylabel="of the trainers submitted (%)", ylim=(0, None))  # fmt: skip
     _finish(axes)
+
+
+def _policies(runs: Sequence[ReplayRun]) -> list[str]:
+    return [run.choices.policy for run in runs]
 
 
 def _finish(axes: Any, axis: str = "both") -> None:
@@ -455,11 +460,12 @@ def report_of(
     runs: Sequence[ReplayRun], setup: ReportSetup, pictures: tuple[Picture, ...] = ()
 ) -> ReportPage:
     """Return the report of some replays, as a page and a terminal show it."""
-    names = [run.choices.policy for run in runs]
-    rows = tuple(
-        (label_of(name), *(shown_value(run.metrics, name) for run in runs), word.meaning)
-        for name, word in WORDS.items()
-    )
+    names = _policies(runs)
+    rows = []
+    for name, word in WORDS.items():
+        values = [shown_value(run.metrics, name) for run in runs]
+        rows.append((label_of(name), *values, word.meaning))
+    table = TextTable(headers=("", *map(">{}".format, names), "MEANING"), rows=tuple(rows))
     return ReportPage(
         title=f"Replay of idle nodes: {', '.join(names)}",
         answers=(answer(runs),),
@@ -469,9 +475,7 @@ def report_of(
             Section(
                 title="All figures",
                 items=(WHICH_FIGURE,) if len(runs) > 1 else (),
-                tables=(
-                    TextTable(headers=("", *(f">{name}" for name in names), "MEANING"), rows=rows),
-                ),
+                tables=(table,),
             ),
             *gpu_sections(idle_gpus(runs[0].outcome.trace)),
         ),
@@ -495,22 +499,18 @@ def nodes_drawn(runs: Sequence[ReplayRun]) -> tuple[str, ...]:
     begin_s, end_s = trace.span_s
     edges_s: Times = np.linspace(begin_s, end_s, LINE_WIDTH + 1)
     offered = nodes_offered(trace, edges_s)
-    most = float(offered.max())
-    if not most:
+    highest = float(offered.max())
+    if not highest:
         return ()
-    named = {"idle nodes": offered}
-    named |= {f"training, {run.choices.policy}": nodes_training(run, edges_s) for run in runs}
-    width = max(map(len, named))
-    about = (
-        f"Nodes over {time_span(trace.duration_s, 4)}; the highest bar is {quantity(most)} nodes."
-    )
-    return (
-        about,
-        *(
-            f"{name:<{width}} {level_line((nodes / most).tolist())}"
-            for name, nodes in named.items()
-        ),
-    )
+    rows = {"idle nodes": offered}
+    for run in runs:
+        rows[f"training, {run.choices.policy}"] = nodes_training(run, edges_s)
+    width = max(map(len, rows))
+    span = time_span(trace.duration_s, 4)
+    lines = [f"Nodes over {span}; the highest bar is {quantity(highest)} nodes."]
+    for name, nodes in rows.items():
+        lines.append(f"{name:<{width}} {level_line((nodes / highest).tolist())}")
+    return tuple(lines)
 
 
 def _as_png(

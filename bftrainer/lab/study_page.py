@@ -22,13 +22,13 @@ TITLES = {
 
 
 def write_page(
-    path: Path, found: Material, summary: StudySummary, kind: str | None, command: str
+    path: Path, material: Material, summary: StudySummary, kind: str | None, command: str
 ) -> None:
     """Write the page.
 
     Args:
         path: of the page.
-        found: what to draw.
+        material: what to draw.
         summary: of the study, in the words of its user.
         kind: the one picture that it has; None: all.
         command: repeats what is shown.
@@ -37,9 +37,12 @@ def write_page(
         BftError: BFT-1661, no trial has reported a value yet; BFT-1662, the file cannot be written.
         TraceError: BFT-4004, matplotlib is not installed.
     """
-    check_values(found)
-    pictures = tuple(_picture(found, one) for one in ([kind] if kind else TITLES))
-    report = report_of(summary, best_first(found.summary), pictures, command)
+    check_values(material)
+    kinds = list(TITLES)
+    if kind:
+        kinds = [kind]
+    pictures = tuple(_picture(material, kind) for kind in kinds)
+    report = report_of(summary, best_first(material.summary), pictures, command)
     try:
         html.write_page(path, report)
     except TraceError as problem:
@@ -50,9 +53,9 @@ def write_page(
         ) from problem
 
 
-def _picture(found: Material, kind: str) -> Picture:
+def _picture(material: Material, kind: str) -> Picture:
     canvas = new_canvas(WIDE, OTHERWISE)
-    draw_kind(canvas, found, kind)
+    draw_kind(canvas, material, kind)
     title, caption = TITLES[kind]
     drawing = html.picture(canvas, title, kind)
     return Picture(drawing=drawing, title=title, caption=caption, key=kind)

@@ -33,14 +33,17 @@ def report_of(
         command: repeats what is shown.
     """
     left_out = len(summary.trials) - len(trials)
-    more = (f"{left_out} more are over; see --all",) if left_out else ()
+    sections = [Section(pictures=pictures, tables=(facts_table(summary),))]
+    if summary.rungs:
+        sections.append(Section(title="Rungs", tables=(rung_table(summary),)))
+    notes: tuple[str, ...] = ()
+    if left_out:
+        notes = (f"{left_out} more are over; see --all",)
+    trials_table = trial_table(summary, trials)
+    sections.append(Section(title="Trials, best first", tables=(trials_table,), items=notes))
     return ReportPage(
         title=f"Study {summary.name}",
         answers=(answer(summary),),
-        sections=(
-            Section(pictures=pictures, tables=(facts_table(summary),)),
-            *([Section(title="Rungs", tables=(rung_table(summary),))] if summary.rungs else []),
-            Section(title="Trials, best first", tables=(trial_table(summary, trials),), items=more),
-        ),
+        sections=tuple(sections),
         command=command,
     )

@@ -63,11 +63,11 @@ def _bars(axes: Any, trace: Fragments) -> None:
     rows = bars(trace)
     at = [row["from_hour"] for row in rows]
     width = [row["to_hour"] - row["from_hour"] for row in rows]
-    drawn = axes.bar(at, [row["events"] for row in rows], width=width, align="edge",
+    events = axes.bar(at, [row["events"] for row in rows], width=width, align="edge",
                      color=POOL_COLOUR, edgecolor="white")  # fmt: skip
     if len(rows) <= 60:
         shares = [f"{row['idle_share']:.1%}" for row in rows]
-        axes.bar_label(drawn, labels=shares, fontsize=7, rotation=0 if len(rows) < 16 else 90)
+        axes.bar_label(events, labels=shares, fontsize=7, rotation=0 if len(rows) < 16 else 90)
     axes.set(title="Events in 12 hours, and nodes idle (Fig. 6)", xlabel="hours",
              ylabel="events")  # fmt: skip
     axes.margins(y=0.12)

@@ -17,6 +17,10 @@ from bftrainer.model.quantities import quantity
 ROUNDING = 1e-3  # differences below come from the order of sums in float32, and grow with updates
 _KINDS = {"float64": "<f8", "float32": "<f4", "float16": "<f2", "bfloat16": "<u2"}
 _MOST = 1 << 22  # elements compared at a time
+_UNSEEN = (
+    "No update stands out: differences of rounding have grown to this, or what differs is not among"
+    " the records (buffers, parts of a sharded model, updates beyond the first 32 MB of records)."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +53,10 @@ def outcome(
     directory: Path, seconds: float, losses: Mapping[int, float], metric: float | None
 ) -> TrainingOutcome:
     """Return the outcome of a training whose last checkpoint is in ``directory``."""
-    found = files.newest_first(directory)
-    counters = files.peek(found[0])["counters"] if found else {}
+    checkpoints = files.newest_first(directory)
+    counters: Mapping[str, int] = {}
+    if checkpoints:
+        counters = files.peek(checkpoints[0])["counters"]
     return TrainingOutcome(
         seconds=seconds,
         updates=counters.get("step", 0),
@@ -65,13 +71,15 @@ def loss_difference(one: Mapping[int, float], other: Mapping[int, float]) -> flo
 
     Where neither is a finite number they are equal, where one is not the difference is infinite.
     """
-    both = sorted(one.keys() & other.keys())
-    pairs = [(one[step], other[step]) for step in both]
-    largest = max((abs(y) for _, y in pairs if math.isfinite(y)), default=0.0)
-    apart = [abs(x - y) for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
-    if any(math.isfinite(x) != math.isfinite(y) for x, y in pairs):
-        return math.inf
-    return max(apart) / largest if largest else None
+    largest = apart = 0.0
+    for step in one.keys() & other.keys():
+        x, y = one[step], other[step]
+        if math.isfinite(x) != math.isfinite(y):
+            return math.inf
+        if math.isfinite(y):
+            largest = max(largest, abs(y))
+            apart = max(apart, abs(x - y))
+    return apart / largest if largest else None
 
 
 def parameter_difference(one: Path, other: Path) -> float | None:
@@ -79,8 +87,8 @@ def parameter_difference(one: Path, other: Path) -> float | None:
 
     None: they are not comparable; NaN: neither has finite numbers alone; infinite: one has.
     """
-    newest = [path for directory in (one, other) for path in files.newest_first(directory)[:1]]
-    headers = [files.peek(path) for path in newest]
+    newest = [*files.newest_first(one)[:1], *files.newest_first(other)[:1]]
+    headers = list(map(files.peek, newest))
     if len(newest) < 2 or headers[0]["layout"] != headers[1]["layout"]:
         return None
     largest = 0.0
@@ -89,20 +97,22 @@ def parameter_difference(one: Path, other: Path) -> float | None:
     for a, b in zip(*map(_parameters, newest, headers), strict=True):
         scale = difference = 0.0
         for first in range(0, len(a), _MOST):
-            x, y = (_values(each[first : first + _MOST]) for each in (a, b))
+            x, y = _values(a[first : first + _MOST]), _values(b[first : first + _MOST])
             apart = float(np.abs(x - y).max())
             if not math.isfinite(apart):
-                are_broken = [not np.isfinite(each).all() for each in (x, y)]
-                return math.nan if all(are_broken) else math.inf
+                has_finite = np.isfinite(x).all() or np.isfinite(y).all()
+                return math.inf if has_finite else math.nan
             scale, difference = max(scale, float(np.abs(y).max())), max(difference, apart)
-        largest = max(largest, difference / scale if scale else difference)
+        if scale:
+            difference /= scale
+        largest = max(largest, difference)
     return largest
 
 
 def _described(header: Mapping[str, Any]) -> list[tuple[str, list[int]]]:
     """Return type and shape of each parameter; they come first."""
-    rest = dict(header["structure"]["d"])
-    return [(name, shape) for name, shape in header["tensors"][: len(rest["trained"]["l"])]]
+    structure = dict(header["structure"]["d"])
+    return [(name, shape) for name, shape in header["tensors"][: len(structure["trained"]["l"])]]
 
 
 def _parameters(path: Path, header: Mapping[str, Any]) -> Iterator[Any]:
@@ -111,15 +121,16 @@ def _parameters(path: Path, header: Mapping[str, Any]) -> Iterator[Any]:
     headers = [header, *map(files.peek, parts[1:])]
     columns = map(_stored, parts, headers)
     for i, pieces in enumerate(zip(*columns, strict=True)):
-        boxes: list[Any] = [told["boxes"][i] if "boxes" in told else None for told in headers]
-        found = pieces[0]
-        if boxes[0] is not None:
-            found = np.empty(boxes[0][0], dtype=found.dtype)
+        values = pieces[0]
+        if "boxes" in header and header["boxes"][i] is not None:
+            boxes: list[Any] = [part_header["boxes"][i] for part_header in headers]
+            whole_shape, _, _ = boxes[0]
+            values = np.empty(whole_shape, dtype=values.dtype)
             for piece, (_, shape, offset) in zip(pieces, boxes, strict=True):
                 place = tuple(slice(o, o + n) for o, n in zip(offset, shape, strict=True))
-                found[place] = piece.reshape(shape)
-        if found.size:
-            yield found.reshape(-1)
+                values[place] = piece.reshape(shape)
+        if values.size:
+            yield values.reshape(-1)
 
 
 def _stored(path: Path, header: Mapping[str, Any]) -> Iterator[Any]:
@@ -152,59 +163,59 @@ def comparison_text(comparison: Comparison) -> list[str]:
         ("last loss", "loss", 7),
         ("reported", "metric", 7),
     ):
-        values = [getattr(way, name) for way in (comparison.elastic, comparison.alone)]
-        texts = ["-" if value is None else quantity(value, digits) for value in values]
-        if texts != ["-", "-"]:
-            lines.append(f"    {label:12}{texts[0]:>14}{texts[1]:>14}")
-    return ["  compared", *lines, *(f"    {line}" for line in _verdict(comparison))]
+        elastic = _cell(getattr(comparison.elastic, name), digits)
+        alone = _cell(getattr(comparison.alone, name), digits)
+        if (elastic, alone) != ("-", "-"):
+            lines.append(f"    {label:12}{elastic:>14}{alone:>14}")
+    return ["  compared", *lines, *map("    {}".format, _verdict(comparison))]
+
+
+def _cell(value: float | None, digits: int) -> str:
+    return "-" if value is None else quantity(value, digits)
 
 
 def _verdict(comparison: Comparison) -> list[str]:
     first = comparison.first
-    began = [] if first is None else [first.text, f"Likely: {first.likely}"]
+    hints = []
+    if first is not None:
+        hints = [first.text, f"Likely: {first.likely}"]
     if nan := _nan_text(comparison):
-        return [nan, *began]
+        return [nan, *hints]
     if comparison.parameters is None:
         text = "The parameters cannot be compared: the models, or what was saved, differ."
-        return [text, *began]
-    losses = "" if comparison.losses is None else f", losses by {comparison.losses:.1e}"
-    apart = f"parameters differ by {comparison.parameters:.1e} of the largest{losses}"
-    is_small = all(x <= ROUNDING for x in (comparison.parameters, comparison.losses or 0.0))
+        return [text, *hints]
+    apart = f"parameters differ by {comparison.parameters:.1e} of the largest"
+    if comparison.losses is not None:
+        apart += f", losses by {comparison.losses:.1e}"
+    is_small = comparison.parameters <= ROUNDING and (comparison.losses or 0.0) <= ROUNDING
     if is_small and (first is None or not first.is_jump):
         return [f"Elastic training changed nothing but the order of sums: {apart}."]
-    return [f"Elastic training changed something: {apart}.", *(began or [_UNSEEN])]
-
-
-_UNSEEN = (
-    "No update stands out: differences of rounding have grown to this, or what differs is not among"
-    " the records (buffers, parts of a sharded model, updates beyond the first 32 MB of records)."
-)
+    return [f"Elastic training changed something: {apart}.", *(hints or [_UNSEEN])]
 
 
 def _nan_text(comparison: Comparison) -> str:
     """Return the sentence on numbers that are not finite; "": there are none."""
-    here, alone = comparison.nan_elastic, comparison.nan_alone
+    elastic, alone = comparison.nan_elastic, comparison.nan_alone
     first, parameters = comparison.first, comparison.parameters
-    if here is None and alone is None:
+    if elastic is None and alone is None:
         if parameters is not None and math.isnan(parameters):
             return (
                 "The final parameters of both runs are NaN or infinite: the script itself diverges."
             )
         return ""
-    if here is None or alone is None:
-        which, other, since = ("elastic run", "run alone", here)
-        if here is None:
-            which, other, since = other, which, alone
-        return (
-            f"The loss of the {which} is NaN or infinite from update {since} on, not the {other}'s."
-        )
-    when = f"update {here} on"
-    if here != alone:
+    if elastic is None or alone is None:
+        broken, sound, since = ("elastic run", "run alone", elastic)
+        if elastic is None:
+            broken, sound, since = sound, broken, alone
+        text = f"The loss of the {broken} is NaN or infinite from update {since} on"
+        return f"{text}, not the {sound}'s."
+    when = f"update {elastic} on"
+    if elastic != alone:
         when += f" in the elastic run, from update {alone} on alone"
-    same = ""
-    if first is None or first.update >= min(here, alone):
-        same = " Until then elastic training changed nothing but the order of sums."
+    until_then = ""
+    if first is None or first.update >= min(elastic, alone):
+        until_then = " Until then elastic training changed nothing but the order of sums."
     return (
         f"The losses of both runs are NaN or infinite, from {when}: the script itself diverges"
-        f" (lower the learning rate, clip gradients).{same}"
+        f" (lower the learning rate, clip gradients).{until_then}"
     )

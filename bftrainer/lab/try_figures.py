@@ -41,6 +41,28 @@ _PREFIXES: Final = {"optimizer.": "options", "scheduler": "scheduler", "scaler":
                     "extra.": "extra", "counters.seed": "samples"}  # fmt: skip
 _SAME: Final = "docs/howto/same-on-all-workers.md"
 _TRAIN: Final = "docs/howto/train-pytorch.md"
+# What usually does it, by kind.
+_GROWN: Final = (
+    "nothing stands out: differences of rounding have grown to this from update to update, as they"
+    " do where training amplifies them."
+)
+_CAUSES: Final = {
+    "samples": "an order, a split or a sampler that is drawn anew in every process or after a"
+    f" restart, see {_TRAIN}, Seeds and Samplers.",
+    "batch": "PerWorkerBatch or submit --batch, with which the batch of an update follows the"
+    " workers: then runs cannot be compared update by update.",
+    "options": "a schedule that follows a worker's own loss or a count of the script's own, which"
+    " others do not have or a joiner begins anew: register the scheduler, use run.step_count and"
+    f" run.mean(value), see {_SAME}.",
+    "scaler": "the loss scaler was not given to Run (extra={'scaler': scaler}), or a worker's share"
+    f" had an infinite gradient, see {_TRAIN}, Mixed precision.",
+    "extra": "registered state that follows a worker's own share, a count of batches or the time,"
+    f" see {_SAME}.",
+    "gradients": "gradients that the script changes before run.step() by what only its own share"
+    " says, backward passes that are not all averaged, or how the loss is reduced:"
+    f" see {_TRAIN}, Losses.",
+}
+_CAUSES_TEXT_OF_SCHEDULER: Final = _CAUSES["options"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,13 +130,14 @@ class FirstDifference:
         by_kind: dict[str, list[str]] = {}
         for deviation in self.deviations:
             by_kind.setdefault(deviation.kind, []).append(deviation.text)
-        said = "; ".join(
-            ", ".join(texts[:MOST_NAMED])
-            + (f" and {len(texts) - MOST_NAMED} more" if len(texts) > MOST_NAMED else "")
-            for texts in by_kind.values()
-        )
+        parts = []
+        for texts in by_kind.values():
+            part = ", ".join(texts[:MOST_NAMED])
+            if len(texts) > MOST_NAMED:
+                part += f" and {len(texts) - MOST_NAMED} more"
+            parts.append(part)
         workers = f"{self.size} worker{'s' * (self.size != 1)}"
-        return f"The first difference is in update {self.update}, of {workers}: {said}."
+        return f"The first difference is in update {self.update}, of {workers}: {'; '.join(parts)}."
 
 
 def read_figures(
@@ -140,12 +163,14 @@ def read_figures(
 
 
 def _figures_of(line: Mapping[str, Any], leaves: Mapping[str, Any]) -> UpdateFigures:
-    has_tensors = "norms" in line
+    norms: Any = None
+    if "norms" in line:
+        norms = np.array(line["norms"], dtype=float)
     return UpdateFigures(
         size=line["size"],
         batch=line["batch"],
         leaves=leaves,
-        norms=np.array(line["norms"], dtype=float) if has_tensors else None,
+        norms=norms,
         sketches=[np.array(x, dtype=float) for x in line.get("sketches", ())],
     )
 
@@ -169,15 +194,18 @@ def first_difference(elastic: UpdateHistory, alone: UpdateHistory) -> FirstDiffe
         deviations = [d for d, tolerance in distances if not d.amount <= tolerance]
         if deviations:
             deviations.sort(key=lambda d: (KINDS.index(d.kind), -d.amount))
-            most = max(d.amount for d in deviations)
+            largest = max(d.amount for d in deviations)
             size = _size_of(elastic, update)
-            is_jump = most >= JUMP * max(before, scales.unit)
+            is_jump = largest >= JUMP * max(before, scales.unit)
+            likely = _GROWN
+            if is_jump:
+                likely = _likely(deviations[0], update, size, elastic.model)
             return FirstDifference(
                 update=update,
                 size=size,
                 deviations=tuple(deviations),
                 before=before,
-                likely=_likely(deviations[0], update, size, elastic.model) if is_jump else _GROWN,
+                likely=likely,
                 is_jump=is_jump,
             )
         before = max([before, *(d.amount for d, _ in distances)])
@@ -242,17 +270,25 @@ def _distances(
     workers, single = elastic.figures.get(update, {}), alone.figures.get(update, {}).get(0)
     if single is not None:
         for rank, figures in sorted(workers.items()):
-            on = f" on rank {rank}" if figures.size > 1 else ""
-            yield from _plain_distances(figures, single, on, scales.tolerance)
+            yield from _plain_distances(figures, single, _on(rank, figures), scales.tolerance)
         yield from _tensor_distances(workers, single, scales)
     if update in elastic.losses and update in alone.losses:
         yield _loss_distance(elastic.losses[update], alone.losses[update], scales), scales.tolerance
 
 
+def _on(rank: int, figures: UpdateFigures) -> str:
+    """Return where a worker's figures are from; "": there is no other worker."""
+    return f" on rank {rank}" if figures.size > 1 else ""
+
+
 def _samples_text(ours: Sequence[int], theirs: Sequence[int]) -> str:
-    more, fewer = (sorted(set(a) - set(b)) for a, b in ((ours, theirs), (theirs, ours)))
-    parts = [f"it took sample {more[0]}" if more else "", f"not {fewer[0]}" if fewer else ""]
-    return ", ".join(filter(None, parts)) or f"it took {len(ours)} samples, alone {len(theirs)}"
+    extra, missing = set(ours) - set(theirs), set(theirs) - set(ours)
+    parts = []
+    if extra:
+        parts.append(f"it took sample {min(extra)}")
+    if missing:
+        parts.append(f"not {min(missing)}")
+    return ", ".join(parts) or f"it took {len(ours)} samples, alone {len(theirs)}"
 
 
 def _plain_distances(
@@ -281,8 +317,11 @@ def _apart(ours: Any, theirs: Any) -> float:
     """Return the relative distance of two values; ``MOST``: they are no real numbers."""
     if repr(ours) == repr(theirs):
         return 0.0
-    is_real = all(isinstance(x, float) and math.isfinite(x) for x in (ours, theirs))
-    return abs(ours - theirs) / max(abs(ours), abs(theirs)) if is_real else MOST
+    for value in (ours, theirs):
+        if not (isinstance(value, float) and math.isfinite(value)):
+            return MOST
+    distance: float = abs(ours - theirs) / max(abs(ours), abs(theirs))
+    return distance
 
 
 def _tensor_distances(
@@ -296,7 +335,7 @@ def _tensor_distances(
     for rank, figures in sorted(workers.items()):
         if figures.norms is None or len(figures.norms) != len(names):
             continue
-        on = f" on rank {rank}" if figures.size > 1 else ""
+        on = _on(rank, figures)
         for number, (ours, theirs) in enumerate(
             zip(figures.sketches, single.sketches, strict=True)
         ):
@@ -314,19 +353,27 @@ def _gradient_distances(
     ours: Any, theirs: Any, on: str, scales: _Scales
 ) -> Iterator[tuple[Deviation, float]]:
     names = scales.model.names
-    total, total_alone = (float(np.sqrt(np.nansum(x**2))) for x in (ours, theirs))
+    total = float(np.sqrt(np.nansum(ours**2)))
+    total_alone = float(np.sqrt(np.nansum(theirs**2)))
     amounts = [_distance(a, b, scales.gradient) for a, b in zip(ours, theirs, strict=True)]
     worst = max(range(len(amounts)), key=amounts.__getitem__, default=0)
     lone = [n for n, a, b in zip(names, ours, theirs, strict=True) if np.isnan(a) != np.isnan(b)]
     text = f"the gradients' norm{on} is {quantity(total, 6)}, alone {quantity(total_alone, 6)}"
     if names:
-        ours_there, theirs_there = (quantity(norms[worst], 6) for norms in (ours, theirs))
-        text += f" (most in {names[worst]}: {ours_there}, alone {theirs_there})"
-    ratio = total / total_alone if total_alone and math.isfinite(total / total_alone) else 1.0
+        norms = f"{quantity(ours[worst], 6)}, alone {quantity(theirs[worst], 6)}"
+        text += f" (most in {names[worst]}: {norms})"
+    ratio = _ratio(total, total_alone)
     amount = max(amounts, default=0.0)
     if lone and amount > 0.0:
         text = f"{lone[0]}{on} has a gradient in one of both only"
     yield Deviation(kind="gradients", text=text, amount=amount, ratio=ratio), scales.tolerance
+
+
+def _ratio(ours: float, theirs: float) -> float:
+    """Return a value in proportion to that alone; 1: there is no such number."""
+    if not theirs or not math.isfinite(ours / theirs):
+        return 1.0
+    return ours / theirs
 
 
 def _distance(ours: Any, theirs: Any, scale: float) -> float:
@@ -337,7 +384,9 @@ def _distance(ours: Any, theirs: Any, scale: float) -> float:
         return 0.0
     with np.errstate(invalid="ignore", over="ignore"):
         amount = float(np.linalg.norm(np.where(is_both, 0.0, ours - theirs))) / scale
-    return min(amount, MOST) if math.isfinite(amount) else MOST
+    if not math.isfinite(amount):
+        return MOST
+    return min(amount, MOST)
 
 
 def _amount_text(amount: float) -> str:
@@ -347,34 +396,12 @@ def _amount_text(amount: float) -> str:
 def _loss_distance(ours: float, theirs: float, scales: _Scales) -> Deviation:
     scales.see_loss(theirs)
     amount = _distance(ours, theirs, scales.loss or 1.0)
-    ratio = ours / theirs if theirs and math.isfinite(ours / theirs) else 1.0
+    ratio = _ratio(ours, theirs)
     text = f"its loss is {quantity(ours, 6)}, alone {quantity(theirs, 6)}"
     return Deviation(kind="loss", text=text, amount=amount, ratio=ratio)
 
 
 # ---- what usually does it ----------------------------------------------------------------
-
-_GROWN: Final = (
-    "nothing stands out: differences of rounding have grown to this from update to update, as they"
-    " do where training amplifies them."
-)
-_CAUSES: Final = {
-    "samples": "an order, a split or a sampler that is drawn anew in every process or after a"
-    f" restart, see {_TRAIN}, Seeds and Samplers.",
-    "batch": "PerWorkerBatch or submit --batch, with which the batch of an update follows the"
-    " workers: then runs cannot be compared update by update.",
-    "options": "a schedule that follows a worker's own loss or a count of the script's own, which"
-    " others do not have or a joiner begins anew: register the scheduler, use run.step_count and"
-    f" run.mean(value), see {_SAME}.",
-    "scaler": "the loss scaler was not given to Run (extra={'scaler': scaler}), or a worker's share"
-    f" had an infinite gradient, see {_TRAIN}, Mixed precision.",
-    "extra": "registered state that follows a worker's own share, a count of batches or the time,"
-    f" see {_SAME}.",
-    "gradients": "gradients that the script changes before run.step() by what only its own share"
-    " says, backward passes that are not all averaged, or how the loss is reduced:"
-    f" see {_TRAIN}, Losses.",
-}
-_CAUSES_TEXT_OF_SCHEDULER: Final = _CAUSES["options"]
 
 
 def _likely(first: Deviation, update: int, size: int, model: ModelFacts) -> str:
@@ -400,16 +427,16 @@ def _of_ratio(ratio: float, size: int) -> str:
     if size == 1:
         return ""
     if abs(ratio * size - 1.0) < RATIO_TOLERANCE:
-        told = (
+        cause = (
             f'1/{size} of that alone, so a sum was taken for a mean: declare Run(..., loss="sum")'
         )
     elif abs(ratio / size - 1.0) < RATIO_TOLERANCE:
-        told = (
+        cause = (
             f'{size} times that alone, so a mean was taken for a sum: declare Run(..., loss="mean")'
         )
     else:
         return ""
-    return f"with {size} workers it is {told}, see {_TRAIN}, Losses."
+    return f"with {size} workers it is {cause}, see {_TRAIN}, Losses."
 
 
 def _of_loss(size: int, model: ModelFacts) -> str:
@@ -434,5 +461,7 @@ def _of_loss(size: int, model: ModelFacts) -> str:
 
 
 def _some(layers: Sequence[str]) -> str:
-    more = f" and {len(layers) - 1} more" if len(layers) > 1 else ""
-    return f"layer {layers[0]}{more}"
+    first, *further = layers
+    if not further:
+        return f"layer {first}"
+    return f"layer {first} and {len(further)} more"

@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +77,12 @@ class Records:
         for path in sorted(self.directory.glob("samples-*.jsonl")):
             with path.open("rb") as stream:
                 stream.seek(self._read_bytes.get(path, 0))
-                whole = stream.read().rpartition(b"\n")[0]
+                whole, _, _ = stream.read().rpartition(b"\n")
             if whole:
                 self._read_bytes[path] = self._read_bytes.get(path, 0) + len(whole) + 1
-                lines = self.processes.setdefault(path.stem.partition("-")[2], [])
-                lines += [json.loads(line) for line in whole.split(b"\n")]
+                _, _, process = path.stem.partition("-")
+                lines = self.processes.setdefault(process, [])
+                lines += map(json.loads, whole.split(b"\n"))
                 is_more = True
         return is_more
 
@@ -122,12 +124,12 @@ class _Branch:
 
 def makers(processes: Mapping[str, Sequence[Line]]) -> dict[int, Key]:
     """Return which generation made each update that the last state of the run contains."""
-    branches = _branches(line for lines in processes.values() for line in lines)
+    branches = _branches(chain.from_iterable(processes.values()))
     # One that ended the run counts although others may have begun beside it.
     ends = [key for key, branch in branches.items() if branch.is_finished] or list(branches)
     made_by: dict[int, Key] = {}
     key = max(ends, key=lambda k: (k[:2], _last_step(branches[k])), default=None)
-    last = _last_step(branches[key]) if key is not None else 0
+    last = 0 if key is None else _last_step(branches[key])
     while key is not None:
         branch = branches.pop(key)  # a generation is nobody's successor twice
         made_by |= {step: key for step in branch.steps if branch.step < step <= last}
@@ -158,7 +160,11 @@ def _before(branches: Mapping[Key, _Branch], key: Key, branch: _Branch) -> Key |
     Workers of earlier releases do not tell it: then it is the newest one before that made it.
     """
     if branch.made_by is not None:
-        return next((k for k in branches if k[2] == branch.made_by), None)
+        for candidate in branches:
+            _, _, name = candidate
+            if name == branch.made_by:
+                return candidate
+        return None
     earlier = [k for k, b in branches.items() if k < key and branch.step in b.steps]
     return max(earlier, default=None)
 
@@ -169,13 +175,13 @@ def _committed(processes: Mapping[str, Sequence[Line]]) -> set[tuple[Key, int]]:
 
 
 def _use(epoch: int, lines: Sequence[Line]) -> EpochUse:
-    used = missed = repeated = end = 0
+    n_used = missed = repeated = end = 0
     times: Counter[int] = Counter()
     for line in sorted(lines, key=lambda x: int(x["at"])):
         first, last = line["at"], line["at"] + len(line["indices"])
         missed += max(0, first - end)
         repeated += max(0, min(end, last) - first)
-        used += max(0, last - max(first, end))
+        n_used += max(0, last - max(first, end))
         end = max(end, last)
         if not line.get("may_repeat"):  # as the script's own order may
             times.update(line["indices"])
@@ -183,7 +189,7 @@ def _use(epoch: int, lines: Sequence[Line]) -> EpochUse:
     return EpochUse(
         epoch=epoch,
         of=max(line["of"] for line in lines),
-        used=used,
+        used=n_used,
         missed=missed,
         repeated=repeated,
         twice=tuple(twice[:MOST_NAMED]),
@@ -213,50 +219,56 @@ def speeds(processes: Mapping[str, Sequence[Line]]) -> list[SpeedBySize]:
 
 def has_committed(processes: Mapping[str, Sequence[Line]]) -> bool:
     """Return whether any update was made."""
-    return any(line["kind"] == "committed" for lines in processes.values() for line in lines)
+    return any(line["kind"] == "committed" for line in chain.from_iterable(processes.values()))
 
 
 def losses(processes: Mapping[str, Sequence[Line]]) -> dict[int, float]:
     """Return the loss of each update that the run kept, over its whole batch."""
-    counted = _committed(processes)
+    committed = _committed(processes)
     shares: dict[int, dict[tuple[str, int], tuple[float, float]]] = defaultdict(dict)
     kind = ""  # found out in the first update of several parts
     for name, lines in processes.items():
         for line in lines:
-            if line["kind"] != "loss" or (key_of(line), line["step"] + 1) not in counted:
+            if line["kind"] != "loss" or (key_of(line), line["step"] + 1) not in committed:
                 continue
-            of, share = shares[line["step"] + 1], (name, line["number"])
-            of[share] = of.get(share, (0.0, 0.0))[0] + line["loss"], line["weight"]
+            parts, part = shares[line["step"] + 1], (name, line["number"])
+            loss, _ = parts.get(part, (0.0, 0.0))
+            parts[part] = loss + line["loss"], line["weight"]
             kind = line["reduction"] or kind
-    return {
-        step: sum(x for x, _ in of.values())
-        if kind == "sum"
-        else sum(x * w for x, w in of.values() if w) / (sum(w for _, w in of.values()) or 1.0)
-        for step, of in sorted(shares.items())
-    }
+    by_update = {}
+    for update, parts in sorted(shares.items()):
+        if kind == "sum":
+            by_update[update] = sum(loss for loss, _ in parts.values())
+        else:
+            weight = sum(weight for _, weight in parts.values()) or 1.0
+            by_update[update] = sum(x * w for x, w in parts.values() if w) / weight
+    return by_update
 
 
 def samples(processes: Mapping[str, Sequence[Line]]) -> dict[int, list[int]]:
     """Return the indices of each update that the last state contains."""
-    counted = _committed(processes)
+    committed = _committed(processes)
     indices: dict[int, list[int]] = defaultdict(list)
-    for line in _handed(processes, counted):
+    for line in _handed(processes, committed):
         indices[line["step"] + 1] += line["indices"]
     return dict(indices)
 
 
 def newest(processes: Mapping[str, Sequence[Line]], *, rank: int = 0) -> UpdatePlace | None:
     """Return the process of ``rank`` in the newest generation, if it has made an update there."""
-    lines = [(int(n.rpartition("-")[2]), line) for n, of in processes.items() for line in of]
-    begun = [key_of(line) for _, line in lines if line["kind"] == "entered"]
-    made = [
-        (pid, line)
-        for pid, line in lines
-        if line["kind"] == "committed" and key_of(line) == max(begun) and line["rank"] == rank
-    ]
-    if not made:
+    generations = set[Key]()
+    updates: dict[Key, list[tuple[str, Line]]] = defaultdict(list)  # of this rank
+    for name, lines in processes.items():
+        for line in lines:
+            if line["kind"] == "entered":
+                generations.add(key_of(line))
+            elif line["kind"] == "committed" and line["rank"] == rank:
+                updates[key_of(line)].append((name, line))
+    of_newest = updates[max(generations)] if generations else []
+    if not of_newest:
         return None
-    pid, line = made[-1]
+    name, line = of_newest[-1]
+    _, _, pid = name.rpartition("-")
     return UpdatePlace(
-        pid=pid, rank=rank, size=line["size"], step=line["step"], of_generation=len(made)
+        pid=int(pid), rank=rank, size=line["size"], step=line["step"], of_generation=len(of_newest)
     )

@@ -64,6 +64,27 @@ NOT_ELASTIC = "BFT-1423"  # the worker's error
 FULL_DISK = "BFT-1455"  # likewise
 # What breaks beside the script: disks, bftrainer in its process, batch systems, agents, journals.
 _NOT_THE_SCRIPTS = re.compile(r"^BFT-(?:145[56]|12[0-9]{2}|13(?!10|11)[0-9]{2}|2[0-9]{3})\b")
+# bftrainer/elastic/try_record.py
+RECORD_VARIABLE, UPDATES_VARIABLE = "BFT_RECORD_SAMPLES", "BFT_RECORD_UPDATES"
+# Nodes of one machine share its processors: measured speeds must not keep the script small.
+POLICY = "policy: equal-share\nstraggler_threshold: 0\n"
+LOOK_INTERVAL_S = 0.2
+SAY_INTERVAL_S = 10.0  # while nothing changes
+QUIET_LOOKS, END_LIMIT_S = 3, 10.0
+KILL_AFTER_STEPS = 3  # of a generation
+CHECKPOINT_INTERVAL_S = 5.0
+LAST_LINES = (3, 20)  # of a script's output; the second if it failed
+_USES = {
+    Use.TRAINING: "training",
+    Use.STARTING: "starting",
+    Use.ORDINARY: "with an ordinary job",
+}
+_OURS = re.compile(r"bftrainer: |generation \d+\.\d+ ")  # lines of bftrainer.elastic
+SEE_LOG = " What it printed is in the worker's log."  # a worker's words; here its end is shown
+_FRAME = re.compile(r'  File "([^"]+)", line \d+')  # of a traceback
+_STARTERS = (str(Path(bftrainer.__file__).parent), "<frozen runpy>")  # what runs scripts
+SHARED = "(the nodes share this machine's processors: no forecast for a cluster's)"
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,11 +128,11 @@ def wrong(report: TryReport) -> BftError | None:
         )
     if report.state == TrainerState.FAILED and (ours := _NOT_THE_SCRIPTS.search(report.reason)):
         next_step = (
-            "Make room there, or let TMPDIR name a directory on another disk."
-            if ours[0] == FULL_DISK
-            else "The script need not change. Report it with the end of the log above: it is a "
+            "The script need not change. Report it with the end of the log above: it is a "
             "defect of bftrainer, or trouble of this machine."
         )
+        if ours[0] == FULL_DISK:
+            next_step = "Make room there, or let TMPDIR name a directory on another disk."
         return BftError(
             "BFT-1457",
             f"{report.script} could not train, and not by a mistake of its own: {report.reason}",
@@ -124,13 +145,13 @@ def wrong(report: TryReport) -> BftError | None:
             "Correct the script and try again; the end of its log is above.",
         )
     is_finished = report.state == TrainerState.FINISHED
-    said = _uses(report.epochs)
+    problems = _uses(report.epochs)
     if is_finished and not report.epochs:
-        said = ["no update was recorded"]
-    if said:
+        problems = ["no update was recorded"]
+    if problems:
         return BftError(
             "BFT-1054",
-            f"Not every sample was used exactly once: {said[0]}.",
+            f"Not every sample was used exactly once: {problems[0]}.",
             "If the script leaves its loop over run.batches() early, let it end the epoch;"
             " otherwise this is a defect of bftrainer: report it with the directory.",
             exit_code=ExitCode.VALIDATION_FAILED,
@@ -147,18 +168,18 @@ def wrong(report: TryReport) -> BftError | None:
 
 def _uses(epochs: Sequence[EpochUse]) -> list[str]:
     """Return a sentence for each epoch that is not as it should be; the last may be cut."""
-    said = []
+    sentences = []
     for use in epochs:
         name = f"epoch {use.epoch}"
         if use.twice:
-            said.append(f"{name} used sample {use.twice[0]} more than once")
+            sentences.append(f"{name} used sample {use.twice[0]} more than once")
         elif not use.is_once:
-            said.append(
+            sentences.append(
                 f"{name} used {counted(use.repeated, 'sample')} again and left out {use.missed}"
             )
         elif use is not epochs[-1] and use.used < use.of:
-            said.append(f"{name} ended after {use.used} of its {counted(use.of, 'sample')}")
-    return said
+            sentences.append(f"{name} ended after {use.used} of its {counted(use.of, 'sample')}")
+    return sentences
 
 
 def as_text(report: TryReport) -> str:
@@ -195,38 +216,16 @@ def as_text(report: TryReport) -> str:
 
 
 def _samples(report: TryReport) -> str:
-    if said := _uses(report.epochs):
-        return "; ".join(said[:3])
+    if sentences := _uses(report.epochs):
+        return "; ".join(sentences[:3])
     last = report.epochs[-1]
     full = sum(use.used == use.of for use in report.epochs)
-    text = f"every one exactly once in each of {counted(full, 'epoch')}" if full else ""
+    parts = []
+    if full:
+        parts.append(f"every one exactly once in each of {counted(full, 'epoch')}")
     if last.used < last.of:
-        cut = f"{last.used} of {last.of} in the last"
-        text = f"{text}; {cut}" if text else cut
-    return text
-
-
-# bftrainer/elastic/try_record.py
-RECORD_VARIABLE, UPDATES_VARIABLE = "BFT_RECORD_SAMPLES", "BFT_RECORD_UPDATES"
-# Nodes of one machine share its processors: measured speeds must not keep the script small.
-POLICY = "policy: equal-share\nstraggler_threshold: 0\n"
-LOOK_INTERVAL_S = 0.2
-SAY_INTERVAL_S = 10.0  # while nothing changes
-QUIET_LOOKS, END_LIMIT_S = 3, 10.0
-KILL_AFTER_STEPS = 3  # of a generation
-CHECKPOINT_INTERVAL_S = 5.0
-LAST_LINES = (3, 20)  # of a script's output; the second if it failed
-_USES = {
-    Use.TRAINING: "training",
-    Use.STARTING: "starting",
-    Use.ORDINARY: "with an ordinary job",
-}
-_OURS = re.compile(r"bftrainer: |generation \d+\.\d+ ")  # lines of bftrainer.elastic
-SEE_LOG = " What it printed is in the worker's log."  # a worker's words; here its end is shown
-_FRAME = re.compile(r'  File "([^"]+)", line \d+')  # of a traceback
-_STARTERS = (str(Path(bftrainer.__file__).parent), "<frozen runpy>")  # what runs scripts
-SHARED = "(the nodes share this machine's processors: no forecast for a cluster's)"
-Say = Callable[[str], None]
+        parts.append(f"{last.used} of {last.of} in the last")
+    return "; ".join(parts)
 
 
 def run_try(
@@ -250,8 +249,8 @@ def run_try(
         alone = None
         if compares:
             (scratch / "alone").mkdir()
-            one = dataclasses.replace(spec, workers_per_node=1)
-            alone = _tried(one, 1, scratch / "alone", limit_s, say, compares=True)
+            single = dataclasses.replace(spec, workers_per_node=1)
+            alone = _tried(single, 1, scratch / "alone", limit_s, say, compares=True)
             if problem := wrong(alone.report):
                 say(f"\nAlone: {as_text(alone.report)}")
                 raise problem
@@ -276,8 +275,10 @@ def _tried(
     page: RunPage | None = None,
 ) -> _Try:
     """Run a script on so many nodes; on one it is left alone."""
-    nodes = f"{n_nodes} nodes" if n_nodes > 1 else "one node"
-    say(f"Starting {nodes} on this machine, and a daemon for {'them' if n_nodes > 1 else 'it'}.")
+    if n_nodes > 1:
+        say(f"Starting {n_nodes} nodes on this machine, and a daemon for them.")
+    else:
+        say("Starting one node on this machine, and a daemon for it.")
     is_shared = spec.runtime == "torch" and spec.interpreter == sys.executable
     with laptop_site(
         scratch, n_nodes=n_nodes, policy=POLICY, warm=() if is_shared else None
@@ -285,10 +286,10 @@ def _tried(
         if is_shared:
             say("Importing torch, once for all of them.")
             site.await_ready()
-        found = _Try(site, _placed(spec, n_nodes, scratch, compares=compares), say)
+        trial = _Try(site, _placed(spec, n_nodes, scratch, compares=compares), say)
         with page.of(site.client) if page is not None else nullcontext():
-            found.run(limit_s)
-        return found
+            trial.run(limit_s)
+        return trial
 
 
 def _compared(elastic: _Try, alone: _Try) -> Comparison:
@@ -310,16 +311,16 @@ def _placed(spec: TrainerSpec, n_nodes: int, scratch: Path, *, compares: bool) -
     records, checkpoints = scratch / "samples", scratch / "checkpoints"
     records.mkdir()
     checkpoints.mkdir()
-    own = [(RECORD_VARIABLE, str(records))]
+    variables = [(RECORD_VARIABLE, str(records))]
     if compares:
-        own.append((UPDATES_VARIABLE, "1"))
+        variables.append((UPDATES_VARIABLE, "1"))
     return dataclasses.replace(
         spec,
         n_min=1,
         n_max=n_nodes,
         checkpoint_dir=str(checkpoints),
         checkpoint_interval_s=CHECKPOINT_INTERVAL_S,
-        environment=(*spec.environment, *own),
+        environment=(*spec.environment, *variables),
     )
 
 
@@ -387,7 +388,9 @@ class _Try:
         quiet_looks, deadline = 0, time.monotonic() + END_LIMIT_S
         while quiet_looks < QUIET_LOOKS and time.monotonic() < deadline:
             time.sleep(LOOK_INTERVAL_S)
-            quiet_looks = 0 if self._records.look() else quiet_looks + 1
+            quiet_looks += 1
+            if self._records.look():
+                quiet_looks = 0
 
     def _has_failed_at_once(self) -> bool:
         """Return whether a worker failed before any update; the daemon would try again."""
@@ -421,14 +424,16 @@ class _Try:
             return
         self._said, self._said_s = state, elapsed_s
         nodes = ", ".join(f"{counts[use]} {name}" for use, name in _USES.items() if counts[use])
-        done = f"epoch {record.progress.epoch}, {counted(record.progress.samples, 'sample')}"
-        self._say(f"{elapsed_s:6.1f} s  {record.state}{doing}; nodes: {nodes or 'idle'}; {done}")
+        progress = f"epoch {record.progress.epoch}, {counted(record.progress.samples, 'sample')}"
+        self._say(
+            f"{elapsed_s:6.1f} s  {record.state}{doing}; nodes: {nodes or 'idle'}; {progress}"
+        )
         is_end = record.state.is_final or self._has_failed_at_once()
         if record.failures > self._failures and not is_end:  # the report tells the last one
             self._failures = record.failures
-            what = _last_failure(record) or "it got further since"
-            again = "as before" if what == self._told else what
-            self._told = what
+            cause = _last_failure(record) or "it got further since"
+            again = "as before" if cause == self._told else cause
+            self._told = cause
             self._say(f"{elapsed_s:6.1f} s  failure {self._failures}: {again}")
 
     def _doing(self, is_starting: bool) -> str:
@@ -442,9 +447,11 @@ class _Try:
     def _report(self) -> TryReport:
         view = self._watch.status.trainers[0]
         facts = collect(self._site.sidecar.entries())
-        state, reason = view.record.state, view.record.reason
+        state, reason, warning = view.record.state, view.record.reason, ""
         if not state.is_final and self._has_failed_at_once():
             state, reason = TrainerState.FAILED, _last_failure(view.record)
+        if view.record.diverged:
+            warning = view.record.diverged.cause
         return TryReport(
             script=Path(self._spec.script).name,
             state=state.value,
@@ -458,19 +465,19 @@ class _Try:
             speeds=tuple(speeds(self._records.processes)),
             epochs=tuple(epochs(self._records.processes)),
             last_lines=self._last_lines(LAST_LINES[state is TrainerState.FAILED], reason),
-            warning=view.record.diverged.cause if view.record.diverged else "",
+            warning=warning,
             remarks=view.record.remark_sentences,
         )
 
     def _last_lines(self, most: int, reason: str) -> tuple[str, ...]:
         """Return the end of the newest log, without our own lines and what ``reason`` says."""
         paths = [Path(file.path) for file in self._site.client.logs(self._trainer_id)]
-        written = [path for path in paths if path.exists() and path.stat().st_size]
-        for path in sorted(written, key=lambda p: p.stat().st_mtime, reverse=True):
+        with_lines = [path for path in paths if path.exists() and path.stat().st_size]
+        for path in sorted(with_lines, key=lambda p: p.stat().st_mtime, reverse=True):
             lines = path.read_text(errors="replace").splitlines()
-            own = evidence([line for line in lines if not _OURS.match(line)], reason)
-            if own:
-                return tuple(map(shown, own[-most:]))
+            script_lines = evidence([line for line in lines if not _OURS.match(line)], reason)
+            if script_lines:
+                return tuple(map(shown, script_lines[-most:]))
         return ()
 
 
@@ -480,17 +487,17 @@ def evidence(lines: Sequence[str], reason: str) -> list[str]:
     Of tracebacks the frames of bftrainer and runpy are left out, and the exception, which the
     reason names.
     """
-    kept, is_starter = list[str](), False
+    script_lines, is_starter = list[str](), False
     for line in lines:
         if frame := _FRAME.match(line):
             is_starter = frame[1].startswith(_STARTERS)
         elif not line.startswith("    "):
             is_starter = False
         if not is_starter:
-            kept.append(line)
-    if kept and kept[-1].strip() and kept[-1].strip().rstrip(".") in reason:
-        kept.pop()
-    return kept
+            script_lines.append(line)
+    if script_lines and script_lines[-1].strip() and script_lines[-1].strip().rstrip(".") in reason:
+        script_lines.pop()
+    return script_lines
 
 
 def _last_failure(record: TrainerRecord) -> str:

@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,27 @@ from milp.problem import Curve
 
 MAX_NODES = 1_000_000
 MAX_TEXT = 200  # characters
+SCHEMA = "bftrainer/workload/1"
+MAX_BYTES = 256 << 20
+_CURVES = ("curve", "utility")
+_OPTIONAL = ("gres", "user", "account", "utility", "sizes")  # not written without a value
+_OWN, _PUBLISHED = Form(), Form(ignores_unknown=True)
+# Table 2: samples per second by size, in thousands.
+SIZES = (1, 2, 4, 8, 16, 32, 64)
+SAMPLES = 130e6  # 100 epochs of ImageNet, as each trainer of the paper
+_KILO_SAMPLES_PER_S = {
+    "AlexNet": (7.1, 13.1, 21.1, 40.5, 74.0, 130.8, 202.1),
+    "ResNet18": (5.2, 10.6, 20.4, 39.6, 78.0, 144.8, 262.7),
+    "MnasNet": (3.2, 6.0, 11.5, 23.1, 43.9, 83.5, 160.5),
+    "MobileNets": (3.0, 5.9, 11.4, 22.0, 42.5, 82.3, 155.2),
+    "ShuffleNet": (2.8, 5.3, 10.0, 20.4, 38.9, 74.1, 145.1),
+    "VGG-16": (1.2, 2.4, 4.7, 9.3, 18.3, 36.2, 70.2),
+    "DenseNet": (1.0, 2.0, 3.8, 7.6, 15.0, 28.8, 57.8),
+}
+N_TRAINERS = 1000
+RESCALE_UP_S, RESCALE_DOWN_S = 18.0, 12.0  # Elastic Horovod on Summit, as in the paper
+RESCALE_SPREAD_S = 1.0  # diverse trainers: 17 to 19 s up, 11 to 13 s down
+MEAN_ARRIVAL_S = 36.0  # between diverse trainers: a hundred per hour
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,19 +138,6 @@ def check_curve(curve: Curve) -> None:
         raise ValueError("the values of a curve are numbers of 0 or more")
 
 
-SIZES = (1, 2, 4, 8, 16, 32, 64)
-SAMPLES = 130e6  # 100 epochs of ImageNet, as each trainer of the paper
-_KILO_SAMPLES_PER_S = {
-    "AlexNet": (7.1, 13.1, 21.1, 40.5, 74.0, 130.8, 202.1),
-    "ResNet18": (5.2, 10.6, 20.4, 39.6, 78.0, 144.8, 262.7),
-    "MnasNet": (3.2, 6.0, 11.5, 23.1, 43.9, 83.5, 160.5),
-    "MobileNets": (3.0, 5.9, 11.4, 22.0, 42.5, 82.3, 155.2),
-    "ShuffleNet": (2.8, 5.3, 10.0, 20.4, 38.9, 74.1, 145.1),
-    "VGG-16": (1.2, 2.4, 4.7, 9.3, 18.3, 36.2, 70.2),
-    "DenseNet": (1.0, 2.0, 3.8, 7.6, 15.0, 28.8, 57.8),
-}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table2Network:
     """A network of Table 2."""
@@ -147,21 +156,14 @@ class Table2Network:
         return self.curve.samples_per_s[at] / self.curve.samples_per_s[0] / size
 
 
+def _network(name: str) -> Table2Network:
+    rates = tuple(round(1000.0 * kilo, 3) for kilo in _KILO_SAMPLES_PER_S[name])
+    return Table2Network(name=name, curve=Curve(sizes=SIZES, samples_per_s=rates))
+
+
 NETWORKS: Mapping[str, Table2Network] = {
-    name.lower(): Table2Network(
-        name=name,
-        curve=Curve(
-            sizes=SIZES, samples_per_s=tuple(round(1000.0 * kilo, 3) for kilo in kilo_samples_per_s)
-        ),
-    )
-    for name, kilo_samples_per_s in _KILO_SAMPLES_PER_S.items()
+    name.lower(): _network(name) for name in _KILO_SAMPLES_PER_S
 }
-
-
-N_TRAINERS = 1000
-RESCALE_UP_S, RESCALE_DOWN_S = 18.0, 12.0  # Elastic Horovod on Summit, as in the paper
-RESCALE_SPREAD_S = 1.0  # diverse trainers: 17 to 19 s up, 11 to 13 s down
-MEAN_ARRIVAL_S = 36.0  # between diverse trainers: a hundred per hour
 
 
 def hpo(
@@ -219,13 +221,15 @@ def diverse(
     if arrivals_s is None:
         at_s = _poisson(seed, n_trainers, mean_arrival_s)
     else:
-        at_s = sorted(float(x) for x in arrivals_s)
+        at_s = sorted(map(float, arrivals_s))
     networks = list(NETWORKS.values())
     choice, costs = _stream(seed, 1), _stream(seed, 2)
     submissions = []
     for i, submit_s in enumerate(at_s):
-        drawn = int(choice.random() * len(networks))
-        network = networks[i % len(networks) if is_cyclic else drawn]
+        number = int(choice.random() * len(networks))
+        if is_cyclic:
+            number = i % len(networks)
+        network = networks[number]
         submissions.append(
             Submission(
                 submit_s=submit_s,
@@ -279,13 +283,6 @@ def _stream(seed: int, purpose: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, purpose])))
 
 
-SCHEMA = "bftrainer/workload/1"
-MAX_BYTES = 256 << 20
-_CURVES = ("curve", "utility")
-_OPTIONAL = ("gres", "user", "account", "utility", "sizes")  # not written without a value
-_OWN, _PUBLISHED = Form(), Form(ignores_unknown=True)
-
-
 def read_workload(path: Path) -> TrainerWorkload:
     """Read either form; times of submission are relative to the first one.
 
@@ -317,10 +314,10 @@ def _read(path: Path) -> TrainerWorkload:
         trainers = _published(codec(_Tables, _PUBLISHED).decode(document))
     else:
         raise ValueError(f"it has neither schema {SCHEMA!r} nor nodes, curves and jobs")
-    first_s = min((one.submit_s for one in trainers), default=0.0)
-    counted = (replace(one, submit_s=one.submit_s - first_s) for one in trainers)
-    ordered = tuple(sorted(counted, key=lambda one: one.submit_s))
-    return TrainerWorkload(name=str(document.get("name", path.stem))[:100], submissions=ordered)
+    first_s = min((trainer.submit_s for trainer in trainers), default=0.0)
+    shifted = (replace(trainer, submit_s=trainer.submit_s - first_s) for trainer in trainers)
+    submissions = tuple(sorted(shifted, key=attrgetter("submit_s")))
+    return TrainerWorkload(name=str(document.get("name", path.stem))[:100], submissions=submissions)
 
 
 def write_workload(path: Path, workload: TrainerWorkload) -> None:
@@ -329,13 +326,14 @@ def write_workload(path: Path, workload: TrainerWorkload) -> None:
     Raises:
         TraceError: BFT-4002, the file cannot be written.
     """
-    given = _Own(schema=SCHEMA, name=workload.name, trainers=workload.submissions)
-    document = codec(_Own, _OWN).encode(given)
+    own_form = _Own(schema=SCHEMA, name=workload.name, trainers=workload.submissions)
+    document = codec(_Own, _OWN).encode(own_form)
     rows = [_renamed(row, "samples_per_s", "values") for row in document["trainers"]]
-    document["trainers"] = [
-        {name: value for name, value in row.items() if value or name not in _OPTIONAL}
-        for row in rows
-    ]
+    for row in rows:
+        for name in _OPTIONAL:
+            if not row.get(name):
+                row.pop(name, None)
+    document["trainers"] = rows
     try:
         path.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     except OSError as problem:
@@ -346,11 +344,12 @@ def _renamed(row: Any, old: str, new: str) -> Any:
     """Return a trainer whose curves have another name for their values."""
     if not isinstance(row, dict):
         return row
-    curves = {name: row[name] for name in _CURVES if isinstance(row.get(name), dict)}
-    return row | {
-        name: {new if key == old else key: value for key, value in curve.items()}
-        for name, curve in curves.items()
-    }
+    renamed = dict(row)
+    for name in _CURVES:
+        curve = row.get(name)
+        if isinstance(curve, dict):
+            renamed[name] = {new if key == old else key: value for key, value in curve.items()}
+    return renamed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,18 +391,21 @@ class _Tables:
 def _published(tables: _Tables) -> tuple[Submission, ...]:
     first = 1 if tables.nodes[:1] == (0,) else 0
     sizes = tables.nodes[first:]
-    found = []
+    submissions = []
     for i, job in enumerate(tables.jobs):
         if not 0 <= job.curve < len(tables.curves):
             raise ValueError(f"jobs[{i}]: there is no curve {job.curve}")
         values = tables.curves[job.curve]
         rates, objective = values.throughput[first:], values.objective[first:]
-        utility = None if objective == rates else Curve(sizes=sizes, samples_per_s=objective)
-        found.append(
+        utility: Curve | None = None
+        if objective != rates:
+            utility = Curve(sizes=sizes, samples_per_s=objective)
+        _, _, network = job.name.partition("-")
+        submissions.append(
             Submission(
                 submit_s=job.submit,
                 name=job.name,
-                network=job.name.partition("-")[2],
+                network=network,
                 n_min=job.n_min,
                 n_max=job.n_max,
                 samples=job.samples,
@@ -413,4 +415,4 @@ def _published(tables: _Tables) -> tuple[Submission, ...]:
                 utility=utility,
             )
         )
-    return tuple(found)
+    return tuple(submissions)

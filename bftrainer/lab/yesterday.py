@@ -37,6 +37,12 @@ if TYPE_CHECKING:
     from bftrainer.journal.journal import Journal  # SQLAlchemy is slow
 
 ENDLESS = 1e15  # samples of a trainer that had not ended
+CYCLE_S = 1800.0  # a trace has no scheduler cycles; pilots start at once
+UNKNOWN = (
+    "Whether ordinary jobs would have come otherwise is not known: nodes come back when they did.",
+    "What would have been given back in time is not told from what would have been preempted.",
+    "Short gaps, stragglers, failures and idle_confirmations are not replayed.",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +61,10 @@ def past_of(journal: Journal, hours: float) -> Past:
     Raises:
         UsageError: BFT-1549, there are too few decisions in it.
     """
-    last = journal.latest(KIND)
-    begin_s = last.at_s - hours * HOUR_S if last else 0.0
-    reader, seen, decisions, unread = DecisionReader(), Availability(), 0, 0
+    begin_s = 0.0
+    if (last := journal.latest(KIND)) is not None:
+        begin_s = last.at_s - hours * HOUR_S
+    reader, availability, decisions, unread = DecisionReader(), Availability(), 0, 0
     for entry in journal.entries(KIND):
         if entry.at_s < begin_s:
             continue
@@ -65,20 +72,23 @@ def past_of(journal: Journal, hours: float) -> Past:
         unread += record is None
         if record is not None and (nodes := record.input.snapshot.nodes) is not None:
             decisions += 1
-            seen.node_types |= {node.name: node.node_type for node in nodes}
-            seen.note(record.input.now_s, _available(record.input))
-    if not seen.begin_s < seen.end_s:
+            availability.node_types |= {node.name: node.node_type for node in nodes}
+            availability.note(record.input.now_s, _available(record.input))
+    if not availability.begin_s < availability.end_s:
         raise UsageError(
             "BFT-1549",
             "The journal has no two decisions in these hours.",
             "Name the journal.db of a daemon that has run, or more --hours.",
             exit_code=ExitCode.VALIDATION_FAILED,
         )
-    records = [r for r in journal.trainers() if _was_there(r, seen.begin_s, seen.end_s)]
+    records = [
+        r for r in journal.trainers() if _was_there(r, availability.begin_s, availability.end_s)
+    ]
     workload = TrainerWorkload(
-        name="of the journal", submissions=tuple(_submission(r, seen.begin_s) for r in records)
+        name="of the journal",
+        submissions=tuple(_submission(r, availability.begin_s) for r in records),
     )
-    trace = seen.trace(seen.end_s)
+    trace = availability.trace(availability.end_s)
     return Past(trace=trace, workload=workload, decisions=decisions, unread=unread)
 
 
@@ -102,7 +112,8 @@ class Availability:
         self.begin_s, self.end_s = min(self.begin_s, at_s), max(self.end_s, at_s)
         for name in sorted(self._since_s.keys() - names):
             since_s = self._since_s.pop(name)
-            self._fragments += [(name, since_s, at_s)] if at_s > since_s else []
+            if at_s > since_s:
+                self._fragments.append((name, since_s, at_s))
         for name in names - self._since_s.keys():
             self._since_s[name] = at_s
 
@@ -111,13 +122,16 @@ class Availability:
         self.note(end_s, frozenset())
         names = sorted(self.node_types or {name for name, _, _ in self._fragments})
         index = {name: i for i, name in enumerate(names)}
+        node_types = None
+        if self.node_types:
+            node_types = [self.node_types[name] for name in names]
         return make_fragments(
             names=names,
             node=[index[name] for name, _, _ in self._fragments],
             start_s=[start_s for _, start_s, _ in self._fragments],
             end_s=[end_s for _, _, end_s in self._fragments],
             span_s=(self.begin_s, self.end_s),
-            node_types=[self.node_types[name] for name in names] if self.node_types else None,
+            node_types=node_types,
             source="the journal",
         )
 
@@ -128,14 +142,16 @@ def _was_there(record: TrainerRecord, begin_s: float, end_s: float) -> bool:
 
 
 def _submission(record: TrainerRecord, begin_s: float) -> Submission:
-    spec, progress = record.spec, record.progress
+    spec, samples = record.spec, ENDLESS
+    if record.state.is_final:
+        samples = max(1.0, float(record.progress.samples))
     return Submission(
         submit_s=max(0.0, record.submitted_s - begin_s),
         name=record.trainer_id,
         n_min=spec.n_min,
         n_max=spec.n_max,
         sizes=spec.sizes,
-        samples=max(1.0, float(progress.samples)) if record.state.is_final else ENDLESS,
+        samples=samples,
         curve=spec.curve or fitted(record, explores=False).curve,
         rescale_up_s=0.0,
         rescale_down_s=0.0,
@@ -145,14 +161,6 @@ def _submission(record: TrainerRecord, begin_s: float) -> Submission:
         user=spec.user,
         account=spec.account,
     )
-
-
-CYCLE_S = 1800.0  # a trace has no scheduler cycles; pilots start at once
-UNKNOWN = (
-    "Whether ordinary jobs would have come otherwise is not known: nodes come back when they did.",
-    "What would have been given back in time is not told from what would have been preempted.",
-    "Short gaps, stragglers, failures and idle_confirmations are not replayed.",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,18 +203,18 @@ def figures(trace: Fragments, workload: TrainerWorkload, policy: SitePolicy) -> 
         seed=seed,
         blackout_at=partial(next_blackout, policy.blackouts, policy.time_zone),
     ).run()
-    found = measure(outcome)
+    metrics = measure(outcome)
     return Figures(
         offered_node_h=tally.node_s_offered / HOUR_S,
         harvested_node_h=tally.node_s_used / HOUR_S,
         held_node_h=tally.node_s_held / HOUR_S,
-        utilization=found.utilization,
-        reference_node_h=found.reference_node_h,
-        samples=found.a_e,
-        makespan_s=found.makespan_s,
-        rescales=found.rescales,
-        nodes_taken=found.preemptions,
-        finished=found.completed,
+        utilization=metrics.utilization,
+        reference_node_h=metrics.reference_node_h,
+        samples=metrics.a_e,
+        makespan_s=metrics.makespan_s,
+        rescales=metrics.rescales,
+        nodes_taken=metrics.preemptions,
+        finished=metrics.completed,
         waits=tuple(_waits(outcome)),
     )
 

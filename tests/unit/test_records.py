@@ -38,7 +38,6 @@ SEQUENCES = frozenset(
         "bftrainer/lab/papers/rubberband/residual.py:contradictions",
         "bftrainer/lab/papers/rubberband/tables.py:_row",
         "bftrainer/lab/teach/course.py:returns",
-        "bftrainer/lab/try_comparison.py:comparison_text",
         "bftrainer/lab/try_comparison.py:parameter_difference",
         "bftrainer/lab/whatif/document.py:averaged",
         "bftrainer/study/actions.py:value",

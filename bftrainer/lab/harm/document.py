@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,19 @@ NOT_MODELLED = (
     "The load on slurmctld: a cycle of backfill takes as long beside bftrainer as without it.",
 )
 LEFTOVER = "GPUs that are left on nodes with jobs: while whole nodes are lent, these are not."
+# Settings of the simulated Slurm that the document leaves out: they describe nodes and cycles.
+NOT_SCHEDULING = frozenset(
+    {"capacities", "partitions", "cycles_s", "first_cycle_s", "tick_phase_s"}
+)
+HARM_HEADERS = (
+    *("PARTITION", ">JOBS", ">MEAN WAIT", ">IN THE LOG", ">ADDED", ">95% OF IT"),
+    *(">BY CHANCE, 95%", "BEYOND CHANCE"),
+)
+SETTING_HEADERS = ("SETTING", ">VALUE", ">TRAINED NODE-H A DAY", ">CHANGE", ">ADDED", ">95% OF IT")
+LOGGED = (
+    "Where the mean wait of the simulated site differs much from that of the log, something that "
+    "is not modelled held the jobs back, or let them pass."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +88,8 @@ class Told:
 def worth(told: Told) -> Worth:
     """Return what the trained time is worth."""
     kinds, prices = told.found.node_types, told.prices
-    drawn = [kind.energy_kwh for kind in kinds if kind.energy_kwh is not None]
-    energy_kwh = sum(drawn) if drawn else None
+    draws_kwh = [kind.energy_kwh for kind in kinds if kind.energy_kwh is not None]
+    energy_kwh = sum(draws_kwh) if draws_kwh else None
     return Worth(
         energy_kwh=energy_kwh,
         energy_cost=_product(energy_kwh, prices.kwh),
@@ -86,21 +99,23 @@ def worth(told: Told) -> Worth:
 
 
 def _product(amount: float | None, price: float | None) -> float | None:
-    return None if amount is None or price is None else amount * price
+    if amount is None or price is None:
+        return None
+    return amount * price
 
 
 def as_document(told: Told) -> dict[str, Any]:
     """Return the document."""
-    found, replica = told.found, told.study.replica
+    findings, replica = told.found, told.study.replica
     return {
         "schema": SCHEMA,
         "answers": list(answers(told)),
         "log": told.source,
-        **dataclasses.asdict(found),
+        **dataclasses.asdict(findings),
         "worth": dataclasses.asdict(worth(told)),
         "log_hours": replica.span_s / HOUR_S,
         "jobs_in_log": len(replica.jobs),
-        "left_out": [dataclasses.asdict(some) for some in replica.left_out],
+        "left_out": list(map(dataclasses.asdict, replica.left_out)),
         "slurm": _scheduling(told),
         "policy": _policy(told),
         "assumptions": list(assumptions(told)),
@@ -115,20 +130,24 @@ def as_document(told: Told) -> dict[str, Any]:
 def _policy(told: Told) -> dict[str, Any]:
     """Return the keys of the policy that have not their defaults."""
     lend, values = told.study.choices.lend, dict(told.study.choices.policy_values)
-    return values if lend is Lend.NODES else {**values, "lend": str(lend)}
+    if lend is not Lend.NODES:
+        values["lend"] = str(lend)
+    return values
 
 
 def _scheduling(told: Told) -> dict[str, Any]:
     """Return the settings of Slurm's schedulers."""
     slurm = told.study.replica.slurm
-    names = [field.name for field in dataclasses.fields(slurm)]
-    without = {"capacities", "partitions", "cycles_s", "first_cycle_s", "tick_phase_s"}
-    return {name: getattr(slurm, name) for name in names if name not in without}
+    settings = {}
+    for field in dataclasses.fields(slurm):
+        if field.name not in NOT_SCHEDULING:
+            settings[field.name] = getattr(slurm, field.name)
+    return settings
 
 
 def report_of(told: Told) -> ReportPage:
     """Return the report."""
-    found = told.found
+    findings = told.found
     return ReportPage(
         title=f"What jobs would notice: {told.source}",
         answers=tuple(answers(told)),
@@ -137,12 +156,12 @@ def report_of(told: Told) -> ReportPage:
         sections=(
             Section(
                 title="What jobs notice: seconds per job, with 95% intervals",
-                tables=(TextTable(headers=HARM_HEADERS, rows=tuple(_harm_rows(found))),),
+                tables=(TextTable(headers=HARM_HEADERS, rows=tuple(_harm_rows(findings))),),
                 items=(LOGGED,),
             ),
             Section(title="What trainers would get, a day", tables=(_yield_table(told),)),
-            *proposal_sections(found.proposal),
-            *_settings_section(found),
+            *proposal_sections(findings.proposal),
+            *_settings_section(findings),
             *_left_out_section(told),
             Section(title="Assumptions", items=tuple(assumptions(told))),
             Section(title="Not modelled", items=tuple(not_modelled(told))),
@@ -153,27 +172,32 @@ def report_of(told: Told) -> ReportPage:
 
 def answers(told: Told) -> Iterator[str]:
     """Yield the answer in sentences: what is given, and what each partition's jobs notice."""
-    found = told.found
-    yield from _gpus_given(found) if found.lend != Lend.NODES else _nodes_given(found)
-    yield from (noticed(harm) for harm in found.partitions)
-    if found.lend == Lend.NODES:
-        yield from proposal_sentences(told.study.replica, found.proposal)
+    findings = told.found
+    if findings.lend == Lend.NODES:
+        yield from _nodes_given(findings)
+    else:
+        yield from _gpus_given(findings)
+    yield from map(noticed, findings.partitions)
+    if findings.lend == Lend.NODES:
+        yield from proposal_sentences(told.study.replica, findings.proposal)
 
 
-def _nodes_given(found: HarmFindings) -> Iterator[str]:
-    trained_h = sum(kind.trained_node_hours for kind in found.node_types)
-    idle_h = sum(kind.idle_node_hours for kind in found.node_types)
-    gpu_h = sum(kind.trained_gpu_hours for kind in found.node_types)
-    gpus = f", {quantity(gpu_h)} GPU-hours" if gpu_h else ""
+def _nodes_given(findings: HarmFindings) -> Iterator[str]:
+    trained_h = sum(kind.trained_node_hours for kind in findings.node_types)
+    idle_h = sum(kind.idle_node_hours for kind in findings.node_types)
+    gpu_h = sum(kind.trained_gpu_hours for kind in findings.node_types)
+    gpus = ""
+    if gpu_h:
+        gpus = f", {quantity(gpu_h)} GPU-hours"
     yield (
         f"bftrainer would give trainers {quantity(trained_h)} node-hours a day"
         f" ({share(trained_h, idle_h)} of the idle time){gpus}."
     )
 
 
-def _gpus_given(found: HarmFindings) -> Iterator[str]:
-    with_gpus = [kind for kind in found.node_types if kind.idle_gpu_hours]
-    others = [kind for kind in found.node_types if not kind.idle_gpu_hours]
+def _gpus_given(findings: HarmFindings) -> Iterator[str]:
+    with_gpus = [kind for kind in findings.node_types if kind.idle_gpu_hours]
+    without_gpus = [kind for kind in findings.node_types if not kind.idle_gpu_hours]
     lent_h = sum(kind.held_gpu_hours for kind in with_gpus)
     trained_h = sum(kind.trained_gpu_hours for kind in with_gpus)
     idle_h = sum(kind.idle_gpu_hours for kind in with_gpus)
@@ -182,9 +206,9 @@ def _gpus_given(found: HarmFindings) -> Iterator[str]:
         f" ({share(lent_h, idle_h)} of the idle GPU time); trainers would train in"
         f" {quantity(trained_h)} of them."
     )
-    if others:
-        node_h = sum(kind.trained_node_hours for kind in others)
-        idle_node_h = sum(kind.idle_node_hours for kind in others)
+    if without_gpus:
+        node_h = sum(kind.trained_node_hours for kind in without_gpus)
+        idle_node_h = sum(kind.idle_node_hours for kind in without_gpus)
         yield (
             f"On nodes without GPUs it would give trainers {quantity(node_h)} node-hours a day"
             f" ({share(node_h, idle_node_h)} of the idle time)."
@@ -204,18 +228,8 @@ def _worth_sentences(told: Told) -> Iterator[str]:
         yield f"At the price of a GPU-hour it is worth {quantity(value.gpu_value)} a day."
 
 
-HARM_HEADERS = (
-    *("PARTITION", ">JOBS", ">MEAN WAIT", ">IN THE LOG", ">ADDED", ">95% OF IT"),
-    *(">BY CHANCE, 95%", "BEYOND CHANCE"),
-)
-LOGGED = (
-    "Where the mean wait of the simulated site differs much from that of the log, something that "
-    "is not modelled held the jobs back, or let them pass."
-)
-
-
-def _harm_rows(found: HarmFindings) -> Iterator[tuple[str, ...]]:
-    for harm in (*found.partitions, found.everybody):
+def _harm_rows(findings: HarmFindings) -> Iterator[tuple[str, ...]]:
+    for harm in (*findings.partitions, findings.everybody):
         logged = "-"
         if harm.logged_wait_s is not None:
             logged = seconds(harm.logged_wait_s)
@@ -234,33 +248,35 @@ def _harm_rows(found: HarmFindings) -> Iterator[tuple[str, ...]]:
 def _yield_table(told: Told) -> TextTable:
     """Return what trainers would get by type of node; columns without a figure are left out."""
     kinds = told.found.node_types
-    columns: list[tuple[str, Sequence[str]]] = [
-        ("NODES OF", [kind.node_type for kind in kinds]),
-        (">NODES", [f"{kind.nodes:,}" for kind in kinds]),
-        (">IDLE NODE-H", [quantity(kind.idle_node_hours) for kind in kinds]),
-        (">HELD", [quantity(kind.held_node_hours) for kind in kinds]),
-        (">TRAINED", [quantity(kind.trained_node_hours) for kind in kinds]),
-    ]
+    columns: dict[str, Callable[[TypeYield], str]] = {  # header -> cell
+        "NODES OF": lambda kind: kind.node_type,
+        ">NODES": lambda kind: f"{kind.nodes:,}",
+        ">IDLE NODE-H": lambda kind: quantity(kind.idle_node_hours),
+        ">HELD": lambda kind: quantity(kind.held_node_hours),
+        ">TRAINED": lambda kind: quantity(kind.trained_node_hours),
+    }
     if told.found.lend != Lend.NODES:
-        columns += [
-            (">IDLE GPU-H", [quantity(kind.idle_gpu_hours) for kind in kinds]),
-            (">GPU-H LENT", [quantity(kind.held_gpu_hours) for kind in kinds]),
-            (">GPU-H TRAINED", [quantity(kind.trained_gpu_hours) for kind in kinds]),
-            (">TRAINED OF IDLE", [_of_idle(kind) for kind in kinds]),
-        ]
+        columns |= {
+            ">IDLE GPU-H": lambda kind: quantity(kind.idle_gpu_hours),
+            ">GPU-H LENT": lambda kind: quantity(kind.held_gpu_hours),
+            ">GPU-H TRAINED": lambda kind: quantity(kind.trained_gpu_hours),
+            ">TRAINED OF IDLE": _of_idle,
+        }
     else:
-        nodes = [share(kind.trained_node_hours, kind.idle_node_hours) for kind in kinds]
-        columns.append((">OF IDLE", nodes))
+        columns[">OF IDLE"] = lambda kind: share(kind.trained_node_hours, kind.idle_node_hours)
     has_gpus = any(kind.trained_gpu_hours or kind.leftover_gpu_hours for kind in kinds)
     if told.found.lend == Lend.NODES and has_gpus:
-        columns += [
-            (">GPU-H TRAINED", [quantity(kind.trained_gpu_hours) for kind in kinds]),
-            (">GPU-H UNUSED BESIDE JOBS", [quantity(kind.leftover_gpu_hours) for kind in kinds]),
-        ]
+        columns |= {
+            ">GPU-H TRAINED": lambda kind: quantity(kind.trained_gpu_hours),
+            ">GPU-H UNUSED BESIDE JOBS": lambda kind: quantity(kind.leftover_gpu_hours),
+        }
     if any(kind.energy_kwh is not None for kind in kinds):
-        columns.append((">KWH", [_or_dash(kind.energy_kwh) for kind in kinds]))
-    headers, cells = zip(*columns, strict=True)
-    return TextTable(headers=headers, rows=tuple(zip(*cells, strict=True)))
+        columns[">KWH"] = lambda kind: _or_dash(kind.energy_kwh)
+    rows = []
+    for kind in kinds:
+        row = tuple(cell(kind) for cell in columns.values())
+        rows.append(row)
+    return TextTable(headers=tuple(columns), rows=tuple(rows))
 
 
 def _of_idle(kind: TypeYield) -> str:
@@ -274,25 +290,25 @@ def _or_dash(value: float | None) -> str:
     return "-" if value is None else quantity(value)
 
 
-SETTING_HEADERS = ("SETTING", ">VALUE", ">TRAINED NODE-H A DAY", ">CHANGE", ">ADDED", ">95% OF IT")
-
-
-def _settings_section(found: HarmFindings) -> Iterator[Section]:
-    if not found.settings:
+def _settings_section(findings: HarmFindings) -> Iterator[Section]:
+    if not findings.settings:
         return
-    as_is, *_ = found.settings
+    as_is, *_ = findings.settings
     hours = as_is.trained_node_hours
-    rows = [
-        (
+    rows = []
+    for effect in findings.settings:
+        difference = "-"
+        if effect is not as_is:
+            difference = _change(effect.trained_node_hours, hours)
+        row = (
             effect.setting or "as they are",
             effect.value or "-",
             quantity(effect.trained_node_hours),
-            "-" if effect is as_is else _change(effect.trained_node_hours, hours),
+            difference,
             seconds(effect.added.mean_s),
             interval(effect.added),
         )
-        for effect in found.settings
-    ]
+        rows.append(row)
     text = (
         f"Each setting is played for the same {as_is.hours:.1f} h, in which {as_is.jobs:,} jobs "
         "were submitted. Changes are more certain than the figures themselves."
@@ -309,30 +325,30 @@ def _change(value: float, of: float) -> str:
 
 
 def _left_out_section(told: Told) -> Iterator[Section]:
-    items = tuple(left_out_sentence(some) for some in told.study.replica.left_out)
+    items = tuple(map(left_out_sentence, told.study.replica.left_out))
     if items:
         yield Section(title="Jobs of the log that are not played", items=items)
 
 
-def left_out_sentence(some: UnplayedJobs) -> str:
+def left_out_sentence(unplayed: UnplayedJobs) -> str:
     """Return how many jobs are not played, and why."""
-    return f"{counted(some.jobs, 'job')}, the first is {some.example}: {some.why}."
+    return f"{counted(unplayed.jobs, 'job')}, the first is {unplayed.example}: {unplayed.why}."
 
 
 def assumptions(told: Told) -> Iterator[str]:
     """Yield what was assumed, a sentence each."""
-    study, found = told.study, told.found
+    study, findings = told.study, told.found
     replica, choices, slurm = study.replica, study.choices, study.replica.slurm
     span_h = replica.span_s / HOUR_S
     yield (
-        f"Played: {found.hours:.1f} h of the log's {span_h:.1f} h beside bftrainer "
-        f"({min(1.0, found.hours / span_h):.0%}), in {counted(len(study.stretches), 'part')} spread"
-        f" over it. Each begins with up to {time_span(WARM_S)} without bftrainer, from the jobs "
-        "that ran and waited then."
+        f"Played: {findings.hours:.1f} h of the log's {span_h:.1f} h beside bftrainer "
+        f"({min(1.0, findings.hours / span_h):.0%}), in {counted(len(study.stretches), 'part')} "
+        f"spread over it. Each begins with up to {time_span(WARM_S)} without bftrainer, from the "
+        "jobs that ran and waited then."
     )
     length = time_span(block_s(slurm))
     yield (
-        f"{counted(found.blocks, 'block')} of {length} are played from one state each: beside "
+        f"{counted(findings.blocks, 'block')} of {length} are played from one state each: beside "
         "bftrainer, without it, and without it again with backfill in another phase (by chance). "
         "A delay that goes on into the next block counts there only if bftrainer causes it anew."
     )
@@ -354,12 +370,15 @@ def assumptions(told: Told) -> Iterator[str]:
         "installed. An agent connects 3 s after its pilot starts, a worker begins "
         f"{choices.worker_start_s:g} s later."
     )
-    values = ", ".join(f"{key} {value}" for key, value in sorted(_policy(told).items()))
-    yield f"The policy's settings are the defaults{f', but {values}' if values else ''}."
+    differences = ""
+    if policy := _policy(told):
+        values = ", ".join(f"{key} {value}" for key, value in sorted(policy.items()))
+        differences = f", but {values}"
+    yield f"The policy's settings are the defaults{differences}."
     yield from lending_assumptions(replica, choices.lend)
     yield (
-        f"A day has {found.pilots_per_day:,.0f} pilots, of which {found.preempted_per_day:,.0f} "
-        "are preempted by jobs."
+        f"A day has {findings.pilots_per_day:,.0f} pilots, of which "
+        f"{findings.preempted_per_day:,.0f} are preempted by jobs."
     )
     yield from replica.notes
 

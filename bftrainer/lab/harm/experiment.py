@@ -11,15 +11,17 @@ import heapq
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter, mul
 
 from bftrainer.lab.harm.segments import Segment
 from bftrainer.lab.harm.typed_core import TypedCore
 from bftrainer.lab.site.arms import Span, alone, idle_spans
 from bftrainer.lab.site.machine import Machine, Preemptable, SiteJob
 from bftrainer.lab.site.scheduler import Backfill, MainScheduler
+from bftrainer.lab.site.sharing import NodeSet
 from bftrainer.lab.site.sidecar import Core, Sidecar
 from bftrainer.lab.site.timeline import positions
 
@@ -153,23 +155,24 @@ def _blocks(
         machine.run(from_s)
         without, again = alone(machine, backfill), alone(machine, backfill)
         shift_backfill(again, chance.random())
-        for played in (without, again, machine):
-            played.run(to_s)
-        without_s, beside_s, again_s = (
-            waits_of(played.jobs, from_s, to_s) for played in (without, machine, again)
-        )
+        without.run(to_s)
+        again.run(to_s)
+        machine.run(to_s)
+        without_s = waits_of(without.jobs, from_s, to_s)
+        beside_s = waits_of(machine.jobs, from_s, to_s)
+        again_s = waits_of(again.jobs, from_s, to_s)
         jobs = Counter(
             job.spec.partition for job in machine.jobs if from_s <= job.spec.submit_s < to_s
         )
-        yield {
-            name: BlockWaits(
+        waits = {}
+        for name in sorted({*jobs, *without_s, *beside_s, *again_s}):
+            waits[name] = BlockWaits(
                 jobs=jobs[name],
                 without_s=without_s[name],
                 beside_s=beside_s[name],
                 again_s=again_s[name],
             )
-            for name in sorted({*jobs, *without_s, *beside_s, *again_s})
-        }
+        yield waits
 
 
 def waits_of(jobs: Sequence[SiteJob], from_s: float, to_s: float) -> defaultdict[str, float]:
@@ -192,15 +195,21 @@ def shift_backfill(machine: Machine, share: float) -> None:
     """
     settings = machine.settings
     period_s = settings.bf_interval_s + settings.bf_duration_s
-    mine = [event for event in machine.events if is_of_backfill(event[2])]
-    if not mine:
+    steps, other_events = [], []
+    for event in machine.events:
+        _, _, action = event
+        if is_of_backfill(action):
+            steps.append(event)
+        else:
+            other_events.append(event)
+    if not steps:
         return
     later_s = share * period_s
-    next_s = min(at_s for at_s, _, _ in mine)
+    next_s, _, _ = min(steps, key=itemgetter(0))
     if next_s + later_s > machine.now_s + period_s:
         later_s = max(later_s - period_s, machine.now_s - next_s)
-    others = [event for event in machine.events if not is_of_backfill(event[2])]
-    machine.events = others + [(at_s + later_s, turn, action) for at_s, turn, action in mine]
+    shifted = [(at_s + later_s, turn, action) for at_s, turn, action in steps]
+    machine.events = other_events + shifted
     heapq.heapify(machine.events)
 
 
@@ -225,21 +234,28 @@ def _harvest(
         held_s[pilot.node] += share * _within(pilot.from_s, pilot.to_s, window)
         trained_s[pilot.node] += share * _within(pilot.from_s + late_s, pilot.to_s, window)
     spans = idle_spans(machine.jobs, n_nodes, window)
-    idle_s = [sum(to_s - from_s for from_s, to_s in of_node) for of_node in spans]
+    idle_s = list(map(_length_s, spans))
     leftover_s = leftover_gpu_s(machine.jobs, segment.gpus, idle_s, window)
-    return {
-        kind.name: TypeHarvest(
-            held_s=sum(held_s[node] for node in positions(kind.nodes)),
-            trained_s=sum(trained_s[node] for node in positions(kind.nodes)),
-            idle_s=sum(idle_s[node] for node in positions(kind.nodes)),
-            held_gpu_s=sum(held_s[node] * segment.gpus[node] for node in positions(kind.nodes)),
-            trained_gpu_s=sum(
-                trained_s[node] * segment.gpus[node] for node in positions(kind.nodes)
-            ),
-            leftover_gpu_s=sum(leftover_s[node] for node in positions(kind.nodes)),
+    harvest = {}
+    for kind in segment.node_types:
+        add_up = partial(_sum_over, kind.nodes)
+        harvest[kind.name] = TypeHarvest(
+            held_s=add_up(held_s),
+            trained_s=add_up(trained_s),
+            idle_s=add_up(idle_s),
+            held_gpu_s=add_up(list(map(mul, held_s, segment.gpus))),
+            trained_gpu_s=add_up(list(map(mul, trained_s, segment.gpus))),
+            leftover_gpu_s=add_up(leftover_s),
         )
-        for kind in segment.node_types
-    }
+    return harvest
+
+
+def _length_s(spans: Iterable[Span]) -> float:
+    return sum(to_s - from_s for from_s, to_s in spans)
+
+
+def _sum_over(nodes: NodeSet, values: Sequence[float]) -> float:
+    return sum(values[node] for node in positions(nodes))
 
 
 def leftover_gpu_s(
@@ -264,10 +280,10 @@ def leftover_gpu_s(
             end_s = job.end_s
         used_s = _within(job.start_s, end_s, window)
         for node in positions(job.nodes):
-            taken = gpus[node]
+            n_used = gpus[node]
             if job.spec.share is not None:
-                taken = job.spec.share.gpus
-            unused_s[node] -= taken * used_s
+                n_used = job.spec.share.gpus
+            unused_s[node] -= n_used * used_s
     return [max(0.0, seconds) for seconds in unused_s]
 
 

@@ -10,7 +10,8 @@ import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import chain
 
 from bftrainer.lab.harm.experiment import BlockWaits, SegmentOutcome, TypeHarvest
 from bftrainer.lab.harm.replica import PlayedJob, Replica
@@ -144,31 +145,43 @@ def findings(
         seed: of the resampling.
         lend: the policy's, with which the settings as they are were played.
     """
-    ordered = sorted(outcomes, key=lambda o: (o.variant, o.value, o.number))
-    own = [outcome for outcome in ordered if outcome.variant == AS_IS]
-    proposed = [outcome for outcome in ordered if outcome.variant == LEND]
-    others = [outcome for outcome in ordered if outcome.variant != LEND]
+    in_order = sorted(outcomes, key=lambda o: (o.variant, o.value, o.number))
+    # The proposal has blocks of its own, and is no setting among others.
+    as_is = [outcome for outcome in in_order if outcome.variant == AS_IS]
+    proposed = [outcome for outcome in in_order if outcome.variant == LEND]
+    with_settings = [outcome for outcome in in_order if outcome.variant != LEND]
     logged = _LoggedWaits(replica.jobs, () if is_closer else spans)
-    added = _Adding(replica, logged, watts, seed)
-    as_it_is = added.arm(lend, own)
-    days = _days(own)
+    adding = _Adding(replica, logged, watts, seed)
+    proposal: LendProposal | None = None
+    if proposed:
+        proposal = _proposal(adding, as_is, proposed)
+    arm = adding.arm(lend, as_is)
+    days = _days(as_is)
     return HarmFindings(
         lend=lend,
         hours=days * DAY_H,
-        blocks=sum(len(outcome.blocks) for outcome in own),
-        partitions=as_it_is.partitions,
-        everybody=as_it_is.everybody,
-        node_types=as_it_is.node_types,
-        settings=tuple(_effects(others, seed)),
-        proposal=_proposal(added, own, proposed) if proposed else None,
-        pilots_per_day=as_it_is.pilots_per_day,
-        preempted_per_day=as_it_is.preempted_per_day,
-        cpu_s=sum(outcome.cpu_s for outcome in ordered),
+        blocks=len(_blocks_of(as_is)),
+        partitions=arm.partitions,
+        everybody=arm.everybody,
+        node_types=arm.node_types,
+        settings=tuple(_effects(with_settings, seed)),
+        proposal=proposal,
+        pilots_per_day=arm.pilots_per_day,
+        preempted_per_day=arm.preempted_per_day,
+        cpu_s=sum(outcome.cpu_s for outcome in in_order),
     )
 
 
+def _counted_h(outcomes: Iterable[SegmentOutcome]) -> float:
+    return sum(outcome.counted_s for outcome in outcomes) / HOUR_S
+
+
 def _days(outcomes: Iterable[SegmentOutcome]) -> float:
-    return sum(outcome.counted_s for outcome in outcomes) / HOUR_S / DAY_H
+    return _counted_h(outcomes) / DAY_H
+
+
+def _blocks_of(outcomes: Iterable[SegmentOutcome]) -> Blocks:
+    return list(chain.from_iterable(outcome.blocks for outcome in outcomes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +195,7 @@ class _Adding:
 
     def arm(self, lend: str, outcomes: Sequence[SegmentOutcome]) -> LendArm:
         """Add up."""
-        blocks = [block for outcome in outcomes for block in outcome.blocks]
+        blocks = _blocks_of(outcomes)
         harms = [self._harm(p.name, p.nodes, blocks) for p in self.replica.slurm.partitions]
         every = sum(kind.nodes for kind in self.replica.node_types)
         node_types = tuple(_yields(self.replica, outcomes, self.watts))
@@ -199,19 +212,25 @@ class _Adding:
         )
 
     def _harm(self, partition: str, nodes: NodeSet, blocks: Blocks) -> PartitionHarm:
-        waits = [_of_block(block, partition) for block in blocks]
-        jobs = sum(wait.jobs for wait in waits)
-        added = change([(wait.jobs, wait.beside_s - wait.without_s) for wait in waits], self.seed)
-        chance = change([(wait.jobs, wait.again_s - wait.without_s) for wait in waits], self.seed)
+        jobs, wait_s = 0, 0.0
+        added_s: list[tuple[int, float]] = []  # by block
+        chance_s: list[tuple[int, float]] = []
+        for block in blocks:
+            waits = _of_block(block, partition)
+            jobs += waits.jobs
+            wait_s += waits.without_s
+            added_s.append((waits.jobs, waits.beside_s - waits.without_s))
+            chance_s.append((waits.jobs, waits.again_s - waits.without_s))
+        difference, chance = change(added_s, self.seed), change(chance_s, self.seed)
         return PartitionHarm(
             partition=partition,
             node_types=tuple(k.name for k in self.replica.node_types if k.nodes & nodes),
             jobs=jobs,
-            wait_s=sum(wait.without_s for wait in waits) / max(1, jobs),
+            wait_s=wait_s / max(1, jobs),
             logged_wait_s=self.logged.mean_s(partition),
-            added=added,
+            added=difference,
             by_chance=chance,
-            is_beyond_chance=is_beyond(added, chance),
+            is_beyond_chance=is_beyond(difference, chance),
         )
 
 
@@ -220,15 +239,17 @@ def _proposal(
 ) -> LendProposal:
     """Hold lend: auto beside whole nodes, on the segments that were played with both."""
     numbers = {outcome.number for outcome in proposed}
-    same = replace(adding, logged=_LoggedWaits((), ()))  # the log's waits are of all segments
-    now = same.arm(Lend.NODES, [outcome for outcome in own if outcome.number in numbers])
-    then = same.arm(Lend.AUTO, proposed)
+    without_log = replace(
+        adding, logged=_LoggedWaits((), ())
+    )  # the log's waits are of all segments
+    now = without_log.arm(Lend.NODES, [outcome for outcome in own if outcome.number in numbers])
+    then = without_log.arm(Lend.AUTO, proposed)
     shared = adding.replica.shared_lending
     return LendProposal(
         nodes=len(shared),
         gpus=sum(node.gpus for node in shared),
         hours=_days(proposed) * DAY_H,
-        blocks=sum(len(outcome.blocks) for outcome in proposed),
+        blocks=len(_blocks_of(proposed)),
         gained_gpu_hours=then.held_gpu_hours - now.held_gpu_hours,
         now=now,
         proposed=then,
@@ -237,13 +258,14 @@ def _proposal(
 
 def _of_block(block: Mapping[str, BlockWaits], partition: str) -> BlockWaits:
     """Return the waits of a partition's jobs; "" is all of them."""
-    chosen = [waits for name, waits in block.items() if partition in ("", name)]
-    return BlockWaits(
-        jobs=sum(waits.jobs for waits in chosen),
-        without_s=sum(waits.without_s for waits in chosen),
-        beside_s=sum(waits.beside_s for waits in chosen),
-        again_s=sum(waits.again_s for waits in chosen),
-    )
+    jobs, without_s, beside_s, again_s = 0, 0.0, 0.0, 0.0
+    for name, waits in block.items():
+        if partition in ("", name):
+            jobs += waits.jobs
+            without_s += waits.without_s
+            beside_s += waits.beside_s
+            again_s += waits.again_s
+    return BlockWaits(jobs=jobs, without_s=without_s, beside_s=beside_s, again_s=again_s)
 
 
 def change(blocks: Sequence[tuple[int, float]], seed: int) -> WaitChange:
@@ -302,29 +324,41 @@ class _LoggedWaits:
 def _yields(
     replica: Replica, outcomes: Sequence[SegmentOutcome], watts: Mapping[str, float]
 ) -> Iterable[TypeYield]:
-    counted_h = sum(outcome.counted_s for outcome in outcomes) / HOUR_S
+    counted_h = _counted_h(outcomes)
     for kind in replica.node_types:
         harvests = [outcome.harvest[kind.name] for outcome in outcomes]
-        trained_h = _per_day([h.trained_s for h in harvests], counted_h)
-        idle_gpu_s = [h.idle_s * kind.gpus + h.leftover_gpu_s for h in harvests]
-        draw = watts.get(kind.name, watts.get(""))
+        total = _together(harvests)
+        trained_h = _per_day(total.trained_s, counted_h)
+        idle_gpu_s = sum(h.idle_s * kind.gpus + h.leftover_gpu_s for h in harvests)
+        energy_kwh, draw = None, watts.get(kind.name, watts.get(""))
+        if draw is not None:
+            energy_kwh = draw * trained_h / 1000.0
         yield TypeYield(
             node_type=kind.name,
             nodes=kind.n_nodes,
-            idle_node_hours=_per_day([h.idle_s for h in harvests], counted_h),
-            held_node_hours=_per_day([h.held_s for h in harvests], counted_h),
+            idle_node_hours=_per_day(total.idle_s, counted_h),
+            held_node_hours=_per_day(total.held_s, counted_h),
             trained_node_hours=trained_h,
             idle_gpu_hours=_per_day(idle_gpu_s, counted_h),
-            held_gpu_hours=_per_day([h.held_gpu_s for h in harvests], counted_h),
-            trained_gpu_hours=_per_day([h.trained_gpu_s for h in harvests], counted_h),
-            leftover_gpu_hours=_per_day([h.leftover_gpu_s for h in harvests], counted_h),
-            energy_kwh=None if draw is None else draw * trained_h / 1000.0,
+            held_gpu_hours=_per_day(total.held_gpu_s, counted_h),
+            trained_gpu_hours=_per_day(total.trained_gpu_s, counted_h),
+            leftover_gpu_hours=_per_day(total.leftover_gpu_s, counted_h),
+            energy_kwh=energy_kwh,
         )
 
 
-def _per_day(seconds: Iterable[float], counted_h: float) -> float:
+def _together(harvests: Iterable[TypeHarvest]) -> TypeHarvest:
+    """Return the sum of several harvests."""
+    sums = dict.fromkeys((field.name for field in fields(TypeHarvest)), 0.0)
+    for harvest in harvests:
+        for name, seconds in asdict(harvest).items():
+            sums[name] += seconds
+    return TypeHarvest(**sums)
+
+
+def _per_day(seconds: float, counted_h: float) -> float:
     """Return hours a day."""
-    return sum(seconds) / HOUR_S / counted_h * DAY_H
+    return seconds / HOUR_S / counted_h * DAY_H
 
 
 def _effects(outcomes: Sequence[SegmentOutcome], seed: int) -> Iterable[SettingEffect]:
@@ -332,24 +366,23 @@ def _effects(outcomes: Sequence[SegmentOutcome], seed: int) -> Iterable[SettingE
     by_setting: dict[tuple[str, str], list[SegmentOutcome]] = {}
     for outcome in outcomes:
         by_setting.setdefault((outcome.variant, outcome.value), []).append(outcome)
-    tried = {o.number for (name, _), some in by_setting.items() if name != AS_IS for o in some}
-    if not tried:
+    numbers = {outcome.number for outcome in outcomes if outcome.variant != AS_IS}
+    if not numbers:
         return
-    for (setting, value), some in by_setting.items():
-        same = [outcome for outcome in some if outcome.number in tried]
-        waits = [_of_block(block, "") for outcome in same for block in outcome.blocks]
-        harvests = [harvest for outcome in same for harvest in outcome.harvest.values()]
-        counted_h = sum(outcome.counted_s for outcome in same) / HOUR_S
+    for (setting, value), of_setting in by_setting.items():
+        compared = [outcome for outcome in of_setting if outcome.number in numbers]
+        counted_h = _counted_h(compared)
+        total = _together(chain.from_iterable(o.harvest.values() for o in compared))
+        added_s: list[tuple[int, float]] = []  # by block
+        for block in _blocks_of(compared):
+            waits = _of_block(block, "")
+            added_s.append((waits.jobs, waits.beside_s - waits.without_s))
         yield SettingEffect(
             setting=setting,
             value=value,
             hours=counted_h,
-            held_node_hours=_per_day([h.held_s for h in harvests], counted_h),
-            trained_node_hours=_trained_h(harvests, counted_h),
-            jobs=sum(wait.jobs for wait in waits),
-            added=change([(wait.jobs, wait.beside_s - wait.without_s) for wait in waits], seed),
+            held_node_hours=_per_day(total.held_s, counted_h),
+            trained_node_hours=_per_day(total.trained_s, counted_h),
+            jobs=sum(jobs for jobs, _ in added_s),
+            added=change(added_s, seed),
         )
-
-
-def _trained_h(harvests: Sequence[TypeHarvest], counted_h: float) -> float:
-    return _per_day([harvest.trained_s for harvest in harvests], counted_h)

@@ -6,6 +6,7 @@ the waits of jobs beside those with whole nodes, on the same blocks of the log.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from bftrainer.batch import lending_findings
@@ -125,14 +126,15 @@ def lending_assumptions(replica: Replica, lend: Lend) -> Iterator[str]:
     nodes = replica.shared_lending
     if lend is Lend.GPUS:
         nodes = tuple(node for node in replica.lending if node.lends)
-    ways = dict.fromkeys((node.node_type, node.lends) for node in nodes)
-    for node_type, lends in ways:
-        count = sum((node.node_type, node.lends) == (node_type, lends) for node in nodes)
-        each = lends[0]
-        memory = f" and {each.memory_mb:,} MB" if each.memory_mb else ""
+    ways = Counter((node.node_type, node.lends) for node in nodes)
+    for (node_type, lends), count in ways.items():
+        gpus, *_ = lends
+        memory = ""
+        if gpus.memory_mb:
+            memory = f" and {gpus.memory_mb:,} MB"
         yield (
             f"{counted(count, 'node')} of {node_type}: each GPU is lent with "
-            f"{counted(each.cpus, 'CPU')}{memory}, with fewer CPUs where jobs leave fewer."
+            f"{counted(gpus.cpus, 'CPU')}{memory}, with fewer CPUs where jobs leave fewer."
         )
     for finding in lending_findings.findings(replica.lending, lend):
         yield f"{finding.cost} ({finding.code})"

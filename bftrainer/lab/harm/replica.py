@@ -132,8 +132,10 @@ class _Builder:
                 "Give a slurm.conf with its NodeName and PartitionName lines, or --scontrol FILE.",
                 exit_code=ExitCode.VALIDATION_FAILED,
             )
-        used = {name for partition in self._partitions for name in partition.nodes}
-        self.nodes = [node for node in site.nodes if node.name in used]
+        in_partitions = set[str]()
+        for partition in self._partitions:
+            in_partitions.update(partition.nodes)
+        self.nodes = [node for node in site.nodes if node.name in in_partitions]
         self._bits = {node.name: 1 << number for number, node in enumerate(self.nodes)}
         self._of_name = {partition.name: partition for partition in self._partitions}
         n_unused = len(site.nodes) - len(self.nodes)
@@ -198,24 +200,22 @@ class _Builder:
         for partition in self._site.partitions:
             for name in partition.nodes:
                 partitions_of[name].append(partition.name)
-        return tuple(
-            as_lending(
-                Node(
-                    name=node.name,
-                    state=NodeState.IDLE,
-                    node_type=node.node_type,
-                    gpus=node.n_gpus,
-                    cpus=node.cpus,
-                    memory_mb=node.memory_mb,
-                    partitions=tuple(partitions_of[node.name]),
-                ),
-                node.gpus,
-                pilots,
-                self._site.sharing,
-                is_described=pilots in described,
+        nodes = []
+        for node in self.nodes:
+            whole = Node(
+                name=node.name,
+                state=NodeState.IDLE,
+                node_type=node.node_type,
+                gpus=node.n_gpus,
+                cpus=node.cpus,
+                memory_mb=node.memory_mb,
+                partitions=tuple(partitions_of[node.name]),
             )
-            for node in self.nodes
-        )
+            lending = as_lending(
+                whole, node.gpus, pilots, self._site.sharing, is_described=pilots in described
+            )
+            nodes.append(lending)
+        return tuple(nodes)
 
     def jobs(self, log: JobLog, closer: float) -> tuple[list[PlayedJob], tuple[UnplayedJobs, ...]]:
         """Return the jobs that can be played, and those that cannot.
@@ -245,17 +245,20 @@ class _Builder:
             number = len(played) + 1
             array = first_of.setdefault(logged.array, number) if logged.array else 0
             limit_s = logged.limit_s or partition.max_time_s or NO_LIMIT_S
-            made = _played(logged, log.begin_s, closer, limit_s)
+            job = _played(logged, log.begin_s, closer, limit_s)
             spec = replace(
-                made.spec, number=number, array=array, share=share, partition=partition.name
+                job.spec, number=number, array=array, share=share, partition=partition.name
             )
-            played.append(replace(made, spec=spec))
+            played.append(replace(job, spec=spec))
         left_out = tuple(
             UnplayedJobs(why=why, jobs=count, example=examples[why])
             for why, count in counts.items()
         )
         if not played:
-            reason = f": {left_out[0].why} ({left_out[0].example})" if left_out else ""
+            reason = ""
+            if left_out:
+                unplayed, *_ = left_out
+                reason = f": {unplayed.why} ({unplayed.example})"
             raise UsageError(
                 "BFT-4145",
                 f"No job of the log can be played on the described site{reason}.",
@@ -282,7 +285,10 @@ def share_of(tres: str, n_nodes: int, *, has_memory: bool) -> Share:
     Raises:
         ParseError: they cannot be read.
     """
-    values = dict(part.partition("=")[::2] for part in tres.split(","))
+    values: dict[str, str] = {}
+    for item in tres.split(","):
+        name, _, value = item.partition("=")
+        values[name] = value
     cpus = values.get("cpu", "1")
     if not cpus.isdecimal():
         raise ParseError(f"not a number of CPUs: {cpus[:40]!r}")

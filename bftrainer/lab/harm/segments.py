@@ -107,8 +107,8 @@ def stretches(
     n_blocks = max(LEAST_BLOCKS, min(most_blocks, n_all))
     each_s = (n_blocks + 1) * length_s
     room_s = span_s - LEAST_WARM_S
-    wanted = max(1, round(hours * 3600.0 / (n_blocks * length_s)))
-    count = min(wanted, max(1, int(room_s / each_s)))
+    n_parts = max(1, round(hours * 3600.0 / (n_blocks * length_s)))
+    count = min(n_parts, max(1, int(room_s / each_s)))
     part_s = room_s / count
     chance = random.Random(seed)  # noqa: S311 - a choice of times, not a secret
     return tuple(
@@ -166,7 +166,7 @@ def jobs_from(jobs: Sequence[PlayedJob], from_s: float, to_s: float) -> tuple[Sp
     together that had not started; the first of them announces it.
     """
     first_of = dict[int, int]()
-    begun, others = list[JobSpec](), list[JobSpec]()
+    begun, jobs_of_part = list[JobSpec](), list[JobSpec]()
     for job in jobs:
         spec = job.spec
         if job.end_s <= from_s or spec.submit_s >= to_s:
@@ -175,8 +175,8 @@ def jobs_from(jobs: Sequence[PlayedJob], from_s: float, to_s: float) -> tuple[Sp
             begun.append(_rest_of(job, from_s))
             continue
         array = first_of.setdefault(spec.array, spec.number) if spec.array else 0
-        others.append(replace(spec, submit_s=spec.submit_s - from_s, array=array))
-    return tuple(begun), tuple(others)
+        jobs_of_part.append(replace(spec, submit_s=spec.submit_s - from_s, array=array))
+    return tuple(begun), tuple(jobs_of_part)
 
 
 def _rest_of(job: PlayedJob, from_s: float) -> JobSpec:

@@ -12,22 +12,22 @@ def share(part: float, whole: float) -> str:
 
 def noticed(harm: PartitionHarm, jobs: str = "Jobs") -> str:
     """Return what a partition's jobs notice, in a sentence or two that begin with ``jobs``."""
-    added, chance = harm.added, harm.by_chance
-    if added.low_s is None or added.high_s is None:
+    difference, chance = harm.added, harm.by_chance
+    if difference.low_s is None or difference.high_s is None:
         return f"Of partition {harm.partition} too few jobs were played to tell what they notice."
-    direction = "shorter" if added.mean_s < 0.0 else "longer"
-    changed = f"{seconds(abs(added.mean_s))} {direction}"
-    if not float(f"{added.mean_s:.2f}"):
-        changed = "as long"
+    direction = "shorter" if difference.mean_s < 0.0 else "longer"
+    wait = f"{seconds(abs(difference.mean_s))} {direction}"
+    if not float(f"{difference.mean_s:.2f}"):
+        wait = "as long"
     most_s = max(abs(chance.low_s or 0.0), abs(chance.high_s or 0.0))
     verdict = "That is no more than chance does."
     if harm.is_beyond_chance:
         verdict = "That is more than chance does."
-    elif abs(added.mean_s) > most_s:
+    elif abs(difference.mean_s) > most_s:
         verdict = "Zero lies in the interval: it may be none. More hours (--play) tell."
     return (
-        f"{jobs} of partition {harm.partition} would wait {changed}"
-        f" (95%: {seconds(added.low_s)} to {seconds(added.high_s)}), in the mean of"
+        f"{jobs} of partition {harm.partition} would wait {wait}"
+        f" (95%: {seconds(difference.low_s)} to {seconds(difference.high_s)}), in the mean of"
         f" {seconds(harm.wait_s)}; two runs without bftrainer differ by up to {seconds(most_s)}."
         f" {verdict}"
     )
@@ -39,7 +39,8 @@ def seconds(value: float) -> str:
     if abs(value) >= 100.0:
         decimals = 0
     text = f"{value:,.{decimals}f} s"
-    return text.removeprefix("-") if text.strip("-0. s") == "" else text
+    is_zero = not text.strip("-0. s")
+    return text.removeprefix("-") if is_zero else text
 
 
 def interval(change: WaitChange) -> str:

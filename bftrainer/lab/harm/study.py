@@ -146,18 +146,21 @@ def parts_of(replica: Replica, choices: HarmChoices) -> tuple[LogPart, ...]:
 def planned(replica: Replica, choices: HarmChoices, parts: Sequence[LogPart]) -> Iterator[Segment]:
     """Yield the segments: all with the settings as they are, some with each of the others."""
     values = tuple(sorted(choices.policy_values.items()))
-    own = Variant(slurm=replica.slurm, policy_values=values, lend=choices.lend)
-    others = variants(own) if choices.has_settings else ()
+    as_is = Variant(slurm=replica.slurm, policy_values=values, lend=choices.lend)
+    tried: tuple[Variant, ...] = ()
+    if choices.has_settings:
+        tried = variants(as_is)
     for number in range(len(parts)):
-        yield _segment(replica, own, parts, number, choices)
+        yield _segment(replica, as_is, parts, number, choices)
     if is_proposed(replica, choices):
-        auto = replace(own, name=LEND, value=Lend.AUTO, lend=Lend.AUTO)
+        auto = replace(as_is, name=LEND, value=Lend.AUTO, lend=Lend.AUTO)
         for number in _with_proposal(replica, parts, choices):
             yield _segment(replica, auto, parts, number, choices)
-    others_s = (1.0 - OWN_SHARE) * BUDGET_S / max(1, len(others))
-    others_cost_s = hour_cost_s(replica, choices.lend)
-    for number in _some(replica, parts, others_s, others_cost_s) if others else ():
-        for variant in others:
+    if not tried:
+        return
+    each_s = (1.0 - OWN_SHARE) * BUDGET_S / len(tried)
+    for number in _some(replica, parts, each_s, hour_cost_s(replica, choices.lend)):
+        for variant in tried:
             yield _segment(replica, variant, parts, number, choices)
 
 
@@ -208,23 +211,22 @@ def variants(own: Variant) -> tuple[Variant, ...]:
     """Return the settings to try, one at a time, without those that are in force."""
     values = dict(own.policy_values)
     policy = SitePolicy(**values)
-    more = policy.reserve_nodes_per_type + max(1, own.slurm.n_nodes // MORE_RESERVE)
-    tried: tuple[tuple[str, tuple[float, ...]], ...] = (
-        ("reserve_nodes_per_type", (0, more)),
-        ("min_gap_s", (30.0, 600.0)),
-        ("poll_interval_with_hook_s", (5.0, 120.0)),
+    reserve = policy.reserve_nodes_per_type + max(1, own.slurm.n_nodes // MORE_RESERVE)
+    tried: tuple[tuple[str, float], ...] = (
+        ("reserve_nodes_per_type", 0),
+        ("reserve_nodes_per_type", reserve),
+        ("min_gap_s", 30.0),
+        ("min_gap_s", 600.0),
+        ("poll_interval_with_hook_s", 5.0),
+        ("poll_interval_with_hook_s", 120.0),
     )
-    of_policy = [
-        replace(
-            own,
-            name=key,
-            value=f"{value:g}",
-            policy_values=tuple(sorted({**values, key: value}.items())),
-        )
-        for key, options in tried
-        for value in options
-        if getattr(policy, key) != value
-    ]
+    of_policy = []
+    for key, value in tried:
+        if getattr(policy, key) != value:
+            changed_values = tuple(sorted({**values, key: value}.items()))
+            of_policy.append(
+                replace(own, name=key, value=f"{value:g}", policy_values=changed_values)
+            )
     return (*of_policy, *_of_slurm(own, own.slurm))
 
 

@@ -17,7 +17,7 @@ from bftrainer.lab.site.looks import EPOCH_S
 from bftrainer.lab.site.machine import Machine
 from bftrainer.lab.site.sidecar import Core
 from bftrainer.lab.site.timeline import positions
-from bftrainer.model.cluster import Node, node_of
+from bftrainer.model.cluster import Node, Snapshot, node_of
 from bftrainer.model.parts import Lend
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 
@@ -48,7 +48,7 @@ class TypedCore(Core):
         super().__init__(
             machine, start_s=start_s, policy_values=policy_values, lend=lend, lending=lending
         )
-        parted = {node.name for node in super().look().nodes if node.lends}
+        parted = {node.name for node in super().look().nodes or () if node.lends}
         self._types: dict[str, int] = {}  # by node: the number of its trainer
         trainers = list[TrainerRecord]()
         for kind in node_types:
@@ -59,22 +59,24 @@ class TypedCore(Core):
                 if members:
                     number = len(trainers)
                     self._types |= dict.fromkeys(members, number)
-                    n_max = len(members) * (kind.gpus if gpus_per_unit else 1)
+                    n_max = len(members)
+                    if gpus_per_unit:
+                        n_max *= kind.gpus
                     trainers.append(_trainer(number, n_max, gpus_per_unit))
         self._trainers = tuple(trainers)
-        self._looked: dict[Any, Any] = {}  # a node of a look -> the same with its feature
+        self._looked: dict[Node, Node] = {}  # a node of a look -> the same with its feature
 
-    def look(self) -> Any:
+    def look(self) -> Snapshot:
         """Return what a look shows now, with a feature for each type."""
-        snapshot, known = super().look(), self._looked
-        self._looked = {
-            node: known.get(node) or dataclasses.replace(node, features=(self._feature(node),))
-            for node in snapshot.nodes
-        }
+        snapshot, before = super().look(), self._looked
+        self._looked = {}
+        for node in snapshot.nodes or ():
+            # The same object where nothing has changed: the decision keeps its parts by it.
+            self._looked[node] = before.get(node) or self._with_feature(node)
         return dataclasses.replace(snapshot, nodes=tuple(self._looked.values()))
 
-    def _feature(self, node: Any) -> str:
-        return _feature(self._types[node.name])
+    def _with_feature(self, node: Node) -> Node:
+        return dataclasses.replace(node, features=(_feature(self._types[node.name]),))
 
     def _training(self, held: AbstractSet[str]) -> Mapping[str, str]:
         """Return the trainer on each node: that of its type."""

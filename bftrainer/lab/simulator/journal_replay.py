@@ -50,12 +50,15 @@ def take_again(entries: Iterable[JournalEntry]) -> Iterator[Again]:
         record = reader.read(entry)
         plan = decide_surely(record.input, policy_of(record.input.settings.policy))
         recorded, now = digest(record.plan), digest(plan)
+        differing: tuple[str, ...] = ()
+        if now != recorded:
+            differing = _differing(record.plan, plan)
         yield Again(
             seq=entry.seq,
             at_s=record.input.now_s,
             recorded_sha256=recorded,
             sha256=now,
-            differing=() if now == recorded else _differing(record.plan, plan),
+            differing=differing,
         )
 
 

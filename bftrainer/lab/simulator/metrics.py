@@ -55,14 +55,18 @@ class Word(NamedTuple):
     @property
     def title(self) -> str:
         """The name, with its unit where the numbers do not have it."""
-        return f"{self.label} ({self.unit})" if self.unit and self.form != SPAN else self.label
+        if not self.unit or self.form == SPAN:
+            return self.label
+        return f"{self.label} ({self.unit})"
 
     def shown(self, value: float | None) -> str:
         """Return a number for readers; a dash if there is none."""
         if value is None:
             return "-"
-        if self.form in (LARGE, SPAN):
-            return quantity(value, 4) if self.form == LARGE else time_span(value, 4)
+        if self.form == LARGE:
+            return quantity(value, 4)
+        if self.form == SPAN:
+            return time_span(value, 4)
         return format(value, self.form)
 
 
@@ -148,7 +152,7 @@ class Metrics:
     decision_ms_max: float | None = _figure("decision, longest", FINE, unit="ms")
 
 
-WORDS: Mapping[str, Word] = {one.name: one.metadata["word"] for one in fields(Metrics)}
+WORDS: Mapping[str, Word] = {figure.name: figure.metadata["word"] for figure in fields(Metrics)}
 
 
 def measure(outcome: Outcome) -> Metrics:
@@ -159,15 +163,15 @@ def measure(outcome: Outcome) -> Metrics:
     n_eq = tally.node_s_offered / span_s
     a_e = sum(t.processed for t in outcome.trainers)
     a_s = static_outcome(outcome, n_eq, span_s)
-    runtimes = [r for t in outcome.trainers if (r := runtime_s(t)) is not None]
-    queued = [q for t in outcome.trainers if (q := queue_time_s(t)) is not None]
+    runtimes = _without_none(map(runtime_s, outcome.trainers))
+    queue_times = _without_none(map(queue_time_s, outcome.trainers))
     jct = completion_times_s(outcome)
-    decision_ms = [1e3 * one_s for one_s in outcome.decision_s]
+    decision_ms = [1e3 * decision_s for decision_s in outcome.decision_s]
     slowdowns = _slowdowns(outcome.trainers, n_eq / outcome.settings.p_jmax)
     offered = max(tally.node_s_offered, 1e-9)
-    lost = tally.preemption_cost + tally.rescale_cost
+    lost_samples = tally.preemption_cost + tally.rescale_cost
     return Metrics(
-        utilization=a_e / a_s if a_s else 0.0,
+        utilization=_of_static(a_e, a_s),
         reference_node_h=reference_node_h(
             (t.submission.curve, t.processed) for t in outcome.trainers
         ),
@@ -177,9 +181,9 @@ def measure(outcome: Outcome) -> Metrics:
         resource_integral_node_h=tally.node_s_offered / 3600.0,
         node_share_training=tally.node_s_used / offered,
         node_share_held=tally.node_s_held / offered,
-        cost_preemption=tally.preemption_cost / a_s if a_s else 0.0,
-        cost_rescale=tally.rescale_cost / a_s if a_s else 0.0,
-        cost_unused=(a_s - a_e - lost) / a_s if a_s else 0.0,
+        cost_preemption=_of_static(tally.preemption_cost, a_s),
+        cost_rescale=_of_static(tally.rescale_cost, a_s),
+        cost_unused=_of_static(a_s - a_e - lost_samples, a_s),
         events=tally.events,
         decisions=tally.decisions,
         rescales=sum(t.rescales for t in outcome.trainers),
@@ -192,8 +196,8 @@ def measure(outcome: Outcome) -> Metrics:
         makespan_s=makespan_s(outcome.trainers, begin_s, end_s),
         runtime_mean_s=_mean(runtimes),
         runtime_median_s=_quantile(runtimes, 0.5),
-        queue_time_mean_s=_mean(queued),
-        queue_time_max_s=max(queued, default=None),
+        queue_time_mean_s=_mean(queue_times),
+        queue_time_max_s=max(queue_times, default=None),
         jct_mean_s=_mean(jct),
         jct_median_s=_quantile(jct, 0.5),
         jct_p90_s=_quantile(jct, 0.9),
@@ -298,17 +302,19 @@ def runtime_s(trainer: SimTrainer) -> float | None:
 
 def queue_time_s(trainer: SimTrainer) -> float | None:
     """Submission to first start; none while it has not started."""
-    return None if trainer.started_s is None else trainer.started_s - trainer.record.submitted_s
+    if trainer.started_s is None:
+        return None
+    return trainer.started_s - trainer.record.submitted_s
 
 
 def _slowdowns(trainers: Sequence[SimTrainer], share: float) -> list[float]:
     """Runtime of the complete ones over that at an equal static share of the nodes."""
-    found = []
+    slowdowns = []
     for trainer in trainers:
         ran_s, rate = runtime_s(trainer), rate_at(trainer.submission.curve, share)
         if ran_s is not None and rate > 0:
-            found.append(ran_s * rate / trainer.submission.samples)
-    return found
+            slowdowns.append(ran_s * rate / trainer.submission.samples)
+    return slowdowns
 
 
 def jain(trainers: Sequence[SimTrainer], end_s: float) -> float | None:
@@ -322,7 +328,18 @@ def jain(trainers: Sequence[SimTrainer], end_s: float) -> float | None:
             shares.append(t.processed / ran_s / t.rates[1])
     square = sum(s * s for s in shares)
     total = sum(shares)
-    return total * total / (len(shares) * square) if square else None
+    if not square:
+        return None
+    return total * total / (len(shares) * square)
+
+
+def _of_static(samples: float, a_s: float) -> float:
+    """Return samples as a share of A_s; 0 where A_s is."""
+    return samples / a_s if a_s else 0.0
+
+
+def _without_none(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -96,19 +96,21 @@ class PaperModel:
     def apply_plan(self, plan: Plan) -> None:
         """Assign the nodes of a plan."""
         assignment = plan.assignment
-        planned: dict[str, set[str]] = {trainer_id: set() for trainer_id in self._running}
+        nodes_of: dict[str, set[str]] = {trainer_id: set() for trainer_id in self._running}
         for node, trainer_id in assignment.items():
-            planned[trainer_id].add(node)
-        for trainer_id, nodes in planned.items():
+            nodes_of[trainer_id].add(node)
+        for trainer_id, nodes in nodes_of.items():
             trainer = self._running[trainer_id]
             if nodes == trainer.nodes:
                 continue
-            grows = len(nodes) > len(trainer.nodes)
-            submission = trainer.submission
-            fine = trainer.rate * (submission.rescale_up_s if grows else submission.rescale_down_s)
+            rescale_s = trainer.submission.rescale_down_s
+            if len(nodes) > len(trainer.nodes):
+                rescale_s = trainer.submission.rescale_up_s
+            fine = trainer.rate * rescale_s
             trainer.done -= fine
             trainer.rescales += 1
-            trainer.started_s = self._now_s if trainer.started_s is None else trainer.started_s
+            if trainer.started_s is None:
+                trainer.started_s = self._now_s
             self.tally.rescale_cost += fine
             trainer.nodes = nodes
         self._holder = {n: self._running[t] for n, t in assignment.items()}

@@ -33,6 +33,16 @@ from bftrainer.model.quantities import quantity
 from bftrainer.model.trainer import MeasuredCosts
 from milp.portable import log
 
+CLOCK_STEP_S = 1e-6  # resolution of floats for seconds since the epoch: about 2e-7
+# transition in the benchmark's file -> the duration it measures
+_OF_TRANSITION = {
+    "1->2": "pause_up",
+    "2->4": "pause_up",
+    "4->2": "pause_down",
+    "rank 0 leaves": "pause_down",
+    "SIGKILL": "pause_loss",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
@@ -42,7 +52,10 @@ class Quantity:
 
     def draw_s(self, chance: random.Random) -> float:
         """Return one duration."""
-        return self.values_s[0] if len(self.values_s) == 1 else chance.choice(self.values_s)
+        if len(self.values_s) == 1:
+            (value_s,) = self.values_s
+            return value_s
+        return chance.choice(self.values_s)
 
     @property
     def mean_s(self) -> float:
@@ -79,11 +92,11 @@ class PhysicalCosts:
 
     def by_name(self) -> dict[str, list[float]]:
         """Return the durations in seconds, as a file may have them."""
-        return {one.name: list(getattr(self, one.name).values_s) for one in fields(self)}
+        return {cost.name: list(getattr(self, cost.name).values_s) for cost in fields(self)}
 
     def __str__(self) -> str:
         """Return them in words."""
-        return ", ".join(f"{one.name} {getattr(self, one.name)}" for one in fields(self))
+        return ", ".join(f"{cost.name} {getattr(self, cost.name)}" for cost in fields(self))
 
 
 # The pauses are the limits of scripts/bench_rescale.py with 200 MB of state (docs/results.md);
@@ -111,15 +124,15 @@ def costs_from_mapping(
     Raises:
         UsageError: BFT-4101 for an unknown name, BFT-4102 for what is not a duration.
     """
-    known = {f.name for f in fields(PhysicalCosts)}
-    found: dict[str, Quantity] = {}
+    names = {f.name for f in fields(PhysicalCosts)}
+    quantities: dict[str, Quantity] = {}
     for name, value in data.items():
         key = name.removesuffix("_s")
-        if key not in known:
+        if key not in names:
             raise UsageError(
                 "BFT-4101",
                 f"{where}: unknown cost {name!r}.",
-                f"Choose from {', '.join(sorted(known))}.",
+                f"Choose from {', '.join(sorted(names))}.",
             )
         values = value if isinstance(value, list) else [value]
         if not values or not all(_is_duration(v) for v in values):
@@ -128,22 +141,12 @@ def costs_from_mapping(
                 f"{where}: {name} is not a number of seconds, nor a list of them.",
                 "Give seconds >= 0.",
             )
-        found[key] = Quantity(tuple(map(float, values)))
-    return replace(base, **found)
+        quantities[key] = Quantity(tuple(map(float, values)))
+    return replace(base, **quantities)
 
 
 def _is_duration(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9
-
-
-# transition in the benchmark's file -> the duration it measures
-_OF_TRANSITION = {
-    "1->2": "pause_up",
-    "2->4": "pause_up",
-    "4->2": "pause_down",
-    "rank 0 leaves": "pause_down",
-    "SIGKILL": "pause_loss",
-}
 
 
 def costs_from_file(path: Path) -> PhysicalCosts:
@@ -165,13 +168,13 @@ def costs_from_file(path: Path) -> PhysicalCosts:
     models = data.get("models", {})
     model: Mapping[str, Any] = models.get("big", models.get("small", {}))
     pauses: Sequence[Mapping[str, Any]] = model.get("pauses", [])
-    found: dict[str, list[float]] = {}
+    durations_s: dict[str, list[float]] = {}
     if warm_up := model.get("warm_up_s"):
-        found["warm_up"] = list(map(float, warm_up))
+        durations_s["warm_up"] = list(map(float, warm_up))
     for pause in pauses:
         if name := _OF_TRANSITION.get(str(pause.get("kind"))):
-            found.setdefault(name, []).append(max(0.0, float(pause["pause_s"])))
-    return costs_from_mapping(found, str(path))
+            durations_s.setdefault(name, []).append(max(0.0, float(pause["pause_s"])))
+    return costs_from_mapping(durations_s, str(path))
 
 
 def chosen_costs(path: Path | None, given: Sequence[str]) -> PhysicalCosts:
@@ -181,13 +184,15 @@ def chosen_costs(path: Path | None, given: Sequence[str]) -> PhysicalCosts:
         UsageError: as above.
     """
     durations: dict[str, Any] = {}
-    for one in given:
-        name, _, text = one.partition("=")
+    for option in given:
+        name, _, text = option.partition("=")
         try:
             durations[name] = float(text)
         except ValueError:
             durations[name] = text  # refused with its name
-    base = MEASURED if path is None else costs_from_file(path)
+    base = MEASURED
+    if path is not None:
+        base = costs_from_file(path)
     return costs_from_mapping(durations, "--cost", base)
 
 
@@ -219,12 +224,12 @@ class SlowNodes:
         sizes: dict[str, int] = {}
         for trainer_id in training.values():
             sizes[trainer_id] = sizes.get(trainer_id, 0) + 1
-        here = {
-            (trainer_id, node)
-            for node, trainer_id in training.items()
-            if node in self.fractions and sizes[trainer_id] > 1
-        }
-        self._since_s = {pair: self._since_s.get(pair, now_s) for pair in here}
+        since_s = {}
+        for node, trainer_id in training.items():
+            if node in self.fractions and sizes[trainer_id] > 1:
+                pair = (trainer_id, node)
+                since_s[pair] = self._since_s.get(pair, now_s)
+        self._since_s = since_s
 
     def speeds(self, now_s: float) -> dict[str, float]:
         """The slow nodes that were found, with their fractions."""
@@ -244,8 +249,8 @@ class SlowNodes:
         fraction = self.fractions[node]
         if fraction >= self.threshold:
             return math.inf
-        left = (self.threshold - fraction) / (1.0 - fraction)
-        return self.report_s * math.ceil(log(left) / log(1.0 - ALPHA))
+        share = (self.threshold - fraction) / (1.0 - fraction)
+        return self.report_s * math.ceil(log(share) / log(1.0 - ALPHA))
 
 
 def draw(
@@ -255,11 +260,8 @@ def draw(
     if injection is None:
         return SlowNodes()
     chance = random.Random(seed)  # noqa: S311 - a replay, reproducible by its seed
-    chosen = chance.sample(sorted(names), round(injection.share * len(names)))
-    return SlowNodes(fractions=dict.fromkeys(chosen, injection.fraction), threshold=threshold)
-
-
-CLOCK_STEP_S = 1e-6  # resolution of floats for seconds since the epoch: about 2e-7
+    slow_nodes = chance.sample(sorted(names), round(injection.share * len(names)))
+    return SlowNodes(fractions=dict.fromkeys(slow_nodes, injection.fraction), threshold=threshold)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -274,6 +276,13 @@ class _Pilot:
     user: str
     is_held: bool = False
     has_trained: bool = False
+
+    @property
+    def next_s(self) -> float:
+        """The time of its next event: its agent connects, or its limit strikes."""
+        if self.is_held:
+            return self.end_s
+        return min(self.held_at_s, self.end_s)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -292,8 +301,8 @@ class _Member:
         rate = self.trainer.rate
         if rate <= 0.0:
             return math.inf
-        left = max(0.0, self.trainer.goal - self.trainer.done)
-        return max(now_s, self.resumes_at_s) + left / rate
+        samples = max(0.0, self.trainer.goal - self.trainer.done)
+        return max(now_s, self.resumes_at_s) + samples / rate
 
 
 class PhysicalModel(PaperModel):
@@ -327,7 +336,7 @@ class PhysicalModel(PaperModel):
     @property
     def next_event_s(self) -> float:
         """The time of the model's own next event."""
-        times = [p.end_s if p.is_held else min(p.held_at_s, p.end_s) for p in self._pilots.values()]
+        times = [pilot.next_s for pilot in self._pilots.values()]
         for member in self._members.values():
             # Warm joiners that still wait (for n_min) are admitted by events of others.
             times += [at_s for at_s in member.warm_at_s.values() if at_s > self._now_s]
@@ -363,7 +372,10 @@ class PhysicalModel(PaperModel):
 
     def training(self) -> Mapping[str, str]:
         """Nodes whose workers train."""
-        return {n: t for t, m in self._members.items() for n in m.trainer.nodes}
+        trainer_on: dict[str, str] = {}
+        for trainer_id, member in self._members.items():
+            trainer_on.update(dict.fromkeys(member.trainer.nodes, trainer_id))
+        return trainer_on
 
     def speeds(self) -> Mapping[str, float]:
         """Slow nodes that were found."""
@@ -392,8 +404,9 @@ class PhysicalModel(PaperModel):
     def step(self) -> bool:
         """Process due events; return whether a decision is needed."""
         now_s = self._now_s
-        found = frozenset(self.speeds())
-        is_news, self._found = not found <= self._found, found
+        slow_nodes = frozenset(self.speeds())
+        is_news = not slow_nodes <= self._found
+        self._found = slow_nodes
         for pilot in list(self._pilots.values()):
             if not pilot.is_held and pilot.held_at_s <= now_s:
                 pilot.is_held = is_news = True
@@ -445,16 +458,17 @@ class PhysicalModel(PaperModel):
 
     def lose(self, nodes: Iterable[str]) -> None:
         """Nodes go back to the batch system without notice, and their pilots end."""
-        gone = {n for n in nodes if self._pilots.pop(n, None) is not None}
-        if not gone:
+        pilot_nodes = {node for node in nodes if self._pilots.pop(node, None) is not None}
+        if not pilot_nodes:
             return
         for member in self._members.values():
-            member.planned -= gone
-            for node in gone & member.warm_at_s.keys():
+            member.planned -= pilot_nodes
+            for node in pilot_nodes & member.warm_at_s.keys():
                 del member.warm_at_s[node]
-            if lost := member.trainer.nodes & gone:
+            if leaving := member.trainer.nodes & pilot_nodes:
                 member.trainer.preemptions += 1
-                self._shrink(member, lost, self.costs.pause_loss.draw_s(self._chance), told=False)
+                pause_s = self.costs.pause_loss.draw_s(self._chance)
+                self._shrink(member, leaving, pause_s, is_announced=False)
 
     def apply_plan(self, plan: Plan) -> None:
         """Do what the plan says."""
@@ -472,25 +486,27 @@ class PhysicalModel(PaperModel):
                 user=self._user_of(claim.for_trainer),
             )
         self._replacing = plan.memory.replacing
-        planned: dict[str, set[str]] = {}
+        nodes_of: dict[str, set[str]] = {}  # by trainer
         for node, trainer_id in plan.assignment.items():
-            planned.setdefault(trainer_id, set()).add(node)
+            nodes_of.setdefault(trainer_id, set()).add(node)
         for trainer_id, member in self._members.items():
-            member.planned = frozenset(planned.get(trainer_id, ()))
+            member.planned = frozenset(nodes_of.get(trainer_id, ()))
             for node in member.warm_at_s.keys() - member.planned:
                 del member.warm_at_s[node]
             staying = self._paired(member, has_joined=False)
             if leaving := member.trainer.nodes - member.planned - staying:
                 member.trainer.rescales += 1
-                self._shrink(member, leaving, self.costs.pause_down.draw_s(self._chance), told=True)
+                pause_s = self.costs.pause_down.draw_s(self._chance)
+                self._shrink(member, leaving, pause_s, is_announced=True)
         for member in self._members.values():
             self._warm_up(member)
             self._join(member)
         self._slow.look(self.training(), now_s)
 
     def _user_of(self, trainer_id: str) -> str:
-        member = self._members.get(trainer_id) if self._runs_as_submitter else None
-        return member.trainer.submission.user if member else ""
+        if not self._runs_as_submitter or trainer_id not in self._members:
+            return ""
+        return self._members[trainer_id].trainer.submission.user
 
     def _warm_up(self, member: _Member) -> None:
         """Start workers on nodes that are planned and held."""
@@ -540,7 +556,7 @@ class PhysicalModel(PaperModel):
         }
 
     def _shrink(
-        self, member: _Member, leaving: Iterable[str], pause_s: float, *, told: bool
+        self, member: _Member, leaving: Iterable[str], pause_s: float, *, is_announced: bool
     ) -> None:
         """Members go; below n_min the trainer is parked, its last checkpoint counts."""
         trainer = member.trainer
@@ -550,7 +566,7 @@ class PhysicalModel(PaperModel):
             member.resumes_at_s = max(member.resumes_at_s, self._now_s + pause_s)
             return
         trainer.nodes = set()
-        if not told and self._checkpoint_every_s > 0:
+        if not is_announced and self._checkpoint_every_s > 0:
             self.tally.preemption_cost += trainer.done - member.checkpointed
             trainer.done = member.checkpointed
         member.checkpointed = trainer.done

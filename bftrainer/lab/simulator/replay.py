@@ -27,8 +27,6 @@ _NOBODY = np.empty(0, dtype=np.intp)
 NO_CHANGE = (math.inf, _NOBODY, _NOBODY)  # of a pool after its last one
 POLL_S = 1.0
 SWAP_POLLS = 4  # the worker leaves, its pilot leaves, the node is idle, and again
-
-
 MAX_NOTES = 2000  # of a replay: more than a figure can show
 
 
@@ -78,15 +76,17 @@ class Replay:
         self._books, self._on_plan, self._blackout_at = books, on_plan, blackout_at
         self._world = World(trace.names, trace.node_types)
         self._begin_s, self._end_s = trace.span_s
-        self._everybody = tuple(
-            make_trainer(s, i, self._begin_s, books.known_costs(s))
-            for i, s in enumerate(submissions, start=1)
-        )
+        everybody = []
+        for number, submission in enumerate(submissions, start=1):
+            costs = books.known_costs(submission)
+            everybody.append(make_trainer(submission, number, self._begin_s, costs))
+        self._everybody = tuple(everybody)
         self._coming = deque(self._everybody)
         self._running: list[SimTrainer] = []  # those that decisions see
-        is_chosen = settings.fair_share_half_life_s is not None or settings.limits.is_of_groups
-        is_chosen = is_chosen or policy.traits.admits  # else the first ones take part
-        self._most = math.inf if is_chosen else settings.p_jmax  # of them
+        has_shares = settings.fair_share_half_life_s is not None or settings.limits.is_of_groups
+        self._most = math.inf  # of them: the decision chooses who takes part
+        if not has_shares and not policy.traits.admits:
+            self._most = settings.p_jmax  # the first ones take part
         self._memory = Memory()
         self._wake_at_s = math.inf  # when the policy wants to be asked again
         self._polls_left = 0
@@ -118,13 +118,13 @@ class Replay:
             self._advance(now_s)
             is_due = books.step()
             while change_at_s <= now_s:
-                joined = [names[i] for i in joining.tolist()]
-                left = [names[i] for i in leaving.tolist()]
-                books.lose(left)
-                self._world.leave(left)
-                self._world.join(joined)
+                idle_names = [names[i] for i in joining.tolist()]
+                busy_names = [names[i] for i in leaving.tolist()]
+                books.lose(busy_names)
+                self._world.leave(busy_names)
+                self._world.join(idle_names)
                 tally.events += 1
-                is_due = is_due or bool(left)
+                is_due = is_due or bool(busy_names)
                 if self._poll_s is None:
                     seen_at_s = min(seen_at_s, now_s + books.detection_s())
                 change_at_s, joining, leaving = next(changes, NO_CHANGE)
@@ -187,7 +187,7 @@ class Replay:
     def _decide(self) -> None:
         books, tally = self._books, self._books.tally
         pilots = books.pilots()
-        given = DecisionInput(
+        facts = DecisionInput(
             now_s=self._now_s,
             snapshot=self._world.snapshot(self._now_s, {p.node for p in pilots}),
             is_new_snapshot=True,
@@ -202,7 +202,7 @@ class Replay:
             blackout=self._blackout_at(self._now_s),
         )
         began = time.perf_counter()
-        plan = decide(given, self._policy)
+        plan = decide(facts, self._policy)
         self._decision_s.append(time.perf_counter() - began)
         tally.decide_s += self._decision_s[-1]
         tally.decisions += 1
@@ -222,7 +222,7 @@ class Replay:
             self._next_note_s = self._now_s + (self._end_s - self._begin_s) / MAX_NOTES
             self._note()
         if self._on_plan is not None:
-            self._on_plan(given, plan)
+            self._on_plan(facts, plan)
 
     def _note(self) -> None:
         tally = self._books.tally

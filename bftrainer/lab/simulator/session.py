@@ -114,8 +114,8 @@ def record(
             runs_as_submitter=choices.runs_as_submitter,
         )
     if policy.traits.is_rigid:
-        wanted = job_nodes(trace, choices)
-        workload = [of_size(one, wanted) for one in workload]
+        nodes = job_nodes(trace, choices)
+        workload = [of_size(submission, nodes) for submission in workload]
     outcome = Replay(
         trace,
         workload,

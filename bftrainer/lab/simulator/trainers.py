@@ -62,9 +62,9 @@ class SimTrainer:
     def as_decided(self) -> TrainerRecord:
         """Return the record as decisions see it, with how far it has come."""
         size, samples = len(self.nodes), max(0, math.floor(self.done))
-        known = self.record.progress
+        progress = self.record.progress
         # The same object while it waits: most trainers do, and what is made of it is remembered.
-        if (known.size, known.samples, known.node_s) != (size, samples, self.node_s):
+        if (progress.size, progress.samples, progress.node_s) != (size, samples, self.node_s):
             progress = TrainerProgress(size=size, samples=samples, node_s=self.node_s)
             self.record = replace(self.record, progress=progress)
         return self.record
@@ -135,12 +135,14 @@ class World:
     """The nodes that are idle now, and our pilots on them."""
 
     def __init__(self, names: Sequence[str], node_types: Sequence[str] | None = None) -> None:
-        self._free = {n: Node(name=n, state=NodeState.IDLE) for n in names}
+        self._free = {name: Node(name=name, state=NodeState.IDLE) for name in names}
         for name, node_type in zip(names, node_types or (), strict=bool(node_types)):
             self._free[name] = replace(
                 self._free[name], node_type=node_type, gpus=gpus_of_type(node_type)
             )
-        self._ours = {n: replace(one, state=NodeState.ALLOCATED) for n, one in self._free.items()}
+        self._ours: dict[str, Node] = {}
+        for name, node in self._free.items():
+            self._ours[name] = replace(node, state=NodeState.ALLOCATED)
         self._idle: list[str] = []  # sorted
         self._unseen: dict[str, None] = {}
 

@@ -21,7 +21,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from operator import itemgetter
+from itertools import chain
+from operator import attrgetter, itemgetter
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -44,26 +45,32 @@ from bftrainer.lab.site.scheduler import (
 from bftrainer.lab.site.timeline import positions
 from bftrainer.model.parts import Lend
 
+if TYPE_CHECKING:
+    from bftrainer.lab.site.sidecar import Core
+
 TICK_S = 2.0  # from a submission to the main scheduler's pass, in the mean
 SHORTEST_S = 60.0  # limit that Slurm knows
+BLOCK_S, BLOCK_CYCLES = 1200.0, 10  # the least length of a block, in seconds and in cycles
 Span = tuple[float, float]
+Arm = Literal["without", "bftrainer", "preemptable"]
 
 
 def idle_spans(
     jobs: Iterable[SiteJob], n_nodes: int, window: Span, maintenance: Iterable[Maintenance] = ()
 ) -> list[list[Span]]:
     """Return when each node had no ordinary job and was not closed, within the window."""
-    ends: list[list[Span]] = [[] for _ in range(n_nodes)]
+    busy: list[list[Span]] = [[] for _ in range(n_nodes)]
     for closed in maintenance:
         for node in positions(closed.nodes):
-            ends[node].append((closed.start_s, closed.end_s))
+            busy[node].append((closed.start_s, closed.end_s))
+    _, window_end_s = window
     for job in jobs:
         if job.start_s is None:
             continue
-        span = (job.start_s, window[1] if job.end_s is None else job.end_s)
+        span = (job.start_s, window_end_s if job.end_s is None else job.end_s)
         for node in positions(job.nodes):
-            ends[node].append(span)
-    return [list(_between(sorted(spans), window)) for spans in ends]
+            busy[node].append(span)
+    return [list(_between(sorted(spans), window)) for spans in busy]
 
 
 def _between(busy: Sequence[Span], window: Span) -> Iterator[Span]:
@@ -87,14 +94,12 @@ class Oracle:
             openings: cycles of backfill, as they came to preemptable jobs.
             waits: from when on a job of the queue was blocked, and from when none was.
         """
-        self._openings = openings
-        self._began_s = [opening.began_s for opening in openings]
-        self._waits, self._waits_s = waits, [at_s for at_s, _ in waits]
+        self._openings, self._waits = openings, waits
 
     def node_s(self, idle: Sequence[Sequence[Span]], reserve: int) -> float:
         """Return the node-seconds held, ``reserve`` of the idle nodes being left alone."""
-        usable = [s for spans in self.usable(idle).values() for s in spans]
-        return _with_reserve(usable, [s for spans in idle for s in spans], reserve)
+        usable = chain.from_iterable(self.usable(idle).values())
+        return _with_reserve(usable, chain.from_iterable(idle), reserve)
 
     def usable(self, idle: Sequence[Sequence[Span]]) -> dict[int, list[Span]]:
         """Return when pilots could be on each node, before the reserve."""
@@ -114,27 +119,32 @@ class Oracle:
     def _next(self, node: int, at_s: float) -> Span:
         """Return when Slurm comes to a pilot next, and by when that has to be over."""
         open_s, close_s = self._unblocked(at_s)
-        n = bisect_left(self._began_s, at_s)
-        opening = self._openings[n] if n < len(self._openings) else None
+        n = bisect_left(self._openings, at_s, key=attrgetter("began_s"))
+        opening: Opening | None = None
+        if n < len(self._openings):
+            opening = self._openings[n]
         if opening is None or open_s + TICK_S < min(opening.at_s, close_s):
             return open_s + TICK_S, math.inf  # it goes on when somebody waits again
-        planned = min((s for s, nodes in opening.planned if nodes & node), default=math.inf)
-        return opening.at_s, planned
+        until_s = min((s for s, nodes in opening.planned if nodes & node), default=math.inf)
+        return opening.at_s, until_s
 
     def _unblocked(self, at_s: float) -> Span:
         """Return the first time from then on in which no job of the queue is blocked."""
-        n = max(0, bisect_left(self._waits_s, at_s) - 1)
+        n = max(0, bisect_left(self._waits, at_s, key=attrgetter("at_s")) - 1)
         for k in range(n, len(self._waits)):
             if not self._waits[k].is_blocked:
-                end_s = self._waits_s[k + 1] if k + 1 < len(self._waits) else math.inf
+                end_s = self._waits[k + 1].at_s if k + 1 < len(self._waits) else math.inf
                 if end_s > at_s:
-                    return max(at_s, self._waits_s[k]), end_s
+                    return max(at_s, self._waits[k].at_s), end_s
         return math.inf, math.inf
 
 
-def _with_reserve(usable: Sequence[Span], idle: Sequence[Span], reserve: int) -> float:
-    changes = [(at_s, step, 0) for span in usable for at_s, step in zip(span, (1, -1), strict=True)]
-    changes += [(at_s, 0, step) for span in idle for at_s, step in zip(span, (1, -1), strict=True)]
+def _with_reserve(usable: Iterable[Span], idle: Iterable[Span], reserve: int) -> float:
+    changes: list[tuple[float, int, int]] = []  # when, of the usable nodes, of the idle ones
+    for start_s, end_s in usable:
+        changes += [(start_s, 1, 0), (end_s, -1, 0)]
+    for start_s, end_s in idle:
+        changes += [(start_s, 0, 1), (end_s, 0, -1)]
     total, n_usable, n_idle, before_s = 0.0, 0, 0, 0.0
     for at_s, usable_step, idle_step in sorted(changes):
         total += (at_s - before_s) * max(0, min(n_usable, n_idle - reserve))
@@ -142,20 +152,19 @@ def _with_reserve(usable: Sequence[Span], idle: Sequence[Span], reserve: int) ->
     return total
 
 
-if TYPE_CHECKING:
-    from bftrainer.lab.site.sidecar import Core
-
-
 def alone(machine: Machine, backfill: Backfill) -> Machine:
     """Copy a machine, without its neighbour and the neighbour's jobs."""
-    neighbour, know, kept = machine.neighbour, backfill.know, machine.events
+    neighbour, know, events = machine.neighbour, backfill.know, machine.events
     machine.neighbour, backfill.know = Neighbour(), knows_nobody
-    own = [event for event in kept if _owner(event[2]) is not neighbour]
-    machine.events = sorted(own, key=itemgetter(0, 1))  # a heap with holes is none
+    machine_events = []
+    for at_s, turn, action in events:
+        if _owner(action) is not neighbour:
+            machine_events.append((at_s, turn, action))
+    machine.events = sorted(machine_events, key=itemgetter(0, 1))  # a heap with holes is none
     try:
         twin = copy.deepcopy(machine)
     finally:
-        machine.neighbour, backfill.know, machine.events = neighbour, know, kept
+        machine.neighbour, backfill.know, machine.events = neighbour, know, events
     for mine in list(twin.preemptable.values()):
         twin.cancel_preemptable(mine)
     if twin.completing:
@@ -173,8 +182,10 @@ def waiting_s(machine: Machine, from_s: float, to_s: float, *, times_nodes: bool
     for job in machine.jobs:
         if job.spec.submit_s < to_s and job.is_eligible and not job.is_refused:
             start_s = to_s if job.start_s is None else min(job.start_s, to_s)
-            waited_s = max(0.0, start_s - max(job.spec.submit_s, from_s))
-            total_s += waited_s * (job.spec.n_nodes if times_nodes else 1)
+            wait_s = max(0.0, start_s - max(job.spec.submit_s, from_s))
+            if times_nodes:
+                wait_s *= job.spec.n_nodes
+            total_s += wait_s
     return total_s
 
 
@@ -182,10 +193,6 @@ def _owner(action: object) -> object:
     if isinstance(action, partial):
         action = action.func
     return getattr(action, "__self__", None)
-
-
-BLOCK_S, BLOCK_CYCLES = 1200.0, 10
-Arm = Literal["without", "bftrainer", "preemptable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,7 +294,7 @@ def play_beside(stage: SharedStage, machine: Machine, core: Core) -> tuple[ArmOu
         held_gpu_s=sidecar.held_gpu_s,
         trained_s=sidecar.trained_s,
         oracle_s=oracle.node_s(idle, core.settings.reserve_nodes_per_type),
-        idle_s=sum(to_s - from_s for spans in idle for from_s, to_s in spans),
+        idle_s=sum(to_s - from_s for from_s, to_s in chain.from_iterable(idle)),
         submissions=sidecar.n_submissions,
         releases=sidecar.n_releases,
         pilots=len(sidecar.requested),
@@ -308,27 +315,32 @@ def _outcome(
     began_s = time.process_time()
     machine.run(stage.warm_s)
     starts, cycles = backfill.n_starts, backfill.n_cycles
-    found = tuple(run_blocks(stage, machine, backfill)) if has_blocks else ()
+    jobs_blocks: list[Span] = []
+    node_blocks: list[Span] = []
+    if has_blocks:
+        for jobs_s, nodes_s in run_blocks(stage, machine, backfill):
+            jobs_blocks.append(jobs_s)
+            node_blocks.append(nodes_s)
     machine.run(stage.end_s)
-    lost = [one for one in backfill.lost if one.cycle_s >= stage.warm_s]
-    counted = [job for job in machine.jobs if job.spec.submit_s >= stage.warm_s]
-    waits_s = [
-        (stage.end_s if job.start_s is None else job.start_s) - job.spec.submit_s
-        for job in counted
-        if job.spec.submit_s < stage.end_s and job.is_eligible and not job.is_refused
-    ]
+    missed = [miss for miss in backfill.lost if miss.cycle_s >= stage.warm_s]
+    jobs = [job for job in machine.jobs if job.spec.submit_s >= stage.warm_s]
+    waits_s = []
+    for job in jobs:
+        if job.spec.submit_s < stage.end_s and job.is_eligible and not job.is_refused:
+            start_s = stage.end_s if job.start_s is None else job.start_s
+            waits_s.append(start_s - job.spec.submit_s)
     return ArmOutcome(
         wait_s=fmean(waits_s or [0.0]),
-        refused=sum(job.is_refused for job in counted),
+        refused=sum(job.is_refused for job in jobs),
         backfill_starts=backfill.n_starts - starts,
         cycles=backfill.n_cycles - cycles,
-        lost=len(lost),
-        lost_to_neighbour=sum(one.was_preempting for one in lost),
-        avoidable=sum(one.was_known for one in lost),
+        lost=len(missed),
+        lost_to_neighbour=sum(miss.was_preempting for miss in missed),
+        avoidable=sum(miss.was_known for miss in missed),
         preempted=machine.n_preempted,
         cpu_s=time.process_time() - began_s,
-        blocks=tuple(jobs_s for jobs_s, _ in found),
-        node_blocks=tuple(nodes_s for _, nodes_s in found),
+        blocks=tuple(jobs_blocks),
+        node_blocks=tuple(node_blocks),
     )
 
 
@@ -347,8 +359,7 @@ def run_blocks(
         twin, to_s = alone(machine, backfill), from_s + length_s
         twin.run(to_s)
         machine.run(to_s)
-        both = (twin, machine)
-        jobs_s, beside_s = (waiting_s(one, from_s, to_s) for one in both)
-        nodes_s, nodes_beside_s = (waiting_s(one, from_s, to_s, times_nodes=True) for one in both)
-        yield (jobs_s, beside_s), (nodes_s, nodes_beside_s)
+        jobs_s = waiting_s(twin, from_s, to_s), waiting_s(machine, from_s, to_s)
+        twin_nodes_s = waiting_s(twin, from_s, to_s, times_nodes=True)
+        yield jobs_s, (twin_nodes_s, waiting_s(machine, from_s, to_s, times_nodes=True))
         from_s = to_s

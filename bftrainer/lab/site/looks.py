@@ -10,11 +10,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import NamedTuple
 
 from bftrainer.lab.site.machine import Machine, Preemptable, SchedulerSettings, SiteJob
 from bftrainer.lab.site.sharing import NodeCapacity, NodeSet
-from bftrainer.lab.site.timeline import positions
+from bftrainer.lab.site.timeline import positions, union_of
 from bftrainer.model.cluster import (
     Job,
     JobState,
@@ -53,6 +53,13 @@ def _partitions_of(settings: SchedulerSettings) -> tuple[Partition, ...]:
     return (*ordinary, Partition(name=PILOTS))
 
 
+class _JobLook(NamedTuple):
+    """A job as it was shown, and what would have to change for another look of it."""
+
+    state: tuple[float | None, float | None, NodeSet, str]  # start, plan, planned nodes, reason
+    job: Job
+
+
 class MachineLooks:
     """A machine as snapshots; what has not changed is made once."""
 
@@ -71,35 +78,35 @@ class MachineLooks:
         self._parted: dict[int, Node] = {}  # the nodes in use as they were last shown
         self._names = [f"n{k:05d}" for k in range(machine.settings.n_nodes)]
         nodes = [self._node(k) for k in range(machine.settings.n_nodes)]
-        self._nodes = {
-            state: [dataclasses.replace(node, state=state) for node in nodes] for state in STATES
-        }
+        self._nodes: dict[NodeState, list[Node]] = {}
+        for state in STATES:
+            self._nodes[state] = [dataclasses.replace(node, state=state) for node in nodes]
         self._partitions = _partitions_of(machine.settings)
-        self._known: dict[int, tuple[Any, Any]] = {}
+        self._known: dict[int, _JobLook] = {}  # ordinary jobs of the last look, by number
         self._reservations = tuple(
             Reservation(
                 name=f"maint{k}",
-                start_s=EPOCH_S + one.start_s,
-                end_s=EPOCH_S + one.end_s,
-                nodes=self.names(one.nodes),
+                start_s=EPOCH_S + window.start_s,
+                end_s=EPOCH_S + window.end_s,
+                nodes=self.names(window.nodes),
                 is_maintenance=True,
             )
-            for k, one in enumerate(machine.maintenance)
+            for k, window in enumerate(machine.maintenance)
         )
 
     def _node(self, k: int) -> Node:
         settings = self._machine.settings
         partitions: tuple[str, ...] = PARTITIONS
+        node_partitions = [p for p in settings.partitions if p.nodes >> k & 1]
         if settings.partitions:
-            own = (p.name for p in settings.partitions if p.nodes >> k & 1)
-            partitions = tuple(sorted((*own, PILOTS)))
+            partitions = tuple(sorted((*(p.name for p in node_partitions), PILOTS)))
         name, state = self._names[k], NodeState.IDLE
         if not settings.capacities:
             return Node(name=name, state=state, partitions=partitions, cpus=CPUS)
         capacity = settings.capacities[k]
         kinds = [f"gpu:{kind}:{number}" for kind, number in capacity.gpus if number]
-        whole = [p.is_whole for p in settings.partitions if p.nodes >> k & 1]
-        is_shared = self._shows_gpus and not (whole and all(whole))
+        has_lone_jobs = bool(node_partitions) and all(p.is_whole for p in node_partitions)
+        is_shared = self._shows_gpus and not has_lone_jobs
         lends: tuple[LentGpus, ...] = ()
         why_whole = ""
         if self._shows_gpus and self._lending:
@@ -120,53 +127,55 @@ class MachineLooks:
             why_whole=why_whole,
         )
 
-    def look(self, cycle: tuple[float, float] | None) -> Any:
+    def look(self, cycle: tuple[float, float] | None) -> Snapshot:
         """Return what a look shows now."""
         machine, settings = self._machine, self._machine.settings
-        shown = SchedulerCycle(ended_s=None)
+        last_cycle = SchedulerCycle(ended_s=None)
         if cycle is not None:
-            began_s, ended_s = (math.floor(EPOCH_S + at_s) for at_s in cycle)
-            shown = SchedulerCycle(ended_s=float(ended_s), began_s=float(began_s))
-        known, self._known = self._known, {}
+            began_s, ended_s = cycle
+            last_cycle = SchedulerCycle(
+                ended_s=float(math.floor(EPOCH_S + ended_s)),
+                began_s=float(math.floor(EPOCH_S + began_s)),
+            )
+        before, self._known = self._known, {}
         ordinary = [*machine.pending, *machine.running.values()]
-        jobs = [self._known_job(job, known) for job in ordinary]
-        jobs += [self._pilot(mine) for mine in machine.preemptable.values()]
+        jobs = [self._known_job(job, before) for job in ordinary]
+        jobs += map(self._pilot, machine.preemptable.values())
         return Snapshot(
             taken_at_s=EPOCH_S + machine.now_s,
             nodes=self._node_states(),
             jobs=tuple(jobs),
             reservations=self._reservations,
-            cycle=shown,
+            cycle=last_cycle,
             plan_window_s=settings.bf_window_s,
             plan_resolution_s=settings.bf_resolution_s,
             pilots_come_last=True,
             partitions=self._partitions,
         )
 
-    def _node_states(self) -> tuple[Any, ...]:
+    def _node_states(self) -> tuple[Node, ...]:
         machine = self._machine
-        planned = 0
-        for job in machine.pending:
-            planned |= job.planned
-        used = machine.busy | machine.held
-        found = list(self._nodes[NodeState.ALLOCATED])
-        for state, some in (
-            (NodeState.IDLE, machine.every & ~used),
-            (NodeState.PLANNED, planned & ~used),
-            (NodeState.RESERVED, machine.closed & ~used),
-            (NodeState.COMPLETING, machine.completing & ~used),
+        planned_nodes = union_of(job.planned for job in machine.pending)
+        in_use = machine.busy | machine.held
+        nodes = list(self._nodes[NodeState.ALLOCATED])
+        # A later state wins where a node is in several of these sets.
+        for state, members in (
+            (NodeState.IDLE, machine.every & ~in_use),
+            (NodeState.PLANNED, planned_nodes & ~in_use),
+            (NodeState.RESERVED, machine.closed & ~in_use),
+            (NodeState.COMPLETING, machine.completing & ~in_use),
         ):
             alike = self._nodes[state]
-            for k in positions(some):
-                found[k] = alike[k]
-        for k, left in machine.occupancy.left_on(used).items():
-            if left.cpus > 0:
-                free = NodeLeft(cpus=left.cpus, memory_mb=left.memory_mb, gpus=left.gpus)
-                found[k] = dataclasses.replace(found[k], left=free)
+            for k in positions(members):
+                nodes[k] = alike[k]
+        for k, share in machine.occupancy.left_on(in_use).items():
+            if share.cpus > 0:
+                free = NodeLeft(cpus=share.cpus, memory_mb=share.memory_mb, gpus=share.gpus)
+                nodes[k] = dataclasses.replace(nodes[k], left=free)
         if self._shows_gpus:
-            for k in positions(used):
-                found[k] = self._with_free_gpus(k, found[k])
-        return tuple(found)
+            for k in positions(in_use):
+                nodes[k] = self._with_free_gpus(k, nodes[k])
+        return tuple(nodes)
 
     def _with_free_gpus(self, k: int, node: Node) -> Node:
         """Return a node in use with those of its GPUs that can be lent now."""
@@ -177,54 +186,57 @@ class MachineLooks:
         if node.left is not None:
             counts |= machine.occupancy.gpus_left(k)
         lends = with_free(node.lends, counts, node.left or NodeLeft(cpus=0), node.memory_mb)
-        shown = dataclasses.replace(node, lends=lends)
+        node_now = dataclasses.replace(node, lends=lends)
         before = self._parted.get(k)
         # The same object where nothing has changed: the decision keeps its parts by it.
-        if before == shown:
+        if before == node_now:
             return before
-        self._parted[k] = shown
-        return shown
+        self._parted[k] = node_now
+        return node_now
 
-    def names(self, some: NodeSet) -> tuple[str, ...]:
+    def names(self, nodes: NodeSet) -> tuple[str, ...]:
         """Return the names of nodes."""
-        return tuple([self._names[k] for k in positions(some)])
+        return tuple([self._names[k] for k in positions(nodes)])
 
-    def _known_job(self, job: SiteJob, known: Mapping[int, tuple[Any, Any]]) -> Any:
-        key, number = (job.start_s, job.planned_s, job.planned, job.reason), job.spec.number
-        entry = known.get(number)
-        known_key, view = entry if entry is not None else (None, None)
-        if known_key != key:
-            array = job.spec.array
-            job_id = f"{array}_{number - array}" if array else str(number)
-            view = self.job(job, job_id, is_waiting=not job.nodes)
-        self._known[number] = (key, view)
-        return view
+    def _known_job(self, job: SiteJob, before: Mapping[int, _JobLook]) -> Job:
+        """Return an ordinary job: the same object as in the last look, unless it has changed."""
+        state, number = (job.start_s, job.planned_s, job.planned, job.reason), job.spec.number
+        job_look = before.get(number)
+        if job_look is None or job_look.state != state:
+            array, job_id = job.spec.array, str(number)
+            if array:
+                job_id = f"{array}_{number - array}"
+            job_look = _JobLook(state, self.job(job, job_id, is_waiting=not job.nodes))
+        self._known[number] = job_look
+        return job_look.job
 
-    def job(self, job: SiteJob, job_id: str, *, is_waiting: bool) -> Any:
+    def job(self, job: SiteJob, job_id: str, *, is_waiting: bool) -> Job:
         """Return an ordinary job."""
-        spec, start_s = job.spec, job.planned_s if is_waiting else job.start_s
+        spec, state, start_s, reason = job.spec, JobState.RUNNING, job.start_s, ""
+        if is_waiting:
+            state, start_s, reason = JobState.PENDING, job.planned_s, spec.held_by or job.reason
         array, is_task, _ = job_id.partition("_")
-        shown = Job(
+        view = Job(
             job_id=job_id,
             user=spec.user,
             partitions=(spec.partition or ORDINARY,),
             family=array if is_task else "",
-            state=JobState.PENDING if is_waiting else JobState.RUNNING,
+            state=state,
             n_nodes=spec.n_nodes,
             time_limit_s=spec.limit_s,
-            reason=(spec.held_by or job.reason) if is_waiting else "",
+            reason=reason,
             priority=spec.priority,
             submit_s=float(math.floor(EPOCH_S + spec.submit_s)),
-            start_s=None if start_s is None else EPOCH_S + start_s,
+            start_s=_since_epoch(start_s),
             nodes=() if is_waiting else self.names(job.nodes),
             planned_nodes=self.names(job.planned),
         )
         if not self._machine.settings.capacities:
-            return shown
+            return view
         if spec.share is None:  # whole nodes, of which Slurm says one CPU each
-            return dataclasses.replace(shown, cpus=spec.n_nodes, cpus_per_node=1)
+            return dataclasses.replace(view, cpus=spec.n_nodes, cpus_per_node=1)
         return dataclasses.replace(
-            shown,
+            view,
             cpus=spec.share.cpus * spec.n_nodes,
             cpus_per_node=spec.share.cpus,
             memory_mb=spec.share.memory_mb,
@@ -233,21 +245,25 @@ class MachineLooks:
             can_share=not self._machine.is_whole(spec),
         )
 
-    def _pilot(self, mine: Preemptable) -> Any:
-        is_waiting = mine.start_s is None
+    def _pilot(self, mine: Preemptable) -> Job:
         return Job(
             job_id=f"9{mine.name[1:]}",
             user="bft",
             partitions=(PILOTS,),
-            state=JobState.PENDING if is_waiting else JobState.RUNNING,
+            state=JobState.PENDING if mine.start_s is None else JobState.RUNNING,
             n_nodes=1,
             time_limit_s=mine.limit_s,
-            start_s=None if mine.start_s is None else EPOCH_S + mine.start_s,
+            start_s=_since_epoch(mine.start_s),
             nodes=self.names(mine.at),
             pilot_id=mine.name,
             required_nodes=self.names(mine.node),
             gpus_per_node=0 if mine.share is None else mine.share.gpus,
         )
+
+
+def _since_epoch(at_s: float | None) -> float | None:
+    """Return a time of the run as seconds since the epoch; None: it is not known."""
+    return None if at_s is None else EPOCH_S + at_s
 
 
 def lent_gpus(capacity: NodeCapacity) -> tuple[LentGpus, ...]:
@@ -278,19 +294,19 @@ def with_free(
         left: what is free of it in all.
         memory_mb: of the node; 0: memory is not allocated to jobs.
     """
-    shown: list[LentGpus] = []
+    lends_now: list[LentGpus] = []
     free_cpus, free_mb = left.cpus, left.memory_mb
     n_unused = sum(counts.values())
     for lent in lends:
         cpus = lent.cpus
         if n_unused:  # as the adapter divides what jobs have left
-            least = max(1, math.ceil(SMALLEST_SHARE * cpus))
-            cpus = max(least, min(cpus, left.cpus // n_unused))
+            smallest = max(1, math.ceil(SMALLEST_SHARE * cpus))
+            cpus = max(smallest, min(cpus, left.cpus // n_unused))
         n_free = min(counts[lent.gpu_type], free_cpus // cpus)
         if memory_mb and lent.memory_mb:
             n_free = min(n_free, free_mb // lent.memory_mb)
         n_free = max(0, n_free)
         free_cpus -= n_free * cpus
         free_mb -= n_free * lent.memory_mb
-        shown.append(dataclasses.replace(lent, n_free=n_free, cpus=cpus))
-    return tuple(shown)
+        lends_now.append(dataclasses.replace(lent, n_free=n_free, cpus=cpus))
+    return tuple(lends_now)

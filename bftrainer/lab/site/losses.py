@@ -37,7 +37,9 @@ def cause_of(why: str) -> str:
         return RESERVE
     if why.startswith("It is left to the queue"):
         return HELD_OFF
-    return UNSEEN if why.startswith(("It is ", "It has not been idle")) else PLANNED
+    if why.startswith(("It is ", "It has not been idle")):
+        return UNSEEN
+    return PLANNED
 
 
 class CauseSince(NamedTuple):

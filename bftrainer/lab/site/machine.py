@@ -30,7 +30,14 @@ from bftrainer.lab.site.occupancy import (
 from bftrainer.lab.site.shared import Need
 from bftrainer.lab.site.sharing import NodeCapacity, NodeSet, Share, SitePartition
 
+PREEMPT_S = 0.1  # from the signal to the start of who preempts (measured, main scheduler)
+# Of ``PreemptableUsers``.
+WAITING = 20  # so many jobs are always in the queue
+LIMIT_S = 3600.0
+SHORTEST_SHARE = 0.2  # of the limit
+
 Kind = Literal["sbatch", "srun", "immediate"]  # srun: tried at once; immediate: then or never
+Action = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,10 +120,6 @@ class Neighbour:
 
     def gone(self, mine: Preemptable) -> None:
         """It has ended: cancelled, at its limit, or preempted."""
-
-
-PREEMPT_S = 0.1  # from the signal to the start of who preempts (measured, main scheduler)
-Action = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,7 +285,9 @@ class Machine:
         self.preempt(room.victims)
         self.version += 1
         self.pending.remove(job)
-        job.start_s = self.now_s + (PREEMPT_S + self.settings.end_cost_s if room.victims else 0.0)
+        job.start_s = self.now_s
+        if room.victims:
+            job.start_s += PREEMPT_S + self.settings.end_cost_s
         job.nodes, job.by_backfill = room.nodes, by_backfill
         job.planned_s, job.planned = None, 0
         self.occupancy.take(job)
@@ -299,8 +304,8 @@ class Machine:
         job.end_s = self.now_s
         self._over.add(job.spec.number)
         depending, self._depending = self._depending, []
-        for other in depending:
-            self._submit(other)
+        for dependent in depending:
+            self._submit(dependent)
         self.neighbour.ended(job)
         if self.settings.has_epilog:
             self.scheduler.wants_pass(is_end=True)
@@ -313,19 +318,19 @@ class Machine:
 
     def _reserve(self) -> None:
         self.closed = 0
-        for one in self.maintenance:
-            if one.start_s <= self.now_s < one.end_s:
-                self.closed |= one.nodes
+        for reservation in self.maintenance:
+            if reservation.start_s <= self.now_s < reservation.end_s:
+                self.closed |= reservation.nodes
         self.version += 1
         self.scheduler.wants_pass(is_end=True)
 
     def open_for(self, limit_s: float) -> NodeSet:
         """Return the nodes on which a job would be over before a maintenance."""
-        found = self.every & ~self.closed
-        for one in self.maintenance:
-            if self.now_s < one.end_s and self.now_s + limit_s > one.start_s:
-                found &= ~one.nodes
-        return found
+        nodes = self.every & ~self.closed
+        for reservation in self.maintenance:
+            if self.now_s < reservation.end_s and self.now_s + limit_s > reservation.start_s:
+                nodes &= ~reservation.nodes
+        return nodes
 
     def room_for(self, job: SiteJob, among: NodeSet) -> JobRoom | None:
         """Return where Slurm starts a job, free nodes first; None: there is no room."""
@@ -354,6 +359,11 @@ class Machine:
         """Put one into the queue, behind all ordinary jobs."""
         self.preemptable[mine.name] = mine
         self.scheduler.wants_pass(is_end=False)
+
+    @property
+    def waiting_preemptable(self) -> list[Preemptable]:
+        """The preemptable jobs that do not run yet, in the order of their submission."""
+        return [mine for mine in self.preemptable.values() if mine.start_s is None]
 
     def start_waiting(
         self, waiting: Iterable[Preemptable], open_for: Callable[[float], NodeSet]
@@ -400,11 +410,6 @@ class Machine:
         for mine in victims:
             self.n_preempted += 1
             self.cancel_preemptable(mine)
-
-
-WAITING = 20  # so many are always in the queue
-LIMIT_S = 3600.0
-SHORTEST_SHARE = 0.2  # of the limit
 
 
 class PreemptableUsers(Neighbour):

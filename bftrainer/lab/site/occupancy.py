@@ -184,20 +184,20 @@ class SharedNodes:
 
     def take(self, job: SiteJob) -> None:
         """Let a job run on ``job.nodes``."""
-        taken = self._layout.take(self._need_of(job), job.nodes, self._left)
-        self._taken[job.spec.number] = taken
-        self._beside_jobs.take(taken)
-        self._left.take(taken)
+        parts = self._layout.take(self._need_of(job), job.nodes, self._left)
+        self._taken[job.spec.number] = parts
+        self._beside_jobs.take(parts)
+        self._left.take(parts)
         self.busy |= job.nodes
-        for node in taken.at.tolist():
+        for node in parts.at.tolist():
             self._n_jobs[node] = self._n_jobs.get(node, 0) + 1
 
     def give(self, job: SiteJob) -> None:
         """Let it end."""
-        taken = self._taken.pop(job.spec.number)
-        self._beside_jobs.give(taken)
-        self._left.give(taken)
-        for node in taken.at.tolist():
+        parts = self._taken.pop(job.spec.number)
+        self._beside_jobs.give(parts)
+        self._left.give(parts)
+        for node in parts.at.tolist():
             self._n_jobs[node] -= 1
             if not self._n_jobs[node]:
                 self.busy &= ~(1 << node)
@@ -217,21 +217,21 @@ class SharedNodes:
         first = self._without(candidates, need, count, among)
         if first is None:
             return None
-        own = [mine for mine in reversed(first.victims) if mine.at & first.nodes]
-        return self._without(own, need, count, among) or first
+        in_the_way = [mine for mine in reversed(first.victims) if mine.at & first.nodes]
+        return self._without(in_the_way, need, count, among) or first
 
     def _without(
         self, candidates: Sequence[Preemptable], need: Need, count: int, among: NodeSet
     ) -> JobRoom | None:
         """Let preemptable jobs go, one by one, until there is room."""
-        left = self._left.copy()
+        remainder = self._left.copy()
         for n, mine in enumerate(candidates, 1):
-            left.give(self._lent[mine.name])
-            fitting = left.fits(need) & among
+            remainder.give(self._lent[mine.name])
+            fitting = remainder.fits(need) & among
             if fitting.bit_count() >= count:
-                nodes = self._layout.choose(need, fitting, count, left)
-                gone = tuple(other for other in candidates[:n] if other.at & nodes)
-                return JobRoom(nodes, gone)
+                nodes = self._layout.choose(need, fitting, count, remainder)
+                victims = tuple(candidate for candidate in candidates[:n] if candidate.at & nodes)
+                return JobRoom(nodes, victims)
         return None
 
     def place(self, mine: Preemptable, among: NodeSet) -> NodeSet:
@@ -244,24 +244,29 @@ class SharedNodes:
 
     def hold(self, mine: Preemptable) -> None:
         """Let it run at ``mine.at``."""
-        taken = self._layout.take(self._layout.need(mine.share, ""), mine.at, self._left)
-        self._lent[mine.name] = taken
-        self._left.take(taken)
+        parts = self._layout.take(self._layout.need(mine.share, ""), mine.at, self._left)
+        self._lent[mine.name] = parts
+        self._left.take(parts)
         self.held |= mine.at
 
     def release(self, mine: Preemptable) -> None:
         """Let it go."""
-        taken = self._lent.pop(mine.name, None)
-        if taken is None:
+        parts = self._lent.pop(mine.name, None)
+        if parts is None:
             return
-        self._left.give(taken)
+        self._left.give(parts)
         self.held = 0
-        for other in self._lent.values():
-            self.held |= other.nodes
+        for lent_parts in self._lent.values():
+            self.held |= lent_parts.nodes
 
     def left_on(self, nodes: NodeSet) -> Mapping[int, Share]:
         """Return what is left of those that nobody has alone."""
-        return {k: left for k in positions(nodes) if (left := self._layout.left(self._left, k))}
+        shares = {}
+        for k in positions(nodes):
+            share = self._layout.left(self._left, k)
+            if share is not None:
+                shares[k] = share
+        return shares
 
     def gpus_left(self, node: int) -> Mapping[str, int]:
         """Return how many GPUs of each type no job has, preemptable ones included."""
@@ -272,5 +277,5 @@ class SharedNodes:
     ) -> Callable[[float], SiteTimeline]:
         """Return a function: what backfill would see at a later time, by what runs now."""
         ends = [(job.ends_by_s, self._taken[job.spec.number]) for job in running]
-        left, layout = self._beside_jobs.copy(), self._layout
-        return lambda now_s: SharedTimeline(now_s, left, ends, slot_s, layout)
+        remainder, layout = self._beside_jobs.copy(), self._layout
+        return lambda now_s: SharedTimeline(now_s, remainder, ends, slot_s, layout)

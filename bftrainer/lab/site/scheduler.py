@@ -26,6 +26,8 @@ from bftrainer.lab.site.occupancy import SiteTimeline
 from bftrainer.lab.site.sharing import NodeSet
 
 SLICE_S = 2.5  # bf_yield_interval and bf_yield_sleep
+AGENT_S = 1.0  # between two looks of who waits for sched_min_interval
+ROUNDING_S = 1e-6  # a time that is later than a tick by less is that tick's
 Planned = tuple[float, float, NodeSet]  # start, end by its limit, nodes
 Knew = Callable[[], Iterable[SiteJob]]  # who could start, by what was known some time before
 
@@ -81,9 +83,8 @@ class Backfill:
         self.n_cycles += 1
         self._began_s = machine.now_s
         self._queue = queue_of(machine)
-        waiting = [p for p in machine.preemptable.values() if p.start_s is None]
         depth = max(0, settings.bf_max_job_test - len(self._queue))
-        turn = [mine.name for mine in waiting[:depth]]
+        turn = [mine.name for mine in machine.waiting_preemptable[:depth]]
         n_slices = max(1, math.ceil(settings.bf_duration_s / SLICE_S))
         is_old = self._planned_version == machine.version and not any(
             job.planned_s is not None and job.planned_s <= machine.now_s for job in self._queue
@@ -107,7 +108,9 @@ class Backfill:
     def _settle(self) -> None:
         """Count the jobs that fitted in the last cycle and wait for this one."""
         waits = [j for j in self._fitting if j.start_s is None and not j.is_refused]
-        known = set(self._knew()) if waits else set()
+        foreseen = set[SiteJob]()
+        if waits:  # to know is dear
+            foreseen.update(self._knew())
         for job in waits:
             was_preempting = job.preempted_in == self.n_cycles
             self.lost.append(
@@ -115,7 +118,7 @@ class Backfill:
                     job=job,
                     cycle_s=self._began_s,
                     was_preempting=was_preempting,
-                    was_known=was_preempting and job in known,
+                    was_known=was_preempting and job in foreseen,
                 )
             )
         self._fitting = []
@@ -174,11 +177,11 @@ class Backfill:
         """Come to the preemptable jobs that were in the queue at the begin, then rest."""
         machine, settings = self._machine, self._machine.settings
         slot_s = settings.bf_resolution_s
-        planned = tuple((s // slot_s * slot_s, nodes) for s, _, nodes in self._plans)
-        self.openings.append(Opening(began_s=self._began_s, at_s=machine.now_s, planned=planned))
+        plans = tuple((s // slot_s * slot_s, nodes) for s, _, nodes in self._plans)
+        self.openings.append(Opening(began_s=self._began_s, at_s=machine.now_s, planned=plans))
         if turn:
-            found = [machine.preemptable.get(name) for name in turn]
-            waiting = [p for p in found if p is not None and p.start_s is None]
+            queue = map(machine.preemptable.get, turn)
+            waiting = [mine for mine in queue if mine is not None and mine.start_s is None]
             machine.start_waiting(waiting, self._renew().open_now)
         self.last = (self._began_s, machine.now_s)
         if not settings.cycles_s:
@@ -188,18 +191,18 @@ class Backfill:
 def queue_of(machine: Machine) -> list[SiteJob]:
     """Return the jobs that a cycle tests: by priority, the next tasks of each array only."""
     settings, tasks = machine.settings, Counter[int]()
-    found: list[SiteJob] = []
+    queue: list[SiteJob] = []
     for job in machine.pending:
         if not job.is_eligible:
             continue
-        if len(found) == settings.bf_max_job_test:
+        if len(queue) == settings.bf_max_job_test:
             break
         if job.spec.array:
             tasks[job.spec.array] += 1
             if tasks[job.spec.array] > settings.bf_max_job_array_resv:
                 continue
-        found.append(job)
-    return found
+        queue.append(job)
+    return queue
 
 
 def startable(machine: Machine, timeline: SiteTimeline, queue: Iterable[SiteJob]) -> list[SiteJob]:
@@ -224,10 +227,6 @@ class BlockedSince(NamedTuple):
 
     at_s: float
     is_blocked: bool
-
-
-AGENT_S = 1.0  # between two looks of who waits for sched_min_interval
-ROUNDING_S = 1e-6  # a time that is later than a tick by less is that tick's
 
 
 class MainScheduler(Scheduler):
@@ -267,7 +266,9 @@ class MainScheduler(Scheduler):
     def _ask(self) -> None:
         now_s = self._machine.now_s
         rest_s = self._last_s + self._machine.settings.sched_min_interval_s - now_s
-        due_s = now_s if rest_s <= 0.0 else now_s + math.ceil(rest_s / AGENT_S) * AGENT_S
+        due_s = now_s
+        if rest_s > 0.0:
+            due_s += math.ceil(rest_s / AGENT_S) * AGENT_S
         if due_s < self._due_s:
             self._due_s = due_s
             self._machine.at(due_s, self._if_due)
@@ -278,14 +279,18 @@ class MainScheduler(Scheduler):
         One that is immediate finds free nodes, or is refused, though the jobs in its way are gone.
         """
         machine = self._machine
-        own = (j for j in machine.pending if j.spec.partition == job.spec.partition)
-        first = next((j for j in own if j.is_eligible), None)
+        first: SiteJob | None = None
+        for rival in machine.pending:
+            if rival.spec.partition == job.spec.partition and rival.is_eligible:
+                first = rival
+                break
         room = None
         if first is not None and first.spec.priority <= job.spec.priority:
             among = machine.open_for(job.spec.limit_s) & machine.nodes_of(job.spec)
             room = machine.room_for(job, among)
         if job.spec.kind == "immediate" and (room is None or room.victims):
-            machine.preempt(() if room is None else room.victims)
+            if room is not None:
+                machine.preempt(room.victims)
             machine.refuse(job)
         elif room is not None:
             machine.start(job, room)
@@ -325,5 +330,6 @@ class MainScheduler(Scheduler):
         if not self.waits or self.waits[-1].is_blocked is not is_blocked:
             self.waits.append(BlockedSince(machine.now_s, is_blocked))
         if blocked != machine.every:
-            waiting = [p for p in machine.preemptable.values() if p.start_s is None]
-            machine.start_waiting(waiting, lambda limit_s: machine.open_for(limit_s) & ~blocked)
+            machine.start_waiting(
+                machine.waiting_preemptable, lambda limit_s: machine.open_for(limit_s) & ~blocked
+            )

@@ -95,13 +95,19 @@ class ResourceLayout:
     _needs: dict[tuple[Share | None, str], Need] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.types = tuple(sorted({kind for node in self.capacities for kind, _ in node.gpus}))
-        first = GPUS + 1 + len(self.types)
-        limited = [partition for partition in self.partitions if partition.max_cpus_per_node]
-        self._limited = {partition.name: first + k for k, partition in enumerate(limited)}
+        kinds = set[str]()
+        for node in self.capacities:
+            kinds.update(dict(node.gpus))
+        self.types = tuple(sorted(kinds))
+        row = GPUS + 1 + len(self.types)
+        self._limited = {}
+        limits: list[int] = []
+        for partition in self.partitions:
+            if partition.max_cpus_per_node:
+                self._limited[partition.name] = row + len(limits)
+                limits.append(partition.max_cpus_per_node)
         self._whole = frozenset(p.name for p in self.partitions if p.is_whole)
-        columns = [[*self._of(node), *(p.max_cpus_per_node for p in limited)]
-                   for node in self.capacities]  # fmt: skip
+        columns = [[*self._of(node), *limits] for node in self.capacities]
         self.capacity = np.array(columns, dtype=np.int64).T.copy()
 
     def __deepcopy__(self, _memo: object) -> ResourceLayout:
@@ -121,26 +127,26 @@ class ResourceLayout:
         return self._needs[key]
 
     def _need(self, share: Share | None, partition: str) -> Need:
-        least = np.zeros(len(self.capacity), dtype=np.int64)
-        least[ALONE] = 1
+        amounts = np.zeros(len(self.capacity), dtype=np.int64)
+        amounts[ALONE] = 1
         if share is None or partition in self._whole:
-            least[ALONE] = UNLIMITED
+            amounts[ALONE] = UNLIMITED
             if share is not None:  # it still has to be a node that has as much
-                self._add(least, share)
-            return Need(least, 0, is_whole=True)
-        self._add(least, share)
+                self._add(amounts, share)
+            return Need(amounts, 0, is_whole=True)
+        self._add(amounts, share)
         if partition in self._limited:
-            least[self._limited[partition]] = share.cpus
+            amounts[self._limited[partition]] = share.cpus
         is_typed = share.gpu_type != ANY_TYPE
-        return Need(least, 0 if is_typed else share.gpus, is_whole=False)
+        return Need(amounts, 0 if is_typed else share.gpus, is_whole=False)
 
-    def _add(self, least: Matrix, share: Share) -> None:
-        least[CPUS], least[MEMORY], least[GPUS] = share.cpus, share.memory_mb, share.gpus
+    def _add(self, amounts: Matrix, share: Share) -> None:
+        amounts[CPUS], amounts[MEMORY], amounts[GPUS] = share.cpus, share.memory_mb, share.gpus
         if share.gpus and share.gpu_type != ANY_TYPE:
             if share.gpu_type in self.types:
-                least[self._row_of(share.gpu_type)] = share.gpus
+                amounts[self._row_of(share.gpu_type)] = share.gpus
             else:
-                least[GPUS] = UNLIMITED  # nobody has such a GPU
+                amounts[GPUS] = UNLIMITED  # nobody has such a GPU
 
     def _row_of(self, kind: str) -> int:
         return GPUS + 1 + self.types.index(kind)
@@ -173,24 +179,24 @@ class ResourceLayout:
 
     def choose(self, need: Need, nodes: NodeSet, count: int, left: Remainder) -> NodeSet:
         """Return the nodes that Slurm takes; at least ``count`` are in ``nodes``."""
-        each = max(1, int(need.least[CPUS]))
-        usable = {k: int(left.amounts[CPUS, k]) // each * each for k in positions(nodes)}
+        cpus_each = max(1, int(need.least[CPUS]))
+        usable = {k: int(left.amounts[CPUS, k]) // cpus_each * cpus_each for k in positions(nodes)}
         if self.is_least_loaded_first:
             return self._least_loaded(usable, count, left)
         rows = self._rows(usable)
-        chosen = 0
-        missing, missing_cpus = count, count * each
+        choice = 0
+        missing, missing_cpus = count, count * cpus_each
         while missing > 0:
             row = self._tightest(rows, usable, missing, missing_cpus)
             rows.remove(row)
-            taken = row[:missing]
+            numbers = row[:missing]
             if missing == 1:
                 enough = [k for k in row if usable[k] >= missing_cpus]
-                taken = [min(enough or row, key=usable.__getitem__)]
-            chosen |= sum(1 << k for k in taken)
-            missing -= len(taken)
-            missing_cpus -= each * len(taken)
-        return chosen
+                numbers = [min(enough or row, key=usable.__getitem__)]
+            choice |= sum(1 << k for k in numbers)
+            missing -= len(numbers)
+            missing_cpus -= cpus_each * len(numbers)
+        return choice
 
     def _rows(self, usable: Iterable[int]) -> list[list[int]]:
         """Return the rows of neighbours of equal weight."""

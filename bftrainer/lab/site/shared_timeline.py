@@ -63,7 +63,7 @@ class SharedTimeline:
         self.now_s, self._slot_s, self._layout = now_s, slot_s, layout
         self._left = left.copy()
         # A limit that is overdue is taken to strike in a second.
-        struck = ((max(math.floor(end_s), self._now + 1), taken) for end_s, taken in ends)
+        struck = ((max(math.floor(end_s), self._now + 1), parts) for end_s, parts in ends)
         self._running = sorted(struck, key=itemgetter(0))
         every = (1 << len(layout.capacities)) - 1
         self._slots = [_Slot(self._slot(self._now), math.inf, every)]
@@ -89,17 +89,20 @@ class SharedTimeline:
         while True:
             from_s = later
             until_s = max(from_s, now) + limit_s
-            open_, later = self._open(from_s, until_s, among)
-            turn = self._turn_on(open_, count, need)
+            open_nodes, later = self._open(from_s, until_s, among)
+            turn = self._turn_on(open_nodes, count, need)
             if turn is None:
                 if not later:
                     return None
                 continue
-            at_s = max(from_s, now if turn < 0 else self._running[turn][0])
+            room_s: float = now
+            if turn >= 0:
+                room_s, _ = self._running[turn]
+            at_s = max(from_s, room_s)
             if at_s > now and later and at_s > later:
                 continue
-            left = self._left_after(turn)
-            nodes = self._layout.choose(need, left.fits(need) & open_, count, left)
+            remainder = self._left_after(turn)
+            nodes = self._layout.choose(need, remainder.fits(need) & open_nodes, count, remainder)
             if at_s <= now:
                 return EarliestStart(self.now_s, nodes)
             if not self._overlaps(self._slot(at_s), self._slot(at_s + limit_s), nodes):
@@ -112,18 +115,18 @@ class SharedTimeline:
 
     def _open(self, from_s: float, until_s: float, among: NodeSet) -> tuple[NodeSet, float]:
         """Return the nodes that are open all the time, and when others are; 0: never."""
-        open_, later = among, 0.0
+        open_nodes, later = among, 0.0
         for n, slot in enumerate(self._slots):
             if slot.end_s > from_s and not later and n + 1 < len(self._slots):
-                others = among & self._slots[n + 1].nodes
-                if others & ~(open_ & slot.nodes):
+                next_nodes = among & self._slots[n + 1].nodes
+                if next_nodes & ~(open_nodes & slot.nodes):
                     later = slot.end_s
             if slot.end_s <= from_s:
                 continue
             if slot.begin_s > until_s:
                 break
-            open_ &= slot.nodes
-        return open_, later
+            open_nodes &= slot.nodes
+        return open_nodes, later
 
     def _turn_on(self, among: NodeSet, count: int, need: Need) -> int | None:
         """Return after which running job's end so many of these nodes have room.
@@ -144,23 +147,23 @@ class SharedTimeline:
         return self._fits[need]
 
     def _following_fits(self, need: Need) -> Iterator[_Fit]:
-        left = self._left.copy()
-        fitting = left.fits(need)
-        for turn, (_, taken) in enumerate(self._running):
-            left.give(taken)
-            if taken.nodes & ~fitting:
-                has_room = (left.amounts[:, taken.at] >= need.least[:, None]).all(axis=0)
-                more = union_of(1 << k for k in taken.at[has_room].tolist())
-                if more & ~fitting:
-                    fitting |= more
+        remainder = self._left.copy()
+        fitting = remainder.fits(need)
+        for turn, (_, parts) in enumerate(self._running):
+            remainder.give(parts)
+            if parts.nodes & ~fitting:
+                has_room = (remainder.amounts[:, parts.at] >= need.least[:, None]).all(axis=0)
+                newly_fitting = union_of(1 << k for k in parts.at[has_room].tolist())
+                if newly_fitting & ~fitting:
+                    fitting |= newly_fitting
                     yield _Fit(turn, fitting)
 
     def _last_of_span(self, among: NodeSet, turn: int) -> int:
         """Return the last end of the span in which an end lies; only jobs on these nodes count."""
         span_s, mark_s, last = FIRST_SPAN_S, 0.0, turn
         ends = self._running
-        for n, (end_s, taken) in enumerate(ends):
-            if not taken.nodes & among:
+        for n, (end_s, parts) in enumerate(ends):
+            if not parts.nodes & among:
                 continue
             if not mark_s:
                 mark_s = end_s + span_s - end_s % span_s
@@ -179,10 +182,10 @@ class SharedTimeline:
         if turn < 0:
             return self._left
         if turn not in self._later:
-            left = self._left.copy()
-            for _, taken in self._running[: turn + 1]:
-                left.give(taken)
-            self._later[turn] = left
+            remainder = self._left.copy()
+            for _, parts in self._running[: turn + 1]:
+                remainder.give(parts)
+            self._later[turn] = remainder
         return self._later[turn]
 
     # ---- what is planned -----------------------------------------------------------------
@@ -195,9 +198,9 @@ class SharedTimeline:
     def start(self, end_s: float, nodes: NodeSet, need: Need | None = None) -> None:
         """Let a job run from now until its limit."""
         need = need or self._layout.need(None, "")
-        taken = self._layout.take(need, nodes, self._left)
-        self._left.take(taken)
-        self._running.append((math.floor(end_s), taken))
+        parts = self._layout.take(need, nodes, self._left)
+        self._left.take(parts)
+        self._running.append((math.floor(end_s), parts))
         self._running.sort(key=itemgetter(0))
         self._fits.clear()
         self._later.clear()
@@ -220,8 +223,8 @@ class SharedTimeline:
 
     def open_now(self, limit_s: float) -> NodeSet:
         """Return the nodes that nobody is planned on for the whole limit; they may be in use."""
-        open_, _ = self._open(self._now, self._now + limit_s, -1)
-        return open_
+        open_nodes, _ = self._open(self._now, self._now + limit_s, -1)
+        return open_nodes
 
     def _divide(self, at_s: float) -> None:
         for n, slot in enumerate(self._slots):
@@ -237,4 +240,6 @@ class SharedTimeline:
         )
 
     def _slot(self, at_s: float) -> float:
-        return at_s if math.isinf(at_s) else math.floor(at_s / self._slot_s) * self._slot_s
+        if math.isinf(at_s):
+            return at_s
+        return math.floor(at_s / self._slot_s) * self._slot_s

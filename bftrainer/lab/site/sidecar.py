@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
-from types import MappingProxyType, SimpleNamespace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from bftrainer.batch.announcer import UNSEEN_S, Announcement, UnseenAnnouncements
@@ -48,15 +48,21 @@ from bftrainer.lab.site.scheduler import queue_of, startable
 from bftrainer.lab.site.sharing import Share
 from bftrainer.lab.site.timeline import positions
 from bftrainer.lab.workloads import Submission
-from bftrainer.model.cluster import PART_MARK, STAND_IN, JobState, Node, Snapshot, node_of
-from bftrainer.model.decision import DecisionInput, Memory, PilotView
+from bftrainer.model.cluster import PART_MARK, STAND_IN, Node, Snapshot, node_of
+from bftrainer.model.decision import DecisionInput, Memory, PilotView, Plan
 from bftrainer.model.parts import Lend, NodePart, as_lent
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
-from bftrainer.site.policy.model import SitePolicy, settings_of
+from bftrainer.site.policy.model import SitePolicy, settings_on
 
 TRAINER = "t1"
 POLL_INTERVALS = ("poll_interval_s", "poll_interval_with_hook_s")
 UNSHOWN_S = UNSEEN_S  # after an announcement that a look did not show
+HEARD_S, LOOK_S, LEAVE_S, ORDER_S = 0.02, 0.1, 0.05, 0.05
+CHANGED_S = 0.3  # from what nobody announces to the look that it calls for
+LOOK_REQUESTS = 3
+AFTER_S = (1.0, 3.1)  # a pass of the main scheduler, and one of its longest
+RECHECK_S = 5.0
+MAIN_PASS_S = 3.0  # who knew so long before a cycle could have made room for it
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
@@ -75,7 +81,7 @@ class SitePilot:
     is_leaving: bool = False
     end_s: float | None = None  # once a look has shown it running
     has_trained: bool = False
-    view: Any = None  # what the decision is told, until something of it changes
+    view: PilotView | None = None  # what the decision is told, until something of it changes
 
 
 class PilotOrder(NamedTuple):
@@ -115,16 +121,21 @@ class Core:
         self._machine, self.start_s, self.lend = machine, start_s, lend
         self._began_s: dict[tuple[str, str], float] = {}  # node and trainer -> worker started
         self.on_started: Callable[[], None] = lambda: None
-        every: dict[str, Any] = {} if poll_s is None else dict.fromkeys(POLL_INTERVALS, poll_s)
-        policy = SitePolicy(**every, **policy_values)
+        intervals_s: dict[str, Any] = {}  # keys of the policy
+        if poll_s is not None:
+            intervals_s = dict.fromkeys(POLL_INTERVALS, poll_s)
+        policy = SitePolicy(**intervals_s, **policy_values)
+        confirmations = 1
+        if policy.idle_confirmations is not None:
+            confirmations = policy.idle_confirmations
         cycle_s = machine.settings.bf_interval_s
-        system: Any = SimpleNamespace(cycle_s=cycle_s, idle_confirmations=1)
-        self.settings: Any = replace(settings_of(policy, system), lend=lend)
+        settings = settings_on(policy, idle_confirmations=confirmations, cycle_s=cycle_s)
+        self.settings = replace(settings, lend=lend)
         self.pace = PollRateLimiter(rules_of(policy, has_hook=True))
         self._announced = UnseenAnnouncements(lambda: machine.now_s)
         self._policy = load_policy(policy.policy)
         self._memory = Memory()
-        self.snapshot: Any = None
+        self.snapshot: Snapshot | None = None
         self.not_used: Mapping[str, str] = {}  # of the last decision
         self.given_back: set[str] = set()  # pilots that were released for a job
         self.cpu_s, self.n_decisions = 0.0, 0
@@ -156,12 +167,12 @@ class Core:
 
     # ---- what is seen --------------------------------------------------------------------
 
-    def look(self) -> Any:
+    def look(self) -> Snapshot:
         """Return what a look at the machine shows now."""
         self._lent = as_lent(self._looks.look(self.cycle), self.lend, self._lent)
         return self._lent
 
-    def take(self, snapshot: Any, began_s: float) -> bool:
+    def take(self, snapshot: Snapshot, began_s: float) -> bool:
         """Take a look over; whether it left out a job that was announced."""
         self.snapshot = self._announced.add_to(snapshot, began_s)
         return bool(self._announced.is_unshown)
@@ -172,24 +183,25 @@ class Core:
         queue = job.spec.partition or ORDINARY
         if is_end:
             nodes, job_id = self._looks.names(job.nodes), str(job.spec.number)
-            said = Announcement(at_s=at_s, partition=queue, nodes=nodes, job_id=job_id)
+            announcement = Announcement(at_s=at_s, partition=queue, nodes=nodes, job_id=job_id)
         else:
             stand_in = f"{STAND_IN}{job.spec.number}"
-            announced = self._looks.job(job, stand_in, is_waiting=True)
-            announced = dataclasses.replace(announced, reason="", priority=0.0)
-            said = Announcement(at_s=at_s, partition=queue, job=announced)
-        if self._announced.hear((said,)) and self.snapshot is not None:
+            view = self._looks.job(job, stand_in, is_waiting=True)
+            view = dataclasses.replace(view, reason="", priority=0.0)
+            announcement = Announcement(at_s=at_s, partition=queue, job=view)
+        if self._announced.hear((announcement,)) and self.snapshot is not None:
             self.snapshot = self._announced.add_to(self.snapshot)
 
-    def running_pilots(self, snapshot: Any) -> Mapping[str, float | None]:
+    def running_pilots(self, snapshot: Snapshot) -> Mapping[str, float | None]:
         """Return the pilots in a look: when their limit strikes, None: they wait."""
-        return {
-            job.pilot_id: None
-            if job.state is JobState.PENDING
-            else job.start_s + job.time_limit_s - EPOCH_S
-            for job in snapshot.jobs
-            if job.pilot_id is not None
-        }
+        ends_s: dict[str, float | None] = {}
+        for job in snapshot.jobs or ():
+            if job.pilot_id is None:
+                continue
+            ends_s[job.pilot_id] = None
+            if job.start_s is not None and job.time_limit_s is not None:
+                ends_s[job.pilot_id] = job.start_s + job.time_limit_s - EPOCH_S
+        return ends_s
 
     # ---- what is decided -----------------------------------------------------------------
 
@@ -198,12 +210,14 @@ class Core:
 
         Limits are in whole minutes, as the adapter submits them.
         """
+        if self.snapshot is None:
+            raise RuntimeError("a decision before the first look")
         pilots = tuple(pilots)
-        views = tuple([self._view(pilot) for pilot in pilots])
+        views = tuple(map(self._view, pilots))
         training = self._training({v.node for v in views if v.is_held and not v.is_leaving})
         for pilot, view in zip(pilots, views, strict=True):
             pilot.has_trained = pilot.has_trained or view.node in training
-        given = DecisionInput(
+        facts = DecisionInput(
             now_s=EPOCH_S + self._machine.now_s,
             snapshot=self.snapshot,
             is_new_snapshot=is_new,
@@ -214,7 +228,7 @@ class Core:
             training=training,
         )
         began_s = time.process_time()
-        plan = decide(given, self._policy)
+        plan = decide(facts, self._policy)
         self.cpu_s += time.process_time() - began_s
         self.n_decisions += 1
         self._memory, self.not_used = plan.memory, plan.not_used
@@ -233,20 +247,23 @@ class Core:
 
     def _started(self, running: Mapping[str, str]) -> Mapping[str, str]:
         """Return on which nodes workers have started, of those on which they run."""
-        now_s, known = self._machine.now_s, self._began_s
-        self._began_s = {pair: known.get(pair, now_s) for pair in running.items()}
-        if self.start_s and self._began_s.keys() - known.keys():
+        now_s, before = self._machine.now_s, self._began_s
+        self._began_s = {pair: before.get(pair, now_s) for pair in running.items()}
+        if self.start_s and self._began_s.keys() - before.keys():
             self._machine.at(now_s + self.start_s, self.on_started)
         return {n: t for (n, t), at_s in self._began_s.items() if at_s + self.start_s <= now_s}
 
-    def _follow(self, plan: Any) -> None:
+    def _follow(self, plan: Plan) -> None:
         """Let trainers do what is planned; this one needs no telling."""
 
-    def _view(self, pilot: SitePilot) -> Any:
+    def _view(self, pilot: SitePilot) -> PilotView:
         if pilot.view is None:
+            node = f"n{pilot.node:05d}"
+            if pilot.part is not None:
+                node = pilot.part.name
             pilot.view = PilotView(
                 pilot_id=pilot.name,
-                node=f"n{pilot.node:05d}" if pilot.part is None else pilot.part.name,
+                node=node,
                 part=pilot.part,
                 requested_s=EPOCH_S + pilot.requested_s,
                 is_held=pilot.is_held,
@@ -256,16 +273,12 @@ class Core:
         return pilot.view
 
 
-HEARD_S, LOOK_S, LEAVE_S, ORDER_S = 0.02, 0.1, 0.05, 0.05
-CHANGED_S = 0.3  # from what nobody announces to the look that it calls for
-LOOK_REQUESTS = 3
-AFTER_S = (1.0, 3.1)  # a pass of the main scheduler, and one of its longest
-RECHECK_S = 5.0
-MAIN_PASS_S = 3.0  # who knew so long before a cycle could have made room for it
+class QueueLook(NamedTuple):
+    """What is needed to tell who could have started when a look was taken."""
 
-
-# A look, its queue and its timeline: what is needed to tell who could have started.
-Known = tuple[float, list[SiteJob], Callable[[float], SiteTimeline]]
+    at_s: float
+    queue: list[SiteJob]
+    timeline_at: Callable[[float], SiteTimeline]
 
 
 class Sidecar(Neighbour):
@@ -290,7 +303,7 @@ class Sidecar(Neighbour):
             n_parts = {node: max(1, n_gpus) for node, n_gpus in enumerate(self._n_gpus)}
         self.causes = Causes(n_parts)
         self._number = 0  # of the last pilot
-        self._known: deque[Known] = deque()
+        self._queue_looks: deque[QueueLook] = deque()  # the latest ones
         self._orders_done_s = self._stirred_s = 0.0
         self._events = 0
         self._look_at_s = math.inf
@@ -369,19 +382,20 @@ class Sidecar(Neighbour):
         self._decide_soon()
 
     def _hold(self, pilot: SitePilot, *, is_held: bool) -> None:
-        if pilot.is_held is not is_held:
-            self.count()
-            n_gpus = self._gpus_of(pilot)
-            self._held += pilot.size if is_held else -pilot.size
-            self._held_gpus += n_gpus if is_held else -n_gpus
-            if pilot.part is None:
-                self.causes.note(self._machine.now_s, pilot.node, HELD if is_held else RELEASED)
-            pilot.is_held, pilot.view = is_held, None
-            if is_held:
-                pilot.held_since_s = self._machine.now_s
-            else:
-                began_s = pilot.held_since_s + self.core.start_s
-                self.trained_s += pilot.size * max(0.0, self._machine.now_s - began_s)
+        if pilot.is_held is is_held:
+            return
+        self.count()
+        sign = 1 if is_held else -1
+        self._held += sign * pilot.size
+        self._held_gpus += sign * self._gpus_of(pilot)
+        if pilot.part is None:
+            self.causes.note(self._machine.now_s, pilot.node, HELD if is_held else RELEASED)
+        pilot.is_held, pilot.view = is_held, None
+        if is_held:
+            pilot.held_since_s = self._machine.now_s
+        else:
+            began_s = pilot.held_since_s + self.core.start_s
+            self.trained_s += pilot.size * max(0.0, self._machine.now_s - began_s)
 
     def _gpus_of(self, pilot: SitePilot) -> int:
         if pilot.part is not None:
@@ -412,38 +426,39 @@ class Sidecar(Neighbour):
         is_called = self.core.pace.is_called(now_s)
         self.core.cycle = self.last_cycle()
         machine = self._machine
-        known = now_s + LOOK_S, queue_of(machine), machine.timeline_later()
-        looked = partial(self._looked, self.core.look(), known, is_called=is_called)
+        queue_look = QueueLook(now_s + LOOK_S, queue_of(machine), machine.timeline_later())
+        looked = partial(self._looked, self.core.look(), queue_look, is_called=is_called)
         machine.at(now_s + LOOK_S, looked)
 
-    def _looked(self, snapshot: object, known: Known, *, is_called: bool) -> None:
+    def _looked(self, snapshot: Snapshot, queue_look: QueueLook, *, is_called: bool) -> None:
         now_s, pace = self._machine.now_s, self.core.pace
         self._is_looking = False
         pace.looked(now_s - LOOK_S, now_s, LOOK_REQUESTS, is_called=is_called)
         if self.core.take(snapshot, now_s - LOOK_S):
             self._call(UNSHOWN_S)
-        shown = self.core.running_pilots(snapshot)
+        ends_s = self.core.running_pilots(snapshot)
         for pilot in list(self._pilots.values()):
-            if pilot.name in shown:
-                if shown[pilot.name] != pilot.end_s:
-                    pilot.end_s, pilot.view = shown[pilot.name], None
+            if pilot.name in ends_s:
+                if ends_s[pilot.name] != pilot.end_s:
+                    pilot.end_s, pilot.view = ends_s[pilot.name], None
             elif pilot.submitted_s is not None and pilot.submitted_s < now_s - LOOK_S:
                 self._hold(pilot, is_held=False)
                 del self._pilots[pilot.name]
-        self._known.append(known)
-        while len(self._known) > 1 and self._known[1][0] <= now_s - MAIN_PASS_S - RECHECK_S:
-            self._known.popleft()
+        looks = self._queue_looks
+        looks.append(queue_look)
+        while len(looks) > 1 and looks[1].at_s <= now_s - MAIN_PASS_S - RECHECK_S:
+            looks.popleft()
         self._decide(is_new=True)
         self._plan_look()
 
     def know(self) -> Callable[[], Iterable[SiteJob]]:
         """Return a function: the jobs that could start now, as a look showed one main pass ago."""
         machine, now_s = self._machine, self._machine.now_s
-        known = [k for k in self._known if k[0] <= now_s - MAIN_PASS_S]
-        if not known:
+        looks = [look for look in self._queue_looks if look.at_s <= now_s - MAIN_PASS_S]
+        if not looks:
             return tuple
-        _, queue, timeline_at = known[-1]
-        return lambda: startable(machine, timeline_at(now_s), queue)
+        latest = looks[-1]
+        return lambda: startable(machine, latest.timeline_at(now_s), latest.queue)
 
     # ---- decisions -------------------------------------------------------------------------
 
@@ -477,7 +492,7 @@ class Sidecar(Neighbour):
         if self.core.snapshot is None:
             return
         releases, claims = self.core.decide(self._pilots.values(), is_new=is_new)
-        self._stepped.update(one.name for one in self._pilots.values() if one.has_trained)
+        self._stepped.update(pilot.name for pilot in self._pilots.values() if pilot.has_trained)
         for name in releases:
             pilot = self._pilots.get(name)
             if pilot is None or pilot.is_leaving:
@@ -529,7 +544,10 @@ class Sidecar(Neighbour):
         causes = {k: cause_of(why) for k, why in enumerate(whys)}
         unnumbered = dict.fromkeys(causes)
         for pilot in pilots:
-            number = int(pilot.part.name.rpartition(PART_MARK)[2]) if pilot.part else 0
+            number = 0
+            if pilot.part is not None:
+                _, _, digits = pilot.part.name.rpartition(PART_MARK)
+                number = int(digits)
             for k in (number, *unnumbered)[: 1 + len(unnumbered)]:
                 if k in unnumbered:
                     del unnumbered[k]
@@ -603,10 +621,11 @@ class TrainingCore(Core):
         self.settings = replace(self.settings, policy=policy, p_jmax=p_jmax)
         self.books = PaperModel(Tally())
         self.books.begin(EPOCH_S + begin_s)
-        self.everybody = tuple(
-            make_trainer(one, number, EPOCH_S + begin_s, self.books.known_costs(one))
-            for number, one in enumerate(submissions, start=1)
-        )
+        everybody = []
+        for number, submission in enumerate(submissions, start=1):
+            costs = self.books.known_costs(submission)
+            everybody.append(make_trainer(submission, number, EPOCH_S + begin_s, costs))
+        self.everybody = tuple(everybody)
         self._coming = deque(self.everybody)
         self._running: list[SimTrainer] = []
         self._held: AbstractSet[str] = frozenset()
@@ -622,7 +641,7 @@ class TrainingCore(Core):
             self.books.admit(self._running[-1])
         self._trainers = tuple([trainer.as_decided() for trainer in self._running])
 
-    def decide(self, pilots: Iterable[Any], *, is_new: bool) -> Any:
+    def decide(self, pilots: Iterable[SitePilot], *, is_new: bool) -> Orders:
         """Decide on the trainers as they are now."""
         self.train()
         return super().decide(pilots, is_new=is_new)
@@ -632,9 +651,9 @@ class TrainingCore(Core):
         self.books.lose(self.books.training().keys() - held)
         return self.books.training()
 
-    def _follow(self, plan: Any) -> None:
-        held = {n: t for n, t in plan.assignment.items() if n in self._held}
-        started = self._started(held)
+    def _follow(self, plan: Plan) -> None:
+        on_held_nodes = {n: t for n, t in plan.assignment.items() if n in self._held}
+        started = self._started(on_held_nodes)
         sizes = Counter(started.values())
         too_few = {r.trainer_id for r in self._trainers if sizes[r.trainer_id] < r.spec.n_min}
         assignment = {n: t for n, t in started.items() if t not in too_few}

@@ -23,39 +23,40 @@ FIRST_SPAN_S = 30.0
 Gap = tuple[float, float, NodeSet]  # free from, until, which nodes
 
 
-def lowest(some: NodeSet, count: int) -> NodeSet:
+def lowest(nodes: NodeSet, count: int) -> NodeSet:
     """Return the ``count`` lowest nodes of a set, or all of it."""
-    rest = some
+    higher = nodes
     for _ in range(count):
-        rest &= rest - 1
-        if not rest:
+        higher &= higher - 1
+        if not higher:
             break
-    return some ^ rest
+    return nodes ^ higher
 
 
-def positions(some: NodeSet) -> Iterator[int]:
+def positions(nodes: NodeSet) -> Iterator[int]:
     """Yield the numbers of the nodes, ascending."""
-    while some:
-        bit = some & -some
+    while nodes:
+        bit = nodes & -nodes
         yield bit.bit_length() - 1
-        some ^= bit
+        nodes ^= bit
 
 
-def neighbours(some: NodeSet, count: int) -> NodeSet:
+def neighbours(nodes: NodeSet, count: int) -> NodeSet:
     """Choose as Slurm does without a topology: neighbours in the order of slurm.conf.
 
     Of the shortest row that is long enough; while there is none, all of the longest. At least
-    ``count`` nodes have to be in ``some``.
+    ``count`` nodes have to be in ``nodes``.
     """
-    chosen = 0
-    rows = sorted(_rows(some), key=itemgetter(1), reverse=True)
+    choice = 0
+    rows = sorted(_rows(nodes), key=itemgetter(1), reverse=True)
     for n, (row, length) in enumerate(rows):
         if length >= count:
-            enough = [other for other in rows[n:] if other[1] >= count]
-            return chosen | lowest(min(enough, key=itemgetter(1))[0], count)
-        chosen |= row
+            enough = [long_row for long_row in rows[n:] if long_row[1] >= count]
+            tightest, _ = min(enough, key=itemgetter(1))
+            return choice | lowest(tightest, count)
+        choice |= row
         count -= length
-    return chosen
+    return choice
 
 
 def union_of(sets: Iterable[NodeSet]) -> NodeSet:
@@ -66,12 +67,12 @@ def union_of(sets: Iterable[NodeSet]) -> NodeSet:
     return every
 
 
-def _rows(some: NodeSet) -> list[tuple[NodeSet, int]]:
+def _rows(nodes: NodeSet) -> list[tuple[NodeSet, int]]:
     rows = []
-    while some:
-        row = some & ~(some + (some & -some))
+    while nodes:
+        row = nodes & ~(nodes + (nodes & -nodes))
         rows.append((row, row.bit_count()))
-        some ^= row
+        nodes ^= row
     return rows
 
 
@@ -96,15 +97,15 @@ def ends_together(now_s: float, ends: Iterable[tuple[float, NodeSet]]) -> Iterat
 
     A limit that is overdue is taken to strike in a second.
     """
-    ordered = sorted((max(end_s, now_s + 1.0), nodes) for end_s, nodes in ends)
-    if not ordered:
+    in_order = sorted((max(end_s, now_s + 1.0), nodes) for end_s, nodes in ends)
+    if not in_order:
         return
-    first_s, _ = ordered[0]
+    first_s, _ = in_order[0]
     span_s = FIRST_SPAN_S
     mark_s = first_s // FIRST_SPAN_S * FIRST_SPAN_S + FIRST_SPAN_S
     together: NodeSet = 0
     last_s = first_s
-    for end_s, nodes in ordered:
+    for end_s, nodes in in_order:
         if end_s > mark_s + span_s:  # never the first: the mark lies behind it
             yield EndsTogether(mark_s + span_s, last_s, together)
             together = 0
@@ -175,38 +176,42 @@ class Timeline:
     def start(self, end_s: float, nodes: NodeSet, _need: object = None) -> None:
         """Let a job run from now until its limit."""
         at = min(bisect_right(self._bounds_s, end_s), len(self._last_s) - 1)
-        self.cut(self.now_s, max(end_s, self._last_s[at] if at >= 0 else end_s), nodes)
+        if at >= 0:
+            end_s = max(end_s, self._last_s[at])
+        self.cut(self.now_s, end_s, nodes)
 
     def cut(self, begin_s: float, end_s: float, nodes: NodeSet) -> None:
         """Take nodes out of all gaps from one moment to another."""
-        kept, parts = [], []
+        gaps, parts = [], []
         for gap in self._gaps:
-            from_s, to_s, some = gap
-            part = some & nodes
+            from_s, to_s, free = gap
+            part = free & nodes
             if not part or to_s <= begin_s or from_s >= end_s:
-                kept.append(gap)
+                gaps.append(gap)
                 continue
-            if some != part:
-                kept.append((from_s, to_s, some ^ part))
+            if free != part:
+                gaps.append((from_s, to_s, free ^ part))
             if from_s < begin_s:
                 parts.append((from_s, begin_s, part))
             if end_s < to_s:
                 parts.append((end_s, to_s, part))
         for gap in parts:
-            insort(kept, gap)
-        self._gaps = kept
+            insort(gaps, gap)
+        self._gaps = gaps
 
     def open_now(self, limit_s: float) -> NodeSet:
         """Return the nodes that are free now for the whole limit."""
         return _union(self._gaps, self.now_s, limit_s)
 
     def _slot(self, at_s: float) -> float:
-        return at_s if math.isinf(at_s) else math.floor(at_s / self._slot_s) * self._slot_s
+        if math.isinf(at_s):
+            return at_s
+        return math.floor(at_s / self._slot_s) * self._slot_s
 
 
 def _union(gaps: Iterable[Gap], at_s: float, limit_s: float) -> NodeSet:
-    found = 0
+    union = 0
     for begin_s, end_s, nodes in gaps:
         if begin_s <= at_s and end_s - limit_s > at_s:
-            found |= nodes
-    return found
+            union |= nodes
+    return union

@@ -17,6 +17,7 @@ import random
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
 from bftrainer.lab.site.arms import SharedStage
@@ -30,6 +31,16 @@ WARM_S = 2 * 3600.0
 LOAD = 1.2  # asked for; what is submitted late runs beyond the end, so that this is about 0.9 used
 MAINTENANCE_SHARE = 1 / 16  # of the nodes, for an hour
 MAINTENANCE_AT, MAINTENANCE_S = 0.4, 3600.0  # of the span that is counted
+# Of the drawn jobs.
+ARRAY_SHARE = 0.3  # of groups
+FAILING_SHARE = 0.04  # of jobs, within seconds
+LARGEST_SHARE = 0.5  # of the machine
+USERS = 60
+KINDS: tuple[Kind, ...] = ("sbatch", "srun", "immediate")
+KIND_SHARES = (0.90, 0.09, 0.01)  # of single jobs
+LONGEST_S = 12 * 3600.0
+FIRST_LOAD = 1.0  # of the nodes, at the begin
+FIELDS = 18  # of a line of SWF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +94,13 @@ class Cell:
 
 def grid() -> tuple[Cell, ...]:
     """Return the whole grid at 500 nodes."""
-    return tuple(
-        Cell(bf_interval_s=interval_s, bf_duration_s=duration_s)
-        for interval_s in INTERVALS_S
-        for duration_s in (SHORTEST_CYCLE_S, *(share * interval_s for share in CYCLE_SHARES))
-    )
+    cells: list[Cell] = []
+    for interval_s in INTERVALS_S:
+        durations_s = [SHORTEST_CYCLE_S, *(share * interval_s for share in CYCLE_SHARES)]
+        cells += [
+            Cell(bf_interval_s=interval_s, bf_duration_s=duration_s) for duration_s in durations_s
+        ]
+    return tuple(cells)
 
 
 def large() -> Cell:
@@ -101,15 +114,6 @@ def quick() -> tuple[Cell, ...]:
         bf_interval_s=30.0, bf_duration_s=duration_s, n_nodes=64, hours=2.0, warm_s=3600.0
     )
     return small(SHORTEST_CYCLE_S), small(30.0)
-
-
-ARRAY_SHARE = 0.3  # of groups
-FAILING_SHARE = 0.04  # of jobs, within seconds
-LARGEST_SHARE = 0.5  # of the machine
-USERS = 60
-KINDS: tuple[tuple[Kind, float], ...] = (("sbatch", 0.90), ("srun", 0.09), ("immediate", 0.01))
-LONGEST_S = 12 * 3600.0
-FIRST_LOAD = 1.0  # of the nodes, at the begin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,15 +156,17 @@ def generate(demand: Demand) -> tuple[JobSpec, ...]:
 
 def _first(chance: random.Random, n_nodes: int) -> Iterator[_Shape]:
     """Draw what fills the machine."""
-    asked = 0
-    while asked < FIRST_LOAD * n_nodes:
+    n_drawn = 0
+    while n_drawn < FIRST_LOAD * n_nodes:
         shape = _shape(chance, n_nodes)
-        asked += shape.n_nodes * shape.n_tasks
+        n_drawn += shape.n_nodes * shape.n_tasks
         yield shape
 
 
 def _shape(chance: random.Random, n_nodes: int) -> _Shape:
-    n_tasks = chance.randint(4, 40) if chance.random() < ARRAY_SHARE else 1
+    n_tasks = 1
+    if chance.random() < ARRAY_SHARE:
+        n_tasks = chance.randint(4, 40)
     if n_tasks > 1:
         size, run_s = chance.choice((1, 1, 1, 2)), math.exp(chance.gauss(6.3, 0.8))
     else:
@@ -173,14 +179,16 @@ def _shape(chance: random.Random, n_nodes: int) -> _Shape:
 
 
 def _group(
-    chance: random.Random, shape: _Shape, at_s: float, user: int, share: float, known: int
+    chance: random.Random, shape: _Shape, at_s: float, user: int, share: float, n_before: int
 ) -> Iterator[JobSpec]:
-    number = known + 1
+    number = n_before + 1
     kind: Kind = "sbatch"
     if shape.n_tasks == 1 and shape.n_nodes <= 4:
-        kind = chance.choices([k for k, _ in KINDS], [w for _, w in KINDS])[0]
+        (kind,) = chance.choices(KINDS, KIND_SHARES)
     for task in range(shape.n_tasks):
-        run_s = shape.run_s * (chance.uniform(0.8, 1.2) if shape.n_tasks > 1 else 1.0)
+        run_s = shape.run_s
+        if shape.n_tasks > 1:
+            run_s *= chance.uniform(0.8, 1.2)
         if chance.random() < FAILING_SHARE:
             run_s = chance.uniform(2.0, 30.0)
         yield JobSpec(
@@ -194,9 +202,6 @@ def _group(
             kind=kind,
             array=number if shape.n_tasks > 1 else 0,
         )
-
-
-FIELDS = 18
 
 
 class LoggedJob(NamedTuple):
@@ -221,26 +226,29 @@ def read(text: str, *, n_nodes: int, load: float, span_s: float) -> tuple[JobSpe
     Raises:
         ValueError: it is no such log, or no job in it ran.
     """
-    rows = [row for line in text.splitlines() if (row := _row(line)) is not None]
+    rows = [row for row in map(_row, text.splitlines()) if row is not None]
     if not rows:
         raise ValueError("no job in it ran")
-    widest, first_s = max(row.processors for row in rows), min(row.submit_s for row in rows)
+    widest = max(row.processors for row in rows)
+    submits_s = [row.submit_s for row in rows]
+    first_s = min(submits_s)
     sizes = [max(1, round(0.5 * n_nodes * row.processors / widest)) for row in rows]
     work = sum(n * row.run_s for n, row in zip(sizes, rows, strict=True))
-    lasts_s = max(1.0, max(row.submit_s for row in rows) - first_s)
+    lasts_s = max(1.0, max(submits_s) - first_s)
     squeeze = work / (load * n_nodes * lasts_s)
-    specs = [
-        JobSpec(
-            number=number,
+    specs: list[JobSpec] = []
+    for size, row in zip(sizes, rows, strict=True):
+        spec = JobSpec(
+            number=len(specs) + 1,
             submit_s=(row.submit_s - first_s) * squeeze,
             n_nodes=size,
             limit_s=math.ceil(max(row.limit_s, row.run_s) / 60.0) * 60.0,
             run_s=row.run_s,
             user=f"u{row.user:.0f}",
         )
-        for number, (size, row) in enumerate(zip(sizes, rows, strict=True), 1)
-    ]
-    return tuple(s for s in sorted(specs, key=lambda s: s.submit_s) if s.submit_s < span_s)
+        specs.append(spec)
+    specs.sort(key=attrgetter("submit_s"))
+    return tuple(spec for spec in specs if spec.submit_s < span_s)
 
 
 def _row(line: str) -> LoggedJob | None:
@@ -252,8 +260,8 @@ def _row(line: str) -> LoggedJob | None:
         raise ValueError(f"{len(cells)} fields, not {FIELDS}: not the Standard Workload Format")
     # Left out are number, wait, processor time, memory, memory asked for, status, and all after
     # the user.
-    _, submit_s, _, run_s, used, _, _, requested, limit_s, _, _, user, *_ = map(float, cells)
-    processors = max(used, requested)
+    _, submit_s, _, run_s, n_used, _, _, n_asked, limit_s, _, _, user, *_ = map(float, cells)
+    processors = max(n_used, n_asked)
     if run_s <= 0 or processors <= 0:
         return None
     return LoggedJob(submit_s, run_s, limit_s, processors, user)

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from bftrainer.batch.traces.fragments import HOUR_S, Fragments
 from bftrainer.batch.traces.statistics import IdleTime, describe, statistics, uninterrupted
@@ -32,6 +32,7 @@ from bftrainer.lab.whatif.replays import (
     NODES_PER_TRAINER,
     Assumptions,
     Estimate,
+    Preference,
     Replays,
     ReplaySetting,
     Stretch,
@@ -60,6 +61,46 @@ USUAL_T_FWD_S, USUAL_P_JMAX = Settings().t_fwd_s, Settings().p_jmax
 LARGEST_P_JMAX = 1000  # the policy's bound
 NO_DIFFERENCE = "No difference that chance alone does not make"
 TOO_SHORT = "The trace is too short to tell a difference"
+# Events to replay per value and for the expected harvest: half a minute of processor time.
+COARSE_EVENTS, COARSE_EACH = 400.0, 80.0
+FINE_EVENTS, FINE_EACH = 1500.0, 190.0
+# Processor time of a replayed change of the pool, roughly: a week of 400 nodes took 87 s, and
+# generated weeks of that size have 9,200 to 10,300 changes to replay.
+CHANGE_S = 0.009
+LARGE_POOL = "p99"  # of the pool's size over time
+CLAIM_STEP_S, PAUSE_STEP_S = 5.0, 2.0  # of the finite differences
+PAUSES = ("pause_up", "pause_down", "pause_loss")  # the costs that are pauses
+P_JMAX = Preference(
+    name="p_jmax",
+    unit="trainers",
+    order=lambda count: count,
+    worth=P_JMAX_WORTH,
+    first="The fewest",
+    loss=f"lose no more than {P_JMAX_WORTH:.0%} of the work done to any other number tried",
+    reason="; each trainer is then fastest",
+    usual=USUAL_P_JMAX,
+    is_by_work=True,
+)
+T_FWD = Preference(
+    name="t_fwd_s",
+    unit="s",
+    order=lambda s: (abs(log(max(s, 0.1) / USUAL_T_FWD_S)), s),
+    worth=AS_GOOD,
+    first=f"The nearest to {USUAL_T_FWD_S:g} s",
+    loss=LOSES_NO_U,
+    reason="",
+    usual=USUAL_T_FWD_S,
+)
+HOLD_DOWN = Preference(
+    name="hold_down_s",
+    unit="s",
+    order=lambda s: -s,
+    worth=AS_GOOD,
+    first="The longest",
+    loss=LOSES_NO_U,
+    reason="; fewest pilots come for nothing",
+    usual=0.0,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,70 +142,22 @@ class TriedSetting(Protocol):
         """Return how much better a value is than another, in U or as a share of the work done."""
 
 
-def p_jmax_values(given: Assumptions, eq_nodes: float, large_pool: float) -> tuple[int, ...]:
+def p_jmax_values(assumptions: Assumptions, eq_nodes: float, large_pool: float) -> tuple[int, ...]:
     """Return the numbers of trainers to try: the policy's, and for 16, 8, 4 and 2 nodes each.
 
     Args:
-        given: what is assumed; values of its own are taken as they are.
+        assumptions: what is assumed; values of its own are taken as they are.
         eq_nodes: N_eq of the machine.
         large_pool: a size of the pool that is seldom exceeded: all trainers together, at
             their largest, have to be able to use it.
     """
-    if given.p_jmax:
-        return given.p_jmax
-    fewest = max(1, math.ceil(large_pool / given.n_max))
-    tried = {max(fewest, round(eq_nodes / size)) for size in NODES_PER_TRAINER}
-    tried.add(USUAL_P_JMAX)
-    return tuple(sorted({min(n, LARGEST_P_JMAX) for n in tried}))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preference:
-    """A setting, and its values in the order in which they are preferred."""
-
-    name: str
-    unit: str
-    order: Callable[[float], Any]  # sorts values
-    worth: float  # a gain for which another value is taken
-    first: str  # the value that is preferred, in words
-    loss: str  # what it may lose to another one, in words
-    reason: str  # why it is preferred
-    usual: float | None  # what the policy has unless it is set; None: nothing that suits all sites
-    # U is held against P_jmax equal trainers: values of P_jmax are compared by work done.
-    is_by_work: bool = False
-
-
-P_JMAX = Preference(
-    name="p_jmax",
-    unit="trainers",
-    order=lambda count: count,
-    worth=P_JMAX_WORTH,
-    first="The fewest",
-    loss=f"lose no more than {P_JMAX_WORTH:.0%} of the work done to any other number tried",
-    reason="; each trainer is then fastest",
-    usual=USUAL_P_JMAX,
-    is_by_work=True,
-)
-T_FWD = Preference(
-    name="t_fwd_s",
-    unit="s",
-    order=lambda s: (abs(log(max(s, 0.1) / USUAL_T_FWD_S)), s),
-    worth=AS_GOOD,
-    first=f"The nearest to {USUAL_T_FWD_S:g} s",
-    loss=LOSES_NO_U,
-    reason="",
-    usual=USUAL_T_FWD_S,
-)
-HOLD_DOWN = Preference(
-    name="hold_down_s",
-    unit="s",
-    order=lambda s: -s,
-    worth=AS_GOOD,
-    first="The longest",
-    loss=LOSES_NO_U,
-    reason="; fewest pilots come for nothing",
-    usual=0.0,
-)
+    if assumptions.p_jmax:
+        return assumptions.p_jmax
+    fewest = max(1, math.ceil(large_pool / assumptions.n_max))
+    counts = {USUAL_P_JMAX}
+    for size in NODES_PER_TRAINER:
+        counts.add(min(LARGEST_P_JMAX, max(fewest, round(eq_nodes / size))))
+    return tuple(sorted(counts))
 
 
 def sweep(setting: Preference, values: Sequence[float], tried: TriedSetting) -> Sweep:
@@ -175,25 +168,31 @@ def sweep(setting: Preference, values: Sequence[float], tried: TriedSetting) -> 
     """
 
     def is_surpassed(value: float) -> bool:
-        gains = [tried.gain(other, value) for other in values if other != value]
-        return any(gain.value > setting.worth and gain.is_beyond_chance for gain in gains)
+        for rival in values:
+            if rival != value:
+                gain = tried.gain(rival, value)
+                if gain.value > setting.worth and gain.is_beyond_chance:
+                    return True
+        return False
 
-    chosen = next(v for v in sorted(values, key=setting.order) if not is_surpassed(v))
-    others = (value for value in values if value != chosen)
-    is_beyond_chance = any(tried.gain(chosen, other).is_beyond_chance for other in others)
+    preferred = next(itertools.filterfalse(is_surpassed, sorted(values, key=setting.order)))
+    is_beyond_chance = any(
+        tried.gain(preferred, rival).is_beyond_chance for rival in values if rival != preferred
+    )
     first = setting.first
     why = f"{first} that {setting.loss}{setting.reason}."
     if not is_beyond_chance:
-        is_usual = setting.usual in values
-        chosen = setting.usual if setting.usual is not None and is_usual else chosen
-        stays = "what the policy has anyway" if is_usual else f"{first.lower()} of those tried"
+        stays = f"{first.lower()} of those tried"
+        if setting.usual is not None and setting.usual in values:
+            preferred = setting.usual
+            stays = "what the policy has anyway"
         nothing = TOO_SHORT if tried.used(values[0]).low is None else NO_DIFFERENCE
         why = f"{nothing} between the values tried: {stays}."
     return Sweep(
         name=setting.name,
         unit=setting.unit,
-        points=tuple(_point(tried, value, chosen) for value in values),
-        chosen=chosen,
+        points=tuple(_point(tried, value, preferred) for value in values),
+        chosen=preferred,
         why=why,
         is_beyond_chance=is_beyond_chance,
         usual=setting.usual,
@@ -202,13 +201,15 @@ def sweep(setting: Preference, values: Sequence[float], tried: TriedSetting) -> 
 
 
 def _point(tried: TriedSetting, value: float, chosen: float) -> SweepPoint:
-    used = tried.used(value)
-    gain = Estimate(value=0.0) if value == chosen else tried.gain(value, chosen)
+    utilization = tried.used(value)
+    gain = Estimate(value=0.0)
+    if value != chosen:
+        gain = tried.gain(value, chosen)
     return SweepPoint(
         value=value,
-        utilization=used.value,
-        low=used.low,
-        high=used.high,
+        utilization=utilization.value,
+        low=utilization.low,
+        high=utilization.high,
         gain=gain.value,
         gain_low=gain.low,
         gain_high=gain.high,
@@ -218,16 +219,6 @@ def _point(tried: TriedSetting, value: float, chosen: float) -> SweepPoint:
 def idle_confirmations(hold_down_s: float, poll_interval_s: float) -> int:
     """Return the policy setting that claims a node after this time (docs/reference/policy.md)."""
     return min(100, 1 + math.ceil(hold_down_s / poll_interval_s))
-
-
-# Events to replay per value and for the expected harvest: half a minute of processor time.
-COARSE_EVENTS, COARSE_EACH = 400.0, 80.0
-FINE_EVENTS, FINE_EACH = 1500.0, 190.0
-# Processor time of a replayed change of the pool, roughly: a week of 400 nodes took 87 s, and
-# generated weeks of that size have 9,200 to 10,300 changes to replay.
-CHANGE_S = 0.009
-LARGE_POOL = "p99"  # of the pool's size over time
-CLAIM_STEP_S, PAUSE_STEP_S = 5.0, 2.0  # of the finite differences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,7 +297,7 @@ class Effort:
 
 def study(
     trace: Fragments,
-    given: Assumptions,
+    assumptions: Assumptions,
     progress: Callable[[float], None] = lambda _: None,
     *,
     on_start: Callable[[Effort], None] = lambda _: None,
@@ -316,7 +307,7 @@ def study(
 
     Args:
         trace: of a machine's idle time.
-        given: what is assumed and tried.
+        assumptions: what is assumed and tried.
         progress: told which share is done, 0 to 1.
         on_start: told what is to be replayed.
         processes: replay so many stretches side by side.
@@ -325,45 +316,49 @@ def study(
         UsageError: BFT-4140 when no node is ever idle, BFT-4141 when the machine is said to
             have fewer nodes than the trace names, BFT-3050 for an unknown policy.
     """
-    _check(trace, given)
-    idle = describe(trace, given.n_nodes)
-    part, share = some_nodes(uninterrupted(trace), given.seed)
-    coarse, fine = _samples(part, given.seed)
-    tried = p_jmax_values(given, idle.eq_nodes, statistics(trace).pool_nodes[LARGE_POOL])
-    policies = len(given.policies) + 2  # the last two are of a second more
-    values = len(tried) + len(given.t_fwd_s) + len(given.hold_down_s)
+    _check(trace, assumptions)
+    idle = describe(trace, assumptions.n_nodes)
+    part, share = some_nodes(uninterrupted(trace), assumptions.seed)
+    coarse, fine = _samples(part, assumptions.seed)
+    p_jmax = p_jmax_values(assumptions, idle.eq_nodes, statistics(trace).pool_nodes[LARGE_POOL])
+    policies = len(assumptions.policies) + 2  # the last two are of a second more
+    values = len(p_jmax) + len(assumptions.t_fwd_s) + len(assumptions.hold_down_s)
     n_coarse = len(coarse) * values
     on_start(_effort(part, (coarse, values), (fine, policies)))
-    done, total = itertools.count(1), n_coarse + len(fine) * policies
-    quick = Replays(part, coarse, given, lambda: progress(next(done) / total), processes=processes)
-    sweeps, best = _settings(quick, given, tried, share)
-    done = itertools.count(n_coarse + 1)  # some values were known already
-    careful = Replays(
-        part, fine, given, lambda: progress(min(1.0, next(done) / total)), processes=processes
-    )
-    of_policies = [dataclasses.replace(best, policy=policy) for policy in given.policies]
+    on_played = partial(_on_played, progress, n_coarse + len(fine) * policies)
+    quick = Replays(part, coarse, assumptions, on_played(0), processes=processes)
+    sweeps, best = _settings(quick, assumptions, p_jmax, share)
+    # Some values were known already: what is left begins where all of them would have ended.
+    careful = Replays(part, fine, assumptions, on_played(n_coarse), processes=processes)
+    settings = [dataclasses.replace(best, policy=policy) for policy in assumptions.policies]
     dearer = _dearer(best)
-    careful.play([*of_policies, *[setting for _, setting, _ in dearer]])
-    expected = tuple(_expected(careful, setting, best, given, idle) for setting in of_policies)
-    kept, kinds = _kept(trace, given)
+    careful.play([*settings, *(second.setting for second in dearer)])
+    harvests = tuple(_expected(careful, setting, best, assumptions, idle) for setting in settings)
+    kept_by_policy, kinds = _kept(trace, assumptions)
     return BusinessCase(
         idle=idle,
         sweeps=sweeps,
         t_fwd_s=best.t_fwd_s,
         p_jmax=int(sweeps[0].chosen),
         hold_down_s=best.hold_down_s,
-        expected=expected,
-        seconds=_seconds(careful, best, dearer, given, expected[0].node_hours_per_day),
-        short_gaps=_short_gaps(trace, given),
+        expected=harvests,
+        seconds=_seconds(careful, best, dearer, assumptions, harvests[0].node_hours_per_day),
+        short_gaps=_short_gaps(trace, assumptions),
         replayed=_replayed(part, share, quick, careful),
-        assumptions=given,
+        assumptions=assumptions,
         notes=trace.notes,
-        warnings=(*trace.warnings, *_too_dear(given.costs, best.t_fwd_s)),
-        kept=kept,
+        warnings=(*trace.warnings, *_too_dear(assumptions.costs, best.t_fwd_s)),
+        kept=kept_by_policy,
         kinds=kinds,
         over_time=idle_over_time(trace),
         left_out=trace.left_out,
     )
+
+
+def _on_played(progress: Callable[[float], None], total: int, n_before: int) -> Callable[[], None]:
+    """Return a function that tells the share that is done, one replay more at each call."""
+    played = itertools.count(n_before + 1)
+    return lambda: progress(min(1.0, next(played) / total))
 
 
 def _samples(part: Fragments, seed: int) -> tuple[tuple[Stretch, ...], tuple[Stretch, ...]]:
@@ -374,27 +369,28 @@ def _samples(part: Fragments, seed: int) -> tuple[tuple[Stretch, ...], tuple[Str
 
 def _effort(part: Fragments, *plans: tuple[Sequence[Stretch], int]) -> Effort:
     """Return what is replayed: stretches, and with how many settings each of them."""
-    changes = [sum(len(stretch.of(part).pool_changes()) for stretch in group) for group, _ in plans]
-    times_each = [count for _, count in plans]
-    of_all = sum(n * count for n, count in zip(changes, times_each, strict=True))
-    return Effort(replays=sum(times_each), changes=of_all)
+    replays = changes = 0
+    for group, count in plans:
+        replays += count
+        changes += count * sum(len(stretch.of(part).pool_changes()) for stretch in group)
+    return Effort(replays=replays, changes=changes)
 
 
-def _short_gaps(trace: Fragments, given: Assumptions) -> ShortGaps:
+def _short_gaps(trace: Fragments, assumptions: Assumptions) -> ShortGaps:
     return short_gaps.of_lengths(
         uninterrupted(trace).length_s.tolist(),
         trace.duration_s / HOUR_S,
-        min_gap_s=given.min_gap_s,
-        gap_margin_s=given.gap_margin_s,
+        min_gap_s=assumptions.min_gap_s,
+        gap_margin_s=assumptions.gap_margin_s,
     )
 
 
-def _kept(trace: Fragments, given: Assumptions) -> tuple[KeptBack, tuple[KindOfNodes, ...]]:
+def _kept(trace: Fragments, assumptions: Assumptions) -> tuple[KeptBack, tuple[KindOfNodes, ...]]:
     return kept_back(
         trace,
-        reserve=given.reserve_nodes_per_type,
-        min_gap_s=given.min_gap_s,
-        gap_margin_s=given.gap_margin_s,
+        reserve=assumptions.reserve_nodes_per_type,
+        min_gap_s=assumptions.min_gap_s,
+        gap_margin_s=assumptions.gap_margin_s,
     )
 
 
@@ -412,12 +408,11 @@ def _replayed(part: Fragments, share: float, quick: Replays, careful: Replays) -
 def _too_dear(costs: PhysicalCosts, t_fwd_s: float) -> list[str]:
     """Return what is wrong with a recommended T_fwd that is shorter than a rescale."""
     rescale_s = max(costs.pause_up.mean_s, costs.pause_down.mean_s)
-    findings = horizon.findings(rescale_s, t_fwd_s, whose="assumed")
-    return [horizon.sentence(finding) for finding in findings]
+    return list(map(horizon.sentence, horizon.findings(rescale_s, t_fwd_s, whose="assumed")))
 
 
-def _check(trace: Fragments, given: Assumptions) -> None:
-    for policy in given.policies:
+def _check(trace: Fragments, assumptions: Assumptions) -> None:
+    for policy in assumptions.policies:
         load_policy(policy)
     if not trace.node_seconds() > 0:
         raise UsageError(
@@ -426,47 +421,49 @@ def _check(trace: Fragments, given: Assumptions) -> None:
             "Choose another part of it, or leave --unfillable out.",
             exit_code=ExitCode.VALIDATION_FAILED,
         )
-    if given.n_nodes is not None and given.n_nodes < len(trace.names):
+    if assumptions.n_nodes is not None and assumptions.n_nodes < len(trace.names):
         raise UsageError(
             "BFT-4141",
-            f"The trace names {len(trace.names)} nodes, more than the {given.n_nodes} given.",
+            f"The trace names {len(trace.names)} nodes, more than the {assumptions.n_nodes} given.",
             "Give the number of nodes of the whole machine, or leave --nodes out.",
             exit_code=ExitCode.VALIDATION_FAILED,
         )
 
 
 def _settings(
-    replays: Replays, given: Assumptions, p_jmax: tuple[int, ...], share: float
+    replays: Replays, assumptions: Assumptions, p_jmax: tuple[int, ...], share: float
 ) -> tuple[tuple[Sweep, ...], ReplaySetting]:
     """Sweep the settings in turn, each with the best values of the earlier ones.
 
     P_jmax is the whole machine's; the part that is replayed has its share of the trainers.
     """
     best = ReplaySetting(
-        policy=given.policies[0],
-        t_fwd_s=given.t_fwd_s[len(given.t_fwd_s) // 2],
+        policy=assumptions.policies[0],
+        t_fwd_s=assumptions.t_fwd_s[len(assumptions.t_fwd_s) // 2],
         p_jmax=p_jmax[0],
-        hold_down_s=given.hold_down_s[0],
-        costs=given.costs,
-        seed=given.seed,
+        hold_down_s=assumptions.hold_down_s[0],
+        costs=assumptions.costs,
+        seed=assumptions.seed,
     )
     sweeps = []
     for setting, values in (
         (P_JMAX, p_jmax),
-        (T_FWD, given.t_fwd_s),
-        (HOLD_DOWN, given.hold_down_s),
+        (T_FWD, assumptions.t_fwd_s),
+        (HOLD_DOWN, assumptions.hold_down_s),
     ):
         over = partial(_with, best, share, setting.name)
         replays.play(map(over, values))
-        tried = _Compared(replays, given, over, is_by_work=setting.is_by_work)
+        tried = _Compared(replays, assumptions, over, is_by_work=setting.is_by_work)
         sweeps.append(sweep(setting, values, tried))
         best = over(sweeps[-1].chosen)
     return tuple(sweeps), best
 
 
 def _with(base: ReplaySetting, share: float, name: str, value: float) -> ReplaySetting:
-    changed: dict[str, Any] = {name: max(1, round(value * share)) if name == "p_jmax" else value}
-    return dataclasses.replace(base, **changed)
+    if name == "p_jmax":
+        value = max(1, round(value * share))
+    change: dict[str, Any] = {name: value}
+    return dataclasses.replace(base, **change)
 
 
 class _Compared:
@@ -475,12 +472,12 @@ class _Compared:
     def __init__(
         self,
         replays: Replays,
-        given: Assumptions,
+        assumptions: Assumptions,
         setting: Callable[[float], ReplaySetting],
         *,
         is_by_work: bool,
     ) -> None:
-        self._replays, self._given, self._setting = replays, given, setting
+        self._replays, self._given, self._setting = replays, assumptions, setting
         self._is_by_work = is_by_work
 
     def used(self, value: float, /) -> Estimate:
@@ -490,12 +487,12 @@ class _Compared:
 
     def gain(self, value: float, over: float, /) -> Estimate:
         """Return how much greater U is with a value than with another, or the work done."""
-        new, old = self._setting(value), self._setting(over)
-        plays = self._replays.of(new), self._replays.of(old)
+        setting, rival = self._setting(value), self._setting(over)
+        plays = self._replays.of(setting), self._replays.of(rival)
         if self._is_by_work:
             return estimate(work_gained, *plays, seed=self._given.seed)
-        with_new, with_old = self._figure(new), self._figure(old)
-        return estimate(lambda a, b: with_new(a) - with_old(b), *plays, seed=self._given.seed)
+        with_value, with_rival = self._figure(setting), self._figure(rival)
+        return estimate(lambda a, b: with_value(a) - with_rival(b), *plays, seed=self._given.seed)
 
     def _figure(self, setting: ReplaySetting) -> Callable[[Sums], Values]:
         return partial(utilization, curve=self._given.network.curve, p_jmax=setting.p_jmax)
@@ -505,22 +502,22 @@ def _expected(
     replays: Replays,
     setting: ReplaySetting,
     first: ReplaySetting,
-    given: Assumptions,
+    assumptions: Assumptions,
     idle: IdleTime,
 ) -> Expected:
     played = replays.of(setting)
     against = None
     if setting != first:
-        against = estimate(work_gained, played, replays.of(first), seed=given.seed)
-    use = partial(utilization, curve=given.network.curve, p_jmax=setting.p_jmax)
+        against = estimate(work_gained, played, replays.of(first), seed=assumptions.seed)
+    use = partial(utilization, curve=assumptions.network.curve, p_jmax=setting.p_jmax)
 
     def per_day(figure: Callable[[Sums], Values]) -> Estimate:
-        return times(estimate(figure, played, seed=given.seed), idle.node_hours_per_day)
+        return times(estimate(figure, played, seed=assumptions.seed), idle.node_hours_per_day)
 
-    share = estimate(harvested_share, played, seed=given.seed)
+    share = estimate(harvested_share, played, seed=assumptions.seed)
     return Expected(
         policy=setting.policy,
-        utilization=estimate(use, played, seed=given.seed),
+        utilization=estimate(use, played, seed=assumptions.seed),
         harvested_share=share,
         node_hours_per_day=times(share, idle.node_hours_per_day),
         reference_node_h_per_day=per_day(work_per_idle_node),
@@ -530,30 +527,36 @@ def _expected(
     )
 
 
-def _dearer(best: ReplaySetting) -> list[tuple[str, ReplaySetting, float]]:
-    """Return what a second more is measured by: its name, the setting with it, how many seconds."""
-    return [
-        (name, dataclasses.replace(best, costs=_longer(best.costs, costs, step_s)), step_s)
-        for name, costs, step_s in (
-            ("claim latency", ("claim",), CLAIM_STEP_S),
-            ("pause", ("pause_up", "pause_down", "pause_loss"), PAUSE_STEP_S),
-        )
-    ]
+class _DearerSetting(NamedTuple):
+    """A setting by which the cost of a second is measured."""
+
+    name: str  # of the cost
+    setting: ReplaySetting
+    step_s: float  # by which the cost is greater
 
 
-def _longer(costs: PhysicalCosts, names: Sequence[str], step_s: float) -> PhysicalCosts:
-    longer = {
-        name: Quantity(tuple(value_s + step_s for value_s in getattr(costs, name).values_s))
-        for name in names
-    }
-    return dataclasses.replace(costs, **longer)
+def _dearer(best: ReplaySetting) -> tuple[_DearerSetting, ...]:
+    claim, pauses = (_longer(best, ("claim",), CLAIM_STEP_S), _longer(best, PAUSES, PAUSE_STEP_S))
+    return (
+        _DearerSetting("claim latency", claim, CLAIM_STEP_S),
+        _DearerSetting("pause", pauses, PAUSE_STEP_S),
+    )
+
+
+def _longer(best: ReplaySetting, names: Sequence[str], step_s: float) -> ReplaySetting:
+    """Return a setting with some costs that take so many seconds more."""
+    longer = {}
+    for name in names:
+        values_s = getattr(best.costs, name).values_s
+        longer[name] = Quantity(tuple(value_s + step_s for value_s in values_s))
+    return dataclasses.replace(best, costs=dataclasses.replace(best.costs, **longer))
 
 
 def _seconds(
     replays: Replays,
     best: ReplaySetting,
-    dearer: Sequence[tuple[str, ReplaySetting, float]],
-    given: Assumptions,
+    dearer: Sequence[_DearerSetting],
+    assumptions: Assumptions,
     harvest: Estimate,
 ) -> tuple[SecondMore, ...]:
     """Return the cost of one more second of each kind, by finite differences on equal stretches.
@@ -561,12 +564,12 @@ def _seconds(
     The decision knows what a pause costs, as the daemon does, and moves fewer nodes when it
     costs more.
     """
-    found = []
+    seconds = []
     for name, setting, step_s in dearer:
         figure = partial(lost_share_per_second, step_s=step_s)
-        lost = estimate(figure, replays.of(best), replays.of(setting), seed=given.seed)
-        per_day = times(lost, harvest.value)
-        found.append(
-            SecondMore(name=name, node_hours_per_day=per_day, share_of_work=lost, step_s=step_s)
+        share = estimate(figure, replays.of(best), replays.of(setting), seed=assumptions.seed)
+        per_day = times(share, harvest.value)
+        seconds.append(
+            SecondMore(name=name, node_hours_per_day=per_day, share_of_work=share, step_s=step_s)
         )
-    return tuple(found)
+    return tuple(seconds)

@@ -18,6 +18,7 @@ from bftrainer.lab.simulator.metrics import WHICH_FIGURE
 from bftrainer.lab.whatif.advice import (
     NO_DIFFERENCE,
     BusinessCase,
+    Expected,
     Sweep,
     SweepPoint,
     idle_confirmations,
@@ -31,52 +32,66 @@ from bftrainer.model.quantities import quantity, time_span
 MINUTE_S, DAY_H = 60.0, 24.0
 SCHEMA = "bftrainer/whatif/1"
 LINE_WIDTH = 48  # bars of a line: two days of a week
+LENGTHS = ("p10", "p50", "p90", "longest")  # of the idle times, that are shown
+NO_CHANGE = "no change"
+# Of the tables; ">": to the right.
+KIND_HEADERS = ("NODES OF", ">NODES", ">IDLE, MEAN", ">IDLE SHARE", ">IDLE NODE-HOURS PER DAY")
+KEPT_HEADERS = (">IDLE GPU-HOURS PER DAY", ">KEPT BY RESERVE", ">LOST IF ALL GAPS ARE PLANNED")
+EXPECTED_HEADERS = (
+    "POLICY", ">WORK DONE PER DAY, NODE-HOURS", ">AGAINST THE FIRST", ">SAMPLES PER DAY, 1e6",
+    ">COMPLETED", ">U", ">NODE-HOURS TRAINED PER DAY", ">OF THE IDLE TIME",
+)  # fmt: skip
+SECOND_HEADERS = ("ONE SECOND MORE OF", ">COSTS NODE-HOURS PER DAY", ">OF WHAT IS TRAINED")
+TRAINED_AND_DONE = (
+    "A node-hour trained is an hour in which a trainer trains on a node. A node-hour of work done "
+    "is what a trainer does in an hour alone on one node: on several it mostly does less on each."
+)
 Row = tuple[str, str]
 
 
-def as_document(found: BusinessCase, source: str, now: LendingNow | None = None) -> dict[str, Any]:
+def as_document(case: BusinessCase, source: str, now: LendingNow | None = None) -> dict[str, Any]:
     """Return the document; times in seconds, amounts in node-hours.
 
     Args:
-        found: the business case.
+        case: the business case.
         source: name of the trace.
         now: what the running site could lend one by one.
     """
-    given = found.assumptions
+    assumptions = case.assumptions
     return {
         "schema": SCHEMA,
         "trace": source,
-        "idle": dataclasses.asdict(found.idle),
+        "idle": dataclasses.asdict(case.idle),
         "recommended": {
-            "t_fwd_s": found.t_fwd_s,
-            "p_jmax": found.p_jmax,
-            "hold_down_s": found.hold_down_s,
-            "idle_confirmations": idle_confirmations(found.hold_down_s, given.poll_interval_s),
-            "poll_interval_s": given.poll_interval_s,
+            "t_fwd_s": case.t_fwd_s,
+            "p_jmax": case.p_jmax,
+            "hold_down_s": case.hold_down_s,
+            "idle_confirmations": idle_confirmations(case.hold_down_s, assumptions.poll_interval_s),
+            "poll_interval_s": assumptions.poll_interval_s,
         },
-        "sweeps": [dataclasses.asdict(sweep) for sweep in found.sweeps],
-        "expected": [dataclasses.asdict(one) for one in found.expected],
-        "one_second_more": [dataclasses.asdict(one) for one in found.seconds],
-        "short_gaps": dataclasses.asdict(found.short_gaps),
-        "replayed": dataclasses.asdict(found.replayed),
-        "costs_s": given.costs.by_name(),
-        "seed": given.seed,
-        "assumptions": list(given.sentences(found.idle.n_node_types)),
-        "notes": [*found.left_out, *found.notes],
-        "warnings": list(found.warnings),
-        "answer": answer(found),
-        "kept_back": dataclasses.asdict(found.kept),
+        "sweeps": list(map(dataclasses.asdict, case.sweeps)),
+        "expected": list(map(dataclasses.asdict, case.expected)),
+        "one_second_more": list(map(dataclasses.asdict, case.seconds)),
+        "short_gaps": dataclasses.asdict(case.short_gaps),
+        "replayed": dataclasses.asdict(case.replayed),
+        "costs_s": assumptions.costs.by_name(),
+        "seed": assumptions.seed,
+        "assumptions": list(assumptions.sentences(case.idle.n_node_types)),
+        "notes": [*case.left_out, *case.notes],
+        "warnings": list(case.warnings),
+        "answer": answer(case),
+        "kept_back": dataclasses.asdict(case.kept),
         "with_policy_node_hours_per_day": dict(
-            zip(("if_all_planned", "if_none_planned"), with_policy(found), strict=True)
+            zip(("if_all_planned", "if_none_planned"), with_policy(case), strict=True)
         ),
-        "kinds": [dataclasses.asdict(kind) for kind in found.kinds],
-        "idle_over_time": dataclasses.asdict(found.over_time),
+        "kinds": list(map(dataclasses.asdict, case.kinds)),
+        "idle_over_time": dataclasses.asdict(case.over_time),
         "lending_now": None if now is None else dataclasses.asdict(now),
     }
 
 
 def report_of(
-    found: BusinessCase,
+    case: BusinessCase,
     source: str,
     command: str = "",
     *,
@@ -88,7 +103,7 @@ def report_of(
     """Return the report, as a page and a terminal show it.
 
     Args:
-        found: the business case.
+        case: the business case.
         source: name of the trace.
         command: repeats what is shown.
         week: the idle nodes over time.
@@ -98,60 +113,62 @@ def report_of(
     """
     return ReportPage(
         title=f"What idle nodes are worth: {source}",
-        answers=(answer(found),),
+        answers=(answer(case),),
         more=(
-            *(f"Of the log, {sentence}." for sentence in found.left_out),
-            which_figure(found),
+            *(f"Of the log, {sentence}." for sentence in case.left_out),
+            which_figure(case),
         ),
-        warnings=found.warnings,
+        warnings=case.warnings,
         sections=(
             Section(
                 title="When and where nodes are idle",
                 text=without_pictures,
                 pictures=week,
-                drawn=week_drawn(found),
-                tables=(_table(*kind_rows(found)),),
+                drawn=week_drawn(case),
+                tables=(_table(*kind_rows(case)),),
             ),
-            *(*gpu_sections(found.idle.gpus), *lending_sections(now)),
-            Section(title=_after_kept(found), text=kept_sentences(found)),
+            *(*gpu_sections(case.idle.gpus), *lending_sections(now)),
+            Section(title=_after_kept(case), text=kept_sentences(case)),
             Section(
                 title="Recommended settings",
-                text=(advice_sentence(found),),
+                text=(advice_sentence(case),),
                 pictures=sweeps,
                 is_small=True,
                 tables=(
-                    _table(("SETTING", ">RECOMMENDED", "WHY"), advice_rows(found)),
-                    *_by_work(found),
+                    _table(("SETTING", ">RECOMMENDED", "WHY"), advice_rows(case)),
+                    *_by_work(case),
                 ),
-                code="\n".join(policy_lines(found)),
+                code="\n".join(policy_lines(case)),
             ),
-            _before_kept(found),
+            _before_kept(case),
             Section(
                 title="What a second costs",
-                tables=(_table(SECOND_HEADERS, second_rows(found)),),
+                tables=(_table(SECOND_HEADERS, second_rows(case)),),
             ),
-            Section(title="Idle time in figures", tables=(_table(("", ""), idle_rows(found)),)),
-            Section(title="Assumptions", items=tuple(_assumptions(found))),
+            Section(title="Idle time in figures", tables=(_table(("", ""), idle_rows(case)),)),
+            Section(title="Assumptions", items=tuple(_assumptions(case))),
         ),
         command=command,
     )
 
 
-def _before_kept(found: BusinessCase) -> Section:
+def _before_kept(case: BusinessCase) -> Section:
     return Section(
         title="Before the policy keeps anything back: replays with these settings",
-        text=(TRAINED_AND_DONE, *expected_sentences(found)),
-        tables=(_table(EXPECTED_HEADERS, expected_rows(found)),),
+        text=(TRAINED_AND_DONE, *expected_sentences(case)),
+        tables=(_table(EXPECTED_HEADERS, expected_rows(case)),),
         items=(WHICH_FIGURE,),
     )
 
 
-def _assumptions(found: BusinessCase) -> Iterator[str]:
-    yield from found.assumptions.sentences(found.idle.n_node_types)
-    yield from (swept_sentence(sweep) for sweep in found.sweeps if len(sweep.points) > 1)
-    yield replayed_sentence(found)
-    yield from above_one(found)
-    yield from (f"Source: {note}" for note in found.notes)
+def _assumptions(case: BusinessCase) -> Iterator[str]:
+    yield from case.assumptions.sentences(case.idle.n_node_types)
+    for sweep in case.sweeps:
+        if len(sweep.points) > 1:
+            yield swept_sentence(sweep)
+    yield replayed_sentence(case)
+    yield from above_one(case)
+    yield from map("Source: {}".format, case.notes)
 
 
 def _table(headers: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> TextTable:
@@ -160,7 +177,7 @@ def _table(headers: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> TextTab
 
 def idle_means(over: IdleOverTime) -> list[float]:
     """Return the mean number of idle nodes of all kinds in each window."""
-    return [sum(of_kinds) for of_kinds in zip(*over.nodes.values(), strict=True)]
+    return list(map(sum, zip(*over.nodes.values(), strict=True)))
 
 
 def averaged(over: IdleOverTime) -> str:
@@ -171,77 +188,74 @@ def averaged(over: IdleOverTime) -> str:
     return f"the mean of {quantity(window_min)} min, up to {highest} ({momentary})"
 
 
-def week_drawn(found: BusinessCase) -> tuple[str, ...]:
+def week_drawn(case: BusinessCase) -> tuple[str, ...]:
     """Return the idle nodes over time in lines of bars, one for each mean of the page's picture."""
-    over = found.over_time
+    over = case.over_time
     nodes = idle_means(over)
-    most = max(nodes)
-    bars = level_line([count / most if most else 0.0 for count in nodes])
+    highest = max(nodes) or 1.0  # of a week without an idle node every bar is empty
+    bars = level_line([count / highest for count in nodes])
     from_h = [f"{(edge_s - over.edges_s[0]) / HOUR_S:g}" for edge_s in over.edges_s[::LINE_WIDTH]]
     begins = range(0, len(bars), LINE_WIDTH)
     width = max(map(len, from_h))
-    lines = (
-        f"{hour:>{width}} h {bars[begin : begin + LINE_WIDTH]}"
-        for hour, begin in zip(from_h, begins, strict=False)
-    )
-    hours = time_span(found.idle.hours * HOUR_S)
-    return (f"idle nodes over {hours}, each bar {averaged(over)}:", *lines)
+    hours = time_span(case.idle.hours * HOUR_S)
+    lines = [f"idle nodes over {hours}, each bar {averaged(over)}:"]
+    for hour, begin in zip(from_h, begins, strict=False):
+        lines.append(f"{hour:>{width}} h {bars[begin : begin + LINE_WIDTH]}")
+    return tuple(lines)
 
 
-def with_policy(found: BusinessCase) -> tuple[float, float]:
+def with_policy(case: BusinessCase) -> tuple[float, float]:
     """Return the least and most node-hours per day that the policy's reserve and gap leave.
 
     The replays' share of the idle time is taken to hold for what is left of it.
     """
-    harvest = found.expected[0].node_hours_per_day.value
-    return harvest * found.kept.after_both, harvest * found.kept.after_reserve
+    harvest = case.expected[0].node_hours_per_day.value
+    return harvest * case.kept.after_both, harvest * case.kept.after_reserve
 
 
-def answer(found: BusinessCase) -> str:
+def answer(case: BusinessCase) -> str:
     """Return what the site would gain, in one sentence."""
-    idle = found.idle.node_hours_per_day
-    least, most = with_policy(found)
-    nodes = _range(quantity(least / DAY_H), quantity(most / DAY_H))
-    shares = _range(f"{least / idle:.0%}", f"{most / idle:.0%}")
+    idle = case.idle.node_hours_per_day
+    low, high = with_policy(case)
+    nodes = _range(quantity(low / DAY_H), quantity(high / DAY_H))
+    shares = _range(f"{low / idle:.0%}", f"{high / idle:.0%}")
     return (
-        f"Trainers could have {_left(found)} node-hours a day of the {quantity(idle)} that are "
+        f"Trainers could have {_left(case)} node-hours a day of the {quantity(idle)} that are "
         f"idle: {shares}, like {nodes} nodes that train all day."
     )
 
 
-def _left(found: BusinessCase) -> str:
+def _left(case: BusinessCase) -> str:
     """Return the node-hours per day that the policy leaves."""
-    return _range(*map(quantity, with_policy(found)))
+    return _range(*map(quantity, with_policy(case)))
 
 
-def _after_kept(found: BusinessCase) -> str:
-    return f"After what the policy keeps back: {_left(found)} node-hours a day"
+def _after_kept(case: BusinessCase) -> str:
+    return f"After what the policy keeps back: {_left(case)} node-hours a day"
 
 
-def which_figure(found: BusinessCase) -> str:
+def which_figure(case: BusinessCase) -> str:
     """Return which of the report's figures is for whom."""
-    best = found.expected[0]
-    trained, done = (
-        quantity(figure.value)
-        for figure in (best.node_hours_per_day, best.reference_node_h_per_day)
-    )
+    best = case.expected[0]
+    trained = quantity(best.node_hours_per_day.value)
+    work = quantity(best.reference_node_h_per_day.value)
     return (
-        f"Show {_left(found)} to those who decide: it is what the policy leaves. The {trained} "
-        f"node-hours trained and {done} of work done further below are of replays that keep "
+        f"Show {_left(case)} to those who decide: it is what the policy leaves. The {trained} "
+        f"node-hours trained and {work} of work done further below are of replays that keep "
         "nothing back; they serve to compare settings and policies."
     )
 
 
-def _range(least: str, most: str) -> str:
-    return most if least == most else f"{least} to {most}"
+def _range(low: str, high: str) -> str:
+    return high if low == high else f"{low} to {high}"
 
 
-def kept_sentences(found: BusinessCase) -> tuple[str, ...]:
+def kept_sentences(case: BusinessCase) -> tuple[str, ...]:
     """Return what the policy's reserve and least gap keep of the idle time."""
-    kept, best = found.kept, found.expected[0]
-    least, most = with_policy(found)
-    count, margin_s = kept.reserve_nodes_per_type, kept.gap_margin_s
-    shortest_s = kept.min_gap_s + margin_s
+    terms, best = case.kept, case.expected[0]
+    low, high = with_policy(case)
+    count, margin_s = terms.reserve_nodes_per_type, terms.gap_margin_s
+    shortest_s = terms.min_gap_s + margin_s
     return (
         (
             f"With nothing kept back the replays use {shown(best.node_hours_per_day)} "
@@ -249,56 +263,55 @@ def kept_sentences(found: BusinessCase) -> tuple[str, ...]:
         ),
         (
             f"The reserve ({counted(count, 'idle node')} of each kind, "
-            f"reserve_nodes_per_type) leaves {quantity(most)} of them."
+            f"reserve_nodes_per_type) leaves {quantity(high)} of them."
         ),
         (
             "A gap that ends with a planned job is lost if it is shorter than "
-            f"{shortest_s:g} s (min_gap_s {kept.min_gap_s:g} and gap_margin_s {margin_s:g}), and "
-            f"the last {margin_s:g} s of a longer one. If all gaps ended so, {quantity(least)} "
+            f"{shortest_s:g} s (min_gap_s {terms.min_gap_s:g} and gap_margin_s {margin_s:g}), and "
+            f"the last {margin_s:g} s of a longer one. If all gaps ended so, {quantity(low)} "
             "would be left; accounting does not tell which jobs were planned."
         ),
-        *islice(short_gaps.sentences(found.short_gaps, None), 1, None),  # the first says the same
+        *islice(short_gaps.sentences(case.short_gaps, None), 1, None),  # the first says the same
     )
 
 
-KIND_HEADERS = ("NODES OF", ">NODES", ">IDLE, MEAN", ">IDLE SHARE", ">IDLE NODE-HOURS PER DAY")
-KEPT_HEADERS = (">IDLE GPU-HOURS PER DAY", ">KEPT BY RESERVE", ">LOST IF ALL GAPS ARE PLANNED")
-
-
-def kind_rows(found: BusinessCase) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def kind_rows(case: BusinessCase) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return headers and rows of the idle time by partition and type of node."""
-    has_gpus = any(kind.gpus for kind in found.kinds)
-    kept_headers = KEPT_HEADERS if has_gpus else KEPT_HEADERS[1:]
-    return (*KIND_HEADERS, *kept_headers), [_kind_row(kind, has_gpus) for kind in found.kinds]
+    has_gpus = any(kind.gpus for kind in case.kinds)
+    kept_headers: tuple[str, ...] = KEPT_HEADERS
+    if not has_gpus:
+        kept_headers = KEPT_HEADERS[1:]
+    return (*KIND_HEADERS, *kept_headers), [_kind_row(kind, has_gpus) for kind in case.kinds]
 
 
 def _kind_row(kind: KindOfNodes, has_gpus: bool) -> tuple[str, ...]:
-    gpu_hours = "-" if kind.gpus is None else quantity(kind.gpus * kind.node_hours_per_day)
+    gpu_hours: tuple[str, ...] = ()
+    if has_gpus and kind.gpus is None:
+        gpu_hours = ("-",)
+    elif has_gpus and kind.gpus is not None:
+        gpu_hours = (quantity(kind.gpus * kind.node_hours_per_day),)
     return (
         kind.name or "the whole machine",
         f"{kind.n_nodes:,}",
         quantity(kind.eq_nodes),
         f"{kind.idle_share:.1%}",
         quantity(kind.node_hours_per_day),
-        *([gpu_hours] if has_gpus else []),
+        *gpu_hours,
         f"{kind.reserve_share:.1%}",
         f"{kind.planned_share:.1%}",
     )
 
 
-def idle_rows(found: BusinessCase) -> list[Row]:
+def idle_rows(case: BusinessCase) -> list[Row]:
     """Return the figures of the idle time."""
-    idle = found.idle
+    idle = case.idle
     unfillable = idle.unfillable_share
-    lengths = ", ".join(
-        f"{name} {time_span(idle.length_s[name])}" for name in ("p10", "p50", "p90", "longest")
-    )
-    shares = ", ".join(
-        f"{one.of_fragments:.0%} under {time_span(one.under_s)}" for one in idle.shorter
-    )
-    of_time = ", ".join(
-        f"{one.of_node_time:.1%} under {time_span(one.under_s)}" for one in idle.shorter
-    )
+    lengths = [f"{name} {time_span(idle.length_s[name])}" for name in LENGTHS]
+    shares, of_time = [], []
+    for share in idle.shorter:
+        under = f"under {time_span(share.under_s)}"
+        shares.append(f"{share.of_fragments:.0%} {under}")
+        of_time.append(f"{share.of_node_time:.1%} {under}")
     return [
         ("nodes", f"{idle.n_nodes:,} ({idle.n_named:,} in the trace)"),
         ("observed", time_span(idle.hours * HOUR_S)),
@@ -308,25 +321,22 @@ def idle_rows(found: BusinessCase) -> list[Row]:
         ("idle nodes on average (N_eq)", quantity(idle.eq_nodes)),
         ("idle node-hours per day", quantity(idle.node_hours_per_day)),
         ("fragments per day", quantity(idle.fragments_per_day)),
-        ("their length", lengths),
-        ("how many are short", shares),
-        ("idle time in those", of_time),
+        ("their length", ", ".join(lengths)),
+        ("how many are short", ", ".join(shares)),
+        ("idle time in those", ", ".join(of_time)),
     ]
 
 
-NO_CHANGE = "no change"
-
-
-def advice_rows(found: BusinessCase) -> list[tuple[str, str, str]]:
+def advice_rows(case: BusinessCase) -> list[tuple[str, str, str]]:
     """Return the recommended settings: name in the policy, value, reason."""
-    trainers, forward, hold = found.sweeps
-    poll_s = found.assumptions.poll_interval_s
-    confirmations = idle_confirmations(found.hold_down_s, poll_s)
-    held = f" Hold-down {found.hold_down_s:g} s, with poll_interval_s {poll_s:g}."
+    trainers, forward, hold = case.sweeps
+    poll_s = case.assumptions.poll_interval_s
+    confirmations = idle_confirmations(case.hold_down_s, poll_s)
+    hold_down = f" Hold-down {case.hold_down_s:g} s, with poll_interval_s {poll_s:g}."
     return [
-        ("t_fwd_s", _value(forward, f"{found.t_fwd_s:g}"), _why(forward)),
-        ("p_jmax", _value(trainers, f"{found.p_jmax}"), _why(trainers)),
-        ("idle_confirmations", _value(hold, f"{confirmations}"), f"{_why(hold)}{held}"),
+        ("t_fwd_s", _value(forward, f"{case.t_fwd_s:g}"), _why(forward)),
+        ("p_jmax", _value(trainers, f"{case.p_jmax}"), _why(trainers)),
+        ("idle_confirmations", _value(hold, f"{confirmations}"), f"{_why(hold)}{hold_down}"),
     ]
 
 
@@ -335,9 +345,9 @@ def _value(sweep: Sweep, value: str) -> str:
     return NO_CHANGE if is_alike else value
 
 
-def _by_work(found: BusinessCase) -> Iterator[TextTable]:
+def _by_work(case: BusinessCase) -> Iterator[TextTable]:
     """Yield the figures that decide where these are not U."""
-    for sweep in found.sweeps:
+    for sweep in case.sweeps:
         if sweep.is_by_work and len(sweep.points) > 1:
             headers = (f">{sweep.name.upper()}", f">WORK DONE AGAINST {sweep.chosen:g}", ">U")
             yield _table(headers, [_point_row(sweep, point) for point in sweep.points])
@@ -345,49 +355,60 @@ def _by_work(found: BusinessCase) -> Iterator[TextTable]:
 
 def _point_row(sweep: Sweep, point: SweepPoint) -> tuple[str, ...]:
     against = Estimate(value=point.gain, low=point.gain_low, high=point.gain_high)
-    used = Estimate(value=point.utilization, low=point.low, high=point.high)
-    is_recommended = point.value == sweep.chosen and sweep.is_beyond_chance
-    chosen = "recommended" if is_recommended else NO_CHANGE
-    return (
-        f"{point.value:g}",
-        chosen if point.value == sweep.chosen else shown(against, "+.1%"),
-        shown(used, ".3f"),
-    )
+    verdict = shown(against, "+.1%")
+    if point.value == sweep.chosen:
+        verdict = "recommended" if sweep.is_beyond_chance else NO_CHANGE
+    return f"{point.value:g}", verdict, shown(_used(point), ".3f")
 
 
-def advice_sentence(found: BusinessCase) -> str:
+def _used(point: SweepPoint) -> Estimate:
+    return Estimate(value=point.utilization, low=point.low, high=point.high)
+
+
+def advice_sentence(case: BusinessCase) -> str:
     """Return which settings are worth a change, and which are not."""
-    tried = [(name, sweep) for name, sweep in _by_key(found) if len(sweep.points) > 1]
-    told = [(name, sweep) for name, sweep in tried if sweep.is_beyond_chance]
-    changed = [name for name, sweep in told if sweep.chosen != sweep.usual]
-    kept = [name for name, sweep in told if sweep.chosen == sweep.usual]
-    alike = [name for name, sweep in tried if not sweep.is_beyond_chance]
-    parts = [f"Set {_listed(changed)}." if changed else "Change nothing in the policy."]
-    if kept:
-        parts.append(f"Of {_listed(kept)} the policy's own value is recommended.")
-    if alike:
-        parts.append(f"{NO_DIFFERENCE} was seen for {_listed(alike)}.")
-    return " ".join(parts) if tried else "All settings are as given."
+    to_change: list[str] = []
+    to_keep: list[str] = []
+    without_difference: list[str] = []
+    for name, sweep in _by_key(case):
+        if len(sweep.points) <= 1:
+            continue
+        if not sweep.is_beyond_chance:
+            without_difference.append(name)
+        elif sweep.chosen == sweep.usual:
+            to_keep.append(name)
+        else:
+            to_change.append(name)
+    if not (to_change or to_keep or without_difference):
+        return "All settings are as given."
+    parts = ["Change nothing in the policy."]
+    if to_change:
+        parts = [f"Set {_listed(to_change)}."]
+    if to_keep:
+        parts.append(f"Of {_listed(to_keep)} the policy's own value is recommended.")
+    if without_difference:
+        parts.append(f"{NO_DIFFERENCE} was seen for {_listed(without_difference)}.")
+    return " ".join(parts)
 
 
 def _listed(names: Sequence[str]) -> str:
-    *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last
+    *earlier, last = names
+    return f"{', '.join(earlier)} and {last}" if earlier else last
 
 
-def policy_lines(found: BusinessCase) -> list[str]:
+def policy_lines(case: BusinessCase) -> list[str]:
     """Return the lines for the policy: what is worth a change, and what was given."""
-    keys = {
-        name
-        for name, sweep in _by_key(found)
-        if sweep.chosen != sweep.usual and (sweep.is_beyond_chance or len(sweep.points) == 1)
-    }
-    return [f"{name}: {value}" for name, value, _ in advice_rows(found) if name in keys]
+    lines = []
+    for (_, sweep), (name, value, _) in zip(_by_key(case), advice_rows(case), strict=True):
+        is_settled = sweep.is_beyond_chance or len(sweep.points) == 1
+        if is_settled and sweep.chosen != sweep.usual:
+            lines.append(f"{name}: {value}")
+    return lines
 
 
-def _by_key(found: BusinessCase) -> list[tuple[str, Sweep]]:
+def _by_key(case: BusinessCase) -> list[tuple[str, Sweep]]:
     """Return the sweeps by the policy's keys, in the order of ``advice_rows``."""
-    trainers, forward, hold = found.sweeps
+    trainers, forward, hold = case.sweeps
     return [("t_fwd_s", forward), ("p_jmax", trainers), ("idle_confirmations", hold)]
 
 
@@ -395,116 +416,99 @@ def _why(sweep: Sweep) -> str:
     return sweep.why if len(sweep.points) > 1 else "As given."
 
 
-# Of ``expected_rows``; ">": to the right.
-EXPECTED_HEADERS = (
-    "POLICY", ">WORK DONE PER DAY, NODE-HOURS", ">AGAINST THE FIRST", ">SAMPLES PER DAY, 1e6",
-    ">COMPLETED", ">U", ">NODE-HOURS TRAINED PER DAY", ">OF THE IDLE TIME",
-)  # fmt: skip
-TRAINED_AND_DONE = (
-    "A node-hour trained is an hour in which a trainer trains on a node. A node-hour of work done "
-    "is what a trainer does in an hour alone on one node: on several it mostly does less on each."
-)
-
-
-def expected_rows(found: BusinessCase) -> list[tuple[str, ...]]:
+def expected_rows(case: BusinessCase) -> list[tuple[str, ...]]:
     """Return the figures of each policy, under ``EXPECTED_HEADERS``."""
-    return [
-        (
-            one.policy,
-            shown(one.reference_node_h_per_day),
-            "-" if one.work_against is None else shown(one.work_against, "+.1%"),
-            shown(times(one.samples_per_day, 1e-6)),
-            f"{one.completed:,}",
-            shown(one.utilization, ".3f"),
-            shown(one.node_hours_per_day),
-            shown(one.harvested_share, ".1%"),
-        )
-        for one in found.expected
-    ]
+    return list(map(_expected_row, case.expected))
 
 
-def expected_sentences(found: BusinessCase) -> list[str]:
+def _expected_row(harvest: Expected) -> tuple[str, ...]:
+    return (
+        harvest.policy,
+        shown(harvest.reference_node_h_per_day),
+        "-" if harvest.work_against is None else shown(harvest.work_against, "+.1%"),
+        shown(times(harvest.samples_per_day, 1e-6)),
+        f"{harvest.completed:,}",
+        shown(harvest.utilization, ".3f"),
+        shown(harvest.node_hours_per_day),
+        shown(harvest.harvested_share, ".1%"),
+    )
+
+
+def expected_sentences(case: BusinessCase) -> list[str]:
     """Return how each further policy compares with the first one."""
-    first = found.expected[0].policy
-    said = []
-    for one in found.expected[1:]:
-        gain = one.work_against
+    first = case.expected[0].policy
+    sentences = []
+    for harvest in case.expected[1:]:
+        policy, gain = harvest.policy, harvest.work_against
         if gain is None or gain.low is None:
-            said.append(f"{one.policy}: the trace is too short to compare it with {first}.")
+            sentences.append(f"{policy}: the trace is too short to compare it with {first}.")
         elif gain.is_beyond_chance:
             word = "more" if gain.value > 0 else "less"
-            size, *ends = (f"{abs(share):.1%}" for share in (gain.value, gain.low, gain.high or 0))
-            low, high = sorted(ends, key=lambda end: float(end[:-1]))
-            said.append(f"{one.policy} does {size} {word} work than {first} ({low} to {high}).")
+            size = f"{abs(gain.value):.1%}"
+            low, high = sorted((abs(gain.low), abs(gain.high or 0)))
+            sentences.append(
+                f"{policy} does {size} {word} work than {first} ({low:.1%} to {high:.1%})."
+            )
         else:
-            said.append(f"{one.policy}: {NO_DIFFERENCE[0].lower()}{NO_DIFFERENCE[1:]}.")
-    return said
+            sentences.append(f"{policy}: {NO_DIFFERENCE[0].lower()}{NO_DIFFERENCE[1:]}.")
+    return sentences
 
 
-SECOND_HEADERS = ("ONE SECOND MORE OF", ">COSTS NODE-HOURS PER DAY", ">OF WHAT IS TRAINED")
-
-
-def second_rows(found: BusinessCase) -> list[tuple[str, str, str]]:
+def second_rows(case: BusinessCase) -> list[tuple[str, str, str]]:
     """Return the cost of one more second of each kind."""
     return [
-        (
-            one.name,
-            shown(one.node_hours_per_day),
-            shown(one.share_of_work, ".3%"),
-        )
-        for one in found.seconds
+        (second.name, shown(second.node_hours_per_day), shown(second.share_of_work, ".3%"))
+        for second in case.seconds
     ]
 
 
-def replayed_sentence(found: BusinessCase) -> str:
+def replayed_sentence(case: BusinessCase) -> str:
     """Return how much of the trace was replayed."""
-    one = found.replayed
+    part = case.replayed
     nodes = "all nodes"
-    if one.part_of_idle < 1.0:
+    if part.part_of_idle < 1.0:
         nodes = (
-            f"{one.nodes:,} neighbouring nodes with {one.part_of_idle:.0%} of the idle time; "
+            f"{part.nodes:,} neighbouring nodes with {part.part_of_idle:.0%} of the idle time; "
             "P_jmax is scaled up"
         )
-    interval = (
-        "Intervals are 95% bootstrap over these stretches."
-        if found.expected[0].utilization.low is not None
-        else "The trace is too short for intervals."
-    )
+    interval = "Intervals are 95% bootstrap over these stretches."
+    if case.expected[0].utilization.low is None:
+        interval = "The trace is too short for intervals."
     return (
-        f"Replayed: {nodes}; {one.coarse_hours:,.1f} h in {one.coarse_stretches} stretches for "
-        f"each value tried, {one.fine_hours:,.1f} h in {one.fine_stretches} for what is expected. "
-        f"{interval}"
+        f"Replayed: {nodes}; {part.coarse_hours:,.1f} h in {part.coarse_stretches} stretches for "
+        f"each value tried, {part.fine_hours:,.1f} h in {part.fine_stretches} for what is "
+        f"expected. {interval}"
     )
 
 
 def swept_sentence(sweep: Sweep) -> str:
     """Return U at each value tried, with its interval."""
-    tried = [
-        f"{p.value:g}: {shown(Estimate(value=p.utilization, low=p.low, high=p.high), '.3f')}"
-        for p in sweep.points
-    ]
+    tried = [f"{point.value:g}: {shown(_used(point), '.3f')}" for point in sweep.points]
     aside = " (the work done decides, above)" if sweep.is_by_work else ""
     return f"U over {sweep.name}{aside}: {', '.join(tried)}"
 
 
-def above_one(found: BusinessCase) -> tuple[str, ...]:
+def above_one(case: BusinessCase) -> tuple[str, ...]:
     """Explain a U above 1, if there is one."""
-    used = [one.utilization for one in found.expected]
-    highest = [p.high or p.utilization for sweep in found.sweeps for p in sweep.points]
-    if max(*highest, *[one.high or one.value for one in used]) <= 1.0:
+    utilizations = [harvest.utilization for harvest in case.expected]
+    for sweep in case.sweeps:
+        utilizations.extend(map(_used, sweep.points))
+    if max(used.high or used.value for used in utilizations) <= 1.0:
         return ()
     why = (
         "A U above 1 is no mistake. It is measured against trainers that share the nodes equally"
         " (A_s, eqs. 17 to 19 of the BFTrainer paper), and unequal shares can be better: some sizes"
-        f" of {found.assumptions.network.name} process more samples per node than their neighbours."
+        f" of {case.assumptions.network.name} process more samples per node than their neighbours."
     )
     return (why,)
 
 
 def shown(figure: Estimate, form: str = "") -> str:
     """Return a figure with its interval, as quantities if no format is given."""
-    ends = [end for end in (figure.low, figure.high) if end is not None]
-    value, *ends_shown = (
-        format(number, form) if form else quantity(number) for number in (figure.value, *ends)
-    )
-    return f"{value} [{', '.join(ends_shown)}]" if len(ends_shown) == 2 else value
+
+    def write(number: float) -> str:
+        return format(number, form) if form else quantity(number)
+
+    if figure.low is None or figure.high is None:
+        return write(figure.value)
+    return f"{write(figure.value)} [{write(figure.low)}, {write(figure.high)}]"

@@ -64,24 +64,28 @@ def kinds_of(trace: Fragments) -> tuple[tuple[str, ...], NDArray[np.int64]]:
 
     One kind, without a name, if the trace tells neither partitions nor types.
     """
-    labels = [labels for labels in (trace.partitions, trace.node_types) if labels is not None]
-    of_node = [", ".join(filter(None, told)) for told in zip(*labels, strict=True)]
+    columns = [labels for labels in (trace.partitions, trace.node_types) if labels is not None]
+    of_node = [", ".join(filter(None, labels)) for labels in zip(*columns, strict=True)]
     if not of_node:
         return ("",), np.zeros(len(trace.names), dtype=np.int64)
     idle_s = np.bincount(trace.node, weights=trace.length_s, minlength=len(trace.names))
     sums: dict[str, float] = {}
     for name, idle in zip(of_node, idle_s.tolist(), strict=True):
         sums[name] = sums.get(name, 0.0) + idle
-    ordered = sorted(sums, key=lambda name: (-sums[name], name))
-    shown = ordered if len(ordered) <= MOST_KINDS else [*ordered[: MOST_KINDS - 1], OTHERS]
-    place = {name: min(k, len(shown) - 1) for k, name in enumerate(ordered)}
-    return tuple(name or OTHERS for name in shown), np.array([place[name] for name in of_node])
+    most_idle_first = sorted(sums, key=lambda name: (-sums[name], name))
+    names = [name or OTHERS for name in most_idle_first]
+    if len(names) > MOST_KINDS:
+        names[MOST_KINDS - 1 :] = [OTHERS]
+    place = {name: min(k, len(names) - 1) for k, name in enumerate(most_idle_first)}
+    return tuple(names), np.array(list(map(place.__getitem__, of_node)))
 
 
 def gpus_of(node_types: Sequence[str]) -> int | None:
     """Return how many GPUs each of some nodes has; None: their types do not tell, or differ."""
     counts = {sum(map(int, _GPUS.findall(node_type))) for node_type in set(node_types)}
-    return counts.pop() or None if len(counts) == 1 else None
+    if len(counts) != 1:
+        return None
+    return counts.pop() or None
 
 
 def kept_back(
@@ -97,15 +101,17 @@ def kept_back(
     """
     names, kind_of_node = kinds_of(trace)
     whole = uninterrupted(trace)
-    planned = _if_planned(whole, min_gap_s, gap_margin_s)
+    usable = _if_planned(whole, min_gap_s, gap_margin_s)
+    node_types = trace.node_types or ("",) * len(trace.names)
     kinds, left_s, left_of_planned_s = [], 0.0, 0.0
     for number, name in enumerate(names):
         is_of_kind = kind_of_node == number
-        idle, if_planned = (part.where(is_of_kind[part.node]) for part in (whole, planned))
+        idle = whole.where(is_of_kind[whole.node])
+        if_planned = usable.where(is_of_kind[usable.node])
         idle_s, after_s = idle.node_seconds(), _beyond(idle, reserve)
         left_s += after_s
         left_of_planned_s += _beyond(if_planned, reserve)
-        count, types = int(is_of_kind.sum()), trace.node_types or ()
+        count = int(is_of_kind.sum())
         kinds.append(
             KindOfNodes(
                 name=name,
@@ -113,20 +119,20 @@ def kept_back(
                 eq_nodes=idle_s / trace.duration_s,
                 idle_share=idle_s / trace.duration_s / count,
                 node_hours_per_day=idle_s / HOUR_S / (trace.duration_s / DAY_S),
-                gpus=gpus_of([types[k] for k in np.flatnonzero(is_of_kind)]) if types else None,
+                gpus=gpus_of([node_types[k] for k in np.flatnonzero(is_of_kind)]),
                 reserve_share=1.0 - after_s / idle_s if idle_s else 0.0,
                 planned_share=1.0 - if_planned.node_seconds() / idle_s if idle_s else 0.0,
             )
         )
     whole_s = whole.node_seconds()
-    kept = KeptBack(
+    left_by_policy = KeptBack(
         reserve_nodes_per_type=reserve,
         min_gap_s=min_gap_s,
         gap_margin_s=gap_margin_s,
         after_reserve=left_s / whole_s,
         after_both=left_of_planned_s / whole_s,
     )
-    return kept, tuple(kinds)
+    return left_by_policy, tuple(kinds)
 
 
 def _if_planned(whole: Fragments, min_gap_s: float, gap_margin_s: float) -> Fragments:
@@ -154,10 +160,12 @@ def idle_over_time(trace: Fragments) -> IdleOverTime:
     """Return when how many nodes of each kind were idle."""
     names, kind_of_node = kinds_of(trace)
     edges = edges_of(trace, window_h(trace, FINE_WINDOWS))
-    parts = (trace.where(kind_of_node[trace.node] == number) for number in range(len(names)))
-    offered = [tuple(nodes_offered(part, edges).tolist()) for part in parts]
+    idle_nodes = {}
+    for number, name in enumerate(names):
+        part = trace.where(kind_of_node[trace.node] == number)
+        idle_nodes[name] = tuple(nodes_offered(part, edges).tolist())
     return IdleOverTime(
         edges_s=tuple(edges.tolist()),
-        nodes=dict(zip(names, offered, strict=True)),
+        nodes=idle_nodes,
         most_nodes=int(trace.pool_changes().pool_sizes().max(initial=0)),
     )

@@ -34,7 +34,7 @@ TITLES = {
 
 def write_page(
     path: Path,
-    found: BusinessCase,
+    case: BusinessCase,
     source: str,
     command: str,
     now: LendingNow | None = None,
@@ -43,7 +43,7 @@ def write_page(
 
     Args:
         path: of the page.
-        found: the business case.
+        case: the business case.
         source: name of the trace.
         command: repeats what is shown.
         now: what the running site could lend one by one.
@@ -55,21 +55,21 @@ def write_page(
     sweeps: tuple[Picture, ...] = ()
     missing: tuple[str, ...] = ()
     try:
-        pictures = (_week(found),)
-        sweeps = tuple(_swept(sweep) for sweep in found.sweeps if len(sweep.points) > 1)
+        pictures = (_week(case),)
+        sweeps = tuple(_swept(sweep) for sweep in case.sweeps if len(sweep.points) > 1)
     except TraceError as problem:
         if problem.code != "BFT-4004":
             raise
         missing = (str(problem),)
     page = document.report_of(
-        found, source, command, week=pictures, sweeps=sweeps, without_pictures=missing, now=now
+        case, source, command, week=pictures, sweeps=sweeps, without_pictures=missing, now=now
     )
     html.write_page(path, page)
 
 
-def _week(found: BusinessCase) -> Picture:
+def _week(case: BusinessCase) -> Picture:
     """Draw the idle nodes of each kind, one upon the other, over time."""
-    over = _few(found.over_time)
+    over = _few(case.over_time)
     canvas = new_canvas(WEEK, html.OTHERWISE)
     axes = canvas.add_subplot()
     at_h = (np.array(over.edges_s) - over.edges_s[0]) / HOUR_S
@@ -79,7 +79,7 @@ def _week(found: BusinessCase) -> Picture:
         label = html.plain(name or "idle nodes")
         axes.stairs(above, at_h, baseline=below, fill=True, color=colour, label=label)
         below = above
-    eq_nodes = found.idle.eq_nodes
+    eq_nodes = case.idle.eq_nodes
     axes.axhline(eq_nodes, color="black", linewidth=1, linestyle="--")
     axes.annotate(f"mean {eq_nodes:,.1f}", (at_h[-1], eq_nodes), xytext=(3, 0),
                   textcoords="offset points", va="center", fontsize=9)  # fmt: skip
@@ -94,7 +94,7 @@ def _week(found: BusinessCase) -> Picture:
     return Picture(
         drawing=html.picture(canvas, "Idle nodes over time", "week"),
         title="Idle nodes over time",
-        caption=f"Each step {document.averaged(over)}, of {found.idle.n_nodes:,} nodes.",
+        caption=f"Each step {document.averaged(over)}, of {case.idle.n_nodes:,} nodes.",
         key="week",
     )
 
@@ -103,10 +103,11 @@ def _few(over: IdleOverTime) -> IdleOverTime:
     """Return no more kinds than there are colours, the rest together."""
     if len(over.nodes) <= MOST_LAYERS:
         return over
-    named = list(over.nodes.items())
-    rest = np.sum([nodes for _, nodes in named[MOST_LAYERS - 1 :]], axis=0)
-    shown = dict(named[: MOST_LAYERS - 1]) | {OTHERS: tuple(rest.tolist())}
-    return IdleOverTime(edges_s=over.edges_s, nodes=shown, most_nodes=over.most_nodes)
+    names = list(over.nodes)
+    layers = {name: over.nodes[name] for name in names[: MOST_LAYERS - 1]}
+    together = np.sum([over.nodes[name] for name in names[MOST_LAYERS - 1 :]], axis=0)
+    layers[OTHERS] = tuple(together.tolist())
+    return IdleOverTime(edges_s=over.edges_s, nodes=layers, most_nodes=over.most_nodes)
 
 
 def _label_time(axes: Any, begin_s: float, hours: float) -> None:
@@ -127,21 +128,25 @@ def _swept(sweep: Sweep) -> Picture:
     canvas = new_canvas(SMALL, html.OTHERWISE)
     axes = canvas.add_subplot()
     figures = [_decides(sweep, point) for point in sweep.points]
-    used = [figure.value for figure in figures]
+    heights = [figure.value for figure in figures]
+    values = [point.value for point in sweep.points]
     for place, figure in enumerate(figures):
         if figure.low is not None and figure.high is not None:
             axes.vlines(place, figure.low, figure.high, color=TRIED, linewidth=1.2)
-    axes.plot(range(len(used)), used, color=TRIED, marker="o", markersize=4, linewidth=1.2)
+    axes.plot(range(len(heights)), heights, color=TRIED, marker="o", markersize=4, linewidth=1.2)
+    recommended = ""
     if sweep.is_beyond_chance:
-        chosen = [point.value for point in sweep.points].index(sweep.chosen)
-        axes.plot([chosen], [used[chosen]], color=BEST, marker="o", markersize=8, linestyle="none")
-    axes.set_xticks(range(len(used)), [f"{point.value:g}" for point in sweep.points])
-    label = f"work done against {sweep.chosen:g} (%)" if sweep.is_by_work else "U"
+        recommended = f"; orange: {sweep.chosen:g}"
+        place = values.index(sweep.chosen)
+        axes.plot([place], [heights[place]], color=BEST, marker="o", markersize=8, linestyle="none")
+    axes.set_xticks(range(len(values)), list(map("{:g}".format, values)))
+    label = "U"
+    if sweep.is_by_work:
+        label = f"work done against {sweep.chosen:g} (%)"
     axes.set(xlabel=TITLES[sweep.name], ylabel=label)
     axes.margins(x=0.08)
     axes.grid(axis="y", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    recommended = f"; orange: {sweep.chosen:g}" if sweep.is_beyond_chance else ""
     return Picture(
         drawing=html.picture(canvas, f"{label} over {TITLES[sweep.name]}", sweep.name),
         title=TITLES[sweep.name],

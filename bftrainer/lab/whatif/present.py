@@ -44,8 +44,10 @@ def lending_now(nodes: Iterable[Node], lend: Lend) -> LendingNow | None:
     shared = [node for node in nodes if node.lends and node.is_shared]
     if not shared:
         return None
-    in_use = [node for node in shared if node.state is NodeState.ALLOCATED]
-    n_free = sum(lent.n_free for node in in_use for lent in node.lends)
+    n_free = 0
+    for node in shared:
+        if node.state is NodeState.ALLOCATED:  # an idle one is lent as a whole
+            n_free += sum(lent.n_free for lent in node.lends)
     return LendingNow(
         code=lending_findings.HIDDEN,
         cost=lending_findings.hidden_sentence(shared),

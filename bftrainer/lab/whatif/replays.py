@@ -20,8 +20,8 @@ import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import NamedTuple
+from itertools import chain, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,12 @@ SHORTEST_S = 2 * HOUR_S  # of a stretch, because no trainer runs at its start
 LONGEST_S = 24 * HOUR_S
 ENOUGH = 8  # stretches for a good interval, if the trace is long enough
 FEWEST = 4  # stretches for any
+T_FWD_S = (10.0, 60.0, 120.0, 300.0, 1200.0)
+HOLD_DOWN_S = (0.0, 10.0, 30.0, 60.0, 120.0)
+NODES_PER_TRAINER = (16, 8, 4, 2)  # P_jmax is tried at N_eq divided by these
+DRAWINGS = 2000  # of the bootstrap
+TAILS = (0.025, 0.975)
+Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,15 +99,11 @@ def stretches(
     n = min(n_all, max(FEWEST, round(events / (per_s * length_s))))
     chance = random.Random(seed)  # noqa: S311 - a sample, reproducible by its seed
     edges = [k * n_all // n for k in range(n + 1)]
-    chosen = [chance.randrange(a, b) for a, b in pairwise(edges)]
-    return tuple(
-        Stretch(start_s=trace.span_s[0] + k * length_s, length_s=float(length_s)) for k in chosen
-    )
-
-
-T_FWD_S = (10.0, 60.0, 120.0, 300.0, 1200.0)
-HOLD_DOWN_S = (0.0, 10.0, 30.0, 60.0, 120.0)
-NODES_PER_TRAINER = (16, 8, 4, 2)  # P_jmax is tried at N_eq divided by these
+    drawings = []
+    for first, end in pairwise(edges):
+        start_s = trace.span_s[0] + chance.randrange(first, end) * length_s
+        drawings.append(Stretch(start_s=start_s, length_s=float(length_s)))
+    return tuple(drawings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +149,22 @@ class Assumptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Preference:
+    """A setting, and its values in the order in which they are preferred."""
+
+    name: str
+    unit: str
+    order: Callable[[float], Any]  # sorts values
+    worth: float  # a gain for which another value is taken
+    first: str  # the value that is preferred, in words
+    loss: str  # what it may lose to another one, in words
+    reason: str  # why it is preferred
+    usual: float | None  # what the policy has unless it is set; None: nothing that suits all sites
+    # U is held against P_jmax equal trainers: values of P_jmax are compared by work done.
+    is_by_work: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaySetting(Choices):
     """The settings of a replay."""
 
@@ -172,7 +190,7 @@ class _Task:
     part: Fragments  # after the hold-down time
     offered_node_s: float
     setting: ReplaySetting
-    given: Assumptions
+    assumptions: Assumptions
 
 
 class Replays:
@@ -182,12 +200,12 @@ class Replays:
         self,
         trace: Fragments,
         stretches: Sequence[Stretch],
-        given: Assumptions,
+        assumptions: Assumptions,
         on_played: Callable[[], None],
         *,
         processes: int = 1,
     ) -> None:
-        self._trace, self._stretches, self._given = trace, tuple(stretches), given
+        self._trace, self._stretches, self._given = trace, tuple(stretches), assumptions
         self._on_played, self._processes = on_played, processes
         self._offered_node_s = [s.of(trace).node_seconds() for s in self._stretches]
         self._held: dict[float, Fragments] = {}
@@ -209,15 +227,15 @@ class Replays:
 
     def play(self, settings: Iterable[ReplaySetting]) -> None:
         """Play these settings side by side, so that ``of`` knows them."""
-        todo = {s: self._tasks(s) for s in settings if s not in self._known}
-        found = play_each(
+        tasks_of = {s: self._tasks(s) for s in settings if s not in self._known}
+        outcomes = play_each(
             _play,
-            [task for tasks in todo.values() for task in tasks],
+            list(chain.from_iterable(tasks_of.values())),
             processes=self._processes,
             on_progress=lambda _: self._on_played(),
         )
-        for setting, tasks in todo.items():
-            self._known[setting] = tuple(found[task] for task in tasks)
+        for setting, tasks in tasks_of.items():
+            self._known[setting] = tuple(outcomes[task] for task in tasks)
 
     def _tasks(self, setting: ReplaySetting) -> list[_Task]:
         hold_s = setting.hold_down_s
@@ -226,45 +244,48 @@ class Replays:
             self._held[hold_s] = held_down(self._trace, hold_s)
         trace = self._held[hold_s]
         return [
-            _Task(part=one.of(trace), offered_node_s=node_s, setting=setting, given=self._given)
-            for one, node_s in zip(self._stretches, self._offered_node_s, strict=True)
+            _Task(
+                part=stretch.of(trace),
+                offered_node_s=node_s,
+                setting=setting,
+                assumptions=self._given,
+            )
+            for stretch, node_s in zip(self._stretches, self._offered_node_s, strict=True)
         ]
 
 
 def _play(task: _Task) -> StretchOutcome:
-    outcome, found = play(task.part, endless(task.part, task.setting, task.given), task.setting)
+    workload = endless(task.part, task.setting, task.assumptions)
+    outcome, figures = play(task.part, workload, task.setting)
     return StretchOutcome(
         seconds=task.part.duration_s,
         offered_node_s=task.offered_node_s,
         harvested_node_s=outcome.tally.node_s_used,
-        samples=found.a_e,
-        reference_node_h=found.reference_node_h,
-        completed=found.completed,
+        samples=figures.a_e,
+        reference_node_h=figures.reference_node_h,
+        completed=figures.completed,
     )
 
 
-def endless(trace: Fragments, setting: ReplaySetting, given: Assumptions) -> TrainerWorkload:
+def endless(trace: Fragments, setting: ReplaySetting, assumptions: Assumptions) -> TrainerWorkload:
     """Return more trainers than the trace can complete."""
-    curve = given.network.curve
+    curve = assumptions.network.curve
     best = max(v / n for n, v in zip(curve.sizes, curve.samples_per_s, strict=True))
-    most = trace.node_seconds() * best / given.samples
-    made = hpo(
-        given.network,
-        n_trainers=math.ceil(most) + setting.p_jmax + 1,
-        samples=given.samples,
+    n_completed = math.ceil(trace.node_seconds() * best / assumptions.samples)
+    workload = hpo(
+        assumptions.network,
+        n_trainers=n_completed + setting.p_jmax + 1,
+        samples=assumptions.samples,
         rescale_up_s=setting.costs.pause_up.mean_s,
         rescale_down_s=setting.costs.pause_down.mean_s,
-        n_max=given.n_max,
+        n_max=assumptions.n_max,
     )
-    if given.n_min == 1:
-        return made
-    sized = tuple(dataclasses.replace(one, n_min=given.n_min) for one in made)
-    return dataclasses.replace(made, submissions=sized)
-
-
-Values = NDArray[np.float64]
-DRAWINGS = 2000
-TAILS = (0.025, 0.975)
+    if assumptions.n_min == 1:
+        return workload
+    submissions = tuple(
+        dataclasses.replace(submission, n_min=assumptions.n_min) for submission in workload
+    )
+    return dataclasses.replace(workload, submissions=submissions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,14 +340,14 @@ def point(figure: Callable[..., Values], *plays: Sequence[StretchOutcome]) -> fl
 
 def _sums(played: Sequence[StretchOutcome], weights: Values) -> Sums:
     """Return the weighted sums, added up in the same order on every processor."""
-    columns = [np.array(column) for column in zip(*played, strict=True)]
+    columns = map(np.array, zip(*played, strict=True))
     return Sums(*[(weights * column).sum(axis=1) for column in columns])
 
 
 def utilization(sums: Sums, *, curve: Curve, p_jmax: int) -> Values:
     """Return U = A_e / A_s (eqs. 17-19), A_s with the full N_eq of these stretches."""
     share = sums.offered_node_s / sums.seconds / p_jmax
-    rate = np.array([rate_at(curve, one) for one in share.tolist()])
+    rate = np.array([rate_at(curve, nodes) for nodes in share.tolist()])
     static: Values = rate * p_jmax * sums.seconds
     return sums.samples / np.where(static > 0, static, np.inf)
 
