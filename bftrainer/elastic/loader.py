@@ -224,7 +224,7 @@ class Sharded(Dataset[Any]):
         self.source = source
         self._drop = drop
         self._most_open = most_open
-        self.lengths = [int(n) for n in source.shard_lengths()]
+        self.lengths = list(map(int, source.shard_lengths()))
         if not self.lengths or min(self.lengths) < 0 or sum(self.lengths) == 0:
             raise ElasticError(
                 "BFT-1429",
@@ -323,7 +323,7 @@ class Loader:
         self.own: OwnOrder | None = None
         if indices is not None:
             self.own = OwnOrder(indices, self.plan.samples)
-            self.plan = replace(self.plan, own=self.own.order_id)
+            self.plan = replace(self.plan, order_hash=self.own.order_id)
         self._order_of: tuple[int, int] | None = None
         self._order = torch.empty(0, dtype=torch.long)
         self._ahead: DataLoader[Any] | None = None  # reads ahead in worker processes
