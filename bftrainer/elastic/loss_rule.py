@@ -120,7 +120,7 @@ def terms_of(root: Any, parameters: Collection[int], loss_scale: float) -> tuple
 def together(first: Sequence[LossTerm], second: Sequence[LossTerm]) -> tuple[LossTerm, ...]:
     """Return the terms of two losses over parts of a worker's samples, which are added up."""
     if _shape(first) == _shape(second) and all(map(_may_join, first, second)):
-        return tuple(map(_joined, first, second))
+        return tuple(map(_join, first, second))
     return (*first, *second)
 
 
@@ -128,7 +128,7 @@ def _may_join(first: LossTerm, second: LossTerm) -> bool:
     return first.has_means_only or _is_close(first.factor, second.factor)
 
 
-def _joined(first: LossTerm, second: LossTerm) -> LossTerm:
+def _join(first: LossTerm, second: LossTerm) -> LossTerm:
     if first.is_free or not first.reductions:
         return first
     outer, *inner = first.reductions
@@ -158,15 +158,15 @@ class _Walk:
             if self._nodes_left < 0:
                 yield replace(so_far, reductions=())
                 return
-            if (fused := _fused(node)) is not None:
+            if (fused := _fused_reduction(node)) is not None:
                 reduction, is_even = fused
                 yield replace(so_far, reductions=(*so_far.reductions, reduction), is_even=is_even)
                 return
             if name in ("Sum", "Mean"):
-                reduction = Reduction(op=name.lower(), count=_reduced(node))
+                reduction = Reduction(op=name.lower(), count=_n_reduced(node))
                 so_far = replace(so_far, reductions=(*so_far.reductions, reduction))
             elif name in ("Mul", "Div") and (factor := _factor(node)) is not None:
-                so_far = self._scaled(so_far, factor)
+                so_far = self._scale(so_far, factor)
             elif name in ("Add", "Sub", "Rsub") and not so_far.reductions:
                 for source in sources:
                     yield from self.terms(source, so_far)
@@ -183,7 +183,7 @@ class _Walk:
                 return
             node, *_ = sources
 
-    def _scaled(self, term: LossTerm, factor: float) -> LossTerm:
+    def _scale(self, term: LossTerm, factor: float) -> LossTerm:
         if factor == self._loss_scale != 1.0:
             self._loss_scale = 1.0  # once
             return term
@@ -245,7 +245,7 @@ def _has_constants(node: Any) -> bool:
     return len(_sources(node)) < len(node.next_functions)
 
 
-def _reduced(node: Any) -> int:
+def _n_reduced(node: Any) -> int:
     sizes = list(map(int, saved_of(node, "self_sym_sizes")))
     dims = saved_of(node, "dim")
     if not dims:
@@ -260,7 +260,7 @@ def _signed(dim: int) -> int:
     return dim
 
 
-def _fused(node: Any) -> tuple[Reduction, bool] | None:
+def _fused_reduction(node: Any) -> tuple[Reduction, bool] | None:
     """Return the reduction of a loss function that torch has as one node, and if it is even."""
     code = saved_of(node, "reduction", 0)
     if code not in (1, 2):
@@ -319,7 +319,7 @@ def judge(losses: Sequence[SampleLoss]) -> Verdict:
     verdicts: list[Verdict] = []
     for place, term in enumerate(now.terms):
         terms_before = [(loss.terms[place], loss.samples) for loss in alike]
-        verdicts.append(_of_term(term, now.samples, terms_before))
+        verdicts.append(_judge_term(term, now.samples, terms_before))
     for verdict in verdicts:
         if not verdict.kind:
             return verdict
@@ -334,7 +334,7 @@ def _shape(terms: Sequence[LossTerm]) -> list[tuple[object, ...]]:
     return [(term.is_free, term.is_scaled, *term.ops) for term in terms]
 
 
-def _of_term(term: LossTerm, samples: int, others: Sequence[tuple[LossTerm, int]]) -> Verdict:
+def _judge_term(term: LossTerm, samples: int, others: Sequence[tuple[LossTerm, int]]) -> Verdict:
     """Judge one term, with the help of the same one over other batches."""
     for earlier, n in others:
         if n == samples and not _is_same(earlier, term):
@@ -342,10 +342,10 @@ def _of_term(term: LossTerm, samples: int, others: Sequence[tuple[LossTerm, int]
     verdicts: list[Verdict] = []
     for earlier, n in others:
         if n != samples:
-            ours, is_even = _over_samples(term, samples, earlier, n)
-            verdicts.append(_against(term, samples / n, ours, is_even, earlier.factor))
+            ours, is_even = _reductions_over_samples(term, samples, earlier, n)
+            verdicts.append(_judge_against(term, samples / n, ours, is_even, earlier.factor))
     if not verdicts:
-        return _alone(term, samples)
+        return _judge_alone(term, samples)
     for verdict in verdicts:
         if not verdict.kind:
             return verdict
@@ -358,7 +358,7 @@ def _is_same(first: LossTerm, second: LossTerm) -> bool:
     return first.reductions == second.reductions and _is_close(first.factor, second.factor)
 
 
-def _over_samples(
+def _reductions_over_samples(
     term: LossTerm, samples: int, other: LossTerm, other_samples: int
 ) -> tuple[list[Reduction], bool]:
     """Return the reductions that are over the samples, and if each has as much of every sample."""
@@ -371,11 +371,11 @@ def _over_samples(
     return ours, is_even
 
 
-def _against(
+def _judge_against(
     term: LossTerm, samples: float, ours: Sequence[Reduction], is_even: bool, factor: float
 ) -> Verdict:
     """Judge a term over ``samples`` times as many samples as when its factor was ``factor``."""
-    op, verdict = _op(term, ours, is_even=is_even)
+    op, verdict = _op_of_samples(term, ours, is_even=is_even)
     grown = term.factor / factor
     if verdict is not None:
         return verdict
@@ -388,10 +388,10 @@ def _against(
     return Verdict(reason=UNEVEN)
 
 
-def _alone(term: LossTerm, samples: int) -> Verdict:
+def _judge_alone(term: LossTerm, samples: int) -> Verdict:
     """Judge a term seen over one number of samples: only where nothing else makes sense."""
     ours = [r for r in term.reductions if not term.is_free and r.count % samples == 0]
-    op, verdict = _op(term, ours, is_even=True)
+    op, verdict = _op_of_samples(term, ours, is_even=True)
     if verdict is not None:
         return verdict
     size = abs(term.factor)
@@ -405,7 +405,9 @@ def _alone(term: LossTerm, samples: int) -> Verdict:
     return Verdict(reason=HIDDEN)
 
 
-def _op(term: LossTerm, ours: Sequence[Reduction], *, is_even: bool) -> tuple[str, Verdict | None]:
+def _op_of_samples(
+    term: LossTerm, ours: Sequence[Reduction], *, is_even: bool
+) -> tuple[str, Verdict | None]:
     """Return what reduces a term over its samples; the verdict where that settles it."""
     ops = {reduction.op for reduction in ours}
     if term.is_free and not ours:
@@ -477,7 +479,7 @@ class LossRule:
         self.is_added_up = True  # the losses of several backward passes over the same samples
         self.samples = self.passes = 0  # of the pass in hand; until now
         self._terms: tuple[LossTerm, ...] = ()  # of its backward passes
-        self._seen: list[SampleLoss] = []  # the last few losses
+        self._losses: list[SampleLoss] = []  # the last few losses
         self._is_fresh = True  # the pass in hand is to be looked at, and was not
         self._is_inside = False  # a backward pass
         self._is_looking = False
@@ -558,7 +560,7 @@ class LossRule:
         """Note that the script now works on this many samples."""
         self.samples, self._terms, self.given = samples, (), None
         self.passes += 1
-        n_seen = sum(loss.samples == samples for loss in self._seen)
+        n_seen = sum(loss.samples == samples for loss in self._losses)
         self._is_fresh = samples < self.batch or n_seen < _ENOUGH  # a share decides, or alone
         if (self._is_looking or self._has_listener()) and not _watching:
             self._watch()
@@ -676,18 +678,18 @@ class LossRule:
         except (RuntimeError, AttributeError, TypeError, IndexError):
             terms = [LossTerm()]  # a node that torch shows in another way
         if self._terms and self.is_added_up:  # an earlier backward pass over the same samples
-            self._seen.pop()
+            self._losses.pop()
             terms = [*together(self._terms, terms)]
         self._terms = tuple(terms)
         loss = SampleLoss(samples=self.samples, terms=self._terms)
-        self._seen = [*self._seen[-_MOST:], loss]
+        self._losses = [*self._losses[-_MOST:], loss]
         if self._declared:
             self._compare()
 
     def _verdict(self) -> Verdict:
         if not self._terms:
             return Verdict(reason=HIDDEN)
-        return judge(self._seen)
+        return judge(self._losses)
 
     def _compare(self) -> None:
         """Refuse a declaration that is certainly not true."""
@@ -698,7 +700,7 @@ class LossRule:
                 " over the samples.",
                 f'Declare loss="{verdict.kind}", or nothing.',
             )
-        if verdict.is_certain or len(self._seen) > _ENOUGH:
+        if verdict.is_certain or len(self._losses) > _ENOUGH:
             self._stop()
 
 

@@ -206,7 +206,7 @@ class StrayUpdates:
         self._thread = 0
         self._batch = 0
         self._is_in_hand = self._is_ours = False
-        self._first: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._first_batches: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         # Built since, and in the step of which batch they must be gone.
         self._built: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
@@ -234,8 +234,8 @@ class StrayUpdates:
         """
         self._is_in_hand = False
         for optimizer, last in self._built.items():
-            if self._batch < last or optimizer in self._first:  # it steps itself, see ``_see``
-                continue
+            if self._batch < last or optimizer in self._first_batches:
+                continue  # it may yet be gone, or steps itself, see ``_see``
             raise ElasticError(
                 "BFT-1422",
                 f"The script has built another {type(optimizer).__name__} over the model's"
@@ -271,7 +271,7 @@ class StrayUpdates:
                 "Remove the call; with mixed precision it is scaler.step(optimizer), and"
                 " scaler.update() goes with it, see docs/howto/train-pytorch.md, Mixed precision.",
             )
-        if self._first.setdefault(optimizer, self._batch) == self._batch:
+        if self._first_batches.setdefault(optimizer, self._batch) == self._batch:
             return
         count = sum(p.numel() for p in _parameters_of(optimizer))
         raise ElasticError(
