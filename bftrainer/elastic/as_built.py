@@ -39,9 +39,9 @@ class AsBuilt:
 
     def __init__(self, model: torch.nn.Module, optimizer: Any, *, is_sharded: bool) -> None:
         self._model, self._optimizer, self._is_sharded = model, optimizer, is_sharded
-        self._parameters = {id(p) for p in model.parameters()}
+        self._parameters = set(map(id, model.parameters()))
         self._next_s = 0.0
-        self._held: list[int] = []  # by the optimizer when it was last looked at
+        self._optimizer_ids: list[int] = []  # of its parameters when it was last looked at
         self._named = self._parts()
         self._look_closely()
 
@@ -59,9 +59,9 @@ class AsBuilt:
         self._next_s = ended_s + (ended_s - began_s) / SHARE
 
     def _compare(self) -> None:
-        if [id(part) for own in self._dicts for part in own.values()] != self._ids or (
-            self._kinds() != self._known_kinds
-        ):
+        # A comprehension, not a loop, for speed: this runs before every update.
+        ids = [id(part) for parts in self._dicts for part in parts.values()]
+        if ids != self._ids or self._kinds() != self._kinds_before:
             parts = self._parts()
             if change := _change(self._named, parts):
                 raise unfit(
@@ -70,11 +70,11 @@ class AsBuilt:
                     " the beginning, unused or without requires_grad.",
                 )
             self._look_closely()  # modules without a state, which the script exchanges itself
-        held = [id(p) for group in self._optimizer.param_groups for p in group["params"]]
-        if held != self._held:
-            if not self._is_sharded and not self._parameters.issuperset(held):
+        optimizer_ids = [id(p) for group in self._optimizer.param_groups for p in group["params"]]
+        if optimizer_ids != self._optimizer_ids:
+            if not self._is_sharded and not self._parameters.issuperset(optimizer_ids):
                 raise foreign()
-            self._held = held
+            self._optimizer_ids = optimizer_ids
 
     def _look_closely(self) -> None:
         modules = list(self._model.modules())
@@ -82,40 +82,51 @@ class AsBuilt:
         if not self._is_sharded:
             self._dicts += map(parameters_of, modules)
         self._buffers = list(map(buffers_of, modules))
-        self._kept = [part for own in self._dicts for part in own.values()]  # ids stay theirs
-        self._ids = list(map(id, self._kept))
-        self._known_kinds = self._kinds()
+        # Kept, since an id may be given to another object when its owner is gone.
+        self._contents: list[Any] = []
+        for parts in self._dicts:
+            self._contents.extend(parts.values())
+        self._ids = list(map(id, self._contents))
+        self._kinds_before = self._kinds()
 
     def _kinds(self) -> list[BufferKind | None]:
+        # As fast as can be, too.
         return [
-            None if b is None else (b.shape, b.dtype) for own in self._buffers for b in own.values()
+            None if buffer is None else (buffer.shape, buffer.dtype)
+            for buffers in self._buffers
+            for buffer in buffers.values()
         ]
 
     def _parts(self) -> dict[str, ModelPart]:
         """Return what has a state, by name."""
         model = self._model
-        parts = {name: ModelPart("buffer", (b.shape, b.dtype)) for name, b in model.named_buffers()}
+        parts: dict[str, ModelPart] = {}
+        for name, buffer in model.named_buffers():
+            parts[name] = ModelPart("buffer", (buffer.shape, buffer.dtype))
         if self._is_sharded:
-            owners = [(n, m) for n, m in model.named_modules() if parameters_of(m)]
-            return {**parts, **{name: ModelPart("module", m) for name, m in owners}}
-        return {
-            **parts,
-            **{name: ModelPart("parameter", p) for name, p in model.named_parameters()},
-        }
+            for name, module in model.named_modules():
+                if parameters_of(module):
+                    parts[name] = ModelPart("module", module)
+            return parts
+        for name, p in model.named_parameters():
+            parts[name] = ModelPart("parameter", p)
+        return parts
 
 
 def _change(before: dict[str, ModelPart], now: dict[str, ModelPart]) -> str:
     """Return what differs; empty: nothing."""
-    for name, (kind, own) in now.items():
+    for name, (kind, identity) in now.items():
         if name not in before:
             return f"its {kind} {name!r} is new"
-        was = before[name].identity
-        if kind == "buffer" and was != own:
-            return f"its buffer {name!r} has {_words(own)} and had {_words(was)}"
-        if kind != "buffer" and was is not own:
+        identity_before = before[name].identity
+        if kind == "buffer" and identity_before != identity:
+            return f"its buffer {name!r} has {_words(identity)} and had {_words(identity_before)}"
+        if kind != "buffer" and identity_before is not identity:
             return f"its {kind} {name!r} is another one"
-    gone = [f"its {kind} {name!r} is gone" for name, (kind, _) in before.items() if name not in now]
-    return gone[0] if gone else ""
+    for name, part in before.items():
+        if name not in now:
+            return f"its {part.kind} {name!r} is gone"
+    return ""
 
 
 def _words(kind: BufferKind) -> str:

@@ -34,11 +34,13 @@ def averages_of(count: object, cutting: Cutting, *, is_sharded: bool) -> int:
             "Give the number of backward passes in an update of which each is averaged, 1 or more.",
         )
     if count > 1 and (cutting.is_parted or is_sharded):
-        why = "the model is sharded" if is_sharded else "a worker takes its share in several parts"
+        obstacle = "a worker takes its share in several parts"
+        if is_sharded:
+            obstacle = "the model is sharded"
         raise ElasticError(
             "BFT-1452",
-            f"backward_passes is {count}, and {why}: the average over the whole batch is not there"
-            " before the update.",
+            f"backward_passes is {count}, and {obstacle}: the average over the whole batch is not"
+            " there before the update.",
             "Leave out max_per_worker, --batch, bitwise and fully_shard, or backward_passes.",
         )
     return count
@@ -113,7 +115,9 @@ class AveragedPasses:
         """Return what the script is to see of an average; None: no member has one."""
         if grad is None:
             return p.grad if self._is_of_before(place, p) else None
-        return grad if self.is_last else grad.clone()
+        if self.is_last:
+            return grad
+        return grad.clone()  # the next pass is reduced in the memory of this one
 
     def put_back(self) -> None:
         """Give the parameters the values they had before the update, which is void."""

@@ -18,6 +18,7 @@ from typing import Literal, TypeAlias
 from bftrainer.ground.errors import ElasticError
 
 _MIX = 0x9E3779B97F4A7C15
+_WORD = (1 << 64) - 1
 _MASK = (1 << 63) - 1
 
 
@@ -25,7 +26,7 @@ def mix(*numbers: int) -> int:
     """Return a 63-bit seed that depends on all numbers and their order."""
     state = 0
     for number in numbers:
-        state = (state ^ (number & ((1 << 64) - 1))) * _MIX & ((1 << 64) - 1)
+        state = (state ^ (number & _WORD)) * _MIX & _WORD
         state ^= state >> 29
     return state & _MASK
 
@@ -39,17 +40,21 @@ class EpochPlan:
     drop_last: bool
     shuffle: bool
     shards: tuple[int, ...] = ()  # lengths of a stream's shards
-    own: int = 0  # hash of the script's own order of epoch 0; 0: there is none
+    order_hash: int = 0  # of the script's own order of epoch 0; 0: there is none
 
     def order_id(self) -> int:
         """Return a number that differs if two workers' loaders use different orders."""
-        numbers = (self.drop_last, self.shuffle, *self.shards)
-        return mix(*numbers, self.own) if self.own else mix(*numbers)
+        numbers = [self.drop_last, self.shuffle, *self.shards]
+        if self.order_hash:
+            numbers.append(self.order_hash)
+        return mix(*numbers)
 
     @property
     def epoch_samples(self) -> int:
         """Samples one epoch consumes."""
-        return self.samples - self.samples % self.batch if self.drop_last else self.samples
+        if self.drop_last:
+            return self.samples - self.samples % self.batch
+        return self.samples
 
     def global_batch(self, position: int, budget: int | None = None, whole: int = 0) -> int:
         """Return the size of the batch that starts after ``position`` samples; 0 at the end.
@@ -57,8 +62,10 @@ class EpochPlan:
         ``budget``: limit, the samples that the whole run may still consume. ``whole``: samples
         of a full global batch; 0: the loader's.
         """
-        left = min(whole or self.batch, self.epoch_samples - position)
-        return max(0, left if budget is None else min(left, budget))
+        samples = min(whole or self.batch, self.epoch_samples - position)
+        if budget is not None:
+            samples = min(samples, budget)
+        return max(0, samples)
 
 
 NO_PLAN = EpochPlan(samples=0, batch=0, drop_last=False, shuffle=False)
@@ -80,9 +87,9 @@ def share(batch: int, size: int, rank: int, least: int = 1) -> tuple[int, int]:
     size = active(batch, size, least)
     if rank >= size:
         return batch, batch
-    base, extra = divmod(batch, size)
-    start = rank * base + min(rank, extra)
-    return start, start + base + (1 if rank < extra else 0)
+    base, n_larger = divmod(batch, size)
+    start = rank * base + min(rank, n_larger)
+    return start, start + base + int(rank < n_larger)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,13 +185,17 @@ class Cutting:
     @property
     def most(self) -> int | None:
         """Samples that a worker takes in one pass."""
-        return None if isinstance(self.rule, PerWorkerBatch) else self.rule.max_per_worker
+        if isinstance(self.rule, PerWorkerBatch):
+            return None
+        return self.rule.max_per_worker
 
     def whole(self, batch: int, size: int, told: int = 0) -> int:
         """Return the global batch, of the loader's and the one this generation is told."""
         if isinstance(self.rule, DecidedBatch):
             return told or batch
-        return batch * size if isinstance(self.rule, PerWorkerBatch) else batch
+        if isinstance(self.rule, PerWorkerBatch):
+            return batch * size
+        return batch
 
     def scale(self, batch: int, size: int, told: int = 0) -> float:
         """Return how many times the batch that the learning rate is meant for this is."""
@@ -213,13 +224,18 @@ class Cutting:
     def terms(self, batch: int, size: int, lr_factor: float, told: int = 0) -> Terms:
         """Return the terms of a generation of ``size`` workers; ``batch``: the loader's."""
         whole = self.whole(batch, size, told)
-        cut = [self.pieces(whole, size, rank) for rank in range(size)]
+        shares: list[int] = []
+        passes: list[int] = []
+        for rank in range(size):
+            pieces = self.pieces(whole, size, rank)
+            shares.append(sum(piece.samples for piece in pieces))
+            passes.append(len(pieces))
         return Terms(
             batch=whole,
             scale=self.scale(batch, size, told),
             lr_factor=lr_factor,
-            shares=tuple(sum(p.samples for p in pieces) for pieces in cut),
-            passes=tuple(len(pieces) for pieces in cut),
+            shares=tuple(shares),
+            passes=tuple(passes),
         )
 
     def rehearsal(self, batch: int, shares: int = 2) -> int:
@@ -240,19 +256,30 @@ class Cutting:
 
 @lru_cache(maxsize=4096)  # called several times per step with equal arguments
 def _pieces(cutting: Cutting, batch: int, size: int, rank: int) -> tuple[BatchPiece, ...]:
-    least = cutting.least
     if cutting.logical:
-        count = active(batch, cutting.logical, least)
-        first, last = share(count, size, rank)
-        ranges = [(k, *share(batch, cutting.logical, k, least)) for k in range(first, last)]
-        return tuple(BatchPiece(start=a, stop=b, logical=k) for k, a, b in ranges)
-    start, stop = share(batch, size, rank, least)
-    if start == stop:
+        count = active(batch, cutting.logical, cutting.least)
+        return _logical_pieces(cutting, batch, range(*share(count, size, rank)))
+    first, last = share(batch, size, rank, cutting.least)
+    if first == last:
         return ()
-    most = cutting.most
-    passes = 1 if most is None else -(-(stop - start) // most)
-    cuts = [share(stop - start, passes, i, least) for i in range(passes)]
-    return tuple(BatchPiece(start=start + a, stop=start + b) for a, b in cuts if a < b)
+    passes = 1
+    if cutting.most is not None:
+        passes = -(-(last - first) // cutting.most)
+    pieces: list[BatchPiece] = []
+    for number in range(passes):
+        start, stop = share(last - first, passes, number, cutting.least)
+        if start < stop:
+            pieces.append(BatchPiece(start=first + start, stop=first + stop))
+    return tuple(pieces)
+
+
+def _logical_pieces(cutting: Cutting, batch: int, workers: range) -> tuple[BatchPiece, ...]:
+    """Return the pieces of these logical workers."""
+    pieces: list[BatchPiece] = []
+    for worker in workers:
+        start, stop = share(batch, cutting.logical, worker, cutting.least)
+        pieces.append(BatchPiece(start=start, stop=stop, logical=worker))
+    return tuple(pieces)
 
 
 @lru_cache(maxsize=4096)
@@ -265,25 +292,21 @@ def _node_pieces(
     the parts of a node compute the logical workers of one group at a time, so that their gradients
     are added in the same order on every node.
     """
-    parts, least = cutting.parts, cutting.least
-    plain = replace(cutting, parts=0)
+    parts = cutting.parts
+    by_part: list[tuple[BatchPiece, ...]] = []
     if not cutting.logical:
+        plain = replace(cutting, parts=0)
         ranks = range(node * parts, (node + 1) * parts)
-        found = [_pieces(plain, batch, nodes * parts, rank) for rank in ranks]
+        by_part = [_pieces(plain, batch, nodes * parts, rank) for rank in ranks]
     else:
-        count = active(batch, cutting.logical, least)
+        count = active(batch, cutting.logical, cutting.least)
         first, last = share(-(-count // parts), nodes, node)
-        found = [
-            tuple(
-                BatchPiece(start=a, stop=b, logical=k)
-                for k in range(first * parts + part, last * parts + part, parts)
-                for a, b in [share(batch, cutting.logical, k, least)]
-            )
-            for part in range(parts)
-        ]
-    passes = max(1, *map(len, found))
+        for part in range(parts):
+            workers = range(first * parts + part, last * parts + part, parts)
+            by_part.append(_logical_pieces(cutting, batch, workers))
+    passes = max(1, *map(len, by_part))
     nothing = BatchPiece(start=0, stop=0)
-    return tuple((*[nothing] * (passes - len(pieces)), *pieces) for pieces in found)
+    return tuple((*[nothing] * (passes - len(pieces)), *pieces) for pieces in by_part)
 
 
 def in_words(terms: Terms, attempt: str, backend: str = "") -> str:
@@ -294,15 +317,17 @@ def in_words(terms: Terms, attempt: str, backend: str = "") -> str:
     if max(terms.passes, default=1) > 1:
         text += f", in passes {_runs(terms.passes)}"
     text += f", learning rate x {terms.lr_factor:.4g}"
-    return f"{text}, {backend}" if backend else text
+    if backend:
+        text += f", {backend}"
+    return text
 
 
 def _runs(numbers: tuple[int, ...]) -> str:
     """Return a sum as text, runs of equal numbers as ``COUNT x NUMBER``."""
     texts = []
-    for number, same in groupby(numbers):
-        count = len(list(same))
-        texts.append(f"{count} x {number}" if count > 1 else f"{number}")
+    for number, run in groupby(numbers):
+        count = len(list(run))
+        texts.append(f"{count} x {number}" if count > 1 else str(number))
     return " + ".join(texts)
 
 
@@ -349,18 +374,18 @@ def _decided(
     least: int,
 ) -> DecidedBatch:
     if bitwise is not None or isinstance(rule, PerWorkerBatch):
-        declared = "bitwise" if bitwise is not None else "PerWorkerBatch"
+        declared = "PerWorkerBatch" if bitwise is None else "bitwise"
         raise _refused(
             f"The script declares {declared}, and was submitted with --batch",
             "Leave out one of them",
         )
-    most = min(decided.max_per_worker, rule.max_per_worker or decided.max_per_worker)
-    if most < 2 * least - 1:
+    max_per_worker = min(decided.max_per_worker, rule.max_per_worker or decided.max_per_worker)
+    if max_per_worker < 2 * least - 1:
         raise _refused(
-            f"--batch-per-worker {most} is too small for this model",
+            f"--batch-per-worker {max_per_worker} is too small for this model",
             f"Allow at least {2 * least - 1}",
         )
-    return replace(decided, max_per_worker=most)
+    return replace(decided, max_per_worker=max_per_worker)
 
 
 def _check(
@@ -381,11 +406,12 @@ def _check(
                 "Use it with batch=GlobalBatch()",
             )
         return
-    most = rule.max_per_worker
-    if most is not None and most < 2 * least - 1:
-        # Cutting n samples into pieces of at most `most` must leave none below `least`.
+    max_per_worker = rule.max_per_worker
+    if max_per_worker is not None and max_per_worker < 2 * least - 1:
+        # Pieces of at most `max_per_worker` samples must not have fewer than `least`.
         raise _refused(
-            f"max_per_worker={most} is too small for this model", f"Allow at least {2 * least - 1}"
+            f"max_per_worker={max_per_worker} is too small for this model",
+            f"Allow at least {2 * least - 1}",
         )
     if bitwise is None:
         return
@@ -395,9 +421,9 @@ def _check(
             f"Use 1 to {max(1, loader_batch // least)} of them",
         )
     share = -(-loader_batch // bitwise.count)
-    if most is not None and share > most:
+    if max_per_worker is not None and share > max_per_worker:
         raise _refused(
-            f"A logical worker's share of {share} samples exceeds max_per_worker={most}",
+            f"A logical worker's share of {share} samples exceeds max_per_worker={max_per_worker}",
             "Use more logical workers: their shares may not depend on the size",
         )
 

@@ -77,7 +77,7 @@ class GradientReducer:
         self.has_samples = True  # the script works on this step
         self._has_carry = False
         self.group: Group | None = None
-        self._left: Group | None = None  # the group in which a collective failed
+        self._failed_group: Group | None = None  # the group in which a collective failed
         self.broken: Broken | None = None
         self.votes = 0
         self.waited_s = 0.0  # wait for other members in the last step
@@ -97,16 +97,19 @@ class GradientReducer:
     def _watch(self) -> None:
         """Hook the parameters that are trained now; scripts may freeze some later."""
         self._unhook()
-        self._trained = [p.requires_grad for p in self._all]
+        self._trained = self._trained_now()
         self.params = [p for p in self._all if p.requires_grad]
-        self._locals = [local_of(p) for p in self.params]
-        self._cuts = [_cut_of(p) for p in self.params]
+        self._locals = list(map(local_of, self.params))
+        self._cuts = list(map(_cut_of, self.params))
         self._seen = [False] * len(self.params)
         self._carried = [False] * len(self.params)
         self._count = 0
         self._allocate()
         self._handles = []
         self._hook()
+
+    def _trained_now(self) -> list[bool]:
+        return [p.requires_grad for p in self._all]
 
     def _hook(self) -> None:
         for i, p in enumerate(self.params):
@@ -147,7 +150,7 @@ class GradientReducer:
         # A collective with a dead member ends within milliseconds, with a hung one it does
         # not. Waiting longer than it takes to get fresh memory would be useless.
         fresh_s = sum(b.flat.nbytes for b in haunted) / FRESH_BYTES_PER_S
-        if self._left is not None and self._left.is_gone(fresh_s):
+        if self._failed_group is not None and self._failed_group.is_gone(fresh_s):
             for bucket in haunted:
                 bucket.is_haunted = False
             return
@@ -176,7 +179,7 @@ class GradientReducer:
         self._is_bound = True
         if group is None and not self.works_alone:
             self._unhook()  # at size 1 a step costs nothing extra
-        elif self._trained != [p.requires_grad for p in self._all]:
+        elif self._trained != self._trained_now():
             self._watch()  # the script froze some while it trained alone
         elif not self._handles:
             self._hook()
@@ -221,7 +224,7 @@ class GradientReducer:
 
         ``passes``: number of passes of each rank in this step.
         """
-        if self._trained != [p.requires_grad for p in self._all]:
+        if self._trained != self._trained_now():
             self._watch()
         self._is_last = number >= passes[self._place] - 1
         if number == 0 and self._has_carry:
@@ -395,7 +398,7 @@ class GradientReducer:
         if self._shards is not None and self._shards.node.any(self.broken is not None):
             self.broken = self.broken or Broken(reason=OF_NODE)
         if self.broken is not None:
-            self._left = self.group
+            self._failed_group = self.group
             return
         self._rule.settle(votes.tolist())
         if not is_weighted:
@@ -487,7 +490,7 @@ class GradientReducer:
         if self.broken is None:
             self._hand_out()
             return
-        self._left = group
+        self._failed_group = group
         for p, slot in zip(self.params, self._slots, strict=True):
             if not slot.bucket.is_haunted or p.grad is None:
                 continue

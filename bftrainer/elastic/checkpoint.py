@@ -27,6 +27,8 @@ from bftrainer.ground.files import ForeignError, UnreadableError
 log = logging.getLogger("bftrainer.elastic")
 
 _PLAIN = (bool, int, float, str)
+# Errors that a table of tensors from a foreign file may cause.
+_NO_TABLE = (ElasticError, KeyError, ValueError, TypeError, OverflowError, RuntimeError)
 
 
 def encode(tree: Any, name: str = "state") -> tuple[Any, list[torch.Tensor]]:
@@ -37,7 +39,7 @@ def encode(tree: Any, name: str = "state") -> tuple[Any, list[torch.Tensor]]:
     """
     tensors: list[torch.Tensor] = []
 
-    def kept(tensor: torch.Tensor) -> int:
+    def add(tensor: torch.Tensor) -> int:
         tensors.append(tensor)
         return len(tensors) - 1
 
@@ -50,10 +52,13 @@ def encode(tree: Any, name: str = "state") -> tuple[Any, list[torch.Tensor]]:
         return [encoded(v, f"{path}[{i}]") for i, v in enumerate(value)]
 
     kinds: tuple[tuple[type[Any], str, Callable[[Any, str], Any]], ...] = (
-        (torch.Tensor, "t", lambda value, _: kept(value.detach())),
+        (torch.Tensor, "t", lambda value, _: add(value.detach())),
         (Counter, "c", items),  # MultiStepLR keeps its milestones in one
         (dict, "d", items),
-        *((kind, tag, each) for kind, tag in ((list, "l"), (tuple, "u"), (set, "s"), (deque, "q"))),
+        (list, "l", each),
+        (tuple, "u", each),
+        (set, "s", each),
+        (deque, "q", each),
         (bytes, "b", lambda value, _: base64.b64encode(value).decode()),
         (complex, "z", lambda value, _: [value.real, value.imag]),
     )
@@ -62,10 +67,10 @@ def encode(tree: Any, name: str = "state") -> tuple[Any, list[torch.Tensor]]:
         if value is None or type(value) in _PLAIN:
             return value
         if is_sharded(value):
-            return {"h": [kept(local_of(value)), Cut.of(value).body()]}
+            return {"h": [add(local_of(value)), Cut.of(value).body()]}
         if type(value).__module__ == "numpy":
             is_array = bool(getattr(value, "ndim", 0))
-            return {"n": kept(torch.as_tensor(value))} if is_array else value.item()
+            return {"n": add(torch.as_tensor(value))} if is_array else value.item()
         for kind, tag, body_of in kinds:
             if isinstance(value, kind):
                 return {tag: body_of(value, path)}
@@ -105,7 +110,9 @@ def decode(
 
     def part(body: list[Any]) -> Any:
         number, cut = body
-        return wrap(tensors[number], cut) if wrap else tensors[number]
+        if wrap is None:
+            return tensors[number]
+        return wrap(tensors[number], cut)
 
     decoders: dict[str, Callable[[Any], Any]] = {
         "t": lambda number: tensors[number],
@@ -113,10 +120,10 @@ def decode(
         "n": lambda number: tensors[number].numpy(),
         "d": items,
         "c": lambda body: Counter(items(body)),
-        "l": lambda body: [decoded(v) for v in body],
-        "u": lambda body: tuple(decoded(v) for v in body),
-        "s": lambda body: {decoded(v) for v in body},
-        "q": lambda body: deque(decoded(v) for v in body),
+        "l": lambda body: list(map(decoded, body)),
+        "u": lambda body: tuple(map(decoded, body)),
+        "s": lambda body: set(map(decoded, body)),
+        "q": lambda body: deque(map(decoded, body)),
         "b": base64.b64decode,
         "z": lambda parts: complex(*parts),
     }
@@ -148,12 +155,12 @@ def replaced(structure: Any, tag: str, change: Callable[[Any], Any]) -> Any:
     It is given the body and returns what replaces it, with a tag.
     """
     if isinstance(structure, list):
-        return [replaced(one, tag, change) for one in structure]
+        return [replaced(part, tag, change) for part in structure]
     if not isinstance(structure, dict):
         return structure
     if tag in structure:
-        changed = change(structure[tag])
-        return structure if changed is None else changed
+        replacement = change(structure[tag])
+        return structure if replacement is None else replacement
     return {name: replaced(body, tag, change) for name, body in structure.items()}
 
 
@@ -187,10 +194,6 @@ def allocate(
     return tensors
 
 
-# Errors that a table of tensors from a foreign file may cause.
-_NO_TABLE = (ElasticError, KeyError, ValueError, TypeError, OverflowError, RuntimeError)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedCheckpoint:
     """A checkpoint whose every byte has been verified."""
@@ -222,7 +225,7 @@ def read(path: Path) -> tuple[dict[str, Any], list[torch.Tensor]]:
             tensors.extend(allocate(header["tensors"]))
         except _NO_TABLE as problem:
             raise UnreadableError(f"bad tensor table: {problem}") from problem
-        return [bytes_of(tensor) for tensor in tensors]
+        return list(map(bytes_of, tensors))
 
     with files.opened(path) as file:
         return files.read_from(file, allocated), tensors
@@ -256,12 +259,12 @@ def find(
         ElasticError: BFT-1408, when the only states are of another model; BFT-1343, when the file
             system does not let them be read now.
     """
-    others = []
+    foreign: list[Path] = []
 
     def load(path: Path) -> VerifiedCheckpoint:
         header, tensors = read(path)
         if header.get("layout") not in layouts:
-            others.append(path)
+            foreign.append(path)
             raise ForeignError("it was written by a different model")
         if "structure" not in header:
             raise UnreadableError("it has no structure")
@@ -271,12 +274,12 @@ def find(
             raise UnreadableError(problem.cause) from problem
         return VerifiedCheckpoint(source=str(path), header=header, tensors=tensors)
 
-    found = newest(directory, load)
-    if found is None and others:
+    checkpoint = newest(directory, load)
+    if checkpoint is None and foreign:
         # Starting from scratch here would look like a resume.
         raise ElasticError(
             "BFT-1408",
-            f"The saved state was written by a different model: checkpoint {others[0]}.",
+            f"The saved state was written by a different model: checkpoint {foreign[0]}.",
             "Name another --checkpoint-dir, or remove the old checkpoints.",
         )
-    return found
+    return checkpoint

@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 GROUP_TIMEOUT_S = 30.0  # last resort: the control plane notices long before
 LEFT_BEHIND = "abandoned for a newer generation"
+WAIT_SLICE = timedelta(milliseconds=20)
+_GLOO_PLACE = re.compile(r"^\[[^\]]{1,200}\.(?:cc|cpp|h):\d{1,6}\] ?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,20 +68,21 @@ class AbandonableCall(Generic[T]):
     ) -> T | Broken:
         """Return the outcome; stop waiting as soon as ``abandoned`` is true."""
         self._control.wait_until(lambda: self.is_done or abandoned(), timeout_s)
-        return self._outcome.result() if self.is_done else Broken(reason=LEFT_BEHIND)
+        if self.is_done:
+            return self._outcome.result()
+        return Broken(reason=LEFT_BEHIND)
 
     def forgo(self, discard: Callable[[T], object]) -> None:
         """Discard the outcome, now or when the action ends."""
 
         def end(outcome: Future[T | Broken]) -> None:
-            if outcome.exception() is None and not isinstance(made := outcome.result(), Broken):
-                discard(made)
+            if outcome.exception() is not None:
+                return
+            result = outcome.result()
+            if not isinstance(result, Broken):
+                discard(result)
 
         self._outcome.add_done_callback(end)
-
-
-WAIT_SLICE = timedelta(milliseconds=20)
-_GLOO_PLACE = re.compile(r"^\[[^\]]{1,200}\.(?:cc|cpp|h):\d{1,6}\] ?")
 
 
 class ExpiredError(RuntimeError):
@@ -118,13 +121,13 @@ class Collective:
 
     def all_reduce(self, tensor: torch.Tensor) -> Any:
         """Start to sum a tensor over all members, in place; return a ``CollectiveWork``."""
-        return self._started(lambda: self.pg.allreduce([tensor]))
+        return self._start(lambda: self.pg.allreduce([tensor]))
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> Any:
         """Start to broadcast rank ``root``'s tensor."""
-        return self._started(lambda: self._compat.broadcast(self.pg, tensor, root))
+        return self._start(lambda: self._compat.broadcast(self.pg, tensor, root))
 
-    def _started(self, start: Callable[[], Any]) -> Any:
+    def _start(self, start: Callable[[], Any]) -> Any:
         return start()
 
     def close(self) -> None:
@@ -132,9 +135,8 @@ class Collective:
         if self.pg is None:
             return
         if not self._aborts_slowly:
-            self._compat.abort(
-                self.pg
-            )  # members that wait for us fail, or abandon what they wait for
+            # Members that wait for us fail, or abandon what they wait for.
+            self._compat.abort(self.pg)
         holders, self.pg = [self.pg], None
         ghost = weakref.ref(holders[0])
 
@@ -180,15 +182,17 @@ def settle(work: CollectiveWork, abandoned: Callable[[], bool]) -> Broken | None
 
 def words_of(problem: RuntimeError) -> str:
     """Return gloo's message of a failure, without source file and advice."""
-    first = str(problem).partition("\n")[0]
-    return _GLOO_PLACE.sub("", first).partition(" This is typically ")[0].strip()[:300]
+    line, _, _ = str(problem).partition("\n")
+    text, _, _ = _GLOO_PLACE.sub("", line).partition(" This is typically ")
+    return text.strip()[:300]
 
 
 def _is_of_a_signal(problem: RuntimeError) -> bool:
     """Return whether a signal handler of the script raised it during our wait."""
     trace = problem.__traceback__
-    trace = None if trace is None else trace.tb_next  # the first frame is ours
-    if trace is None:
+    if trace is not None:
+        trace = trace.tb_next  # the first frame is ours
+    if trace is None:  # most waits have only taken too long
         return False
     handlers = {getattr(signal.getsignal(n), "__code__", None) for n in signal.valid_signals()}
     while trace is not None:

@@ -53,7 +53,7 @@ MOST_SHOWN: Final = 3  # differences in an error
 MOST_VALUE: Final = 200  # characters of a value that is exchanged
 PAGE: Final = "docs/howto/same-on-all-workers.md"
 _MASK: Final = (1 << PIECE_BITS) - 1
-_SHIFTS: Final = tuple(PIECE_BITS * piece for piece in range(PIECES))
+_SHIFTS: Final = tuple(range(0, PIECE_BITS * PIECES, PIECE_BITS))
 _SQUARES: Final = tuple(float(piece * piece) for piece in range(_MASK + 1))
 _PLACES: Final = range(1, 1 + PIECES)  # of the pieces in the votes
 _ADOPTED: Final = "adopted"  # kind of a remark
@@ -68,6 +68,7 @@ def votes_of(number: int, *, asks: bool) -> list[float]:
         number: its digest.
         asks: that the tensors be compared.
     """
+    # Comprehensions and tables, not a loop, for speed: this runs in every update.
     pieces = [number >> shift & _MASK for shift in _SHIFTS]
     return [1.0, *pieces, *[_SQUARES[piece] for piece in pieces], float(asks)]
 
@@ -113,7 +114,9 @@ def together(digests: Sequence[int]) -> int:
     total = 0
     for value in digests:
         total = (total * _MIX + value + 1) & 0xFFFFFFFFFFFFFFFF
-    return total - (1 << 64) if total >> 63 else total
+    if total >> 63:
+        total -= 1 << 64
+    return total
 
 
 class StateComparison:
@@ -201,8 +204,11 @@ class StateComparison:
     def _in_votes(self) -> list[Any]:
         """Return what is compared beside the optimizer's groups."""
         counters, scheduler = self._counters(), self._state.scheduler
+        schedule = None
+        if scheduler is not None:
+            schedule = scheduler.state_dict()
         return [
-            None if scheduler is None else scheduler.state_dict(),
+            schedule,
             (counters.step, counters.epoch, counters.position, counters.samples),
             *self._extra.in_votes(),
         ]
@@ -232,16 +238,22 @@ class StateComparison:
         return broken
 
     def _compare_light(self, exchange: MemberExchange, *, has_samples: bool) -> Broken | None:
-        own: dict[str, Any] = {"leaves": self.leaves() if has_samples else None}
+        answer: dict[str, Any] = {"leaves": None}
+        if has_samples:
+            answer["leaves"] = self.leaves()
         if self.mode == ADOPT and self._rank == 0:
-            own["schedule"] = self._schedule()
-        answers = exchange.objects(own)
+            answer["schedule"] = self._schedule()
+        answers = exchange.objects(answer)
         if isinstance(answers, Broken):
             return answers
-        tables = {r: answer["leaves"] for r, answer in enumerate(answers) if answer["leaves"]}
-        differences = light.differing(tables)
-        of_extra = [d for d in differences if may_differ(d.path)]
-        strict = [d for d in differences if d not in of_extra]
+        tables = {r: a["leaves"] for r, a in enumerate(answers) if a["leaves"]}
+        of_extra: list[LeafDifference] = []
+        strict: list[LeafDifference] = []
+        for difference in light.differing(tables):
+            if may_differ(difference.path):
+                of_extra.append(difference)
+            else:
+                strict.append(difference)
         may_adopt = self.mode == ADOPT and "schedule" in answers[0]
         schedule = ("optimizer.param_groups", *self._schedulers())
         if may_adopt and strict and all(d.path.startswith(schedule) for d in strict):
@@ -278,8 +290,10 @@ class StateComparison:
             )
 
     def _schedulers(self) -> dict[str, Any]:
-        own = self._state.scheduler
-        return {**({} if own is None else {"scheduler": own}), **self._extra.schedulers()}
+        schedulers: dict[str, Any] = {}
+        if self._state.scheduler is not None:
+            schedulers["scheduler"] = self._state.scheduler
+        return schedulers | self._extra.schedulers()
 
     def _schedule(self) -> Any:
         """Return the optimizer's options and the schedulers as JSON can hold them."""
@@ -288,9 +302,11 @@ class StateComparison:
             "schedulers": {name: s.state_dict() for name, s in self._schedulers().items()},
         }
         structure, tensors = checkpoint.encode(tree)
-        kinds = [str(tensor.dtype).removeprefix("torch.") for tensor in tensors]
-        values = [tensor.tolist() for tensor in tensors]
-        return [structure, list(zip(kinds, values, strict=True))]
+        values: list[tuple[str, Any]] = []
+        for tensor in tensors:
+            kind = str(tensor.dtype).removeprefix("torch.")
+            values.append((kind, tensor.tolist()))
+        return [structure, values]
 
     def _adopt(self, schedule: Any, differences: Sequence[LeafDifference]) -> None:
         structure, values = schedule
@@ -335,15 +351,17 @@ class StateComparison:
         if isinstance(rows, Broken):
             return rows
         by_kind: dict[int, set[int]] = {}
-        for number, kind, _ in rows:
-            by_kind.setdefault(kind, set()).add(number)
-        broken = self._tell_unlike(exchange, facts, {number for *_, number in rows})
+        facts_numbers: set[int] = set()
+        for digest, kind, facts_number in rows:
+            by_kind.setdefault(kind, set()).add(digest)
+            facts_numbers.add(facts_number)
+        broken = self._tell_unlike(exchange, facts, facts_numbers)
         if broken is not None:
             return broken
         if all(len(numbers) == 1 for numbers in by_kind.values()):
             return None
-        named = dict(zip(tensors, digests, strict=True))
-        answers = exchange.objects({"kind": own_kind, "digests": named})
+        by_name = dict(zip(tensors, digests, strict=True))
+        answers = exchange.objects({"kind": own_kind, "digests": by_name})
         if isinstance(answers, Broken):
             return answers
         for kind in by_kind:
@@ -377,21 +395,25 @@ class StateComparison:
         may move parameters for a second gradient and back, and then differs from them in the last
         bits; the state of the others is theirs after the update.
         """
-        shards = self._state.shards
-        parts = [] if shards is None else [str(shards.node.rank)]
+        facts_of_kind = list(facts)
+        if self._state.shards is not None:
+            facts_of_kind.append(str(self._state.shards.node.rank))
         if not has_samples:
-            parts.append("without samples")
-        return _number_of([*facts, *parts])
+            facts_of_kind.append("without samples")
+        return _number_of(facts_of_kind)
 
     def _tensors_differ(self, differences: Sequence[LeafDifference]) -> ElasticError:
         names = ", ".join(d.path for d in differences[:MOST_SHOWN])
-        more = len(differences) - MOST_SHOWN
-        rest = f" and {more} more" if more > 0 else ""
-        ranks = sorted({rank for difference in differences for rank in difference.values})
+        n_hidden = len(differences) - MOST_SHOWN
+        if n_hidden > 0:
+            names += f" and {n_hidden} more"
+        ranks: set[int] = set()
+        for difference in differences:
+            ranks.update(difference.values)
         return ElasticError(
             "BFT-1439",
-            f"The parameters of ranks {', '.join(map(str, ranks))} differ before update"
-            f" {self._counters().step + 1}, in {names}{rest}.",
+            f"The parameters of ranks {', '.join(map(str, sorted(ranks)))} differ before update"
+            f" {self._counters().step + 1}, in {names}.",
             "Change parameters only by run.step(), or by the same values on all workers (averages,"
             f" clipping, initial weights), see {PAGE}.",
         )
@@ -413,11 +435,13 @@ class Likeness:
 def unlike_in_words(facts: Sequence[Sequence[str]]) -> str:
     """Return the facts of all ranks as words, with the ranks that have them in common."""
     by_facts: dict[tuple[str, ...], list[int]] = {}
-    for rank, own in enumerate(facts):
-        by_facts.setdefault(tuple(own), []).append(rank)
-    return "; ".join(
-        f"{light.in_words_of(ranks)}: torch {', '.join(own)}" for own, ranks in by_facts.items()
-    )
+    for rank, facts_of_rank in enumerate(facts):
+        by_facts.setdefault(tuple(facts_of_rank), []).append(rank)
+    phrases = []
+    for common_facts, ranks in by_facts.items():
+        phrase = f"{light.in_words_of(ranks)}: torch {', '.join(common_facts)}"
+        phrases.append(phrase)
+    return "; ".join(phrases)
 
 
 def _number_of(facts: Sequence[str]) -> int:
@@ -435,8 +459,10 @@ class MemberExchange:
         table = torch.zeros(self._group.size, len(own), dtype=torch.int64)
         table[self._group.rank] = torch.tensor(own, dtype=torch.int64)
         broken = settle(self._group.control.all_reduce(table), self._abandoned)
+        if broken is not None:
+            return broken
         rows: list[list[int]] = table.tolist()
-        return rows if broken is None else broken
+        return rows
 
     def objects(self, own: Any) -> list[Any] | Broken:
         """Return each member's object, which JSON must be able to hold."""
@@ -444,7 +470,7 @@ class MemberExchange:
         lengths = self.rows([len(data)])
         if isinstance(lengths, Broken):
             return lengths
-        longest = max(length for (length,) in lengths)
+        (longest,) = max(lengths)
         table = torch.zeros(self._group.size, longest, dtype=torch.uint8)
         table[self._group.rank, : len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         broken = settle(self._group.control.all_reduce(table), self._abandoned)
@@ -455,9 +481,11 @@ class MemberExchange:
 
 
 def _in_words(differences: Sequence[LeafDifference]) -> str:
-    shown = "; ".join(map(str, differences[:MOST_SHOWN]))
-    more = len(differences) - MOST_SHOWN
-    return f"{shown}; and {more} more" if more > 0 else shown
+    text = "; ".join(map(str, differences[:MOST_SHOWN]))
+    n_hidden = len(differences) - MOST_SHOWN
+    if n_hidden > 0:
+        text += f"; and {n_hidden} more"
+    return text
 
 
 def _key(item: tuple[Any, Any]) -> str:

@@ -63,15 +63,17 @@ class OwnOptions:
         """
         groups = self._state.optimizer.param_groups
         # The checkpoint's script may have added groups.
-        for number, (group, own) in enumerate(zip(groups, self._groups, strict=False)):
-            began = group.get("initial_lr") if "initial_lr" in own else None
+        for number, (group, options) in enumerate(zip(groups, self._groups, strict=False)):
+            base = None
+            if "initial_lr" in options:
+                base = group.get("initial_lr")
             if number < len(bases):
-                began = bases[number]
-            now = group.get("lr")
-            group.update(own)
-            if began and now is not None:
+                base = bases[number]
+            rate = group.get("lr")
+            group.update(options)
+            if base and rate is not None:
                 # A schedule, or the script by itself, has got this far from the beginning.
-                group["lr"] = own.get("initial_lr", own["lr"]) * (now / began)
+                group["lr"] = options.get("initial_lr", options["lr"]) * (rate / base)
         for scheduler, rates in zip(self._schedulers(), self._base, strict=True):
             scheduler.base_lrs = rates
 
@@ -94,24 +96,23 @@ class BuiltState:
     def __init__(self, state: State) -> None:
         self.state = state
         self.options = copy.deepcopy(state.options())
-        self.schedules: dict[str, Any] = {
-            name: schedule
-            for name, schedule in {_OWN: state.scheduler, **state.extra}.items()
-            if schedule is not None
-            and (name == _OWN or isinstance(schedules.inner(schedule), LRScheduler))
-        }
-        self.fresh = {
-            n: copy.deepcopy(schedule.state_dict()) for n, schedule in self.schedules.items()
-        }
-        self.settings = {
-            n: schedules.settings_of(schedule) for n, schedule in self.schedules.items()
-        }
+        self.schedules: dict[str, Any] = {}
+        self.fresh: dict[str, Any] = {}  # their states before the first update
+        self.settings: dict[str, ScheduleSettings] = {}
+        for name, thing in {_OWN: state.scheduler, **state.extra}.items():
+            if thing is None:
+                continue
+            if name == _OWN or isinstance(schedules.inner(thing), LRScheduler):
+                self.schedules[name] = thing
+                self.fresh[name] = copy.deepcopy(thing.state_dict())
+                self.settings[name] = schedules.settings_of(thing)
 
     def header(self) -> dict[str, Any]:
         """Return what headers of checkpoints have of it."""
-        rates = [
-            float(options.get("initial_lr", options.get("lr")) or 0.0) for options in self.options
-        ]
+        rates: list[float] = []
+        for options in self.options:
+            rate = options.get("initial_lr", options.get("lr"))
+            rates.append(float(rate or 0.0))
         return {_RATES: rates, _SCHEDULES: self.settings}
 
 
@@ -142,9 +143,9 @@ class SavedSchedules:
             return {}
         pairs = {}
         for name in {**own, **self.settings}:
-            saved, scripted = self.settings.get(name, {}), own.get(name, {})
-            if saved != scripted:
-                pairs[name] = (saved, scripted)
+            in_checkpoint, in_script = self.settings.get(name, {}), own.get(name, {})
+            if in_checkpoint != in_script:
+                pairs[name] = (in_checkpoint, in_script)
         return pairs
 
 
@@ -153,11 +154,16 @@ class Continuing(OriginCheck):
 
     def __init__(self, config: WorkerConfig, state: State) -> None:
         super().__init__(config)
-        self._built = BuiltState(state) if config.checkpoint_dir else None
+        self._built: BuiltState | None = None
+        if config.checkpoint_dir:
+            self._built = BuiltState(state)
 
     def header(self) -> dict[str, Any]:
         """Return what headers of checkpoints have of it."""
-        return {**super().header(), **(self._built.header() if self._built else {})}
+        header = {**super().header()}
+        if self._built is not None:
+            header.update(self._built.header())
+        return header
 
     def continuation(
         self, header: Mapping[str, Any], source: str, tensors: Sequence[Any]
@@ -191,12 +197,12 @@ class Continuing(OriginCheck):
 
 
 def _unclear(words: str, *, has_other_code: bool) -> ElasticError:
-    ways = "" if has_other_code else " or --continue=schedule-old to keep the checkpoint's,"
+    other_way = "" if has_other_code else " or --continue=schedule-old to keep the checkpoint's,"
     return ElasticError(
         "BFT-1451",
         f"The checkpoint was trained with another schedule of learning rates: {words}.",
-        f"Submit it with --continue=schedule-new to take the script's at the same position,{ways}"
-        " or with --fresh.",
+        "Submit it with --continue=schedule-new to take the script's at the same"
+        f" position,{other_way} or with --fresh.",
     )
 
 
@@ -216,9 +222,10 @@ class Continuation:
             return frozenset()
         if not self._follows:  # they are stepped from their beginning
             return frozenset(self._built.schedules)
-        of_other_class = {
-            n for n, (old, own) in self._pairs.items() if old.get("class") != own.get("class")
-        }
+        of_other_class: set[str] = set()
+        for name, (in_checkpoint, in_script) in self._pairs.items():
+            if in_checkpoint.get("class") != in_script.get("class"):
+                of_other_class.add(name)
         return frozenset(of_other_class)
 
     def apply(self) -> str:
@@ -237,37 +244,39 @@ class Continuation:
 
     def _step_anew(self) -> None:
         """Take the script's schedules to where the checkpoint's were."""
-        built = self._built
-        groups = built.state.optimizer.param_groups
-        for group, own in zip(groups, copy.deepcopy(built.options), strict=False):
-            group.update(own)
-        for name, schedule in built.schedules.items():
-            schedule.load_state_dict(copy.deepcopy(built.fresh[name]))
+        original = self._built
+        groups = original.state.optimizer.param_groups
+        for group, options in zip(groups, copy.deepcopy(original.options), strict=False):
+            group.update(options)
+        for name, schedule in original.schedules.items():
+            schedule.load_state_dict(copy.deepcopy(original.fresh[name]))
             schedules.advance(schedule, self._saved.positions.get(name, 0))
 
     def _set_anew(self) -> None:
         """Give schedules that follow a metric the script's settings; what they saw stays."""
-        built = self._built
-        for name, (old, own) in self._pairs.items():
-            if name in built.schedules and name not in self.unloaded:
-                changed = {key for key in own if own[key] != old.get(key)}
-                fresh = {k: v for k, v in built.fresh[name].items() if k in changed}
-                schedule = built.schedules[name]
-                schedule.load_state_dict({**schedule.state_dict(), **copy.deepcopy(fresh)})
+        original = self._built
+        for name, (in_checkpoint, in_script) in self._pairs.items():
+            if name not in original.schedules or name in self.unloaded:
+                continue
+            differing = {key for key in in_script if in_script[key] != in_checkpoint.get(key)}
+            fresh = {key: v for key, v in original.fresh[name].items() if key in differing}
+            schedule = original.schedules[name]
+            schedule.load_state_dict({**schedule.state_dict(), **copy.deepcopy(fresh)})
 
 
 def tell_changes(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> str:
     """Say and return which options the optimizer's groups have now, and which they had."""
     changes: list[str] = []
-    for number, (old, new) in enumerate(zip(before, now, strict=True)):
-        changed = [
-            f"{name} {_written(value)} (it had {_written(old.get(name))})"
-            for name, value in new.items()
-            if _written(value) != _written(old.get(name))
-        ]
-        if changed:
-            changes.append(f"group {number} of the optimizer has {', '.join(changed)}")
-            _tell(changes[-1])
+    for number, (options_before, options) in enumerate(zip(before, now, strict=True)):
+        phrases: list[str] = []
+        for name, value in options.items():
+            text, text_before = _written(value), _written(options_before.get(name))
+            if text != text_before:
+                phrases.append(f"{name} {text} (it had {text_before})")
+        if phrases:
+            change = f"group {number} of the optimizer has {', '.join(phrases)}"
+            changes.append(change)
+            _tell(change)
     return "; ".join(changes)
 
 
@@ -278,8 +287,8 @@ def remark_of(changes: str, step: int) -> Remarked:
         changes: of the optimizer's groups; "" says that there is none.
         step: of the checkpoint.
     """
-    how = f": {changes}" if changes else " and the same rates"
-    cause = f"It went on from step {step} with other arguments{how}."
+    rates = f": {changes}" if changes else " and the same rates"
+    cause = f"It went on from step {step} with other arguments{rates}."
     return Remarked(kind=_CONTINUED, step=step, cause=cause[:MOST_CHARACTERS])
 
 

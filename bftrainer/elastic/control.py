@@ -70,7 +70,9 @@ class Control:
     def newer_than(self, key: Key) -> Commit | None:
         """Return the newest commit if it comes after ``key``."""
         newest = self.newest
-        return newest if newest is not None and key_of(newest) > key else None
+        if newest is not None and key_of(newest) > key:
+            return newest
+        return None
 
     def wait_newer(self, key: Key) -> Commit:
         """Block until there is a commit after ``key``."""
@@ -111,8 +113,9 @@ class Control:
 
     def close_stores(self, before: Key) -> None:
         """Drop the stores of generations that no member will form any more."""
-        for key in [key for key in self._stores if key < before]:
-            self._stores.pop(key).close()
+        for key in list(self._stores):
+            if key < before:
+                self._stores.pop(key).close()
 
     def script_ended(self) -> None:
         """Complete the run if the script left its loops early and ended well.
@@ -175,9 +178,9 @@ class Control:
 
     def _prepare(self, message: Prepare) -> None:
         port = 0
-        known = self._stores.get(key_of(message))
-        if known is not None:  # it is said again to who may not have heard it
-            port = known.port
+        store = self._stores.get(key_of(message))
+        if store is not None:  # the port is sent again to an agent that may not have heard it
+            port = store.port
         elif message.open_store and not self.config.local_rank:  # one store per generation
             try:
                 store = StoreServer(self.config.address)
@@ -260,10 +263,13 @@ def leave_end_to_agent(is_left: bool) -> None:
     devices can leave them unusable, so the agent lets it come to a step boundary. Processes that it
     forks end as usual.
     """
-    now, other = (signal.SIG_DFL, _ignore) if is_left else (_ignore, signal.SIG_DFL)
+    handler: Any = signal.SIG_DFL
+    replacement: Any = _ignore
+    if not is_left:
+        handler, replacement = replacement, handler
     is_main = threading.current_thread() is threading.main_thread()
-    if is_main and signal.getsignal(signal.SIGTERM) == now:
-        signal.signal(signal.SIGTERM, other)
+    if is_main and signal.getsignal(signal.SIGTERM) == handler:
+        signal.signal(signal.SIGTERM, replacement)
 
 
 def _end_as_usual() -> None:

@@ -31,6 +31,9 @@ from bftrainer.ground.errors import ElasticError
 POLL_S = 50e-6  # between two queries of an event
 PROBE_S = 20.0  # limit for connecting a communicator and one all-reduce
 HURRIED_S = 5.0  # the same after a loss, when no member trains meanwhile
+FOREIGN_SHARE = 0.1  # of a GPU's memory, that others may hold; a context takes about 1/50
+FOREIGN_PATIENCE_S = 5.0  # a worker before us may be about to end
+OUR_PLACE = f"TMPDIR={temporary_place()}".encode()  # in the template: the pilot's
 
 # torch 2.13, ProcessGroupNCCL.hpp. Its threads must not end the process when a member is lost,
 # nor poll our store for signals; ``wait`` must not block.
@@ -70,11 +73,6 @@ def await_kernels(device: torch.device) -> None:
         torch_compat.await_all_kernels(device)
 
 
-FOREIGN_SHARE = 0.1  # of a GPU's memory, that others may hold; a context takes about 1/50
-OUR_PLACE = f"TMPDIR={temporary_place()}".encode()  # in the template: the pilot's
-FOREIGN_PATIENCE_S = 5.0  # a worker before us may be about to end
-
-
 def is_used() -> bool:
     """Return whether this process works on a GPU."""
     return bool(torch.cuda.is_initialized())
@@ -92,9 +90,9 @@ def require_free_memory(place: torch.device) -> None:
         ElasticError: BFT-1445, they still do after ``FOREIGN_PATIENCE_S``.
     """
     until_s = time.monotonic() + FOREIGN_PATIENCE_S
-    while (held := memory_held(place)) is not None:
+    while (problem := memory_held(place)) is not None:
         if time.monotonic() > until_s:
-            raise held
+            raise problem
         time.sleep(FOREIGN_PATIENCE_S / 20)
 
 
@@ -103,21 +101,24 @@ def memory_held(place: torch.device) -> ElasticError | None:
 
     Costs one call to the driver where nobody else uses it.
     """
-    free, total = torch.cuda.mem_get_info(place)
-    others = total - free - torch.cuda.memory_reserved(place)
-    if others <= FOREIGN_SHARE * total:
+    free_bytes, total_bytes = torch.cuda.mem_get_info(place)
+    foreign_bytes = total_bytes - free_bytes - torch.cuda.memory_reserved(place)
+    if foreign_bytes <= FOREIGN_SHARE * total_bytes:
         return None
-    known = {pid: held for pid, held in _holders(place).items() if pid != os.getpid()}
-    foreign = {pid: held for pid, held in known.items() if not _is_of_our_pilot(pid)}
-    if known:  # else nvidia-smi is missing, or another container's processes are hidden
-        others = sum(foreign.values())
-    if others <= FOREIGN_SHARE * total:
+    holders = _holders(place)
+    holders.pop(os.getpid(), None)
+    foreign = {pid: size for pid, size in holders.items() if not _is_of_our_pilot(pid)}
+    if holders:  # else nvidia-smi is missing, or another container's processes are hidden
+        foreign_bytes = sum(foreign.values())
+    if foreign_bytes <= FOREIGN_SHARE * total_bytes:
         return None
-    pids = f" (pid {', '.join(map(str, sorted(foreign)))})" if foreign else ""
+    pids = ""
+    if foreign:
+        pids = f" (pid {', '.join(map(str, sorted(foreign)))})"
     return ElasticError(
         "BFT-1445",
-        f"Other processes{pids} hold {others / 2**30:.1f} GiB of the {total / 2**30:.1f} GiB of"
-        f" {place} on {os.uname().nodename}.",
+        f"Other processes{pids} hold {foreign_bytes / 2**30:.1f} GiB of the"
+        f" {total_bytes / 2**30:.1f} GiB of {place} on {os.uname().nodename}.",
         "The trainer avoids this node for a while. End those processes, often of an earlier job.",
     )
 
@@ -127,12 +128,15 @@ def _holders(place: torch.device) -> dict[int, int]:
     uuid = getattr(torch.cuda.get_device_properties(place), "uuid", "")
     fields = ["--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
     with suppress(OSError, subprocess.SubprocessError, ValueError):  # "[N/A]"
-        said = subprocess.run(
+        output = subprocess.run(
             ["nvidia-smi", "-i", f"GPU-{uuid}", *fields],  # noqa: S607 - where the driver has it
             capture_output=True, text=True, timeout=FOREIGN_PATIENCE_S, check=True,
         ).stdout  # fmt: skip
-        rows = [line.split(",") for line in said.splitlines()]
-        return {int(pid): int(mib) << 20 for pid, mib in rows}
+        size_bytes: dict[int, int] = {}
+        for line in output.splitlines():
+            pid, mib = line.split(",")
+            size_bytes[int(pid)] = int(mib) << 20
+        return size_bytes
     return {}
 
 
@@ -207,7 +211,7 @@ class DeviceCollective(Collective):
         self.name = name
         self._limit_s = limit_s
 
-    def _started(self, start: Callable[[], Any]) -> CollectiveWork:
+    def _start(self, start: Callable[[], Any]) -> CollectiveWork:
         try:
             return DeviceWork(start(), self._limit_s)
         except RuntimeError as problem:  # must not reach the script's backward pass

@@ -29,6 +29,7 @@ from bftrainer.ground.protocol import (
 )
 
 log = logging.getLogger("bftrainer.elastic")
+_BEFORE_FIRST = Commit(generation=0, attempt=0, token="", members=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,9 @@ class GenerationInfo:
         # With tensor parallelism several workers have one share; the first of them counts.
         alike = max(1, self.size // max(1, len(self.terms.shares)))
         number, is_other = divmod(self.rank, alike)
-        return 0 if is_other or number >= len(self.terms.shares) else self.terms.shares[number]
+        if is_other or number >= len(self.terms.shares):
+            return 0
+        return self.terms.shares[number]
 
 
 class WorkerGenerations:
@@ -74,17 +77,17 @@ class WorkerGenerations:
     @property
     def generation(self) -> int:
         """Number of the generation entered; 0 before the first, and without an agent."""
-        return 0 if self.commit is None else self.commit.generation
+        return (self.commit or _BEFORE_FIRST).generation
 
     @property
     def attempt(self) -> int:
         """Attempt of the generation entered."""
-        return 0 if self.commit is None else self.commit.attempt
+        return (self.commit or _BEFORE_FIRST).attempt
 
     @property
     def token(self) -> str:
         """Token of the generation entered, which no other has; "" before the first."""
-        return "" if self.commit is None else self.commit.token
+        return (self.commit or _BEFORE_FIRST).token
 
     def info(self) -> GenerationInfo:
         """Return this worker's position."""
@@ -196,7 +199,7 @@ class WorkerGenerations:
     def fence(self) -> Fence:
         """Return the fence of this worker's checkpoints."""
         return Fence(
-            incarnation=0 if self.commit is None else self.commit.incarnation,
+            incarnation=(self.commit or _BEFORE_FIRST).incarnation,
             generation=self.generation,
             token=self.token,
             trainer_id=self.control.config.trainer_id,

@@ -22,7 +22,9 @@ class GradientBucket:
         *,
         of_node: bool = False,
     ) -> None:
-        first = params[members[0]] if members else torch.empty(0)
+        first = torch.empty(0)
+        if members:
+            first = params[members[0]]
         count = sum(params[i].numel() for i in members)
         self.members = members
         # Zeros, not empty: page faults happen now, off the critical path.
@@ -52,11 +54,14 @@ def layout(params: Sequence[torch.Tensor], whole: Sequence[bool] = ()) -> list[l
     limit = FIRST_BUCKET_BYTES
     for i in reversed(range(len(params))):
         p = params[i]
-        last = params[buckets[-1][0]] if buckets else None
-        fits = last is not None and (last.dtype, last.device) == (p.dtype, p.device)
-        fits = fits and whole[buckets[-1][0]] == whole[i]
+        fits = False
+        if buckets:
+            first = buckets[-1][0]
+            has_type = (params[first].dtype, params[first].device) == (p.dtype, p.device)
+            fits = has_type and whole[first] == whole[i]
         if not fits or size_bytes >= limit:
-            limit = BUCKET_BYTES if buckets else FIRST_BUCKET_BYTES
+            if buckets:
+                limit = BUCKET_BYTES
             buckets.append([])
             size_bytes = 0
         buckets[-1].append(i)

@@ -104,14 +104,14 @@ def _obstacle(name: str, parameters: Sequence[torch.Tensor], *, is_bitwise: bool
 
 
 def _name_of(device: torch.device) -> str:
-    found = None
+    uuid = None
     if device.type == "cuda":
-        found = getattr(torch.cuda.get_device_properties(device), "uuid", None)
-    if found:  # to NCCL, one GPU under two host names is two; this variable sets the host's name
-        return f"{found} {os.environ.get('NCCL_HOSTID', '')}".rstrip()
+        uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    if uuid:  # to NCCL, one GPU under two host names is two; this variable sets the host's name
+        return f"{uuid} {os.environ.get('NCCL_HOSTID', '')}".rstrip()
     # Workers of one node may each see one GPU only, always with index 0.
-    seen = ":".join(os.environ.get(variable, "") for variable in VISIBLE)
-    return f"{os.uname().nodename}:{seen}:{device.index}"
+    visible = ":".join(os.environ.get(variable, "") for variable in VISIBLE)
+    return f"{os.uname().nodename}:{visible}:{device.index}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,19 +197,19 @@ class Attempt:
 
     def _run(self) -> None:
         try:
-            made = self._make()
+            collective = self._make()
         except Exception as problem:  # noqa: BLE001 - whatever failed, gloo is used
             self._decide(str(problem).partition("\n")[0][:200] or type(problem).__name__)
             return
-        if not self._decide("", made):
-            made.close()  # too late
+        if not self._decide("", collective):
+            collective.close()  # too late
 
-    def _decide(self, reason: str | None, made: DeviceCollective | None = None) -> bool:
+    def _decide(self, reason: str | None, collective: DeviceCollective | None = None) -> bool:
         with self._lock:
             if self._is_decided:
                 return False
             self._is_decided = True
-            self.collective = made
+            self.collective = collective
         self._timer.cancel()
         if reason is not None:
             self._tell(reason)
@@ -217,12 +217,13 @@ class Attempt:
 
     def _tell(self, reason: str) -> None:
         meeting = self._meeting
+        ranks, text = [meeting.rank], ""
+        if reason:
+            # A failure is published for every rank, so that no member waits for the others.
+            ranks, text = [*range(meeting.size), meeting.rank], f"rank {meeting.rank}: {reason}"
         try:
             store = meeting.connect()
-            # A failure is published for every rank, so that no member waits for the others.
-            others = range(meeting.size) if reason else ()
-            for rank in (*others, meeting.rank):
-                text = f"rank {meeting.rank}: {reason}" if reason else ""
+            for rank in ranks:
                 store.set(meeting.key("outcome", rank), text)
             store.close()
         except RuntimeError as problem:  # members that wait for us fail at the store, too
@@ -231,9 +232,9 @@ class Attempt:
     def give_up(self) -> None:
         """Close the connection, now or when it is made."""
         self._decide(None)  # the member that failed has published the reason
-        made, self.collective = self.collective, None
-        if made is not None:
-            made.close()
+        collective, self.collective = self.collective, None
+        if collective is not None:
+            collective.close()
 
 
 def choice_of(meeting: Meeting, store: StoreClient, offer: BackendOffer) -> BackendChoice:
@@ -248,9 +249,11 @@ def choice_of(meeting: Meeting, store: StoreClient, offer: BackendOffer) -> Back
     store.set(meeting.key("offer", meeting.rank), json.dumps(asdict(offer)))
     if not offer.device and not backend_choice.is_demanded(offer.wanted):
         return BackendChoice()  # one member without a GPU decides it
-    ranks = range(meeting.size)
-    offers = [json.loads(store.get(meeting.key("offer", r))) for r in ranks]
-    return backend_choice.choose([BackendOffer(**offer) for offer in offers])
+    offers: list[BackendOffer] = []
+    for rank in range(meeting.size):
+        text = store.get(meeting.key("offer", rank))
+        offers.append(BackendOffer(**json.loads(text)))
+    return backend_choice.choose(offers)
 
 
 def attempt_all(attempt: Attempt, meeting: Meeting, choice: BackendChoice) -> BackendChoice:
@@ -325,14 +328,17 @@ def prove_pairs(pg: Any, rank: int, nonces: Sequence[bytes], token: str) -> None
 
     peers = [peer for peer in range(len(nonces)) if peer != rank]
     until_s = time.monotonic() + PROOF_S
-    sent = [torch.frombuffer(bytearray(proof(rank, peer)), dtype=torch.uint8) for peer in peers]
-    heard = [torch.empty_like(word) for word in sent]
-    works = [pg.recv([word], peer, 0) for peer, word in zip(peers, heard, strict=True)]
-    works += [pg.send([word], peer, 0) for peer, word in zip(peers, sent, strict=True)]
+    our_proofs: list[torch.Tensor] = []
+    for peer in peers:
+        word = bytearray(proof(rank, peer))
+        our_proofs.append(torch.frombuffer(word, dtype=torch.uint8))
+    their_proofs = list(map(torch.empty_like, our_proofs))
+    works = [pg.recv([word], peer, 0) for peer, word in zip(peers, their_proofs, strict=True)]
+    works += [pg.send([word], peer, 0) for peer, word in zip(peers, our_proofs, strict=True)]
     for work in works:  # a wait that is too long closes all pairs
         work.wait(timedelta(seconds=max(0.001, until_s - time.monotonic())))
-    for peer, word in zip(peers, heard, strict=True):
-        if not hmac.compare_digest(bytes(word.tolist()), proof(peer, rank)):
+    for peer, answer in zip(peers, their_proofs, strict=True):
+        if not hmac.compare_digest(bytes(answer.tolist()), proof(peer, rank)):
             raise RuntimeError(
                 f"BFT-1344: a stranger connected to the port of rank {rank} in place of rank {peer}"
             )
@@ -391,11 +397,13 @@ class Group:
 
     def is_gone(self, within_s: float) -> bool:
         """Return whether its threads have ended, so that no collective writes any more."""
-        is_gone = self.control.is_gone(within_s) and (
-            self.data is None or self.data.is_gone(within_s)
-        )
-        own = self.copies if self.copies is not self else None
-        return is_gone and (own is None or own.is_gone(within_s))
+        if not self.control.is_gone(within_s):
+            return False
+        if self.data is not None and not self.data.is_gone(within_s):
+            return False
+        if self.copies is None or self.copies is self:
+            return True
+        return self.copies.is_gone(within_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -411,12 +419,14 @@ class Connector:
     def connect(self, ranks: Sequence[int], name: str = "") -> Any:
         """Return a gloo process group of these members, each pair proven."""
         meeting = self.meeting
-        place = f"{meeting.prefix}/proven{name}" if self.nonces else f"{meeting.prefix}{name}"
-        own = ranks.index(meeting.rank)
-        pg = new_process_group(PrefixStore(place, self.store), own, len(ranks), self.address)
+        place = f"{meeting.prefix}{name}"
+        if self.nonces:
+            place = f"{meeting.prefix}/proven{name}"
+        rank = ranks.index(meeting.rank)
+        pg = new_process_group(PrefixStore(place, self.store), rank, len(ranks), self.address)
         try:
             if self.nonces:
-                prove_pairs(pg, own, [self.nonces[r] for r in ranks], meeting.commit.token)
+                prove_pairs(pg, rank, [self.nonces[r] for r in ranks], meeting.commit.token)
         except BaseException:
             Collective(pg).close()  # at once: members behind a stranger wait for us
             raise
@@ -425,15 +435,15 @@ class Connector:
     def connect_device(self, name: str, place: str) -> DeviceCollective:
         """Return a communicator, by this back end, of the members with the same state."""
         ranks = self.alike
-        own = PrefixStore(f"{self.meeting.prefix}/{name}{ranks[0] or ''}", self.store)
+        store = PrefixStore(f"{self.meeting.prefix}/{name}{ranks[0] or ''}", self.store)
         rank, size = ranks.index(self.meeting.rank), len(ranks)
-        made = device.new_collective(name, own, rank, size, torch.device(place))
+        collective = device.new_collective(name, store, rank, size, torch.device(place))
         try:
-            device.probe(made, len(ranks))
+            device.probe(collective, size)
         except BaseException:
-            made.close()
+            collective.close()
             raise
-        return made
+        return collective
 
     def copies(self, data: DeviceCollective | None, choice: BackendChoice) -> Group | None:
         """Return the group of the members with the same state; None: there is no other."""
@@ -461,7 +471,8 @@ def build(
         ElasticError: BFT-1414 when a back end is demanded that cannot be used.
         RuntimeError: a member, or the store, cannot be reached.
     """
-    size, step = len(commit.members) * per_node, per_node if is_sharded else 1
+    size = len(commit.members) * per_node
+    step = per_node if is_sharded else 1  # each part of a model is on one worker of each node
     meeting = Meeting(commit=commit, rank=rank, size=size)
     client, nonces = meeting.gather()
     store = TorchStore(client)
@@ -470,7 +481,9 @@ def build(
     data: DeviceCollective | None = None
     try:
         pg = connector.connect(range(size))
-        choice = choice_of(meeting, client, offer) if len(alike) > 1 else BackendChoice()
+        choice = BackendChoice()
+        if len(alike) > 1:
+            choice = choice_of(meeting, client, offer)
         if choice.backend != GLOO:
             limit_s = device.HURRIED_S if commit.abandon else device.PROBE_S
             connect = partial(connector.connect_device, choice.backend, offer.place)

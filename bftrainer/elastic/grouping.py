@@ -12,9 +12,10 @@ their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -42,11 +43,16 @@ def grouping_of(optimizer: Any, parameters: Sequence[Any]) -> Grouping:
         ElasticError: BFT-1401, a group has others.
     """
     numbers = {id(p): number for number, p in enumerate(parameters)}
+    grouping: Grouping = []
+    for part in parts_of(optimizer):
+        groups = [_numbers_of(group["params"], numbers) for group in part.param_groups]
+        grouping.append(groups)
+    return grouping
+
+
+def _numbers_of(members: Iterable[Any], numbers: Mapping[int, int]) -> list[int]:
     try:
-        return [
-            [[numbers[id(p)] for p in group["params"]] for group in part.param_groups]
-            for part in parts_of(optimizer)
-        ]
+        return [numbers[id(p)] for p in members]
     except KeyError:
         raise foreign() from None
 
@@ -60,15 +66,15 @@ def regroup(optimizer: Any, parameters: Sequence[Any], grouping: Grouping) -> No
     parts = parts_of(optimizer)
     if len(grouping) != len(parts):
         raise ValueError(f"{len(grouping)} optimizers were saved, {len(parts)} are here")
-    numbers = [number for groups in grouping for group in groups for number in group]
-    if not all(0 <= number < len(parameters) for number in numbers):
-        raise ValueError("a group has parameters that the model does not have")
+    for numbers in chain.from_iterable(grouping):
+        if not all(0 <= number < len(parameters) for number in numbers):
+            raise ValueError("a group has parameters that the model does not have")
     for part, groups in zip(parts, grouping, strict=True):
-        for group, own in zip(part.param_groups, groups, strict=False):
-            group["params"] = [parameters[number] for number in own]
+        for group, numbers in zip(part.param_groups, groups, strict=False):
+            group["params"] = [parameters[number] for number in numbers]
         del part.param_groups[len(groups) :]
-        for own in groups[len(part.param_groups) :]:
-            part.param_groups.append(_group(part, [parameters[number] for number in own]))
+        for numbers in groups[len(part.param_groups) :]:
+            part.param_groups.append(_group(part, [parameters[number] for number in numbers]))
 
 
 @contextmanager
@@ -81,13 +87,14 @@ def with_apart(optimizer: Any, parameters: Sequence[Any]) -> Iterator[list[bool]
         ElasticError: BFT-1401, an optimizer keeps the state of parameters that the model lacks.
     """
     apart = [_apart(part, parameters) for part in parts_of(optimizer)]
-    for part, left in zip(parts_of(optimizer), apart, strict=True):
-        if left:
-            part.param_groups.append(_group(part, left))
+    for part, members in zip(parts_of(optimizer), apart, strict=True):
+        if members:
+            part.param_groups.append(_group(part, members))
+    has_apart = list(map(bool, apart))
     try:
-        yield [bool(left) for left in apart]
+        yield has_apart
     finally:
-        drop_apart(optimizer, [bool(left) for left in apart])
+        drop_apart(optimizer, has_apart)
 
 
 def drop_apart(optimizer: Any, has_apart: Sequence[bool]) -> None:
@@ -102,10 +109,14 @@ def _group(part: Any, members: list[Any]) -> dict[str, Any]:
 
 
 def _apart(part: Any, parameters: Sequence[Any]) -> list[Any]:
-    held = {id(p) for group in part.param_groups for p in group["params"]}
-    state = getattr(part, "state", {})
-    left = {id(p) for p in state if isinstance(p, torch.Tensor) and id(p) not in held}
-    own = [p for p in parameters if id(p) in left]
-    if len(own) != len(left):
+    grouped_ids: set[int] = set()
+    for group in part.param_groups:
+        grouped_ids.update(map(id, group["params"]))
+    apart_ids: set[int] = set()
+    for key in getattr(part, "state", {}):
+        if isinstance(key, torch.Tensor) and id(key) not in grouped_ids:
+            apart_ids.add(id(key))
+    members = [p for p in parameters if id(p) in apart_ids]
+    if len(members) != len(apart_ids):
         raise foreign()
-    return own
+    return members

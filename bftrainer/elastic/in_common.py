@@ -11,6 +11,7 @@ the script did after the update before, so that the vote of this batch need not 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
@@ -54,21 +55,25 @@ def of_callbacks(
         callbacks: with their states.
         libraries: names of its packages.
     """
+    n_alike: Counter[str] = Counter()  # callbacks so far, by the names of their classes
     steering: dict[str, Any] = {}
-    measured: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for callback, state in callbacks:
         kind = type(callback)
-        number = sum(name.partition(" ")[0] == kind.__name__ for name in measured) + 1
-        name = kind.__name__ if number == 1 else f"{kind.__name__} {number}"
-        measured[name] = state
-        if kind.__module__.partition(".")[0] in libraries:
+        n_alike[kind.__name__] += 1
+        name = kind.__name__
+        if n_alike[name] > 1:
+            name = f"{name} {n_alike[name]}"
+        values[name] = state
+        library, _, _ = kind.__module__.partition(".")
+        if library in libraries:
             counts = {key: value for key, value in state.items() if isinstance(value, int)}
-            measured[name] = {key: value for key, value in state.items() if _is_measured(value)}
+            values[name] = {key: value for key, value in state.items() if _is_measured(value)}
             if kind.__name__ in _BEGIN_ANEW:
-                measured[name] |= counts
+                values[name] |= counts
             else:
                 steering[name] = counts
-    return InCommon(steering=steering, measured=measured)
+    return InCommon(steering=steering, measured=values)
 
 
 def _is_measured(value: Any) -> bool:
@@ -95,8 +100,8 @@ class ScalerCopy:
 
     def begin(self, scale: torch.Tensor, growth: torch.Tensor) -> None:
         """Copy them behind the work that the GPU has by now."""
-        both = torch.stack([scale.detach().float(), growth.detach().float()])
-        self._numbers.copy_(both, non_blocking=True)
+        numbers = torch.stack([scale.detach().float(), growth.detach().float()])
+        self._numbers.copy_(numbers, non_blocking=True)
         self._is_copied.record(torch.cuda.current_stream(scale.device))
 
     def numbers(self) -> tuple[float, int]:
@@ -115,15 +120,18 @@ class ExtraComparison:
         self._extra = extra
         self._left_out: set[str] = set()  # objects that are large, or were told of
         self._copies: dict[str, Any] = {}  # of scalers on GPUs
-        self._asked: set[str] = set()  # copies that are of this batch
+        self._begun_copies: set[str] = set()  # copies that are of this batch
         self.begin()
 
     def begin(self) -> None:
         """Begin a generation, whose members have just been given one state."""
         self._left_out.clear()
-        self._asked.clear()
-        readers = {name: self._reader(name, thing) for name, thing in self._extra.items()}
-        self._readers = {name: read for name, read in readers.items() if read is not None}
+        self._begun_copies.clear()
+        self._readers: dict[str, Callable[[str, Any], Sequence[Part]]] = {}
+        for name, thing in self._extra.items():
+            reader = self._reader(name, thing)
+            if reader is not None:
+                self._readers[name] = reader
 
     def leave_out(self, name: str) -> None:
         """Compare an object no more in this generation."""
@@ -135,14 +143,14 @@ class ExtraComparison:
 
     def ask(self) -> None:
         """Begin to copy what is on a GPU."""
-        self._asked.clear()
+        self._begun_copies.clear()
         for name, thing in self._extra.items():
             if _is_on_device(thing):
                 copy = self._copies.get(name)
                 if copy is None:
                     copy = self._copies[name] = self.new_copy()
                 copy.begin(torch_compat.scale_of(thing), torch_compat.growth_of(thing))
-                self._asked.add(name)
+                self._begun_copies.add(name)
 
     def in_votes(self) -> list[Any]:
         """Return what counts in a vote."""
@@ -175,10 +183,14 @@ class ExtraComparison:
             return None
         if isinstance(thing, torch.amp.GradScaler):
             return self._of_scaler
-        return _of_scheduler if _is_scheduler(thing) else self._of_script
+        if _is_scheduler(thing):
+            return _of_scheduler
+        return self._of_script
 
     def _of_script(self, name: str, thing: Any) -> Sequence[Part]:
-        return () if name in self._left_out else ((name, False, thing.state_dict()),)
+        if name in self._left_out:
+            return ()
+        return ((name, False, thing.state_dict()),)
 
     def _of_scaler(self, name: str, thing: Any) -> Sequence[Part]:
         return ((_SCALER, True, self._scaler(name, thing)),)
@@ -187,7 +199,7 @@ class ExtraComparison:
         """Return a scaler's state without waiting for what the GPU does in this batch."""
         if not _is_on_device(scaler):
             return scaler.state_dict()  # type: ignore[no-any-return]
-        if name in self._asked:
+        if name in self._begun_copies:
             scale, growth = self._copies[name].numbers()
         else:  # it has only begun to scale, in this batch
             scale, growth = torch_compat.first_scale(scaler)
@@ -204,7 +216,9 @@ def _of_framework(_name: str, thing: Any) -> Sequence[Part]:
 
 def _of_scheduler(name: str, thing: Any) -> Sequence[Part]:
     tree = dict(thing.state_dict())
-    best = {_BEST: tree.pop(_BEST)} if _BEST in tree else {}
+    best: dict[str, Any] = {}
+    if _BEST in tree:
+        best[_BEST] = tree.pop(_BEST)
     return ((name, True, tree), (name, False, best))
 
 

@@ -30,18 +30,18 @@ class LateSchedules:
 
     def __init__(self, optimizers: tuple[Any, ...]) -> None:
         """Watch for schedulers over these."""
-        self._optimizers = {id(optimizer) for optimizer in optimizers}
+        self._optimizers = set(map(id, optimizers))
         self._thread = 0
         self._built: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()
 
     def begin(self) -> Callable[[], None]:
         """Watch; return what ends it."""
         self._thread = threading.get_ident()
-        ends = [self._watch(kind) for kind in _CLASSES]
+        ends = list(map(self._watch, _CLASSES))
 
         def end() -> None:
-            for end_one in ends:
-                end_one()
+            for end_watch in ends:
+                end_watch()
 
         return end
 

@@ -46,8 +46,8 @@ class LeafDifference:
         by_value: dict[str, list[int]] = {}
         for rank, value in sorted(self.values.items()):
             by_value.setdefault(repr(value), []).append(rank)
-        shown = (f"{value} on {in_words_of(ranks)}" for value, ranks in by_value.items())
-        return f"{self.path} is {', '.join(shown)}"
+        phrases = [f"{value} on {in_words_of(ranks)}" for value, ranks in by_value.items()]
+        return f"{self.path} is {', '.join(phrases)}"
 
 
 def in_words_of(ranks: Sequence[int]) -> str:
@@ -106,9 +106,8 @@ def _flatten_all(values: Iterable[Any], numbers: list[float], texts: list[str]) 
 def _mark_of(what: str) -> float:
     """Return a number that stands for something that is none: a NaN that no computation makes."""
     data = hashlib.blake2b(what.encode(), digest_size=_MARK_BYTES).digest()
-    bits = (
-        int.from_bytes(data, "big") | _QUIET_NAN
-    )  # a signalling one would not keep its bits everywhere
+    # Quiet: a signalling one would not keep its bits everywhere.
+    bits = int.from_bytes(data, "big") | _QUIET_NAN
     (number,) = struct.unpack("<d", struct.pack("<Q", bits))
     return float(number)
 
@@ -141,13 +140,20 @@ def _sorted(keys: Iterable[Any]) -> list[Any]:
 def _plain(value: Any) -> Any:
     """Return a value of Python for one of another type."""
     if isinstance(value, torch.Tensor):
-        is_small = value.numel() <= MOST_ELEMENTS and value.device.type == "cpu"
-        return value.tolist() if is_small else _UNREAD
+        return value.tolist() if _is_read(value) else _UNREAD
     if type(value).__module__ == "numpy":
         return value.tolist() if value.size <= MOST_ELEMENTS else _UNREAD
     if isinstance(value, set | frozenset):
         return sorted(map(repr, value))
-    return next((base(value) for base in _PLAIN if isinstance(value, base)), _UNREAD)
+    for base in _PLAIN:
+        if isinstance(value, base):
+            return base(value)
+    return _UNREAD
+
+
+def _is_read(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor counts: it is small, and no GPU has to be waited for."""
+    return tensor.numel() <= MOST_ELEMENTS and tensor.device.type == "cpu"
 
 
 def count(value: Any, most: int) -> int:
@@ -156,13 +162,14 @@ def count(value: Any, most: int) -> int:
     A tensor that does not count in a digest is ``most + 1`` leaves.
     """
     if isinstance(value, torch.Tensor):
-        is_small = value.numel() <= MOST_ELEMENTS and value.device.type == "cpu"
-        return max(1, value.numel()) if is_small else most + 1
+        return max(1, value.numel()) if _is_read(value) else most + 1
     if type(value).__module__ == "numpy":
         return min(int(value.size), most + 1)
-    parts = value.values() if isinstance(value, dict) else value
     if not isinstance(value, dict | list | tuple | set | frozenset | deque):
         return 1
+    parts: Iterable[Any] = value
+    if isinstance(value, dict):
+        parts = value.values()
     total = 0
     for part in parts:
         total += count(part, most)
@@ -174,14 +181,15 @@ def count(value: Any, most: int) -> int:
 def leaves(value: Any, path: str) -> dict[str, Any]:
     """Return the values of a structure by their paths, as far as they count in a digest."""
     if isinstance(value, dict):
-        named = [(f"{path}.{key}", value[key]) for key in _sorted(value)]
+        parts = [(f"{path}.{key}", value[key]) for key in _sorted(value)]
     elif isinstance(value, list | tuple | deque):
-        named = [(f"{path}[{place}]", part) for place, part in enumerate(value)]
+        parts = [(f"{path}[{place}]", part) for place, part in enumerate(value)]
+    elif value is None or type(value) in _PLAIN:
+        return {path: value}
     else:
-        is_plain = value is None or type(value) in _PLAIN
-        return {path: value} if is_plain else leaves(_plain(value), path)
+        return leaves(_plain(value), path)
     table: dict[str, Any] = {}
-    for name, part in named:
+    for name, part in parts:
         table |= leaves(part, name)
     return table
 
@@ -194,7 +202,7 @@ def differing(tables: Mapping[int, Mapping[str, Any]]) -> list[LeafDifference]:
     differences: list[LeafDifference] = []
     for path in paths:
         values = {rank: table[path] for rank, table in tables.items() if path in table}
-        shown = {repr(value) for value in values.values()}
-        if len(shown) > 1 or len(values) < len(tables):
+        n_values = len(set(map(repr, values.values())))
+        if n_values > 1 or len(values) < len(tables):
             differences.append(LeafDifference(path=path, values=values))
     return sorted(differences, key=lambda difference: not difference.path.endswith(".lr"))

@@ -95,9 +95,9 @@ class OwnOrder:
         self._cached: tuple[int, int] | None = None  # seed, epoch
         self._order = torch.empty(0, dtype=torch.long)
         self._print: OrderPrint | None = None  # of the last order used, by us or by the others
-        self.first = first = self._asked(0, 0)
+        self.first = first = self._order_of_script(0, 0)
         self.order_id = _hash_of(first)
-        if self.order_id != _hash_of(self._asked(0, 0)):
+        if self.order_id != _hash_of(self._order_of_script(0, 0)):
             raise _unsteady(0, "when it was asked again")
 
     def order(self, seed: int, epoch: int) -> torch.Tensor:
@@ -107,7 +107,7 @@ class OwnOrder:
             ElasticError: BFT-1425, these are no indices; BFT-1426, the others have another order.
         """
         if self._cached != (seed, epoch):
-            self._order = self._asked(seed, epoch)
+            self._order = self._order_of_script(seed, epoch)
             self._cached = (seed, epoch)
             order_print = OrderPrint(seed=seed, epoch=epoch, hash=_hash_of(self._order))
             if self._print is not None and self._print.is_other(order_print):
@@ -129,7 +129,7 @@ class OwnOrder:
         if state:
             self._print = OrderPrint(**state)
 
-    def _asked(self, seed: int, epoch: int) -> torch.Tensor:
+    def _order_of_script(self, seed: int, epoch: int) -> torch.Tensor:
         with streams_of(seed, epoch, 7):
             indices = self._indices(epoch)
             if not isinstance(indices, torch.Tensor):
@@ -224,7 +224,7 @@ class Sharded(Dataset[Any]):
         self.source = source
         self._drop = drop
         self._most_open = most_open
-        self.lengths = [int(n) for n in source.shard_lengths()]
+        self.lengths = list(map(int, source.shard_lengths()))
         if not self.lengths or min(self.lengths) < 0 or sum(self.lengths) == 0:
             raise ElasticError(
                 "BFT-1429",
@@ -249,18 +249,16 @@ class Sharded(Dataset[Any]):
         if seed is not None:
             generator.manual_seed(seed)
             ranks = torch.randperm(count, generator=generator)
-        indices = torch.cat([torch.arange(e - n, e) for e, n in self._spans(ranks.tolist())])
+        spans = self._spans(ranks.tolist())
+        indices = torch.cat([torch.arange(first, end) for first, end in spans])
         # Sort by relative position: the middle of a shard comes in the middle of the epoch.
-        paces = torch.cat(
-            [
-                (torch.arange(n, dtype=torch.float64) + 0.5) / n
-                for _, n in self._spans(ranks.tolist())
-            ]
-        )
+        paces = torch.cat([_paces(end - first) for first, end in spans])
         return indices[torch.sort(paces, stable=True).indices]
 
     def _spans(self, shards: Sequence[int]) -> list[tuple[int, int]]:
-        return [(self._ends[s], self.lengths[s]) for s in shards if self.lengths[s]]
+        """Return the half-open ranges of the samples in these shards, without empty ones."""
+        ends, lengths = self._ends, self.lengths
+        return [(ends[shard] - lengths[shard], ends[shard]) for shard in shards if lengths[shard]]
 
     def __getitem__(self, key: Key | int) -> Any:
         if isinstance(key, int):  # read without a Run
@@ -295,6 +293,11 @@ class Sharded(Dataset[Any]):
         )
 
 
+def _paces(length: int) -> torch.Tensor:
+    """Return where in a shard of this length its samples are, from 0 to 1."""
+    return (torch.arange(length, dtype=torch.float64) + 0.5) / length
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """The rank for which the loader is read; changes with every generation and epoch."""
@@ -323,15 +326,15 @@ class Loader:
         self.own: OwnOrder | None = None
         if indices is not None:
             self.own = OwnOrder(indices, self.plan.samples)
-            self.plan = replace(self.plan, own=self.own.order_id)
-        self._order_of: tuple[int, int] | None = None
+            self.plan = replace(self.plan, order_hash=self.own.order_id)
+        self._order_key: tuple[int, int] | None = None
         self._order = torch.empty(0, dtype=torch.long)
         self._ahead: DataLoader[Any] | None = None  # reads ahead in worker processes
-        self._asked = _Asked()
-        self._stream_of: tuple[View, int, int] | None = None
+        self._ahead_batches = _BatchList()
+        self._stream_key: tuple[View, int, int] | None = None
         self._stream: Iterator[Any] | None = None
         self._stream_keys: Iterator[list[Any]] = iter(())  # of its pieces
-        self._handed: list[Any] = []  # the keys of the last piece
+        self._keys_handed_out: list[Any] = []  # the keys of the last piece
         order: torch.Tensor | None = None
         if self.own is not None:
             order = self.own.first
@@ -354,9 +357,9 @@ class Loader:
     @property
     def handed(self) -> list[int]:
         """The indices of the samples in the last piece."""
-        keys = self._handed
+        keys = self._keys_handed_out
         if self.cutting.logical:
-            (piece,) = self._handed
+            (piece,) = self._keys_handed_out
             keys = piece.keys
         return list(map(_number_of, keys))
 
@@ -382,15 +385,15 @@ class Loader:
         pieces = self._pieces(view, batch)
         if self.loader.num_workers == 0:
             (keys,) = self._keys(view, position, batch, pieces[number : number + 1])
-            self._handed = keys
+            self._keys_handed_out = keys
             return self._collate(keys)
-        if self._stream is None or self._stream_of != (view, position, number):
+        if self._stream is None or self._stream_key != (view, position, number):
             self._stream = self._read_ahead(view, position, budget, number)
-        data, self._handed = next(self._stream), next(self._stream_keys)
+        data, self._keys_handed_out = next(self._stream), next(self._stream_keys)
         if number + 1 < len(pieces):
-            self._stream_of = (view, position, number + 1)
+            self._stream_key = (view, position, number + 1)
         else:
-            self._stream_of = (view, position + batch, 0)
+            self._stream_key = (view, position + batch, 0)
         return data
 
     def _pieces(self, view: View, batch: int) -> list[BatchPiece]:
@@ -404,15 +407,15 @@ class Loader:
     def close(self) -> None:
         """End the loader's worker processes."""
         self._stream = self._ahead = None
-        self._stream_of = None
+        self._stream_key = None
 
     def _keys(
         self, view: View, position: int, batch: int, pieces: Sequence[BatchPiece]
     ) -> list[list[Any]]:
         """Return the keys to read from the dataset, one list for each piece."""
-        if self._order_of != (view.seed, view.epoch):
+        if self._order_key != (view.seed, view.epoch):
             self._order = self._order_for(view)
-            self._order_of = (view.seed, view.epoch)
+            self._order_key = (view.seed, view.epoch)
         whole = self._order[position : position + batch]
         if isinstance(self.loader.dataset, Sharded):
             # Sorted, so that each worker reads few shards, in order.
@@ -469,9 +472,9 @@ class Loader:
             position += batch
             if budget is not None:
                 budget -= batch
-        self._asked.batches, self._stream_keys = keys, iter(keys)
+        self._ahead_batches.batches, self._stream_keys = keys, iter(keys)
         if self._ahead is None or not self.loader.persistent_workers:
-            self._ahead = reloaded(self.loader, self._dataset, batch_sampler=self._asked)
+            self._ahead = reloaded(self.loader, self._dataset, batch_sampler=self._ahead_batches)
         # With persistent workers this drops what they had read for another rank.
         with _sheltered():
             return iter(self._ahead)
@@ -505,7 +508,7 @@ def reloaded(loader: DataLoader[Any], dataset: Any = None, **changed: Any) -> Da
     return DataLoader(dataset, **settings, **changed)
 
 
-class _Asked(Sampler[list[Any]]):
+class _BatchList(Sampler[list[Any]]):
     """Batch sampler of the loader that reads ahead; replaced between two iterations."""
 
     def __init__(self) -> None:

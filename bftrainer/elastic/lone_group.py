@@ -35,6 +35,11 @@ _ON_BEHALF = "torch.distributed.nn."  # calls what its caller could call itself,
 _BETWEEN = ("torch.", "typing_extensions")  # ... through these
 _ASKS = "torchmetrics"
 _ADVICE = "See docs/howto/train-pytorch.md, Layers and losses over all workers."
+_INSTALLED = (
+    os.path.dirname(os.__file__) + os.sep,  # noqa: PTH120 - as frames have it
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,  # noqa: PTH100, PTH120
+    "<",
+)
 
 
 def refuse_layers(model: torch.nn.Module) -> None:
@@ -77,9 +82,13 @@ def watch(tell: Callable[[str, str], object] | None = None) -> Callable[[], None
 
 
 def _collectives() -> Iterator[tuple[Any, str]]:
-    yield from ((dist, name) for name in COLLECTIVES if hasattr(dist, name))
+    for name in COLLECTIVES:
+        if hasattr(dist, name):
+            yield dist, name
     functional = sys.modules.get(_FUNCTIONAL)
-    for name, thing in vars(functional).items() if functional is not None else ():
+    if functional is None:
+        return
+    for name, thing in vars(functional).items():
         if name.startswith(_FUNCTIONAL_STEMS) and isinstance(thing, FunctionType):
             yield functional, name
 
@@ -106,20 +115,23 @@ def _write(_who: str, text: str) -> None:
 
 
 def _telling(real: Callable[[], bool], tell: Callable[[str, str], object]) -> Callable[[], bool]:
-    said: set[str] = set()
+    askers: set[str] = set()  # of whom it was told
 
     @functools.wraps(real)
     def is_initialized() -> bool:
         if is_there := real():
             return is_there
         module, place = _caller()
-        who = _ASKS if module.partition(".")[0] == _ASKS else place
-        if who not in said and (who is not place or _is_own(place)):
-            said.add(who)
+        package, _, _ = module.partition(".")
+        asker = place
+        if package == _ASKS:
+            asker = package
+        if asker not in askers and (package == _ASKS or _is_own(place)):
+            askers.add(asker)
             tell(
-                who,
-                f"{who} asks whether torch.distributed is initialized. It is not: what is gathered"
-                f" or averaged there is of this worker alone (BFT-1424). {_ADVICE}",
+                asker,
+                f"{asker} asks whether torch.distributed is initialized. It is not: what is"
+                f" gathered or averaged there is of this worker alone (BFT-1424). {_ADVICE}",
             )
         return False
 
@@ -148,10 +160,3 @@ def _module(frame: FrameType) -> str:
 def _is_own(place: str) -> bool:
     """Return whether it is in the script's own code: not of an installed package."""
     return "-packages" + os.sep not in place and not place.startswith(_INSTALLED)
-
-
-_INSTALLED = (
-    os.path.dirname(os.__file__) + os.sep,  # noqa: PTH120 - as frames have it
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,  # noqa: PTH100, PTH120
-    "<",
-)

@@ -116,6 +116,14 @@ class PassLoss:
     n_counted: int  # of these, the first, for the mean
     is_unclear: bool  # what some of these are was not to be told: there is no mean
 
+    def is_finite(self) -> bool:
+        """Return whether all are finite numbers; waits until they are there."""
+        return all(value.is_finite for value in self.values)
+
+    def has_come(self) -> bool:
+        """Return whether all can be looked at without waiting."""
+        return all(value.has_come() for value in self.values)
+
 
 class FiniteLosses:
     """The updates in a row in which a loss of this worker was no finite number."""
@@ -160,23 +168,27 @@ class FiniteLosses:
         losses = [root for root in roots if isinstance(root, torch.Tensor)]
         # A loss that was changed after it was scaled is not to be told from others.
         is_plain = scale is None or all(is_scaled(loss, scale) for loss in losses)
-        values = [value_of(loss, scale) if scale is not None else value_of(loss) for loss in losses]
-        come = [value for value in values if value is not None]
-        is_unclear = not is_plain or len(come) < len(losses)
+        values: list[LossValue] = []
+        for loss in losses:
+            value = value_of(loss, scale)
+            if value is not None:
+                values.append(value)
+        is_unclear = not is_plain or len(values) < len(losses)
         if not (self._pending and self._pending[-1].number == number):
             part = PassLoss(
                 number=number,
                 weight=weight,
-                values=come,
-                n_counted=len(come),
+                values=values,
+                n_counted=len(values),
                 is_unclear=is_unclear,
             )
             self._pending.append(part)
             return
         part = self._pending[-1]
-        part.values += come
+        part.values += values
         if is_added_up:
-            part.n_counted, part.is_unclear = len(part.values), part.is_unclear or is_unclear
+            part.n_counted = len(part.values)
+            part.is_unclear = part.is_unclear or is_unclear
 
     def committed(self, step: int) -> None:
         """Count the update that was under way, and those before whose losses have come."""
@@ -197,7 +209,7 @@ class FiniteLosses:
         while self._waiting and (len(self._waiting) > most_left or self._has_come()):
             step, passes = self._waiting.popleft()
             self._add(passes)
-            if all(value.is_finite for part in passes for value in part.values):
+            if all(part.is_finite() for part in passes):
                 self._in_a_row, self._is_told = 0, False
                 continue
             self._in_a_row += 1
@@ -207,7 +219,7 @@ class FiniteLosses:
 
     def _has_come(self) -> bool:
         _, passes = self._waiting[0]
-        return all(value.has_come() for part in passes for value in part.values)
+        return all(part.has_come() for part in passes)
 
 
 def diverged(count: int, step: int) -> ElasticError:
@@ -249,14 +261,16 @@ class LossAlarm:
         rule = self._rule
 
         def saw(roots: Sequence[Any]) -> None:
-            if rule.given != 0.0 and is_real():  # of no samples it may be anything
-                losses.saw(
-                    roots,
-                    number=rule.passes,
-                    weight=rule.samples if rule.given is None else rule.given,
-                    scale=self._scale(),
-                    is_added_up=rule.is_added_up,
-                )
+            if rule.given == 0.0 or not is_real():  # the loss of no samples may be anything
+                return
+            weight = rule.samples if rule.given is None else rule.given
+            losses.saw(
+                roots,
+                number=rule.passes,
+                weight=weight,
+                scale=self._scale(),
+                is_added_up=rule.is_added_up,
+            )
 
         rule.on_roots = saw
 

@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -43,6 +44,15 @@ _SAME = (
 )
 _SAVES_NOTHING = ("Add", "Sub", "Rsub", "Cat", "Stack")
 _MOST_NODES = 4000
+_NO_OPERAND = (None, 0)  # as autograd shows one without a gradient
+KEY = "bft-loss"  # among the registered objects
+WEIGHTED = "weighted"
+_ADVICE = (
+    'Declare it, elastic.Run(..., loss="mean") or loss="sum", or say what each share counts by'
+    " run.weight(n); see docs/howto/train-pytorch.md, Losses."
+)
+_ENOUGH, _MOST = 2, 5  # losses over the same samples, and in all
+_watching: list[Callable[[], None]] = []  # removes the watch of the latest run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +72,16 @@ class LossTerm:
     is_scaled: bool = False  # there are constants
     is_free: bool = False
     is_even: bool = True  # no weights, nothing left out
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """What each of its reductions is, from the outside to the inside."""
+        return tuple(reduction.op for reduction in self.reductions)
+
+    @property
+    def has_means_only(self) -> bool:
+        """Whether none of its reductions is a sum."""
+        return set(self.ops) <= {MEAN}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,28 +117,30 @@ def terms_of(root: Any, parameters: Collection[int], loss_scale: float) -> tuple
     return tuple(_Walk(parameters, loss_scale).terms(root.grad_fn, LossTerm()))
 
 
-def together(one: Sequence[LossTerm], other: Sequence[LossTerm]) -> tuple[LossTerm, ...]:
+def together(first: Sequence[LossTerm], second: Sequence[LossTerm]) -> tuple[LossTerm, ...]:
     """Return the terms of two losses over parts of a worker's samples, which are added up."""
-    pairs = list(zip(one, other, strict=False))
-    if _shape(one) != _shape(other) or not all(_may_join(a, b) for a, b in pairs):
-        return (*one, *other)
-    return tuple(_joined(a, b) for a, b in pairs)
+    if _shape(first) == _shape(second) and all(map(_may_join, first, second)):
+        return tuple(map(_join, first, second))
+    return (*first, *second)
 
 
-def _may_join(one: LossTerm, other: LossTerm) -> bool:
-    return all(r.op == MEAN for r in one.reductions) or _is_close(one.factor, other.factor)
+def _may_join(first: LossTerm, second: LossTerm) -> bool:
+    return first.has_means_only or _is_close(first.factor, second.factor)
 
 
-def _joined(one: LossTerm, other: LossTerm) -> LossTerm:
-    if one.is_free or not one.reductions:
-        return one
-    is_mean = all(r.op == MEAN for r in one.reductions)
-    outer, *inner = one.reductions
+def _join(first: LossTerm, second: LossTerm) -> LossTerm:
+    if first.is_free or not first.reductions:
+        return first
+    outer, *inner = first.reductions
+    second_outer, *_ = second.reductions
+    factor = first.factor
+    if first.has_means_only:  # two means, each divided by two, are the mean of both
+        factor += second.factor
     return replace(
-        one,
-        reductions=(replace(outer, count=outer.count + other.reductions[0].count), *inner),
-        factor=one.factor + other.factor if is_mean else one.factor,
-        is_even=one.is_even and other.is_even,
+        first,
+        reductions=(replace(outer, count=outer.count + second_outer.count), *inner),
+        factor=factor,
+        is_even=first.is_even and second.is_even,
     )
 
 
@@ -126,73 +148,73 @@ class _Walk:
     def __init__(self, parameters: Collection[int], loss_scale: float) -> None:
         self._parameters = parameters
         self._loss_scale = loss_scale
-        self._left = _MOST_NODES
+        self._nodes_left = _MOST_NODES  # a huge graph is not read to its end
 
     def terms(self, node: Any, so_far: LossTerm) -> Iterator[LossTerm]:
         """Yield the terms below a node."""
         while True:
-            self._left -= 1
-            name, below = _name(node), [child for child, _ in node.next_functions]
-            inner = [child for child in below if child is not None]
-            if self._left < 0:
+            self._nodes_left -= 1
+            name, sources = _name(node), _sources(node)
+            if self._nodes_left < 0:
                 yield replace(so_far, reductions=())
                 return
-            if (fused := _fused(node)) is not None:
+            if (fused := _fused_reduction(node)) is not None:
                 reduction, is_even = fused
                 yield replace(so_far, reductions=(*so_far.reductions, reduction), is_even=is_even)
                 return
             if name in ("Sum", "Mean"):
-                reduction = Reduction(op=name.lower(), count=_reduced(node))
+                reduction = Reduction(op=name.lower(), count=_n_reduced(node))
                 so_far = replace(so_far, reductions=(*so_far.reductions, reduction))
-            elif name in ("Mul", "Div") and (factor := _constant(node, below)) is not None:
-                so_far = self._scaled(so_far, 1 / factor if name == "Div" else factor)
+            elif name in ("Mul", "Div") and (factor := _factor(node)) is not None:
+                so_far = self._scale(so_far, factor)
             elif name in ("Add", "Sub", "Rsub") and not so_far.reductions:
-                for child in inner:
-                    yield from self.terms(child, so_far)
+                for source in sources:
+                    yield from self.terms(source, so_far)
                 return
             elif name == "Stack":  # what is reduced over has the number of its parts
-                yield from dict.fromkeys(t for child in inner for t in self.terms(child, so_far))
+                terms = chain.from_iterable(self.terms(source, so_far) for source in sources)
+                yield from dict.fromkeys(terms)  # each term once, in their order
                 return
-            elif name in ("Mul", "Div") and len(inner) == 2 and not so_far.reductions:
-                yield from self._product(inner, so_far, is_ratio=name == "Div")
+            elif name in ("Mul", "Div") and len(sources) == 2 and not so_far.reductions:
+                yield from self._product(sources, so_far, is_ratio=name == "Div")
                 return
             elif name not in _SAME and name != "Neg":
                 yield replace(so_far, is_free=self._is_free(node))
                 return
-            node = inner[0]
+            node, *_ = sources
 
-    def _scaled(self, term: LossTerm, factor: float) -> LossTerm:
+    def _scale(self, term: LossTerm, factor: float) -> LossTerm:
         if factor == self._loss_scale != 1.0:
             self._loss_scale = 1.0  # once
             return term
         return replace(term, factor=term.factor * factor, is_scaled=True)
 
     def _product(
-        self, inner: Sequence[Any], so_far: LossTerm, *, is_ratio: bool
+        self, factors: Sequence[Any], so_far: LossTerm, *, is_ratio: bool
     ) -> Iterator[LossTerm]:
         """Yield the terms of a product with something that does not depend on the samples."""
-        left, right = inner
-        if self._is_free(right):
-            yield from self.terms(left, so_far)
-        elif self._is_free(left) and not is_ratio:
-            yield from self.terms(right, so_far)
+        first, second = factors
+        if self._is_free(second):
+            yield from self.terms(first, so_far)
+        elif self._is_free(first) and not is_ratio:
+            yield from self.terms(second, so_far)
         else:
             yield so_far
 
     def _is_free(self, node: Any) -> bool:
         """Return whether nothing but parameters goes into a node of the graph."""
-        waiting, known = [node], set()
+        waiting, visited = [node], set()
         while waiting:
-            one = waiting.pop()
-            self._left -= 1
-            if self._left < 0 or not all(self._is_own(t) for t in _saved_tensors(one)):
+            source = waiting.pop()
+            self._nodes_left -= 1
+            if self._nodes_left < 0 or not all(map(self._is_own, _saved_tensors(source))):
                 return False
-            is_custom = isinstance(one, torch.autograd.function.BackwardCFunction)
-            if is_custom or (_name(one) in _SAVES_NOTHING and _has_constants(one)):
+            is_custom = isinstance(source, torch.autograd.function.BackwardCFunction)
+            if is_custom or (_name(source) in _SAVES_NOTHING and _has_constants(source)):
                 return False  # what else goes into it is not shown
-            if one not in known:
-                known.add(one)
-                waiting += [child for child, _ in one.next_functions if child is not None]
+            if source not in visited:
+                visited.add(source)
+                waiting += _sources(source)
         return True
 
     def _is_own(self, saved: torch.Tensor) -> bool:
@@ -205,33 +227,48 @@ def _name(node: Any) -> str:
 
 
 def _saved_tensors(node: Any) -> list[torch.Tensor]:
-    saved = all_saved(node)
-    listed = [one for several in saved if isinstance(several, tuple) for one in several]
-    return [one for one in (*saved, *listed) if isinstance(one, torch.Tensor)]
+    values: list[Any] = []
+    for saved in all_saved(node):
+        if isinstance(saved, tuple):
+            values.extend(saved)
+        else:
+            values.append(saved)
+    return [value for value in values if isinstance(value, torch.Tensor)]
+
+
+def _sources(node: Any) -> list[Any]:
+    """Return the nodes that a node computes from."""
+    return [source for source, _ in node.next_functions if source is not None]
 
 
 def _has_constants(node: Any) -> bool:
-    return any(child is None for child, _ in node.next_functions)
+    return len(_sources(node)) < len(node.next_functions)
 
 
-def _reduced(node: Any) -> int:
-    sizes = [int(n) for n in saved_of(node, "self_sym_sizes")]
+def _n_reduced(node: Any) -> int:
+    sizes = list(map(int, saved_of(node, "self_sym_sizes")))
     dims = saved_of(node, "dim")
     if not dims:
         return math.prod(sizes)
-    wrapped = [d - (1 << 64) if d >= 1 << 63 else d for d in dims]  # torch shows them unsigned
-    return math.prod(sizes[d] for d in wrapped)
+    return math.prod(sizes[_signed(dim)] for dim in dims)
 
 
-def _fused(node: Any) -> tuple[Reduction, bool] | None:
+def _signed(dim: int) -> int:
+    """Return a dimension, such as -1, which torch shows as an unsigned integer."""
+    if dim >= 1 << 63:
+        return dim - (1 << 64)
+    return dim
+
+
+def _fused_reduction(node: Any) -> tuple[Reduction, bool] | None:
     """Return the reduction of a loss function that torch has as one node, and if it is even."""
     code = saved_of(node, "reduction", 0)
     if code not in (1, 2):
         return None
-    given, name = saved_of(node, "self"), _name(node)
-    count = given.numel()
+    inputs, name = saved_of(node, "self"), _name(node)
+    count = inputs.numel()
     if name in ("NllLoss", "NllLoss2D", "MultiMarginLoss", "MultilabelMarginLoss"):
-        count //= given.shape[1] if given.dim() > 1 else count
+        count //= inputs.shape[1] if inputs.dim() > 1 else count
     is_even = True
     if name.startswith("NllLoss") and code == 1:
         total = saved_of(node, "total_weight")
@@ -239,94 +276,106 @@ def _fused(node: Any) -> tuple[Reduction, bool] | None:
     return Reduction(op=MEAN if code == 1 else SUM, count=count), is_even
 
 
-def _constant(node: Any, below: Sequence[Any]) -> float | None:
-    """Return the constant of a product, or of a quotient of which it is the divisor."""
-    left, right = (*below, None)[:2]
-    is_other = right is None
-    if left is None and (not is_other and _name(node) == "Div"):
-        return None
-    value = saved_of(node, "other" if is_other else "self")
-    if left is not None and not is_other:
+def _factor(node: Any) -> float | None:
+    """Return the constant by which a product or quotient multiplies; None: there is none."""
+    is_quotient = _name(node) == "Div"
+    (first, _), (second, _) = (*node.next_functions, _NO_OPERAND)[:2]
+    if second is None:
+        value = saved_of(node, "other")
+    elif first is None and not is_quotient:
+        value = saved_of(node, "self")
+    else:
         return None
     if isinstance(value, torch.Tensor):
-        value = value.item() if value.numel() == 1 else None
-    return float(value) if isinstance(value, int | float) and value else None
+        if value.numel() != 1:
+            return None
+        value = value.item()
+    if not isinstance(value, int | float) or not value:
+        return None
+    if is_quotient:
+        return 1 / float(value)
+    return float(value)
 
 
 # ---- judging -----------------------------------------------------------------------------
 
 
-def judge(seen: Sequence[SampleLoss]) -> Verdict:
+def judge(losses: Sequence[SampleLoss]) -> Verdict:
     """Return what the newest of these losses is, with the help of the others.
 
     They are best over different numbers of samples.
     """
-    if not seen:
+    if not losses:
         return Verdict(reason=HIDDEN)
-    now, shape = seen[-1], _shape(seen[-1].terms)
-    others = [one for one in seen[:-1] if _shape(one.terms) == shape]
-    compared = any(one.samples != now.samples for one in others)
-    most = max(Counter(now.terms).values(), default=0)
-    if not compared and (
-        most >= now.samples or now.samples == 1 or any(one.samples != now.samples for one in seen)
-    ):
-        return Verdict(reason=HIDDEN)  # a loop over samples, perhaps
-    found = [
-        _of_term(term, now.samples, [(one.terms[i], one.samples) for one in others])
-        for i, term in enumerate(now.terms)
-    ]
-    if unclear := [one for one in found if not one.kind]:
-        return unclear[0]
-    kinds = {one.kind for one in found}
+    *earlier, now = losses
+    alike = [loss for loss in earlier if _shape(loss.terms) == _shape(now.terms)]
+    if not any(loss.samples != now.samples for loss in alike):
+        # Nothing to compare it with: a loop over the samples, perhaps.
+        n_equal_terms = max(Counter(now.terms).values(), default=0)
+        if n_equal_terms >= now.samples or now.samples == 1:
+            return Verdict(reason=HIDDEN)
+        if any(loss.samples != now.samples for loss in earlier):
+            return Verdict(reason=HIDDEN)
+    verdicts: list[Verdict] = []
+    for place, term in enumerate(now.terms):
+        terms_before = [(loss.terms[place], loss.samples) for loss in alike]
+        verdicts.append(_judge_term(term, now.samples, terms_before))
+    for verdict in verdicts:
+        if not verdict.kind:
+            return verdict
+    kinds = {verdict.kind for verdict in verdicts}
     if kinds not in ({MEAN}, {MEAN, FREE}, {SUM}):
         return Verdict(reason=MIXED)
-    return Verdict(
-        kind=SUM if SUM in kinds else MEAN, is_certain=all(one.is_certain for one in found)
-    )
+    is_certain = all(verdict.is_certain for verdict in verdicts)
+    return Verdict(kind=SUM if SUM in kinds else MEAN, is_certain=is_certain)
 
 
 def _shape(terms: Sequence[LossTerm]) -> list[tuple[object, ...]]:
-    return [
-        (term.is_free, term.is_scaled, *(reduction.op for reduction in term.reductions))
-        for term in terms
-    ]
+    return [(term.is_free, term.is_scaled, *term.ops) for term in terms]
 
 
-def _of_term(term: LossTerm, samples: int, others: Sequence[tuple[LossTerm, int]]) -> Verdict:
+def _judge_term(term: LossTerm, samples: int, others: Sequence[tuple[LossTerm, int]]) -> Verdict:
     """Judge one term, with the help of the same one over other batches."""
-    if any(n == samples and not _is_same(one, term) for one, n in others):
-        return Verdict(reason=UNEVEN)  # so it depends on more than their number
-    verdicts = [
-        _against(term, samples / n, *_over_samples(term, samples, one, n), one.factor)
-        for one, n in others
-        if n != samples
-    ]
+    for earlier, n in others:
+        if n == samples and not _is_same(earlier, term):
+            return Verdict(reason=UNEVEN)  # so it depends on more than their number
+    verdicts: list[Verdict] = []
+    for earlier, n in others:
+        if n != samples:
+            ours, is_even = _reductions_over_samples(term, samples, earlier, n)
+            verdicts.append(_judge_against(term, samples / n, ours, is_even, earlier.factor))
     if not verdicts:
-        return _alone(term, samples)
-    unclear = [one for one in verdicts if not one.kind]
-    is_one = len({one.kind for one in verdicts}) == 1
-    return verdicts[0] if is_one and not unclear else (*unclear, Verdict(reason=UNEVEN))[0]
+        return _judge_alone(term, samples)
+    for verdict in verdicts:
+        if not verdict.kind:
+            return verdict
+    if len({verdict.kind for verdict in verdicts}) > 1:
+        return Verdict(reason=UNEVEN)
+    return verdicts[0]
 
 
-def _is_same(one: LossTerm, other: LossTerm) -> bool:
-    return one.reductions == other.reductions and _is_close(one.factor, other.factor)
+def _is_same(first: LossTerm, second: LossTerm) -> bool:
+    return first.reductions == second.reductions and _is_close(first.factor, second.factor)
 
 
-def _over_samples(
+def _reductions_over_samples(
     term: LossTerm, samples: int, other: LossTerm, other_samples: int
 ) -> tuple[list[Reduction], bool]:
     """Return the reductions that are over the samples, and if each has as much of every sample."""
-    pairs = list(zip(term.reductions, other.reductions, strict=True))
-    grown = [(now, then) for now, then in pairs if now.count != then.count]
-    is_even = all(now.count * other_samples == then.count * samples for now, then in grown)
-    return [now for now, _ in grown], is_even
+    ours: list[Reduction] = []
+    is_even = True
+    for now, before in zip(term.reductions, other.reductions, strict=True):
+        if now.count != before.count:
+            ours.append(now)
+            is_even = is_even and now.count * other_samples == before.count * samples
+    return ours, is_even
 
 
-def _against(
+def _judge_against(
     term: LossTerm, samples: float, ours: Sequence[Reduction], is_even: bool, factor: float
 ) -> Verdict:
     """Judge a term over ``samples`` times as many samples as when its factor was ``factor``."""
-    op, verdict = _op(term, ours, is_even=is_even)
+    op, verdict = _op_of_samples(term, ours, is_even=is_even)
     grown = term.factor / factor
     if verdict is not None:
         return verdict
@@ -339,15 +388,15 @@ def _against(
     return Verdict(reason=UNEVEN)
 
 
-def _alone(term: LossTerm, samples: int) -> Verdict:
+def _judge_alone(term: LossTerm, samples: int) -> Verdict:
     """Judge a term seen over one number of samples: only where nothing else makes sense."""
     ours = [r for r in term.reductions if not term.is_free and r.count % samples == 0]
-    op, verdict = _op(term, ours, is_even=True)
+    op, verdict = _op_of_samples(term, ours, is_even=True)
     if verdict is not None:
         return verdict
     size = abs(term.factor)
     if not term.is_scaled or size == 1.0:
-        is_plain = not term.is_scaled and len({r.op for r in term.reductions}) == 1
+        is_plain = not term.is_scaled and len(set(term.ops)) == 1
         return Verdict(kind=op, is_certain=is_plain)
     if op == MEAN and not _is_whole(size / samples):
         return Verdict(kind=MEAN)  # times its samples it would be a sum
@@ -356,7 +405,9 @@ def _alone(term: LossTerm, samples: int) -> Verdict:
     return Verdict(reason=HIDDEN)
 
 
-def _op(term: LossTerm, ours: Sequence[Reduction], *, is_even: bool) -> tuple[str, Verdict | None]:
+def _op_of_samples(
+    term: LossTerm, ours: Sequence[Reduction], *, is_even: bool
+) -> tuple[str, Verdict | None]:
     """Return what reduces a term over its samples; the verdict where that settles it."""
     ops = {reduction.op for reduction in ours}
     if term.is_free and not ours:
@@ -390,17 +441,6 @@ def weight_in(value: Any) -> float:
             "Give the finite number by which the loss was divided, 0 or more.",
         )
     return weight
-
-
-KEY = "bft-loss"  # among the registered objects
-WEIGHTED = "weighted"
-_KINDS = ("", MEAN, SUM, WEIGHTED)
-_ADVICE = (
-    'Declare it, elastic.Run(..., loss="mean") or loss="sum", or say what each share counts by'
-    " run.weight(n); see docs/howto/train-pytorch.md, Losses."
-)
-_ENOUGH, _MOST = 2, 5  # losses over the same samples, and in all
-_watching: list[Callable[[], None]] = []  # removes the watch of the latest run
 
 
 class PendingTotal(NamedTuple):
@@ -439,7 +479,7 @@ class LossRule:
         self.is_added_up = True  # the losses of several backward passes over the same samples
         self.samples = self.passes = 0  # of the pass in hand; until now
         self._terms: tuple[LossTerm, ...] = ()  # of its backward passes
-        self._seen: list[SampleLoss] = []  # the last few losses
+        self._losses: list[SampleLoss] = []  # the last few losses
         self._is_fresh = True  # the pass in hand is to be looked at, and was not
         self._is_inside = False  # a backward pass
         self._is_looking = False
@@ -520,8 +560,8 @@ class LossRule:
         """Note that the script now works on this many samples."""
         self.samples, self._terms, self.given = samples, (), None
         self.passes += 1
-        known = sum(one.samples == samples for one in self._seen)
-        self._is_fresh = samples < self.batch or known < _ENOUGH  # a share decides, or alone
+        n_seen = sum(loss.samples == samples for loss in self._losses)
+        self._is_fresh = samples < self.batch or n_seen < _ENOUGH  # a share decides, or alone
         if (self._is_looking or self._has_listener()) and not _watching:
             self._watch()
 
@@ -602,7 +642,7 @@ class LossRule:
             if self._is_looking:
                 self._see(tensors)
             if self.on_roots is not None:
-                self.on_roots([tensors] if isinstance(tensors, torch.Tensor) else tensors)
+                self.on_roots(_roots_of(tensors))
             if self.on_loss is not None and isinstance(tensors, torch.Tensor):
                 self.on_loss(float(tensors.detach().sum()) / self._loss_scale())
             self._is_inside = True  # checkpointing calls it again inside
@@ -630,23 +670,26 @@ class LossRule:
     def _see(self, tensors: Any) -> None:
         if not self._is_fresh:
             return
-        roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        own = {p.data_ptr() for p in self._parameters}
+        addresses = {p.data_ptr() for p in self._parameters}
+        terms: list[LossTerm] = []
         try:
-            terms = [t for root in roots for t in terms_of(root, own, self._loss_scale())]
+            for root in _roots_of(tensors):
+                terms.extend(terms_of(root, addresses, self._loss_scale()))
         except (RuntimeError, AttributeError, TypeError, IndexError):
             terms = [LossTerm()]  # a node that torch shows in another way
         if self._terms and self.is_added_up:  # an earlier backward pass over the same samples
-            self._seen.pop()
+            self._losses.pop()
             terms = [*together(self._terms, terms)]
         self._terms = tuple(terms)
-        seen = SampleLoss(samples=self.samples, terms=self._terms)
-        self._seen = [*self._seen[-_MOST:], seen]
+        loss = SampleLoss(samples=self.samples, terms=self._terms)
+        self._losses = [*self._losses[-_MOST:], loss]
         if self._declared:
             self._compare()
 
     def _verdict(self) -> Verdict:
-        return judge(self._seen) if self._terms else Verdict(reason=HIDDEN)
+        if not self._terms:
+            return Verdict(reason=HIDDEN)
+        return judge(self._losses)
 
     def _compare(self) -> None:
         """Refuse a declaration that is certainly not true."""
@@ -657,8 +700,15 @@ class LossRule:
                 " over the samples.",
                 f'Declare loss="{verdict.kind}", or nothing.',
             )
-        if verdict.is_certain or len(self._seen) > _ENOUGH:
+        if verdict.is_certain or len(self._losses) > _ENOUGH:
             self._stop()
+
+
+def _roots_of(tensors: Any) -> Sequence[Any]:
+    """Return what a backward pass begins with, one tensor or several, as several."""
+    if isinstance(tensors, torch.Tensor):
+        return [tensors]
+    return tensors  # type: ignore[no-any-return]
 
 
 def end_looking() -> None:

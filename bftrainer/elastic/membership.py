@@ -69,7 +69,8 @@ class Membership(WorkerGenerations):
         self.on_waiting: Callable[[], object] = lambda: None  # for others, in a step
         self._shards = shards = state.shards
         is_sharded = shards is not None and shards.node.size > 1
-        self.savers = shards.node.size if shards is not None else 1
+        if shards is not None:
+            self.savers = shards.node.size
         self._forming = FormingGroups(control, offer, is_sharded=is_sharded)
         control.on_neighbour_lost = self._drop_group
 
@@ -101,9 +102,11 @@ class Membership(WorkerGenerations):
         newer = self.newer()
         if newer is None:
             return None
-        votes = 0 if self.reducer is None else self.reducer.votes
+        is_agreed = self.reducer is not None and self.reducer.votes == self.size
         is_broken = newer.abandon and may_abandon
-        return newer if self.size == 1 or is_broken or votes == self.size else None
+        if self.size == 1 or is_broken or is_agreed:
+            return newer
+        return None
 
     # ---- changes -----------------------------------------------------------------------
 
@@ -121,12 +124,12 @@ class Membership(WorkerGenerations):
         shards = self._shards
         if shards is None or shards.node.size == 1:
             return Commit(generation=0, attempt=0, token="", members=(me,))
-        said = ""
+        invitation = ""
         if shards.node.rank == 0:
             self._store = StoreServer(LOOPBACK)  # as long as the process lives
             self._store.expect(token := secrets.token_hex(NONCE_BYTES))
-            said = f"{self._store.port} {token}"
-        port, _, token = shards.node.first(said).partition(" ")
+            invitation = f"{self._store.port} {token}"
+        port, _, token = shards.node.first(invitation).partition(" ")
         return Commit(
             generation=0,
             attempt=0,
@@ -192,10 +195,10 @@ class Membership(WorkerGenerations):
         """Form ``commit``'s group and bring this worker to its common state."""
         group: Group | None = None
         if me.size > 1:
-            built = self._forming.take(commit, overtaken(self.control, commit))
-            if isinstance(built, Broken):
-                return built
-            self.group = group = built
+            outcome = self._forming.take(commit, overtaken(self.control, commit))
+            if isinstance(outcome, Broken):
+                return outcome
+            self.group = group = outcome
         started = time.monotonic()
         resumed = self.handover.agree(commit, group, me.rank)
         if isinstance(resumed, Broken):
@@ -212,8 +215,8 @@ class Membership(WorkerGenerations):
             self.writer.begin()
         if commit.abandon and self.commit is not None:
             step = self.counters.step + 1
-            lost = _lost(self.commit, commit, self._why_broken)
-            sys.stderr.write(f"bftrainer: {lost}: step {step} is redone\n")
+            loss = _lost(self.commit, commit, self._why_broken)
+            sys.stderr.write(f"bftrainer: {loss}: step {step} is redone\n")
         self._why_broken = ""
         self.nodes, size = me.nodes, me.size
         self.handover.complete()
@@ -228,9 +231,11 @@ class Membership(WorkerGenerations):
         if self.reducer is not None:
             self.reducer.bind(self.group, self.wants_switch, self._must_abandon_step)
         self._forming.forget(before=key_of(commit))
-        copies = None if self.group is None else self.group.copies
-        leave_end_to_agent(copies is not None and copies.data is not None)
-        backend = "" if self.group is None else str(self.group.choice)
+        backend, is_on_devices = "", False
+        if self.group is not None:
+            backend, copies = str(self.group.choice), self.group.copies
+            is_on_devices = copies is not None and copies.data is not None
+        leave_end_to_agent(is_on_devices)
         self.entered(
             commit, me.rank, size, transfer_s=transfer_s, resumed_from=resumed, backend=backend
         )
@@ -255,16 +260,20 @@ class Membership(WorkerGenerations):
         if self.group is None:
             return False
         moved = self.handover.move(self.group, [0, *range(active, self.size)], self.must_abandon)
-        return moved if isinstance(moved, Broken) else self.rank >= active
+        if isinstance(moved, Broken):
+            return moved
+        return self.rank >= active
 
 
 def _lost(old: Commit, new: Commit, why: str) -> str:
-    left = {m.worker_id for m in new.members}
-    nodes = [m.node or m.worker_id for m in old.members if m.worker_id not in left]
+    remaining = {member.worker_id for member in new.members}
+    nodes = [m.node or m.worker_id for m in old.members if m.worker_id not in remaining]
     number = f"generation {old.generation}.{old.attempt}"
     if nodes:
         return f"lost {', '.join(nodes)} of {number}"
-    return f"{number} failed{f' ({why})' if why else ''}"
+    if why:
+        return f"{number} failed ({why})"
+    return f"{number} failed"
 
 
 def why_broken(broken: Broken, rank: int, worked_s: float, waited_s: float) -> str:

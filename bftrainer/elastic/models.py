@@ -23,6 +23,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from bftrainer.elastic.own_sharding import refuse_accelerate
 from bftrainer.ground.errors import ElasticError, sharded
 
+log = logging.getLogger("bftrainer.elastic")
 _unfit = partial(ElasticError, "BFT-1401")
 
 
@@ -44,7 +46,7 @@ class Optimizers:
     @property
     def param_groups(self) -> list[dict[str, Any]]:
         """The parameter groups of all optimizers."""
-        return [group for part in self.parts for group in part.param_groups]
+        return list(chain.from_iterable(part.param_groups for part in self.parts))
 
     def step(self) -> None:
         """Step all optimizers."""
@@ -64,25 +66,37 @@ class Optimizers:
         states = state.get("parts", ())
         if len(states) != len(self.parts):
             raise ValueError(f"{len(states)} optimizers were saved, {len(self.parts)} are here")
-        for part, own in zip(self.parts, states, strict=True):
-            part.load_state_dict(own)
+        for part, part_state in zip(self.parts, states, strict=True):
+            part.load_state_dict(part_state)
 
 
 def parts_of(optimizer: Any) -> tuple[Any, ...]:
     """Return the single optimizers of a registered one."""
-    return optimizer.parts if isinstance(optimizer, Optimizers) else (optimizer,)
+    if isinstance(optimizer, Optimizers):
+        return optimizer.parts
+    return (optimizer,)
+
+
+def _listed(registered: Any) -> list[Any] | tuple[Any, ...]:
+    """Return what a script registers, one object or several, as several."""
+    if isinstance(registered, list | tuple):
+        return registered
+    return [registered]
 
 
 def one_model(models: Any) -> torch.nn.Module:
     """Return the registered model, or one that holds all of them."""
-    given = models if isinstance(models, list | tuple) else [models]
-    for model in given:
-        if not isinstance(model, torch.nn.Module):
+    parts = _listed(models)
+    for part in parts:
+        if not isinstance(part, torch.nn.Module):
             raise _unfit(
-                f"The model is a {type(model).__name__}, not a torch.nn.Module.",
+                f"The model is a {type(part).__name__}, not a torch.nn.Module.",
                 "Give Run the model, or a list of models that train together.",
             )
-    return given[0] if len(given) == 1 else torch.nn.ModuleList(given)
+    if len(parts) == 1:
+        model: torch.nn.Module = parts[0]
+        return model
+    return torch.nn.ModuleList(parts)
 
 
 def plain_model(
@@ -96,25 +110,25 @@ def plain_model(
 
 def one_optimizer(optimizers: Any) -> Any:
     """Return the registered optimizer, or one that steps with all of them."""
-    given = optimizers if isinstance(optimizers, list | tuple) else [optimizers]
-    for one in given:
-        if not all(hasattr(one, name) for name in ("param_groups", "step", "state_dict")):
+    parts = _listed(optimizers)
+    for part in parts:
+        name = type(part).__name__
+        if not all(hasattr(part, method) for method in ("param_groups", "step", "state_dict")):
             raise _unfit(
-                f"The optimizer is a {type(one).__name__}, not one of torch.optim.",
+                f"The optimizer is a {name}, not one of torch.optim.",
                 "Give Run the optimizer, or a list of optimizers that step together.",
             )
-        closure = inspect.signature(one.step).parameters.get("closure")
+        closure = inspect.signature(part.step).parameters.get("closure")
         if closure is not None and closure.default is closure.empty:
             raise _unfit(
-                f"The optimizer {type(one).__name__} needs a closure, which runs the model again.",
+                f"The optimizer {name} needs a closure, which runs the model again.",
                 "Use an optimizer whose step() needs none.",
             )
-    if not given:
+    if not parts:
         raise _unfit("The list of optimizers is empty.", "Give Run at least one.")
-    return given[0] if len(given) == 1 else Optimizers(given)
-
-
-log = logging.getLogger("bftrainer.elastic")
+    if len(parts) == 1:
+        return parts[0]
+    return Optimizers(parts)
 
 
 def unwrap(
@@ -186,13 +200,13 @@ class StrayUpdates:
     ) -> None:
         """Watch the steps of these; ``watches`` begin then, too, and return what ends them."""
         # By id, because the hook sees the wrapped optimizer, not a wrapper.
-        self._registered = {id(optimizer) for optimizer in registered}
-        self._parameters = {id(p) for p in parameters}  # of the model, which lives as long
+        self._registered = set(map(id, registered))
+        self._parameters = set(map(id, parameters))  # of the model, which lives as long
         self._watches = watches
         self._thread = 0
         self._batch = 0
         self._is_in_hand = self._is_ours = False
-        self._first: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._first_batches: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         # Built since, and in the step of which batch they must be gone.
         self._built: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
@@ -220,8 +234,8 @@ class StrayUpdates:
         """
         self._is_in_hand = False
         for optimizer, last in self._built.items():
-            if self._batch < last or optimizer in self._first:  # it steps itself, see ``_see``
-                continue
+            if self._batch < last or optimizer in self._first_batches:
+                continue  # it may yet be gone, or steps itself, see ``_see``
             raise ElasticError(
                 "BFT-1422",
                 f"The script has built another {type(optimizer).__name__} over the model's"
@@ -241,10 +255,10 @@ class StrayUpdates:
     def _see_built(self, optimizer: Any) -> None:
         if threading.get_ident() != self._thread:
             return
-        groups = optimizer.param_groups
-        if any(id(p) in self._parameters for group in groups for p in group["params"]):
-            # One that each batch builds anew lives until the next one has built its own.
-            self._built[optimizer] = self._batch + 2 if self._is_in_hand else 0
+        if self._parameters.isdisjoint(map(id, _parameters_of(optimizer))):
+            return
+        # One that each batch builds anew lives until the next one has built its own.
+        self._built[optimizer] = self._batch + 2 if self._is_in_hand else 0
 
     def _see(self, optimizer: Any, _args: object, _kwargs: object) -> None:
         if self._is_ours or threading.get_ident() != self._thread:
@@ -257,10 +271,9 @@ class StrayUpdates:
                 "Remove the call; with mixed precision it is scaler.step(optimizer), and"
                 " scaler.update() goes with it, see docs/howto/train-pytorch.md, Mixed precision.",
             )
-        if self._first.setdefault(optimizer, self._batch) == self._batch:
+        if self._first_batches.setdefault(optimizer, self._batch) == self._batch:
             return
-        groups = optimizer.param_groups
-        count = sum(p.numel() for group in groups for p in group["params"])
+        count = sum(p.numel() for p in _parameters_of(optimizer))
         raise ElasticError(
             "BFT-1422",
             f"A second optimizer ({name}, {count} parameters) steps outside run.step(): its"
@@ -269,6 +282,11 @@ class StrayUpdates:
             " elastic.Run([model_a, model_b], [opt_a, opt_b], ...); see"
             " docs/howto/train-pytorch.md, Several models.",
         )
+
+
+def _parameters_of(optimizer: Any) -> Iterator[Any]:
+    for group in optimizer.param_groups:
+        yield from group["params"]
 
 
 def _watch_building(tell: Callable[[Any], None]) -> Callable[[], None]:

@@ -29,11 +29,20 @@ from bftrainer.ground.errors import ElasticError
 from bftrainer.ground.fence import SUFFIX
 from bftrainer.ground.regular_file import REFUSALS, open_stream
 
+T = TypeVar("T")
+log = logging.getLogger("bftrainer.elastic")
+
 MAGIC = b"bftrainer checkpoint 1\n"
 _ANY_MAGIC = b"bftrainer checkpoint "  # of a later release, perhaps
 KEEP = 2
 MAX_HEADER_BYTES = 256 << 20
 DIGEST_BYTES = hashlib.sha256().digest_size
+PATIENCE_S = 20.0  # less than the time-out of a group, whose members wait
+PAUSE_S = 0.5
+# nfs(5): of soft mounts, of files whose server forgot them; errno(3).
+_PASSING = frozenset(
+    {errno.EIO, errno.EREMOTEIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN}
+)
 
 
 class UnreadableError(Exception):
@@ -51,8 +60,8 @@ class ForeignError(UnreadableError):
 def newest_first(directory: Path) -> list[Path]:
     """Return the checkpoints of a directory, most steps first."""
     with suppress(FileNotFoundError):
-        names = [n for n in os.listdir(directory) if n.endswith(SUFFIX)]  # noqa: PTH208
-        return [directory / n for n in sorted(names, reverse=True) if not n.startswith(".")]
+        names = sorted(os.listdir(directory), reverse=True)  # noqa: PTH208
+        return [directory / n for n in names if n.endswith(SUFFIX) and not n.startswith(".")]
     return []
 
 
@@ -64,7 +73,9 @@ def step_of(path: Path) -> int:
 
 def part_of(path: Path, number: int) -> Path:
     """Return where a part of a checkpoint lies (``resharding``); the first is at ``path``."""
-    return path.with_name(f"{path.name}.part{number}") if number else path
+    if number == 0:
+        return path
+    return path.with_name(f"{path.name}.part{number}")
 
 
 def parts_beside(path: Path) -> list[Path]:
@@ -97,18 +108,18 @@ def prune(directory: Path, written: Path, layout: int | None) -> None:
     older: other workers of the node may be writing them, the last step's perhaps again.
     """
     ours = [path for path in newest_first(directory) if _has_layout(path, layout)]
-    kept = [path for path in ours if path.name <= written.name][:KEEP]
+    newest_ones = [path for path in ours if path.name <= written.name][:KEEP]
     for path in ours:
-        if path not in kept:
+        if path not in newest_ones:
             path.unlink(missing_ok=True)
     for part in directory.glob(f"[!.]*{SUFFIX}.part*"):  # of those, and of writers that were killed
         whole = part.with_suffix("")
         if whole.name < written.name and not whole.exists():
             part.unlink(missing_ok=True)
-    for left in directory.glob(f".*{SUFFIX}.*.tmp"):
-        name, _, rest = left.name[1:].partition(SUFFIX)
-        if not rest.startswith(".part") or name + SUFFIX < written.name:
-            left.unlink(missing_ok=True)
+    for draft in directory.glob(f".*{SUFFIX}.*.tmp"):
+        name, _, ending = draft.name[1:].partition(SUFFIX)
+        if not ending.startswith(".part") or name + SUFFIX < written.name:
+            draft.unlink(missing_ok=True)
 
 
 def _has_layout(path: Path, layout: int | None) -> bool:
@@ -189,17 +200,6 @@ def _read_header(file: BinaryIO, digest: Any) -> dict[str, Any]:
     if not isinstance(header, dict):
         raise DamagedError("its header is damaged")
     return header
-
-
-T = TypeVar("T")
-log = logging.getLogger("bftrainer.elastic")
-
-PATIENCE_S = 20.0  # less than the time-out of a group, whose members wait
-PAUSE_S = 0.5
-# nfs(5): of soft mounts, of files whose server forgot them; errno(3).
-_PASSING = frozenset(
-    {errno.EIO, errno.EREMOTEIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN}
-)
 
 
 def patiently(read: Callable[[], T], place: Path) -> T:

@@ -113,7 +113,7 @@ def test_losses_on_their_way_are_not_waited_for_until_the_end(
     """As a GPU's are; those of most updates at once, and no more."""
     sent: list[Underway] = []
 
-    def send(root: torch.Tensor) -> Underway:
+    def send(root: torch.Tensor, _scale: object) -> Underway:
         sent.append(Underway(is_finite=bool(root.isfinite())))
         return sent[-1]
 

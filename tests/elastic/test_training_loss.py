@@ -130,7 +130,7 @@ def test_losses_on_their_way_are_not_waited_for(monkeypatch: pytest.MonkeyPatch)
 
     sent: list[Underway] = []
 
-    def send(root: torch.Tensor) -> Underway:
+    def send(root: torch.Tensor, _scale: object) -> Underway:
         sent.append(Underway(root.item()))
         return sent[-1]
 
