@@ -58,7 +58,9 @@ def state_dir(environ: Mapping[str, str]) -> Path:
             f"Choose one: export BFTRAINER_STATE_DIR={clusters[0]}",
             exit_code=ExitCode.USAGE,
         )
-    return clusters[0] if clusters else home
+    if not clusters:
+        return home
+    return clusters[0]
 
 
 def _has_daemon(directory: Path) -> bool:
@@ -94,7 +96,9 @@ def site_uid(directory: Path) -> int | None:
     except OSError:
         return None
     is_roots = all(i.st_uid == 0 and not i.st_mode & _OTHERS_WRITE for i in above)
-    return info.st_uid if is_roots and info.st_uid < SYSTEM_UIDS else None
+    if not is_roots or info.st_uid >= SYSTEM_UIDS:
+        return None
+    return info.st_uid
 
 
 def check_directory(directory: Path, *, uid: int | None = None) -> None:
@@ -199,9 +203,6 @@ class Address:
         return f"process {self.pid} on {self.host}{job}"
 
 
-_NAMES = tuple(field.name for field in fields(Address) if field.name != "further")
-
-
 def this_host() -> tuple[str, str]:
     """Return the name of this host, and what distinguishes it from others of that name."""
     try:
@@ -245,20 +246,22 @@ def read(state_dir: Path) -> Address | None:
     try:
         # Root may ask for the daemon of any user.
         document = json.loads(read_file(path, MAX_BYTES, is_typed=os.geteuid() == 0))
-        values = {name: document[name] for name in _NAMES}
+        names = [field.name for field in fields(Address) if field.name != "further"]
+        values = {name: document[name] for name in names}
         further = tuple(document.get("further", ()))  # not of releases before
         address = Address(**values, further=further)
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
     words = (*further, *(word for name, word in values.items() if name != "pid"))
-    is_whole = isinstance(address.pid, int) and all(isinstance(word, str) for word in words)
-    return address if is_whole else None
+    if not isinstance(address.pid, int) or not all(isinstance(word, str) for word in words):
+        return None
+    return address
 
 
 def remove(state_dir: Path, address: Address) -> None:
     """Remove the file if it is still that daemon's."""
-    found = read(state_dir)
-    if found is not None and found.nonce == address.nonce:
+    written = read(state_dir)
+    if written is not None and written.nonce == address.nonce:
         (state_dir / ADDRESS_NAME).unlink(missing_ok=True)
 
 

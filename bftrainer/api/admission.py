@@ -214,7 +214,9 @@ def check_preamble(text: str) -> None:
 
 def check_container(spec: TrainerSpec) -> None:
     """Refuse a container whose image, mounts or runtime are malformed (BFT-1080)."""
-    fault = image_fault(spec.container) if spec.container else ""
+    fault = ""
+    if spec.container:
+        fault = image_fault(spec.container)
     try:
         mounts_of(spec.container_mounts)
     except ValueError as problem:
@@ -473,20 +475,18 @@ def in_site(
     """
     if not spec.container:
         return spec
-    own = mounts_of(spec.container_mounts)
-    wrong = [] if sources is None else outside(own, sources)
-    if wrong:
+    user_mounts = mounts_of(spec.container_mounts)
+    if sources is not None and (wrong := outside(user_mounts, sources)):
         raise UsageError(
             "BFT-1083",
             f"This site does not mount {wrong[0].source[:200]} into containers"
             " (container_sources).",
-            f"Mount what is below {', '.join(sources or ()) or 'nothing'}, or ask the"
-            " administrator.",
+            f"Mount what is below {', '.join(sources) or 'nothing'}, or ask the administrator.",
             exit_code=ExitCode.REFUSED_BY_POLICY,
         )
     if spec.container_runtime == AUTO:
         spec = replace(spec, container_runtime=runtime)
-    together = {mount.target: mount for mount in (*mounts_of(mounts), *own)}
+    together = {mount.target: mount for mount in (*mounts_of(mounts), *user_mounts)}
     return replace(spec, container_mounts=text_of(together.values()))
 
 

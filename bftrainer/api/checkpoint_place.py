@@ -56,10 +56,11 @@ def check_places(specs: Sequence[TrainerSpec], trainers: Sequence[TrainerView]) 
             "Submit trials with 'bftrainer study run STUDY.yaml SCRIPT'.",
         )
     check_place(specs[0], ())
-    for trainer_id, other in (own := _own(specs[0].user, trainers)).items():
-        if (spec := places.get(normal(other))) is not None:
+    directories = _own(specs[0].user, trainers)
+    for trainer_id, directory in directories.items():
+        if (spec := places.get(normal(directory))) is not None:
             raise TakenError(spec, trainer_id)
-    return own
+    return directories
 
 
 def _own(user: str, trainers: Sequence[TrainerView]) -> dict[str, str]:
@@ -94,8 +95,8 @@ def check_real(spec: TrainerSpec, real: str, others: Mapping[str, str]) -> None:
     Only directories of the same user are compared: no user waits for another's file systems,
     and permissions protect the directories of others.
     """
-    for trainer_id, other in others.items():
-        if os.path.realpath(other) == real:
+    for trainer_id, directory in others.items():
+        if os.path.realpath(directory) == real:
             raise TakenError(spec, trainer_id)
 
 
@@ -103,8 +104,8 @@ def check_reals(specs: Sequence[TrainerSpec], real: str, others: Mapping[str, st
     """Do so with siblings; ``real`` is what the first one's directory resolves to."""
     parent = os.path.dirname(real)  # noqa: PTH120
     reals = {os.path.join(parent, os.path.basename(s.checkpoint_dir)): s for s in specs}  # noqa: PTH118, PTH119
-    for trainer_id, other in others.items():
-        if (spec := reals.get(os.path.realpath(other))) is not None:
+    for trainer_id, directory in others.items():
+        if (spec := reals.get(os.path.realpath(directory))) is not None:
             raise TakenError(spec, trainer_id)
 
 

@@ -97,7 +97,9 @@ class Client:
 
         Without anything new the answer comes after ``wait_s``, at most 10 s.
         """
-        query = "" if seen is None else f"{_asked(seen)}&wait_s={wait_s}"
+        query = ""
+        if seen is not None:
+            query = f"{_asked(seen)}&wait_s={wait_s}"
         return self._view(TimelineView, "timeline", f"/v1/timeline{query}")
 
     def trainers(self) -> tuple[TrainerView, ...]:
@@ -120,7 +122,9 @@ class Client:
         """Summarise the effect on ordinary jobs since then; None: since the start."""
         from bftrainer.model.reports import HarmReport  # noqa: PLC0415 - slow, and for this alone
 
-        query = "" if since_s is None else f"?since_s={since_s:.3f}"
+        query = ""
+        if since_s is not None:
+            query = f"?since_s={since_s:.3f}"
         return self._view(HarmReport, "harm", f"/v1/harm{query}")
 
     def account(self, *, by: Sequence[str], since: str = "", until: str = "") -> AccountReport:
@@ -163,7 +167,9 @@ class Client:
 
         Without a change the answer comes after ``wait_s``, at most 10 s. Progress is no change.
         """
-        query = "" if seen is None else f"{_asked(seen)}&wait_s={wait_s}"
+        query = ""
+        if seen is not None:
+            query = f"{_asked(seen)}&wait_s={wait_s}"
         return self._view(StudyView, "study", f"{_study_path(study)}{query}")
 
     def submit_trials(self, specs: Sequence[TrainerSpec]) -> tuple[TrialView, ...]:
@@ -197,7 +203,9 @@ class Client:
         Args:
             release: all nodes first: "saved", after last checkpoints; "now", at once.
         """
-        body = {"schema": schema("shutdown"), **({"release": release} if release else {})}
+        body = {"schema": schema("shutdown")}
+        if release:
+            body["release"] = release
         self._request("POST", "/v1/shutdown", body)
 
     def _view(
@@ -259,8 +267,9 @@ class Client:
         try:
             info = self.socket_path.lstat()
             # Root may use any user's daemon, other users only their own or the site's.
-            is_any = os.geteuid() == 0
-            uid = info.st_uid if is_any else address.site_uid(self.socket_path.parent)
+            uid: int | None = info.st_uid
+            if os.geteuid() != 0:
+                uid = address.site_uid(self.socket_path.parent)
             address.check_socket(self.socket_path, uid=uid)
             address.check_directory(self.socket_path.parent, uid=uid)
         except OSError as problem:
@@ -304,7 +313,10 @@ class Client:
             )
         elif is_of_site:
             next_step = "If it is the site's: tell its administrator, who finds why in its log."
-        error = (BftError if is_closed else NoDaemonError)(
+        kind: type[BftError] = NoDaemonError
+        if is_closed:
+            kind = BftError
+        error = kind(
             "BFT-1101",
             f"No daemon can be reached at {self.socket_path} ({why}).",
             next_step,

@@ -9,7 +9,7 @@ documents that the verbs print.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar, cast
 
 from bftrainer.model.errors import BftError, ExitCode
@@ -64,9 +64,14 @@ def listing(name: str, items: Sequence[Any], **more: Any) -> dict[str, Any]:
 
 def trials_document(specs: Sequence[Any]) -> dict[str, Any]:
     """Return what submits these specs, at least one: what they share, then what each has alone."""
-    common, *_ = plain = [encode(spec) for spec in specs]
-    differing = [{k: v for k, v in record.items() if common[k] != v} for record in plain]
-    return {"schema": schema("trials"), "spec": common, "trials": differing}
+    records = [encode(spec) for spec in specs]
+    common = records[0]
+    trials = [_differing(record, common) for record in records]
+    return {"schema": schema("trials"), "spec": common, "trials": trials}
+
+
+def _differing(record: Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if common[name] != value}
 
 
 def check_schema(name: str, value: Any, *, formerly: Sequence[str] = ()) -> dict[str, Any]:
@@ -118,9 +123,9 @@ def error_document(error: BftError) -> dict[str, Any]:
 
 def error_of(value: Any) -> BftError | None:
     """Rebuild the error of such a document; None: it is not one."""
-    error = value.get("error") if isinstance(value, dict) else None
-    if not isinstance(error, dict):
+    if not isinstance(value, dict) or not isinstance(value.get("error"), dict):
         return None
+    error = value["error"]
     texts = [error.get(name) for name in ("code", "cause", "next_step")]
     exit_code = error.get("exit_code")
     if not all(isinstance(text, str) for text in texts) or not isinstance(exit_code, int):

@@ -189,11 +189,15 @@ def read_seen(query: Mapping[str, str]) -> Seen | None:
 def read_wait(query: Mapping[str, str], limit_s: float) -> float:
     """Return how long to wait for something that the client has not seen."""
     wait_s = _count(query.get("wait_s", ""))
-    return limit_s if wait_s is None else min(limit_s, wait_s)
+    if wait_s is None:
+        return limit_s
+    return min(limit_s, wait_s)
 
 
 def _count(text: str) -> int | None:
-    return int(text[:18]) if text.isascii() and text.isdigit() else None
+    if not text.isascii() or not text.isdigit():
+        return None
+    return int(text[:18])
 
 
 def as_json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

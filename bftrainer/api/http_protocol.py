@@ -170,12 +170,12 @@ class Doorman:
                 self._pause = self._loop.call_later(_PAUSE_S, self.open)
                 return
             connection.settimeout(0)
-            who = self._desk.identify(connection)
-            if self._places.make_room(who.uid):
-                self._receive(connection, who)
+            visitor = self._desk.identify(connection)
+            if self._places.make_room(visitor.uid):
+                self._receive(connection, visitor)
             else:
                 with connection, contextlib.suppress(OSError):
-                    connection.send(self._desk.refusal(who), socket.MSG_NOSIGNAL)
+                    connection.send(self._desk.refusal(visitor), socket.MSG_NOSIGNAL)
 
 
 @functools.cache

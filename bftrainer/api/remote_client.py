@@ -35,7 +35,9 @@ class FarClient(Client):
     def _exchange(self, method: str, path: str, body: Any) -> tuple[int, bytes]:
         keys = load_pair(self._key_file)  # a daemon that has come back has another one
         endpoint = self._endpoint = self._found(keys)
-        text = b"" if body is None else json.dumps(body, allow_nan=False).encode()
+        text = b""
+        if body is not None:
+            text = json.dumps(body, allow_nan=False).encode()
         head = json.dumps({"method": method, "path": path}).encode()
         with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
             dealer.set(zmq.LINGER, 0)
@@ -54,16 +56,16 @@ class FarClient(Client):
         if len(endpoints) == 1:
             self._check_reached()
             return endpoints[0]
-        found = first_answering(
+        endpoint = first_answering(
             endpoints,
             server_key=self._address.public_key,
             keys=keys,
             limit_s=REACH_LIMIT_S,
         )
-        if not found:
-            where = ", ".join(endpoint.removeprefix("tcp://") for endpoint in endpoints)
+        if not endpoint:
+            where = ", ".join(tried.removeprefix("tcp://") for tried in endpoints)
             raise self._not_reached(f"none of {where} answers")
-        return found
+        return endpoint
 
     def _wait_answer(self, dealer: zmq.Socket[bytes]) -> None:
         """Wait as long as the daemon is there, which may end with a request unanswered."""

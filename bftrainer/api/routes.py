@@ -188,8 +188,10 @@ class Routes:
         def look() -> tuple[Sight, TimelineView]:
             view = self._service.timeline(since)
             has_private = self._is_own() or any(curve.losses for curve in view.curves)
-            is_private = has_private and not is_trusted(peer, "")
-            return self._sight(peer, self._service.trainers() if is_private else ()), view
+            trainers: Sequence[TrainerView] = ()
+            if has_private and not is_trusted(peer, ""):
+                trainers = self._service.trainers()
+            return self._sight(peer, trainers), view
 
         return await self._answer(
             request, look, lambda looked: document("timeline", Sight.timeline(*looked))
@@ -340,8 +342,8 @@ class Routes:
     async def _shutdown(self, request: Request) -> Response:
         body = await body_of(request)
         async with self._turn(request):
-            given = await self._beside(lambda: check_schema("shutdown", parse(body)))
-        release = given.get("release", "")
+            order = await self._beside(lambda: check_schema("shutdown", parse(body)))
+        release = order.get("release", "")
         if release not in ("", "saved", "now"):
             raise CodecError("release", "must be 'saved' or 'now'")
         self._service.shutdown(await self._peer(request), release)

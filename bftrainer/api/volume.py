@@ -43,6 +43,9 @@ WORKER_BYTES: Final = 40
 MOST_USERS: Final = 100_000  # that are read back
 
 # ---- estimates: nothing is encoded, since a request may have a thousand trainers ----------------
+_LONG_PARTS: Final = operator.attrgetter(
+    *("environment", "args", "preamble", "curve", "utility", "after", "after_any"),
+)
 
 
 def decided_bytes(spec: TrainerSpec) -> int:
@@ -105,7 +108,9 @@ def _length(value: object) -> int:
         return ITEM_BYTES + (1 if is_plain else ESCAPED_BYTES) * len(value)
     if isinstance(value, tuple):
         return ITEM_BYTES + sum(map(_length, value))
-    return POINT_BYTES * len(value.sizes) if isinstance(value, Curve) else ITEM_BYTES
+    if isinstance(value, Curve):
+        return POINT_BYTES * len(value.sizes)
+    return ITEM_BYTES
 
 
 def _texts_of(*, is_decided: bool) -> Callable[[TrainerSpec], tuple[object, ...]]:
@@ -119,9 +124,6 @@ def _texts_of(*, is_decided: bool) -> Callable[[TrainerSpec], tuple[object, ...]
 
 _DECIDED_TEXTS: Final = _texts_of(is_decided=True)
 _TEXTS: Final = _texts_of(is_decided=False)
-_LONG_PARTS: Final = operator.attrgetter(
-    *("environment", "args", "preamble", "curve", "utility", "after", "after_any"),
-)
 
 
 def _spoken(wait_s: float) -> str:
@@ -212,12 +214,12 @@ class Volume:
     def _of(self, user: str) -> dict[int, int]:
         """Return the hours of a user that count; those after the present were of a wrong clock."""
         hour = self._hour()
-        counted: dict[int, int] = {}
+        hours: dict[int, int] = {}
         for past_hour, n_bytes in self._bytes.get(user, {}).items():
             if past_hour > hour - HOURS:
                 at_hour = min(past_hour, hour)
-                counted[at_hour] = counted.get(at_hour, 0) + n_bytes
-        return counted
+                hours[at_hour] = hours.get(at_hour, 0) + n_bytes
+        return hours
 
     def _wait_s(self, user: str, excess_bytes: float) -> float:
         """Return the time until so much no longer counts; infinite: never."""
@@ -237,12 +239,12 @@ class Volume:
 
     def plain(self) -> dict[str, dict[str, int]]:
         """Return what counts, by user and hour, for a file."""
-        counted = {user: self._of(user) for user in self._bytes}
-        self._bytes = {user: hours for user, hours in counted.items() if hours}
-        return {
-            user: {str(hour): n_bytes for hour, n_bytes in hours.items()}
-            for user, hours in self._bytes.items()
-        }
+        by_user = {user: self._of(user) for user in self._bytes}
+        self._bytes = {user: hours for user, hours in by_user.items() if hours}
+        plain: dict[str, dict[str, int]] = {}
+        for user, hours in self._bytes.items():
+            plain[user] = {str(hour): n_bytes for hour, n_bytes in hours.items()}
+        return plain
 
     def resume(self, plain: Mapping[str, Mapping[str, int]]) -> None:
         """Go on from what another object returned.

@@ -43,10 +43,10 @@ def _ipv4() -> list[HostAddress]:
     buffer = array.array("B", bytes(_ENTRY.size * _MOST_ADDRESSES))
     request = struct.pack("iL", len(buffer), buffer.buffer_info()[0])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        used, _ = struct.unpack("iL", fcntl.ioctl(asking, _SIOCGIFCONF, request))
+        n_bytes, _ = struct.unpack("iL", fcntl.ioctl(asking, _SIOCGIFCONF, request))
     return [
         HostAddress(name.split(b"\0")[0].split(b":")[0].decode(), ipaddress.IPv4Address(raw))
-        for name, raw in _ENTRY.iter_unpack(buffer.tobytes()[:used])
+        for name, raw in _ENTRY.iter_unpack(buffer.tobytes()[:n_bytes])
     ]
 
 
@@ -124,7 +124,9 @@ def is_loopback(address: str) -> bool:
 
 def endpoint_at(address: str, port: int) -> str:
     """Return the endpoint of a port at an address or name."""
-    return f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"
+    if ":" in address:  # IPv6
+        return f"tcp://[{address}]:{port}"
+    return f"tcp://{address}:{port}"
 
 
 def host_of(endpoint: str) -> str:

@@ -144,7 +144,9 @@ class UnseenAnnouncements:
         for end in self._ended:
             snapshot, looked = _without(end, snapshot, looked)
         jobs = (*looked, *self._stand_ins())
-        return snapshot if jobs == snapshot.jobs else replace(snapshot, jobs=jobs)
+        if jobs == snapshot.jobs:
+            return snapshot
+        return replace(snapshot, jobs=jobs)
 
     def _stand_ins(self) -> Iterable[Job]:
         first: dict[str, Job] = {}
@@ -171,13 +173,15 @@ class UnseenAnnouncements:
                 else:
                     unmatched.append(heard)
             self._heard = unmatched
-        overdue = [heard for heard in self._heard if heard.at_s + UNSEEN_S <= began]
-        self._heard = [heard for heard in self._heard if heard.at_s + UNSEEN_S > began]
         doubted_until_s = dict(self._doubted_until_s)
-        for heard in overdue:
-            # What was heard before a sleep may have begun and ended unseen.
-            if heard.at_s > self._woke_s + UNSEEN_S:
+        may_still_be_shown: list[_Heard] = []
+        for heard in self._heard:
+            if heard.at_s + UNSEEN_S > began:
+                may_still_be_shown.append(heard)
+            elif heard.at_s > self._woke_s + UNSEEN_S:
+                # One heard before the last sleep may have begun and ended unseen.
                 doubted_until_s[heard.job.user] = began + DOUBTED_S
+        self._heard = may_still_be_shown
         self._doubted_until_s = {
             user: until_s for user, until_s in doubted_until_s.items() if until_s > began
         }

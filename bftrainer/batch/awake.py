@@ -96,7 +96,8 @@ class AwakeClock:
                 self._woke_s, self._counted_s = value_s, value_s
                 self._from_s = now_s + DAZE_SHARE * self.sleep_s
                 self._is_asleep, self._seen_s = False, now_s
-            self._promise_s = self._promise_s if promise_s is None else promise_s
+            if promise_s is not None:
+                self._promise_s = promise_s
             self._due_s = now_s + self._promise_s
             return slept_s
 
@@ -112,7 +113,9 @@ class AwakeClock:
 
     def waited_s(self, seconds: float) -> float:
         """Return how long a message may have waited to be read, if a sleep ended so lately."""
-        return self.last.duration_s if self.last and self.woke_within(seconds) else 0.0
+        if self.last is None or not self.woke_within(seconds):
+            return 0.0
+        return self.last.duration_s
 
     def _read(self, now_s: float) -> float:
         self._is_asleep = self._is_asleep or now_s - self._due_s > self.sleep_s
@@ -136,10 +139,10 @@ class Patience:
 
     def until_readable(self, fd: int) -> bool:
         """Wait until something can be read there; return whether it can."""
-        ready = select.poll()
-        ready.register(fd, select.POLLIN)
+        poller = select.poll()
+        poller.register(fd, select.POLLIN)
         while (rest_s := self.rest_s()) > 0.0:
-            if ready.poll(1000.0 * rest_s):
+            if poller.poll(1000.0 * rest_s):
                 return True
         return False
 

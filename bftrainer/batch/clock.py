@@ -89,8 +89,9 @@ class SteadyClock:
         """Count on from what an earlier daemon kept there on this boot, and keep it from now on."""
         self._file = file
         ahead_s = self._kept(file)
-        with self._lock:
-            self._ahead_s = self._ahead_s if ahead_s is None else ahead_s
+        if ahead_s is not None:
+            with self._lock:
+                self._ahead_s = ahead_s
         self.look()
 
     def look(self) -> None:
@@ -98,9 +99,9 @@ class SteadyClock:
         self._read()
         if self._file is not None and not abs(self._ahead_s - self._kept_s) <= NEAR_S:
             self._kept_s = self._ahead_s
-            kept = {"boot_id": self._boot_name, "ahead_s": self._ahead_s}
+            count = {"boot_id": self._boot_name, "ahead_s": self._ahead_s}
             try:
-                write_whole(self._file, (json.dumps(kept).encode(),))
+                write_whole(self._file, (json.dumps(count).encode(),))
             except OSError as problem:
                 LOG.warning("the next daemon will go by wall time: cannot write %s", problem)
         why = self.sentence()
@@ -124,15 +125,16 @@ class SteadyClock:
     def _kept(self, file: Path) -> float | None:
         """Return what the file has of this boot; None: nothing, or nothing that a daemon wrote."""
         try:
-            kept = json.loads(read_file(file, MAX_BYTES))
-            ahead_s, name = float(kept["ahead_s"]), str(kept["boot_id"])
+            count = json.loads(read_file(file, MAX_BYTES))
+            ahead_s, name = float(count["ahead_s"]), str(count["boot_id"])
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, LookupError, OverflowError, RecursionError) as why:
             LOG.warning("%s holds no count of an earlier daemon: by wall time now (%s)", file, why)
             return None
-        is_ours = bool(name) and name == self._boot_name
-        return ahead_s if is_ours and math.isfinite(ahead_s) else None
+        if not name or name != self._boot_name or not math.isfinite(ahead_s):
+            return None
+        return ahead_s
 
 
 STEADY: Final = SteadyClock()  # of this process

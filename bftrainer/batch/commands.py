@@ -36,6 +36,36 @@ DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 DEFAULT_TIMEOUT_S = 15.0  # per command
 _MOST_WORDS = 300  # characters of a command's own message
 _EMPTY: Mapping[str, str] = MappingProxyType({})
+T = TypeVar("T")
+_ODD = (ValueError, LookupError, TypeError, AttributeError)  # of a parser
+_NONE = re.compile(r"(?!)")
+SHORTEST_LIMIT_S = 60.0  # of a job: Slurm and LSF count whole minutes
+FORCE_AFTER_S = 2.0  # if a pilot asked to leave this long ago is cancelled again, it is killed
+_FORGOTTEN_S = 600.0  # pilots asked to leave
+_JOB_ID = re.compile(r"[0-9]{1,10}")
+_ABSENT = PilotObservation(presence=Presence.ABSENT, reason="not in the queue")
+_REFUSALS = {
+    "fault": (
+        "Pilot {pilot_id!r} cannot be submitted: {why}.",
+        "Change it; nothing was submitted.",
+    ),
+    "short": (
+        "Pilot {pilot_id} may stay {limit_s:.0f} s, and {system}'s shortest limit is a minute.",
+        "Leave this node alone; the gap is too short.",
+    ),
+    "refused": (
+        "{system} refused pilot {pilot_id} for {where}: {why}",
+        "Check that {queue} exists and that {user} may submit to it.",
+    ),
+    "unknown": (
+        "It is not known whether pilot {pilot_id} was submitted: {why}",
+        "{then}",
+    ),
+    "kept": (
+        "{system} did not cancel every pilot: {why}",
+        "It is retried; a pilot also ends when {system} preempts it or at its time limit.",
+    ),
+}
 
 
 def why_failed(done: process.Completed) -> str:
@@ -125,11 +155,6 @@ class Commands:
         """Run one command with exactly this environment."""
         self.count(argv)
         return process.run(argv, timeout_s=self.timeout_s, env=environment, cwd=None, stdin=stdin)
-
-
-T = TypeVar("T")
-_ODD = (ValueError, LookupError, TypeError, AttributeError)  # of a parser
-_NONE = re.compile(r"(?!)")
 
 
 class UnreadError(ParseError):
@@ -222,35 +247,6 @@ class ByCommands(BatchSystem):
     def request_counts(self) -> Mapping[str, int]:
         """Return the number of commands so far, by kind."""
         return self.commands.request_counts()
-
-
-SHORTEST_LIMIT_S = 60.0  # of a job: Slurm and LSF count whole minutes
-FORCE_AFTER_S = 2.0  # if a pilot asked to leave this long ago is cancelled again, it is killed
-_FORGOTTEN_S = 600.0  # pilots asked to leave
-_JOB_ID = re.compile(r"[0-9]{1,10}")
-_ABSENT = PilotObservation(presence=Presence.ABSENT, reason="not in the queue")
-_REFUSALS = {
-    "fault": (
-        "Pilot {pilot_id!r} cannot be submitted: {why}.",
-        "Change it; nothing was submitted.",
-    ),
-    "short": (
-        "Pilot {pilot_id} may stay {limit_s:.0f} s, and {system}'s shortest limit is a minute.",
-        "Leave this node alone; the gap is too short.",
-    ),
-    "refused": (
-        "{system} refused pilot {pilot_id} for {where}: {why}",
-        "Check that {queue} exists and that {user} may submit to it.",
-    ),
-    "unknown": (
-        "It is not known whether pilot {pilot_id} was submitted: {why}",
-        "{then}",
-    ),
-    "kept": (
-        "{system} did not cancel every pilot: {why}",
-        "It is retried; a pilot also ends when {system} preempts it or at its time limit.",
-    ),
-}
 
 
 class PilotLauncher(ABC):
@@ -358,11 +354,13 @@ class PilotLauncher(ABC):
     def observe(self, job_ids: Sequence[str]) -> dict[str, PilotObservation]:
         """Observe each id; all are ``UNKNOWN`` when the batch system does not answer."""
         ids = _own(job_ids)
+        observations: Mapping[str, PilotObservation] = {}
         try:
-            observations = self._seen(ids) if ids else {}
+            if ids:
+                observations = self._seen(ids)
         except ParseError as problem:
             unknown = PilotObservation(presence=Presence.UNKNOWN, reason=str(problem))
-            return {job_id: unknown if job_id in ids else _ABSENT for job_id in job_ids}
+            return dict.fromkeys(job_ids, _ABSENT) | dict.fromkeys(ids, unknown)
         # Of those that are not known now, what was known last stays.
         running = self.running - set(ids)
         for job_id, observation in observations.items():
@@ -379,9 +377,12 @@ class PilotLauncher(ABC):
             words |= {"pilot_id": request.pilot_id, "limit_s": request.time_limit_s}
             words |= {"where": f"{self.node_word} {request.node}", "user": request.user or "you"}
             words |= {"queue": f"{self.queue_word} {self.queue}"}
-        cause, next_step = (text.format(**words) for text in _REFUSALS[what])
-        kind = UnansweredError if what == "unknown" else BatchSystemError
-        return kind(self.codes[list(_REFUSALS).index(what)], cause, next_step)
+        cause, next_step = _REFUSALS[what]
+        cause, next_step = cause.format(**words), next_step.format(**words)
+        code = self.codes[list(_REFUSALS).index(what)]
+        if what == "unknown":
+            return UnansweredError(code, cause, next_step)
+        return BatchSystemError(code, cause, next_step)
 
     def _agent(self, request: PilotRequest) -> tuple[str, ...]:
         """Return the agent's command line under the user's shell file, if there is one."""
@@ -392,7 +393,9 @@ class PilotLauncher(ABC):
     def _problems(self, done: process.Completed, lines: Sequence[str]) -> list[str]:
         """Return why a cancellation failed, by its messages; []: it did not, or all had left."""
         are_gone = bool(lines) and all(map(self.gone.search, lines)) and not done.timed_out
-        return [] if done.is_ok or are_gone else [self.commands.why_failed(done)]
+        if done.is_ok or are_gone:
+            return []
+        return [self.commands.why_failed(done)]
 
     @abstractmethod
     def _fault(self, request: PilotRequest) -> str:
@@ -462,12 +465,14 @@ class LaunchingSystem(ByCommands, ABC):
             return self._site_files()
         except ParseError as problem:
             why = f"{self.launcher.system}'s settings cannot be read: {problem}"
-            is_away = isinstance(problem, UnreadError)
+            exit_code = ExitCode.INTERNAL
+            if isinstance(problem, UnreadError):
+                exit_code = ExitCode.DAEMON_UNREACHABLE
             raise BatchSystemError(
                 "BFT-1247",
                 why,
                 f"Repeat it {self.to_reread}.",
-                exit_code=ExitCode.DAEMON_UNREACHABLE if is_away else ExitCode.INTERNAL,
+                exit_code=exit_code,
             ) from problem
 
     @abstractmethod

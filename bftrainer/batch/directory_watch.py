@@ -142,7 +142,9 @@ def is_local(path: Path) -> bool:
 
 def notice_for(path: Path) -> Notice:
     """Return what notices changes of a file; ``OSError`` if its directory may not be read."""
-    return Inotify(path.parent) if is_local(path.parent) else Looking(FileChanged(path))
+    if is_local(path.parent):
+        return Inotify(path.parent)
+    return Looking(FileChanged(path))
 
 
 def _checked(result: int) -> int:

@@ -42,7 +42,7 @@ class FindingTable:
             command: what is typed next, with names in braces; "": that which explains the code.
             commands: the same by code, where it is another.
         """
-        self._rows = [_row(block) for block in text.strip().split("\n\n")]
+        self._rows = list(map(_row, text.strip().split("\n\n")))
         self._command, self._commands = command, commands
 
     def findings(self, holds: Holds, values: Values) -> tuple[Finding, ...]:
@@ -52,20 +52,23 @@ class FindingTable:
             holds: the rows that hold; rows that it does not name do not.
             values: for names in braces, in all rows.
         """
-        found = [
-            Finding(
-                code=row.code,
-                weight=Weight(str(each.get(WEIGHT, row.weight))),
-                setting=row.setting.format(**values, **each),
-                cost=row.cost.format(**values, **each),
-                remedy=row.remedy.format(**values, **each),
-                command=self._commands.get(row.code, self._command).format(**values, **each),
-            )
-            for row in self._rows
-            for each in _each(holds.get(row.name, False))
-        ]
+        findings: list[Finding] = []
+        for row in self._rows:
+            cases = _cases(holds.get(row.name, False))
+            findings += [self._finding(row, values, case) for case in cases]
         order = list(Weight)
-        return tuple(sorted(found, key=lambda one: (order.index(one.weight), one.code)))
+        return tuple(sorted(findings, key=lambda f: (order.index(f.weight), f.code)))
+
+    def _finding(self, row: _Row, values: Values, case: Values) -> Finding:
+        command = self._commands.get(row.code, self._command)
+        return Finding(
+            code=row.code,
+            weight=Weight(str(case.get(WEIGHT, row.weight))),
+            setting=row.setting.format(**values, **case),
+            cost=row.cost.format(**values, **case),
+            remedy=row.remedy.format(**values, **case),
+            command=command.format(**values, **case),
+        )
 
 
 def _row(block: str) -> _Row:
@@ -76,5 +79,8 @@ def _row(block: str) -> _Row:
     return _Row(code, weight, name, setting, " ".join(cost), remedy)
 
 
-def _each(holds: bool | Iterable[Values]) -> Iterable[Values]:
-    return ({},) * holds if isinstance(holds, bool) else holds
+def _cases(holds: bool | Iterable[Values]) -> Iterable[Values]:
+    """Return the own values of each time that a row holds."""
+    if isinstance(holds, bool):
+        return ({},) * holds
+    return holds

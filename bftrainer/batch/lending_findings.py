@@ -27,13 +27,13 @@ def findings(nodes: Iterable[Node], lend: Lend, *, lends_parts: bool = True) -> 
         lends_parts: whether the batch system's pilots can have less than a node.
     """
     with_gpus = [node for node in nodes if node.gpus]
-    if not with_gpus:
-        return (_nothing_lent(()),) if lend is Lend.GPUS else ()
-    if lend is Lend.NODES:
-        shared = [node for node in with_gpus if node.lends and node.is_shared]
-        return (_hidden(shared),) if shared else ()
     if lend is Lend.GPUS and not any(node.lends for node in with_gpus):
         return (_nothing_lent(with_gpus),)
+    if lend is Lend.NODES:
+        shared = [node for node in with_gpus if node.lends and node.is_shared]
+        if not shared:
+            return ()
+        return (_hidden(shared),)
     if not lends_parts:
         return tuple(
             _never_in_parts(reason, names)
@@ -78,15 +78,16 @@ def _hidden(shared: Sequence[Node]) -> Finding:
 
 
 def _as_a_whole(reason: str, names: Sequence[str], lend: Lend) -> Finding:
-    what = "not lent" if lend is Lend.GPUS else "lent as a whole"
+    manner = "not lent" if lend is Lend.GPUS else "lent as a whole"
+    remedy = "lend: auto, or the setting that the reason names"
+    if lend is Lend.AUTO:
+        remedy = "the setting that the reason names, or nothing: idle nodes are lent all the same"
     return Finding(
         code="BFT-2121",
         weight=Weight.LOSS,
         setting=f"lend: {lend}",
-        cost=f"{_counted(names).capitalize()} {_be(names)} {what}. {reason}",
-        remedy="the setting that the reason names, or nothing: idle nodes are lent all the same"
-        if lend is Lend.AUTO
-        else "lend: auto, or the setting that the reason names",
+        cost=f"{_counted(names).capitalize()} {_be(names)} {manner}. {reason}",
+        remedy=remedy,
         command=GUIDE,
     )
 

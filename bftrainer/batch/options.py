@@ -39,15 +39,15 @@ def checked(
         return model.model_validate(dict(options))
     except pydantic.ValidationError as errors:
         problems = []
-        for found in errors.errors(include_url=False, include_context=False):
-            path = found["loc"]
+        for error in errors.errors(include_url=False, include_context=False):
+            path = error["loc"]
             option = str(path[0]) if path else ""
             cause = f"{option} is no option of the {name} batch system any more"
             if option in removed:
                 cause, next_step = f"{cause}: {removed[option]}.", "Delete it."
             else:
                 where = repr(".".join(map(str, path)))
-                cause = f"Option {where} of the {name} batch system is wrong: {found['msg']}."
+                cause = f"Option {where} of the {name} batch system is wrong: {error['msg']}."
                 next_step = f"Use only: {', '.join(model.model_fields)}."
             problems.append(OptionProblem(path=path, cause=cause, next_step=next_step))
         raise OptionError(code, problems) from errors

@@ -19,6 +19,8 @@ from pathlib import Path
 from bftrainer.batch.batch_system import PilotRequest
 
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})\.([0-9a-f]{8})")
+_PILOT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def job_name(request: PilotRequest, token: str = "") -> str:
@@ -32,8 +34,9 @@ def job_name(request: PilotRequest, token: str = "") -> str:
 def token_of(request: PilotRequest) -> str:
     """Return what tells our pilots from those of another daemon: where their logs are."""
     folder = request.log_path.parent
-    has_own = folder.name == request.pilot_id  # as with the daemon
-    return token_of_place(folder.parent if has_own else folder)
+    if folder.name == request.pilot_id:  # each has its own, as with the daemon
+        folder = folder.parent
+    return token_of_place(folder)
 
 
 def token_of_place(directory: Path) -> str:
@@ -47,14 +50,12 @@ def pilot_of(name: str, own: Collection[str] = ()) -> str:
     If our tokens are known (``own``), a pilot of another daemon keeps the whole name: its number
     may be that of one of ours.
     """
-    found = _NAME.fullmatch(name)
-    if found is None:
+    match = _NAME.fullmatch(name)
+    if match is None:
         return ""
-    return found[1] if not own or found[2] in own else name
-
-
-_PILOT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+    if own and match[2] not in own:
+        return name
+    return match[1]
 
 
 def script_of(request: PilotRequest, agent_argv: Sequence[str] | None = None) -> str:

@@ -83,7 +83,7 @@ def run(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=None if env is None else dict(env),
+            env=env,
             cwd=cwd,
             start_new_session=True,
         )
@@ -94,9 +94,10 @@ def run(
     if child.stdin is None or child.stdout is None or child.stderr is None:
         raise RuntimeError("pipes were requested")
     patience = Patience(timeout_s)
-    outputs = [(stream.fileno(), bytearray()) for stream in (child.stdout, child.stderr)]
+    out, err = bytearray(), bytearray()
+    outputs = {child.stdout.fileno(): out, child.stderr.fileno(): err}
     timed_out, truncated = _exchange(
-        child.stdin, stdin.encode(), dict(outputs), patience, output_cap_bytes
+        child.stdin, stdin.encode(), outputs, patience, output_cap_bytes
     )
     if not timed_out and not truncated:
         # Both pipes are closed; the command may still linger (or have daemonised).
@@ -105,12 +106,11 @@ def run(
         kill_group(child.pid)
     for stream in (child.stdin, child.stdout, child.stderr):
         stream.close()
-    out, err = (raw[:output_cap_bytes].decode(errors="replace") for _, raw in outputs)
     return Completed(
         argv=tuple(argv),
         returncode=child.wait(),
-        stdout=out,
-        stderr=err,
+        stdout=out[:output_cap_bytes].decode(errors="replace"),
+        stderr=err[:output_cap_bytes].decode(errors="replace"),
         wall_s=time.monotonic() - started,
         timed_out=timed_out,
         truncated=truncated,
@@ -166,8 +166,10 @@ def _exchange(
 
 def _send(fd: int, unsent: memoryview) -> memoryview:
     """Write what fits into the pipe and return the rest; nothing if the pipe is closed."""
+    if not unsent:
+        return unsent
     try:
-        return unsent[os.write(fd, unsent[: 1 << 16]) :] if unsent else unsent
+        return unsent[os.write(fd, unsent[: 1 << 16]) :]
     except BrokenPipeError:
         return unsent[:0]  # its status and output explain it
 
@@ -196,7 +198,7 @@ def spawn(
         stdin=subprocess.DEVNULL,
         stdout=stdout,
         stderr=stderr,
-        env=None if env is None else dict(env),
+        env=env,
         cwd=cwd,
         pass_fds=tuple(pass_fds),
         start_new_session=new_session,

@@ -96,7 +96,9 @@ class PendingTriggers:
 
     def due_s(self) -> float:
         """Return when one poll can show the whole burst, or after ``burst_s`` at the latest."""
-        return min(self._last_s, self._first_s + self._burst_s) if self._ripe_s else math.inf
+        if not self._ripe_s:
+            return math.inf
+        return min(self._last_s, self._first_s + self._burst_s)
 
     def answer(self, began_s: float) -> None:
         """Drop what a poll that began then has answered."""
@@ -146,7 +148,9 @@ class PollRateLimiter:
         self.called_looks += is_called
         self._began_s, self._ended_s = began_s, ended_s
         took_s = ended_s - began_s
-        self._usual_look_s = min(took_s, self.last_look_s) if self.looks > 1 else took_s
+        self._usual_look_s = took_s
+        if self.looks > 1:  # there is a last one
+            self._usual_look_s = min(took_s, self.last_look_s)
         self.last_look_s, self._requests = took_s, requests
         rest_s = self._called_rest_s(ended_s)
         # Slightly longer, so that polls ahead of their time stay within the minute's budget, too.
@@ -198,9 +202,9 @@ class PollRateLimiter:
 
     def _rest_s(self, now_s: float, limit: int, longest_rest_s: float) -> float:
         """Return the time between begins of polls that keeps the minute's budget."""
-        left = max(1, limit - self._ordered.count(now_s))
+        requests_left = max(1, limit - self._ordered.count(now_s))
         own_s = self._requests * WINDOW_S / limit
-        spacing_s = self._requests * WINDOW_S / left
+        spacing_s = self._requests * WINDOW_S / requests_left
         return max(own_s, min(spacing_s, longest_rest_s))
 
     def _able_s(self) -> float:

@@ -118,6 +118,29 @@ _SYSUSERS = """\
 # The account of the daemon, unless there is one of this name.
 u {account} - "bftrainer daemon" {state_dir}
 """
+MAX_BYTES: Final = 1 << 20
+_ENABLED: Final = f"/etc/systemd/system/multi-user.target.wants/{SERVICE_NAME}"
+_COMMANDS: Final = {"BFT-1503": "systemctl enable --now bftrainer"}
+_TABLE: Final = FindingTable(
+    """
+BFT-1501 loss missing
+{path} is missing
+{without}
+-> bftrainer site init --write, then: install {file} as {path}
+
+BFT-1502 loss other
+{path} is not the file of this release and site
+{difference}
+-> bftrainer site init --write, then: install {file} as {path}
+
+BFT-1503 loss disabled
+{service} is not enabled
+Nothing starts the daemon at boot.
+-> systemctl enable --now bftrainer
+""",
+    command="bftrainer site init --write",
+    commands=_COMMANDS,
+)
 
 
 def service_files(
@@ -176,33 +199,6 @@ def service_files(
     )
 
 
-MAX_BYTES: Final = 1 << 20
-_ENABLED: Final = f"/etc/systemd/system/multi-user.target.wants/{SERVICE_NAME}"
-
-
-_COMMANDS: Final = {"BFT-1503": "systemctl enable --now bftrainer"}
-_TABLE: Final = FindingTable(
-    """
-BFT-1501 loss missing
-{path} is missing
-{without}
--> bftrainer site init --write, then: install {file} as {path}
-
-BFT-1502 loss other
-{path} is not the file of this release and site
-{difference}
--> bftrainer site init --write, then: install {file} as {path}
-
-BFT-1503 loss disabled
-{service} is not enabled
-Nothing starts the daemon at boot.
--> systemctl enable --now bftrainer
-""",
-    command="bftrainer site init --write",
-    commands=_COMMANDS,
-)
-
-
 def findings(files: Sequence[SiteFile], root: Path = Path("/")) -> tuple[Finding, ...]:
     """Return a finding for each file that is missing or differs, and for a disabled service.
 
@@ -219,8 +215,9 @@ def findings(files: Sequence[SiteFile], root: Path = Path("/")) -> tuple[Finding
         text = next((text for place in places if (text := _text(_below(root, place)))), "")
         is_missing = not text and bool(file.without)
         is_other = bool(text) and text != file.text and (bool(file.without) or _is_ours(text, file))
-        values = {"path": file.path, "file": file.name, "without": file.without}
-        values["difference"] = _difference(text, file.text) if is_other else ""
+        values = {"path": file.path, "file": file.name, "without": file.without, "difference": ""}
+        if is_other:
+            values["difference"] = _difference(text, file.text)
         problems += _TABLE.findings({"missing": is_missing, "other": is_other}, values)
         has_service &= not (is_missing and SERVICE_NAME in file.path)
     is_disabled = has_service and not os.path.lexists(_below(root, _ENABLED))

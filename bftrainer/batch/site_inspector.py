@@ -19,12 +19,21 @@ from bftrainer.model.site import Finding, Measured, SiteFile
 
 POLICY_NAME = "policy.yaml"
 CHECKLIST_NAME = "CHECKLIST.md"
+_TABLE = FindingTable("""
+BFT-1315 loss own_disk
+pilots_dir: {directory}
+It is on the disk that holds this host's system, and nodes are other hosts: if they do not see it,
+each pilot ends at once, and only the log of its node says why.
+-> pilots_dir: a directory that all nodes see and only the daemon's account can write, in the policy
+""")
 
 
 def own_program() -> str:
     """Return the ``bftrainer`` beside this interpreter, else that of the packages."""
     program = Path(sys.executable).with_name("bftrainer")
-    return str(program) if program.exists() else PROGRAM
+    if not program.exists():
+        return PROGRAM
+    return str(program)
 
 
 FirstSetting = tuple[str, Any, str]  # of a first policy: name, value, and why it has this value
@@ -107,25 +116,26 @@ def checklist(
         doctor: what the doctor must say then.
     """
     # Slurm need not be named.
-    which = "" if batch_system == "slurm" else f" --batch-system {batch_system}"
-    places = " and ".join(
+    option = "" if batch_system == "slurm" else f" --batch-system {batch_system}"
+    commands = ["`systemd-sysusers`"]
+    commands += [
         f"`systemd-tmpfiles --create {Path(file.path).name}`"
         for file in service
         if file.name.startswith("tmpfiles.")
-    )
+    ]
     all_steps = (
         "\n".join(map(installed, service)),
         (
-            f"`systemd-sysusers`{' and ' if places else ''}{places}. The account needs the same "
+            f"{' and '.join(commands)}. The account needs the same "
             "number on all hosts, so a site with shared accounts makes it there first."
         ),
         *steps,
         (
-            f"`bftrainer policy check{which} {POLICY_NAME}` and `install -D -m 644 {POLICY_NAME} "
+            f"`bftrainer policy check{option} {POLICY_NAME}` and `install -D -m 644 {POLICY_NAME} "
             f"{POLICY_FILE}`"
         ),
         "`systemctl daemon-reload`",
-        f"`bftrainer doctor{which} --policy {POLICY_FILE}`. {doctor}",
+        f"`bftrainer doctor{option} --policy {POLICY_FILE}`. {doctor}",
         "`systemctl enable --now bftrainer` and `systemctl is-active bftrainer`",
         (
             "`bftrainer nodes` shows every node and why it is used or not. Submit a small trainer, "
@@ -136,21 +146,12 @@ def checklist(
         f"{number}. {step}".replace("\n", "\n   ") for number, step in enumerate(all_steps, start=1)
     ]
     heading = f"# bftrainer on {title}: what the administrator does"
-    more = f"'bftrainer help {batch_system}-site' explains these steps."
+    hint = f"'bftrainer help {batch_system}-site' explains these steps."
     return SiteFile(
         name=CHECKLIST_NAME,
-        text="\n".join((heading, "", more, "", *numbered)) + "\n",
+        text="\n".join((heading, "", hint, "", *numbered)) + "\n",
         about="the steps, in this order",
     )
-
-
-_TABLE = FindingTable("""
-BFT-1315 loss own_disk
-pilots_dir: {directory}
-It is on the disk that holds this host's system, and nodes are other hosts: if they do not see it,
-each pilot ends at once, and only the log of its node says why.
--> pilots_dir: a directory that all nodes see and only the daemon's account can write, in the policy
-""")
 
 
 def findings(directory: Path, measured: Measured, *, root: Path = Path("/")) -> tuple[Finding, ...]:

@@ -22,6 +22,11 @@ from typing import ClassVar, Protocol
 from bftrainer.batch.directory_watch import Notice, notice_for
 from bftrainer.model.errors import BatchSystemError
 
+MOST_BYTES = 1 << 16  # about 700 lines; if there is more, it is skipped and a poll shows all
+MOST_LINE_BYTES = 1 << 15
+_NO_LINE = b"?"  # makes the rest of a line invalid
+_HEAD_BYTES = 64  # of a new file, to find where its news begin
+
 
 class UntrustedError(Exception):
     """Others can write to a file, or replace it."""
@@ -47,12 +52,6 @@ def name_of(uid: int, otherwise: str = "") -> str:
         return pwd.getpwuid(uid).pw_name
     except (KeyError, OverflowError):
         return otherwise or f"user {uid}"
-
-
-MOST_BYTES = 1 << 16  # about 700 lines; if there is more, it is skipped and a poll shows all
-MOST_LINE_BYTES = 1 << 15
-_NO_LINE = b"?"  # makes the rest of a line invalid
-_HEAD_BYTES = 64  # of a new file, to find where its news begin
 
 
 class Assembler(Protocol):
@@ -143,8 +142,8 @@ class Tail:
             at = self._begins(os.pread(self._fd, _HEAD_BYTES, 0))
             at = min(max(at, 0), os.fstat(self._fd).st_size)
             self._at = at if self._ends_a_line(at) else 0
-            more, was_more = self._read()
-            lines, is_too_much = lines + more, is_too_much or was_more
+            new_lines, was_more = self._read()
+            lines, is_too_much = lines + new_lines, is_too_much or was_more
         return lines, is_too_much
 
     def close(self) -> None:
@@ -169,11 +168,11 @@ class Tail:
         if self._fd < 0 or not os.path.samestat(now, self._directory):
             raise FileNotFoundError(0, "its directory was replaced")
         status = os.fstat(self._fd)
-        is_file = stat.S_ISREG(status.st_mode)
-        unsafe = {
-            self._path.parent: why_unsafe(now, self._owner_uid),
-            self._path: why_unsafe(status, self._owner_uid) if is_file else "is not a regular file",
-        }
+        unsafe = {self._path.parent: why_unsafe(now, self._owner_uid)}
+        if stat.S_ISREG(status.st_mode):
+            unsafe[self._path] = why_unsafe(status, self._owner_uid)
+        else:
+            unsafe[self._path] = "is not a regular file"
         for path, why in unsafe.items():
             if why:
                 raise UntrustedError(path, why)

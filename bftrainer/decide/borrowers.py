@@ -116,24 +116,24 @@ def _lost(draft: Draft, theirs: QueuedPilots) -> Iterator[Release]:
     firsts: dict[str, Job] = {}  # likewise
     for job in theirs.pending.values():
         firsts.setdefault(job.required_nodes[0], job)
-    lost: dict[str, str] = {}  # pilot -> why
+    why_lost: dict[str, str] = {}  # by pilot
     waiting = {pilot.pilot_id: pilot for pilot in given.pilots if _waits(pilot)}
     for pilot_id, pilot in waiting.items():
         name, ours_job = pilot.node, ours.get(pilot_id)
         if pilot.part is not None or not _is_whole(census, name):
             continue
         if name in holders and name not in census.free:
-            lost[pilot_id] = TAKEN
+            why_lost[pilot_id] = TAKEN
         elif name in firsts and ours_job and order_of(firsts[name]) < order_of(ours_job):
-            lost[pilot_id] = LATER
-    has_none = not any(_is_had(pilot) for pilot in given.pilots) and lost.keys() == waiting.keys()
+            why_lost[pilot_id] = LATER
+    has_none = not any(map(_is_had, given.pilots)) and why_lost.keys() == waiting.keys()
     sizes = Counter(job.user for job in theirs.running.values())
-    for pilot_id in sorted(lost, key=lambda name: _place(ours.get(name), name)):
-        node = waiting[pilot_id].node
-        if has_none and lost[pilot_id] == TAKEN and sizes[holders[node].user] >= LEAST_NODES:
+    for pilot_id in sorted(why_lost, key=lambda name: _place(ours.get(name), name)):
+        node, why = waiting[pilot_id].node, why_lost[pilot_id]
+        if has_none and why == TAKEN and sizes[holders[node].user] >= LEAST_NODES:
             has_none = False  # this one waits on
             continue
-        yield Release(pilot_id=pilot_id, node=node, reason=lost[pilot_id])
+        yield Release(pilot_id=pilot_id, node=node, reason=why)
 
 
 def _shared(draft: Draft, theirs: QueuedPilots) -> Iterator[Release]:
@@ -143,16 +143,16 @@ def _shared(draft: Draft, theirs: QueuedPilots) -> Iterator[Release]:
     """
     census = draft.census
     released = {release.pilot_id for release in draft.releases}
-    held = {
+    sharable = {
         name: pilot
         for name, pilot in census.ours.items()
         if pilot.is_held and pilot.part is None and pilot.pilot_id not in released
     }
-    n_left = len(held)
+    n_left = len(sharable)
     served = {job.user for job in theirs.running.values()}
     settled_s = census.snapshot.taken_at_s - SETTLED_S
     for name, job in theirs.pending.items():
-        pilot = held.get(job.required_nodes[0])
+        pilot = sharable.get(job.required_nodes[0])
         is_early = job.submit_s is None or job.submit_s > settled_s
         is_pilot = job.is_entitled and _TOKEN.fullmatch(name)
         if job.user in served or pilot is None or is_early or not is_pilot:
@@ -219,14 +219,14 @@ def observe(memory: Memory, given: DecisionInput, census: NodeCensus) -> Memory:
         pilot_on.setdefault(job.required_nodes[0], pilot_id)
     for pilot_id, job in theirs.running.items():
         pilot_on.update(dict.fromkeys(job.nodes, pilot_id))
-    taken: dict[str, str] = {}
+    reserve_taken: dict[str, str] = {}
     for name, pilot_id in sorted(pilot_on.items()):
         was_left = name in memory.idle_seen and name not in memory.assignment
         if was_left or memory.reserve_taken.get(name) == pilot_id:
-            taken[name] = pilot_id
-    if taken == memory.reserve_taken:
+            reserve_taken[name] = pilot_id
+    if reserve_taken == memory.reserve_taken:
         return memory
-    return replace(memory, reserve_taken=taken)
+    return replace(memory, reserve_taken=reserve_taken)
 
 
 def reserve_taken(memory: Memory, census: NodeCensus) -> Counter[str]:

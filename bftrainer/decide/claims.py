@@ -86,8 +86,7 @@ def _claims(draft: Draft) -> Iterator[Claim]:
 
 def _swapped(draft: Draft) -> Iterator[Release]:
     """Release pilots whose node goes to another user, once no trainer trains there."""
-    given = draft.given
-    leaving = draft.swaps.keys() - given.training.keys() - given.occupied.keys()
+    leaving = draft.swaps.keys() - draft.given.training.keys() - draft.given.occupied.keys()
     for node in draft.pool.nodes:
         if node.name in leaving:
             yield _release(node, f"It goes to {draft.swaps[node.name]}, of another user.")

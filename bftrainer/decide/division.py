@@ -40,6 +40,9 @@ LOOK_S: Final = 1.0  # in which a batch system answers all commands of a look
 NOTHING_LEFT: Final = "no GPU of it is free with the CPUs and memory that go with it"
 _UNUSABLE: Final = (*LOST_STATES, NodeState.UNKNOWN)
 _MOST_DIVIDED: Final = 1 << 14  # hosts remembered
+# By host the last division and what it was made of: most hosts do not change between decisions.
+_DIVIDED: dict[str, tuple[Node, tuple[PilotPart, ...], tuple[str, ...], HostParts]] = {}
+_NAMED: dict[str, tuple[Job, str, Job]] = {}  # by id our pilots' jobs, and with their parts' names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +66,7 @@ class HostParts:
 class _Occupation:
     """What a division depends on besides the snapshot."""
 
-    held: Mapping[str, Sequence[PilotPart]]  # by host
+    our_parts: Mapping[str, Sequence[PilotPart]]  # by host
     remembered: Mapping[str, tuple[str, ...]]  # names of parts, by host
     fresh_hosts: AbstractSet[str]  # given back a part as the look began, or since
     whole_hosts: AbstractSet[str]
@@ -80,9 +83,6 @@ class _LastDivision:
 
 
 _LAST = _LastDivision()
-# By host the last division and what it was made of: most hosts do not change between decisions.
-_DIVIDED: dict[str, tuple[Node, tuple[PilotPart, ...], tuple[str, ...], HostParts]] = {}
-_NAMED: dict[str, tuple[Job, str, Job]] = {}  # by id our pilots' jobs, and with their parts' names
 
 
 @once_per_look
@@ -99,7 +99,7 @@ def divided(given: DecisionInput) -> DecisionInput:
     if not (has_parts or _lend_parts(snapshot.nodes)):
         return given
     occupation = _Occupation(
-        held=_held_parts(given),
+        our_parts=_our_parts(given),
         remembered=_remembered(given.memory),
         fresh_hosts=_fresh_hosts(given),
         whole_hosts={pilot.node for pilot in given.pilots if pilot.part is None},
@@ -119,12 +119,12 @@ def _divided(snapshot: Snapshot, occupation: _Occupation) -> Snapshot:
     taken_of: dict[str, tuple[str, ...]] = {}
     used_of = _used_gpus(snapshot.nodes or (), snapshot.jobs or (), occupation)
     for node in snapshot.nodes or ():
-        held = occupation.held.get(node.name, ())
-        if not (node.lends or held) or node.name in occupation.whole_hosts:
+        our_parts = occupation.our_parts.get(node.name, ())
+        if not (node.lends or our_parts) or node.name in occupation.whole_hosts:
             nodes.append(node)
             continue
         remembered = occupation.remembered.get(node.name, ())
-        host = parts_of(node, tuple(held), remembered, used_of.get(node.name))
+        host = parts_of(node, tuple(our_parts), remembered, used_of.get(node.name))
         nodes += host.nodes
         if host.taken:
             taken_of[node.name] = host.taken
@@ -149,22 +149,22 @@ def _cooling(cooling: Mapping[str, Cooling], nodes: Iterable[Node]) -> Mapping[s
     return {**cooling, **of_parts}
 
 
-def _held_parts(given: DecisionInput) -> dict[str, list[PilotPart]]:
+def _our_parts(given: DecisionInput) -> dict[str, list[PilotPart]]:
     """Return the parts of our pilots, by host."""
     states: dict[str, JobState] = {}
     for job in given.snapshot.jobs or ():
         if job.pilot_id is not None:
             states[job.pilot_id] = job.state
-    held: dict[str, list[PilotPart]] = {}
+    parts: dict[str, list[PilotPart]] = {}
     for pilot in given.pilots:
         if pilot.part is None:
             continue
         state = states.get(pilot.pilot_id)
         if state is JobState.PENDING:
             state = None
-        held_part = PilotPart(part=pilot.part, job_state=state, is_leaving=pilot.is_leaving)
-        held.setdefault(pilot.part.node, []).append(held_part)
-    return held
+        pilot_part = PilotPart(part=pilot.part, job_state=state, is_leaving=pilot.is_leaving)
+        parts.setdefault(pilot.part.node, []).append(pilot_part)
+    return parts
 
 
 def _remembered(memory: Memory) -> dict[str, tuple[str, ...]]:
@@ -172,11 +172,12 @@ def _remembered(memory: Memory) -> dict[str, tuple[str, ...]]:
     names = {*memory.held_off, *memory.ends.ending}
     for record in memory.vain.values():
         names.update(record.nodes)
-    by_host: dict[str, list[str]] = {}
+    by_host: dict[str, tuple[str, ...]] = {}
     for name in sorted(names, key=lambda name: (-memory.held_off.get(name, 0.0), name)):
         if PART_MARK in name:
-            by_host.setdefault(node_of(name), []).append(name)
-    return {host: tuple(own) for host, own in by_host.items()}
+            host = node_of(name)
+            by_host[host] = (*by_host.get(host, ()), name)
+    return by_host
 
 
 def _fresh_hosts(given: DecisionInput) -> AbstractSet[str]:
@@ -200,11 +201,11 @@ def _used_gpus(
         if job.pilot_id in occupation.part_of or job.state is JobState.PENDING:
             continue
         for host in occupation.fresh_hosts & set(job.nodes):
-            used = used_of[host]
+            by_type = used_of[host]
             n_gpus = job.gpus_per_node
             if not (n_gpus or job.can_share) and host in full_hosts:
                 n_gpus = full_hosts[host].gpus  # as jobs with --exclusive have
-            used[job.gpu_type] = used.get(job.gpu_type, 0) + n_gpus
+            by_type[job.gpu_type] = by_type.get(job.gpu_type, 0) + n_gpus
     return used_of
 
 

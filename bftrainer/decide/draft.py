@@ -68,8 +68,8 @@ class Draft:
         if part is None or part.name == part.node or part.gpus < MANY:
             return []
         numbers = [0]
-        for other in (*self.census.by_name, *in_use):
-            host, _, number = other.partition(PART_MARK)
+        for part_name in (*self.census.by_name, *in_use):
+            host, _, number = part_name.partition(PART_MARK)
             if host == part.node and number:
                 numbers.append(int(number))
         first = max(numbers) + 1

@@ -94,7 +94,7 @@ class AllowedNodes:
 
     classes: tuple[NodeClass, ...]
     mixes: bool  # classes at once; else it uses one of them
-    most: int  # nodes it could have if it were alone
+    max_nodes: int  # that it could have if it were alone
 
 
 def _is_met_by(request: NodeRequest, node: Node) -> bool:
@@ -179,8 +179,8 @@ class Classes:
         is_split = max_nodes >= n_min > largest
         if held_of_type or is_split or len(of_type) == 1:
             classes = [node_class for node_class in classes if node_class.node_type == best_type]
-            return AllowedNodes(classes=tuple(classes), mixes=len(classes) > 1, most=max_nodes)
-        return AllowedNodes(classes=tuple(classes), mixes=False, most=max_nodes)
+            return AllowedNodes(classes=tuple(classes), mixes=len(classes) > 1, max_nodes=max_nodes)
+        return AllowedNodes(classes=tuple(classes), mixes=False, max_nodes=max_nodes)
 
 
 def suited(problem: Problem, given: DecisionInput, warm_up_s: float = 0.0) -> Problem | None:
@@ -222,7 +222,7 @@ def suited(problem: Problem, given: DecisionInput, warm_up_s: float = 0.0) -> Pr
             choice = choices[wants]
         else:
             choice = choices[wants] = classes.choice(*wants)
-        if choice.most < trainer.n_min and given.settings.skip_unstartable:
+        if choice.max_nodes < trainer.n_min and given.settings.skip_unstartable:
             continue
         if warm_up_s:
             trainer = replace(trainer, warm_up_s=warm_up_s)  # noqa: PLW2901

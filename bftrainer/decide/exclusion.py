@@ -45,10 +45,10 @@ def without(given: DecisionInput, known: Known) -> DecisionInput:
             else:
                 clear_jobs.append(_unclear(job))
         jobs = tuple(clear_jobs)
-    shown = replace(given.snapshot, nodes=nodes, jobs=jobs)
+    snapshot = replace(given.snapshot, nodes=nodes, jobs=jobs)
     trainers = tuple([r for r in given.trainers if is_in(Kind.TRAINER, r.trainer_id)])
     memory = replace(given.memory, left_out=known)
-    return replace(given, snapshot=shown, trainers=trainers, memory=memory)
+    return replace(given, snapshot=snapshot, trainers=trainers, memory=memory)
 
 
 def names_of(given: DecisionInput, kind: Kind) -> Sequence[str]:

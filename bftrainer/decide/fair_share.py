@@ -136,7 +136,7 @@ def _whose(spec: TrainerSpec) -> Who:
 class _Party:
     """A user in line, or an account."""
 
-    used: float  # decayed node-seconds, and what its trainers of this decision are charged
+    node_s: float  # that it has used, decayed, with what its trainers of this decision are charged
     count: int = 0  # of these
 
 
@@ -173,11 +173,11 @@ class Line:
             nodes = total / busy_s
         self._usual = nodes / max(1, slots) * self._whole_s
         # By account, and by account and user.
-        self._parties = defaultdict[tuple[str, ...], _Party](lambda: _Party(used=0.0))
+        self._parties = defaultdict[tuple[str, ...], _Party](lambda: _Party(node_s=0.0))
         for account, by_user in amounts.items():
-            self._parties[account,] = _Party(used=math.fsum(by_user.values()))
+            self._parties[account,] = _Party(node_s=math.fsum(by_user.values()))
             for user, amount in by_user.items():
-                self._parties[account, user] = _Party(used=amount)
+                self._parties[account, user] = _Party(node_s=amount)
         self._waiting: dict[str, dict[str, deque[ProblemTrainer]]] = {}  # account -> user
         for trainer in trainers:
             account, user = _whose(records[trainer.trainer_id].spec)
@@ -215,7 +215,7 @@ class Line:
         if (account, user) in self._first_of_all:  # one of their trainers is enough
             self._first_of_all.remove((account, user))
         for party in (self._parties[account,], self._parties[account, user]):
-            party.used += self._charge(n_min)
+            party.node_s += self._charge(n_min)
             party.count += 1
         return account, user
 
@@ -235,7 +235,7 @@ class Line:
         ahead = 0.0
         if trainer.current:
             ahead = SLACK * self._charge(trainer.n_min)
-        return party.used - ahead, party.count
+        return party.node_s - ahead, party.count
 
     def _charge(self, n_min: int) -> float:
         return max(self._usual, n_min * self._whole_s)

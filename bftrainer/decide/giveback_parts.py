@@ -140,9 +140,9 @@ class RankedHosts:
 
     def alike(self, choice: Choice, among: NodeSet) -> Iterator[Choice]:
         """Yield the hosts of which as much would be released as of this one."""
-        for other in self._valid.values():
-            if other.cost == choice.cost and other.room.bit & among:
-                yield other
+        for candidate in self._valid.values():
+            if candidate.cost == choice.cost and candidate.room.bit & among:
+                yield candidate
 
 
 @dataclass(slots=True, kw_only=True)
@@ -196,9 +196,10 @@ class _Judge:
         if not why:
             # Where an announcement says no more than the GPUs (an earlier release's hook), the
             # look that shows the job tells the rest.
-            is_whole_known = not job.is_announced or job.cpus > 0
-            asked = job if is_whole_known else replace(job, can_share=True)
-            request = queue.requests.of(asked)
+            judged_job = job
+            if job.is_announced and job.cpus <= 0:
+                judged_job = replace(job, can_share=True)
+            request = queue.requests.of(judged_job)
             why = request.why_not or self.refusals.get(job.counts_as, "")
             if why:
                 request = None
@@ -231,10 +232,10 @@ class _Judge:
 
     def _choices(self, way: Iterable[NodeDemand], off: NodeSet) -> list[Choice]:
         """Return a host for each node that a way asks for; []: too few."""
-        chosen: list[Choice] = []
-        used: NodeSet = 0
+        choices: list[Choice] = []
+        hosts: NodeSet = 0  # of the choices
         for demand in way:
-            among = demand.among & ~off & ~used
+            among = demand.among & ~off & ~hosts
             need: RoomNeed | None = None
             if demand.share is not None:
                 need = RoomNeed.of(demand.share, demand.gpu_type)
@@ -248,9 +249,9 @@ class _Judge:
             if demand.count == 1:
                 best = [self._cheapest(best[0], candidates, among)]
             for choice in best:
-                used |= choice.room.bit
-            chosen += best
-        return chosen
+                hosts |= choice.room.bit
+            choices += best
+        return choices
 
     def _cheapest(self, best: Choice, candidates: RankedHosts, among: NodeSet) -> Choice:
         """Return the best host for one node; where single parts suffice, the cheapest part."""
@@ -345,18 +346,18 @@ def _add_left_since(room: HostRoom, census: NodeCensus) -> None:
     """
     parts = [_part_named(census, name) for name in room.free_names]
     parts = [part for part in parts if part.name != part.node]
-    shown = dict(room.free.gpus)  # of the names that follow, by type
+    gpus_shown = dict(room.free.gpus)  # of the names that follow, by type
     for part in parts:
         if part.name not in census.free:  # the room has got it above
-            shown[part.gpu_type] = shown.get(part.gpu_type, 0) - part.gpus
+            gpus_shown[part.gpu_type] = gpus_shown.get(part.gpu_type, 0) - part.gpus
     for part in parts:
         if part.name not in census.free:
             continue
-        n_shown = shown.get(part.gpu_type, 0)
+        n_shown = gpus_shown.get(part.gpu_type, 0)
         if n_shown < part.gpus:
             room.free.add(part)
         else:
-            shown[part.gpu_type] = n_shown - part.gpus
+            gpus_shown[part.gpu_type] = n_shown - part.gpus
 
 
 def _type_of_host(host: Node) -> str:

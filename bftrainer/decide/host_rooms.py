@@ -16,6 +16,8 @@ from bftrainer.model.cluster import Node, NodeLeft, NodeState
 from bftrainer.model.node_sets import NodeSet
 from bftrainer.model.parts import ANY_TYPE, NodePart, type_name
 
+OF_OTHERS = 4
+
 
 @dataclass(slots=True, kw_only=True)
 class HostAmount:
@@ -33,9 +35,9 @@ class HostAmount:
         """Return the number of GPUs of a type, as jobs name it; "": of all types."""
         if not gpu_type:
             return sum(self.gpus.values())
-        named = f"{ANY_TYPE}:{gpu_type}"
-        if named in self.gpus or any(kind != ANY_TYPE for kind in self.gpus):
-            return self.gpus.get(named, 0)
+        full_type = f"{ANY_TYPE}:{gpu_type}"
+        if full_type in self.gpus or any(kind != ANY_TYPE for kind in self.gpus):
+            return self.gpus.get(full_type, 0)
         return self.gpus.get(ANY_TYPE, 0)  # the host's types are not told apart
 
     def add(self, part: NodePart) -> None:
@@ -54,9 +56,9 @@ class HostAmount:
         if need.gpu_type and f"{ANY_TYPE}:{need.gpu_type}" in self.gpus:
             kinds = [f"{ANY_TYPE}:{need.gpu_type}"]
         for kind in kinds:
-            taken = min(missing, self.gpus[kind])
-            self.gpus[kind] -= taken
-            missing -= taken
+            n_gpus = min(missing, self.gpus[kind])
+            self.gpus[kind] -= n_gpus
+            missing -= n_gpus
 
     def lacks(self, need: RoomNeed) -> tuple[int, float, int]:
         """Return how many CPUs, how much memory and how many GPUs are missing for a job."""
@@ -94,9 +96,6 @@ class LentPart:
     pilot_id: str = ""  # "": of another daemon, which gives it back by itself
 
 
-OF_OTHERS = 4
-
-
 @dataclass(slots=True, kw_only=True)
 class HostRoom:
     """What a host has for ordinary jobs."""
@@ -121,15 +120,15 @@ class HostRoom:
         lack = self.free.lacks(need)
         if not any(lack):
             return []
-        chosen: list[LentPart] = []
+        parts: list[LentPart] = []
         trial = self.free.copy()
         for lent in sorted(self.lent, key=_cheapness):
             if not _helps(lent.part, trial.lacks(need), need):
                 continue
             trial.add(lent.part)
-            chosen.append(lent)
+            parts.append(lent)
             if not any(trial.lacks(need)):
-                return self._without_idle_ones(chosen, need)
+                return self._without_idle_ones(parts, need)
         return None
 
     def sufficient(self, need: RoomNeed | None) -> Iterator[LentPart]:
@@ -145,24 +144,24 @@ class HostRoom:
             if has_rest and part.gpus >= gpus and _helps(part, (cpus, memory_mb, gpus), need):
                 yield lent
 
-    def _without_idle_ones(self, chosen: Sequence[LentPart], need: RoomNeed) -> list[LentPart]:
+    def _without_idle_ones(self, parts: Sequence[LentPart], need: RoomNeed) -> list[LentPart]:
         """Leave out parts that the others make unnecessary, the dearest first."""
-        kept = list(chosen)
-        for lent in reversed(chosen):
-            others = [other for other in kept if other is not lent]
+        necessary = list(parts)
+        for lent in reversed(parts):
+            without_it = [part for part in necessary if part is not lent]
             trial = self.free.copy()
-            for other in others:
-                trial.add(other.part)
+            for part in without_it:
+                trial.add(part.part)
             if not any(trial.lacks(need)):
-                kept = others
-        return kept
+                necessary = without_it
+        return necessary
 
     def place(self, need: RoomNeed | None, released: Iterable[LentPart]) -> None:
         """Put a job on the host, after these parts are released."""
-        gone = {lent.part.name for lent in released}
+        released_names = {lent.part.name for lent in released}
         for lent in released:
             self.free.add(lent.part)
-        self.lent = [lent for lent in self.lent if lent.part.name not in gone]
+        self.lent = [lent for lent in self.lent if lent.part.name not in released_names]
         self.is_shared_out = True
         if need is None:
             self.free = HostAmount()
@@ -175,20 +174,20 @@ class HostRoom:
         Args:
             shapes: part of each name of ``free_names``.
         """
-        rest = self.free.copy()
+        room_left = self.free.copy()
         crowded_out: list[str] = []
         for name in self.free_names:
             part = shapes[name]
             need = RoomNeed(cpus=part.cores, memory_mb=part.memory_mb)
-            has_gpus = rest.gpus.get(part.gpu_type, 0) >= part.gpus
+            has_gpus = room_left.gpus.get(part.gpu_type, 0) >= part.gpus
             if not part.gpus:
                 has_gpus = True
-            if not has_gpus or any(rest.lacks(need)):
+            if not has_gpus or any(room_left.lacks(need)):
                 crowded_out.append(name)
                 continue
-            rest.take(need)
+            room_left.take(need)
             if part.gpus:
-                rest.gpus[part.gpu_type] -= part.gpus
+                room_left.gpus[part.gpu_type] -= part.gpus
         return crowded_out
 
 
@@ -200,22 +199,22 @@ def _helps(part: NodePart, lack: tuple[int, float, int], need: RoomNeed) -> bool
     """Return whether a part has of what is missing; a job lacking GPUs needs parts with GPUs."""
     cpus, memory_mb, gpus = lack
     if gpus:
-        named = f"{ANY_TYPE}:{need.gpu_type}"
-        return part.gpus > 0 and (not need.gpu_type or part.gpu_type in (named, ANY_TYPE))
+        full_type = f"{ANY_TYPE}:{need.gpu_type}"
+        return part.gpus > 0 and (not need.gpu_type or part.gpu_type in (full_type, ANY_TYPE))
     return bool((cpus and part.cores) or (memory_mb and part.memory_mb))
 
 
 def free_amount(node: Node) -> HostAmount:
     """Return what of a host no job and no pilot has."""
-    left = node.left
+    room = node.left
     if node.state in (NodeState.IDLE, NodeState.PLANNED):
-        left = NodeLeft(cpus=node.cpus, memory_mb=node.memory_mb, gpus=node.gpus)
-    if left is None:
-        left = NodeLeft(cpus=0)
-    memory_mb: float = left.memory_mb
+        room = NodeLeft(cpus=node.cpus, memory_mb=node.memory_mb, gpus=node.gpus)
+    if room is None:
+        room = NodeLeft(cpus=0)
+    memory_mb: float = room.memory_mb
     if not node.memory_mb:
         memory_mb = math.inf
-    return HostAmount(cpus=left.cpus, memory_mb=memory_mb, gpus=_gpus_by_type(node, left.gpus))
+    return HostAmount(cpus=room.cpus, memory_mb=memory_mb, gpus=_gpus_by_type(node, room.gpus))
 
 
 def _gpus_by_type(node: Node, n_free: int) -> dict[str, int]:

@@ -58,13 +58,13 @@ def _surviving(
         return decide(without(given, left_out), policy)
     except Exception as failure:  # noqa: BLE001 - one of many: decide for the others
         on_failure(failure)
-        search = _Search(given=given, policy=policy, known=left_out, failure=failure)
+        search = _Search(given=given, policy=policy, left_out=left_out, failure=failure)
     plan = search.named()
     if plan is None and at_fault is None:
         plan = next(filter(None, map(search.halved, SEARCHED)), None)
     if plan is None:
         at_fault = at_fault or _left_out(given, Kind.POLICY, given.settings.policy, search.failure)
-        plan = decide(without(given, {**search.known, at_fault.key: at_fault}), None)
+        plan = decide(without(given, {**search.left_out, at_fault.key: at_fault}), None)
         plan = replace(plan, trouble=sentence(at_fault))
     return plan
 
@@ -75,7 +75,7 @@ class _Search:
 
     given: DecisionInput
     policy: AllocationPolicy
-    known: Known  # left out so far
+    left_out: Known  # so far
     failure: Exception  # of the last attempt
     tries: int = 0
 
@@ -95,10 +95,10 @@ class _Search:
                     if name in names_of(given, kind):
                         offenders += [_left_out(given, kind, name, problem)]
             by_key = {offender.key: offender for offender in offenders}
-            if by_key.keys() <= self.known.keys():
+            if by_key.keys() <= self.left_out.keys():
                 return None
-            self.known = {**by_key, **self.known}
-            plan = self._try(self.known)
+            self.left_out = {**by_key, **self.left_out}
+            plan = self._try(self.left_out)
         return plan
 
     def halved(self, kind: Kind) -> Plan | None:
@@ -107,7 +107,7 @@ class _Search:
         If it fails without all of them, this kind is not at fault. Bisection finds the shortest
         prefix without which the decision succeeds; its last element is an offender.
         """
-        left_out, plan, self.tries = self.known, None, 0
+        left_out, plan, self.tries = self.left_out, None, 0
         while plan is None and self.tries < MOST_TRIES:
             names = [n for n in names_of(self.given, kind) if f"{kind} {n}" not in left_out]
             if not names or self._try(self._and(left_out, kind, names)) is None:

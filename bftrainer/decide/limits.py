@@ -32,7 +32,7 @@ LEAST_SHARE: Final = 1e-9  # of a node; less is rounding
 class _Limit:
     """At most so many of some nodes."""
 
-    most: float
+    bound: float
     reason: str
     among: AbstractSet[str] | None = None  # names; None: all
     is_of_pilots: bool = False  # each counts as one, whatever part of a node it has
@@ -87,11 +87,11 @@ def _n_too_many(
     A part counts as its share of the GPUs of its host. ``free_nodes`` go first, in this order.
     """
     if limit.is_of_pilots or draft.hosts is draft.census:
-        return len(free_nodes) + len(our_nodes) - math.floor(limit.most)
+        return len(free_nodes) + len(our_nodes) - math.floor(limit.bound)
     by_name = draft.census.by_name
     free_shares = [share_of_host(by_name[node.name]) for node in free_nodes]
     our_shares = [share_of_host(by_name[node.name]) for node in our_nodes]
-    excess = sum(free_shares) + sum(our_shares) - limit.most
+    excess = sum(free_shares) + sum(our_shares) - limit.bound
     count = 0
     for share in (*free_shares, *sorted(our_shares, reverse=True)):
         if excess <= LEAST_SHARE:
@@ -110,13 +110,13 @@ def _limits(draft: Draft) -> Iterator[_Limit]:
         yield from _by_name(draft)
     bounds: list[_Limit] = []
     if settings.max_nodes is not None:
-        bounds.append(_Limit(most=settings.max_nodes, reason=_reason(settings, settings.max_nodes)))
+        reason = _reason(settings, settings.max_nodes)
+        bounds.append(_Limit(bound=settings.max_nodes, reason=reason))
     if settings.max_held_nodes is not None:
-        most = settings.max_held_nodes
-        reason = _reason(settings, most)
-        bounds.append(_Limit(most=most, reason=reason, is_of_pilots=True))
+        reason = _reason(settings, settings.max_held_nodes)
+        bounds.append(_Limit(bound=settings.max_held_nodes, reason=reason, is_of_pilots=True))
     # The smaller one first: where all are whole nodes, the other one then binds nothing.
-    yield from sorted(bounds, key=lambda bound: bound.most)
+    yield from sorted(bounds, key=lambda limit: limit.bound)
 
 
 def _shares(draft: Draft) -> Iterator[_Limit]:
@@ -139,7 +139,7 @@ def _shares(draft: Draft) -> Iterator[_Limit]:
             " (max_share_of_idle)."
         )
         among = names_by_type.get(node_type, frozenset[str]())
-        yield _Limit(most=most_share * count + LEAST_SHARE, reason=reason, among=among)
+        yield _Limit(bound=most_share * count + LEAST_SHARE, reason=reason, among=among)
 
 
 def _by_name(draft: Draft) -> Iterator[_Limit]:
@@ -160,7 +160,7 @@ def _by_name(draft: Draft) -> Iterator[_Limit]:
             max_nodes = limit_of(by_name, name)
             if max_nodes is not None:
                 reason = f"The policy allows {_nodes(max_nodes)} of {noun} {name} ({key})."
-                yield _Limit(most=max_nodes, reason=reason, among=names)
+                yield _Limit(bound=max_nodes, reason=reason, among=names)
 
 
 def _nodes(most: int) -> str:

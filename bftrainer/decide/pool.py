@@ -103,9 +103,10 @@ def build_pool(
     """
     by_node = {p.node: p for p in pilots}
     looked_at = census.free | by_node.keys()
-    printed, planned = _of_parts(printed, looked_at), _of_parts(planned, looked_at)
-    printed = earlier(printed, closing, looked_at)
-    sooner = {**printed, **{n: e for n, e in planned.items() if e.is_before(printed.get(n))}}
+    printed = earlier(_of_parts(printed, looked_at), closing, looked_at)
+    planned_ends = _of_parts(planned, looked_at)
+    planned_earlier = {n: end for n, end in planned_ends.items() if end.is_before(printed.get(n))}
+    sooner = {**printed, **planned_earlier}
     # While jobs are pending, pilots start in the next cycle: their limit must fit what is left.
     waits_s = settings.cycle_s if sooner and census.has_startable_jobs else 0.0
     sorter = _Sorter(census, memory, settings, now_s, now_s + waits_s, pilots)
@@ -156,10 +157,10 @@ def _reserve_of(
     settings: Settings,
     now_s: float,
 ) -> tuple[str, ...]:
-    taken: Mapping[str, int] = NONE_TAKEN
+    n_taken: Mapping[str, int] = NONE_TAKEN
     if memory.reserve_taken:
-        taken = borrowers.reserve_taken(memory, census)
-    return in_reserve(candidates, settings, now_s, taken, usable)
+        n_taken = borrowers.reserve_taken(memory, census)
+    return in_reserve(candidates, settings, now_s, n_taken, usable)
 
 
 def _of_parts(ends: Mapping[str, GapEnd], names: Iterable[str]) -> Mapping[str, GapEnd]:
@@ -255,17 +256,17 @@ class _Sorter:
         if census.has_other_daemons:
             self._waited_for = borrowers.waited_for(census, pilots)
         self._memory, self._settings, self._taken = memory, settings, census.taken
-        seen = census.snapshot
+        snapshot = census.snapshot
         self._now_s, self._starts_s, self._held_off = now_s, starts_s, memory.held_off
-        self._shortest_limit_s = seen.shortest_limit_s
+        self._shortest_limit_s = snapshot.shortest_limit_s
         self._limits_s: dict[str, float] = {}
-        for job in seen.jobs or ():
+        for job in snapshot.jobs or ():
             if job.pilot_id and job.time_limit_s and job.state is JobState.PENDING:
                 self._limits_s[job.pilot_id] = job.time_limit_s
-        if seen.pilots_come_last and settings.hold_off_cycles <= 1.0:
+        if snapshot.pilots_come_last and settings.hold_off_cycles <= 1.0:
             # Once a snapshot shows that the main scheduler passed over the node, a pilot may be
             # queued: it ranks below every ordinary job. Not while the daemon backs off.
-            shown_s = seen.taken_at_s - PASS_S
+            shown_s = snapshot.taken_at_s - PASS_S
             self._held_off = {n: at_s for n, at_s in memory.held_off.items() if at_s > shown_s}
 
     def until_s(self, end: GapEnd | None) -> float | None:

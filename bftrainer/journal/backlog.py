@@ -121,14 +121,14 @@ class Backlog:
 
     def draft(self) -> EntryDraft:
         """Return the entry that counts late and dropped entries and holds the records."""
-        said = {
+        payload = {
             "late": dict(self._kinds),
             "kept": len(self.kept),
             "why": self.trouble.code if self.trouble else "slow disk",
         }
         return EntryDraft(
             CAUGHT_UP,
-            text_of(said),
+            text_of(payload),
             tuple(self.trainers.values()),
             tuple(self.pilots.values()),
             self.texts,
@@ -192,9 +192,9 @@ class Beside:
         """
         self.check()
         with self._changed:
-            large = sum(isinstance(one, Large) for one in self._queue)
+            n_large = sum(isinstance(queued, Large) for queued in self._queue)
             is_full = len(self._queue) >= QUEUED or (
-                isinstance(item, Large) and large >= LARGE_QUEUED
+                isinstance(item, Large) and n_large >= LARGE_QUEUED
             )
             if is_full or self._late.is_waiting:
                 self._late.add(item)

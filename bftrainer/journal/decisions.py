@@ -45,11 +45,11 @@ class DecisionReader:
             return None
 
     def _decoded(self, plain: dict[str, Any], **lists: type) -> dict[str, Any]:
-        return {
-            name: [self._item(item, cls) for item in plain[name]]
-            for name, cls in lists.items()
-            if isinstance(plain.get(name), list)
-        }
+        decoded: dict[str, Any] = {}
+        for name, cls in lists.items():
+            if isinstance(plain.get(name), list):
+                decoded[name] = [self._item(item, cls) for item in plain[name]]
+        return decoded
 
     def _input(self, plain: dict[str, Any]) -> dict[str, Any]:
         """Return a decision's input with its lists decoded, if it has a snapshot."""

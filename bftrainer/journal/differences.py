@@ -50,25 +50,27 @@ def difference(base: object, new: object, hint: Any = Any) -> Any:
     Raises:
         CanonicalError: BFT-2220, a new part has no canonical form.
     """
-    return None if base is new else _compare(hint)(base, new)
+    if base is new:
+        return None
+    return _compare(hint)(base, new)
 
 
 @functools.cache
 def _compare(hint: Any) -> _Compare:
     """Return how values of a type hint are compared (built once per hint)."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    found: _Compare = functools.partial(_of_leaves, hint)
+    compare: _Compare = functools.partial(_of_leaves, hint)
     if hint is Any or hint is object:
-        found = _of_anything
+        compare = _of_anything
     elif dataclasses.is_dataclass(hint):
-        found = functools.partial(_of_fields, hint)
+        compare = functools.partial(_of_fields, hint)
     elif (inner := _without_none(hint)) is not None:
-        found = functools.partial(_of_optional, hint, inner)
+        compare = functools.partial(_of_optional, hint, inner)
     elif isinstance(origin, type) and issubclass(origin, Mapping):
-        found = functools.partial(_of_mappings, hint, *arguments)
+        compare = functools.partial(_of_mappings, hint, *arguments)
     elif _is_endless(hint):
-        found = functools.partial(_of_sequences, hint, arguments[0])
-    return found
+        compare = functools.partial(_of_sequences, hint, arguments[0])
+    return compare
 
 
 def _without_none(hint: Any) -> Any:
@@ -76,7 +78,9 @@ def _without_none(hint: Any) -> Any:
     if typing.get_origin(hint) not in (typing.Union, types.UnionType):
         return None
     inner = [a for a in typing.get_args(hint) if a is not type(None)]
-    return inner[0] if len(inner) == 1 else None
+    if len(inner) != 1:
+        return None
+    return inner[0]
 
 
 def _is_endless(hint: Any) -> bool:
@@ -105,7 +109,9 @@ def _of_leaves(hint: Any, base: Any, new: Any) -> Any:
         return None
     encode = encoder(hint)
     plain = encode(new)
-    return None if text_of(encode(base)) == text_of(plain) else {"v": plain}
+    if text_of(encode(base)) == text_of(plain):
+        return None
+    return {"v": plain}
 
 
 def _of_optional(hint: Any, other: Any, base: Any, new: Any) -> Any:
@@ -131,7 +137,9 @@ def _of_fields(cls: Any, base: Any, new: Any) -> Any:
         change["d"][later.within] = {"v": encoder(cls)(new)[later.within]}
     elif (inner := _of_names(cls, set_apart, base, new)) is not None:
         change["d"][later.within] = inner
-    return change if change["d"] or change["x"] else None
+    if not change["d"] and not change["x"]:
+        return None
+    return change
 
 
 @functools.cache
@@ -154,8 +162,8 @@ def _are_written(cls: Any, later: Later, record: Any) -> bool:
 
 def _of_names(cls: Any, names: Sequence[str], base: Any, new: Any) -> Any:
     """Return the difference in these fields; None: there is none."""
-    changed: dict[str, Any] = {}
-    gone: list[str] = []
+    changes: dict[str, Any] = {}
+    reset_names: list[str] = []  # of fields that are at their default again, so not written
     later_fields, hints, parts = added_fields(cls), field_hints(cls), parts_of(cls)
     for name in names:
         before, after, hint = getattr(base, name), getattr(new, name), hints[name]
@@ -163,18 +171,20 @@ def _of_names(cls: Any, names: Sequence[str], base: Any, new: Any) -> Any:
             part = parts[name]
             inner = difference(part.record_of(before), part.record_of(after), part.cls)
             if inner is not None:
-                changed.update(inner["d"])
-                gone += inner["x"]
+                changes.update(inner["d"])
+                reset_names += inner["x"]
         elif name in later_fields and (before == later_fields[name]) != (
             after == later_fields[name]
         ):
             if after == later_fields[name]:
-                gone.append(name)
+                reset_names.append(name)
             else:
-                changed[name] = {"v": encoder(hint)(after)}
+                changes[name] = {"v": encoder(hint)(after)}
         elif (change := difference(before, after, hint)) is not None:
-            changed[name] = change
-    return {"d": changed, "x": gone} if changed or gone else None
+            changes[name] = change
+    if not changes and not reset_names:
+        return None
+    return {"d": changes, "x": reset_names}
 
 
 def _of_mappings(hint: Any, key_hint: Any, item_hint: Any, base: Any, new: Any) -> Any:
@@ -189,7 +199,9 @@ def _of_mappings(hint: Any, key_hint: Any, item_hint: Any, base: Any, new: Any) 
         elif before[name] is not item and (change := compare(before[name], item)) is not None:
             differing[name] = change
     removed_keys = [name for name in before if name not in after]
-    return {"d": differing, "x": removed_keys} if differing or removed_keys else None
+    if not differing and not removed_keys:
+        return None
+    return {"d": differing, "x": removed_keys}
 
 
 def _by_name(hint: Any, key_hint: Any, given: Mapping[Any, Any]) -> Mapping[str, Any]:
@@ -223,19 +235,22 @@ def _of_sequences(hint: Any, item_hint: Any, base: Any, new: Any) -> Any:
                         for i, item_before in reversed(list(enumerate(base)))
                     }
                 place = places.get(key)
-            change = None if place is None else difference(base[place], item, item_hint)
+            if place is not None:
+                change = difference(base[place], item, item_hint)
         if place is None:
             parts.append({"v": encode(item)})
             continue
         if change is not None:
-            parts.append({"v": change["v"]} if "v" in change else {"at": place, "c": change})
+            is_whole = "v" in change
+            parts.append({"v": change["v"]} if is_whole else {"at": place, "c": change})
         elif parts and isinstance(parts[-1], list) and sum(parts[-1]) == place:
             parts[-1][1] += 1
         else:
             parts.append([place, 1])
         at = place + 1
-    is_same = len(base) == len(new) and parts in ([], [[0, len(base)]])
-    return None if is_same else {"l": parts}
+    if len(base) == len(new) and parts in ([], [[0, len(base)]]):
+        return None
+    return {"l": parts}
 
 
 def _key(item: Any, index: int) -> Any:
@@ -279,7 +294,9 @@ class Shortened:
     def written_as(self, seq: int) -> str:
         """Return the payload of entry ``seq``; ``base`` must have been written before."""
         self.own.seq = seq
-        return self.text if self.base is None else f"{PREFIX}{self.base.seq},{self.text[1:]}"
+        if self.base is None:
+            return self.text
+        return f"{PREFIX}{self.base.seq},{self.text[1:]}"
 
 
 @dataclass(slots=True)
@@ -300,13 +317,13 @@ class DifferenceWriter:
         """
         base = self._last.get(kind)
         if base is None or base.length >= LONGEST_CHAIN:
-            written = _Base(value=value)
-            shortened = Shortened(text=_deflated(text_of(to_plain(value))), own=written)
+            next_base = _Base(value=value)
+            shortened = Shortened(text=_deflated(text_of(to_plain(value))), own=next_base)
         else:
-            written = _Base(value=value, length=base.length + 1)
+            next_base = _Base(value=value, length=base.length + 1)
             text = text_of({"changes": difference(base.value, value)})
-            shortened = Shortened(text=_deflated(text), own=written, base=base)
-        self._last[kind] = written
+            shortened = Shortened(text=_deflated(text), own=next_base, base=base)
+        self._last[kind] = next_base
         return shortened
 
     def forget(self) -> None:
@@ -348,7 +365,9 @@ class Reader:
             changes.append(_inflated(plain)["changes"])
             seq = plain["a-difference-from"]
             text = self.payload_of(seq) or ""
-        result = self._plain if seq == self._seq else _inflated(parse(text))
+        result = self._plain
+        if seq != self._seq:
+            result = _inflated(parse(text))
         for change in reversed(changes):
             result = applied(result, change)
         return result

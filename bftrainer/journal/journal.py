@@ -107,7 +107,9 @@ class Journal:
         Raises:
             BftError: BFT-2201 to 2214.
         """
-        marked = MarkFile(mark_file) if mark_file is not None else None
+        marked = None
+        if mark_file is not None:
+            marked = MarkFile(mark_file)
         try:
             database = open_database(url_or_path)
             try:
@@ -451,7 +453,9 @@ class Journal:
 
     def _payload_of(self, seq: int) -> str | None:
         rows = self._rows(tables.select_entries().where(projection.entries.c.seq == seq))
-        return str(rows[0]["payload"]) if rows else None
+        if not rows:
+            return None
+        return str(rows[0]["payload"])
 
     def _text(self, digest: str) -> str | None:
         """Return a long part of trainers' specs; None: it was removed."""
@@ -568,9 +572,9 @@ class Journal:
     def _meta(self, connection: Connection, own: int | None = None) -> tables.Meta:
         """Return the counters; BFT-2209 if another daemon has taken over from ``own``."""
         meta = tables.meta_of(connection, self.where)
-        own = self._incarnation if own is None else own
-        if meta.incarnation != own:
-            raise JournalError.of("BFT-2209", self.where, own=own, found=meta.incarnation)
+        expected = self._incarnation if own is None else own
+        if meta.incarnation != expected:
+            raise JournalError.of("BFT-2209", self.where, own=expected, found=meta.incarnation)
         return meta
 
     def _find_cut(self, keep_s: float) -> int:

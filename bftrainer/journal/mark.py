@@ -161,9 +161,9 @@ def read(path: Path) -> Mark | None:
     Raises:
         JournalError: BFT-2214 when it exists but holds no valid mark.
     """
-    found = MarkFile(path)
-    found.close()
-    return found.mark
+    file = MarkFile(path)
+    file.close()
+    return file.mark
 
 
 def lost(where: str, mark: Mark, found: Mark, *, is_other: bool) -> BftError:
@@ -180,15 +180,13 @@ def lost(where: str, mark: Mark, found: Mark, *, is_other: bool) -> BftError:
         _span("pilots", "p", found.last_pilot, mark.last_pilot, width=6),
         _span("incarnations of the daemon", "", found.incarnation, mark.incarnation, width=1),
     ]
-    what = ", ".join(span for span in missing if span) or "no trainer and no pilot"
-    cause = (
-        f"is another one: its entry {mark.seq} is not the one that was acknowledged"
-        if is_other
-        else f"has lost its last {mark.seq - found.seq} of {mark.seq} acknowledged entries"
-    )
+    lost_parts = ", ".join(filter(None, missing)) or "no trainer and no pilot"
+    cause = f"has lost its last {mark.seq - found.seq} of {mark.seq} acknowledged entries"
+    if is_other:
+        cause = f"is another one: its entry {mark.seq} is not the one that was acknowledged"
     return JournalError(
         "BFT-2213",
-        f"The journal {where} {cause}; missing: {what}.",
+        f"The journal {where} {cause}; missing: {lost_parts}.",
         "First copy the state directory, then restore a later backup if there is one. To go on "
         "without the missing entries, start the daemon once with "
         f"--accept-loss {mark.seq}; missing trainers must be submitted again.",
@@ -199,10 +197,10 @@ def lost(where: str, mark: Mark, found: Mark, *, is_other: bool) -> BftError:
 def _span(what: str, letter: str, last: int, acknowledged: int, *, width: int) -> str:
     if acknowledged <= last:
         return ""
-    first = f"{letter}{last + 1:0{width}d}"
-    return f"{what} {first}" + (
-        f" to {letter}{acknowledged:0{width}d}" if acknowledged > last + 1 else ""
-    )
+    span = f"{what} {letter}{last + 1:0{width}d}"
+    if acknowledged > last + 1:
+        span += f" to {letter}{acknowledged:0{width}d}"
+    return span
 
 
 def _checksum(line: str) -> str:

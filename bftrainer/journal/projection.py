@@ -139,15 +139,16 @@ def trainer_of(plain: Any) -> TrainerRecord:
         if not trainer_id:
             raise
         spec = plain.get("spec")
-        state = _word(plain, "state", "")
-        is_over = state in {state_over.value for state_over in TrainerState if state_over.is_final}
+        state, written_state = TrainerState.FAILED, _word(plain, "state", "")
+        if written_state in {final.value for final in TrainerState if final.is_final}:
+            state = TrainerState(written_state)
         submitted_s = plain.get("submitted_s")
         return TrainerRecord(
             trainer_id=trainer_id,
             spec=TrainerSpec(
                 name=_word(spec, "name", "?"), user=_word(spec, "user", "?"), script="?"
             ),
-            state=TrainerState(state) if is_over else TrainerState.FAILED,
+            state=state,
             submitted_s=submitted_s if isinstance(submitted_s, float) else 0.0,
             reason=f"BFT-1028: this release cannot read it ({str(problem.cause)[:200]})"
             " Submit it again, or start the release that wrote it.",
@@ -185,8 +186,9 @@ def pilot_of(plain: Any) -> PilotRecord:
 
 
 def _word(plain: Any, name: str, otherwise: str) -> str:
-    value = plain.get(name) if isinstance(plain, dict) else None
-    return value if isinstance(value, str) else otherwise
+    if not isinstance(plain, dict) or not isinstance(plain.get(name), str):
+        return otherwise
+    return str(plain[name])
 
 
 OVER: Final = frozenset(
@@ -324,7 +326,9 @@ class Projection:
             ValueError: a checkpoint contradicts the entries before it.
         """
         kind = row["kind"]
-        payload = parse(row["payload"]) if kind in (START, CHECKPOINT, PILOT_ID) else {}
+        payload = {}
+        if kind in (START, CHECKPOINT, PILOT_ID):
+            payload = parse(row["payload"])
         if kind == CHECKPOINT:
             self.last_pilot = int(payload["last_pilot"])
         if kind in (START, CHECKPOINT):
@@ -361,4 +365,7 @@ def _compare(known: dict[str, tuple[Any, int]], said: dict[str, Any]) -> None:
 
 
 def _items(text: str) -> Iterable[Any]:
-    return () if text == "[]" else parse(text)
+    if text == "[]":  # of most entries
+        return ()
+    items: Iterable[Any] = parse(text)
+    return items

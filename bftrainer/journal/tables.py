@@ -162,24 +162,26 @@ def text_of_digest(connection: Connection, digest: str) -> str | None:
     """Return a text; None: it was removed."""
     table = projection.texts
     content = connection.execute(select(table.c.text).where(table.c.sha256 == digest)).scalar()
-    return None if content is None else str(content)
+    if content is None:
+        return None
+    return str(content)
 
 
 def remove_texts(connection: Connection) -> int:
     """Remove the texts to which no trainer of the state table refers; return how many."""
-    table, used = projection.texts, _used_texts(connection)
+    table, in_use = projection.texts, _texts_in_use(connection)
     digests = list(connection.execute(select(table.c.sha256)).scalars())
-    unused = [digest for digest in digests if digest not in used]
+    unused = [digest for digest in digests if digest not in in_use]
     for digest in unused:
         connection.execute(delete(table).where(table.c.sha256 == digest))
     return len(unused)
 
 
-def _used_texts(connection: Connection) -> set[str]:
-    used: set[str] = set()
+def _texts_in_use(connection: Connection) -> set[str]:
+    digests: set[str] = set()
     for record in connection.execute(select(projection.trainers.c.record)).scalars():
-        used |= references(record)
-    return used
+        digests |= references(record)
+    return digests
 
 
 def _damaged_text(connection: Connection) -> str:
@@ -189,7 +191,7 @@ def _damaged_text(connection: Connection) -> str:
         if row.sha256 != digest_of(row.text):
             return f"the checksum of the text {row.sha256} does not fit"
         intact.add(row.sha256)
-    for digest in sorted(_used_texts(connection) - intact):
+    for digest in sorted(_texts_in_use(connection) - intact):
         return f"the text {digest} of a trainer is missing"
     return ""
 

@@ -10,11 +10,18 @@ from pathlib import Path
 import pytest
 
 from bftrainer.api.admission import check_spec, in_site
-from bftrainer.batch.containers.apptainer import APPTAINER, SINGULARITY
-from bftrainer.batch.containers.bubblewrap import BUBBLEWRAP
-from bftrainer.batch.containers.charliecloud import CHARLIECLOUD
-from bftrainer.batch.containers.choice import EACH, PREFERENCES, choose, form_of
-from bftrainer.batch.containers.enroot import ENROOT
+from bftrainer.batch.containers.choice import (
+    APPTAINER,
+    BUBBLEWRAP,
+    CHARLIECLOUD,
+    EACH,
+    ENROOT,
+    PODMAN,
+    PREFERENCES,
+    SINGULARITY,
+    choose,
+    form_of,
+)
 from bftrainer.batch.containers.entry import (
     environment_of,
     make_places,
@@ -22,7 +29,6 @@ from bftrainer.batch.containers.entry import (
     signal_in,
     variables_of,
 )
-from bftrainer.batch.containers.podman import PODMAN
 from bftrainer.batch.containers.runtime import (
     ContainerCall,
     ContainerRuntime,

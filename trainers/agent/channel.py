@@ -88,16 +88,16 @@ class Channel:
         while self._queue:
             data, fds = self._queue[0]
             try:
-                sent = socket.send_fds(self._socket, [data], fds) if fds else self._send(data)
+                sent_bytes = socket.send_fds(self._socket, [data], fds) if fds else self._send(data)
             except BlockingIOError:
                 self._loop.add_writer(self._socket, self._flush)
                 return
             except (BrokenPipeError, ConnectionResetError):
-                sent = len(data)  # the peer is gone: reported by the next read
+                sent_bytes = len(data)  # the peer is gone: reported by the next read
             _close_all(fds)
-            self._queued_bytes -= sent
-            if self._is_stream and sent < len(data):
-                self._queue[0] = (data[sent:], ())
+            self._queued_bytes -= sent_bytes
+            if self._is_stream and sent_bytes < len(data):
+                self._queue[0] = (data[sent_bytes:], ())
             else:
                 self._queue.popleft()
         self._loop.remove_writer(self._socket)

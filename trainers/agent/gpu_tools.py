@@ -58,7 +58,11 @@ def own(seen: Sequence[SeenGpu], devices: Sequence[str] | None) -> tuple[SeenGpu
     """
     if devices is None:
         return tuple(seen)
-    return tuple(gpu for gpu in seen if any(_is_named(gpu, device) for device in devices))
+    return tuple(gpu for gpu in seen if _is_listed(gpu, devices))
+
+
+def _is_listed(gpu: SeenGpu, devices: Sequence[str]) -> bool:
+    return any(_is_named(gpu, device) for device in devices)
 
 
 def _is_named(gpu: SeenGpu, device: str) -> bool:
@@ -76,27 +80,30 @@ def _amount(value: object) -> float | None:
         number = float(value)
     except (ValueError, OverflowError):
         return None
-    return number if math.isfinite(number) and 0.0 <= number <= MOST else None
+    if not math.isfinite(number) or not 0.0 <= number <= MOST:
+        return None
+    return number
 
 
 def read_nvidia(text: str) -> tuple[SeenGpu, ...]:
     """Read lines of index, UUID, use in percent, memory used and in all in MiB."""
-    rows = [
-        [cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.strip()
-    ]
-    if any(len(row) != 5 or not row[0].isdecimal() for row in rows):
-        raise ValueError("not the five columns that were asked for")
+    rows = []
+    for line in filter(str.strip, text.splitlines()):
+        row = list(map(str.strip, line.split(",")))
+        if len(row) != 5 or not row[0].isdecimal():
+            raise ValueError("not the five columns that were asked for")
+        rows.append(row)
     return tuple(
         SeenGpu(
             index=int(index),
             names=(uuid,),
             figures=Gpu(
                 use_percent=_amount(use),
-                memory_used_mib=_amount(used),
-                memory_total_mib=_amount(total),
+                memory_used_mib=_amount(memory_used),
+                memory_total_mib=_amount(memory_total),
             ),
         )
-        for index, uuid, use, used, total in rows[:MAX_GPUS]
+        for index, uuid, use, memory_used, memory_total in rows[:MAX_GPUS]
     )
 
 
@@ -155,8 +162,12 @@ def read_amd(text: str) -> tuple[SeenGpu, ...]:
 def _valued(gpu: dict[str, Any], part: str, name: str) -> float | None:
     """Return a value that stands alone, or beside its unit."""
     group = gpu.get(part)
-    value = group.get(name) if isinstance(group, dict) else None
-    return _amount(value.get("value") if isinstance(value, dict) else value)
+    if not isinstance(group, dict):
+        return None
+    value = group.get(name)
+    if isinstance(value, dict):
+        value = value.get("value")
+    return _amount(value)
 
 
 TOOLS: Final = (

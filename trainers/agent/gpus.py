@@ -46,13 +46,14 @@ def devices_of(
     """
     environments = [{**environ, **dict(config.environment)} for config in configs]
     devices: dict[str, tuple[str, ...]] = {}
-    for variable in {tool.variable for tool in TOOLS}:
-        if environments and all(variable in variables for variables in environments):
-            values = [variables[variable] for variables in environments]
+    variables = {tool.variable for tool in TOOLS}
+    for variable in variables:
+        if environments and all(variable in environment for environment in environments):
+            values = [environment[variable] for environment in environments]
             devices[variable] = tuple(itertools.chain(*map(listed_devices, values)))
     if devices or gpus:
         return devices
-    return {tool.variable: () for tool in TOOLS}
+    return dict.fromkeys(variables, ())
 
 
 def is_told(config: WorkerConfig) -> bool:

@@ -69,10 +69,9 @@ class DaemonLink:
         self._look_s = self._heard_s + FIRST_LOOK_S  # when to look next where the daemon is
         self._keys = keys
         # Converted to the monotonic clock, because the wall clock may be set meanwhile.
-        end_s = config.end_s
-        self._end_s = None if end_s is None else (
-            self._heard_s + end_s - config.end_margin_s - time.time()
-        )  # fmt: skip
+        self._end_s: float | None = None
+        if config.end_s is not None:
+            self._end_s = self._heard_s + config.end_s - config.end_margin_s - time.time()
         self._connection = DaemonConnection(
             endpoint=config.daemon_endpoint,
             daemon_public_key=config.daemon_public_key,
@@ -193,15 +192,17 @@ class DaemonLink:
         asyncio.get_running_loop().call_later(delay_s, self._tick)
 
     async def _look(self) -> None:
-        found = await asyncio.to_thread(self._search)
-        if found and not self.is_up:
-            self.endpoint = found
-            self._connection.move(found)
+        endpoint = await asyncio.to_thread(self._search)
+        if endpoint and not self.is_up:
+            self.endpoint = endpoint
+            self._connection.move(endpoint)
 
     def _search(self) -> str:
         config, file = self._config, self._config.endpoint_file
-        known = (self.endpoint, config.daemon_endpoint, *config.endpoints)
-        endpoints = tuple(dict.fromkeys((*(endpoints_in(file) if file else ()), *known)))
+        candidates = [self.endpoint, config.daemon_endpoint, *config.endpoints]
+        if file:  # what it says is newer than all that we were told before
+            candidates = [*endpoints_in(file), *candidates]
+        endpoints = tuple(dict.fromkeys(candidates))
         if endpoints == (self.endpoint,):
             return ""
         return first_answering(

@@ -177,11 +177,11 @@ class Agent:
 
     def _kill_all(self) -> Callable[[], None]:
         """End all processes and begin to remove files; return what waits for that a while."""
-        killed, directory = self._workers.kill_all(), self._directory
+        groups, directory = self._workers.kill_all(), self._directory
 
         def remove() -> None:
-            for one in killed:
-                one.remove()
+            for group in groups:
+                group.remove()
             directory.remove()
             remove_unmapped()
             self._workers.copies.close()
@@ -245,8 +245,8 @@ class Agent:
 def data_address(config: AgentConfig, daemon_endpoint: str) -> str:
     """Return the address that peers are told: in the policy's network, else towards the daemon."""
     if config.network:
-        if found := in_network(host_addresses(), config.network):
-            return found[0]
+        if addresses := in_network(host_addresses(), config.network):
+            return addresses[0]
         LOG.warning("BFT-1313: no address of this host is in training_network %s", config.network)
     return source_towards(host_of(daemon_endpoint)) or LOOPBACK
 

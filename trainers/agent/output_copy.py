@@ -49,7 +49,7 @@ class OutputCopies:
     def end(self, name: str) -> None:
         """Copy what is left of the log of a worker that has ended; returns at once."""
         copy = self._copies.pop(name, None)
-        self._ending = [each for each in self._ending if each.is_alive()]
+        self._ending = [thread for thread in self._ending if thread.is_alive()]
         if copy is not None:
             copy.has_ended.set()
             self._ending.append(copy)

@@ -47,11 +47,11 @@ class Pacer:
             self._send(message)
             return
         worker_id = message.worker_id
-        sent = self._sent.get(worker_id)
-        if sent is not None and sent.newest not in _positions(message.body):
+        last_sent = self._sent.get(worker_id)
+        if last_sent is not None and last_sent.newest not in _positions(message.body):
             self._release(worker_id)  # it has reports that this one does not repeat
-            sent = self._sent[worker_id]
-        if sent is None or self._clock() >= sent.at_s + EVERY_S:
+            last_sent = self._sent[worker_id]
+        if last_sent is None or self._clock() >= last_sent.at_s + EVERY_S:
             self._held.pop(worker_id, None)
             self._send_reports(message)
             return
@@ -69,15 +69,15 @@ class Pacer:
 
     def take(self) -> list[WorkerSaid]:
         """Return what is held back, for another way of sending it."""
-        held = list(self._held.values())
+        messages = list(self._held.values())
         self._held.clear()
         self.release()
-        return held
+        return messages
 
     def _release(self, worker_id: str) -> None:
-        held = self._held.pop(worker_id, None)
-        if held is not None:
-            self._send_reports(held)
+        message = self._held.pop(worker_id, None)
+        if message is not None:
+            self._send_reports(message)
 
     def _send_reports(self, message: WorkerSaid) -> None:
         positions = _positions(message.body)
@@ -88,4 +88,5 @@ class Pacer:
 
 def _positions(body: Mapping[str, Any]) -> list[_Position]:
     """Return the positions of the reports in a message, oldest first."""
-    return [(one["samples"], one["epoch"], one["step"]) for one in body.get("reports", ())]
+    reports = body.get("reports", ())
+    return [(report["samples"], report["epoch"], report["step"]) for report in reports]

@@ -75,12 +75,12 @@ class PeerRecovery:
 
     async def _watch(self) -> None:
         while not self._is_up():
-            refused = await peers.refuses(self._daemon_endpoint(), CONNECT_LIMIT_S)
+            is_refused = await peers.refuses(self._daemon_endpoint(), CONNECT_LIMIT_S)
             is_in_touch = self._was_in_touch() and not self._is_up()
-            self._is_orphaned = refused is True and is_in_touch
+            self._is_orphaned = is_refused is True and is_in_touch
             self._look()
             self._news.clear()
-            is_stuck = any(w.is_stuck for t in self._workers.trainers() for w in self._own(t))
+            is_stuck = any(map(self._has_stuck_worker, self._workers.trainers()))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), LOOK_S if is_stuck else PROBE_S)
         self._is_orphaned = False
@@ -89,10 +89,16 @@ class PeerRecovery:
     def _look(self) -> None:
         for trainer_id in self._workers.trainers():
             machine = self._machine(trainer_id)
-            own, now_s = self._own(trainer_id), time.monotonic()
-            silent = self._silent(trainer_id)
-            out = machine.advance(own, is_orphaned=self._is_orphaned, now_s=now_s, silent=silent)
-            self._carry_out(machine, out)
+            instructions = machine.advance(
+                self._own(trainer_id),
+                is_orphaned=self._is_orphaned,
+                now_s=time.monotonic(),
+                silent=self._silent(trainer_id),
+            )
+            self._carry_out(machine, instructions)
+
+    def _has_stuck_worker(self, trainer_id: str) -> bool:
+        return any(worker.is_stuck for worker in self._own(trainer_id))
 
     def _own(self, trainer_id: str) -> list[peers.PeerStanding]:
         silent = self._silent(trainer_id)
@@ -127,9 +133,11 @@ class PeerRecovery:
     async def _answer(self, asked: Ask) -> peers.Surveyed | peers.Done | Absent:
         member, question = asked.member, asked.question
         if isinstance(question, peers.SurveyTrainer):  # whether the agent is gone matters
-            refused = await peers.refuses(member.agent_endpoint, CONNECT_LIMIT_S)
-            if refused is not False:
-                return Absent.GONE if refused else Absent.SILENT
+            is_refused = await peers.refuses(member.agent_endpoint, CONNECT_LIMIT_S)
+            if is_refused:
+                return Absent.GONE
+            if is_refused is None:
+                return Absent.SILENT
         async with self._limit:
             answer = await peers.ask(
                 member.agent_endpoint,
@@ -146,13 +154,14 @@ class PeerRecovery:
 
     def answer(self, public_key: str, question: peers.PeerQuestion) -> peers.PeerAnswer:
         """Answer the agent with this key; a survey also says that it has a stuck worker."""
-        own, is_orphaned = self._own(question.trainer_id), self._is_orphaned and not self._is_up()
-        if not own and isinstance(question, peers.SurveyTrainer):
+        workers = self._own(question.trainer_id)
+        is_orphaned = self._is_orphaned and not self._is_up()
+        if not workers and isinstance(question, peers.SurveyTrainer):
             return peers.Surveyed(is_orphaned=is_orphaned, workers=[])
-        if not any(_knows(worker, public_key) for worker in own):
+        if not any(_knows(worker, public_key) for worker in workers):
             return peers.Done(refusal="not a member's agent")
         machine = self._machine(question.trainer_id)
-        answer, instructions = machine.answer(own, question, is_orphaned=is_orphaned)
+        answer, instructions = machine.answer(workers, question, is_orphaned=is_orphaned)
         self._carry_out(machine, instructions)
         self.news()
         return answer
@@ -167,5 +176,7 @@ def _with_cut(worker: peers.PeerStanding, silent: frozenset[str]) -> peers.PeerS
 
 
 def _knows(worker: peers.PeerStanding, public_key: str) -> bool:
-    commits = (worker.commit, worker.entered)
-    return any(m.agent_public_key == public_key for c in commits if c for m in c.members)
+    for commit in filter(None, (worker.commit, worker.entered)):
+        if any(member.agent_public_key == public_key for member in commit.members):
+            return True
+    return False

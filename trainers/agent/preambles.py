@@ -28,6 +28,8 @@ from bftrainer.model.container import AUTO, ContainerOrder, line_of
 from bftrainer.model.preamble import why_not_started
 
 _MOST_READ_BYTES = 8192
+KEPT = 50  # folders of pilots that have ended, for their logs
+LONGEST_S = 31 * 86_400.0  # no pilot lives as long
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +44,11 @@ class Preamble:
     @classmethod
     def of(cls, orders: Mapping[str, Any]) -> Preamble:
         """Return that of a program's first line."""
-        if not (said := orders.get("preamble")):
+        preamble = orders.get("preamble")
+        if not preamble:
             return cls()
-        pairs = tuple((k, v) for k, v in said["environment"])
-        return cls(said["path"], said["cwd"], pairs, said["is_container"])
+        environment = tuple((name, value) for name, value in preamble["environment"])
+        return cls(preamble["path"], preamble["cwd"], environment, preamble["is_container"])
 
 
 NO_PREAMBLE = Preamble()
@@ -61,32 +64,37 @@ def placed(config: WorkerConfig, directory: Path) -> tuple[WorkerConfig, Preambl
     """
     if not config.preamble and not config.container:
         return config, NO_PREAMBLE
-    given = tuple(pair for pair in config.environment if pair[0] != SPENT_LOGS)
+    variables = tuple(pair for pair in config.environment if pair[0] != SPENT_LOGS)
     text = config.preamble.encode()
     if config.container:
-        line = line_of(_order_of(config, given), command_of())
+        line = line_of(_order_of(config, variables), command_of())
         text = f"{config.preamble}\n{line}".encode()
     path = directory / f"preamble-{hashlib.sha256(text).hexdigest()[:16]}.sh"
     if not path.exists():
         write_private(path, text)
     ours = tuple(pair for pair in config.environment if pair[0] == SPENT_LOGS)
-    rest = replace(
+    without_preamble = replace(
         config, preamble="", container="", container_mounts="", container_runtime=AUTO,
         environment=ours,
     )  # fmt: skip
-    return rest, Preamble(str(path), config.cwd, given, bool(config.container))
+    preamble = Preamble(str(path), config.cwd, variables, bool(config.container))
+    return without_preamble, preamble
 
 
-def _order_of(config: WorkerConfig, given: Iterable[tuple[str, str]]) -> ContainerOrder:
+def _order_of(config: WorkerConfig, variables: Iterable[tuple[str, str]]) -> ContainerOrder:
     """Return what the entry is told of the container of a worker with these variables."""
-    logs = [str(Path(config.log_path).parent)] if config.log_path else []
+    directories = []
+    if config.checkpoint_dir:
+        directories.append(config.checkpoint_dir)
+    if config.log_path:
+        directories.append(str(Path(config.log_path).parent))
     return ContainerOrder(
         image=config.container,
         runtime=config.container_runtime,
         mounts=config.container_mounts,
         directories=(str(PACKAGE), str(Path(config.script).parent), config.cwd),
-        made=tuple(place for place in (config.checkpoint_dir, *logs) if place),
-        variables=tuple(sorted({name for name, _ in given})),
+        made=tuple(directories),
+        variables=tuple(sorted({name for name, _ in variables})),
         workdir=config.cwd,
     )
 
@@ -122,22 +130,18 @@ def _append(path: str, text: bytes) -> None:
         log.write(text)
 
 
-KEPT = 50  # folders of pilots that have ended, for their logs
-LONGEST_S = 31 * 86_400.0  # no pilot lives as long
-
-
 def tidy(folder: Path) -> None:
     """Remove our key, and old folders beside ours (blocking)."""
     forget(folder / "agent.key")
     ended: list[tuple[float, Path]] = []
     now_s = time.time()
     with suppress(OSError):
-        for other in folder.parent.iterdir():
-            changed_s = other.lstat().st_mtime
-            if now_s - changed_s > LONGEST_S or not (other / "agent.json").exists():
-                ended.append((changed_s, other))
-    for _, other in sorted(ended, reverse=True)[KEPT:]:
-        shutil.rmtree(other, ignore_errors=True)
+        for pilot_folder in folder.parent.iterdir():
+            changed_s = pilot_folder.lstat().st_mtime
+            if now_s - changed_s > LONGEST_S or not (pilot_folder / "agent.json").exists():
+                ended.append((changed_s, pilot_folder))
+    for _, pilot_folder in sorted(ended, reverse=True)[KEPT:]:
+        shutil.rmtree(pilot_folder, ignore_errors=True)
 
 
 def forget(file: Path) -> None:

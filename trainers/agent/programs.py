@@ -62,10 +62,12 @@ class ProgramPool:
             self._running.pop(worker_id, None)
             remove_shared({child.pid} | self._events.sweep(), own_place(child.pid))
             remove_unmapped()
-            cause = f"see {self._log_path} on {os.uname().nodename}" if returncode > 0 else ""
+            cause = ""
             if returncode > 0 and preamble.path:
                 cause = output.why(returncode, preamble)
                 output.copy_to(log_path)
+            elif returncode > 0:
+                cause = f"see {self._log_path} on {os.uname().nodename}"
             self._events.exited(worker_id, returncode, cause)
 
         when_ended(os.pidfd_open(child.pid), ended)

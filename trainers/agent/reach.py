@@ -57,17 +57,24 @@ class Search:
         is_still = still_s > max(LEAST_S, STEPS * step_s)
         if not is_still:
             self.pause_s = LEAST_S
-            self.next_s = now_s if not self.silent else self.next_s
+            if not self.silent:
+                self.next_s = now_s
         if now_s < self.next_s:
             return {}
-        return {**self.silent, **(members if is_still else {})}
+        if is_still:
+            return {**self.silent, **members}
+        return self.silent
 
     def found(self, asked: Mapping[str, Member], silent: Collection[str], now_s: float) -> bool:
         """Record who answered; return whether that is to be reported."""
         before = self.silent
-        others = {e: m for e, m in before.items() if e not in asked}
-        self.silent = {**others, **{e: m for e, m in asked.items() if e in silent}}
-        self.pause_s = AGAIN_S if self.silent else min(MOST_S, 2.0 * max(LEAST_S, self.pause_s))
+        after = {endpoint: m for endpoint, m in before.items() if endpoint not in asked}
+        after |= {endpoint: m for endpoint, m in asked.items() if endpoint in silent}
+        self.silent = after
+        if self.silent:
+            self.pause_s = AGAIN_S
+        else:
+            self.pause_s = min(MOST_S, 2.0 * max(LEAST_S, self.pause_s))
         self.next_s = now_s + self.pause_s
         if before.keys() == self.silent.keys() and (
             not self.silent or now_s < self.told_s + REPORT_S
@@ -91,7 +98,9 @@ class ReachSearches:
     def silent(self, trainer_id: str) -> frozenset[str]:
         """Return the endpoints of a trainer's agents that this node cannot connect to."""
         search = self._searches.get(trainer_id)
-        return frozenset(search.silent) if search is not None else frozenset()
+        if search is None:
+            return frozenset()
+        return frozenset(search.silent)
 
     def start(self) -> None:
         """Begin to look, again and again."""
@@ -100,29 +109,29 @@ class ReachSearches:
             self._searches.setdefault(team.trainer_id, Search()).seen_s = now_s
             if team.trainer_id not in self._at_work:
                 self._look(team, now_s)
-        kept = {i: s for i, s in self._searches.items() if now_s - s.seen_s < KEPT_S}
-        self._searches = kept
+        for trainer_id, search in list(self._searches.items()):
+            if now_s - search.seen_s >= KEPT_S:
+                del self._searches[trainer_id]
         asyncio.get_running_loop().call_later(LOOK_S, self.start)
 
     def _look(self, team: Team, now_s: float) -> None:
         search = self._searches[team.trainer_id]
         members = {m.agent_endpoint: m for m in team.others() if m.agent_endpoint}
         still_s = now_s - team.moved_s
-        if asked := search.due(members, still_s=still_s, step_s=team.step_s, now_s=now_s):
-            task = asyncio.get_running_loop().create_task(self._connect(team, search, asked))
+        due = search.due(members, still_s=still_s, step_s=team.step_s, now_s=now_s)
+        if due:
+            task = asyncio.get_running_loop().create_task(self._connect(team, search, due))
             self._at_work[team.trainer_id] = task
             task.add_done_callback(lambda _task: self._at_work.pop(team.trainer_id))
 
-    async def _connect(self, team: Team, search: Search, asked: Mapping[str, Member]) -> None:
-        limits = [AGAIN_CONNECT_S if e in search.silent else CONNECT_S for e in asked]
-        answers = await asyncio.gather(*map(self._reaches, asked, limits))
-        silent = [e for e, is_reached in zip(asked, answers, strict=True) if not is_reached]
-        if search.found(asked, silent, time.monotonic()):
-            found = sorted((m.node, endpoint) for endpoint, m in search.silent.items())
-            said = protocol.Unreachable(
-                nodes=tuple(node for node, _ in found), agents=tuple(agent for _, agent in found)
-            )
-            body = protocol.to_body(said)
+    async def _connect(self, team: Team, search: Search, members: Mapping[str, Member]) -> None:
+        limits_s = [AGAIN_CONNECT_S if e in search.silent else CONNECT_S for e in members]
+        answers = await asyncio.gather(*map(self._reaches, members, limits_s))
+        silent = [e for e, is_reached in zip(members, answers, strict=True) if not is_reached]
+        if search.found(members, silent, time.monotonic()):
+            places = sorted((m.node, endpoint) for endpoint, m in search.silent.items())
+            nodes, endpoints = zip(*places, strict=True) if places else ((), ())
+            body = protocol.to_body(protocol.Unreachable(nodes=nodes, agents=endpoints))
             self._report(WorkerSaid(worker_id=team.worker_id, body=body))
 
     async def _reaches(self, endpoint: str, timeout_s: float) -> bool:

@@ -41,6 +41,10 @@ from bftrainer.ground import protocol
 from bftrainer.ground.node_cover import cover
 from bftrainer.ground.protocol import Commit, Member
 
+RETRY_S = 0.3
+ROUND_LIMIT_S = 6.0  # then a new round begins
+PASS_TRIES = 5
+
 
 class Absent(enum.Enum):
     """An agent that does not answer."""
@@ -71,35 +75,52 @@ Verdict = tuple[Member, ...] | str | NextGeneration
 
 def judge(answers: Mapping[str, Answer]) -> Verdict:
     """Return the verdict on a trainer by the answers of agents, our own among them, by endpoint."""
-    said = [a for a in answers.values() if isinstance(a, Surveyed)]
-    known = [c for a in said for w in a.workers for c in (w.commit, w.entered) if c is not None]
-    if not known:
+    surveys = {endpoint: a for endpoint, a in answers.items() if isinstance(a, Surveyed)}
+    commits = _commits(surveys.values())
+    if not commits:
         return "no worker here has been in a generation"
-    members = _members(known)
+    members = _members(commits)
     if unasked := {m.agent_endpoint: m for m in members if m.agent_endpoint not in answers}:
         return tuple(unasked.values())
-    # An agent's answer counts only for workers of its own node.
-    at = {m.worker_id: m.agent_endpoint for m in members}
-    standing = {
-        w.worker_id: w
-        for endpoint, a in answers.items()
-        if isinstance(a, Surveyed)
-        for w in a.workers
-        if at.get(w.worker_id, endpoint) == endpoint
-    }
-    present = {i for i, w in standing.items() if not w.has_left}
-    alive = [m for m in members if m.worker_id in present]
+    standing = _standing(surveys, members)
+    alive = [m for m in members if m.worker_id in standing and not standing[m.worker_id].has_left]
     apart = _apart(answers, alive)
-    kept = [m for m in alive if m.agent_endpoint not in apart]
-    return _why_not(answers, standing, members, kept, apart) or _next(known, standing, kept)
+    together = [m for m in alive if m.agent_endpoint not in apart]
+    reason = _why_not(answers, standing, members, together, apart)
+    return reason or _next(commits, standing, together)
+
+
+def _commits(surveys: Iterable[Surveyed]) -> list[Commit]:
+    """Return the generations that workers were told of, or have entered."""
+    commits: list[Commit] = []
+    for survey in surveys:
+        for worker in survey.workers:
+            commits += filter(None, (worker.commit, worker.entered))
+    return commits
+
+
+def _standing(
+    surveys: Mapping[str, Surveyed], members: Sequence[Member]
+) -> Mapping[str, PeerStanding]:
+    """Return workers by id; an agent's answer counts only for workers of its own node."""
+    endpoints = {m.worker_id: m.agent_endpoint for m in members}
+    standing: dict[str, PeerStanding] = {}
+    for endpoint, survey in surveys.items():
+        for worker in survey.workers:
+            if endpoints.get(worker.worker_id, endpoint) == endpoint:
+                standing[worker.worker_id] = worker
+    return standing
 
 
 def _apart(answers: Mapping[str, Answer], alive: Sequence[Member]) -> frozenset[str]:
     """Return the fewest agents without which all others reach each other."""
-    here = {m.agent_endpoint: None for m in alive}
-    said = ((e, a.unreachable) for e, a in answers.items() if isinstance(a, Surveyed) and e in here)
-    pairs = (frozenset((e, other)) for e, others in said for other in others if other in here)
-    return cover(pairs, tuple(here))
+    endpoints = dict.fromkeys(m.agent_endpoint for m in alive)
+    pairs: list[frozenset[str]] = []
+    for endpoint, answer in answers.items():
+        if isinstance(answer, Surveyed) and endpoint in endpoints:
+            silent = [peer for peer in answer.unreachable if peer in endpoints]
+            pairs += [frozenset((endpoint, peer)) for peer in silent]
+    return cover(pairs, tuple(endpoints))
 
 
 def _why_not(
@@ -122,21 +143,23 @@ def _why_not(
     if 2 * len(alive) <= len(alive) + len(silent):
         names = ", ".join(sorted({m.node for m in silent}))
         return f"silent, perhaps alive, and not a minority: {names}"
-    there = [answers[m.agent_endpoint] for m in alive]
-    if not all(isinstance(a, Surveyed) and a.is_orphaned for a in there):
-        return "one of its agents is connected to a daemon"
+    for member in alive:
+        answer = answers[member.agent_endpoint]
+        if not isinstance(answer, Surveyed) or not answer.is_orphaned:
+            return "one of its agents is connected to a daemon"
     return ""
 
 
 def _next(
-    known: Sequence[Commit], standing: Mapping[str, PeerStanding], alive: Sequence[Member]
+    commits: Sequence[Commit], standing: Mapping[str, PeerStanding], alive: Sequence[Member]
 ) -> NextGeneration:
-    newest = max(known, key=key_of)
+    newest = max(commits, key=key_of)
     keys = [key_of(newest), *(w.newest for w in standing.values())]
-    fitting = [size for size in newest.sizes if size <= len(alive)]
-    most = max(fitting, default=0) if newest.sizes else len(alive)
-    is_park = most < newest.n_min or not newest.members
-    roster = () if is_park else alive[:most]
+    size = len(alive)
+    if newest.sizes:
+        size = max((size for size in newest.sizes if size <= len(alive)), default=0)
+    is_park = size < newest.n_min or not newest.members
+    roster = () if is_park else alive[:size]
     saver = max(alive, key=lambda m: standing[m.worker_id].step).worker_id
     commit = Commit(
         generation=max(keys)[0] + 1,
@@ -145,7 +168,7 @@ def _next(
         members=tuple(replace(m, rank=rank) for rank, m in enumerate(roster)),
         store_host=roster[0].address if roster else "",
         abandon=True,
-        incarnation=max(c.incarnation for c in known),
+        incarnation=max(c.incarnation for c in commits),
         saver=saver if is_park else "",
         n_min=newest.n_min,
         batch=newest.batch,
@@ -154,18 +177,13 @@ def _next(
     return NextGeneration(roster=tuple(alive), commit=commit)
 
 
-def _members(known: Iterable[Commit]) -> list[Member]:
+def _members(commits: Iterable[Commit]) -> list[Member]:
     """Return all members of the rosters, newest roster first, each in rank order."""
-    found: dict[str, Member] = {}
-    for commit in sorted(known, key=key_of, reverse=True):
+    by_worker: dict[str, Member] = {}
+    for commit in sorted(commits, key=key_of, reverse=True):
         for member in sorted(commit.members, key=lambda m: m.rank):
-            found.setdefault(member.worker_id, member)
-    return list(found.values())
-
-
-RETRY_S = 0.3
-ROUND_LIMIT_S = 6.0  # then a new round begins
-PASS_TRIES = 5
+            by_worker.setdefault(member.worker_id, member)
+    return list(by_worker.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,9 +247,9 @@ class Regroup:
         ``silent``: endpoints of members' agents that this one cannot connect to.
         """
         self._silent = sorted(silent)
-        own = [self._with_promise(w) for w in own]
+        workers = [self._with_promise(worker) for worker in own]
         self._is_orphaned = is_orphaned
-        if not is_orphaned or self._stuck(own) == NO_KEY:
+        if not is_orphaned or self._stuck(workers) == NO_KEY:
             self._round = None
             return []
         if self._round is not None and now_s > self._round.ends_s:
@@ -240,28 +258,30 @@ class Regroup:
             if now_s < self._not_before_s:
                 return []
             self._round = _Round(now_s + ROUND_LIMIT_S, {})
-        self._round.answers[self._me] = self._surveyed(own)
+        self._round.answers[self._me] = self._surveyed(workers)
         if self._round.plan is None:
-            return self._decide(self._round, own, now_s)
-        return self._commit(self._round, self._round.plan, own, now_s)
+            return self._decide(self._round, workers, now_s)
+        return self._commit(self._round, self._round.plan, workers, now_s)
 
     def on_answer(
         self, asked: Ask, answer: Surveyed | Done | Absent, now_s: float
     ) -> list[Instruction]:
         """Record an agent's answer, or its absence; return the next instructions."""
-        this, question = self._round, asked.question
+        current, question = self._round, asked.question
         is_done = isinstance(answer, Done) and not answer.refusal
         match question:
             case SurveyTrainer():
                 endpoint = asked.member.agent_endpoint
-                if this is not None and endpoint in this.answers:
-                    this.answers[endpoint] = Absent.SILENT if isinstance(answer, Done) else answer
+                if current is not None and endpoint in current.answers:
+                    current.answers[endpoint] = (
+                        Absent.SILENT if isinstance(answer, Done) else answer
+                    )
             case Promise():
                 key = (question.generation, question.attempt)
-                if this is None or this.plan is None or this.plan.key != key:
+                if current is None or current.plan is None or current.plan.key != key:
                     return []  # of an earlier round
                 if is_done:
-                    this.promised.add(question.worker_id)
+                    current.promised.add(question.worker_id)
                 else:
                     self._give_up(now_s)
             case PassCommit() if not is_done and asked.tries and self._is_orphaned:
@@ -288,8 +308,9 @@ class Regroup:
             workers = [self._with_promise(w) for w in own]
             return self._surveyed(workers, is_orphaned=is_orphaned), []
         worker = next((w for w in own if w.worker_id == question.worker_id), None)
-        refusal = self._refusal(worker, question) if is_orphaned else "a daemon is running"
-        if refusal:
+        if not is_orphaned:
+            return Done(refusal="a daemon is running"), []
+        if refusal := self._refusal(worker, question):
             return Done(refusal=refusal), []
         if isinstance(question, PassCommit):
             return Done(), [TellOwn(worker_id=question.worker_id, body=question.body)]
@@ -300,10 +321,11 @@ class Regroup:
         if worker is None or worker.has_left or worker.has_finished:
             return "the worker is gone"
         if isinstance(question, PassCommit):
-            is_promised = self._promised.get(worker.worker_id) == key_of(question.body)
-            return "" if is_promised else "its number was not promised"
-        is_new = (question.generation, question.attempt) > self._with_promise(worker).newest
-        return "" if is_new else "a greater number is known"
+            if self._promised.get(worker.worker_id) != key_of(question.body):
+                return "its number was not promised"
+        elif (question.generation, question.attempt) <= self._with_promise(worker).newest:
+            return "a greater number is known"
+        return ""
 
     def _with_promise(self, worker: PeerStanding) -> PeerStanding:
         promised = self._promised.get(worker.worker_id, NO_KEY)
@@ -314,16 +336,18 @@ class Regroup:
 
     # ---- one round -----------------------------------------------------------------------
 
-    def _decide(self, this: _Round, own: Sequence[PeerStanding], now_s: float) -> list[Instruction]:
-        heard: Mapping[str, Answer] = {e: a for e, a in this.answers.items() if a is not None}
-        if len(heard) < len(this.answers):
+    def _decide(
+        self, current: _Round, own: Sequence[PeerStanding], now_s: float
+    ) -> list[Instruction]:
+        heard: Mapping[str, Answer] = {e: a for e, a in current.answers.items() if a is not None}
+        if len(heard) < len(current.answers):
             return []
         verdict = judge(heard)
         match verdict:
             case NextGeneration() if verdict.roster[0].agent_endpoint == self._me:
-                return self._propose(this, verdict, own, now_s)
+                return self._propose(current, verdict, own, now_s)
             case tuple():
-                this.answers.update(dict.fromkeys(m.agent_endpoint for m in verdict))
+                current.answers.update(dict.fromkeys(m.agent_endpoint for m in verdict))
                 generation, attempt = self._stuck(own)
                 question = SurveyTrainer(
                     trainer_id=self.trainer_id, generation=generation, attempt=attempt
@@ -335,12 +359,12 @@ class Regroup:
         return []  # the other agent reaches the same verdict
 
     def _propose(
-        self, this: _Round, plan: NextGeneration, own: Sequence[PeerStanding], now_s: float
+        self, current: _Round, plan: NextGeneration, own: Sequence[PeerStanding], now_s: float
     ) -> list[Instruction]:
-        this.plan = plan
+        current.plan = plan
         (generation, attempt), size = plan.key, len(plan.commit.members)
-        what = f"{size} members" if size else "parked"
-        out = self._note(f"{self.trainer_id}: generation {generation} without a daemon, {what}")
+        outcome = f"{size} members" if size else "parked"
+        out = self._note(f"{self.trainer_id}: generation {generation} without a daemon, {outcome}")
         for member in plan.roster:
             if member.agent_endpoint != self._me:
                 question = Promise(
@@ -352,14 +376,14 @@ class Regroup:
                 out.append(Ask(member=member, question=question))
                 continue
             self._promised[member.worker_id] = plan.key
-            this.promised.add(member.worker_id)
+            current.promised.add(member.worker_id)
         if size:
             prepare = protocol.Prepare(generation=generation, attempt=attempt, open_store=True)
             out.append(TellOwn(worker_id=plan.roster[0].worker_id, body=prepare))
-        return out + self._commit(this, plan, own, now_s)
+        return out + self._commit(current, plan, own, now_s)
 
     def _commit(
-        self, this: _Round, plan: NextGeneration, own: Sequence[PeerStanding], now_s: float
+        self, current: _Round, plan: NextGeneration, own: Sequence[PeerStanding], now_s: float
     ) -> list[Instruction]:
         """Announce the generation once all have promised and the store is open."""
         first = next((w for w in own if w.worker_id == plan.roster[0].worker_id), None)
@@ -367,7 +391,7 @@ class Regroup:
             self._give_up(now_s)
             return []
         port = first.store_port if plan.commit.members and first.ready == plan.key else 0
-        has_all = this.promised >= {m.worker_id for m in plan.roster}
+        has_all = current.promised >= {m.worker_id for m in plan.roster}
         if not has_all or not (port or not plan.commit.members):
             return []
         token = self._new_token()
@@ -390,5 +414,7 @@ class Regroup:
         self._not_before_s = now_s + RETRY_S
 
     def _note(self, text: str) -> list[Instruction]:
-        is_new, self._noted = text != self._noted, text
-        return [text] if is_new else []
+        if text == self._noted:
+            return []
+        self._noted = text
+        return [text]

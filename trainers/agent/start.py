@@ -50,6 +50,8 @@ KEEP_FREED_MEMORY = {
 SHARED_TEMPLATE = "BFT_SHARED_TEMPLATE"
 SHARED_PATIENCE_S = 2.0
 KILLED = -9
+_OWN = re.compile(r"bft-[0-9a-f]{8}\Z", re.ASCII)  # short: paths of sockets below are limited
+_FRESH_S = 60.0  # a directory younger than this may not have been locked yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +81,6 @@ class Started:
         return KILLED if self.child is None else self.child.wait()
 
 
-_OWN = re.compile(r"bft-[0-9a-f]{8}\Z", re.ASCII)  # short: paths of sockets below are limited
-_FRESH_S = 60.0  # a directory younger than this may not have been locked yet
-
-
 class PilotDirectory:
     """A directory for the temporary files of all that this pilot starts: their ``TMPDIR``.
 
@@ -94,10 +92,10 @@ class PilotDirectory:
         self._base = base = temporary_place()
         self.path: Path | None = None  # it could not be made: all use the directory above
         with suppress(OSError, KeyError):  # a user without a name
-            own = base / f"bft-{secrets.token_hex(4)}"
-            own.mkdir(mode=0o700)
-            self.path, self._is_locked = own, _lock(own) is not None
-            os.environ["TMPDIR"] = str(own)
+            directory = base / f"bft-{secrets.token_hex(4)}"
+            directory.mkdir(mode=0o700)
+            self.path, self._is_locked = directory, _lock(directory) is not None
+            os.environ["TMPDIR"] = str(directory)
             # What torch.compile has built stays where later pilots find it, by torch's own name.
             cache = base / f"torchinductor_{getpass.getuser()}"
             os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
@@ -112,15 +110,15 @@ class PilotDirectory:
         if self.path is None or not self._is_locked:  # this file system has no locks
             return
         with suppress(OSError):
-            for other in self._base.iterdir():
+            for path in self._base.iterdir():
                 with suppress(OSError):
-                    if _OWN.match(other.name) and other != self.path and _is_left(other):
-                        remove(other, ())
+                    if _OWN.match(path.name) and path != self.path and _is_left(path):
+                        remove(path, ())
 
 
 def _is_left(directory: Path) -> bool:
-    found = directory.lstat()
-    if found.st_uid != os.getuid() or time.time() - found.st_mtime < _FRESH_S:
+    status = directory.lstat()
+    if status.st_uid != os.getuid() or time.time() - status.st_mtime < _FRESH_S:
         return False
     if (lock := _lock(directory)) is None:
         return False
@@ -168,9 +166,9 @@ def start_template(
     Raises:
         OSError: the interpreter cannot be run.
     """
-    wanted = {**usual_environment(), **environment}
+    variables = {**usual_environment(), **environment}
     if (path := os.environ.get(SHARED_TEMPLATE)) and not preamble:
-        request = {"interpreter": interpreter, "environment": wanted, "log": str(log_path)}
+        request = {"interpreter": interpreter, "environment": variables, "log": str(log_path)}
         if shared := _shared(path, json.dumps({"serve": request}).encode()):
             return shared
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -182,7 +180,7 @@ def start_template(
             with log_path.open("ab") as log:
                 child = process.spawn(
                     argv,
-                    env=wanted,
+                    env=variables,
                     cwd=Path(cwd) if cwd else None,
                     pass_fds=(theirs.fileno(),),
                     stdout=log,
@@ -201,9 +199,9 @@ def _shared(path: str, request: bytes) -> Started | None:
         channel.connect(path)
         if peer_uid(channel) == os.getuid():
             channel.send(request)
-            said, fds, _, _ = socket.recv_fds(channel, 64, 1)
+            answer, fds, _, _ = socket.recv_fds(channel, 64, 1)
             if fds:
-                return Started(int(json.loads(said)["serving"]), fds[0], channel)
+                return Started(int(json.loads(answer)["serving"]), fds[0], channel)
     channel.close()
     return None
 

@@ -29,6 +29,9 @@ from trainers.agent.channel import Channel
 
 # Variables in which batch systems list a job's devices: Slurm 22.05, gres.html, "GPU Management".
 DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+ALL_SAY = frozenset({"Warm", "Ready", "Entered", "Left"})
+FIRST_SAYS = frozenset({"Progress", "TrainingLoss", "Reported", "Finished"})
+FIRST = 0
 
 
 def split(config: WorkerConfig, *, gpus: int, environ: Mapping[str, str]) -> list[WorkerConfig]:
@@ -44,8 +47,8 @@ def split(config: WorkerConfig, *, gpus: int, environ: Mapping[str, str]) -> lis
         return [config]
     devices = _devices(config, gpus, environ)
     if count == 1:
-        own = _share(config, devices, 0)
-        return [dataclasses.replace(config, environment=(*config.environment, *own))]
+        environment = (*config.environment, *_share(config, devices, 0))
+        return [dataclasses.replace(config, environment=environment)]
     return [
         dataclasses.replace(
             config,
@@ -67,8 +70,9 @@ def split(config: WorkerConfig, *, gpus: int, environ: Mapping[str, str]) -> lis
 def _share(
     config: WorkerConfig, devices: Mapping[str, tuple[str, ...]], rank: int
 ) -> list[tuple[str, str]]:
-    each = config.gpus or 1
-    return [(name, ",".join(listed[rank * each :][:each])) for name, listed in devices.items()]
+    count = config.gpus or 1
+    share = slice(rank * count, (rank + 1) * count)
+    return [(name, ",".join(listed[share])) for name, listed in devices.items()]
 
 
 def name_of(worker_id: str, local_rank: int) -> str:
@@ -77,42 +81,43 @@ def name_of(worker_id: str, local_rank: int) -> str:
 
 
 def _log_of(log_path: str, local_rank: int) -> str:
+    if not log_path:
+        return ""
     path = Path(log_path)
-    return str(path.with_stem(name_of(path.stem, local_rank))) if log_path else ""
+    return str(path.with_stem(name_of(path.stem, local_rank)))
 
 
 def _devices(
     config: WorkerConfig, gpus: int, environ: Mapping[str, str]
 ) -> dict[str, tuple[str, ...]]:
     """Return the devices of this node by variable; empty if it has none."""
-    found = {name: listed_devices(environ[name]) for name in DEVICE_VARIABLES if name in environ}
-    found = {name: devices for name, devices in found.items() if devices}
-    if not found and gpus:
+    devices: dict[str, tuple[str, ...]] = {}
+    for name in DEVICE_VARIABLES:
+        if listed := listed_devices(environ.get(name, "")):
+            devices[name] = listed
+    if not devices and gpus:
         # The batch system counts devices without listing them: all of them are ours.
-        found = {DEVICE_VARIABLES[0]: tuple(map(str, range(gpus)))}
-    each = config.gpus or 1
-    for devices in found.values():
-        if len(devices) < config.local_size * each:
-            of = f" with {each} each" if config.gpus else ""
+        devices = {DEVICE_VARIABLES[0]: tuple(map(str, range(gpus)))}
+    per_worker = config.gpus or 1
+    for listed in devices.values():
+        if len(listed) < config.local_size * per_worker:
+            share = f" with {per_worker} each" if config.gpus else ""
             raise UsageError(
                 "BFT-1417",
-                f"{config.node} has {len(devices)} GPU(s) for {config.local_size} workers{of}"
+                f"{config.node} has {len(listed)} GPU(s) for {config.local_size} workers{share}"
                 " (--workers-per-node).",
                 "Request at most as many workers as the smallest node has GPUs.",
             )
-    return found
+    return devices
 
 
 def listed_devices(value: str) -> tuple[str, ...]:
     """Return the devices that such a variable lists."""
-    names = tuple(part.strip() for part in value.split(","))
-    return tuple(n for n in names if n and n not in ("-1", "NoDevFiles"))
+    names = map(str.strip, value.split(","))
+    return tuple(name for name in names if name not in ("", "-1", "NoDevFiles"))
 
 
 Body = dict[str, Any]  # of a message
-ALL_SAY = frozenset({"Warm", "Ready", "Entered", "Left"})
-FIRST_SAYS = frozenset({"Progress", "TrainingLoss", "Reported", "Finished"})
-FIRST = 0
 
 
 class Gathered:
@@ -142,37 +147,37 @@ class Gathered:
 
     def has_said(self, local_rank: int, *kinds: str) -> bool:
         """Return whether a worker has sent one of these messages."""
-        return any(kind in self._newest[local_rank] for kind in kinds)
+        return not self._newest[local_rank].keys().isdisjoint(kinds)
 
     def _together(self, kind: str) -> Body | None:
-        said = [newest[kind] for newest in self._newest if kind in newest]
-        if len(said) < len(self._newest):
+        bodies = [newest[kind] for newest in self._newest if kind in newest]
+        if len(bodies) < len(self._newest):
             return None
         # Leavers may have seen different generations; they are in none of them.
-        if kind != "Left" and len({_number(body) for body in said}) > 1:
+        if kind != "Left" and len(set(map(_number, bodies))) > 1:
             return None
-        whole = dict(said[FIRST])
+        whole = dict(bodies[FIRST])
         for name in ("warm_up_s", "store_port", "pause_s", "transfer_s"):
             if name in whole:
-                whole[name] = max(body[name] for body in said)
+                whole[name] = max(body[name] for body in bodies)
         return whole
 
     def _progress(self, body: Body) -> Body:
         """Return the first worker's report, with the own part of the slowest worker."""
-        said = [newest.get("Progress", {}) for newest in self._newest]
-        if any(one.get("generation") != body["generation"] for one in said):
+        reports = [newest.get("Progress", {}) for newest in self._newest]
+        if {report.get("generation") for report in reports} != {body["generation"]}:
             return {**body, "own_s": 0.0}  # not measured until all have reported
-        measured = [one["own_s"] for one in said]
+        own_s = [report["own_s"] for report in reports]
         return {
             **body,
-            "own_s": max(measured) if all(measured) else 0.0,
-            "share": sum(one["share"] for one in said),
+            "own_s": max(own_s) if all(own_s) else 0.0,
+            "share": sum(report["share"] for report in reports),
         }
 
     def _training_loss(self, body: Body) -> Body:
         """Return the first worker's report, with the mean over all that said theirs so far."""
-        told = [n["TrainingLoss"] for n in self._newest if "TrainingLoss" in n]
-        loss, weight = mean_loss((each["loss"], each["weight"]) for each in told)
+        reports = [newest["TrainingLoss"] for newest in self._newest if "TrainingLoss" in newest]
+        loss, weight = mean_loss((report["loss"], report["weight"]) for report in reports)
         return {**body, "loss": loss, "weight": min(weight, float(MOST))}
 
 
@@ -229,8 +234,8 @@ class Team:
     @property
     def is_on_devices(self) -> bool:
         """Return whether its workers are in collectives of devices."""
-        said = [kind for kind in self.latest if kind in ("Entered", "Interrupted", "Finished")]
-        is_training = said[-1:] == ["Entered"] and bool(self.running())
+        kinds = [kind for kind in self.latest if kind in ("Entered", "Interrupted", "Finished")]
+        is_training = kinds[-1:] == ["Entered"] and bool(self.running())
         return is_training and self.latest["Entered"]["backend"] in DEVICES
 
     def told(self, commit: protocol.Commit) -> None:
@@ -259,10 +264,12 @@ class Team:
 
         Until it has entered a generation, those of the last one are needed for its step boundary.
         """
-        is_over = "Finished" in self.latest or "Left" in self.latest
-        commits = () if is_over else (self._commit, self._entered)
-        found = [m for c in commits if c is not None for m in c.members]
-        return tuple(m for m in found if m.worker_id != self.worker_id)
+        if "Finished" in self.latest or "Left" in self.latest:
+            return ()
+        members: list[protocol.Member] = []
+        for commit in filter(None, (self._commit, self._entered)):
+            members += commit.members
+        return tuple(member for member in members if member.worker_id != self.worker_id)
 
     def ended(self, process: Process, returncode: int, cause: str) -> bool:
         """Record the end of a worker; return whether the others must end, too.
@@ -301,14 +308,14 @@ class Team:
 
     def standing(self) -> PeerStanding:
         """Return the team's status for a quorum without a daemon."""
-        ready = self.latest.get("Ready", {})
+        ready_body = self.latest.get("Ready", {})
         return PeerStanding(
             worker_id=self.worker_id,
             commit=self._commit,
             entered=self._entered,
             interrupted=_key_of(self.latest.get("Interrupted")),
-            ready=_key_of(ready),
-            store_port=ready.get("store_port", 0),
+            ready=_key_of(ready_body),
+            store_port=ready_body.get("store_port", 0),
             step=self.step,
             has_left="Left" in self.latest,
             has_finished="Finished" in self.latest,

@@ -76,10 +76,8 @@ class TemplateKey:
         if preamble.path:
             return cls(interpreter, tuple(sorted(preamble.environment)), preamble)
         usual = usual_environment()
-        chosen = {
-            k: v for k, v in environment.items() if k in START_VARIABLES and usual.get(k) != v
-        }
-        return cls(interpreter, tuple(sorted(chosen.items())))
+        unusual = sorted(environment.items() - usual.items())
+        return cls(interpreter, tuple(pair for pair in unusual if pair[0] in START_VARIABLES))
 
 
 @dataclass(slots=True)
@@ -254,18 +252,18 @@ class Template:
         if self._is_in_preamble:
             self._failure = self._output.why(returncode, self._key.preamble)
             if self._is_late:
-                code, what = CODE, "The preamble did not end"
+                code, event = CODE, "The preamble did not end"
                 if self._key.preamble.is_container:
-                    code, what = ENDED_EARLY, "The program in the container did not begin"
-                self._failure = f"{code}: {what} within {PREAMBLE_LIMIT_S:g} s"
+                    code, event = ENDED_EARLY, "The program in the container did not begin"
+                self._failure = f"{code}: {event} within {PREAMBLE_LIMIT_S:g} s"
             for log_path in self._workers.waiting.values():
                 self._output.copy_to(log_path)
         Killed(self._events.sweep(), list(self._workers.scratch.values())).remove()
         # These go to the whole pilot: the batch system takes the node, and the agent, which got it
         # too, may not have left yet. The workers then count as lost, not as failed.
-        how = -signal.SIGTERM if -returncode in LEAVE_SIGNALS else KILLED
+        worker_status = -signal.SIGTERM if -returncode in LEAVE_SIGNALS else KILLED
         for worker_id in [*self._workers.running, *self._workers.waiting]:
-            self._exited(worker_id, how, self._failure)
+            self._exited(worker_id, worker_status, self._failure)
 
 
 class TemplatePool:
@@ -308,11 +306,11 @@ class TemplatePool:
 
     def pids(self) -> set[int]:
         """Return those of the templates."""
-        return {template.pid() for template in self._templates.values()}
+        return set(map(Template.pid, self._templates.values()))
 
     def kill_all(self) -> list[Killed]:
         """SIGKILL everything; safe from any thread."""
-        return [template.kill_all() for template in list(self._templates.values())]
+        return list(map(Template.kill_all, list(self._templates.values())))
 
     def _create(self, key: TemplateKey, started: Started | None = None) -> Template:
         log_path = log_of(self._log_dir, len(self._templates))

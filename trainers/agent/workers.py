@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import json
 import logging
 import os
@@ -96,7 +97,7 @@ class Workers:
 
     def ends(self) -> list[Said]:
         """Return the last messages of teams that ended recently, oldest first."""
-        return [message for messages in self._ended for message in messages]
+        return list(itertools.chain.from_iterable(self._ended))
 
     def trainers(self) -> list[str]:
         """Return the trainers that have workers here."""
@@ -104,8 +105,11 @@ class Workers:
 
     def standings(self, trainer_id: str) -> list[PeerStanding]:
         """Return the status of the teams of one trainer, without lost ones."""
-        teams = [t for t in self._teams.values() if t.trainer_id == trainer_id]
-        return [t.standing() for t in teams if not t.is_lost]
+        return [
+            team.standing()
+            for team in self._teams.values()
+            if team.trainer_id == trainer_id and not team.is_lost
+        ]
 
     def start(self, order: StartWorker) -> None:
         """Fork or start a team; a repeated order has no effect."""
@@ -113,8 +117,8 @@ class Workers:
             LOG.info("%s is already running", order.worker_id)
             return
         try:
-            ordered = _config(order)
-            whole, preamble = placed(ordered, self._log_dir)
+            team_config = _config(order)
+            whole, preamble = placed(team_config, self._log_dir)
             configs = split(whole, gpus=self._gpus, environ=os.environ)
         except (protocol.ProtocolError, BftError) as problem:
             cause = f"BFT-1301: bad worker configuration: {problem}"
@@ -127,7 +131,7 @@ class Workers:
         team = Team(order.worker_id, order.trainer_id, len(configs))
         team.devices = devices_of(configs, os.environ, self._gpus)
         may_have_gpus = not team.devices or any(team.devices.values())
-        team.output = output_of(ordered)
+        team.output = output_of(team_config)
         team.tells_gpus = is_told(whole) and may_have_gpus
         self._teams[order.worker_id] = team
         for config in configs:
@@ -243,8 +247,8 @@ class Workers:
             process.channel.drain()
             process.channel.close()
         if team.ended(process, returncode, cause):
-            for other in team.running():
-                self._kill(other)
+            for survivor in team.running():
+                self._kill(survivor)
         if team.running():
             return
         del self._teams[team.worker_id]
@@ -256,11 +260,11 @@ class Workers:
         process.unread += data
         if process.alive_s is not None:
             process.alive_s = time.monotonic()
-        *lines, rest = bytes(process.unread).split(b"\n")
-        process.unread = bytearray(rest)
+        *lines, unread = bytes(process.unread).split(b"\n")
+        process.unread = bytearray(unread)
         for line in lines:
             self._said(team, process, line)
-        if len(rest) > MAX_LINE_BYTES:
+        if len(unread) > MAX_LINE_BYTES:
             LOG.warning("BFT-1301: %s sent an overlong line, killed", process.name)
             process.unread.clear()
             self._kill(process)
@@ -277,8 +281,8 @@ class Workers:
             return
         if isinstance(message, protocol.Alive):
             process.alive_s = time.monotonic()
-        elif (said := team.said(process, protocol.to_body(message))) is not None:
-            self._report(said)
+        elif (report := team.said(process, protocol.to_body(message))) is not None:
+            self._report(report)
 
 
 def _config(order: StartWorker) -> protocol.WorkerConfig:

@@ -28,6 +28,9 @@ _WORD = r"ready|(?:step|samples|epoch)=\d{1,15}|value=\S{1,40}"
 _LINE = re.compile(rf"BFT(?=\s)(?:\s+(?:{_WORD}))+\s*\Z", re.ASCII)
 _NUMBER = re.compile(r"\s(step|samples|epoch)=(\d+)(?!\S)")
 _VALUE = re.compile(r"\svalue=(\S+)")
+PROGRESS_S = 0.5  # least time between two Progress messages
+REPORTED_S = 0.25  # and between two that repeat the last reports, unless these are all new
+READ_BYTES = 1 << 16
 
 
 def parse_line(line: str, before: Mark) -> Mark | None:
@@ -39,8 +42,8 @@ def parse_line(line: str, before: Mark) -> Mark | None:
 
 def value_in(line: str) -> str | None:
     """Return the metric that a progress line reports, as its text; None: none."""
-    found = _VALUE.findall(line)
-    return found[-1] if found else None
+    values = _VALUE.findall(line)
+    return values[-1] if values else None
 
 
 class SeenMark(NamedTuple):
@@ -73,12 +76,8 @@ class Pace:
         if took_s <= 0.0:
             return 0.0, 0.0
         steps, samples = last.step - first.step, last.samples - first.samples
-        return (took_s / steps if steps > 0 else 0.0), min(MOST, max(0.0, samples / took_s))
-
-
-PROGRESS_S = 0.5  # least time between two Progress messages
-REPORTED_S = 0.25  # and between two that repeat the last reports, unless these are all new
-READ_BYTES = 1 << 16
+        step_s = took_s / steps if steps > 0 else 0.0
+        return step_s, min(MOST, max(0.0, samples / took_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,11 +99,11 @@ def read_orders(sock: socket.socket) -> AgentOrders:
     """
     line = bytearray()
     while not line.endswith(b"\n"):
-        there = sock.recv(READ_BYTES, socket.MSG_PEEK)
-        if not there:
+        peeked = sock.recv(READ_BYTES, socket.MSG_PEEK)
+        if not peeked:
             raise protocol.ProtocolError("the agent closed the socket before its orders")
         # Only the first line: what follows is read by ``Conversation``.
-        line += sock.recv(there.find(b"\n") + 1 or len(there))
+        line += sock.recv(peeked.find(b"\n") + 1 or len(peeked))
     body = json.loads(line)
     config = protocol.from_body(body["config"])
     if not isinstance(config, protocol.WorkerConfig):
@@ -163,8 +162,8 @@ class Conversation:
             data = b""
         self.is_over = not data
         *lines, self._unread = (self._unread + data).split(b"\n")
-        messages = [protocol.decode(line) for line in lines]
-        return [m for m in messages if isinstance(m, protocol.ToWorker)]
+        messages = map(protocol.decode, lines)
+        return [message for message in messages if isinstance(message, protocol.ToWorker)]
 
     def send(self, message: protocol.FromWorker) -> None:
         """Send a message, unless the agent is gone."""

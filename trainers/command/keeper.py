@@ -367,13 +367,15 @@ class Keeper:
         else:
             self._failure = f"BFT-1418 {self._orders.config.script} ended with status {status}."
             if self._orders.preamble and status == NOT_STARTED:
-                said, path = "\n".join(self._last_lines), self._orders.preamble
-                self._failure = why_not_started(said, status, path).replace(":", "", 1)
+                output, path = "\n".join(self._last_lines), self._orders.preamble
+                self._failure = why_not_started(output, status, path).replace(":", "", 1)
             self._wait_for_news(ProgramState.FAILED)
 
     def _wait_for_news(self, stage: ProgramState) -> None:
         self._stage = stage
-        self._deadline_s = time.monotonic() + (0.0 if self._is_alone() else NEWS_PATIENCE_S)
+        self._deadline_s = time.monotonic()
+        if not self._is_alone():
+            self._deadline_s += NEWS_PATIENCE_S
 
     def _is_alone(self) -> bool:
         return self._commit is None or len(self._commit.members) == 1

@@ -35,6 +35,10 @@ READ_BYTES = 1 << 16
 # In one turn: who prints faster than we read would leave no time for the agent's messages.
 MOST_READ_BYTES = 1 << 18
 MAX_LINE_BYTES = 4096  # longer lines are logged but not parsed
+_NAME = re.compile(r"generation-(\d{1,12})\Z", re.ASCII)
+RUN_FILE = "run"  # which submission the numbers belong to
+_RUN_BYTES = 1024
+LINK = "latest"
 
 
 class ControlFile:
@@ -118,8 +122,10 @@ class Program:
                 break
             self.is_silent = not chunk
             self._log.write(chunk)
-            *complete, rest = (self._rest + chunk).split(b"\n")
-            self._rest = rest if len(rest) <= MAX_LINE_BYTES else b""
+            *complete, beginning = (self._rest + chunk).split(b"\n")
+            self._rest = beginning
+            if len(beginning) > MAX_LINE_BYTES:
+                self._rest = b""
             lines += [line.decode(errors="replace") for line in complete]
         return lines
 
@@ -129,12 +135,6 @@ class Program:
         os.close(self.pidfd)
         os.close(self.output_fd)
         return status
-
-
-_NAME = re.compile(r"generation-(\d{1,12})\Z", re.ASCII)
-RUN_FILE = "run"  # which submission the numbers belong to
-_RUN_BYTES = 1024
-LINK = "latest"
 
 
 class FencedError(Exception):
@@ -199,7 +199,7 @@ def program_environment(
     ``torch.distributed``'s ``env://``, with one process per node.
     """
     members = sorted(commit.members, key=lambda m: m.rank)
-    told = {
+    variables = {
         "BFT_TRAINER": config.trainer_id,
         "BFT_GENERATION": str(commit.generation),
         "BFT_SIZE": str(len(members)),
@@ -218,9 +218,9 @@ def program_environment(
         "LOCAL_WORLD_SIZE": "1",
     }
     if config.epochs is not None:
-        told["BFT_EPOCHS"] = str(config.epochs)
+        variables["BFT_EPOCHS"] = str(config.epochs)
     if config.samples is not None:
-        told["BFT_SAMPLES"] = str(config.samples)
+        variables["BFT_SAMPLES"] = str(config.samples)
     if config.steps is not None:
-        told["BFT_STEPS"] = str(config.steps)
-    return {**inherited, "PYTHONUNBUFFERED": "1", **told, **dict(config.environment)}
+        variables["BFT_STEPS"] = str(config.steps)
+    return {**inherited, "PYTHONUNBUFFERED": "1", **variables, **dict(config.environment)}

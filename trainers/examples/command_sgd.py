@@ -28,7 +28,7 @@ CONNECT_S = 20.0
 RATE = 0.05
 SLOPE, OFFSET = 3.0, -1.0  # the solution
 
-asked: list[int] = []  # signals received
+signals_received: list[int] = []
 
 
 @dataclass(slots=True)
@@ -87,7 +87,9 @@ def _line(peer: BufferedRWPair) -> bytes:
 
 def load(path: Path) -> State:
     """Return the state of the checkpoint, or a fresh one."""
-    return State(**json.loads(path.read_text())) if path.exists() else State()
+    if not path.exists():
+        return State()
+    return State(**json.loads(path.read_text()))
 
 
 def save(path: Path, state: State) -> None:
@@ -102,7 +104,7 @@ def save(path: Path, state: State) -> None:
 
 def is_asked() -> bool:
     """Return whether a checkpoint is requested, by signal or by the control file."""
-    return bool(asked) or "stop" in Path(os.environ["BFT_CONTROL_FILE"]).read_text()
+    return bool(signals_received) or "stop" in Path(os.environ["BFT_CONTROL_FILE"]).read_text()
 
 
 def one_step(state: State, ring: Ring, rank: int, size: int, batch: int) -> bool:
@@ -137,7 +139,7 @@ def main() -> int:
         "--pause", type=float, default=0.0, help="more work: seconds per step, shared"
     )
     options = parser.parse_args()
-    signal.signal(signal.SIGUSR1, lambda number, _: asked.append(number))
+    signal.signal(signal.SIGUSR1, lambda number, _: signals_received.append(number))
     rank, size = int(os.environ["BFT_RANK"]), int(os.environ["BFT_SIZE"])
     checkpoint = Path(os.environ["BFT_CHECKPOINT_DIR"]) / "sgd.json"
     interval_s = float(os.environ["BFT_CHECKPOINT_INTERVAL_S"])

@@ -32,7 +32,7 @@ parser.add_argument("--batch-size", type=int, default=32, help="of all processes
 parser.add_argument("--pause", type=float, default=0.0, help="more work: seconds per update")
 args = parser.parse_args()
 
-asked: list[int] = []
+signals_received: list[int] = []
 
 
 class Requests:
@@ -40,14 +40,15 @@ class Requests:
 
     def __init__(self) -> None:
         # contract: before anything that takes long; the default action of the signal kills.
-        signal.signal(signal.SIGUSR1, lambda number, _: asked.append(number))
+        signal.signal(signal.SIGUSR1, lambda number, _: signals_received.append(number))
         self._file = Path(os.environ.get("BFT_CONTROL_FILE") or os.devnull)
         self._saves = 0
 
     def are_to_stop(self) -> bool:
         """Return whether any process was asked to save and end; the same answer on all of them."""
         # contract: not all are asked at the same instant, so they agree in every update.
-        is_asked = torch.tensor([float(bool(asked) or "stop" in self._file.read_text())])
+        is_asked_here = bool(signals_received) or "stop" in self._file.read_text()
+        is_asked = torch.tensor([float(is_asked_here)])
         dist.all_reduce(is_asked, op=dist.ReduceOp.MAX)
         return bool(is_asked.item())
 
@@ -88,8 +89,8 @@ class Training:
 
     def order(self) -> torch.Tensor:
         """Return the epoch's order: of the epoch alone, so that a restart goes on in its middle."""
-        drawn = torch.Generator().manual_seed(self.at["epoch"])
-        return torch.randperm(len(self.data), generator=drawn)
+        generator = torch.Generator().manual_seed(self.at["epoch"])
+        return torch.randperm(len(self.data), generator=generator)
 
     def update(self, model: nn.Module, batch: torch.Tensor, rank: int, size: int) -> None:
         """Make one update with this process's part of a batch."""

@@ -33,7 +33,7 @@ points = draws.normal(size=(N_POINTS, N_FEATURES))
 labels = (points @ draws.normal(size=N_FEATURES) > 0).astype(float)
 
 weights, velocity = np.zeros(N_FEATURES), np.zeros(N_FEATURES)
-counted = np.zeros(2, dtype=np.int64)  # samples, sum of their numbers
+counts = np.zeros(2, dtype=np.int64)  # samples, sum of their numbers
 
 
 def step(run: mpi.Run) -> None:
@@ -48,22 +48,22 @@ def step(run: mpi.Run) -> None:
     run.comm.Allreduce(part, total)
     velocity[:] = 0.9 * velocity + total[:N_FEATURES] / batch
     weights[:] -= RATE * velocity
-    counted[:] += total[N_FEATURES:].astype(np.int64)
+    counts[:] += total[N_FEATURES:].astype(np.int64)
 
 
 print(f"pid {os.getpid()}", flush=True)
 run = mpi.Run(
-    replicated={"weights": weights, "velocity": velocity, "counted": counted}, batch=options.batch
+    replicated={"weights": weights, "velocity": velocity, "counted": counts}, batch=options.batch
 )
 if run.loop(step, steps=options.steps):
     accuracy = float(((points @ weights > 0) == labels).mean())
     print(f"step {run.step}, accuracy {accuracy:.3f}")
     if options.out:
-        found = {
+        result = {
             "step": run.step,
-            "samples": int(counted[0]),
-            "index_sum": int(counted[1]),
+            "samples": int(counts[0]),
+            "index_sum": int(counts[1]),
             "weights": weights.tolist(),
         }
         with open(options.out, "w", encoding="utf-8") as file:  # noqa: PTH123 - a plain script
-            json.dump(found, file)
+            json.dump(result, file)

@@ -61,7 +61,9 @@ class Peak:
 
     def total_bytes(self) -> int:
         """Return the memory of the GPU; 0: none is used."""
-        return int(self._cuda.mem_get_info()[1]) if self._cuda.is_initialized() else 0
+        if not self._cuda.is_initialized():
+            return 0
+        return int(self._cuda.mem_get_info()[1])
 
 
 class Probe:
@@ -90,15 +92,17 @@ class Probe:
 
     def _listed(self, cutting: Any, batch: int) -> list[int]:
         """Return the samples of this worker's largest pass on 1, 2, 3 ... nodes."""
-        alike = 1 if self._shards is None else self._shards.alike
-        rank = 0 if self._shards is None else self._shards.node.rank // alike
-        each = self._per_node // alike
-        found = []
+        alike, rank = 1, 0
+        if self._shards is not None:
+            alike = self._shards.alike
+            rank = self._shards.node.rank // alike
+        replicas_per_node = self._per_node // alike
+        largest = []
         for nodes in range(1, min(MOST_SIZES, self._sizes[0]) + 1):
-            whole = cutting.whole(batch, nodes * each)
-            pieces = cutting.pieces(whole, nodes * each, rank)
-            found.append(max(piece.samples for piece in pieces))
-        return found
+            replicas = nodes * replicas_per_node
+            pieces = cutting.pieces(cutting.whole(batch, replicas), replicas, rank)
+            largest.append(max(piece.samples for piece in pieces))
+        return largest
 
     def _begin(self) -> None:
         self._membership.size = self._sizes[len(self.rows)] * self._per_node
@@ -137,12 +141,15 @@ class Probe:
         """Return the memory of the second copy of gradients that a worker under an agent has."""
         if self._shards is not None or self._membership.reducer is not None:
             return 0
-        trained = (p for p in self._state.parameters() if p.requires_grad)
-        return sum(p.numel() * p.element_size() for p in trained)
+        n_bytes = 0
+        for parameter in self._state.parameters():
+            if parameter.requires_grad:
+                n_bytes += parameter.numel() * parameter.element_size()
+        return n_bytes
 
     def write(self, *, lacks_memory: bool = False) -> None:
         """Write what is known so far."""
-        found = {
+        results = {
             "weights": sum(p.numel() for p in self._state.parameters()),
             "replicas": self._per_node if self._shards is None else 1,
             "passes": self._passes,
@@ -152,7 +159,7 @@ class Probe:
             "lacks_memory": lacks_memory,
         }
         out = Path(self._config["out"])
-        out.with_suffix(".new").write_text(json.dumps(found))
+        out.with_suffix(".new").write_text(json.dumps(results))
         out.with_suffix(".new").rename(out)
 
     def end(self) -> None:
@@ -169,8 +176,8 @@ def main() -> None:
     """Install the probe, then run the script."""
     config = json.loads(sys.argv[1])
     package = Path(config["package"])
-    here = Path(__file__).resolve().parent
-    sys.path[:] = [p for p in sys.path if Path(p or os.curdir).resolve() != here]
+    own_folder = Path(__file__).resolve().parent
+    sys.path[:] = [p for p in sys.path if Path(p or os.curdir).resolve() != own_folder]
     _load(package / "elastic" / "finder.py").ensure_importable(package)
     protocol = importlib.import_module("bftrainer.ground.protocol")
     control = importlib.import_module("bftrainer.elastic.control")

@@ -77,7 +77,9 @@ class PageProtocol(PeerProtocol):
 
     def limit_s(self) -> float:
         """Return how long the connection may last, as far as it has come."""
-        return math.inf if self.is_let_in else super().limit_s()
+        if self.is_let_in:
+            return math.inf
+        return super().limit_s()
 
 
 class PageServer(GuardedServer):

@@ -76,7 +76,7 @@ class PageAddress:
         name, _, port = host.rpartition(":")
         if not self.public:
             return name == self.name and port.isdigit()
-        ours = {self.public, *(f"{one.lower()}:{self.port}" for one in self.hosts)}
+        ours = {self.public, *(f"{alias.lower()}:{self.port}" for alias in self.hosts)}
         return host in ours or host in LOOPBACK or (name in LOOPBACK and port.isdigit())
 
 
@@ -115,8 +115,8 @@ class Door:
 
     def knows(self, cookies: Mapping[str, str], key: str) -> bool:
         """Return whether a browser has a cookie of ours, and its key."""
-        wanted = self._keys.get(cookies.get(self.cookie_name, ""), "")
-        return bool(wanted) and hmac.compare_digest(wanted.encode(), key.encode())
+        right_key = self._keys.get(cookies.get(self.cookie_name, ""), "")
+        return bool(right_key) and hmac.compare_digest(right_key.encode(), key.encode())
 
     def why_refused(self, headers: Mapping[str, str]) -> str:
         """Say why a request with these headers is refused, whoever sends it; "": it is not."""

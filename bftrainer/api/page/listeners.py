@@ -55,9 +55,12 @@ def listening(
     Raises:
         BftError: BFT-1110, the port cannot be had.
     """
-    hosts = [host]
-    if not is_behind_proxy:
-        hosts = [_LOOPBACK_6, host] if host in {LOOPBACK, _EVERYWHERE} else [*_BOTH, host]
+    if is_behind_proxy:
+        hosts = [host]
+    elif host in {LOOPBACK, _EVERYWHERE}:
+        hosts = [_LOOPBACK_6, host]
+    else:
+        hosts = [*_BOTH, host]
     listeners = _listen(hosts, port)
     try:
         yield listeners

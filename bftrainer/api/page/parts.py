@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bftrainer.model.progress import MOST_POINTS, gpu_uses_of, losses_of
+from bftrainer.model.progress import MOST_POINTS, ProgressCurve, gpu_uses_of, losses_of
 from bftrainer.model.size_words import short_limits
 from bftrainer.model.study import Report
 from bftrainer.model.timeline import USES, TimelineView
@@ -24,6 +24,9 @@ def head(view: StatusView) -> Part:
     gpus: Part = {}
     if lent is not None:
         gpus["gpus"] = [lent.held, lent.requested, lent.free, lent.gpus]
+    requests = None
+    if polling is not None:
+        requests = [polling.requests_last_minute, polling.total_per_minute, polling.interval_s]
     return {
         "system": view.batch_system,
         "is_seen": view.observed == "present",
@@ -34,9 +37,7 @@ def head(view: StatusView) -> Part:
         "rescales": view.rescales,
         "given_back": view.give_backs,
         "preempted": view.preemptions,
-        "requests": None
-        if polling is None
-        else [polling.requests_last_minute, polling.total_per_minute, polling.interval_s],
+        "requests": requests,
         "others": view.other_trainers,
         "notes": view.notes,
         **gpus,
@@ -98,38 +99,42 @@ def planned(found: TimelineView) -> list[tuple[int | str | float | None, ...]]:
     """Return what is to come, in rows of numbers: the last is of GPUs, if it is not the node."""
     rows: list[tuple[int | str | float | None, ...]] = []
     for span in found.planned:
-        gpus = (span.gpus,) if span.gpus else ()
-        rows.append((span.node, span.trainer_id, span.from_s, span.until_s, *gpus))
+        cells = (span.node, span.trainer_id, span.from_s, span.until_s)
+        if span.gpus:
+            rows.append((*cells, span.gpus))
+        else:
+            rows.append(cells)
     return rows
 
 
 def curves(found: TimelineView) -> dict[str, Part]:
     """Return what is new of curves, in columns: times as seconds after the first."""
+    return {curve.trainer_id: _columns(curve) for curve in found.curves if curve.points}
+
+
+def _columns(curve: ProgressCurve) -> Part:
+    from_s, _, _ = curve.points[0]
     return {
-        curve.trainer_id: {
-            "is_whole": curve.is_whole,
-            "from_s": curve.points[0][0],
-            "at": [round(at_s - curve.points[0][0]) for at_s, _, _ in curve.points],
-            "rate": [float(f"{rate:.4g}") for _, rate, _ in curve.points],
-            "size": [size for _, _, size in curve.points],
-            "loss": [_short(loss) for loss in losses_of(curve)],
-            "gpu": [_short(use) for use in gpu_uses_of(curve)],
-        }
-        for curve in found.curves
-        if curve.points
+        "is_whole": curve.is_whole,
+        "from_s": from_s,
+        "at": [round(at_s - from_s) for at_s, _, _ in curve.points],
+        "rate": [float(f"{rate:.4g}") for _, rate, _ in curve.points],
+        "size": [size for _, _, size in curve.points],
+        "loss": list(map(_short, losses_of(curve))),
+        "gpu": list(map(_short, gpu_uses_of(curve))),
     }
 
 
 def metrics(trainers: Sequence[TrainerView]) -> dict[str, Any]:
     """Return what trainers reported, in rows of numbers."""
-    return {
-        view.record.trainer_id: [
-            [round(report.reported_s, 1), float(f"{report.value:.5g}")]
-            for report in spread(view.record.reports)
-        ]
-        for view in trainers
-        if view.record.reports
-    }
+    points: dict[str, Any] = {}
+    for view in trainers:
+        if view.record.reports:
+            points[view.record.trainer_id] = [
+                [round(report.reported_s, 1), float(f"{report.value:.5g}")]
+                for report in spread(view.record.reports)
+            ]
+    return points
 
 
 def spread(reports: Sequence[Report]) -> Sequence[Report]:
@@ -151,7 +156,7 @@ class Sent:
         news = {name: part for name, part in parts.items() if self._parts.get(name) != part}
         self._parts.update(news)
         rows = {view.record.trainer_id: row(view) for view in trainers}
-        rows_changed = [one for key, one in rows.items() if self._rows.get(key) != one]
+        rows_changed = [cells for key, cells in rows.items() if self._rows.get(key) != cells]
         keys_gone = [key for key in self._rows if key not in rows]
         self._rows = rows
         if rows_changed or keys_gone:
@@ -159,7 +164,10 @@ class Sent:
         if later := curves(timeline):
             news["curves"] = later
         series = metrics(trainers)
-        if changed_ones := {k: one for k, one in series.items() if self._metrics.get(k) != one}:
-            news["metrics"] = changed_ones
+        series_changed = {
+            key: points for key, points in series.items() if self._metrics.get(key) != points
+        }
+        if series_changed:
+            news["metrics"] = series_changed
         self._metrics = series
         return news

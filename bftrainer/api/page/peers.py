@@ -49,11 +49,16 @@ class Peers:
     def identify(self, connection: socket.socket) -> Credentials:
         """Return who made a connection: a user of this host, or below zero another host."""
         try:
-            peer, own = _place(connection.getpeername()), _place(connection.getsockname())
+            peer, server = _place(connection.getpeername()), _place(connection.getsockname())
         except OSError:  # it is gone already
             return Credentials(uid=-1, pid=0)
-        uid = _uid_told(connection.family, peer, own) if self._is_asked else _uid_read(peer, own)
-        return Credentials(uid=_number(peer[0]) if uid is None else uid, pid=0)
+        if self._is_asked:
+            uid = _uid_told(connection.family, peer, server)
+        else:  # the kernel answers no questions about sockets
+            uid = _uid_read(peer, server)
+        if uid is None:
+            uid = _number(peer[0])
+        return Credentials(uid=uid, pid=0)
 
 
 def _place(address: tuple[str, int] | tuple[str, int, int, int]) -> Place:
@@ -76,15 +81,15 @@ def _uid_told(family: int, peer: Place, own: Place) -> int | None:
 def _asked(family: int, own: Place, other: Place) -> _Owner | None:
     """Ask the kernel for the socket with this address of its own; None: it tells of none."""
     places = [socket.inet_pton(family, host).ljust(16, b"\x00") for host, _ in (own, other)]
-    asked = (
+    question = (
         _FAMILY.pack(family, socket.IPPROTO_TCP, 0, _ALL_STATES)
         + _PAIR.pack(own[1], other[1], *places)
         + _REST.pack(0, _NO_COOKIE, _NO_COOKIE)
     )
-    head = _HEAD.pack(_HEAD.size + len(asked), _BY_FAMILY, _REQUEST, 1, 0)
+    head = _HEAD.pack(_HEAD.size + len(question), _BY_FAMILY, _REQUEST, 1, 0)
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _SOCK_DIAG) as kernel:
-            kernel.sendto(head + asked, (0, 0))
+            kernel.sendto(head + question, (0, 0))
             answer = kernel.recv(4096, socket.MSG_DONTWAIT)  # it is there when it was asked for
     except OSError:
         return None

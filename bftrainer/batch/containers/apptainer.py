@@ -49,9 +49,5 @@ class Apptainer:
 
     def environment(self, call: ContainerCall, environ: Mapping[str, str]) -> dict[str, str]:
         """Return the host's environment, with what has to win marked so."""
-        own = {self.prefix + name: environ[name] for name in call.variables if name in environ}
-        return {**environ, **own}
-
-
-APPTAINER: Final = Apptainer("apptainer", "APPTAINERENV_")
-SINGULARITY: Final = Apptainer("singularity", "SINGULARITYENV_")
+        marked = {self.prefix + name: environ[name] for name in call.variables if name in environ}
+        return {**environ, **marked}

@@ -53,8 +53,7 @@ class Bubblewrap:
 
     def environment(self, call: ContainerCall, environ: Mapping[str, str]) -> dict[str, str]:
         """Return the host's environment, with the PATH of an image unless the user sets one."""
-        path = environ.get("PATH", SEARCHED) if "PATH" in call.variables else SEARCHED
+        path = SEARCHED
+        if "PATH" in call.variables:
+            path = environ.get("PATH", SEARCHED)
         return {**environ, "PATH": path}
-
-
-BUBBLEWRAP: Final = Bubblewrap()

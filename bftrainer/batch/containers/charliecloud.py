@@ -44,8 +44,10 @@ class Charliecloud:
 
     def command(self, call: ContainerCall) -> list[str]:
         """Return the command line."""
-        above = [IN_MEMORY] if IN_MEMORY in call.help else []
-        words = [call.program, *above, "--cd", call.workdir]
+        words = [call.program]
+        if IN_MEMORY in call.help:
+            words.append(IN_MEMORY)
+        words += ["--cd", call.workdir]
         if call.temporary:
             words.append(f"--set-env={TEMPORARY}={call.temporary}")
         for mount in call.mounts:
@@ -57,9 +59,9 @@ class Charliecloud:
 
         TMPDIR is left to the command: ch-run would bind it to /tmp and forget it.
         """
-        path = environ.get("PATH", SEARCHED) if "PATH" in call.variables else SEARCHED
-        others = {name: value for name, value in environ.items() if name != TEMPORARY}
-        return {**others, "PATH": path}
-
-
-CHARLIECLOUD: Final = Charliecloud()
+        environment = dict(environ)
+        environment.pop(TEMPORARY, None)
+        if "PATH" not in call.variables:
+            environment["PATH"] = SEARCHED
+        environment.setdefault("PATH", SEARCHED)
+        return environment

@@ -9,15 +9,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from bftrainer.batch.containers.apptainer import APPTAINER, SINGULARITY
-from bftrainer.batch.containers.bubblewrap import BUBBLEWRAP
-from bftrainer.batch.containers.charliecloud import CHARLIECLOUD
-from bftrainer.batch.containers.enroot import ENROOT
-from bftrainer.batch.containers.podman import PODMAN
+from bftrainer.batch.containers.apptainer import Apptainer
+from bftrainer.batch.containers.bubblewrap import Bubblewrap
+from bftrainer.batch.containers.charliecloud import Charliecloud
+from bftrainer.batch.containers.enroot import Enroot
+from bftrainer.batch.containers.podman import Podman
 from bftrainer.batch.containers.runtime import ContainerRuntime, Find, ImageForm
 from bftrainer.model.container import AUTO, REGISTRY, RUNTIMES, SCHEMES
 from bftrainer.model.errors import UsageError
 
+APPTAINER: Final = Apptainer("apptainer", "APPTAINERENV_")
+SINGULARITY: Final = Apptainer("singularity", "SINGULARITYENV_")
+PODMAN: Final = Podman()
+CHARLIECLOUD: Final = Charliecloud()
+ENROOT: Final = Enroot()
+BUBBLEWRAP: Final = Bubblewrap()
 EACH: Final[tuple[ContainerRuntime, ...]] = (
     *(APPTAINER, SINGULARITY, PODMAN, CHARLIECLOUD, ENROOT, BUBBLEWRAP),
 )

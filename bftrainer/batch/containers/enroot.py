@@ -61,6 +61,3 @@ class Enroot:
         if call.gpus is GpuVendor.NVIDIA and GPU_VARIABLES not in call.variables:
             return (*call.variables, GPU_VARIABLES)
         return call.variables
-
-
-ENROOT: Final = Enroot()

@@ -96,15 +96,15 @@ def mounts_for(
         for place in (*scripts, *order.directories, *order.made, str(temporary))
         if not is_of_the_system(place) and Path(place).is_dir()
     ]
-    own = mounts_of(order.mounts)
-    for mount in own:
+    user_mounts = mounts_of(order.mounts)
+    for mount in user_mounts:
         if not Path(mount.source).exists():
             raise UsageError(
                 "BFT-1082",
                 f"{mount.source} of --container-mounts does not exist on {os.uname().nodename}.",
                 "Name what all nodes have.",
             )
-    return covering([*mounts, *own])
+    return covering([*mounts, *user_mounts])
 
 
 def _is_script(word: str) -> bool:
@@ -113,27 +113,21 @@ def _is_script(word: str) -> bool:
 
 def variables_of(environ: Mapping[str, str], named: Iterable[str]) -> tuple[str, ...]:
     """Return the names of the variables that a program must have: those named, and the node's."""
-    wanted = set(named)
-    return tuple(
-        sorted(
-            name
-            for name in environ
-            if name in wanted or name in _OF_A_PROCESS or name.startswith(_OF_THE_NODE)
-        )
-    )
+    required = {*named, *_OF_A_PROCESS}
+    names = [name for name in environ if name in required or name.startswith(_OF_THE_NODE)]
+    return tuple(sorted(names))
 
 
 def environment_of(environ: Mapping[str, str], named: Iterable[str]) -> dict[str, str]:
     """Return the environment without what is true of the host's programs alone."""
-    dropped = OF_THE_HOST.difference(named)
-    return {name: value for name, value in environ.items() if name not in dropped}
+    host_only = OF_THE_HOST.difference(named)
+    return {name: value for name, value in environ.items() if name not in host_only}
 
 
 def open_descriptors() -> list[int]:
     """Return the descriptors beyond the first three that a program inherits from us."""
-    numbers = [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208
     inherited = []
-    for number in numbers:
+    for number in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208
         with suppress(OSError):  # that of the directory itself
             if number > 2 and os.get_inheritable(number):
                 inherited.append(number)
@@ -192,11 +186,12 @@ def _enter(order: ContainerOrder, argv: Sequence[str], environ: Mapping[str, str
             "Put it on a file system that all nodes see.",
         )
     form = form_of(image, is_directory=is_file and Path(image).is_dir())
-    chosen = choose(order.runtime, form, shutil.which, machine)
-    runtime, descriptors = chosen.runtime, open_descriptors()
+    choice = choose(order.runtime, form, shutil.which, machine)
+    runtime, program = choice.runtime, choice.program
+    descriptors = open_descriptors()
     environ = environment_of({"USER": _user(), **environ}, order.variables)
     call = ContainerCall(
-        program=chosen.program,
+        program=program,
         image=image,
         argv=tuple(argv),
         mounts=mounts_for(order, environ, argv),
@@ -206,7 +201,7 @@ def _enter(order: ContainerOrder, argv: Sequence[str], environ: Mapping[str, str
         temporary=environ.get("TMPDIR", ""),
         last_descriptor=max(descriptors, default=2),
         is_root=os.geteuid() == 0,
-        help=_help_of(chosen.program) if runtime.reads_help else "",
+        help=_help_of(program) if runtime.reads_help else "",
     )
     if runtime.reads_help and form is ImageForm.DIRECTORY:
         make_places(Path(image), call.mounts)
@@ -215,7 +210,7 @@ def _enter(order: ContainerOrder, argv: Sequence[str], environ: Mapping[str, str
             "BFT-1082", f"{fault}.", "Change --container-mounts, or the directory's name."
         )
     words, environment = runtime.command(call), runtime.environment(call, environ)
-    sys.stderr.write(f"{MARK}{image} by {runtime.name} ({chosen.program})\n")
+    sys.stderr.write(f"{MARK}{image} by {runtime.name} ({program})\n")
     sys.stderr.flush()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # agents block some; programs must not
     if runtime.becomes:

@@ -80,6 +80,3 @@ class Podman:
     ) -> dict[str, str]:
         """Return the host's environment, of which the variables named go in."""
         return dict(environ)
-
-
-PODMAN: Final = Podman()

@@ -51,13 +51,13 @@ class LocalBatchSystem(BatchSystem):
         """Poll once; all parts come in one answer, so all fail together."""
         del wants_cycle  # it comes with the rest
         try:
-            seen = self._client.snapshot()
-            self.cycle_s = float(seen["cycle_s"])
+            answer = self._client.snapshot()
+            self.cycle_s = float(answer["cycle_s"])
             return Snapshot(
-                taken_at_s=seen["now_s"],
-                nodes=codec(tuple[Node, ...], _FORM).decode(seen["nodes"]),
-                jobs=codec(tuple[Job, ...], _FORM).decode(seen["jobs"]),
-                cycle=codec(SchedulerCycle, _FORM).decode(seen["cycle"]),
+                taken_at_s=answer["now_s"],
+                nodes=codec(tuple[Node, ...], _FORM).decode(answer["nodes"]),
+                jobs=codec(tuple[Job, ...], _FORM).decode(answer["jobs"]),
+                cycle=codec(SchedulerCycle, _FORM).decode(answer["cycle"]),
             )
         except BatchSystemError as problem:
             failure = problem.cause
@@ -95,9 +95,9 @@ class LocalBatchSystem(BatchSystem):
         if not job_ids:
             return {}
         try:
-            seen = self._client.request("pilots", job_ids=list(job_ids))["pilots"]
+            pilots = self._client.request("pilots", job_ids=list(job_ids))["pilots"]
             read = codec(PilotObservation, _FORM).decode
-            return {job_id: read(seen[job_id]) for job_id in job_ids}
+            return {job_id: read(pilots[job_id]) for job_id in job_ids}
         except (BatchSystemError, KeyError, TypeError, ValueError):
             return dict.fromkeys(job_ids, _UNKNOWN)
 

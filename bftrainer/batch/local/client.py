@@ -23,6 +23,8 @@ from bftrainer.batch.process import own_python, spawn
 from bftrainer.model.errors import BatchSystemError, ExitCode
 
 ANSWER_TIMEOUT_S = 2.0
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 15.0
 
 
 class LocalClient:
@@ -85,7 +87,9 @@ class LocalClient:
         user: str = "alice",
     ) -> str:
         """Submit an ordinary job (by default one that sleeps) and return its id."""
-        program = list(argv) if duration_s is None else ["sleep", f"{duration_s:.3f}"]
+        program = list(argv)
+        if duration_s is not None:
+            program = ["sleep", f"{duration_s:.3f}"]
         answer = self.request("submit", user=user, n_nodes=n_nodes, limit_s=limit_s, argv=program)
         return str(answer["job_id"])
 
@@ -123,10 +127,6 @@ class LocalClient:
     def shutdown(self) -> None:
         """Ask the server to end; returns before it has."""
         self.request("shutdown")
-
-
-START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 15.0
 
 
 class LocalServer:
@@ -218,11 +218,11 @@ def start_server(
             return server
         time.sleep(0.02)
     server.stop()
-    last_words = (directory / "local.log").read_text(encoding="utf-8").strip().splitlines()[-1:]
+    text = (directory / "local.log").read_text(encoding="utf-8").strip()
+    last_line = ["no message", *text.splitlines()][-1]
     raise BatchSystemError(
         "BFT-1258",
-        f"The local batch system did not start in {directory}: "
-        f"{last_words[0] if last_words else 'no message'}",
+        f"The local batch system did not start in {directory}: {last_line}",
         f"Read {directory / 'local.log'}.",
     )
 

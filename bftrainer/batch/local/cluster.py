@@ -32,6 +32,8 @@ SHARED_TEMPLATE_VARIABLE = "BFT_SHARED_TEMPLATE"
 TEMPLATE_JOB = "template"  # as long as the longest id of a job, whose place it keeps
 PASSED_ON = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER")
 _PR_SET_CHILD_SUBREAPER = 36
+POLL_S = 0.02  # while a job is ending
+REMEMBERED = 10_000  # ended jobs kept for ``history``
 
 
 class JobProcesses:
@@ -122,10 +124,10 @@ class JobProcesses:
             if job_id is not None and (job_id in ending or job_id not in self._leaders):
                 left_behind.add(job_id)
                 _kill(pid)
-        gone = frozenset(j for j in ending - left_behind if self.has_left(j))
-        for job_id in gone:
+        ended = frozenset(filter(self.has_left, ending - left_behind))
+        for job_id in ended:
             self._leaders.pop(job_id, None)
-        return gone
+        return ended
 
     def kill_all(self) -> bool:
         """Kill every process there is; return whether none is left."""
@@ -140,7 +142,7 @@ class JobProcesses:
 
     def _orphans(self) -> list[int]:
         """Return live children that are not leaders; reaps dead ones until there are none."""
-        leaders = {p.pid for group in self._leaders.values() for p in group}
+        leaders = {leader.pid for leader in itertools.chain(*self._leaders.values())}
         while True:
             adopted = [pid for pid in _children() if pid not in leaders]
             reaped = [pid for pid in adopted if os.waitpid(pid, os.WNOHANG)[0] == pid]
@@ -158,8 +160,10 @@ class JobProcesses:
         for entry in entries:
             if entry.startswith(mark):
                 return entry[len(mark) :].decode(errors="replace")
-        owners = (j for j, leaders in self._leaders.items() if group in [p.pid for p in leaders])
-        return next(owners, None)
+        for job_id, leaders in self._leaders.items():
+            if any(leader.pid == group for leader in leaders):
+                return job_id
+        return None
 
 
 def _become_subreaper() -> None:
@@ -171,7 +175,7 @@ def _become_subreaper() -> None:
 def _children() -> list[int]:
     """Our children, adopted ones included (the server has one thread)."""
     path = Path(f"/proc/self/task/{os.getpid()}/children")
-    return [int(pid) for pid in path.read_text(encoding="ascii").split()]
+    return list(map(int, path.read_text(encoding="ascii").split()))
 
 
 def _kill(pid: int) -> None:
@@ -275,9 +279,6 @@ class LocalJob:
             gpus=self.request.gpus,
         )
 
-
-POLL_S = 0.02  # while a job is ending
-REMEMBERED = 10_000  # ended jobs kept for ``history``
 
 log = logging.getLogger(__name__)
 
@@ -390,7 +391,9 @@ class LocalCluster:
             return now_s  # a job ended as it began
         limits = [j.limit_at_s for j in self.jobs.values() if j.phase is Phase.RUNNING]
         due_s = min([self._next_cycle_s, *limits])
-        return min(due_s, now_s + POLL_S) if self.is_something_ending() else due_s
+        if self.is_something_ending():
+            return min(due_s, now_s + POLL_S)
+        return due_s
 
     def terminate_all(self, now_s: float) -> None:
         """Send SIGTERM to every job; drop all pending ones."""
@@ -403,8 +406,11 @@ class LocalCluster:
 
     def devices_in_use(self, node: str) -> frozenset[int]:
         """Return the indices of a node's GPUs that pilots have one by one."""
-        jobs = [job for job in self.jobs.values() if job.is_on_nodes and node in job.nodes]
-        return frozenset(number for job in jobs for number in job.devices)
+        devices: set[int] = set()
+        for job in self.jobs.values():
+            if job.is_on_nodes and node in job.nodes:
+                devices.update(job.devices)
+        return frozenset(devices)
 
     def is_something_ending(self) -> bool:
         """Return whether a job is ending."""
@@ -413,8 +419,9 @@ class LocalCluster:
     def _collect(self, now_s: float) -> None:
         for job in self.jobs.values():
             if job.phase is Phase.RUNNING and self._processes.has_left(job.job_id):
-                has_failed = self._processes.has_failed(job.job_id)
-                job.end_reason = EndReason.FAILED if has_failed else EndReason.COMPLETED
+                job.end_reason = EndReason.COMPLETED
+                if self._processes.has_failed(job.job_id):
+                    job.end_reason = EndReason.FAILED
                 job.phase = Phase.ENDING
             elif job.phase is Phase.RUNNING and now_s >= job.limit_at_s:
                 self._end(job, EndReason.TIMEOUT, now_s)
@@ -448,24 +455,17 @@ class LocalCluster:
     def _schedule(self, now_s: float, *, is_full: bool) -> None:
         pending = [j for j in self.jobs.values() if j.phase is Phase.PENDING]
         cycle_s = self.cycle_ended_s if is_full else None  # of the last one
-        queue = [
-            PendingJob(
-                job_id=j.job_id,
-                n_nodes=j.request.n_nodes,
-                limit_s=j.request.limit_s,
-                claim=(j.request.node,) if j.request.node else j.claim,
-                may_preempt=self._preempts_at_once
-                or (cycle_s is not None and j.submit_s <= cycle_s),
-                gpus=j.request.gpus,
-            )
-            for j in pending
-        ]
+        waiting: list[PendingJob] = []
+        pilots: list[PendingJob] = []
+        for job in pending:
+            queue = pilots if job.is_pilot else waiting
+            queue.append(self._as_pending(job, cycle_s))
         decided = run_pass(
             now_s=now_s,
             nodes=[n for n in self.nodes if n not in self.down],
             held=[j.as_held() for j in self.jobs.values() if j.is_on_nodes],
-            waiting=[one for one, j in zip(queue, pending, strict=True) if not j.is_pilot],
-            pilots=[one for one, j in zip(queue, pending, strict=True) if j.is_pilot],
+            waiting=waiting,
+            pilots=pilots,
             is_full=is_full,
             gpus_per_node=self.gpus_lent,
         )
@@ -478,6 +478,21 @@ class LocalCluster:
             self.jobs[job_id].claim = nodes
         for job_id, nodes in decided.starts.items():
             self._start(self.jobs[job_id], nodes, now_s)
+
+    def _as_pending(self, job: LocalJob, cycle_s: float | None) -> PendingJob:
+        """Return a pending job as the scheduler sees it; ``cycle_s``: end of the last full pass."""
+        request, claim = job.request, job.claim
+        if request.node:
+            claim = (request.node,)
+        has_waited = cycle_s is not None and job.submit_s <= cycle_s
+        return PendingJob(
+            job_id=job.job_id,
+            n_nodes=request.n_nodes,
+            limit_s=request.limit_s,
+            claim=claim,
+            may_preempt=self._preempts_at_once or has_waited,
+            gpus=request.gpus,
+        )
 
     def _start(self, job: LocalJob, nodes: tuple[str, ...], now_s: float) -> None:
         job.phase, job.nodes, job.claim, job.start_s = Phase.RUNNING, nodes, (), now_s

@@ -81,9 +81,10 @@ def run_pass(
     head: PendingJob | None = None
     start_s = 0.0
     n_extra = 0
-    for job in [job for job in waiting if job not in claiming]:
-        if job.n_nodes > len(nodes):
-            continue  # nodes are down; must not block other jobs
+    for job in waiting:
+        # While nodes are down, a job that needs more than are left must not block others.
+        if job in claiming or job.n_nodes > len(nodes):
+            continue
         n_available = len(board.available())
         if head is None:
             if job.n_nodes <= n_available:
@@ -100,12 +101,13 @@ def run_pass(
         is_short = now_s + job.limit_s <= start_s
         if job.n_nodes <= n_available and (is_short or job.n_nodes <= n_extra):
             board.place(job)
-            n_extra -= 0 if is_short else job.n_nodes
+            if not is_short:
+                n_extra -= job.n_nodes
     if head is not None:
         # The nodes that become free last, so that others can use the earlier ones until then.
-        planned = board.free_by(start_s)[-head.n_nodes :]
+        planned_nodes = board.free_by(start_s)[-head.n_nodes :]
         board.result.plan = HeadReservation(
-            job_id=head.job_id, start_s=start_s, nodes=tuple(planned)
+            job_id=head.job_id, start_s=start_s, nodes=tuple(planned_nodes)
         )
     if head is None or is_full:
         board.serve_pilots(pilots, gpus_per_node)
@@ -154,20 +156,28 @@ class _Board:
 
     def take(self, job: PendingJob, nodes: tuple[str, ...]) -> None:
         """Let a job start, or claim nodes whose pilots are preempted."""
-        in_the_way = [pilot for node in nodes for pilot in self.pilots.get(node, ())]
+        in_the_way: list[LocalAllocation] = []
+        for node in nodes:
+            in_the_way += self.pilots.get(node, ())
         self.result.preempted += [p.job_id for p in in_the_way if not p.is_ending]
-        (self.result.claims if in_the_way else self.result.starts)[job.job_id] = nodes
+        if in_the_way:
+            self.result.claims[job.job_id] = nodes
+        else:
+            self.result.starts[job.job_id] = nodes
         for node in nodes:
             self.taken_until_s[node] = self.now_s + job.limit_s
 
     def earliest_start_s(self, n_nodes: int) -> float:
         """Return the time at which ``n_nodes`` are free if every job uses its whole time limit."""
-        return sorted(self.taken_until_s.get(n, self.now_s) for n in self.nodes)[n_nodes - 1]
+        return sorted(map(self._free_at_s, self.nodes))[n_nodes - 1]
 
     def free_by(self, at_s: float) -> list[str]:
         """Nodes free at ``at_s`` by the time limits, those free first at the front."""
-        free_s = {n: self.taken_until_s.get(n, self.now_s) for n in self.nodes}
-        return sorted((n for n in self.nodes if free_s[n] <= at_s), key=free_s.__getitem__)
+        nodes = (node for node in self.nodes if self._free_at_s(node) <= at_s)
+        return sorted(nodes, key=self._free_at_s)
+
+    def _free_at_s(self, node: str) -> float:
+        return self.taken_until_s.get(node, self.now_s)
 
     def serve_pilots(self, pilots: Sequence[PendingJob], gpus_per_node: int) -> None:
         """Start pilots on the remaining nodes if their limit ends before the plan begins."""
@@ -193,7 +203,7 @@ class _Board:
 
     def _has_room(self, node: str, gpus: int, gpus_per_node: int) -> bool:
         """Return whether a pilot with so many GPUs, or the whole node, fits beside those there."""
-        there = [pilot.gpus for pilot in self.pilots.get(node, ())]
-        if not there:
+        gpus_taken = [pilot.gpus for pilot in self.pilots.get(node, ())]
+        if not gpus_taken:
             return gpus <= gpus_per_node or not gpus
-        return bool(gpus) and all(there) and sum(there) + gpus <= gpus_per_node
+        return bool(gpus) and all(gpus_taken) and sum(gpus_taken) + gpus <= gpus_per_node

@@ -72,14 +72,21 @@ _ENDED_BY = {
     EndReason.NODE_FAIL: EndedBy.NODE,
 }
 Fields = Mapping[str, Any]
+MAX_LINE_BYTES = 4 * 1024 * 1024
+SOCKET_NAME = "local.sock"
+TEMPLATE_SOCKET_NAME = "template.sock"  # there when the template is warm
+PID_NAME = "local.pid"
+MAX_SOCKET_PATH_BYTES = 107
+MAX_WAIT_S = 60.0
 
 
 def nodes_of(cluster: LocalCluster, gpus: int) -> list[Node]:
     """Return every node, with so many GPUs."""
     users: dict[str, list[LocalJob]] = {}
     for job in cluster.jobs.values():
-        for node in job.nodes if job.is_on_nodes else ():
-            users.setdefault(node, []).append(job)
+        if job.is_on_nodes:
+            for node in job.nodes:
+                users.setdefault(node, []).append(job)
     planned_nodes: set[str] = set()
     for job in cluster.jobs.values():
         planned_nodes.update(job.claim)
@@ -90,9 +97,12 @@ def nodes_of(cluster: LocalCluster, gpus: int) -> list[Node]:
         if node in cluster.down:
             return NodeState.DOWN
         if node in users:
-            ends = all(job.phase is Phase.ENDING for job in users[node])
-            return NodeState.COMPLETING if ends else NodeState.ALLOCATED
-        return NodeState.PLANNED if node in planned_nodes else NodeState.IDLE
+            if all(job.phase is Phase.ENDING for job in users[node]):
+                return NodeState.COMPLETING
+            return NodeState.ALLOCATED
+        if node in planned_nodes:
+            return NodeState.PLANNED
+        return NodeState.IDLE
 
     return [
         Node(
@@ -125,21 +135,28 @@ def _lent(cluster: LocalCluster, node: str, users: Sequence[LocalJob]) -> tuple[
 def job_of(job: LocalJob, cluster: LocalCluster, gpus: int) -> Job:
     """Return a job of the queue."""
     request = job.request
-    plan = cluster.plan if cluster.plan and cluster.plan.job_id == job.job_id else None
-    is_planned = job.phase is Phase.PENDING and plan is not None
+    partition, priority = ORDINARY_PARTITION, 1.0
+    if job.is_pilot:
+        partition, priority = PILOT_PARTITION, 0.0
+    plan, start_s, planned_nodes = cluster.plan, job.start_s, job.claim
+    is_head = plan is not None and plan.job_id == job.job_id
+    if plan is not None and is_head:
+        planned_nodes = plan.nodes
+        if job.phase is Phase.PENDING:
+            start_s = plan.start_s
     return Job(
         job_id=job.job_id,
         user=request.user,
-        partitions=(PILOT_PARTITION if job.is_pilot else ORDINARY_PARTITION,),
+        partitions=(partition,),
         state=_STATES[job.phase],
         n_nodes=request.n_nodes,
         time_limit_s=request.limit_s,
-        reason=_reason(job, is_head=plan is not None),
-        priority=0.0 if job.is_pilot else 1.0,
+        reason=_reason(job, is_head=is_head),
+        priority=priority,
         submit_s=job.submit_s,
-        start_s=plan.start_s if plan and is_planned else job.start_s,
+        start_s=start_s,
         nodes=job.nodes,
-        planned_nodes=plan.nodes if plan else job.claim,
+        planned_nodes=planned_nodes,
         required_nodes=(request.node,) if request.node else (),
         gpus_per_node=request.gpus or gpus,
         pilot_id=request.pilot_id,
@@ -156,10 +173,12 @@ def pilot_of(job: LocalJob | None) -> PilotObservation:
     """Return what is known of a pilot; of an ordinary job nothing."""
     if job is None or not job.is_pilot:
         return PilotObservation(presence=Presence.ABSENT)
-    is_over = job.phase is Phase.ENDED
+    presence, phase = Presence.PRESENT, job.phase.value
+    if job.phase is Phase.ENDED:
+        presence, phase = Presence.ABSENT, ""
     return PilotObservation(
-        presence=Presence.ABSENT if is_over else Presence.PRESENT,
-        phase="" if is_over else job.phase.value,
+        presence=presence,
+        phase=phase,
         node=job.nodes[0] if job.nodes else None,
         start_s=job.start_s,
         reason=_reason(job),
@@ -265,7 +284,7 @@ class Operations:
         """Return every ordinary job in the order of submission, ended or not."""
         jobs = [*self._cluster.ended, *self._cluster.jobs.values()]
         ordinary = sorted((j for j in jobs if not j.is_pilot), key=lambda j: int(j.job_id))
-        return {"jobs": [_past(job) for job in ordinary], "workload": self._background.view()}
+        return {"jobs": list(map(_past, ordinary)), "workload": self._background.view()}
 
     def _op_start_workload(self, *, workload: Any = None) -> None:
         if workload is not None:
@@ -303,8 +322,12 @@ def _past(job: LocalJob) -> Fields:
 
 
 def _refusal(problem: BftError) -> Fields:
-    fields = ("code", "cause", "next_step")
-    return {"ok": False, **{name: getattr(problem, name) for name in fields}}
+    return {
+        "ok": False,
+        "code": problem.code,
+        "cause": problem.cause,
+        "next_step": problem.next_step,
+    }
 
 
 def _malformed(what: str) -> BatchSystemError:
@@ -315,21 +338,15 @@ def _malformed(what: str) -> BatchSystemError:
     )
 
 
-MAX_LINE_BYTES = 4 * 1024 * 1024
-SOCKET_NAME = "local.sock"
-TEMPLATE_SOCKET_NAME = "template.sock"  # there when the template is warm
-PID_NAME = "local.pid"
-MAX_SOCKET_PATH_BYTES = 107
-MAX_WAIT_S = 60.0
-
-
 class Server:
     """Wiring: socket (mode 0600), signals, cluster, clock; no client can block it."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         directory: Path = options.dir
         now_s = STEADY()
-        workload = load_workload(options.workload) if options.workload else JobWorkload(jobs=())
+        workload = JobWorkload(jobs=())
+        if options.workload:
+            workload = load_workload(options.workload)
         processes = JobProcesses(directory)
         if options.warm is not None:
             processes.start_template(directory / TEMPLATE_SOCKET_NAME, options.warm)
@@ -381,9 +398,10 @@ class Server:
         writer.close()
 
     def _work(self) -> float:
-        is_scheduling = not self._operations.is_paused
-        due_s = self._background.submit_due(STEADY()) if is_scheduling else math.inf
-        return min(due_s, self._cluster.tick(STEADY(), is_scheduling=is_scheduling))
+        if self._operations.is_paused:
+            return self._cluster.tick(STEADY(), is_scheduling=False)
+        due_s = self._background.submit_due(STEADY())
+        return min(due_s, self._cluster.tick(STEADY()))
 
     def _stop(self) -> None:
         if self._lifeline_fd is not None:  # it stays readable, and we have seen it

@@ -58,9 +58,10 @@ def workload_from_json(data: object) -> JobWorkload:
     Raises:
         ValueError: with a sentence that says what is wrong with which job.
     """
-    document = data if isinstance(data, dict) else {"jobs": data}
-    given: JobWorkload = codec(JobWorkload, Form()).decode(document)
-    return replace(given, jobs=tuple(sorted(given.jobs, key=lambda job: job.at_s)))
+    if not isinstance(data, dict):
+        data = {"jobs": data}
+    workload: JobWorkload = codec(JobWorkload, Form()).decode(data)
+    return replace(workload, jobs=tuple(sorted(workload.jobs, key=lambda job: job.at_s)))
 
 
 def load_workload(path: Path) -> JobWorkload:
@@ -129,7 +130,9 @@ class WorkloadProgress:
         items, repeat_s = self._workload.jobs, self._workload.repeat_s
         if self._next < len(items):
             return self._started_s + items[self._next].at_s
-        return math.inf if repeat_s is None or not items else self._started_s + repeat_s
+        if repeat_s is None or not items:
+            return math.inf
+        return self._started_s + repeat_s
 
     def view(self) -> dict[str, Any]:
         """Return the progress of the workload, for the history."""
@@ -163,20 +166,27 @@ def start_times_s(
     cycle = math.floor((coming[0].submit_s - cycle_at_s) / cycle_s) if coming else 0
     starts: dict[str, float] = {}
     while coming or queue:
-        due_s = [cycle_at_s + cycle * cycle_s] if queue else []
-        due_s += [coming[0].submit_s] if coming else []
-        due_s += [end_s for end_s, _ in running.values()]
+        due_s = [end_s for end_s, _ in running.values()]
         due_s += [j.withdrawn_s for j in queue.values()]
+        if queue:
+            due_s.append(cycle_at_s + cycle * cycle_s)
+        if coming:
+            due_s.append(coming[0].submit_s)
         now_s = min(due_s)
         if not queue:  # the passes since the queue was last empty had nothing to do
             cycle = max(cycle, math.ceil((now_s - cycle_at_s) / cycle_s))
-        running = {i: r for i, r in running.items() if r[0] > now_s}
+        for job_id, (end_s, _) in list(running.items()):
+            if end_s <= now_s:
+                del running[job_id]
         while coming and coming[0].submit_s <= now_s:
             job = coming.pop(0)
             queue[job.job_id] = job
         queue = {i: j for i, j in queue.items() if j.withdrawn_s > now_s}
         is_cycle = now_s >= cycle_at_s + cycle * cycle_s
-        for is_full in (False, True) if is_cycle else (False,):
+        passes = [False]  # whether each is full
+        if is_cycle:
+            passes.append(True)
+        for is_full in passes:
             waiting = [
                 PendingJob(job_id=j.job_id, n_nodes=j.n_nodes, limit_s=j.limit_s)
                 for j in queue.values()
@@ -184,7 +194,7 @@ def start_times_s(
             decided = run_pass(
                 now_s=now_s,
                 nodes=nodes,
-                held=[held for _, held in running.values()],
+                held=[allocation for _, allocation in running.values()],
                 waiting=waiting,
                 pilots=(),
                 is_full=is_full,
@@ -192,10 +202,10 @@ def start_times_s(
             for job_id, where in decided.starts.items():
                 job = queue.pop(job_id)
                 ends_by_s = now_s + job.limit_s
-                held = LocalAllocation(
+                allocation = LocalAllocation(
                     job_id=job_id, nodes=where, start_s=now_s, ends_by_s=ends_by_s
                 )
-                running[job_id] = (now_s + job.duration_s, held)
+                running[job_id] = (now_s + job.duration_s, allocation)
                 starts[job_id] = now_s
         cycle += is_cycle
     return starts
@@ -217,10 +227,13 @@ def delays_s(
     jobs = []
     for record in history:
         start_s, end_s = record["start_s"], record["end_s"]
-        ran_s = record["limit_s"] if None in (start_s, end_s) else end_s - start_s
-        withdrawn_s = math.inf if start_s is not None or end_s is None else end_s
-        same = {name: record[name] for name in ("job_id", "n_nodes", "limit_s", "submit_s")}
-        jobs.append(PastJob(**same, duration_s=ran_s, withdrawn_s=withdrawn_s))
+        ran_s, withdrawn_s = record["limit_s"], math.inf
+        if start_s is not None and end_s is not None:
+            ran_s = end_s - start_s
+        elif end_s is not None:
+            withdrawn_s = end_s
+        fields = {name: record[name] for name in ("job_id", "n_nodes", "limit_s", "submit_s")}
+        jobs.append(PastJob(**fields, duration_s=ran_s, withdrawn_s=withdrawn_s))
     ideal_s = start_times_s(jobs, nodes=nodes, cycle_s=cycle_s, cycle_at_s=cycle_at_s)
     return {
         record["job_id"]: record["start_s"] - ideal_s[record["job_id"]]

@@ -33,20 +33,23 @@ def add_closed(table: JobTable, path: Path, options: ReadOptions) -> None:
     header: list[str] = []
     zone = time_zone(options.time_zone)
     for number, line in read_lines(path):
-        cells = [cell.strip() for cell in line.split("|")]
+        cells = list(map(str.strip, line.split("|")))
         if not header:
             header = cells
             if missing := [name for name in (_NODE, _START, _END) if name not in header]:
-                what = f"the header lacks {', '.join(missing)}"
-                raise malformed(path, number, what, f"Export with: {COMMAND} {_HEADINGS}")
+                cause = f"the header lacks {', '.join(missing)}"
+                raise malformed(path, number, cause, f"Export with: {COMMAND} {_HEADINGS}")
             continue
         if len(cells) != len(header):
             raise malformed(path, number, f"{len(cells)} fields, the header has {len(header)}")
         row = dict(zip(header, cells, strict=True))
+        nodes, end_s = list[int](), math.inf
         try:
-            nodes = [table.index(name) for name in expand(row[_NODE])] if row[_NODE] else []
+            if row[_NODE]:
+                nodes = list(map(table.index, expand(row[_NODE])))
             start_s = iso_seconds(row[_START], zone)
-            end_s = math.inf if row[_END] in _NOT_YET else iso_seconds(row[_END], zone, start_s)
+            if row[_END] not in _NOT_YET:
+                end_s = iso_seconds(row[_END], zone, start_s)
         except (ValueError, OverflowError) as problem:
             raise malformed(path, number, str(problem)) from problem
         if nodes and end_s > start_s:

@@ -41,6 +41,12 @@ _IN_NPZ_GPUS = {
     "start_s": "gpu_start",
     "end_s": "gpu_end",
 }
+# What zipfile and numpy raise on an archive that is cut, damaged or full of objects.
+_BROKEN_ARCHIVE = (
+    *(ValueError, TypeError, KeyError, EOFError, SyntaxError, MemoryError, OverflowError),
+    RuntimeError,  # encrypted; NotImplementedError: unknown compression
+    *(zipfile.BadZipFile, zlib.error),
+)
 
 
 def read_npz(path: Path, _options: ReadOptions, _progress: Progress | None) -> Fragments:
@@ -86,14 +92,6 @@ def _gpus(arrays: Mapping[str, Any]) -> GpuTimes | None:
     return gpus
 
 
-# What zipfile and numpy raise on an archive that is cut, damaged or full of objects.
-_BROKEN_ARCHIVE = (
-    *(ValueError, TypeError, KeyError, EOFError, SyntaxError, MemoryError, OverflowError),
-    RuntimeError,  # encrypted; NotImplementedError: unknown compression
-    *(zipfile.BadZipFile, zlib.error),
-)
-
-
 def write_npz(path: Path, trace: Fragments) -> None:
     """Write a compressed npz; whole seconds are stored as integers."""
     arrays = _document(trace) | {
@@ -119,8 +117,8 @@ def _document(trace: Fragments) -> dict[str, Any]:
         "observed_s": _whole(trace.observed_s),
         "span_s": _whole(np.array(trace.span_s)),
         "unfillable": trace.is_unfillable,
-        "node_types": None if trace.node_types is None else list(trace.node_types),
-        "partitions": None if trace.partitions is None else list(trace.partitions),
+        "node_types": trace.node_types,
+        "partitions": trace.partitions,
     }
     return {key: value for key, value in parts.items() if value is not None}
 
@@ -140,24 +138,30 @@ def _fragments(
 ) -> Fragments:
     span: tuple[float, float] | None = None
     if span_s is not None:
-        instants_s = [float(at_s) for at_s in span_s]
+        instants_s = list(map(float, span_s))
         if len(instants_s) not in {0, 2}:
             raise malformed(path, None, "its span is not a begin and an end")
         if instants_s:
             begin_s, until_s = instants_s
             span = begin_s, until_s
     return make_fragments(
-        names=[str(name) for name in names],
+        names=list(map(str, names)),
         node=node,
         start_s=start_s,
         end_s=end_s,
         observed_s=observed_s,
         span_s=span,
         is_unfillable=unfillable,
-        node_types=None if node_types is None else [str(kind) for kind in node_types],
-        partitions=None if partitions is None else [str(name) for name in partitions],
+        node_types=_texts(node_types),
+        partitions=_texts(partitions),
         source=path.name,
     )
+
+
+def _texts(values: Iterable[Any] | None) -> list[str] | None:
+    if values is None:
+        return None
+    return list(map(str, values))
 
 
 def read_csv(path: Path, _options: ReadOptions, progress: Progress | None) -> Fragments:
@@ -166,23 +170,25 @@ def read_csv(path: Path, _options: ReadOptions, progress: Progress | None) -> Fr
     Without them the nodes are those with a fragment, in the order they appear.
     """
     header: list[str] = []
-    said: dict[str, list[Any]] = {}
+    attributes: dict[str, list[Any]] = {}
     index: dict[str, int] = {}
     nodes, starts, ends, flags = array("q"), array("d"), array("d"), list[bool]()
     for number, line in read_lines(path, progress, most=MAX_LINE, is_strict=True):
         if line.startswith("#"):
-            key, _, value = line.removeprefix("#").partition(":")
-            if key.strip() in _SAID:
-                said[key.strip()] = _json_list(path, number, value, is_text=key.strip() in _TEXTS)
+            word, _, value = line.removeprefix("#").partition(":")
+            key = word.strip()
+            if key in _SAID:
+                attributes[key] = _json_list(path, number, value, is_text=key in _TEXTS)
             continue
         cells = _cells(path, number, line)
         if not header:
-            header, index = cells, {name: i for i, name in enumerate(said.get("names", ()))}
+            header = cells
+            index = {name: i for i, name in enumerate(attributes.get("names", ()))}
             if missing := [name for name in _COLUMNS if name not in header]:
                 raise malformed(path, number, f"the header lacks {', '.join(missing)}")
             continue
         row = _row(path, number, header, cells)
-        if "names" in said and row["node"] not in index:
+        if "names" in attributes and row["node"] not in index:
             raise malformed(path, number, f"node {row['node'][:80]!r} is not among the names")
         nodes.append(index.setdefault(row["node"], len(index)))
         starts.append(row["start_s"])
@@ -196,7 +202,7 @@ def read_csv(path: Path, _options: ReadOptions, progress: Progress | None) -> Fr
         start_s=np.array(starts),
         end_s=np.array(ends),
         unfillable=flags if "unfillable" in header else None,
-        **{**said, "names": list(index)},
+        **{**attributes, "names": list(index)},
     )
 
 
@@ -204,7 +210,8 @@ def _row(path: Path, number: int, header: list[str], cells: list[str]) -> dict[s
     if len(cells) != len(header):
         raise malformed(path, number, f"{len(cells)} cells, not {len(header)}")
     row: dict[str, Any] = dict(zip(header, cells, strict=True))
-    start_s, end_s = (_number(path, number, row[key]) for key in _COLUMNS[1:])
+    start_s = _number(path, number, row["start_s"])
+    end_s = _number(path, number, row["end_s"])
     if not end_s > start_s:
         raise malformed(path, number, f"end {end_s:g} is not after start {start_s:g}")
     if row.get("unfillable", "0") not in {"0", "1"}:
@@ -220,7 +227,9 @@ def _json_list(path: Path, line: int, text: str, *, is_text: bool) -> list[Any]:
         raise malformed(path, line, f"this is no JSON list ({problem})") from problem
     if not isinstance(values, list):
         raise malformed(path, line, "this is no JSON list")
-    return [str(value) if is_text else _number(path, line, value) for value in values]
+    if is_text:
+        return list(map(str, values))
+    return [_number(path, line, value) for value in values]
 
 
 def _number(path: Path, line: int, text: Any) -> float:
@@ -244,14 +253,16 @@ def write_csv(path: Path, trace: Fragments) -> None:
     """Write text, gzipped without a time stamp if the name ends in .gz."""
     document = _document(trace)
     columns = [
-        [trace.names[i] for i in trace.node.tolist()],
-        *(document[key].tolist() for key in _COLUMNS[1:]),
+        _node_names(trace),
+        document["start_s"].tolist(),
+        document["end_s"].tolist(),
     ]
     if "unfillable" in document:
         columns.append(document["unfillable"].astype(int).tolist())
     with path.open("wb") as raw:
-        is_packed = path.suffix == ".gz"
-        stream: Any = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if is_packed else raw
+        stream: Any = raw
+        if path.suffix == ".gz":
+            stream = gzip.GzipFile("", "wb", fileobj=raw, mtime=0)
         with io.TextIOWrapper(stream, encoding="utf-8", newline="\n") as text:
             text.write(f"{MAGIC}\n")
             for key in _SAID:
@@ -288,7 +299,7 @@ def read_parquet(path: Path, _options: ReadOptions, _progress: Progress | None) 
 def write_parquet(path: Path, trace: Fragments) -> None:
     """Write a parquet file."""
     arrow, document = _parquet("pyarrow.parquet"), _document(trace)
-    document["node"] = [trace.names[i] for i in trace.node.tolist()]
+    document["node"] = _node_names(trace)
     columns = {key: document[key] for key in (*_COLUMNS, "unfillable") if key in document}
     metadata: dict[str, str] = {}
     for key in _SAID:
@@ -309,7 +320,14 @@ def _parquet(module: str) -> Any:
         ) from None
 
 
+def _node_names(trace: Fragments) -> list[str]:
+    """Return the name of each fragment's node."""
+    return [trace.names[i] for i in trace.node.tolist()]
+
+
 def _whole(values: Any) -> Any:
     """Return whole seconds as integers, which are exact and a third of the size."""
     whole = values.astype(np.int64)
-    return whole if np.array_equal(whole, values) else values
+    if np.array_equal(whole, values):
+        return whole
+    return values

@@ -128,7 +128,9 @@ class Fragments:
 
     def used_node_seconds(self) -> float | None:
         """Return the node-time in which jobs ran; None: the source does not tell."""
-        return None if self.used is None else self.used.node_seconds(self.span_s)
+        if self.used is None:
+            return None
+        return self.used.node_seconds(self.span_s)
 
     def closed_node_seconds(self) -> float:
         """Return the node-time in which nodes were known to be closed and no job ran."""
@@ -174,45 +176,48 @@ class Fragments:
         keep = (self.node >= first) & (self.node < stop)
         keep &= (self.end_s > begin_s) & (self.start_s < end_s)
         is_observed = (self.observed_s >= begin_s) & (self.observed_s < end_s)
-        part, is_whole = self.where(keep), (first, stop) == (0, len(self.names))
+        part = self.where(keep)
+        if (first, stop) != (0, len(self.names)):  # both are of the whole machine
+            part = replace(part, used=None, occupied=None)
         return replace(
             part,
             names=self.names[first:stop],
-            node_types=None if self.node_types is None else self.node_types[first:stop],
-            partitions=None if self.partitions is None else self.partitions[first:stop],
+            node_types=_labels(self.node_types, slice(first, stop)),
+            partitions=_labels(self.partitions, slice(first, stop)),
             node=_frozen(part.node - first, np.int32),
             start_s=_frozen(np.maximum(part.start_s, begin_s), np.float64),
             end_s=_frozen(np.minimum(part.end_s, end_s), np.float64),
             observed_s=_frozen(self.observed_s[is_observed], np.float64),
             span_s=(begin_s, end_s),
             gpus=self._gpus_of(slice(first, stop), (begin_s, end_s)),
-            used=self.used if is_whole else None,
-            occupied=self.occupied if is_whole else None,
         )
 
     def _gpus_of(self, nodes: slice, span_s: tuple[float, float]) -> GpuTimes | None:
-        return None if self.gpus is None else self.gpus.restrict(nodes, span_s)
+        if self.gpus is None:
+            return None
+        return self.gpus.restrict(nodes, span_s)
 
     def where(self, keep: NDArray[np.bool_]) -> Fragments:
         """Return the fragments for which ``keep`` holds, of the same nodes and time."""
-        flags = self.is_unfillable
         return replace(
             self,
             node=_frozen(self.node[keep], np.int32),
             start_s=_frozen(self.start_s[keep], np.float64),
             end_s=_frozen(self.end_s[keep], np.float64),
-            is_unfillable=None if flags is None else _frozen(flags[keep], np.bool_),
+            is_unfillable=_flags(self.is_unfillable, keep),
         )
 
     def unfillable(self) -> Fragments:
         """Return the unfillable fragments; all of them if the queue is not known."""
         if self.is_unfillable is None:
             return self
-        unfillable = self.where(self.is_unfillable)
+        unfillable, gpus = self.where(self.is_unfillable), self.gpus
+        if gpus is not None:
+            gpus = gpus.without_rows(WHOLE_ONLY)
         return replace(
             unfillable,
             fillable_s=self.node_seconds() - unfillable.node_seconds(),
-            gpus=None if self.gpus is None else self.gpus.without_rows(WHOLE_ONLY),
+            gpus=gpus,
         )
 
     def pool_changes(self) -> PoolChanges:
@@ -225,7 +230,7 @@ class Fragments:
         follows = np.zeros(len(self), dtype=bool)  # starts where the node's last one ends
         follows[1:] = (self.node[1:] == self.node[:-1]) & (self.start_s[1:] == self.end_s[:-1])
         starts = ~follows
-        ends = np.roll(~follows, -1) if len(self) else ~follows
+        ends = np.roll(~follows, -1)
         ends &= self.end_s < end_s
         at_s = np.unique(np.concatenate(([begin_s], self.start_s[starts], self.end_s[ends])))
         joins, join_offsets = _by_instant(at_s, self.start_s[starts], self.node[starts])
@@ -274,8 +279,8 @@ def make_fragments(
     nodes = _column(node, np.int64, source, "node")
     starts = _column(start_s, np.float64, source, "start")
     ends = _column(end_s, np.float64, source, "end")
-    flags = None if is_unfillable is None else np.asarray(is_unfillable).astype(bool).ravel()
-    if len({len(nodes), len(starts), len(ends), len(nodes if flags is None else flags)}) > 1:
+    flags = _as_flags(is_unfillable)
+    if len({len(column) for column in (nodes, starts, ends, flags) if column is not None}) > 1:
         raise _wrong(source, None, "its columns differ in length")
     _check_names(source, names, node_types, "types")
     _check_names(source, names, partitions, "partitions")
@@ -294,11 +299,29 @@ def make_fragments(
         end_s=_frozen(ends, np.float64),
         observed_s=_frozen(observed, np.float64),
         span_s=span_s,
-        is_unfillable=None if flags is None else _frozen(flags[order], np.bool_),
+        is_unfillable=_flags(flags, order),
         notes=tuple(notes),
-        node_types=None if node_types is None else tuple(node_types),
-        partitions=None if partitions is None else tuple(partitions),
+        node_types=_labels(node_types),
+        partitions=_labels(partitions),
     )
+
+
+def _labels(labels: Sequence[str] | None, nodes: slice = slice(None)) -> tuple[str, ...] | None:
+    if labels is None:
+        return None
+    return tuple(labels[nodes])
+
+
+def _as_flags(values: ArrayLike | None) -> NDArray[np.bool_] | None:
+    if values is None:
+        return None
+    return np.asarray(values).astype(bool).ravel()
+
+
+def _flags(flags: NDArray[np.bool_] | None, rows: NDArray[Any]) -> NDArray[np.bool_] | None:
+    if flags is None:
+        return None
+    return _frozen(flags[rows], np.bool_)
 
 
 def _check_names(

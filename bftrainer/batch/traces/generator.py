@@ -120,8 +120,8 @@ class _Machine:
         while at_s < self._until_s:
             gap_s = median_s * math.exp(p.hole_gap_sigma * _normal(chance))
             at_s += gap_s
-            kept = math.exp(-gap_s / (p.load_hours * HOUR_S))
-            load = kept * load + math.sqrt(1 - kept * kept) * _normal(chance)
+            memory = math.exp(-gap_s / (p.load_hours * HOUR_S))  # share of the load that stays
+            load = memory * load + math.sqrt(1 - memory * memory) * _normal(chance)
             spread = p.load_sigma * load + p.hole_sigma * _normal(chance)
             size = round(min(largest, median * math.exp(spread)))
             holes.append((self._polled(at_s), max(1, size), is_short))
@@ -147,19 +147,19 @@ class _Machine:
 
     def _end(self, at_s: float, *, is_short: bool) -> float:
         """Return when a group is taken back, often with others: one job takes many nodes."""
-        p, drawn = self._p, self._chance.random()
+        p, draw = self._p, self._chance.random()
         if is_short:  # as many gaps of one poll to the next as of half to the whole longest
             longest_s = max(p.shortest_s - p.poll_s, p.poll_s)
-            return at_s + self._polled(p.poll_s * (longest_s / p.poll_s) ** drawn)
-        above_s = p.length_scale_s * (-math.log1p(-drawn)) ** (1 / p.length_shape)
+            return at_s + self._polled(p.poll_s * (longest_s / p.poll_s) ** draw)
+        above_s = p.length_scale_s * (-math.log1p(-draw)) ** (1 / p.length_shape)
         length_s = min(LONGEST_S, p.shortest_s + above_s)
         target_s = self._polled(at_s + length_s)
         near_s = p.together_s + p.together_share * length_s
         place = bisect_left(self._leaves_s, target_s)
-        others = [x for x in self._leaves_s[max(0, place - 1) : place + 1]
-                  if abs(x - target_s) <= near_s and x >= at_s + p.shortest_s]  # fmt: skip
-        if others:
-            return min(others, key=lambda x: (abs(x - target_s), x))
+        neighbours_s = [x for x in self._leaves_s[max(0, place - 1) : place + 1]
+                        if abs(x - target_s) <= near_s and x >= at_s + p.shortest_s]  # fmt: skip
+        if neighbours_s:
+            return min(neighbours_s, key=lambda x: (abs(x - target_s), x))
         end_s = max(target_s, self._polled(at_s + p.shortest_s))
         insort(self._leaves_s, end_s)
         return end_s
@@ -198,10 +198,10 @@ def _some_of(
     """Choose ``count`` of the nodes, or all if there are fewer."""
     if count * 8 > len(nodes):
         return nodes[np.argsort(chance.random(len(nodes)), kind="stable")[:count]]
-    chosen: dict[int, None] = {}
-    while len(chosen) < count:
-        chosen[int(chance.random() * len(nodes))] = None
-    return nodes[list(chosen)]
+    places: dict[int, None] = {}  # a set with an order
+    while len(places) < count:
+        places[int(chance.random() * len(nodes))] = None
+    return nodes[list(places)]
 
 
 def _normal(chance: np.random.Generator) -> float:

@@ -68,9 +68,9 @@ def idle_gpus(trace: Fragments) -> IdleGpus | None:
     per_day = trace.duration_s / DAY_S * HOUR_S
     pools = []
     for partition in sorted(set(labels.tolist())):
-        here = labels == partition
+        is_in_partition = labels == partition
         for kind, name in enumerate(times.kinds):
-            has = here & (installed[:, kind] > 0)
+            has = is_in_partition & (installed[:, kind] > 0)
             if not has.any():
                 continue
             leftover = float(leftover_s[has, kind].sum()) / per_day
@@ -106,8 +106,9 @@ def gpu_sentences(gpus: IdleGpus) -> Iterator[str]:
     if not gpus.pools:
         yield "The nodes have no GPU that sinfo counts."
         return
-    *most, last = (f"{count:,} {name}" for name, count in gpus.n_gpus_by_type.items())
-    all_types = f"{', '.join(most)} and {last}" if most else last
+    *before_last, all_types = (f"{count:,} {name}" for name, count in gpus.n_gpus_by_type.items())
+    if before_last:
+        all_types = f"{', '.join(before_last)} and {all_types}"
     n_gpus = sum(gpus.n_gpus_by_type.values())
     yield f"The nodes have {counted(n_gpus, 'GPU')}: {all_types}."
     yield WORDS
@@ -134,4 +135,6 @@ def gpu_rows(gpus: IdleGpus) -> list[tuple[str, ...]]:
 
 
 def _shown(gpu_h: float | None) -> str:
-    return NOT_TOLD if gpu_h is None else quantity(gpu_h)
+    if gpu_h is None:
+        return NOT_TOLD
+    return quantity(gpu_h)

@@ -75,8 +75,10 @@ def gpu_use(
         span_s: of the observation.
     """
     kinds, installed = _installed(table, nodes)
-    unclear = "" if table.tells_gpus else NOT_EXPORTED
-    if table.tells_gpus and not len(table.gpu_run):
+    unclear = ""
+    if not table.tells_gpus:
+        unclear = NOT_EXPORTED
+    elif not len(table.gpu_run):
         unclear = NOT_TRACKED
     machine = gpu_times(kinds=kinds, installed=installed, unclear=unclear)
     if unclear or not kinds:
@@ -99,7 +101,10 @@ def _installed(
     table: JobTable, nodes: Mapping[str, ListedNode]
 ) -> tuple[tuple[str, ...], NDArray[np.int32]]:
     """Return the types of GPUs, and how many of each a node has (nodes x types)."""
-    kinds = sorted({kind for node in nodes.values() for kind, count in node.gpus.items() if count})
+    present: set[str] = set()
+    for node in nodes.values():
+        present |= {kind for kind, count in node.gpus.items() if count}
+    kinds = sorted(present)
     place = {kind: number for number, kind in enumerate(kinds)}
     installed = np.zeros((len(table.names), len(kinds)), dtype=np.int32)
     for name, node in nodes.items():
@@ -125,8 +130,8 @@ class _PartlyUsed:
         self._is_closed = np.array(table.is_closed, dtype=np.int64)
         self._is_unclear = np.array(table.is_unclear, dtype=bool) & (self._is_closed == 0)
         place = {kind.casefold(): number for number, kind in enumerate(kinds)}
-        named = np.array([place.get(name.casefold(), -1) for name in table.gpu_kinds])
-        self._kind_of = named[np.array(table.gpu_kind)]
+        numbers = np.array([place.get(name.casefold(), -1) for name in table.gpu_kinds])
+        self._kind_of = numbers[np.array(table.gpu_kind)]
         self._gpu_run, self._gpu_count = np.array(table.gpu_run), np.array(table.gpu_count)
         self._exceeded: set[int] = set()  # nodes
         self._is_untyped = False  # some GPU in use, on a node with several types
@@ -174,18 +179,19 @@ class _PartlyUsed:
         takes_time = self._starts[run] < self._ends[run]
         at_once = max(1, n_nodes * PAIRS_AT_ONCE // max(1, table.n_pairs))
         for low in range(0, n_nodes, at_once):
-            here = (first < low + at_once) & (last > low) & takes_time
-            begin, stop = np.maximum(first[here], low), np.minimum(last[here], low + at_once)
+            in_block = (first < low + at_once) & (last > low) & takes_time
+            begin = np.maximum(first[in_block], low)
+            stop = np.minimum(last[in_block], low + at_once)
             count = stop - begin
-            of_run = np.repeat(run[here], count)
+            of_run = np.repeat(run[in_block], count)
             node = np.arange(len(of_run)) - np.repeat(np.cumsum(count) - count - begin, count)
             keep = has_gpus[node]
             of_run, node = of_run[keep], node[keep]
             at_s = np.concatenate((self._starts[of_run], self._ends[of_run]))
-            both = np.concatenate((node, node))
-            order = np.lexsort((at_s, both))
+            node_twice = np.concatenate((node, node))  # at the start and at the end
+            order = np.lexsort((at_s, node_twice))
             yield _Events(
-                node=both[order],
+                node=node_twice[order],
                 at_s=at_s[order],
                 run=np.concatenate((of_run, of_run))[order],
                 sign=np.repeat([1, -1], len(of_run))[order],
@@ -206,11 +212,11 @@ class _PartlyUsed:
         for kind in np.flatnonzero(installed).tolist():
             amount = untyped + self._typed(kind)
             amount[self._is_unclear] = ALL_GPUS
-            used = events.sums(amount)
-            is_exceeded = is_partly_used & (used > installed[kind]) & (used < ALL_GPUS)
+            in_use = events.sums(amount)
+            is_exceeded = is_partly_used & (in_use > installed[kind]) & (in_use < ALL_GPUS)
             self._exceeded.update(events.node[is_exceeded].tolist())
-            keep = np.flatnonzero(is_partly_used & (used < installed[kind]))
-            free = installed[kind] - used[keep]
+            keep = np.flatnonzero(is_partly_used & (in_use < installed[kind]))
+            free = installed[kind] - in_use[keep]
             yield _joined(events.node[keep], kind, free, events.at_s[keep], next_s[keep])
 
     def _typed(self, kind: int) -> Counts:

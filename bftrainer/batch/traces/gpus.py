@@ -138,12 +138,12 @@ def _check(
 
 
 def _column(values: ArrayLike, kind: type[Any]) -> NDArray[Any]:
-    told = np.asarray(values)
+    array = np.asarray(values)
     is_whole = kind is np.int32
-    if told.size and told.dtype.kind not in ("iu" if is_whole else "iuf"):
+    if array.size and array.dtype.kind not in ("iu" if is_whole else "iuf"):
         raise ValueError("a column of GPUs has no numbers")
-    if told.size and is_whole and not -MOST <= told.min() <= told.max() <= MOST:
+    if array.size and is_whole and not -MOST <= array.min() <= array.max() <= MOST:
         raise ValueError("a column of GPUs has numbers beyond any machine")
-    column: NDArray[Any] = np.array(told, dtype=kind)
+    column: NDArray[Any] = np.array(array, dtype=kind)
     column.flags.writeable = False
     return column

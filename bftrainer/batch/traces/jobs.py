@@ -36,6 +36,12 @@ from bftrainer.batch.traces.window import Coverage, ramp_warnings, window_of
 NOBODY_FITS_S = np.inf
 CELLS_AT_ONCE = 4_000_000  # (fragment, interval) pairs at a time: bounds the memory
 EVENTS_PER_REPORT = 20_000
+MAX_PAIRS = 1_000_000_000  # (job, node) pairs: beyond any year of logs
+PAIRS_AT_ONCE = 2_000_000  # expanded at a time: about 150 MB
+MAX_NAMES = 1_000_000
+SHORTEST_USE_S = 1.0  # of a partition's node: below it a sum is a rounding error
+MAX_TIME_S = 1e11  # the year 5138: later times are invalid
+NEVER_S = math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,15 +87,15 @@ def _least_limits(
     """
     begin_s, until_s = trace.span_s
     is_there = (pending.from_s < pending.to_s) & (pending.to_s > begin_s)
-    known = np.flatnonzero(is_there & np.isfinite(pending.limit_s))
-    moments = [trace.start_s, trace.end_s, pending.to_s[known]]
-    moments.append(np.maximum(pending.from_s[known], begin_s))
+    limited = np.flatnonzero(is_there & np.isfinite(pending.limit_s))
+    moments = [trace.start_s, trace.end_s, pending.to_s[limited]]
+    moments.append(np.maximum(pending.from_s[limited], begin_s))
     at_s = np.unique(np.concatenate([[begin_s], *moments]))
     at_s = at_s[at_s < until_s]
     queue = _Queue()
     ends: list[float] = []  # of the fragments idle now, ascending
-    comes = _Agenda(at_s, np.maximum(pending.from_s[known], begin_s), known)
-    goes = _Agenda(at_s, pending.to_s[known], known)
+    comes = _Agenda(at_s, np.maximum(pending.from_s[limited], begin_s), limited)
+    goes = _Agenda(at_s, pending.to_s[limited], limited)
     begins = _Agenda(at_s, trace.start_s, np.arange(len(trace)))
     least_s = np.full(len(at_s), NOBODY_FITS_S)
     for k, now_s in enumerate(at_s.tolist()):
@@ -150,7 +156,9 @@ class _Agenda:
     def at(self, k: int) -> list[int]:
         """Return the items of the k-th instant."""
         low, high = self._offsets[k], self._offsets[k + 1]
-        return list(self._items[low:high].tolist()) if high > low else []
+        if high <= low:  # at most instants: a slice of NumPy costs more than this question
+            return []
+        return list(self._items[low:high].tolist())
 
 
 def _cut(
@@ -169,14 +177,15 @@ def _cut(
         np.cumsum(counts), np.arange(CELLS_AT_ONCE, counts.sum() + CELLS_AT_ONCE, CELLS_AT_ONCE)
     )
     low = 0
-    for high in (min(int(b) + 1, len(trace)) for b in bounds):
+    for bound in bounds:
+        high = min(int(bound) + 1, len(trace))
         if high > low:
             pieces.append(_cut_some(trace, at_s, least_s, low, high, first, counts))
             low = high
     if not pieces:
         empty = np.zeros(0)
         return np.zeros(0, dtype=np.int64), empty, empty, np.zeros(0, dtype=bool)
-    node, start, end, flags = (np.concatenate(column) for column in zip(*pieces, strict=True))
+    node, start, end, flags = map(np.concatenate, zip(*pieces, strict=True))
     return node, start, end, flags
 
 
@@ -203,14 +212,6 @@ def _cut_some(
     inner = owner[1:] == owner[:-1]
     end[:-1][inner] = begin[1:][inner]
     return trace.node[owner].astype(np.int64), begin, end, ~is_fillable[at]
-
-
-MAX_PAIRS = 1_000_000_000  # (job, node) pairs: beyond any year of logs
-PAIRS_AT_ONCE = 2_000_000  # expanded at a time: about 150 MB
-MAX_NAMES = 1_000_000
-SHORTEST_USE_S = 1.0  # of a partition's node: below it a sum is a rounding error
-MAX_TIME_S = 1e11  # the year 5138: later times are invalid
-NEVER_S = math.inf
 
 
 @dataclass(slots=True, kw_only=True)
@@ -353,11 +354,15 @@ def idle_fragments(
     # Running jobs keep their nodes to the end.
     starts = np.clip(np.array(table.run_start_s), *span_s)
     ends = np.clip(np.array(table.run_end_s), *span_s)
-    labels = list(table.names) if names is None else list(names)
+    labels = list(table.names)
+    if names is not None:
+        labels = list(names)
     node, begin, end = _gaps(table, starts, ends, len(labels), span_s)
     is_job = ~np.array(table.is_closed, dtype=bool)
-    used = used_nodes(table, starts, np.where(is_job, ends, starts), len(labels))
-    occupied = used if is_job.all() else used_nodes(table, starts, ends, len(labels))
+    by_jobs = used_nodes(table, starts, np.where(is_job, ends, starts), len(labels))
+    occupied = by_jobs
+    if not is_job.all():
+        occupied = used_nodes(table, starts, ends, len(labels))
     trace = make_fragments(
         names=labels,
         node=node,
@@ -374,11 +379,11 @@ def idle_fragments(
         n_nodes=np.array(table.wait_nodes, dtype=np.int64),
         limit_s=np.array(table.wait_limit_s),
     )
-    warnings = (*table.warnings, *window.warnings, *ramp_warnings(used, span_s))
+    warnings = (*table.warnings, *window.warnings, *ramp_warnings(by_jobs, span_s))
     marked = mark_unfillable(trace, pending, progress)
     return replace(
         marked,
-        used=used,
+        used=by_jobs,
         occupied=occupied,
         left_out=window.left_out,
         warnings=warnings,
@@ -414,21 +419,21 @@ def partitions_of(
     Returns:
         "" for a node on which no job of a partition ran; None: the log names fewer.
     """
-    named = {name: number for name, number in table.partitions.items() if name}
-    if len(named) < fewest:
+    numbers = {name: number for name, number in table.partitions.items() if name}
+    if len(numbers) < fewest:
         return None
     run, first = np.array(table.run_of), np.array(table.first)
     last, of_run = first + np.array(table.count), np.array(table.partition_of)[run]
     longest_s, of_node = np.full(n_nodes, SHORTEST_USE_S), np.full(n_nodes, -1)
-    for number in named.values():
-        here = of_run == number
+    for number in numbers.values():
+        in_partition = of_run == number
         change_s = np.zeros(n_nodes + 1)
-        np.add.at(change_s, first[here], lengths_s[run[here]])
-        np.add.at(change_s, last[here], -lengths_s[run[here]])
+        np.add.at(change_s, first[in_partition], lengths_s[run[in_partition]])
+        np.add.at(change_s, last[in_partition], -lengths_s[run[in_partition]])
         used_s = np.cumsum(change_s)[:n_nodes]
         is_longer = used_s > longest_s
         longest_s, of_node[is_longer] = np.maximum(longest_s, used_s), number
-    label = {number: name for name, number in named.items()}
+    label = dict(zip(numbers.values(), numbers, strict=True))
     return tuple(label.get(number, "") for number in of_node.tolist())
 
 
@@ -446,10 +451,11 @@ def used_nodes(table: JobTable, starts: Times, ends: Times, n_nodes: int) -> Use
     at_once = max(1, n_nodes * PAIRS_AT_ONCE // max(1, table.n_pairs))
     opened, closed = [np.zeros(0)], [np.zeros(0)]
     for low in range(0, n_nodes, at_once):
-        here = (first < low + at_once) & (last > low) & (starts[run] < ends[run])
-        begin, stop = np.maximum(first[here], low), np.minimum(last[here], low + at_once)
+        in_block = (first < low + at_once) & (last > low) & (starts[run] < ends[run])
+        begin = np.maximum(first[in_block], low)
+        stop = np.minimum(last[in_block], low + at_once)
         count = stop - begin
-        of_run = np.repeat(run[here], count)
+        of_run = np.repeat(run[in_block], count)
         node = np.arange(len(of_run)) - np.repeat(np.cumsum(count) - count - begin, count)
         when_s = np.concatenate((starts[of_run], ends[of_run]))
         change = np.repeat([1, -1], len(of_run))
@@ -479,7 +485,7 @@ def _gaps(
         keep = (first < high) & (last > low)
         within = np.maximum(first[keep], low), np.minimum(last[keep], high)
         parts.append(_gaps_of(run[keep], within, (starts, ends), range(low, high), span_s))
-    node, begin, end = (np.concatenate(column) for column in zip(*parts, strict=True))
+    node, begin, end = map(np.concatenate, zip(*parts, strict=True))
     return node, begin, end
 
 

@@ -50,27 +50,24 @@ def read_lsb_acct(path: Path, options: ReadOptions, progress: Progress | None) -
 
     The record has no time limit at a fixed place, so what is unfillable stays unknown.
     """
-    table, seen = JobTable(path=path), RecordedTimes()
+    table, times = JobTable(path=path), RecordedTimes()
     n_ignored = 0
     for number, line in read_lines(path, progress):
         if not line.startswith('"'):
             raise malformed(path, number, "this is not a record of lsb.acct")
         if not line.startswith('"JOB_FINISH"'):
             continue
-        words = [
-            quoted.replace('""', '"') if bare == "" else bare
-            for quoted, bare in _WORD.findall(line)
-        ]
+        words = [bare or quoted.replace('""', '"') for quoted, bare in _WORD.findall(line)]
         try:
-            n_ignored += _finish_record(table, seen, words, frozenset(options.ignored), number)
+            n_ignored += _finish_record(table, times, words, frozenset(options.ignored), number)
         except (ValueError, IndexError, OverflowError) as problem:
             raise malformed(path, number, f"a broken JOB_FINISH record ({problem})") from problem
     _note(table, n_ignored)
     need_runs(table)
-    longest_h = seen.longest_run_s / HOUR_S
+    longest_h = times.longest_run_s / HOUR_S
     coverage = Coverage(
-        recorded_s=seen.recorded_s(),
-        complete_s=(seen.first_end_s, seen.last_end_s - seen.longest_run_s),
+        recorded_s=times.recorded_s(),
+        complete_s=(times.first_end_s, times.last_end_s - times.longest_run_s),
         why=f"lsb.acct lists jobs when they end, and the longest took {longest_h:.1f} h",
         is_proven=False,
     )
@@ -78,7 +75,7 @@ def read_lsb_acct(path: Path, options: ReadOptions, progress: Progress | None) -
 
 
 def _finish_record(
-    table: JobTable, seen: RecordedTimes, words: list[str], ignored: frozenset[str], number: int
+    table: JobTable, times: RecordedTimes, words: list[str], ignored: frozenset[str], number: int
 ) -> bool:
     """Add a record; return whether its queue is ignored."""
     end_s, start_s = float(int(words[_EVENT_TIME])), float(int(words[_START]))
@@ -88,7 +85,7 @@ def _finish_record(
     hosts = words[at + 1 : at + 1 + _count(words[at])]
     int(words[at + 1 + len(hosts)])  # jStatus: fails unless the number of hosts is right
     names = _hosts(hosts)
-    seen.ended(end_s)
+    times.ended(end_s)
     if words[_QUEUE] in ignored:  # its time is idle, but its hosts exist
         for name in names:
             table.index(name)
@@ -99,8 +96,8 @@ def _finish_record(
     if end_s < start_s:
         raise ValueError("it ends before its start")
     if end_s > start_s:
-        seen.ran(start_s, end_s)
-        ranges = neighbours(table.index(name) for name in names)
+        times.ran(start_s, end_s)
+        ranges = neighbours(map(table.index, names))
         table.add_run(start_s, end_s, ranges, number, partition=words[_QUEUE])
     table.add_wait(from_s, start_s, len(names), None, number)
     return False
@@ -139,10 +136,9 @@ def read_bhist(path: Path, options: ReadOptions, progress: Progress | None) -> F
     if options.time_zone is None:
         history.table.warnings.append(NO_ZONE)
     need_runs(history.table)
-    seen = history.seen
     coverage = Coverage(
-        recorded_s=(seen.first_start_s, history.last_event_s),
-        complete_s=(seen.first_end_s, history.last_event_s),
+        recorded_s=(history.seen.first_start_s, history.last_event_s),
+        complete_s=(history.seen.first_end_s, history.last_event_s),
         why="bhist lists no job that ended before the first of its events files begins",
     )
     return idle_fragments(history.table, coverage, options, progress=progress)
@@ -207,7 +203,9 @@ class _History:
                 return  # "Starting (Pid …)" and the like, after the dispatch
             self._hosts = _hosts(_BRACKETS.findall(started[1]))
             tasks = _TASKS.search(told)
-            self._slots = int(tasks[1]) if tasks else len(self._hosts)
+            self._slots = len(self._hosts)
+            if tasks:
+                self._slots = int(tasks[1])
             self._started_s, self._ended_s = at_s, math.inf
             self._add_wait(at_s, len(self._hosts))
         elif _ENDED.match(told):

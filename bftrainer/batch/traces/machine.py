@@ -65,7 +65,10 @@ def with_machine(
 
 def _types(names: Sequence[str], nodes: Mapping[str, ListedNode]) -> Iterator[str]:
     for name in names:
-        yield nodes[name].node_type if name in nodes else ""
+        if name in nodes:
+            yield nodes[name].node_type
+        else:
+            yield ""
 
 
 def _partitions(

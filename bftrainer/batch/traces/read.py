@@ -71,10 +71,10 @@ def write_trace(path: Path, trace: Fragments) -> None:
     Raises:
         TraceError: no format has that ending, or the file cannot be written.
     """
-    for known in FORMATS.values():
-        if known.write is not None and path.name.endswith(known.endings):
+    for trace_format in FORMATS.values():
+        if trace_format.write is not None and path.name.endswith(trace_format.endings):
             try:
-                return known.write(path, trace)
+                return trace_format.write(path, trace)
             except OSError as problem:
                 raise unreadable(path, problem) from problem
     raise TraceError(
@@ -86,11 +86,11 @@ def write_trace(path: Path, trace: Fragments) -> None:
 
 def guess_format(path: Path) -> str:
     """Return the format of a file, judged by its name and its first lines."""
-    for name, known in FORMATS.items():
-        if known.endings and path.name.endswith(known.endings):
+    for name, trace_format in FORMATS.items():
+        if trace_format.endings and path.name.endswith(trace_format.endings):
             return name
     head = _head(path)
-    first = next((line for line in head.splitlines() if line.strip()), "")
+    first = next(filter(str.strip, head.splitlines()), "")
     if "|" in first and "JobID" in first.split("|"):
         return "sacct"
     if first.startswith((files.MAGIC, "node,")):
@@ -106,7 +106,8 @@ def guess_format(path: Path) -> str:
 
 def _head(path: Path) -> str:
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+        opener = gzip.open if path.suffix == ".gz" else open
+        with opener(path, "rb") as file:
             return file.read(8192).decode("utf-8", errors="replace")
     except (gzip.BadGzipFile, EOFError, zlib.error):
         return ""

@@ -86,9 +86,10 @@ def read_rows(path: Path, progress: Progress | None) -> Iterator[tuple[int, Row]
             header = cells
             missing = [name for name in _NEEDED if name not in header]
             if missing or len({*header}) != len(header):
-                what = f"the header lacks {', '.join(missing)}"
-                what = what if missing else "a column is there twice"
-                raise malformed(path, number, what, f"Export with: {COMMAND}")
+                cause = "a column is there twice"
+                if missing:
+                    cause = f"the header lacks {', '.join(missing)}"
+                raise malformed(path, number, cause, f"Export with: {COMMAND}")
         elif len(cells) != len(header):
             raise malformed(path, number, f"{len(cells)} fields, the header has {len(header)}")
         else:
@@ -201,25 +202,27 @@ class RunReader:
         Raises:
             TraceError: BFT-4001, a job ends before its start; BFT-4008, none ran.
         """
-        shared = {end_s for end_s, count in self._form.n_ends.items() if count > 1}
-        edges = shared if self._form.has_unknown else shared | {self._form.last_end_s}
-        for end_s, number, what in self._form.late:
+        edges = {end_s for end_s, count in self._form.n_ends.items() if count > 1}
+        if not self._form.has_unknown:
+            edges.add(self._form.last_end_s)
+        for end_s, number, cause in self._form.late:
             if end_s not in edges:  # no edge of a window, at which sacct cuts
                 next_step = f"Name the cluster's --time-zone, or export with: {COMMAND}"
-                raise malformed(self.table.path, number, what, next_step)
+                raise malformed(self.table.path, number, cause, next_step)
         need_runs(self.table)
         self._say()
-        seen = self._seen
+        times = self._seen
         if self._form.is_truncated():
-            edges_s = seen.first_start_s, seen.last_end_s
+            edges_s = times.first_start_s, times.last_end_s
             return Coverage(
                 recorded_s=edges_s, complete_s=edges_s, why="sacct cut its jobs to its window"
             )
-        eligible_s = seen.last_eligible_s
-        last_s = eligible_s if eligible_s > -math.inf else seen.last_start_s
+        last_s = times.last_eligible_s
+        if last_s == -math.inf:
+            last_s = times.last_start_s
         return Coverage(
-            recorded_s=seen.recorded_s(),
-            complete_s=(seen.first_end_s, last_s),
+            recorded_s=times.recorded_s(),
+            complete_s=(times.first_end_s, last_s),
             why="nothing in the file shows that sacct cut its jobs to its window (--truncate), and "
             "otherwise it lacks jobs that ended before --starttime or became eligible after "
             "--endtime. --start and --end, the times of the export, take all of it",
@@ -228,9 +231,13 @@ class RunReader:
     def _times(self, row: Row) -> RunTimes:
         """Read the times; of an hour that a clock change repeats those that fit together."""
         starts, ends, eligible = row["Start"], row["End"], row.get("Eligible", "")
-        since = row.get("Submit", "") if eligible in _NEVER else eligible
-        eligible_s = None if since in _NEVER else self._seconds(since, None)
-        start_s = None if starts in _NEVER else self._seconds(starts, eligible_s)
+        if eligible in _NEVER:
+            eligible = row.get("Submit", "")
+        eligible_s = start_s = None
+        if eligible not in _NEVER:
+            eligible_s = self._seconds(eligible, None)
+        if starts not in _NEVER:
+            start_s = self._seconds(starts, eligible_s)
         if ends in _NEVER:
             return RunTimes(eligible_s, start_s, math.inf)
         end_s = self._seconds(ends, start_s if start_s is not None else eligible_s)
@@ -263,8 +270,8 @@ class RunReader:
         self._form.n_live_ended += state in _LIVE and row["End"] not in _NEVER
         self._form.n_ends[times.end_s] += 1
         if times.start_s is not None and times.end_s < times.start_s:
-            what = f"it ends at {row['End']}, before its start {row['Start']}"
-            self._form.late.append((times.end_s, number, what))
+            cause = f"it ends at {row['End']}, before its start {row['Start']}"
+            self._form.late.append((times.end_s, number, cause))
         if times.eligible_s is not None:
             self._seen.eligible(times.eligible_s)
         self._seen.ended(times.end_s)
@@ -308,14 +315,14 @@ class RunReader:
 
     def _wait(self, row: Row, times: RunTimes, number: int) -> None:
         """Add its time in the queue."""
-        asked = row.get("NNodes") or row.get("ReqNodes", "")
-        if times.eligible_s is None or row.get("State", "").startswith("REQUEUED") or not asked:
+        size = row.get("NNodes") or row.get("ReqNodes", "")
+        if times.eligible_s is None or row.get("State", "").startswith("REQUEUED") or not size:
             return
-        if not asked.isdecimal() or len(asked) > 9:
-            raise ValueError(f"NNodes is {asked[:40]!r}")
+        if not size.isdecimal() or len(size) > 9:
+            raise ValueError(f"NNodes is {size[:40]!r}")
         limit_s = duration_s(row.get("Timelimit", ""))
         until_s = times.end_s if times.start_s is None else times.start_s
-        self.table.add_wait(times.eligible_s, until_s, int(asked), limit_s, number)
+        self.table.add_wait(times.eligible_s, until_s, int(size), limit_s, number)
 
     def _ranges(self, nodes: str) -> list[tuple[int, int]]:
         if nodes not in self._lists:
@@ -344,5 +351,4 @@ def _gpus_per_node(row: Row, n_nodes: int) -> dict[str, int] | None:
     counts = by_kind(items)
     if any(item.count for item in items if item.name in PARTS):
         counts[""] = counts.get("", 0) + n_nodes
-    means = {kind: -(-count // n_nodes) for kind, count in counts.items() if count}
-    return {kind: min(mean, MOST_GPUS) for kind, mean in means.items()}
+    return {kind: min(-(-count // n_nodes), MOST_GPUS) for kind, count in counts.items() if count}

@@ -113,10 +113,11 @@ def _window(coverage: Coverage, options: ReadOptions) -> tuple[float, float]:
     first_s, last_s = coverage.recorded_s
     if end_s - begin_s < LEAST_LEFT * (last_s - first_s):
         begin_s, end_s = first_s, last_s
-    return (
-        begin_s if options.start_s is None else options.start_s,
-        end_s if options.end_s is None else options.end_s,
-    )
+    if options.start_s is not None:
+        begin_s = options.start_s
+    if options.end_s is not None:
+        end_s = options.end_s
+    return begin_s, end_s
 
 
 def _job(row: Row, times: RunTimes, count: Callable[[str], int]) -> AccountedJob | None:

@@ -40,7 +40,7 @@ def read_sinfo(path: Path) -> dict[str, ListedNode]:
     nodes: dict[str, ListedNode] = {}
     try:
         for number, line in read_lines(path):
-            cells = [cell.strip() for cell in line.split("|")]
+            cells = list(map(str.strip, line.split("|")))
             if number == 1 and cells[0] in _HEADINGS:
                 continue
             if len(cells) < _COLUMNS:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,6 +19,9 @@ SHORT_S = 600.0  # the paper's "less than 10 minutes"
 CDF_MINUTES = (0.5, 1, 70 / 60, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 40, 50, 60, 90, 120, 240, 1440)
 BAR_HOURS = 12.0  # Fig. 6
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+DAY_S = 24 * HOUR_S
+IDLE_QUANTILES = (0.1, 0.5, 0.9)
+UP_TO_S = (60.0, 300.0, 600.0, 1800.0, 3600.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,30 +49,32 @@ class NodeTimeSums:
     def sentence(self) -> str:
         """Return the check in words."""
         whole_h = self.n_nodes * self.hours
-        named = {
+        hours = {
             "used": self.used_h,
             "idle": self.idle_h,
             "fillable": self.fillable_h or None,
             "closed": self.closed_h,
         }
-        parts = [f"{name} {h / whole_h:.2%}" for name, h in named.items() if h is not None]
-        of = f"of {self.n_nodes:,} nodes in {self.hours:,.1f} h"
+        parts = [f"{name} {h / whole_h:.2%}" for name, h in hours.items() if h is not None]
+        whole = f"of {self.n_nodes:,} nodes in {self.hours:,.1f} h"
         share = self.accounted_share()
         if share is None:
-            return f"{', '.join(parts)} {of}; the trace does not tell what was used"
-        return f"{' + '.join(parts)} = {share:.2%} {of}"
+            return f"{', '.join(parts)} {whole}; the trace does not tell what was used"
+        return f"{' + '.join(parts)} = {share:.2%} {whole}"
 
 
 def node_time(trace: Fragments, n_nodes: int | None = None) -> NodeTimeSums:
     """Return what became of the node-time of ``n_nodes`` nodes (default: all names)."""
-    used_s = trace.used_node_seconds()
+    used_h, used_s = None, trace.used_node_seconds()
+    if used_s is not None:
+        used_h = used_s / HOUR_S
     machine = n_nodes or len(trace.names)
     hours = trace.duration_s / HOUR_S
     return NodeTimeSums(
         n_nodes=machine,
         hours=hours,
         idle_h=trace.node_seconds() / HOUR_S,
-        used_h=None if used_s is None else used_s / HOUR_S,
+        used_h=used_h,
         fillable_h=trace.fillable_s / HOUR_S,
         closed_h=(machine - len(trace.names)) * hours + trace.closed_node_seconds() / HOUR_S,
     )
@@ -188,8 +194,12 @@ def _integral(trace: Fragments, changes: PoolChanges) -> tuple[Times, Times]:
 def _spread(values: NDArray[np.float64]) -> dict[str, float]:
     if not len(values):
         return {}
-    named = {f"p{round(100 * q)}": float(np.quantile(values, q)) for q in QUANTILES}
-    return {"least": float(values.min()), "mean": float(values.mean()), **named}
+    least_and_mean = {"least": float(values.min()), "mean": float(values.mean())}
+    return least_and_mean | _quantiles(values, QUANTILES)
+
+
+def _quantiles(values: NDArray[np.float64], shares: Iterable[float]) -> dict[str, float]:
+    return {f"p{round(100 * share)}": float(np.quantile(values, share)) for share in shares}
 
 
 def _pool_quantiles(trace: Fragments, changes: PoolChanges) -> dict[str, float]:
@@ -199,11 +209,11 @@ def _pool_quantiles(trace: Fragments, changes: PoolChanges) -> dict[str, float]:
     order = np.argsort(sizes, kind="stable")
     share = np.cumsum(for_s[order]) / for_s.sum()
     last = len(order) - 1
-    named = {
+    quantiles = {
         f"p{round(100 * q)}": float(sizes[order[min(int(np.searchsorted(share, q)), last)]])
         for q in QUANTILES
     }
-    return {"least": float(sizes.min()), **named, "most": float(sizes.max())}
+    return {"least": float(sizes.min()), **quantiles, "most": float(sizes.max())}
 
 
 def as_document(trace: Fragments, source: str) -> dict[str, Any]:
@@ -217,11 +227,6 @@ def as_document(trace: Fragments, source: str) -> dict[str, Any]:
         "fig1": fragment_cdf(trace),
         "fig6": bars(trace),
     }
-
-
-DAY_S = 24 * HOUR_S
-IDLE_QUANTILES = (0.1, 0.5, 0.9)
-UP_TO_S = (60.0, 300.0, 600.0, 1800.0, 3600.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,10 +263,9 @@ def describe(trace: Fragments, n_nodes: int | None = None) -> IdleTime:
     total_s = trace.node_seconds()
     length_s = fragment_lengths_s(trace)
     days = trace.duration_s / DAY_S
-    spread = {
-        f"p{round(100 * q)}": float(np.quantile(length_s, q)) for q in IDLE_QUANTILES if total_s
-    }
+    spread: dict[str, float] = {}
     if total_s:
+        spread = _quantiles(length_s, IDLE_QUANTILES)
         spread |= {"mean": float(length_s.mean()), "longest": float(length_s.max())}
     return IdleTime(
         n_nodes=n_nodes or len(trace.names),

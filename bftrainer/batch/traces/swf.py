@@ -76,18 +76,18 @@ def _coverage(log: _Log) -> Coverage:
     A job that is missing at the beginning was submitted before the first one, or ended before the
     first end; one that is missing at the end was submitted after the last one, or did not end.
     """
-    seen = RecordedTimes()
+    times = RecordedTimes()
     for job in log.jobs:
-        seen.eligible(job.submit_s)
+        times.eligible(job.submit_s)
         if job.end_s > job.start_s:
-            seen.ran(job.start_s, job.end_s, job.submit_s)
-            seen.ended(job.end_s)
-    end_s = min(seen.last_eligible_s, seen.last_end_s - seen.longest_run_s)
+            times.ran(job.start_s, job.end_s, job.submit_s)
+            times.ended(job.end_s)
+    end_s = min(times.last_eligible_s, times.last_end_s - times.longest_run_s)
     return Coverage(
-        recorded_s=seen.recorded_s(),
-        complete_s=(seen.first_eligible_s + seen.longest_stay_s, end_s),
+        recorded_s=times.recorded_s(),
+        complete_s=(times.first_eligible_s + times.longest_stay_s, end_s),
         why="jobs from before the log, and jobs that had not ended with it, are missing, and the "
-        f"longest was {seen.longest_stay_s / HOUR_S:.1f} h in the system",
+        f"longest was {times.longest_stay_s / HOUR_S:.1f} h in the system",
         is_proven=False,
     )
 
@@ -116,7 +116,7 @@ def _job(log: _Log, number: int, line: str) -> None:
     if len(cells) != FIELDS:
         raise malformed(log.path, number, f"{len(cells)} fields, not {FIELDS}")
     try:
-        values = [float(cell) for cell in cells]
+        values = list(map(float, cells))
     except ValueError:
         raise malformed(log.path, number, "a field is not a number") from None
     if not all(abs(value) < 1e11 for value in values):
@@ -161,9 +161,9 @@ def _place(log: _Log, table: JobTable) -> None:
         if i >= len(jobs):
             free.give_back(has.pop(i - len(jobs)))
             continue
-        wanted = log.nodes_of(jobs[i].processors)
-        has[i] = free.take(wanted)
-        n_short += sum(count for _, count in has[i]) < wanted
+        n_nodes = log.nodes_of(jobs[i].processors)
+        has[i] = free.take(n_nodes)
+        n_short += sum(count for _, count in has[i]) < n_nodes
         table.add_run(jobs[i].start_s, jobs[i].end_s, has[i], jobs[i].line)
     if n_short:
         table.notes.append(
@@ -178,20 +178,21 @@ class _Free:
     def __init__(self, n_nodes: int) -> None:
         self._ranges = [(0, n_nodes)]
 
-    def take(self, wanted: int) -> list[tuple[int, int]]:
-        """Take the lowest ``wanted`` free nodes, or all."""
-        taken: list[tuple[int, int]] = []
+    def take(self, n_nodes: int) -> list[tuple[int, int]]:
+        """Take the lowest ``n_nodes`` free nodes, or all."""
+        ranges: list[tuple[int, int]] = []
+        n_lacking = n_nodes
         for first, count in self._ranges:
-            if count > wanted:
+            if count > n_lacking:
                 break
-            taken.append((first, count))
-            wanted -= count
-        del self._ranges[: len(taken)]
-        if wanted and self._ranges:
+            ranges.append((first, count))
+            n_lacking -= count
+        del self._ranges[: len(ranges)]
+        if n_lacking and self._ranges:
             first, count = self._ranges[0]
-            taken.append((first, wanted))
-            self._ranges[0] = first + wanted, count - wanted
-        return taken
+            ranges.append((first, n_lacking))
+            self._ranges[0] = first + n_lacking, count - n_lacking
+        return ranges
 
     def give_back(self, ranges: list[tuple[int, int]]) -> None:
         """Free nodes; adjacent ranges are merged."""

@@ -29,6 +29,19 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from bftrainer.model.errors import ExitCode, UsageError
 
 Progress = Callable[[float], None]  # told how much is read, 0 to 1
+NO_ZONE = (
+    "times without a zone were read as UTC: name the cluster's zone with --time-zone (sacct: or "
+    "export with SLURM_TIME_FORMAT=%s)"
+)
+_EPOCH = re.compile(r"[0-9]{1,12}")
+_DURATION = re.compile(r"(?:([0-9]{1,6})-)?([0-9]{1,7})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?")
+_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+_LSF = re.compile(
+    r"[A-Z][a-z]{2} ([A-Z][a-z]{2}) +([0-9]{1,2}) ([0-9]{2}):([0-9]{2}):([0-9]{2})(?: ([0-9]{4}))?"
+)
+_EARLIEST = datetime(1971, 1, 1, tzinfo=UTC)
+MAX_LINE = 16 << 20  # characters; a job on every node of the largest machine stays below
+LINES_PER_REPORT = 10_000
 
 
 class TraceError(UsageError):
@@ -70,19 +83,6 @@ class ReadOptions:
     ignored: tuple[str, ...] = ()  # partitions or queues whose jobs (pilots) count as idle
 
 
-NO_ZONE = (
-    "times without a zone were read as UTC: name the cluster's zone with --time-zone (sacct: or "
-    "export with SLURM_TIME_FORMAT=%s)"
-)
-_EPOCH = re.compile(r"[0-9]{1,12}")
-_DURATION = re.compile(r"(?:([0-9]{1,6})-)?([0-9]{1,7})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?")
-_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
-_LSF = re.compile(
-    r"[A-Z][a-z]{2} ([A-Z][a-z]{2}) +([0-9]{1,2}) ([0-9]{2}):([0-9]{2}):([0-9]{2})(?: ([0-9]{4}))?"
-)
-_EARLIEST = datetime(1971, 1, 1, tzinfo=UTC)
-
-
 def clock(at_s: float) -> str:
     """Return an instant for a sentence, in UTC with the seconds of the epoch; times may be odd."""
     try:
@@ -98,7 +98,9 @@ def time_zone(name: str | None) -> tzinfo:
         TraceError: BFT-4005, there is no such zone here.
     """
     try:
-        return UTC if name in {None, "UTC"} else ZoneInfo(str(name))
+        if name in {None, "UTC"}:
+            return UTC
+        return ZoneInfo(str(name))
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise TraceError(
             "BFT-4005",
@@ -120,7 +122,9 @@ def iso_instants(text: str, zone: tzinfo) -> tuple[float, ...]:
     if len(text) < 16 or text[4] != "-" or text[10] not in "T ":
         raise ValueError(f"{text[:40]!r} is not a time")
     at = datetime.fromisoformat(text)
-    return (at.timestamp(),) if at.tzinfo is not None else _local(at, zone)
+    if at.tzinfo is None:
+        return _local(at, zone)
+    return (at.timestamp(),)
 
 
 def iso_seconds(text: str, zone: tzinfo, not_before_s: float | None = None) -> float:
@@ -140,12 +144,12 @@ def lsf_seconds(text: str, zone: tzinfo, year: int, not_before_s: float | None =
     Raises:
         ValueError: this is no such time.
     """
-    found = _LSF.fullmatch(text)
-    if found is None or found[1] not in _MONTHS:
+    match = _LSF.fullmatch(text)
+    if match is None or match[1] not in _MONTHS:
         raise ValueError(f"{text[:40]!r} is not a time")
-    month = _MONTHS.index(found[1]) + 1
-    day, hour, minute, second = (int(found[i]) for i in (2, 3, 4, 5))
-    at = datetime(int(found[6] or year), month, day, hour, minute, second)  # noqa: DTZ001 - below
+    month = _MONTHS.index(match[1]) + 1
+    day, hour, minute, second = map(int, match.groups()[1:5])
+    at = datetime(int(match[6] or year), month, day, hour, minute, second)  # noqa: DTZ001 - below
     return _first_after(not_before_s, _local(at, zone))
 
 
@@ -157,7 +161,9 @@ def _local(at: datetime, zone: tzinfo) -> tuple[float, ...]:
         first_s, second_s = at.timestamp(), at.replace(fold=1).timestamp()
     except OverflowError as problem:
         raise ValueError(str(problem)) from problem
-    return (first_s, second_s) if second_s > first_s else (first_s,)
+    if second_s <= first_s:
+        return (first_s,)
+    return (first_s, second_s)
 
 
 def _first_after(not_before_s: float | None, instants: tuple[float, ...]) -> float:
@@ -176,18 +182,14 @@ def duration_s(text: str) -> float | None:
     """
     if not text or text.lower() in {"unlimited", "partition_limit", "invalid", "n/a", "none"}:
         return None
-    found = _DURATION.fullmatch(text)
-    if found is None:
+    match = _DURATION.fullmatch(text)
+    if match is None:
         raise ValueError(f"{text[:40]!r} is not a duration")
-    days, *parts = (int(part or 0) for part in found.groups())
-    if found[1] is None and found[4] is None:  # M or M:S, not D-H, D-H:M, D-H:M:S or H:M:S
+    days, *parts = (int(part or 0) for part in match.groups())
+    if match[1] is None and match[4] is None:  # M or M:S, not D-H, D-H:M, D-H:M:S or H:M:S
         parts = [0, *parts[:2]]
     hours, minutes, seconds = parts
     return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds).total_seconds()
-
-
-MAX_LINE = 16 << 20  # characters; a job on every node of the largest machine stays below
-LINES_PER_REPORT = 10_000
 
 
 def read_lines(
@@ -202,7 +204,9 @@ def read_lines(
     try:
         total = max(1, path.stat().st_size)
         with path.open("rb") as raw:
-            stream: Any = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
+            stream: Any = raw
+            if path.suffix == ".gz":
+                stream = gzip.GzipFile(fileobj=raw)
             text = io.TextIOWrapper(stream, encoding="utf-8", errors=errors, newline="\n")
             while line := text.readline(most):
                 number += 1

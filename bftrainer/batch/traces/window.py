@@ -62,8 +62,10 @@ def window_of(coverage: Coverage, options: ReadOptions, name: str) -> TakenTime:
                 f"{coverage.why}: the idle share may be overstated at the ends. Give a longer "
                 "log, or --start and --end of the time for which it lists all jobs"
             )
-    begin_s = begin_s if options.start_s is None else options.start_s
-    end_s = end_s if options.end_s is None else options.end_s
+    if options.start_s is not None:
+        begin_s = options.start_s
+    if options.end_s is not None:
+        end_s = options.end_s
     _check(coverage, options, (begin_s, end_s), name)
     left_out = [
         f"{time_span(seconds)} at the {edge}"
@@ -73,10 +75,12 @@ def window_of(coverage: Coverage, options: ReadOptions, name: str) -> TakenTime:
         )
         if asked_s is None and seconds > SHORT_S
     ]
-    sentence = f"{' and '.join(left_out)} are left out: {coverage.why}"
+    sentences: tuple[str, ...] = ()
+    if left_out:
+        sentences = (f"{' and '.join(left_out)} are left out: {coverage.why}",)
     return TakenTime(
         span_s=(begin_s, end_s),
-        left_out=(sentence,) if left_out else (),
+        left_out=sentences,
         warnings=tuple(warnings),
     )
 

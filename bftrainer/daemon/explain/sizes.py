@@ -93,7 +93,7 @@ def fair_share_sentences(
         account_h = sum(used_node_s.get(spec.account, {}).values()) / NODE_H
         of_account = f", account {spec.account} {account_h:.1f}"
     # Without names: users may not be allowed to see those of others (visibility).
-    others_h = [node_h(other.spec) for other in queue if other.trainer_id in running_ids]
+    others_h = [node_h(queued.spec) for queued in queue if queued.trainer_id in running_ids]
     if others_h:
         of_others = f", those who have nodes {min(others_h):.1f} to {max(others_h):.1f}"
     has_used = f"user {spec.user} has used {node_h(spec):.1f} node-hours{of_account}{of_others}"
@@ -169,7 +169,7 @@ def _too_few(
         if request.gpus_per_unit:
             n_suitable = _most_units(request, seen)
         else:
-            n_suitable = classes.choice(request, record.spec.n_min, its_nodes).most
+            n_suitable = classes.choice(request, record.spec.n_min, its_nodes).max_nodes
         if n_suitable < record.spec.n_min:
             yield record, n_suitable
 
@@ -367,8 +367,8 @@ def _size_sentences(
         has = "is to have"
         if observed == planned:
             has = "has"
-        most = size_words(planned, record.spec.gpus_per_unit)
-        return [f"It {has} its maximum of {most} (n_max)."]
+        maximum = size_words(planned, record.spec.gpus_per_unit)
+        return [f"It {has} its maximum of {maximum} (n_max)."]
     return _of_size(record, plan, settings, planned, limited)
 
 
@@ -440,10 +440,10 @@ def _worth(
         sentences.append(unproven)
     marginal = allocation.marginals.get(record.trainer_id)
     if marginal and marginal.gain_of_one_more is not None:
-        more = _of_one_more(
+        sentence = _of_one_more(
             marginal.gain_of_one_more, allocation.node_price, record.spec.gpus_per_unit
         )
-        sentences.append(more)
+        sentences.append(sentence)
     return sentences
 
 

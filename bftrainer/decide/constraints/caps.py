@@ -46,11 +46,11 @@ def of_groups(
     if host_gpus:
         gpus_per_unit = {record.trainer_id: record.spec.gpus_per_unit for record in records}
     for (name, max_nodes), trainer_ids in members.items():
-        most = max_nodes
+        max_units = max_nodes
         if host_gpus:
             n_gpus = max([gpus_per_unit[name] or host_gpus for name in trainer_ids])
-            most = most_units(max_nodes, n_gpus, host_gpus)
-        n_left = max(0, most - _total(trainer_ids, kept))
+            max_units = most_units(max_nodes, n_gpus, host_gpus)
+        n_left = max(0, max_units - _total(trainer_ids, kept))
         caps.append(Cap(name=name, trainers=tuple(trainer_ids), most=n_left))
     return tuple(caps)
 

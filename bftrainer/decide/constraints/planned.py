@@ -32,11 +32,11 @@ class AsPlanned(Constraint[Problem, Decided]):
         One whose slow nodes were hidden from the policy may train after all.
         """
         decided = ask(problem)
-        dropped = dict(decided.dropped)
+        why_dropped = dict(decided.dropped)
         for trainer_id in self.given.training.values():
-            dropped.pop(trainer_id, None)
+            why_dropped.pop(trainer_id, None)
         allocation = _as_planned(decided.allocation, problem, self.given, self.memory)
-        return replace(decided, allocation=allocation, dropped=dropped)
+        return replace(decided, allocation=allocation, dropped=why_dropped)
 
 
 def _as_planned(

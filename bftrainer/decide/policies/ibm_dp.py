@@ -43,7 +43,7 @@ class _Entered:
 
     j: int  # in the pool's order
     k: int  # class of its nodes
-    least: int  # nodes
+    smallest: int  # nodes
 
 
 def _allocate(problem: Problem, context: Context, /) -> Decided:
@@ -138,7 +138,7 @@ def _enter(pool: PoolView, first: int, most: int, *, shrinks: bool) -> list[_Ent
         if not shrinks:
             size = max(n_min, min(n_held, largest))
         if size <= min(largest, free[k]):
-            entries.append(_Entered(j=j, k=k, least=size))
+            entries.append(_Entered(j=j, k=k, smallest=size))
             free[k] -= size
     return entries
 
@@ -147,7 +147,7 @@ def _worths(pool: PoolView, entries: Sequence[_Entered]) -> list[Floats]:
     """Return the worth of each one's sizes, as far as there are nodes for them."""
     spare = list(pool.counts())
     for entry in entries:
-        spare[entry.k] -= entry.least
+        spare[entry.k] -= entry.smallest
     return [_worth(pool, entry, spare[entry.k]) for entry in entries]
 
 
@@ -159,7 +159,7 @@ def _hand_out(handing: Handing, entries: Sequence[_Entered], worths: Sequence[Fl
             if entry.k == k:
                 of_class.append(entry)
                 its_worths.append(worth)
-        best = best_sizes(count, [entry.least for entry in of_class], its_worths)
+        best = best_sizes(count, [entry.smallest for entry in of_class], its_worths)
         for entry, size in zip(of_class, best or (), strict=True):
             handing.home[entry.j] = k
             handing.take(entry.j, size)
@@ -168,9 +168,9 @@ def _hand_out(handing: Handing, entries: Sequence[_Entered], worths: Sequence[Fl
 def _worth(pool: PoolView, entry: _Entered, spare: int) -> Floats:
     """Return the scaling factors of a trainer's sizes, from the least one to the largest."""
     curve = rate_curve(pool.trainers[entry.j], Objective.SCALING_EFFICIENCY)
-    largest = min(pool.largest_of_one(entry.j, entry.k), entry.least + spare)
-    worth = rates_up_to(curve, largest)[entry.least :] / _single(curve)
-    present = pool.held[entry.j][entry.k] - entry.least
+    largest = min(pool.largest_of_one(entry.j, entry.k), entry.smallest + spare)
+    worth = rates_up_to(curve, largest)[entry.smallest :] / _single(curve)
+    present = pool.held[entry.j][entry.k] - entry.smallest
     if 0 <= present < len(worth):
         worth[present] += STAYS
     return worth
@@ -182,13 +182,13 @@ def _terms(
     """Return the scaling factors of those that entered, and what the others lack."""
     free, terms = list(handing.counts), dict[int, tuple[Term, ...]]()
     for place, (entry, worth) in enumerate(zip(entries, worths, strict=True), start=1):
-        free[entry.k] -= entry.least
-        extra = handing.size(entry.j) - entry.least
+        free[entry.k] -= entry.smallest
+        extra = handing.size(entry.j) - entry.smallest
         near = range(max(0, extra - 1), min(extra + 2, len(worth)))
         terms[entry.j] = (
             Term("entered as number", place),
-            Term("least size now", entry.least, "nodes"),
-            *[Term(f"scaling factor at {entry.least + n}", float(worth[n])) for n in near],
+            Term("least size now", entry.smallest, "nodes"),
+            *[Term(f"scaling factor at {entry.smallest + n}", float(worth[n])) for n in near],
         )
     for j, trainer in enumerate(handing.trainers):
         n_left = max([free[k] for k in handing.accepted(j)], default=0)

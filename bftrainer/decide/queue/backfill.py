@@ -217,8 +217,8 @@ def neighbours(nodes: NodeSet, count: int) -> NodeSet:
     rows.sort()
     selection = 0
     while count > 0 and rows:
-        most, _ = rows[-1]
-        longest = bisect_right(rows, (most, -1))  # the first of the longest runs
+        greatest_length, _ = rows[-1]
+        longest = bisect_right(rows, (greatest_length, -1))  # the first of the longest runs
         length, row = rows.pop(min(bisect_right(rows, (count, -1)), longest))
         selection |= first(row, count)
         count -= length
