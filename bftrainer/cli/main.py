@@ -271,9 +271,12 @@ def print_error(error: BftError) -> None:
         from bftrainer.cli.no_daemon import led  # noqa: PLC0415 - asks the site
 
         context = click.get_current_context(silent=True)
-        error = led(error, (context.info_name or "") if context else "")
-    first, *more = error.cause_lines()
-    lines = (f"error {error.code}: {first}", *more, f"next: {error.next_step}")
+        verb = ""
+        if context is not None:
+            verb = context.info_name or ""
+        error = led(error, verb)
+    cause, *further_causes = error.cause_lines()
+    lines = (f"error {error.code}: {cause}", *further_causes, f"next: {error.next_step}")
     with contextlib.suppress(OSError):  # a full disk there, too: the exit code is all that is left
         print_lines(*lines, err=True)
 
