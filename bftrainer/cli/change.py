@@ -52,13 +52,13 @@ def for_each(
     as_json: bool,
 ) -> int:
     """Ask for each trainer and print what ``say`` makes of the answers, or all as JSON."""
-    first, views = ExitCode.OK, []
+    exit_code, views = ExitCode.OK, []
     for trainer_id in dict.fromkeys(trainer_ids):
         try:
             view = ask(trainer_id)
         except BftError as error:
             print_error(error)
-            first = first or error.exit_code
+            exit_code = exit_code or error.exit_code
             if error.exit_code == ExitCode.DAEMON_UNREACHABLE:
                 break  # the others would fail, too
         else:
@@ -67,7 +67,7 @@ def for_each(
                 print_lines(shown(say(trainer_id, view)))
     if as_json:
         print_json(listing("trainers", views))
-    return int(first)
+    return int(exit_code)
 
 
 @verb(_CHOSEN, *SELECTION, JSON, SOCKET, example="bftrainer hold t1 t2")

@@ -115,7 +115,9 @@ def next_command(finding: Finding) -> str:
 
 
 def _document(judged: Judged, findings: Sequence[Finding], measured: Measured) -> dict[str, Any]:
-    gaps = None if measured.short_gaps is None else asdict(measured.short_gaps)
+    gaps = None
+    if measured.short_gaps is not None:
+        gaps = asdict(measured.short_gaps)
     return {
         "schema": "bftrainer/doctor/1",
         "policy_files": list(map(str, judged.files)),

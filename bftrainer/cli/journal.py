@@ -31,7 +31,6 @@ from bftrainer.model.columns import counted
 from bftrainer.model.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from bftrainer.fleet.generations.rescale_log import RescaleRecord
     from bftrainer.journal.projection import JournalEntry
 
 
@@ -207,17 +206,20 @@ def _repeated(entries: Iterable[JournalEntry]) -> dict[str, Any]:
     for entry in entries:
         if entry.kind == journal_replay.KIND:
             n_plans += 1
-            for plan in journal_replay.take_again([entry]):
-                if not plan.is_equal:
-                    plans.append(asdict(plan))
+            again = journal_replay.take_again([entry])
+            plans += [asdict(plan) for plan in again if not plan.is_equal]
         elif entry.kind == rescale_log.KIND:
             record = entry.payload_if(rescale_log.RescaleRecord)
             if record is None:  # its machine had other fields
                 n_foreign += 1
                 continue
             n_rescales += 1
-            if step := _first_differing(record):
-                rescales.append({"seq": entry.seq, "trainer_id": record.trainer_id, "step": step})
+            steps = enumerate(rescale_log.repeat(record), 1)
+            differing = next((number for number, step in steps if not step.is_equal), None)
+            if differing is not None:
+                rescales.append(
+                    {"seq": entry.seq, "trainer_id": record.trainer_id, "step": differing}
+                )
     return {
         "decisions": n_plans,
         "equal": n_plans - len(plans),
@@ -227,16 +229,6 @@ def _repeated(entries: Iterable[JournalEntry]) -> dict[str, Any]:
         "rescales_differing": rescales,
         "rescales_of_another_release": n_foreign,
     }
-
-
-def _first_differing(record: RescaleRecord) -> int:
-    """Return the number of the first step that gives other instructions; 0: none does."""
-    from bftrainer.fleet.generations import rescale_log  # noqa: PLC0415 - as below
-
-    for number, step in enumerate(rescale_log.repeat(record), 1):
-        if not step.is_equal:
-            return number
-    return 0
 
 
 def _show(entries: Iterable[JournalEntry], seq: int) -> None:

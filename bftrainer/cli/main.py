@@ -136,7 +136,8 @@ class LazyGroup(click.Group):
         """Import the verb's module and return its command."""
         if cmd_name not in self._verbs:
             return None
-        module_name, _, attribute = self._verbs[cmd_name][0].partition(":")
+        place, _ = self._verbs[cmd_name]
+        module_name, _, attribute = place.partition(":")
         command = getattr(importlib.import_module(module_name), attribute)
         if not isinstance(command, click.Command):
             raise TypeError(f"{module_name}:{attribute} is not a command")

@@ -82,7 +82,9 @@ class _Page:
                 self._apart()
                 self._put("-" * min(self._width, MOST_PROSE))
             elif kind == "list_item_open":
-                self._marker = f"{token.info}. " if token.info else "* "
+                self._marker = "* "
+                if token.info:  # the number of an item
+                    self._marker = f"{token.info}. "
                 self._indents.append(self._indents[-1] + len(self._marker))
             elif kind == "blockquote_open":
                 self._indents.append(self._indents[-1] + CODE_INDENT)

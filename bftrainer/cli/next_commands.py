@@ -12,7 +12,9 @@ def print_next(*pairs: tuple[str, str], socket_name: str | None = None) -> None:
 
     ``socket_name``: as the user named the daemon; the commands have to name it, too.
     """
-    suffix = f" --socket {shlex.quote(socket_name)}" if socket_name else ""
+    suffix = ""
+    if socket_name:
+        suffix = f" --socket {shlex.quote(socket_name)}"
     width = max(len(command) for command, _ in pairs) + len(suffix)
     for command, purpose in pairs:
         print_lines(f"next: {command + suffix:<{width}}  {purpose}", err=True)

@@ -132,7 +132,8 @@ def option(
     if "name" in more:
         declared.append(more.pop("name"))
     if default is not None:
-        more = {"default": default, "show_default": default not in ("", 0), **more}
+        more.setdefault("default", default)
+        more.setdefault("show_default", default not in ("", 0))
     elif not metavar and kind is None:
         more["is_flag"] = True
     return ReadableOption(
@@ -301,7 +302,9 @@ def _id_of(name: str, records: Sequence[TrainerRecord]) -> str:
         )
     if ids:
         return ids[0]
-    return namesakes[-1].trainer_id if namesakes else name
+    if namesakes:
+        return namesakes[-1].trainer_id
+    return name
 
 
 def _complete_trainer_id(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:

@@ -102,7 +102,9 @@ def harm(
     as_json: bool,
 ) -> None:
     """Show how long ordinary jobs waited for nodes of ours, and both kinds of error."""
-    since_s = None if ago_s is None else time.time() - ago_s
+    since_s = None
+    if ago_s is not None:
+        since_s = time.time() - ago_s
     if journal is None:
         report = connect(socket_name).harm(since_s)
     else:
