@@ -123,7 +123,7 @@ def _document(judged: Judged, findings: Sequence[Finding], measured: Measured) -
         "policy_files": list(map(str, judged.files)),
         "policy_is": judged.why,
         "no_daemon": judged.no_daemon or None,
-        "is_safe": not any(f.weight in {Weight.HARM, Weight.UNKNOWN} for f in findings),
-        "findings": [{**asdict(f), "command": next_command(f)} for f in findings],
+        "is_safe": not any(item.weight in {Weight.HARM, Weight.UNKNOWN} for item in findings),
+        "findings": [{**asdict(item), "command": next_command(item)} for item in findings],
         "short_gaps": gaps,
     }

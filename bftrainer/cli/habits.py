@@ -170,7 +170,7 @@ def verb_meant(word: str, verbs: Iterable[str]) -> str:
     """Return the verb that a word may have meant; "": none."""
     names = list(verbs)
     verb_of = {synonym: verb for synonym, verb in VERB_MEANT.items() if verb in names}
-    verb_of |= zip(names, names, strict=True)
+    verb_of |= zip(names, names, strict=True)  # a verb means itself before it means another one
     near = get_close_matches(word.lower(), verb_of, n=1, cutoff=NEAR)
     return verb_of[near[0]] if near else ""
 

@@ -146,7 +146,8 @@ def _installed() -> dict[str, str]:
     from bftrainer.model.plugins import distributions  # noqa: PLC0415
 
     packages = distributions(ENTRY_POINT_GROUP)
-    return {name: packages[name] for name in sorted(packages, key=lambda n: (n != DEFAULT, n))}
+    names = sorted(packages, key=lambda name: (name != DEFAULT, name))
+    return {name: packages[name] for name in names}
 
 
 def _about(name: str, package: str) -> dict[str, object]:

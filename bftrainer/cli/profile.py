@@ -78,7 +78,7 @@ def join_allreduce(
     Raises:
         BftError: BFT-4201, a worker failed.
     """
-    cells = {**cells, "workers": [k for k in powers_of_two(size) if k > 1]}
+    cells = {**cells, "workers": [count for count in powers_of_two(size) if count > 1]}
     argv = _argv(interpreter, cells, rank, size, meet)
     completed = process.run(argv, timeout_s=ALLREDUCE_TIMEOUT_S)
     if rank != 0 and completed.is_ok:
@@ -88,7 +88,7 @@ def join_allreduce(
 
 def powers_of_two(limit: int) -> list[int]:
     """1, 2, 4 ... and the limit itself."""
-    return sorted({1 << k for k in range(limit.bit_length())} | {limit})
+    return sorted({2**exponent for exponent in range(limit.bit_length())} | {limit})
 
 
 def interpreter_or_ours(chosen: str | None) -> str:
@@ -248,7 +248,7 @@ def allreduce(
     if as_json:
         print_json(document)
         return
-    headers = [">workers", *(f">{quantity(n)} weights, ms" for n in table.weights)]
+    headers = [">workers", *(f">{quantity(count)} weights, ms" for count in table.weights)]
     rows = []
     for n_workers, times_s in zip(table.workers, table.seconds, strict=True):
         rows.append([str(n_workers), *(f"{1e3 * time_s:.3f}" for time_s in times_s)])

@@ -83,7 +83,8 @@ def _command(name: str) -> click.Command:
         paper = load(name)
         results = paper.choose(only)
         if is_list:
-            print_table(("ID", "SHOWS"), [(r.result_id, r.shows) for r in results])
+            rows = [(result.result_id, result.shows) for result in results]
+            print_table(("ID", "SHOWS"), rows)
             return
         if trace_file is not None and not paper.reads_trace:
             raise UsageError(

@@ -215,8 +215,15 @@ def request_of(path: Path, options: Mapping[str, Any], samples: int) -> PlanRequ
     from bftrainer.study.plan.problem import Billing, Cloud  # noqa: PLC0415
 
     study = read_study(path)
-    names = ("gpus_per_instance", "price_h", "minimum_s", "scale_s", "init_s", "data_price")
-    cloud = Cloud(**{n: options[n] for n in names}, billing=Billing(options["billing"]))
+    cloud = Cloud(
+        gpus_per_instance=options["gpus_per_instance"],
+        price_h=options["price_h"],
+        minimum_s=options["minimum_s"],
+        scale_s=options["scale_s"],
+        init_s=options["init_s"],
+        data_price=options["data_price"],
+        billing=Billing(options["billing"]),
+    )
     return PlanRequest(
         study=str(study.name),
         unit=study.unit,
