@@ -51,9 +51,13 @@ def rows_of(trainer_id: str, views: Sequence[TrainerView]) -> list[ArrayRow]:
             f"Trainer {trainer_id} is of no array.",
             "Name one that was submitted with --array; 'bftrainer status --all' lists all.",
         )
-    key = (spec.user, spec.array_id)
-    own = [v for v in views if (v.record.spec.user, v.record.spec.array_id) == key]
-    return sorted({row.index: row for row in map(_row, own)}.values(), key=lambda row: row.index)
+    newest_rows: dict[int, ArrayRow] = {}
+    for view in views:
+        member = view.record.spec
+        if (member.user, member.array_id) == (spec.user, spec.array_id):
+            row = _row(view)
+            newest_rows[row.index] = row  # one submitted again comes later
+    return [newest_rows[index] for index in sorted(newest_rows)]
 
 
 def _row(view: TrainerView) -> ArrayRow:

@@ -32,7 +32,16 @@ from bftrainer.model.time_limits import limit_text, parse_time_limit
 from bftrainer.model.trainer import TrainerChange, TrainerState
 from bftrainer.model.views import TrainerView
 
+TURN_S = 0.1
+MOST_NAMED = 3  # trainers for which a next step is told
+PATIENCE_S = 20.0  # after the deadline, until the batch system says that the pilots are gone
+MOST_S = 86_400
+_UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600}
+_DURATION = re.compile(r"([0-9]{1,6})([smh]?)\Z")
 _CHOSEN = trainer_ids(nargs=-1, is_required=False)  # by ids, or by user, name and state
+# Nobody is to give names: they are taken so that it can be said what was meant.
+_NAMES = trainer_ids(nargs=-1, is_required=False)
+_NAMES.metavar = ""
 
 
 def for_each(
@@ -43,13 +52,13 @@ def for_each(
     as_json: bool,
 ) -> int:
     """Ask for each trainer and print what ``say`` makes of the answers, or all as JSON."""
-    first, views = ExitCode.OK, []
+    exit_code, views = ExitCode.OK, []
     for trainer_id in dict.fromkeys(trainer_ids):
         try:
             view = ask(trainer_id)
         except BftError as error:
             print_error(error)
-            first = first or error.exit_code
+            exit_code = exit_code or error.exit_code
             if error.exit_code == ExitCode.DAEMON_UNREACHABLE:
                 break  # the others would fail, too
         else:
@@ -58,7 +67,7 @@ def for_each(
                 print_lines(shown(say(trainer_id, view)))
     if as_json:
         print_json(listing("trainers", views))
-    return int(first)
+    return int(exit_code)
 
 
 @verb(_CHOSEN, *SELECTION, JSON, SOCKET, example="bftrainer hold t1 t2")
@@ -114,9 +123,9 @@ def update(
             return client.change(trainer_id, change)
         # What its sizes count never changes.
         spec = client.trainer(trainer_id).record.spec
-        wanted = changed_sizes(spec, sizes, gpus)
-        n_min, n_max, only = wanted or (None, None, None)
-        return client.change(trainer_id, replace(change, n_min=n_min, n_max=n_max, sizes=only))
+        new_sizes = changed_sizes(spec, sizes, gpus)
+        n_min, n_max, size_set = new_sizes or (None, None, None)
+        return client.change(trainer_id, replace(change, n_min=n_min, n_max=n_max, sizes=size_set))
 
     return for_each(trainer_ids, ask, _changed, as_json=as_json)
 
@@ -151,9 +160,11 @@ def _changed(trainer_id: str, view: TrainerView) -> str:
 
 
 def _held(trainer_id: str, view: TrainerView) -> str:
-    size = size_words(len(view.observed_nodes), view.record.spec.gpus_per_unit)
-    what = f"writes a checkpoint and leaves its {size}" if view.observed_nodes else "gets no nodes"
-    return f"{trainer_id} is held: it {what}, until 'bftrainer release {trainer_id}'"
+    effect = "gets no nodes"
+    if view.observed_nodes:
+        size = size_words(len(view.observed_nodes), view.record.spec.gpus_per_unit)
+        effect = f"writes a checkpoint and leaves its {size}"
+    return f"{trainer_id} is held: it {effect}, until 'bftrainer release {trainer_id}'"
 
 
 def _released(trainer_id: str, view: TrainerView) -> str:
@@ -161,9 +172,9 @@ def _released(trainer_id: str, view: TrainerView) -> str:
 
 
 def _requeued(trainer_id: str, view: TrainerView) -> str:
-    new = view.record.trainer_id
-    if new != trainer_id:
-        return f"{trainer_id} is submitted again as trainer {new}"
+    new_id = view.record.trainer_id
+    if new_id != trainer_id:
+        return f"{trainer_id} is submitted again as trainer {new_id}"
     if view.record.requeued_s is None:
         return f"{trainer_id} is {view.record.state} and has no workers to stop"
     return f"{trainer_id} is requeued: it leaves its nodes and starts again from its checkpoint"
@@ -179,39 +190,28 @@ def cancel(socket_name: str | None, *, now: bool, as_json: bool, **selection: An
     """End the trainers ID... after a last checkpoint; their checkpoints stay."""
     client = connect(socket_name)
     ids = chosen_ids(selection_of(selection), client)
-    return for_each(ids, lambda i: client.cancel(i, now=now), _said, as_json=as_json)
+    return for_each(ids, lambda i: client.cancel(i, now=now), _cancelled, as_json=as_json)
 
 
-def _said(trainer_id: str, view: TrainerView) -> str:
+def _cancelled(trainer_id: str, view: TrainerView) -> str:
     record = view.record
-    how = f"is {record.state}" if record.state.is_final else f"ends: {record.reason}"
-    return f"{trainer_id} {how}"
-
-
-TURN_S = 0.1
-MOST_NAMED = 3  # trainers for which a next step is told
-PATIENCE_S = 20.0  # after the deadline, until the batch system says that the pilots are gone
-MOST_S = 86_400
-_UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600}
-_DURATION = re.compile(r"([0-9]{1,6})([smh]?)\Z")
+    if record.state.is_final:
+        return f"{trainer_id} is {record.state}"
+    return f"{trainer_id} ends: {record.reason}"
 
 
 def parse_duration(text: str) -> float:
     """Return the seconds of ``90``, ``90s``, ``5m`` or ``1h``; BFT-1547 for anything else."""
     match = _DURATION.match(text)
-    seconds = int(match[1]) * _UNITS_S[match[2]] if match else -1
-    if not 0 <= seconds <= MOST_S:
-        raise UsageError(
-            "BFT-1547",
-            f"{text[:40]!r} is not a time of at most a day.",
-            "Write for example 60s, 5m or 1h.",
-        )
-    return float(seconds)
-
-
-# Nobody is to give names: they are taken so that it can be said what was meant.
-_NAMES = trainer_ids(nargs=-1, is_required=False)
-_NAMES.metavar = ""
+    if match is not None:
+        seconds = int(match[1]) * _UNITS_S[match[2]]
+        if seconds <= MOST_S:
+            return float(seconds)
+    raise UsageError(
+        "BFT-1547",
+        f"{text[:40]!r} is not a time of at most a day.",
+        "Write for example 60s, 5m or 1h.",
+    )
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -286,7 +286,7 @@ def drain(
         cause = "Option '--all' is missing, which says that all trainers leave all nodes."
         raise Meant(cause, click.get_current_context(), "bftrainer drain --all")
     client, began_s = connect(socket_name), time.monotonic()
-    asked = client.drain(limit_s)
+    nodes = client.drain(limit_s).nodes
     while True:  # until the batch system says so
         view, took_s = client.status(), time.monotonic() - began_s
         left = view.nodes_held + view.nodes_requested
@@ -294,11 +294,13 @@ def drain(
             break
         time.sleep(TURN_S)
     if as_json:
-        print_json({"nodes": list(asked.nodes), "took_s": round(took_s, 3), "left": left})
+        print_json({"nodes": list(nodes), "took_s": round(took_s, 3), "left": left})
     elif not left:
-        nodes = counted(len(asked.nodes), "node is", "nodes are")
-        back = f"{nodes} given back after {took_s:.1f} s." if asked.nodes else "No node was held."
-        print_lines(f"{back} None are taken until 'bftrainer resume'.")
+        outcome = "No node was held."
+        if nodes:
+            count = counted(len(nodes), "node is", "nodes are")
+            outcome = f"{count} given back after {took_s:.1f} s."
+        print_lines(f"{outcome} None are taken until 'bftrainer resume'.")
     if not left:
         return ExitCode.OK
     raise BftError(

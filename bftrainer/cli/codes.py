@@ -7,6 +7,7 @@ as they are installed. ``codes.ini`` has what cannot be read there.
 from __future__ import annotations
 
 import configparser
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -65,60 +66,75 @@ def meaning_of(code: str) -> Meaning:
         UsageError: BFT-1070, there is no such code.
     """
     sources = texts()
-    if not any(code in text for text in sources):
-        known = sorted({one for text in sources for one in CODE.findall(text)})
-        near = sorted(known, key=lambda one: abs(int(one[4:]) - int(code[4:])))[:N_NEAR]
+    sources_of_code = [text for text in sources if code in text]
+    if not sources_of_code:
+        codes = sorted(set(CODE.findall("\n".join(sources))))
+        near = sorted(codes, key=lambda other: abs(_number(other) - _number(code)))[:N_NEAR]
         raise UsageError(
             "BFT-1070",
             f"There is no error {code}.",
             f"The nearest are {', '.join(sorted(near))}.",
             exit_code=ExitCode.NOT_FOUND,
         )
-    return meanings(one for text in sources if code in text for one in sentences(text))[code]
+    sentences_on_code = map(sentences, sources_of_code)
+    return meanings(itertools.chain.from_iterable(sentences_on_code))[code]
 
 
-def meanings(said: Iterable[Sentence]) -> dict[str, Meaning]:
+def _number(code: str) -> int:
+    return int(code.removeprefix("BFT-"))
+
+
+def meanings(from_source: Iterable[Sentence]) -> dict[str, Meaning]:
     """Return what the codes mean of which something is said, and those of ``codes.ini``."""
-    read, more = defaultdict[str, list[Sentence]](list), additions()
-    for one in said:
-        read[one.code].append(one)
-    found = dict[str, Meaning]()
-    for code in sorted({*read, *more.sections()}):
+    sentences_of = defaultdict[str, list[Sentence]](list)
+    for sentence in from_source:
+        sentences_of[sentence.code].append(sentence)
+    extra = additions()
+    meaning_by_code = dict[str, Meaning]()
+    for code in sorted({*sentences_of, *extra.sections()}):
         area, page = AREAS[_MOVED.get(code, code[4:6])]
         causes = defaultdict[str, list[str]](list)
-        for one in dict.fromkeys(_completed(code, read[code], more)):
-            causes[one.next_step].append(one.cause)
-        found[code] = Meaning(code=code, area=area, page=page, causes=causes)
-    return found
+        for sentence in dict.fromkeys(_completed(code, sentences_of[code], extra)):
+            causes[sentence.next_step].append(sentence.cause)
+        meaning_by_code[code] = Meaning(code=code, area=area, page=page, causes=causes)
+    return meaning_by_code
 
 
 def _completed(
-    code: str, read: Sequence[Sentence], more: configparser.ConfigParser
+    code: str, from_source: Sequence[Sentence], extra: configparser.ConfigParser
 ) -> list[Sentence]:
     """Return the sentences about a code with what is added to them, without lines of logs."""
-    cause = more.get(code, "cause", fallback="")
-    steps = [one.next_step for one in read if one.next_step]
-    found = [one for one in read if one.cause and not (one.is_log and (steps or cause))]
+    cause = extra.get(code, "cause", fallback="")
+    steps = [sentence.next_step for sentence in from_source if sentence.next_step]
+    next_step = extra.get(code, "next", fallback=next(iter(steps), ""))
+    complete = list[Sentence]()
     if cause:
-        found.insert(0, Sentence(code=code, cause=cause, next_step=""))
-    next_step = more.get(code, "next", fallback=steps[0] if steps else "")
-    return [one if one.next_step else replace(one, next_step=next_step) for one in found]
+        complete.append(Sentence(code=code, cause=cause, next_step=next_step))
+    for sentence in from_source:
+        # A line of a log is all that is said of some codes; elsewhere it only repeats.
+        is_repetition = sentence.is_log and (steps or cause)
+        if sentence.cause and not is_repetition:
+            complete.append(replace(sentence, next_step=sentence.next_step or next_step))
+    return complete
 
 
 def additions() -> configparser.ConfigParser:
     """Return what cannot be read in the source."""
-    found = configparser.ConfigParser(interpolation=None)
-    found.read_string((files("bftrainer.cli") / "codes.ini").read_text(encoding="utf-8"))
-    return found
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.read_string((files("bftrainer.cli") / "codes.ini").read_text(encoding="utf-8"))
+    return parser
 
 
 def texts() -> list[str]:
     """Return the source of each of our modules that names a code."""
-    found = list[str]()
+    sources = list[str]()
     for package in PACKAGES:
         spec = find_spec(package)
-        for place in (spec.submodule_search_locations or ()) if spec else ():
-            paths = sorted(Path(place).rglob("*.py"))
-            read = (path.read_text(encoding="utf-8") for path in paths)
-            found += [text for text in read if CODE.search(text)]
-    return found
+        if spec is None:
+            continue
+        for folder in spec.submodule_search_locations or ():
+            for path in sorted(Path(folder).rglob("*.py")):
+                text = path.read_text(encoding="utf-8")
+                if CODE.search(text):
+                    sources.append(text)
+    return sources

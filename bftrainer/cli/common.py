@@ -31,12 +31,14 @@ def connect(socket_name: str | None, **more: Any) -> Client:
     One's own daemon may be on another host (``bftrainer up``); then the state directory says where.
     """
     path = socket_path(socket_name, os.environ)
-    found = address.read(path.parent) if path.name == SOCKET_NAME else None
-    if found is None or found.is_here:
+    place = None
+    if path.name == SOCKET_NAME:
+        place = address.read(path.parent)
+    if place is None or place.is_here:
         return Client(path, **more)
     from bftrainer.api.remote_client import FarClient  # noqa: PLC0415 - loads zmq
 
-    return FarClient(path.parent, found, **more)
+    return FarClient(path.parent, place, **more)
 
 
 def read_journal(path: Path | str, *, is_verified: bool = True) -> Journal:

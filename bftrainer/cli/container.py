@@ -164,8 +164,8 @@ def report_of(image: str, runtime: str = AUTO, mounts: str = "") -> tuple[str, .
             f"{python} in the image {image} cannot import torch: {last[:300]}",
             "Take an image that has PyTorch; with another Python there, name it to submit.",
         )
-    started = [line for line in completed.stderr.splitlines() if line.startswith(MARK)]
+    marks = [line for line in completed.stderr.splitlines() if line.startswith(MARK)]
     return (
-        *(line.removeprefix("bftrainer: ") for line in started),
+        *(line.removeprefix("bftrainer: ") for line in marks),
         f"python {python} of the image: {' '.join(completed.stdout.split())[:200]}",
     )

@@ -38,7 +38,7 @@ def read_curve_file(path: str) -> CurveFile:
     example = 'Write {"sizes": [1, 2, 4], "samples_per_s": [100, 190, 350]}, or use auto.'
     try:
         body = parse(read_file(path, MAX_CURVE_BYTES, is_typed=True))
-        added = _added(body)
+        extras = _take_extras(body)
         curve = decode(Curve, body)
         check_curve(curve)
     except OSError as problem:
@@ -48,17 +48,20 @@ def read_curve_file(path: str) -> CurveFile:
         raise UsageError("BFT-1015", f"The curve {path}: {problem}.", example) from problem
     except ValueError as problem:  # a NUL in the path
         raise UsageError("BFT-1015", f"The curve cannot be read: {problem}.", example) from problem
-    return CurveFile(curve, **added)
+    return CurveFile(curve, **extras)
 
 
-def _added(body: Any) -> dict[str, int]:
+def _take_extras(body: Any) -> dict[str, int]:
     """Take out what is not of the curve itself."""
-    names = CurveFile._fields[1:] if isinstance(body, dict) else ()
-    added = {name: body.pop(name) for name in names if name in body}
-    for name, value in added.items():
-        if type(value) is not int or value < 1:
-            raise CodecError(name, "must be a whole number from 1")
-    return added
+    extras = dict[str, int]()
+    if not isinstance(body, dict):
+        return extras  # decoding says what is wrong with it
+    for name in CurveFile._fields[1:]:
+        if name in body:
+            value = extras[name] = body.pop(name)
+            if type(value) is not int or value < 1:
+                raise CodecError(name, "must be a whole number from 1")
+    return extras
 
 
 def fitting_curve(path: str, asked: AskedSizes, per_node: int) -> Curve:
@@ -67,30 +70,29 @@ def fitting_curve(path: str, asked: AskedSizes, per_node: int) -> Curve:
     Raises:
         UsageError: BFT-1015; BFT-1068, a worker has too little memory at the smallest size.
     """
-    found = read_curve_file(path)
-    least = found.fits_from
+    file = read_curve_file(path)
+    least = file.fits_from
     n_min, n_max, only = asked.sizes
     if n_min >= least:
-        return found.curve
+        return file.curve
     each, option = units(asked.gpus_per_unit), "--nodes"
     if asked.gpus_per_unit == 1:
         option = "--gpus"
-    if per_node != found.workers_per_node:
-        says = f"{path} is of {found.workers_per_node} workers per node, not of {per_node}"
+    if per_node != file.workers_per_node:
+        says = f"{path} is of {file.workers_per_node} workers per node, not of {per_node}"
         print_lines(f"warning: {says}: how many {each} it needs is not known", err=True)
-        return found.curve
-    fitting = [n for n in only if n >= least]
+        return file.curve
+    fault = f"It does not fit on {n_min} {each}"
+    fitting = [str(size) for size in only if size >= least]
     if n_max < least:
-        wanted = f"{least}:{2 * least}, or shard it over more --workers-per-node"
-    elif len(fitting) > 1:
-        wanted = ",".join(map(str, fitting))
+        fault = "No size that is allowed fits"
+        sizes = f"{least}:{2 * least}, or shard it over more --workers-per-node"
+    elif fitting:
+        sizes = f"{','.join(fitting)}"
     else:
-        wanted = f"{fitting[0]}" if fitting else f"{least}:{n_max}"
-    none = f"It does not fit on {n_min} {each}"
-    if n_max < least:
-        none = "No size that is allowed fits"
+        sizes = f"{least}:{n_max}"
     raise UsageError(
         "BFT-1068",
-        f"{none}: a worker has enough memory from {least} {each} on, says {path}.",
-        f"Write {option} {wanted}.",
+        f"{fault}: a worker has enough memory from {least} {each} on, says {path}.",
+        f"Write {option} {sizes}.",
     )

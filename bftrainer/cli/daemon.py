@@ -57,14 +57,14 @@ def print_next_of_daemon(state_dir: Path, socket_name: Path | None) -> None:
 
     ``socket_name``: where users reach it; None: in the state directory.
     """
-    named = socket_name or state_dir / SOCKET_NAME
-    is_usual = named == Path.home() / ".bftrainer" / SOCKET_NAME
+    socket = socket_name or state_dir / SOCKET_NAME
+    is_usual = socket == Path.home() / ".bftrainer" / SOCKET_NAME
     print_lines("The daemon serves. Ctrl-C ends it alone; trainers go on with the next.", err=True)
     print_next(
         ("bftrainer status", "in another terminal: what it sees"),
         ("bftrainer submit train.py", "hand a script to it"),
         ("bftrainer drain --all", "give all nodes back"),
-        socket_name=None if is_usual else str(named),
+        socket_name=None if is_usual else str(socket),
     )
 
 
@@ -126,13 +126,14 @@ def daemon(
     from bftrainer.site.policy.load import load_policy_files  # noqa: PLC0415
     from bftrainer.site.submit.client import check_run_as  # noqa: PLC0415
 
-    first, paths = parse_options(pairs), [path.absolute() for path in policy_paths]
-    read = partial(load_policy_files, paths, batch_system=batch_system, batch_options=first)
+    typed_options = parse_options(pairs)  # they count more than those of the policy
+    paths = [path.absolute() for path in policy_paths]
+    read = partial(load_policy_files, paths, batch_system=batch_system, batch_options=typed_options)
     policy = read().policy
     configure_logging(policy.log_level, log_file)
     forbid_core_files()  # of one's own daemon, too, for which no unit has LimitCORE=0
     faulthandler.enable()  # systemd's watchdog sends SIGABRT: the log says where each thread was
-    system = load_batch_system(batch_system, {**policy.batch_options, **first})
+    system = load_batch_system(batch_system, {**policy.batch_options, **typed_options})
     check_run_as(policy, system, is_own=shared_state)
     place = choose_place(system, bind_host, announce, policy.control_network or "")
     options = DaemonOptions(

@@ -95,6 +95,7 @@ def _submitting(
     inherited: dict[str, str] = {}
     omissions: dict[str, str] = {}
     room = MOST_BYTES
+    # The shortest first: where not all have room, the fewest are left out.
     for name in sorted(environ, key=lambda name: (len(environ[name]), name)):
         value = environ[name]
         if not _is_of_user(name):

@@ -36,13 +36,11 @@ class Judged:
 
     def sentence(self) -> str:
         """Return the first line of the report."""
-        what = ", ".join(map(str, self.files)) or "the defaults"
-        daemon = (
-            f"No daemon was asked, so nothing is measured. {self.no_daemon}"
-            if self.no_daemon
-            else "The running daemon was asked, and what it measured counts."
-        )
-        return f"Policy judged: {what}, {self.why}. {daemon}"
+        files = ", ".join(map(str, self.files)) or "the defaults"
+        daemon = "The running daemon was asked, and what it measured counts."
+        if self.no_daemon:
+            daemon = f"No daemon was asked, so nothing is measured. {self.no_daemon}"
+        return f"Policy judged: {files}, {self.why}. {daemon}"
 
 
 def choose_policy(
@@ -58,10 +56,10 @@ def choose_policy(
     """
     if named is not None:
         return Judged(files=(named,), why="which --policy names", no_daemon=no_daemon)
-    files = tuple(map(Path, status.policy_files if status else ()))
     if status is None:
-        why = "as --policy names no file"
-    elif not files:
+        return Judged(files=(), why="as --policy names no file", no_daemon=no_daemon)
+    files = tuple(map(Path, status.policy_files))
+    if not files:
         why = "as the running daemon has no policy file"
     elif not all(is_readable):
         closed = files[list(is_readable).index(False)]
@@ -74,8 +72,9 @@ def choose_policy(
 
 def status_of(findings: Sequence[Finding]) -> ExitCode:
     """Return the exit status: 8 where ordinary jobs may be harmed, or no node is used."""
-    is_good = all(finding.weight is Weight.LOSS for finding in findings)
-    return ExitCode.OK if is_good else ExitCode.VALIDATION_FAILED
+    if all(finding.weight is Weight.LOSS for finding in findings):
+        return ExitCode.OK
+    return ExitCode.VALIDATION_FAILED
 
 
 def print_findings(
@@ -116,13 +115,15 @@ def next_command(finding: Finding) -> str:
 
 
 def _document(judged: Judged, findings: Sequence[Finding], measured: Measured) -> dict[str, Any]:
-    gaps = None if measured.short_gaps is None else asdict(measured.short_gaps)
+    gaps = None
+    if measured.short_gaps is not None:
+        gaps = asdict(measured.short_gaps)
     return {
         "schema": "bftrainer/doctor/1",
-        "policy_files": [str(file) for file in judged.files],
+        "policy_files": list(map(str, judged.files)),
         "policy_is": judged.why,
         "no_daemon": judged.no_daemon or None,
-        "is_safe": not any(f.weight in {Weight.HARM, Weight.UNKNOWN} for f in findings),
-        "findings": [{**asdict(f), "command": next_command(f)} for f in findings],
+        "is_safe": not any(item.weight in {Weight.HARM, Weight.UNKNOWN} for item in findings),
+        "findings": [{**asdict(item), "command": next_command(item)} for item in findings],
         "short_gaps": gaps,
     }

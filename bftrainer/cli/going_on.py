@@ -12,7 +12,6 @@ from pathlib import Path
 
 import click
 
-from bftrainer.cli.environment import ALL, NONE
 from bftrainer.cli.options import GroupedCommand, option
 from bftrainer.cli.spec import COMMAND
 from bftrainer.elastic.origin import ARRAY_INDEX, EXPORTED, Difference, RunOrigin, compare
@@ -33,6 +32,7 @@ from bftrainer.model.trainer import TrainerSpec
 from bftrainer.study.checkpoint_files import unstartable
 
 _BARE = "--continue"
+_IN_FULL = {_BARE: f"{_BARE}={ARGUMENTS}"}  # word without a value -> with the usual one
 CONTINUE_OPTION = option(
     f"{_BARE} [=schedule-old|=schedule-new]",
     "Go on from a checkpoint of other arguments with the new ones; which schedule counts if they"
@@ -47,11 +47,13 @@ class ContinuingCommand(GroupedCommand):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Give the option its value, but not among the script's arguments."""
-        whole = [f"{_BARE}={ARGUMENTS}" if text == _BARE else text for text in args]
-        values, _, _ = self.make_parser(ctx).parse_args(list(whole))
-        of_script = values.get("args")  # the last ones
-        start = len(args) - (len(of_script) if isinstance(of_script, tuple) else 0)
-        return super().parse_args(ctx, [*whole[:start], *args[start:]])
+        words = [_IN_FULL.get(word, word) for word in args]
+        values, _, _ = self.make_parser(ctx).parse_args(list(words))
+        script_args = values.get("args")  # the last words
+        n_own = len(args)
+        if isinstance(script_args, tuple):
+            n_own -= len(script_args)
+        return super().parse_args(ctx, [*words[:n_own], *args[n_own:]])
 
 
 def marked(
@@ -72,14 +74,17 @@ def marked(
                 "Leave out --continue: the program gets its arguments and goes on as it does.",
             )
         return spec
-    way = way or (SCHEDULE_NEW if has_source else None)
-    own = {} if way is None else {CONTINUE: way}
-    names = dict.fromkeys([*(name for name, _ in exported if name not in (ALL, NONE)), ARRAY_INDEX])
+    marks: dict[str, str] = {}
+    if way is not None:
+        marks[CONTINUE] = way
+    elif has_source:
+        marks[CONTINUE] = SCHEDULE_NEW
     present = dict(spec.environment)
     if present:
-        own[EXPORTED] = " ".join(name for name in names if name in present)
-    kept = [pair for pair in spec.environment if pair[0] not in own]
-    return replace(spec, environment=(*kept, *own.items()))
+        names = dict.fromkeys((*dict(exported), ARRAY_INDEX))  # ALL and NONE are not present
+        marks[EXPORTED] = " ".join(name for name in names if name in present)
+    unmarked = [(name, value) for name, value in spec.environment if name not in marks]
+    return replace(spec, environment=(*unmarked, *marks.items()))
 
 
 def said_of_start(spec: TrainerSpec, source: Path | None, *, is_fresh: bool) -> str:
@@ -99,9 +104,11 @@ def said_of_start(spec: TrainerSpec, source: Path | None, *, is_fresh: bool) -> 
     if newest is None:
         return ""
     path, header = newest
-    old, step = RunOrigin.read(header), files.step_of(path)
-    difference = Difference() if old is None else compare(old, origin_of(spec))
-    if old is not None and difference.refused and CONTINUE not in dict(spec.environment):
-        error = refusal(spec.checkpoint_dir, step, old, difference)
-        raise UsageError(error.code, error.cause, error.next_step)
-    return f"{shown(spec.name)} {shown(in_a_sentence(step, old, difference))}"
+    origin, step = RunOrigin.read(header), files.step_of(path)
+    difference = Difference()
+    if origin is not None:
+        difference = compare(origin, origin_of(spec))
+        if difference.refused and CONTINUE not in dict(spec.environment):
+            error = refusal(spec.checkpoint_dir, step, origin, difference)
+            raise UsageError(error.code, error.cause, error.next_step)
+    return f"{shown(spec.name)} {shown(in_a_sentence(step, origin, difference))}"

@@ -104,8 +104,8 @@ _OF_VERBS = {
         for option in ("-p", "--partition", "-q", "--qos", "-A", "--account", "-w", "--nodelist")
     },
     **{
-        (verb, option): (_PARTITION[0], _PARTITION[1].format(verb, other))
-        for verb, other in (("status", _JOBS_OF_PARTITION), ("nodes", _NODES_OF_PARTITION))
+        (verb, option): (_PARTITION[0], _PARTITION[1].format(verb, slurm_step))
+        for verb, slurm_step in (("status", _JOBS_OF_PARTITION), ("nodes", _NODES_OF_PARTITION))
         for option in ("-p", "--partition")
     },
     ("whatif", "--max-nodes"): (
@@ -162,17 +162,17 @@ def without_prefix(word: str, rest: Sequence[str]) -> tuple[str, list[str]]:
     """Return the word that says what is wanted, and what follows: ``scontrol show job 7``."""
     if word.lower() not in _PREFIXES or not rest:
         return word, list(rest)
-    wanted = _AFTER_PREFIX.get(rest[0].lower(), rest[0])
-    return wanted, [one for one in rest[1:] if one.lower() not in _KINDS]
+    verb = _AFTER_PREFIX.get(rest[0].lower(), rest[0])
+    return verb, [further for further in rest[1:] if further.lower() not in _KINDS]
 
 
 def verb_meant(word: str, verbs: Iterable[str]) -> str:
     """Return the verb that a word may have meant; "": none."""
-    there = list(verbs)
-    meant = dict(zip(there, there, strict=True))
-    meant = {w: verb for w, verb in VERB_MEANT.items() if verb in meant} | meant
-    near = get_close_matches(word.lower(), meant, n=1, cutoff=NEAR)
-    return meant[near[0]] if near else ""
+    names = list(verbs)
+    verb_of = {synonym: verb for synonym, verb in VERB_MEANT.items() if verb in names}
+    verb_of |= zip(names, names, strict=True)  # a verb means itself before it means another one
+    near = get_close_matches(word.lower(), verb_of, n=1, cutoff=NEAR)
+    return verb_of[near[0]] if near else ""
 
 
 def daemon_verb_meant(word: str) -> tuple[str, str]:
@@ -187,8 +187,9 @@ def service_meant(word: str) -> str:
 
 def page_meant(word: str, rest: Sequence[str] = ()) -> str:
     """Return the page on what no verb does, though its name is typed as one; "": none."""
-    is_verb = rest and word.lower() in _OF_TRAINERS
-    return "" if is_verb else _PAGES.get(word.lower(), "")
+    if rest and word.lower() in _OF_TRAINERS:
+        return ""
+    return _PAGES.get(word.lower(), "")
 
 
 def corrected(path: str, verb: str, rest: Sequence[str]) -> str:
@@ -221,10 +222,10 @@ def in_group(group: str, word: str) -> tuple[str, str]:
     The word may be a file that one of the group's verbs takes.
     """
     if group in _FILE_VERBS and _IS_FILE.fullmatch(word):
-        verb, rest = _FILE_VERBS[group]
+        verb, ending = _FILE_VERBS[group]
         line = f"bftrainer {group} {verb}"
         step = f"{line} {shlex.quote(word)}"[:MOST_SHOWN]
-        return f"Did you mean '{line}'?", f"{step}{rest}"
+        return f"Did you mean '{line}'?", f"{step}{ending}"
     return _OF_GROUPS.get((group, word.lower()), ("", ""))
 
 

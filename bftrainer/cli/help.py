@@ -43,14 +43,15 @@ def explain_word(context: click.Context, words: tuple[str, ...], *, lists_pages:
         return
     if len(words) == 1 and words[0] not in VERBS and _shows(words[0]):
         return
-    here = context.find_root()
+    current = context.find_root()
     for word in words:
-        if not isinstance(here.command, click.Group):
-            here.fail(f"{here.command_path} has no verbs.")
-        name, command, _ = here.command.resolve_command(here, [word])
+        if not isinstance(current.command, click.Group):
+            current.fail(f"{current.command_path} has no verbs.")
+        name, command, _ = current.command.resolve_command(current, [word])
         if command is not None:
-            here = click.Context(command, info_name=name, parent=here, **command.context_settings)
-    print_as_it_is(*here.get_help().splitlines())
+            settings = command.context_settings
+            current = click.Context(command, info_name=name, parent=current, **settings)
+    print_as_it_is(*current.get_help().splitlines())
 
 
 def _shows(word: str) -> bool:
@@ -71,8 +72,9 @@ def _shows_page(word: str) -> bool:
     """
     installed = pages()
     names, name = names_meant(word, installed), name_of(word)
-    lasts = {one.rpartition("/")[2]: one for one in installed}
-    near = names or [lasts[last] for last in get_close_matches(name.rpartition("/")[2], lasts)]
+    page_by_last_part = {page.rpartition("/")[2]: page for page in installed}
+    near_parts = get_close_matches(name.rpartition("/")[2], page_by_last_part)
+    near = names or list(map(page_by_last_part.__getitem__, near_parts))
     if len(names) > 1 or (not names and (word != name or (near and not verb_meant(word, VERBS)))):
         steps = ", or ".join(map(command_of, near)) or "bftrainer help --pages lists all."
         raise UsageError(

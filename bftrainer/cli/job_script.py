@@ -69,8 +69,10 @@ class JobScriptCommand(ContinuingCommand):
         """Run it: with the command line of a translation, or as it is typed."""
         path, script = ctx.params[_JOB_SCRIPT], ctx.params["script"]
         if path is not None:
-            first = () if script is None else (script,)
-            return submit_job_script(ctx, path, (*first, *ctx.params["args"]))
+            arguments = ctx.params["args"]
+            if script is not None:  # in place of SCRIPT is the job script's first argument
+                arguments = (script, *arguments)
+            return submit_job_script(ctx, path, arguments)
         if ctx.params["is_agreed"]:
             raise click.UsageError("--yes belongs to --from-sbatch: nothing else is asked.", ctx)
         return super().invoke(ctx)
@@ -80,8 +82,8 @@ class UntranslatableError(UsageError):
     """A job script cannot be translated, for one or several reasons; the first has the code."""
 
     def __init__(self, path: str, translation: SbatchTranslation) -> None:
-        first, *more = translation.obstacles
-        self._lines = [_placed(path, obstacle) for obstacle in (first, *more)]
+        first = translation.obstacles[0]
+        self._lines = [_placed(path, obstacle) for obstacle in translation.obstacles]
         super().__init__(first.code, self._lines[0], first.next_step)
 
     def cause_lines(self) -> Sequence[str]:
@@ -90,7 +92,9 @@ class UntranslatableError(UsageError):
 
 
 def _placed(path: str, obstacle: Obstacle) -> str:
-    place = f"{path}:{obstacle.line}" if obstacle.line else path
+    place = path
+    if obstacle.line:
+        place += f":{obstacle.line}"
     return f"{place}: {obstacle.cause}"
 
 
@@ -101,7 +105,7 @@ def typed_options(ctx: click.Context) -> tuple[str, ...]:
     n_arguments = len(args) + (script is not None)
     if n_arguments:
         words = words[:-n_arguments]
-    kept: list[str] = []
+    options: list[str] = []
     while words:
         word = words.pop(0)
         if word == "--":
@@ -109,8 +113,8 @@ def typed_options(ctx: click.Context) -> tuple[str, ...]:
         if word == "--from-sbatch":
             words = words[1:]
         elif not word.startswith(_OWN):
-            kept.append(word)
-    return tuple(kept)
+            options.append(word)
+    return tuple(options)
 
 
 def submit_job_script(ctx: click.Context, path: str, arguments: Sequence[str]) -> int:
@@ -131,13 +135,13 @@ def submit_job_script(ctx: click.Context, path: str, arguments: Sequence[str]) -
     typed = typed_options(ctx)
     text = read_job_script(path)
     translation = translate(path, text, context_of(ctx, path, arguments, typed))
-    told = document(DOCUMENT, translation)
+    report = document(DOCUMENT, translation)
     is_json, is_dry = bool(params["as_json"]), bool(params["dry_run"])
     may_submit = is_dry or bool(params["is_agreed"])
     if not is_json:
         tell(translation, is_aside=bool(params["parsable"]))
     elif translation.obstacles or not may_submit:
-        print_json(told)
+        print_json(report)
     if translation.obstacles:
         raise UntranslatableError(path, translation)
     if not may_submit and not is_json and sys.stdin.isatty():
@@ -156,15 +160,16 @@ def submit_job_script(ctx: click.Context, path: str, arguments: Sequence[str]) -
         command = ctx.command
         with command.make_context(ctx.info_name, list(words), parent=ctx.parent) as inner:
             if is_json:
-                inner.meta[_TOLD] = told
+                inner.meta[_TOLD] = report
             outcome: int = command.invoke(inner)
     return outcome
 
 
 def told_translation(ctx: click.Context) -> dict[str, Any]:
     """Return what a document of ``--json`` says of the translation; {}: there was none."""
-    told = ctx.meta.get(_TOLD)
-    return {} if told is None else {"from_sbatch": told}
+    if _TOLD not in ctx.meta:
+        return {}
+    return {"from_sbatch": ctx.meta[_TOLD]}
 
 
 def read_job_script(path: str) -> str:
@@ -260,25 +265,26 @@ def command_words(
     translation: SbatchTranslation, typed: Sequence[str], preamble: str
 ) -> tuple[str, ...]:
     """Return the words of the command line: what was typed counts more than the job script."""
-    options, rest = list(translation.options), translation.program
+    options = list(translation.options)
     if preamble:
         at = options.index("--preamble")
         options[at + 1] = preamble
     names = {word.partition("=")[0] for word in typed}
     if names & _SIZES:
         options = _without(options, _SIZES | {"--gres", "--workers-per-node"})
-    return (*options, *typed, *rest)
+    return (*options, *typed, *translation.program)
 
 
 def _without(options: Sequence[str], names: frozenset[str]) -> list[str]:
     """Return options but for those of these names, which have a value each."""
-    kept: list[str] = []
-    skips = False
+    remaining: list[str] = []
+    is_value = False  # of an option that is left out
     for word in options:
-        if not skips and word not in names:
-            kept.append(word)
-        skips = not skips and word in names
-    return kept
+        is_name = not is_value and word in names
+        if not is_value and not is_name:
+            remaining.append(word)
+        is_value = is_name
+    return remaining
 
 
 def tell(translation: SbatchTranslation, *, is_aside: bool) -> None:

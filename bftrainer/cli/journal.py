@@ -34,6 +34,13 @@ if TYPE_CHECKING:
     from bftrainer.journal.projection import JournalEntry
 
 
+_STATE_DIR = option(
+    "--state-dir",
+    "Of the daemon.  [default: $BFTRAINER_STATE_DIR]",
+    click.Path(file_okay=False, exists=True, path_type=Path),
+)
+
+
 @click.group(cls=VerbGroup, epilog=shown_example("bftrainer journal verify journal.db"))
 def journal() -> None:
     """Look after the journal of a daemon."""
@@ -93,15 +100,8 @@ def compact(state_dir: Path | None, journal_url: str, days: int) -> None:
     ):
         STEADY.keep_in(directory / CLOCK_NAME)  # what is old is told by the daemon's time
         sum_up(opened)
-        removed = opened.compact(86_400.0 * days)
-    print_lines(f"{counted(removed, 'entry was', 'entries were')} removed.")
-
-
-_STATE_DIR = option(
-    "--state-dir",
-    "Of the daemon.  [default: $BFTRAINER_STATE_DIR]",
-    click.Path(file_okay=False, exists=True, path_type=Path),
-)
+        n_removed = opened.compact(86_400.0 * days)
+    print_lines(f"{counted(n_removed, 'entry was', 'entries were')} removed.")
 
 
 @verb(
@@ -140,13 +140,13 @@ def restore(file: Path, state_dir: Path | None) -> None:
 
     directory = (state_dir or default_state_dir()).absolute()
     with InstanceLock.acquire(directory):
-        done = copies.restore(file, directory)
-    print_lines(f"Restored up to entry {done.copied.mark.seq}, {_utc(done.copied.at_s)}.")
-    if done.replaced is not None:
-        print_lines(f"The journal that was there is {done.replaced} now.")
-    if done.missing is not None:
-        print_lines(done.missing.cause, done.missing.next_step)
-    elif not done.has_known_mark:
+        outcome = copies.restore(file, directory)
+    print_lines(f"Restored up to entry {outcome.copied.mark.seq}, {_utc(outcome.copied.at_s)}.")
+    if outcome.replaced is not None:
+        print_lines(f"The journal that was there is {outcome.replaced} now.")
+    if outcome.missing is not None:
+        print_lines(outcome.missing.cause, outcome.missing.next_step)
+    elif not outcome.has_known_mark:
         print_lines(
             "There was no journal.mark: whatever was acknowledged after that time is missing, and "
             "nothing tells what."
@@ -173,23 +173,27 @@ def replay(context: click.Context, journal: Path, *, shown: int | None, as_json:
         if shown is not None:
             _show(opened.entries(), shown)
             return
-        found = _repeated(opened.entries())
-    plans, rescales = found["differing"], found["rescales_differing"]
+        comparison = _repeated(opened.entries())
     if as_json:
-        print_json(found)
+        print_json(comparison)
     else:
-        decided = counted(found["decisions"], "plan is", "plans are")
-        rescaled = counted(found["rescales"], "rescale is", "rescales are")
-        print_lines(f"{found['equal']} of {decided} equal.")
-        print_lines(f"{found['rescales_equal']} of {rescaled} equal.")
-        if others := found["rescales_of_another_release"]:
-            print_lines(f"{others} rescales are of another release.")
-        for plan in plans:
-            print_lines(f"entry {plan['seq']}: other {', '.join(plan['differing'])}")
-        for one in rescales:
-            what = f"step {one['step']} of {one['trainer_id']}"
-            print_lines(f"entry {one['seq']}: {what} gives other instructions")
-    context.exit(ExitCode.VALIDATION_FAILED if plans or rescales else ExitCode.OK)
+        _print_comparison(comparison)
+    if comparison["differing"] or comparison["rescales_differing"]:
+        context.exit(ExitCode.VALIDATION_FAILED)
+
+
+def _print_comparison(comparison: dict[str, Any]) -> None:
+    plans = counted(comparison["decisions"], "plan is", "plans are")
+    rescales = counted(comparison["rescales"], "rescale is", "rescales are")
+    print_lines(f"{comparison['equal']} of {plans} equal.")
+    print_lines(f"{comparison['rescales_equal']} of {rescales} equal.")
+    if n_foreign := comparison["rescales_of_another_release"]:
+        print_lines(f"{n_foreign} rescales are of another release.")
+    for plan in comparison["differing"]:
+        print_lines(f"entry {plan['seq']}: other {', '.join(plan['differing'])}")
+    for rescale in comparison["rescales_differing"]:
+        step = f"step {rescale['step']} of {rescale['trainer_id']}"
+        print_lines(f"entry {rescale['seq']}: {step} gives other instructions")
 
 
 def _repeated(entries: Iterable[JournalEntry]) -> dict[str, Any]:
@@ -198,20 +202,24 @@ def _repeated(entries: Iterable[JournalEntry]) -> dict[str, Any]:
     from bftrainer.lab.simulator import journal_replay  # noqa: PLC0415 - numpy takes 0.1 s
 
     plans, rescales = list[dict[str, Any]](), list[dict[str, Any]]()
-    n_plans = n_rescales = n_others = 0
+    n_plans = n_rescales = n_foreign = 0
     for entry in entries:
         if entry.kind == journal_replay.KIND:
             n_plans += 1
-            plans += [asdict(a) for a in journal_replay.take_again([entry]) if not a.is_equal]
+            again = journal_replay.take_again([entry])
+            plans += [asdict(plan) for plan in again if not plan.is_equal]
         elif entry.kind == rescale_log.KIND:
             record = entry.payload_if(rescale_log.RescaleRecord)
             if record is None:  # its machine had other fields
-                n_others += 1
+                n_foreign += 1
                 continue
             n_rescales += 1
             steps = enumerate(rescale_log.repeat(record), 1)
-            if step := next((number for number, one in steps if not one.is_equal), 0):
-                rescales.append({"seq": entry.seq, "trainer_id": record.trainer_id, "step": step})
+            differing = next((number for number, step in steps if not step.is_equal), None)
+            if differing is not None:
+                rescales.append(
+                    {"seq": entry.seq, "trainer_id": record.trainer_id, "step": differing}
+                )
     return {
         "decisions": n_plans,
         "equal": n_plans - len(plans),
@@ -219,22 +227,22 @@ def _repeated(entries: Iterable[JournalEntry]) -> dict[str, Any]:
         "rescales": n_rescales,
         "rescales_equal": n_rescales - len(rescales),
         "rescales_differing": rescales,
-        "rescales_of_another_release": n_others,
+        "rescales_of_another_release": n_foreign,
     }
 
 
 def _show(entries: Iterable[JournalEntry], seq: int) -> None:
     from bftrainer.fleet.generations import rescale_log  # noqa: PLC0415 - as above
 
-    found = [e for e in entries if e.kind == rescale_log.KIND]
-    for entry in found:
+    rescales = [entry for entry in entries if entry.kind == rescale_log.KIND]
+    for entry in rescales:
         if entry.seq == seq:
             record = entry.payload_as(rescale_log.RescaleRecord)
             print_lines(f"Trainer {record.trainer_id}; seconds since the first step.")
             for line in rescale_log.timeline(list(rescale_log.repeat(record))):
                 print_lines(line)
             return
-    which = ", ".join(str(e.seq) for e in found[-10:])
+    which = ", ".join(str(entry.seq) for entry in rescales[-10:])
     raise UsageError(
         "BFT-1042",
         f"Entry {seq} of the journal is not a rescale.",

@@ -72,28 +72,28 @@ def logs(
     client = connect(socket_name)
     owner = _uid_of(client.trainer(trainer_id).record.spec.user)
 
-    def wanted() -> tuple[LogFile, ...]:
+    def matching_files() -> tuple[LogFile, ...]:
         return tuple(
             item
             for item in _all_files(client, trainer_id)
             if rank in (None, item.rank) and generation in (None, item.generation)
         )
 
-    files = wanted()
+    files = matching_files()
     if as_json:
         print_json(listing("logs", files, trainer_id=trainer_id))
     elif as_list:
         print_table(HEADERS, [_row(item) for item in files])
     elif follow:
-        _follow(client, trainer_id, wanted, owner)
+        _follow(client, trainer_id, matching_files, owner)
     elif is_all or rank is not None or generation is not None:
         _print_all(trainer_id, files, n_lines, owner)
     else:
-        chosen = _chosen(client.trainer(trainer_id).record, files)
-        _print_all(trainer_id, chosen, n_lines or TAIL_LINES, owner)
+        choice = _first_choice(client.trainer(trainer_id).record, files)
+        _print_all(trainer_id, choice, n_lines or TAIL_LINES, owner)
         if len(files) > 1:
-            name, more = shown(chosen[0].worker_id), len(files) - 1
-            print_lines(f"({name}; --all prints {more} more, --list names them)", err=True)
+            name, n_more = shown(choice[0].worker_id), len(files) - 1
+            print_lines(f"({name}; --all prints {n_more} more, --list names them)", err=True)
 
 
 def _uid_of(user: str) -> int | None:
@@ -106,18 +106,21 @@ def _all_files(client: Client, trainer_id: str) -> tuple[LogFile, ...]:
     """Return all files: those that we see, with what the daemon knows; it may not see them."""
     from bftrainer.fleet.trainers.log_files import log_files  # noqa: PLC0415 - pydantic is slow
 
-    told = client.logs(trainer_id)
-    known = {item.worker_id: item for item in told}
-    seen = log_files(trainer_id, client.trainer(trainer_id).record.spec, {})
-    return tuple(known.get(item.worker_id, item) for item in seen) or told
+    of_daemon = client.logs(trainer_id)
+    of_worker = {item.worker_id: item for item in of_daemon}
+    visible = log_files(trainer_id, client.trainer(trainer_id).record.spec, {})
+    return tuple(of_worker.get(item.worker_id, item) for item in visible) or of_daemon
 
 
-def _chosen(record: TrainerRecord, files: tuple[LogFile, ...]) -> tuple[LogFile, ...]:
+def _first_choice(record: TrainerRecord, files: tuple[LogFile, ...]) -> tuple[LogFile, ...]:
     """Return the file that a user wants to see first."""
-    failed = record.failing.log_path if record.state is TrainerState.FAILED else ""
-    best = [f for f in files if f.path == failed] or [f for f in files if f.rank == 0]
+    best: list[LogFile] = []
+    if record.state is TrainerState.FAILED:
+        best = [item for item in files if item.path == record.failing.log_path]
+    best = best or [item for item in files if item.rank == 0]
     # Rank 0 writes last; of trainers that have ended the ranks are not known.
-    return tuple(best[-1:] or sorted(files, key=_written_s)[-1:])
+    best = best or sorted(files, key=_written_s)
+    return tuple(best[-1:])
 
 
 def _written_s(item: LogFile) -> float:
@@ -142,10 +145,12 @@ class _Output:
 
     def write(self, item: LogFile, chunk: bytes) -> None:
         if self._has_headers and item.path != self._last:
-            gap = "" if self._last is None else "\n"
-            rank = "" if item.rank is None else f", rank {item.rank}"
-            header = f"{gap}==> {shown(item.worker_id)} on {shown(item.node)}{rank} <==\n"
-            self._stream.write(header.encode())
+            if self._last is not None:
+                self._stream.write(b"\n")
+            worker = f"{shown(item.worker_id)} on {shown(item.node)}"
+            if item.rank is not None:
+                worker += f", rank {item.rank}"
+            self._stream.write(f"==> {worker} <==\n".encode())
         self._last = item.path
         self._stream.write(chunk)
         self._stream.flush()
@@ -203,7 +208,7 @@ def tail(client: Client, trainer_id: str, n_lines: int = TAIL_LINES) -> list[str
         BftError: BFT-1012, it cannot be read; those of the client.
     """
     record = client.trainer(trainer_id).record
-    for item in _chosen(record, _all_files(client, trainer_id)):
+    for item in _first_choice(record, _all_files(client, trainer_id)):
         descriptor = _try_open(item.path, _uid_of(record.spec.user))
         if descriptor is not None:
             try:
@@ -231,29 +236,33 @@ def _unreadable(cause: str) -> BftError:
 def _follow(
     client: Client,
     trainer_id: str,
-    wanted: Callable[[], tuple[LogFile, ...]],
+    matching_files: Callable[[], tuple[LogFile, ...]],
     owner: int | None,
 ) -> None:
     """Print what is added to a trainer's files until the trainer has ended."""
-    output, ask_at, has_ended, is_told = _Output(has_headers=True), 0.0, False, False
+    output = _Output(has_headers=True)
+    ask_at_s = 0.0  # of the monotonic clock
+    has_ended = is_told = False
     files: dict[str, tuple[LogFile, int]] = {}
     with contextlib.ExitStack() as opened:
         while True:
-            if time.monotonic() >= ask_at:
+            if time.monotonic() >= ask_at_s:
+                items: tuple[LogFile, ...] = ()
                 try:
                     has_ended = client.trainer(trainer_id).record.state.is_final
-                    found, is_told = wanted(), False
+                    items = matching_files()
+                    is_told = False
                 except BftError as error:
                     if error.exit_code not in AWAY:
                         raise
                     if not is_told:  # trainers and their logs outlive a daemon
                         print_lines(f"warning: {shown(error.cause)} Waiting for it.", err=True)
-                    found, has_ended, is_told = (), False, True
-                for item in found:
+                    has_ended, is_told = False, True
+                for item in items:
                     if item.path not in files and (file := _try_open(item.path, owner)) is not None:
                         opened.callback(os.close, file)
                         files[item.path] = item, file
-                ask_at = time.monotonic() + ASK_INTERVAL_S
+                ask_at_s = time.monotonic() + ASK_INTERVAL_S
             # If it had ended before this read, nothing more will be written.
             if not _copy(files.values(), output) and has_ended:
                 return

@@ -6,7 +6,9 @@ A verb's module is imported when the verb is used, so that ``--help`` and comple
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
+import operator
 import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -97,7 +99,7 @@ GROUPS = {
         "reproduce": ("bftrainer.cli.reproduce:reproduce", "Run a paper's evaluation again."),
     },
 }
-VERBS = {verb: entry for verbs in GROUPS.values() for verb, entry in verbs.items()}
+VERBS = functools.reduce(operator.or_, GROUPS.values())  # of all groups, in their order
 HELP = {  # what to type -> what for
     "bftrainer try SCRIPT": "begin with your own script, on this machine",
     "bftrainer VERB -h": "the options of a verb, with an example",
@@ -126,7 +128,9 @@ class LazyGroup(click.Group):
         """Take the verbs by the titles of their groups, and what to type for help."""
         super().__init__(*args, **more)
         self._groups, self._help = groups, help_lines
-        self._verbs = {verb: entry for verbs in groups.values() for verb, entry in verbs.items()}
+        self._verbs: dict[str, tuple[str, str]] = {}
+        for verbs in groups.values():
+            self._verbs.update(verbs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Name the verbs in the order of the table."""
@@ -136,7 +140,8 @@ class LazyGroup(click.Group):
         """Import the verb's module and return its command."""
         if cmd_name not in self._verbs:
             return None
-        module_name, _, attribute = self._verbs[cmd_name][0].partition(":")
+        place, _ = self._verbs[cmd_name]
+        module_name, _, attribute = place.partition(":")
         command = getattr(importlib.import_module(module_name), attribute)
         if not isinstance(command, click.Command):
             raise TypeError(f"{module_name}:{attribute} is not a command")
@@ -271,9 +276,12 @@ def print_error(error: BftError) -> None:
         from bftrainer.cli.no_daemon import led  # noqa: PLC0415 - asks the site
 
         context = click.get_current_context(silent=True)
-        error = led(error, (context.info_name or "") if context else "")
-    first, *more = error.cause_lines()
-    lines = (f"error {error.code}: {first}", *more, f"next: {error.next_step}")
+        verb = ""
+        if context is not None:
+            verb = context.info_name or ""
+        error = led(error, verb)
+    cause, *further_causes = error.cause_lines()
+    lines = (f"error {error.code}: {cause}", *further_causes, f"next: {error.next_step}")
     with contextlib.suppress(OSError):  # a full disk there, too: the exit code is all that is left
         print_lines(*lines, err=True)
 

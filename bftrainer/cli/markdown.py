@@ -67,22 +67,24 @@ class _Page:
 
     def add(self, tokens: Sequence[Any]) -> None:
         """Add the blocks that a parser of Markdown has read."""
-        rest = iter(tokens)
-        for token in rest:
+        stream = iter(tokens)
+        for token in stream:
             kind = token.type
             if kind == "heading_open":
-                self._head(token.tag, next(rest))
+                self._head(token.tag, next(stream))
             elif kind == "paragraph_open":
-                self._prose(next(rest), is_apart=not token.hidden)
+                self._prose(next(stream), is_apart=not token.hidden)
             elif kind in {"fence", "code_block"}:
                 self._code(token.content)
             elif kind == "table_open":
-                self._table(rest)
+                self._table(stream)
             elif kind == "hr":
                 self._apart()
                 self._put("-" * min(self._width, MOST_PROSE))
             elif kind == "list_item_open":
-                self._marker = f"{token.info}. " if token.info else "* "
+                self._marker = "* "
+                if token.info:  # the number of an item
+                    self._marker = f"{token.info}. "
                 self._indents.append(self._indents[-1] + len(self._marker))
             elif kind == "blockquote_open":
                 self._indents.append(self._indents[-1] + CODE_INDENT)
@@ -141,8 +143,9 @@ class _Page:
                 text = self._text(next(tokens)).replace("\n", " ")
                 rows[-1].append(text)
                 if token.type == "th_open":
-                    is_right = "right" in str(token.attrs.get("style", ""))
-                    headers.append(f">{text}" if is_right else text)
+                    if "right" in str(token.attrs.get("style", "")):
+                        text = f">{text}"
+                    headers.append(text)
         self._apart()
         indent = self._indents[-1]
         for line in self._laid_out(headers, rows[1:], self._width - indent):
@@ -192,8 +195,9 @@ class _Page:
         return f"{CODE}{self._on_one_line(code)}{END_CODE}"
 
     def _on_one_line(self, words: str) -> str:
-        is_short = cell_width(words) <= self._width - self._indents[-1] - LEAST_KEPT
-        return words.replace(" ", KEPT_SPACE) if is_short else words
+        if cell_width(words) > self._width - self._indents[-1] - LEAST_KEPT:
+            return words
+        return words.replace(" ", KEPT_SPACE)
 
     def _place(self, target: str) -> str:
         """Return where a link leads, to be written after its text; "": to this page."""
@@ -205,11 +209,9 @@ class _Page:
             page = below_docs.removesuffix(".md")
             if not path or page == self._name:
                 return ""
-            where = (
-                command_of(page)
-                if page in self._names
-                else f"in the source: {posixpath.normpath(posixpath.join('docs', below_docs))}"
-            )
+            where = f"in the source: {posixpath.normpath(posixpath.join('docs', below_docs))}"
+            if page in self._names:
+                where = command_of(page)
         if where in self._named:
             return ""
         self._named.add(where)
@@ -230,6 +232,10 @@ def _styled(lines: Sequence[str]) -> Iterator[str]:
             elif sign in _ENDS:
                 opened.remove(_ENDS[sign])
                 parts.append(_NO_STYLE + "".join(_STYLES[style] for style in opened))
+            elif sign == KEPT_SPACE:
+                parts.append(" ")
             else:
-                parts.append(" " if sign == KEPT_SPACE else sign)
-        yield "".join(parts) + (_NO_STYLE if opened else "")
+                parts.append(sign)
+        if opened:
+            parts.append(_NO_STYLE)
+        yield "".join(parts)

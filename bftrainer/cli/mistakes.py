@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
@@ -17,6 +17,8 @@ from bftrainer.model.errors import UsageError
 _OF_HOST = ("--host", "--host-program")  # options before the verb
 _IDS = "ID..."  # not required where options choose trainers, too
 MOST_CHOICES = 4  # of an option, which a next step names
+# What a judge finds: a hint for the cause ("": none) and what to type ("": see the help).
+_Advice = Iterator[tuple[str, str]]
 
 
 class Meant(click.UsageError):
@@ -52,8 +54,8 @@ def unknown_verb(
     hint, step = habits.in_group(ctx.info_name or "", word)
     if hint:
         return Meant(f"{cause} {hint}", ctx, step)
-    meant, further = habits.without_prefix(word, rest)
-    verb, path = habits.verb_meant(meant, verbs), ctx.command_path
+    typed_verb, further = habits.without_prefix(word, rest)
+    verb, path = habits.verb_meant(typed_verb, verbs), ctx.command_path
     if not verb:
         return click.UsageError(cause, ctx)
     if is_of_help:
@@ -61,18 +63,21 @@ def unknown_verb(
         return Meant(cause, ctx, f"{path} help {verb}")
     _, explanation = verbs[verb]
     cause += f" Did you mean '{path} {verb}'? {explanation}"
-    script, why = habits.program_meant(further) if verb == "submit" else ("", "")
-    if why:
-        step = f"{path} submit {script or 'SCRIPT'}; 'bftrainer help train-command' is of others."
-        return Meant(f"{cause} {why}", ctx, step)
+    if verb == "submit":
+        script, why = habits.program_meant(further)
+        if why:
+            script = script or "SCRIPT"
+            step = f"{path} submit {script}; 'bftrainer help train-command' is of others."
+            return Meant(f"{cause} {why}", ctx, step)
     further = further or _placeholders(group.get_command(ctx, verb))
     steps = [habits.corrected(path, verb, further)]
-    other, what = ("", "") if rest else habits.daemon_verb_meant(word)
-    if other:
-        cause += f" Or '{path} {other}'? {what}"
-        steps.append(f"{path} {other}")
-    if service := "" if rest else habits.service_meant(word):
-        steps.append(f"for the site: {service}")
+    if not rest:  # without a trainer's name it may be a daemon that is meant
+        daemon_verb, effect = habits.daemon_verb_meant(word)
+        if daemon_verb:
+            cause += f" Or '{path} {daemon_verb}'? {effect}"
+            steps.append(f"{path} {daemon_verb}")
+        if service := habits.service_meant(word):
+            steps.append(f"for the site: {service}")
     return Meant(cause, ctx, ", or ".join(steps))
 
 
@@ -85,9 +90,10 @@ def _placeholders(command: click.Command | None) -> list[str]:
 
 def _needed(command: click.Command | None) -> list[str]:
     """Return words for the arguments that a command needs, in their order."""
-    params = [] if command is None else command.params
-    arguments = [param for param in params if isinstance(param, click.Argument)]
-    return [_metavar(each) for each in arguments if each.required or each.metavar == _IDS]
+    if command is None:
+        return []
+    arguments = [param for param in command.params if isinstance(param, click.Argument)]
+    return [_metavar(param) for param in arguments if param.required or param.metavar == _IDS]
 
 
 def _metavar(argument: click.Argument) -> str:
@@ -96,29 +102,42 @@ def _metavar(argument: click.Argument) -> str:
 
 def usage_error(problem: click.ClickException) -> UsageError:
     """Return a mistake that click has found as an error with a code and a next step."""
-    context = problem.ctx if isinstance(problem, click.UsageError) else None
-    path = context.command_path if context is not None else "bftrainer"
+    path = "bftrainer"
+    if isinstance(problem, click.UsageError) and problem.ctx is not None:
+        path = problem.ctx.command_path
     cause = problem.format_message()
-    cause = cause if cause.endswith((".", "?", "!", ".)", "?)")) else f"{cause}."
+    if not cause.endswith((".", "?", "!", ".)", "?)")):
+        cause += "."
     verb = path.rpartition(" ")[2]
     if verb in habits.BEGIN and isinstance(problem, click.UsageError):
-        taken: set[str] = set()
+        submit_flags: set[str] = set()
         for parameter in submit.params:
             if parameter.name not in IGNORED:  # submit has no use for their values, either
-                taken.update(parameter.opts)
-        refusal, step = refusal_of(problem, taken)
+                submit_flags.update(parameter.opts)
+        refusal, step = refusal_of(problem, submit_flags)
         if refusal:
             return UsageError("BFT-1000", refusal, step)
-    for judge in _JUDGES:
-        for hint, step in judge(problem, path):
-            cause = f"{problem.message} {hint}" if hint else cause
-            return UsageError("BFT-1000", cause, step or f"See '{path} -h'.")
+    for hint, step in _advice(problem, path):
+        if hint:
+            cause = f"{problem.message} {hint}"
+        return UsageError("BFT-1000", cause, step or f"See '{path} -h'.")
     return UsageError("BFT-1000", cause, f"See '{path} -h'.")
 
 
-# What a judge finds: a hint for the cause ("": none) and what to type ("": see the help).
-_Advice = Iterator[tuple[str, str]]
-_Judge = Callable[[click.ClickException, str], _Advice]
+def _advice(problem: click.ClickException, path: str) -> _Advice:
+    """Yield what the judges find; the first one counts."""
+    for judge in (
+        _next_step,
+        _host_after_verb,
+        _option_of_verb,
+        _near_option,
+        _verb_of_group,
+        _missing,
+        _superfluous,
+        _choice,
+        _no_file,
+    ):
+        yield from judge(problem, path)
 
 
 def _next_step(problem: click.ClickException, _: str) -> _Advice:
@@ -138,10 +157,10 @@ def _near_option(problem: click.ClickException, path: str) -> _Advice:
 
 
 def _option_of_verb(problem: click.ClickException, path: str) -> _Advice:
-    name = problem.option_name if isinstance(problem, click.NoSuchOption) else ""
-    hint, step = habits.option_meant(name, path.rpartition(" ")[2])
-    if hint:
-        yield hint, step
+    if isinstance(problem, click.NoSuchOption):
+        hint, step = habits.option_meant(problem.option_name, path.rpartition(" ")[2])
+        if hint:
+            yield hint, step
 
 
 def _verb_of_group(problem: click.ClickException, path: str) -> _Advice:
@@ -162,10 +181,10 @@ def _missing(problem: click.ClickException, path: str) -> _Advice:
         return
     missing = problem.param
     if isinstance(missing, click.Argument):
-        needed = _needed(problem.ctx.command if problem.ctx else None)
-        word = " ".join(needed) or _metavar(missing)
-        listed = " 'bftrainer status' lists ids;" if word.startswith("ID") else ""
-        yield "", f"{path} {word};{listed} '{path} -h' says more."
+        words = _needed(problem.ctx.command if problem.ctx else None)
+        word = " ".join(words) or _metavar(missing)
+        lister = " 'bftrainer status' lists ids;" if word.startswith("ID") else ""
+        yield "", f"{path} {word};{lister} '{path} -h' says more."
     elif isinstance(missing, click.Option) and missing.is_flag:
         yield "", f"{path} {missing.opts[-1]}"
 
@@ -201,16 +220,3 @@ def _param_of(problem: click.ClickException) -> click.Parameter | None:
     if isinstance(problem, click.MissingParameter) or not isinstance(problem, click.BadParameter):
         return None
     return problem.param
-
-
-_JUDGES: tuple[_Judge, ...] = (
-    _next_step,
-    _host_after_verb,
-    _option_of_verb,
-    _near_option,
-    _verb_of_group,
-    _missing,
-    _superfluous,
-    _choice,
-    _no_file,
-)

@@ -65,7 +65,7 @@ def file_of(module: str, values: Mapping[str, Any], environ: Mapping[str, str]) 
     """
     values = {**option_defaults(), **values}
     preamble, cwd = read_preamble(values["preamble"]), working_directory(values)
-    pairs = [pair for pair in values["environment"] if pair[0] not in (ALL, NONE)]
+    pairs = [(name, value) for name, value in values["environment"] if name not in (ALL, NONE)]
     if (ALL, "") in values["environment"] and PATHS in environ:
         pairs = [(PATHS, environ[PATHS]), *pairs]
     interpreter = interpreter_of(values, preamble, pairs, cwd, environ)
@@ -94,11 +94,11 @@ def _found(
     if not all(part.isidentifier() for part in module.split(".")):
         raise _refusal(module, cwd, "that is no name of a module")
     argv = (interpreter, "-c", _FIND, module, cwd)
-    done = run_under(preamble, argv, environment=variables, cwd=cwd)
-    if not done.is_ok:
-        said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        raise _refusal(module, cwd, said[:300])
-    return str(json.loads(done.stdout.strip().splitlines()[-1]))
+    completed = run_under(preamble, argv, environment=variables, cwd=cwd)
+    if not completed.is_ok:
+        lines = completed.stderr.strip().splitlines() or [f"exit status {completed.returncode}"]
+        raise _refusal(module, cwd, lines[-1][:300])
+    return str(json.loads(completed.stdout.strip().splitlines()[-1]))
 
 
 def _refusal(module: str, cwd: str, why: str) -> UsageError:

@@ -41,9 +41,12 @@ def led(error: NoDaemonError, verb: str) -> BftError:
     Of administrators' verbs what works without a daemon; of others ``up`` where Slurm has a
     partition whose jobs are preempted, ``try`` elsewhere.
     """
-    step = WITHOUT.get(verb)
-    if step is None:
-        step = error.next_step if error.is_of_site else next_step(partitions())
+    if verb in WITHOUT:
+        step = WITHOUT[verb]
+    elif error.is_of_site:
+        step = error.next_step
+    else:
+        step = next_step(partitions())
     return BftError(error.code, error.cause, step, exit_code=error.exit_code)
 
 
@@ -54,8 +57,8 @@ def next_step(names: tuple[str, ...]) -> str:
             "Try your script without one: bftrainer try SCRIPT (no partition with preemption is "
             f"seen here, which bftrainer up would need). {_NAMED}"
         )
-    which = f" --partition {names[0]}" if len(names) > 1 else ""
-    return f"Start your own: bftrainer up{which} (jobs of {names[0]} are preempted). {_NAMED}"
+    option = f" --partition {names[0]}" if len(names) > 1 else ""
+    return f"Start your own: bftrainer up{option} (jobs of {names[0]} are preempted). {_NAMED}"
 
 
 @functools.cache  # a verb on several trainers tells it of each

@@ -73,7 +73,7 @@ def _mail(text: str) -> str:
 
 
 def _command(text: str, environ: Mapping[str, str]) -> str:
-    program, blank, rest = text.partition(" ")
+    program, blank, arguments = text.partition(" ")
     path = shutil.which(program, path=environ.get("PATH"))
     if path is None:
         raise UsageError(
@@ -81,4 +81,4 @@ def _command(text: str, environ: Mapping[str, str]) -> str:
             f"--notify: {program[:200]} cannot be run here.",
             "Name an executable file, or mail[:ADDRESS].",
         )
-    return f"{shlex.quote(os.path.abspath(path))}{blank}{rest}"  # noqa: PTH100 - not resolved
+    return f"{shlex.quote(os.path.abspath(path))}{blank}{arguments}"  # noqa: PTH100 - not resolved

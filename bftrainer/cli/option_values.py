@@ -102,9 +102,9 @@ def parse_begin(text: str, now_s: float | None = None) -> float:
         try:
             at = datetime.strptime(text, form)  # noqa: DTZ007 - local time, as for sbatch
             if form.startswith("%H"):
-                now = datetime.fromtimestamp(now_s)  # noqa: DTZ006 - likewise
-                at = datetime.combine(now.date(), at.time())
-                if at <= now:
+                present = datetime.fromtimestamp(now_s)  # noqa: DTZ006 - likewise
+                at = datetime.combine(present.date(), at.time())
+                if at <= present:
                     at += timedelta(days=1)  # the next time it is so late
             if 0 <= (begin_s := at.timestamp()) <= LATEST_BEGIN_S:
                 return begin_s
@@ -232,7 +232,7 @@ def parse_image(text: str) -> str:
             raise UsageError(
                 "BFT-1080", f"There is no image {text[:200]} here.", f"{_NEXT_IMAGE}{text[:200]}."
             )
-    if fault := image_fault(image) if image else "":
+    if image and (fault := image_fault(image)):
         raise UsageError("BFT-1080", f"{fault}.", f"{_NEXT_IMAGE}NAME.")
     return image
 
@@ -252,9 +252,9 @@ def parse_mounts(text: str) -> str:
     """Return SRC:DST[:ro],... with absolute sources; raise BFT-1080 if it is malformed."""
     words = []
     for word in text.split(","):
-        source, colon, rest = word.strip().partition(":")
+        source, colon, target = word.strip().partition(":")
         if source:
-            words.append(os.path.abspath(source) + colon + rest)  # noqa: PTH100 - likewise
+            words.append(os.path.abspath(source) + colon + target)  # noqa: PTH100 - likewise
     try:
         return text_of(mounts_of(",".join(words)))
     except ValueError as problem:

@@ -51,13 +51,16 @@ class ReadableOption(click.Option):
 
 def range_in_words(text: str) -> str:
     """Return what click writes as 1<=x<=9, x>=1 or 0<x<=9: 1 to 9, at least 1, above 0 to 9."""
-    if found := _RANGE.fullmatch(text):
-        least = found["least"] if found["closed"] else f"above {found['least']}"
-        return f"{_short(least)} to {_short(found['most'])}"
-    word, value = ("at least", text[3:]) if text.startswith("x>=") else ("", "")
-    if not word and text.startswith("x>"):
-        word, value = "above", text[2:]
-    return f"{word} {_short(value)}" if word else text
+    if match := _RANGE.fullmatch(text):
+        lower = match["least"]
+        if not match["closed"]:
+            lower = f"above {lower}"
+        return f"{_short(lower)} to {_short(match['most'])}"
+    if text.startswith("x>="):
+        return f"at least {_short(text.removeprefix('x>='))}"
+    if text.startswith("x>"):
+        return f"above {_short(text.removeprefix('x>'))}"
+    return text
 
 
 def _short(number: str) -> str:
@@ -85,7 +88,9 @@ class GroupedCommand(click.Command):
     ) -> None:
         """``groups``: title -> the long names of its options."""
         super().__init__(*args, **more)
-        self._titles = {flag: title for title, flags in groups.items() for flag in flags}
+        self._titles: dict[str, str] = {}  # by flag
+        for title, flags in groups.items():
+            self._titles |= dict.fromkeys(flags, title)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one section for each group."""
@@ -95,8 +100,8 @@ class GroupedCommand(click.Command):
         for parameter in self.get_params(ctx):
             row = parameter.get_help_record(ctx)
             if row is not None:
-                titles = [self._titles[flag] for flag in parameter.opts if flag in self._titles]
-                rows[(titles or [_UNGROUPED])[0]].append(row)
+                titles = (self._titles[flag] for flag in parameter.opts if flag in self._titles)
+                rows[next(titles, _UNGROUPED)].append(row)
         for title, shown_rows in rows.items():
             if shown_rows:
                 with formatter.section(title):
@@ -123,9 +128,12 @@ def option(
     """
     *names, last = usage.split(", ")
     last, _, metavar = last.partition(" ")
-    declared = [*names, last, *([more.pop("name")] if "name" in more else [])]
+    declared = [*names, last]
+    if "name" in more:
+        declared.append(more.pop("name"))
     if default is not None:
-        more = {"default": default, "show_default": default not in ("", 0), **more}
+        more.setdefault("default", default)
+        more.setdefault("show_default", default not in ("", 0))
     elif not metavar and kind is None:
         more["is_flag"] = True
     return ReadableOption(
@@ -230,9 +238,14 @@ def argument(name: str, kind: Any = None, **more: Any) -> click.Argument:
 
 def trainer_ids(*, nargs: int = 1, is_required: bool = True) -> click.Argument:
     """Return the argument ID, completed from the daemon's trainers; a name will do, too."""
+    name, metavar = "trainer_id", "ID"
+    if nargs == -1:
+        name, metavar = "trainer_ids", "ID..."
+    elif not is_required:
+        metavar = "[ID]"
     return click.Argument(
-        ["trainer_ids" if nargs == -1 else "trainer_id"],
-        metavar="ID..." if nargs == -1 else "ID" if is_required else "[ID]",
+        [name],
+        metavar=metavar,
         nargs=nargs,
         required=is_required,
         shell_complete=_complete_trainer_id,
@@ -245,49 +258,59 @@ def is_trainer_id(text: str) -> bool:
     return bool(_ID.fullmatch(text))
 
 
-def named_trainer(ctx: click.Context, parameter: click.Parameter, said: str | None) -> str | None:
+def named_trainer(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     """Return the id of the trainer that an option names, by its id or its name."""
-    found = _ids(ctx, parameter, said)
-    return found if isinstance(found, str) else None
+    trainer_id = _ids(ctx, parameter, value)
+    return trainer_id if isinstance(trainer_id, str) else None
 
 
 def _ids(
-    ctx: click.Context, _: click.Parameter, said: str | tuple[str, ...] | None
+    ctx: click.Context, _: click.Parameter, value: str | tuple[str, ...] | None
 ) -> str | tuple[str, ...] | None:
     """Return ids for what may be names."""
-    texts = said if isinstance(said, tuple) else (said,) if said else ()
-    if ctx.resilient_parsing or all(_ID.fullmatch(text) for text in texts):
-        return said
+    if not value:
+        return value
+    texts = value if isinstance(value, tuple) else (value,)
+    if ctx.resilient_parsing or all(map(is_trainer_id, texts)):
+        return value
     client = connect(ctx.params.get("socket_name"))
     try:
         records = [view.record for view in client.trainers()]
     except BftError:
-        return said  # the verb says it
-    found = tuple(text if _ID.fullmatch(text) else _id_of(text, records) for text in texts)
-    return found if isinstance(said, tuple) else found[0]
+        return value  # the verb says it
+    ids = tuple(_id_of(text, records) for text in texts)
+    return ids if isinstance(value, tuple) else ids[0]
 
 
 def _id_of(name: str, records: Sequence[TrainerRecord]) -> str:
-    """Return the id of the trainer with a name, of ended ones the last; unknown names as they are.
+    """Return the id of the trainer with a name, of ended ones the last.
+
+    An id, or a name that no trainer has, is returned as it is.
 
     Raises:
         UsageError: BFT-1333 if several that have not ended are called so.
     """
-    named = [record for record in records if record.spec.name == name]
-    ids = [record.trainer_id for record in named if not record.state.is_final]
+    if is_trainer_id(name):
+        return name
+    namesakes = [record for record in records if record.spec.name == name]
+    ids = [record.trainer_id for record in namesakes if not record.state.is_final]
     if len(ids) > 1:
         raise UsageError(
             "BFT-1333",
             f"Several trainers are called {shown(name)}: {', '.join(ids)}.",
             "Name one of them by its id.",
         )
-    return (ids or [record.trainer_id for record in named[-1:]] or [name])[0]
+    if ids:
+        return ids[0]
+    if namesakes:
+        return namesakes[-1].trainer_id
+    return name
 
 
 def _complete_trainer_id(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     client = connect(ctx.params.get("socket_name"), timeout_s=COMPLETION_TIMEOUT_S)
     try:
-        views = client.trainers()
+        ids = [view.record.trainer_id for view in client.trainers()]
     except BftError:
         return []  # completion cannot report errors
-    return [v.record.trainer_id for v in views if v.record.trainer_id.startswith(incomplete)]
+    return [trainer_id for trainer_id in ids if trainer_id.startswith(incomplete)]

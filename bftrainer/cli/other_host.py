@@ -51,20 +51,20 @@ def login_in(words: Sequence[str]) -> tuple[Login | None, list[str]]:
 
     None: it names none, or none in full, which click tells better.
     """
-    values, rest = dict[str, str](), list(words)
-    while rest and rest[0].partition("=")[0] in (HOST, PROGRAM):
-        name, has_value, value = rest.pop(0).partition("=")
+    values, verb_words = dict[str, str](), list(words)
+    while verb_words and verb_words[0].partition("=")[0] in (HOST, PROGRAM):
+        name, has_value, value = verb_words.pop(0).partition("=")
         if not has_value:
-            if not rest:
+            if not verb_words:
                 return None, list(words)
-            value = rest.pop(0)
+            value = verb_words.pop(0)
         values[name] = value
     if HOST not in values:
         return None, list(words)
     host, program = values[HOST], values.get(PROGRAM, "bftrainer")
     if not host.strip() or host.startswith("-") or not program:
         raise click.BadParameter(f"{host[:60]!r} is no host of ssh.", param_hint=repr(HOST))
-    return Login(host=host, program=program), rest
+    return Login(host=host, program=program), verb_words
 
 
 def remote_command(login: Login, words: Sequence[str]) -> str:
@@ -90,7 +90,8 @@ def ssh_argv(
             "ControlPath": f"{directory}/%C",
             "ControlPersist": OPEN_FOR,
         }
-        shared = tuple(word for item in options.items() for word in ("-o", "=".join(item)))
+        for name, value in options.items():
+            shared += ("-o", f"{name}={value}")
     tty = "-t" if is_terminal else "-T"
     return (SSH, *shared, tty, "--", login.host, remote_command(login, words))
 
@@ -133,8 +134,8 @@ def run_there(login: Login, words: Sequence[str]) -> int:
         BftError: BFT-1076, there is no ssh here; BFT-1077, the host does not answer; BFT-2128, it
             has no bftrainer.
     """
-    shown = process.run((SSH, "-G", "--", login.host), timeout_s=_ASK_LIMIT_S)
-    if shown.returncode == 127:
+    settings = process.run((SSH, "-G", "--", login.host), timeout_s=_ASK_LIMIT_S)
+    if settings.returncode == 127:
         raise BftError(
             "BFT-1076",
             "There is no ssh here, over which the verb would run.",
@@ -142,7 +143,7 @@ def run_there(login: Login, words: Sequence[str]) -> int:
             exit_code=ExitCode.NOT_FOUND,
         )
     directory = None
-    if not is_shared_already(shown.stdout):
+    if not is_shared_already(settings.stdout):
         directory = private_directory(os.environ, tempfile.gettempdir())
         if directory is None:
             print_lines(

@@ -100,7 +100,10 @@ def print_csv(headers: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
 def _harmless(value: object) -> object:
     if not isinstance(value, str):
         return value
-    return f"'{shown(value)}" if value.startswith(("=", "+", "-", "@")) else shown(value)
+    text = shown(value)
+    if value.startswith(("=", "+", "-", "@")):
+        return f"'{text}"
+    return text
 
 
 def duration(seconds: float | None) -> str:

@@ -33,9 +33,11 @@ def output_pattern(values: Mapping[str, Any], environ: Mapping[str, str]) -> str
     pattern = output if output is not None else error
     if pattern in (None, "", os.devnull):
         return None
-    here = environ.get("PWD", "")
-    is_here = here.startswith("/") and Path(here).exists() and Path(here).samefile(Path.cwd())
-    return str(Path(here if is_here else os.getcwd()) / pattern)  # noqa: PTH109 - not resolved
+    directory = environ.get("PWD", "")  # as the user went there: links are not resolved
+    is_named = directory.startswith("/") and Path(directory).exists()
+    if not is_named or not Path(directory).samefile(Path.cwd()):
+        directory = os.getcwd()  # noqa: PTH109 - not resolved
+    return str(Path(directory) / pattern)
 
 
 def with_output(spec: TrainerSpec) -> TrainerSpec:

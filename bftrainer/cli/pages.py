@@ -51,11 +51,11 @@ def names_meant(word: str, names: Iterable[str]) -> list[str]:
     A folder means the page on what is in it.
     """
     name = name_of(word)
-    there = list(names)
+    paths = list(names)
     for path in (name, f"{name}/{_OF_FOLDER}"):
-        if path in there:
+        if path in paths:
             return [path]
-    return [path for path in there if path.rpartition("/")[2] == name]
+    return [path for path in paths if path.rpartition("/")[2] == name]
 
 
 def command_of(name: str) -> str:
@@ -67,4 +67,6 @@ def command_of(name: str) -> str:
 
 def with_commands(text: str) -> str:
     """Return a text in which pages are named by the commands that open them."""
-    return _NAMED.sub(lambda named: f"'{command_of(named[1])}'", text) if "docs/" in text else text
+    if "docs/" not in text:  # as most lines that are printed: the search is slower
+        return text
+    return _NAMED.sub(lambda match: f"'{command_of(match[1])}'", text)

@@ -61,7 +61,19 @@ NEXT = (
 )
 _NO_QUANTITY = "nothing"  # About.optimises, alone or with ": " and the order
 _ORDER_ONLY = "It serves the trainers in an order."
-_SAID = ("code", "line", "column", "cause", "next_step")  # of a problem
+_PROBLEM_FIELDS = ("code", "line", "column", "cause", "next_step")  # printed by check --json
+# Rows of "policy test": what it is called, its name in ``Figures``, its format ("": by magnitude).
+_FIGURES = (
+    ("node-hours idle or ours", "offered_node_h", ",.1f"),
+    ("node-hours trained", "harvested_node_h", ",.1f"),
+    ("node-hours held", "held_node_h", ",.1f"),
+    ("work done, reference node-hours", "reference_node_h", ",.1f"),
+    ("samples", "samples", ""),
+    ("U, of the trainers that ran", "utilization", ".3f"),
+    ("rescales", "rescales", ",d"),
+    ("nodes taken from trainers", "nodes_taken", ",d"),
+    ("trainers finished", "finished", ",d"),
+)
 
 
 @click.group(
@@ -94,7 +106,9 @@ def name_all(*, as_json: bool) -> None:
 def said_of_plug_in(name: str) -> tuple[str, ...]:
     """Return what is said of a policy that another package declares; (): there is none."""
     package = _installed().get(name, OURS)
-    return () if package == OURS else tuple(_sentences(_about(name, package)))
+    if package == OURS:
+        return ()
+    return tuple(_sentences(_about(name, package)))
 
 
 def _sentences(row: Mapping[str, object]) -> Iterator[str]:
@@ -105,21 +119,25 @@ def _sentences(row: Mapping[str, object]) -> Iterator[str]:
         yield f"    {row['problem']}"
     else:
         yield f"{row['name']}{default}: {row['does'] or 'its package does not say what it does'}"
-    parts = (
-        _aim(str(row["optimises"])),
-        f"Source: {row['source']}." if row["source"] else "",
-        f"A plug-in of the package {row['package'] or 'not known'}." if row["is_plugin"] else "",
-    )
-    if rest := " ".join(filter(None, parts)):
-        yield f"    {rest}"
+    details = [_aim(str(row["optimises"]))]
+    if row["source"]:
+        details.append(f"Source: {row['source']}.")
+    if row["is_plugin"]:
+        details.append(f"A plug-in of the package {row['package'] or 'not known'}.")
+    if line := " ".join(filter(None, details)):
+        yield f"    {line}"
 
 
 def _aim(optimises: str) -> str:
     """Return what a policy is after, as a sentence: a quantity, or an order of the trainers."""
+    if not optimises:
+        return ""
     kind, _, order = optimises.partition(": ")
     if kind != _NO_QUANTITY:
-        return f"It optimises {optimises}." if optimises else ""
-    return f"{order[:1].upper()}{order[1:]}." if order else _ORDER_ONLY
+        return f"It optimises {optimises}."
+    if not order:
+        return _ORDER_ONLY
+    return f"{order[:1].upper()}{order[1:]}."
 
 
 def _installed() -> dict[str, str]:
@@ -128,7 +146,8 @@ def _installed() -> dict[str, str]:
     from bftrainer.model.plugins import distributions  # noqa: PLC0415
 
     packages = distributions(ENTRY_POINT_GROUP)
-    return {name: packages[name] for name in sorted(packages, key=lambda n: (n != DEFAULT, n))}
+    names = sorted(packages, key=lambda name: (name != DEFAULT, name))
+    return {name: packages[name] for name in names}
 
 
 def _about(name: str, package: str) -> dict[str, object]:
@@ -191,8 +210,8 @@ def test(
         trace, trainers = _of_journal(journal_file or default_state_dir() / "journal.db", hours)
     with LateProgress("replaying") as progress:
         results = []
-        for done, policy in enumerate(policies):
-            progress.report(done / len(policies))
+        for n_replayed, policy in enumerate(policies):
+            progress.report(n_replayed / len(policies))
             results.append(figures(trace, trainers, policy))
     old_figures, new_figures = results
     if as_json:
@@ -227,30 +246,21 @@ def _of_journal(file: Path, hours: float) -> tuple[Fragments, TrainerWorkload]:
 
 
 def _shown(value: float, form: str) -> str:
-    return format(value, form) if form else quantity(value, 4)
+    if form:
+        return format(value, form)
+    return quantity(value, 4)
 
 
 def _rows(old: Figures, new: Figures) -> list[tuple[str, str, str]]:
-    rows = [
-        (what, _shown(getattr(old, name), form), _shown(getattr(new, name), form))
-        for what, name, form in (
-            ("node-hours idle or ours", "offered_node_h", ",.1f"),
-            ("node-hours trained", "harvested_node_h", ",.1f"),
-            ("node-hours held", "held_node_h", ",.1f"),
-            ("work done, reference node-hours", "reference_node_h", ",.1f"),
-            ("samples", "samples", ""),
-            ("U, of the trainers that ran", "utilization", ".3f"),
-            ("rescales", "rescales", ",d"),
-            ("nodes taken from trainers", "nodes_taken", ",d"),
-            ("trainers finished", "finished", ",d"),
-        )
-    ]
+    rows = []
+    for label, name, form in _FIGURES:
+        rows.append((label, _shown(getattr(old, name), form), _shown(getattr(new, name), form)))
     rows.append(("makespan, if all ended", duration(old.makespan_s), duration(new.makespan_s)))
     for before, after in zip(old.waits, new.waits, strict=True):
-        who = f"wait of {shown(before.user)}" if before.user else "wait"
-        rows.append((f"{who}, mean", duration(before.mean_s), duration(after.mean_s)))
-        rows.append((f"{who}, longest", duration(before.longest_s), duration(after.longest_s)))
-        rows.append((f"{who}, never started", f"{before.never:,d}", f"{after.never:,d}"))
+        wait = f"wait of {shown(before.user)}" if before.user else "wait"
+        rows.append((f"{wait}, mean", duration(before.mean_s), duration(after.mean_s)))
+        rows.append((f"{wait}, longest", duration(before.longest_s), duration(after.longest_s)))
+        rows.append((f"{wait}, never started", f"{before.never:,d}", f"{after.never:,d}"))
     return rows
 
 
@@ -292,7 +302,9 @@ def train(
     from bftrainer.lab.teach.course import drawn, of_journal, policy_of, teach  # noqa: PLC0415
 
     source = of_journal(journal, seed) if journal else drawn(teacher, seed)
-    before = POLICY if predecessor is None else policy_of(_network(predecessor))
+    before = POLICY
+    if predecessor is not None:
+        before = policy_of(_network(predecessor))
     rivals = {source.teacher.name: source.teacher, "its predecessor": before}
     with LateProgress(f"training {name}") as progress:
         report = progress.report
@@ -358,9 +370,10 @@ def check(
     try:
         loaded = load_policy_files(paths, batch_system=batch_system)
         sha256 = loaded.sha256
-        whose = "measured" if rescale_s is None else "as given"
-        longest_s = _measured_rescale_s() if rescale_s is None else rescale_s
-        notices = horizon.findings(longest_s, loaded.policy.t_fwd_s, whose=whose)
+        origin, longest_s = "as given", rescale_s
+        if rescale_s is None:
+            origin, longest_s = "measured", _measured_rescale_s()
+        notices = horizon.findings(longest_s, loaded.policy.t_fwd_s, whose=origin)
     except PolicyErrors as errors:
         problems = errors.problems
     if as_json:
@@ -370,10 +383,7 @@ def check(
                 "file": " ".join(map(str, paths)),
                 "ok": not problems,
                 "policy_hash": sha256,
-                "problems": [
-                    {"file": str(one.path or paths[0])} | {n: getattr(one, n) for n in _SAID}
-                    for one in problems
-                ],
+                "problems": [_problem_document(problem, paths[0]) for problem in problems],
                 "notices": [asdict(notice) for notice in notices],
             }
         )
@@ -384,7 +394,14 @@ def check(
             print_lines(*problem.render(paths[0]).splitlines(), err=True)
         if not problems:
             print_lines(f"{' '.join(map(str, paths))}: ok")
-    context.exit(ExitCode.VALIDATION_FAILED if problems else ExitCode.OK)
+    if problems:
+        context.exit(ExitCode.VALIDATION_FAILED)
+
+
+def _problem_document(problem: Any, path: Path) -> dict[str, object]:
+    """Return a problem for programs; it is in the file of ``path`` unless it names another."""
+    fields = {name: getattr(problem, name) for name in _PROBLEM_FIELDS}
+    return {"file": str(problem.path or path), **fields}
 
 
 def _measured_rescale_s() -> float | None:
@@ -408,28 +425,30 @@ def show(paths: tuple[Path, ...], pairs: tuple[str, ...], *, with_all: bool, as_
     from bftrainer.site.policy import load_policy_files  # noqa: PLC0415 - pydantic is slow
     from bftrainer.site.policy.render import yaml_value  # noqa: PLC0415
 
-    loaded, first = load_policy_files(paths), parse_options(pairs)
-    given, shown = loaded.policy, dict(loaded.origins)
+    loaded, typed_options = load_policy_files(paths), parse_options(pairs)
+    in_force, origins = loaded.policy, dict(loaded.origins)
     if with_all:
         for name, places in loaded.overridden.items():
-            shown[name] = ", over ".join((shown[name], *places))
-    if first:
-        given = given.model_copy(update={"batch_options": {**given.batch_options, **first}})
-        shown["batch_options"] += f"; {', '.join(first)}: command line"
+            origins[name] = ", over ".join((origins[name], *places))
+    if typed_options:
+        options = {**in_force.batch_options, **typed_options}
+        in_force = in_force.model_copy(update={"batch_options": options})
+        origins["batch_options"] += f"; {', '.join(typed_options)}: command line"
     if as_json:
-        values = given.model_dump(mode="json")
+        values = in_force.model_dump(mode="json")
         print_json(
             {
                 "schema": "bftrainer/policy/1",
                 "file": " ".join(map(str, paths)) or None,
                 "policy_hash": loaded.sha256,
                 "settings": {
-                    name: {"value": value, "origin": shown[name]} for name, value in values.items()
+                    name: {"value": value, "origin": origins[name]}
+                    for name, value in values.items()
                 },
             }
         )
         return
-    lines = {f"{name}: {yaml_value(value)}": shown[name] for name, value in given}
+    lines = {f"{name}: {yaml_value(value)}": origins[name] for name, value in in_force}
     width = min(max(map(len, lines)), 80)  # the content of a file may be an option
     for line, origin in lines.items():
         print_as_it_is(f"{line:{width}}  # {origin}")
@@ -448,18 +467,18 @@ def diff(old: Path, new: Path, *, as_json: bool) -> None:
     from bftrainer.site.policy.changes import changes  # noqa: PLC0415
 
     before, after = load_policy_file(old), load_policy_file(new)
-    found = changes(before.policy, after.policy)
+    differences = changes(before.policy, after.policy)
     if as_json:
         print_json(
             {
                 "schema": "bftrainer/policy-diff/1",
                 "old": {"file": str(old), "policy_hash": before.sha256},
                 "new": {"file": str(new), "policy_hash": after.sha256},
-                "changes": [asdict(change) for change in found],
+                "changes": list(map(asdict, differences)),
             }
         )
         return
-    _print_changes(found)
+    _print_changes(differences)
 
 
 @verb(JSON, SOCKET, group=policy, example="bftrainer policy reload")
@@ -485,17 +504,13 @@ def schema() -> None:
     print_json(json_schema())
 
 
-def _print_changes(found: Sequence[SettingChange]) -> None:
-    if not found:
+def _print_changes(changes: Sequence[SettingChange]) -> None:
+    if not changes:
         print_lines("no setting has another value")
         return
-    rows = [
-        (
-            change.setting,
-            change.before[:MOST_CHARS],
-            change.after[:MOST_CHARS],
-            f"restart: {change.restart}" if change.restart else "reload",
-        )
-        for change in found
-    ]
+    rows = []
+    for change in changes:
+        before, after = change.before[:MOST_CHARS], change.after[:MOST_CHARS]
+        effect = f"restart: {change.restart}" if change.restart else "reload"
+        rows.append((change.setting, before, after, effect))
     print_table(("SETTING", "BEFORE", "AFTER", "TAKES EFFECT"), rows)

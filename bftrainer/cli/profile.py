@@ -35,6 +35,7 @@ from bftrainer.decide.throughput.analyzer import (
 )
 from bftrainer.ground.main_module import described
 from bftrainer.ground.regular_file import read_file
+from bftrainer.model.columns import counted
 from bftrainer.model.errors import BftError, UsageError
 from bftrainer.model.quantities import quantity
 
@@ -43,6 +44,8 @@ _MOST_BYTES = 1 << 20  # of a table
 GIB = 1 << 30
 SPARE = 0.05  # of a GPU's memory, for communicators between nodes and fragments: assumed
 _Cells = dict[str, Any]  # to measure: weights, workers and the time for each of them, cell_s
+_OUT = option("--out FILE", "Write it to FILE.", click.Path(dir_okay=False))
+_INTERPRETER = option("--interpreter PATH", "Python that has torch.")
 
 
 def measure_allreduce(interpreter: str, cells: _Cells) -> AllreduceTable:
@@ -56,15 +59,15 @@ def measure_allreduce(interpreter: str, cells: _Cells) -> AllreduceTable:
         raise _failed(f"{interpreter} is not a program")
     # Several workers share the machine: one interface that is always there.
     env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    with tempfile.TemporaryDirectory(prefix="bft-allreduce-") as directory, ExitStack() as left:
+    with tempfile.TemporaryDirectory(prefix="bft-allreduce-") as directory, ExitStack() as cleanup:
         meet = str(Path(directory) / "meet")
         for rank in range(1, size):
             child = process.spawn(_argv(interpreter, cells, rank, size, meet), env=env)
-            left.callback(child.wait)
-            left.callback(process.kill_group, child.pid)
+            cleanup.callback(child.wait)
+            cleanup.callback(process.kill_group, child.pid)
         argv = _argv(interpreter, cells, 0, size, meet)
-        done = process.run(argv, timeout_s=ALLREDUCE_TIMEOUT_S, env=env)
-    return _table(done, cells)
+        completed = process.run(argv, timeout_s=ALLREDUCE_TIMEOUT_S, env=env)
+    return _table(completed, cells)
 
 
 def join_allreduce(
@@ -75,15 +78,17 @@ def join_allreduce(
     Raises:
         BftError: BFT-4201, a worker failed.
     """
-    cells = {**cells, "workers": [k for k in powers_of_two(size) if k > 1]}
+    cells = {**cells, "workers": [count for count in powers_of_two(size) if count > 1]}
     argv = _argv(interpreter, cells, rank, size, meet)
-    done = process.run(argv, timeout_s=ALLREDUCE_TIMEOUT_S)
-    return _table(done, cells) if rank == 0 or not done.is_ok else None
+    completed = process.run(argv, timeout_s=ALLREDUCE_TIMEOUT_S)
+    if rank != 0 and completed.is_ok:
+        return None
+    return _table(completed, cells)
 
 
 def powers_of_two(limit: int) -> list[int]:
     """1, 2, 4 ... and the limit itself."""
-    return sorted({1 << k for k in range(limit.bit_length())} - {0} | {limit})
+    return sorted({2**exponent for exponent in range(limit.bit_length())} | {limit})
 
 
 def interpreter_or_ours(chosen: str | None) -> str:
@@ -95,7 +100,9 @@ def interpreter_or_ours(chosen: str | None) -> str:
     from bftrainer.cli.submit_checks import require_release  # noqa: PLC0415 - heavy; -h needs none
 
     prefix = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX")
-    usual = str(Path(prefix) / "bin" / "python") if prefix else sys.executable
+    usual = sys.executable
+    if prefix:
+        usual = str(Path(prefix) / "bin" / "python")
     interpreter = chosen or usual
     require_release(interpreter)
     return interpreter
@@ -106,12 +113,14 @@ def _argv(interpreter: str, cells: _Cells, rank: int, size: int, meet: str) -> l
     return [interpreter, str(PROGRAMS / "allreduce.py"), config]
 
 
-def _table(done: process.Completed, cells: _Cells) -> AllreduceTable:
+def _table(completed: process.Completed, cells: _Cells) -> AllreduceTable:
     seconds = None
     with suppress(ValueError, IndexError, KeyError, TypeError):
-        seconds = json.loads(done.stdout.strip().splitlines()[-1])["seconds"]
-    if seconds is None or not done.is_ok:
-        why = "it took too long" if done.timed_out else _last_line(done)
+        seconds = json.loads(completed.stdout.strip().splitlines()[-1])["seconds"]
+    if seconds is None or not completed.is_ok:
+        why = _last_line(completed)
+        if completed.timed_out:
+            why = "it took too long"
         raise _failed(why or "a worker printed nothing")
     return AllreduceTable(
         weights=tuple(cells["weights"]),
@@ -128,28 +137,24 @@ def _failed(why: str) -> BftError:
     )
 
 
-def _last_line(done: process.Completed) -> str:
-    lines = done.stderr.strip().splitlines()
+def _last_line(completed: process.Completed) -> str:
+    lines = completed.stderr.strip().splitlines()
     return lines[-1].strip() if lines else ""
-
-
-_OUT = option("--out FILE", "Write it to FILE.", click.Path(dir_okay=False))
-_INTERPRETER = option("--interpreter PATH", "Python that has torch.")
 
 
 def _numbers(least: int) -> Callable[[Any, Any, str], list[int]]:
     def parse(_context: Any, parameter: Any, text: str) -> list[int]:
         try:
-            found = sorted({int(float(part)) for part in text.split(",")})
+            numbers = sorted({int(float(part)) for part in text.split(",")})
         except (ValueError, OverflowError):
-            found = []
-        if not found or found[0] < least or found[-1] > 10**10:
+            numbers = []
+        if not numbers or numbers[0] < least or numbers[-1] > 10**10:
             raise UsageError(
                 "BFT-4200",
                 f"--{parameter.name} {text[:60]!r} is not a list of numbers from {least} on.",
                 f"Write --{parameter.name} {least},{2 * least},{4 * least}.",
             )
-        return found
+        return numbers
 
     return parse
 
@@ -167,8 +172,8 @@ class _ScriptOrVerb(VerbGroup):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete the other command, or else files."""
-        found = super().shell_complete(ctx, incomplete)
-        verbs = [one for one in found if one.value != "SCRIPT"]
+        items = super().shell_complete(ctx, incomplete)
+        verbs = [item for item in items if item.value != "SCRIPT"]
         return verbs or [CompletionItem(incomplete, type="file")]
 
     def resolve_command(
@@ -226,7 +231,7 @@ def allreduce(
     python = interpreter_or_ours(interpreter)
     cells = {"weights": weights, "workers": workers, "cell_s": cell_s}
     if meet is None:
-        found: AllreduceTable | None = measure_allreduce(python, cells)
+        table: AllreduceTable | None = measure_allreduce(python, cells)
     elif rank is None or size is None or ":" not in meet or rank >= size:
         raise UsageError(
             "BFT-4204",
@@ -234,20 +239,19 @@ def allreduce(
             "Write --join HOST:PORT --rank R --of N with R below N, or run it under srun.",
         )
     else:
-        found = join_allreduce(python, cells, rank=rank, size=size, meet=meet)
-    if found is None:
+        table = join_allreduce(python, cells, rank=rank, size=size, meet=meet)
+    if table is None:
         return
     about = {"host": os.uname().nodename, "one_machine": meet is None}
-    written = table_document(found, about)
-    _write(out, written)
+    document = table_document(table, about)
+    _write(out, document)
     if as_json:
-        print_json(written)
+        print_json(document)
         return
-    headers = [">workers", *(f">{quantity(n)} weights, ms" for n in found.weights)]
-    rows = [
-        [str(k), *(f"{1e3 * t:.3f}" for t in row)]
-        for k, row in zip(found.workers, found.seconds, strict=True)
-    ]
+    headers = [">workers", *(f">{quantity(count)} weights, ms" for count in table.weights)]
+    rows = []
+    for n_workers, times_s in zip(table.workers, table.seconds, strict=True):
+        rows.append([str(n_workers), *(f"{1e3 * time_s:.3f}" for time_s in times_s)])
     print_table(headers, rows)
 
 
@@ -286,8 +290,8 @@ def script_command(
     as_json: bool,
 ) -> None:
     """Time the steps of SCRIPT on one node; with --table, predict its curve."""
-    known = _table_of(table)
-    if out is not None and known is None:
+    allreduce_table = _table_of(table)
+    if out is not None and allreduce_table is None:
         raise UsageError(
             "BFT-4205",
             "--out writes the predicted curve, which needs --table.",
@@ -297,31 +301,45 @@ def script_command(
     python = interpreter_or_ours(interpreter)
     environment: tuple[tuple[str, str], ...] = ()
     if is_module:
-        module, named = script, {} if interpreter is None else {"interpreter": interpreter}
-        script = file_of(module, named, os.environ)
+        module = script
+        values = {} if interpreter is None else {"interpreter": interpreter}
+        script = file_of(module, values, os.environ)
         environment = (described(module, script),)
     else:
         click.Path(exists=True, dir_okay=False)(script)
-    found = measure_steps(
+    node = measure_steps(
         *(python, script, args, environment),
         sizes=sizes, steps=steps, limit_s=limit_s, per_node=per_node,
     )  # fmt: skip
-    least = _least_nodes(found, n_max, memory_gib)
-    written: dict[str, Any] | None = None
-    if known is not None:
-        fitting = sorted({least or 1, *(n for n in sizes if n >= (least or 1))})
-        curve = predict(found.steps, known, fitting)
-        written = {"sizes": list(curve.sizes), "samples_per_s": list(curve.samples_per_s)}
-        if least is not None and least > 1:  # releases before know nothing of it
-            written |= {"fits_from": least, "workers_per_node": per_node}
-        _write(out, written)
+    fits_from = _least_nodes(node, n_max, memory_gib)
+    curve: dict[str, Any] | None = None
+    if allreduce_table is not None:
+        smallest = fits_from or 1
+        fitting = sorted({smallest, *(size for size in sizes if size >= smallest)})
+        prediction = predict(node.steps, allreduce_table, fitting)
+        curve = {"sizes": list(prediction.sizes), "samples_per_s": list(prediction.samples_per_s)}
+        if smallest > 1:  # releases before know nothing of it
+            curve |= {"fits_from": smallest, "workers_per_node": per_node}
+        _write(out, curve)
     if as_json:
-        said = {n: getattr(found.steps, n) for n in ("weights", "global_batch", "batches")}
-        said |= {"seconds": found.steps.seconds, "nodes": found.nodes, "fits_from": least}
-        said["memory_bytes"] = [round(found.memory.at_bytes(n)) for n in found.nodes]
-        print_json({**said, "curve": written})
+        print_json(_document(node, fits_from, curve))
     else:
-        _print(found, least, written)
+        _print(node, fits_from, curve)
+
+
+def _document(
+    node: NodeProfile, fits_from: int | None, curve: dict[str, Any] | None
+) -> dict[str, Any]:
+    return {
+        "weights": node.steps.weights,
+        "global_batch": node.steps.global_batch,
+        "batches": node.steps.batches,
+        "seconds": node.steps.seconds,
+        "nodes": node.nodes,
+        "fits_from": fits_from,
+        "memory_bytes": [round(node.memory.at_bytes(size)) for size in node.nodes],
+        "curve": curve,
+    }
 
 
 def _table_of(path: str | None) -> AllreduceTable | None:
@@ -337,39 +355,39 @@ def _table_of(path: str | None) -> AllreduceTable | None:
         ) from problem
 
 
-def _least_nodes(found: NodeProfile, n_max: int, memory_gib: float | None) -> int | None:
+def _least_nodes(node: NodeProfile, n_max: int, memory_gib: float | None) -> int | None:
     """Return the smallest number of nodes that fits; None: a worker's memory is not known.
 
     Raises:
         BftError: BFT-4206, ``n_max`` do not fit either.
     """
-    limit = (memory_gib or 0.0) * GIB or found.gpu_bytes * (1.0 - SPARE)
-    if not limit and not found.memory.failed:
+    limit = (memory_gib or 0.0) * GIB or node.gpu_bytes * (1.0 - SPARE)
+    if not limit and not node.memory.failed:
         return None
-    least = found.memory.fits_from(limit)
-    if least is None:
-        needs = found.memory.at_bytes(n_max)
+    fits_from = node.memory.fits_from(limit)
+    if fits_from is None:
+        needs = node.memory.at_bytes(n_max)
         raise too_large(n_max, f": it needs {needs / GIB:.2f} of {limit / GIB:.2f} GiB")
-    return least
+    return fits_from
 
 
-def _print(found: NodeProfile, least: int | None, written: dict[str, Any] | None) -> None:
-    steps = found.steps
+def _print(node: NodeProfile, fits_from: int | None, curve: dict[str, Any] | None) -> None:
+    steps = node.steps
     print_lines(f"{steps.weights} weights, {steps.global_batch} samples per update")
-    shares = [-(-steps.batch_at(n) // n) for n in found.nodes]
-    rows = [
-        [str(n), str(b), f"{1e3 * steps.time_s(b):.3f}", f"{found.memory.at_bytes(n) / GIB:.3f}"]
-        for n, b in zip(found.nodes, shares, strict=True)
-    ]
+    rows = []
+    for size in node.nodes:
+        share = -(-steps.batch_at(size) // size)  # rounded up
+        step_ms = 1e3 * steps.time_s(share)
+        memory_gib = node.memory.at_bytes(size) / GIB
+        rows.append([str(size), str(share), f"{step_ms:.3f}", f"{memory_gib:.3f}"])
     headers = [">nodes", ">samples of a node's step", ">ms", ">GiB of a worker"]
     print_table(headers, rows)
-    if least is not None:
-        print_lines(f"it fits on {least} node{'s' if least > 1 else ''} and more")
-    if written is not None:
-        rates = zip(written["sizes"], written["samples_per_s"], strict=True)
-        print_table(
-            [">nodes", ">samples/s, predicted"], [[str(n), quantity(r, 4)] for n, r in rates]
-        )
+    if fits_from is not None:
+        print_lines(f"it fits on {counted(fits_from, 'node')} and more")
+    if curve is not None:
+        rates = zip(curve["sizes"], curve["samples_per_s"], strict=True)
+        rows = [[str(size), quantity(samples_per_s, 4)] for size, samples_per_s in rates]
+        print_table([">nodes", ">samples/s, predicted"], rows)
 
 
 def _write(out: str | None, body: dict[str, Any]) -> None:

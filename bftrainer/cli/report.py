@@ -5,6 +5,7 @@ Print the daemon's reports, or those computed from a journal.
 
 from __future__ import annotations
 
+import operator
 import re
 import time
 from collections.abc import Sequence
@@ -60,17 +61,25 @@ _TAKEN = {
 }
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _SPAN = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smhd])")
+BAR_CELLS = 30  # of the bar of all hand-overs
+# Of account: headers of the table, and the fields of a line that are in it and in CSV.
+_HEADERS = (">HARVESTED", ">LOST", ">REDONE", ">WARM-UP", ">IDLE", ">UNUSED LIMIT", ">PILOTS")
+_HOURS = ("harvested_h", "lost_h", "redone_h", "warm_up_h", "idle_h", "given_back_h")
+_FIGURES = (
+    *_HOURS,
+    *("pilots", "pilots_given_back", "pilots_preempted", "energy_kwh", "gpu_h"),
+)
 
 
 def span_s(_: click.Context, param: click.Parameter, value: str | None) -> float | None:
     """Return the seconds of a length of time such as 90s, 30m, 24h or 7d."""
     if value is None:
         return None
-    found = _SPAN.fullmatch(value)
-    if found is None:
+    match = _SPAN.fullmatch(value)
+    if match is None:
         why = f"{value!r} is not a length of time such as 90s, 30m, 24h or 7d"
         raise click.BadParameter(why, param=param)
-    return float(found[1]) * _UNITS_S[found[2]]
+    return float(match[1]) * _UNITS_S[match[2]]
 
 
 @click.group(cls=VerbGroup, epilog=shown_example("bftrainer report harm --since 7d"))
@@ -93,93 +102,109 @@ def harm(
     as_json: bool,
 ) -> None:
     """Show how long ordinary jobs waited for nodes of ours, and both kinds of error."""
-    since_s = None if ago_s is None else time.time() - ago_s
+    since_s = None
+    if ago_s is not None:
+        since_s = time.time() - ago_s
     if journal is None:
-        found = connect(socket_name).harm(since_s)
+        report = connect(socket_name).harm(since_s)
     else:
         from bftrainer.daemon.harm import monitor  # noqa: PLC0415 - SQLAlchemy is slow
 
         rule = monitor.rule_of(_policy(policy_file))
         with read_journal(journal, is_verified=False) as opened:
-            read = monitor.read_records(opened), monitor.read_state(opened)
-            found = monitor.report_of(*read, rule, since_s=since_s, until_s=time.time())
-    answer(found, "harm", _print_harm, as_json=as_json)
+            records, state = monitor.read_records(opened), monitor.read_state(opened)
+            report = monitor.report_of(records, state, rule, since_s=since_s, until_s=time.time())
+    answer(report, "harm", _print_harm, as_json=as_json)
 
 
 def _policy(path: Path | None) -> SitePolicy:
     from bftrainer.site.policy.load import load_policy  # noqa: PLC0415 - pydantic is slow
     from bftrainer.site.policy.model import SitePolicy  # noqa: PLC0415
 
-    return SitePolicy() if path is None else load_policy(path)
+    if path is None:
+        return SitePolicy()
+    return load_policy(path)
 
 
-def _print_harm(found: HarmReport) -> None:
-    span = duration(found.until_s - found.since_s)
+def _print_harm(report: HarmReport) -> None:
+    span = duration(report.until_s - report.since_s)
     unit, units, of_parts = "node", "nodes", ""
-    if found.by_gpu:
+    if report.by_gpu:
         unit, units = "node or part", "nodes or parts"
-        of_parts = f" ({counted(found.gpus, 'GPU')} of parts)"
-    promise = f"{100 * found.share_promised:g}% within {found.limit_s:g} s: "
-    if found.share_within is None:
-        promise += "nothing to judge yet"
-    else:
-        word = "kept" if found.is_kept else "NOT KEPT"
-        promise += f"{word} ({_percent(found.share_within)} of {found.measured})"
-    taken = "none"  # pilots that nobody of us asked to leave, and that no job was seen to get
-    if found.taken:
-        kinds = "; ".join(f"{one.pilots} {_TAKEN.get(one.by, one.by)}" for one in found.taken_by)
-        taken = f"{found.taken} without a job seen on their node: {kinds or 'unknown why'}"
-    reasons = ", ".join(f"{v.nodes} {v.why}" for v in found.vain if v.nodes)
-    reasons = f": {reasons}" if reasons else ""
+        of_parts = f" ({counted(report.gpus, 'GPU')} of parts)"
+    reasons = ", ".join(f"{count.nodes} {count.why}" for count in report.vain if count.nodes)
+    if reasons:
+        reasons = f": {reasons}"
     print_lines(
-        f"since       {clock(found.since_s)} ({span})",
-        f"hand-overs  {counted(found.hand_overs, unit, units)}{of_parts} to "
-        f"{counted(found.jobs, 'job')}: "
-        f"{found.given_back} given back, {found.preempted} preempted; "
-        f"median {_seconds(found.median_s)}, p95 {_seconds(found.p95_s)}, "
-        f"longest {_seconds(found.max_s)}",
-        f"promise     {promise}",
-        f"preempted   {counted(found.preempted_jobs, 'job')} had to preempt "
-        f"({_percent(found.share_preempted)} of those that got nodes, "
-        f"{_rate(found.preempted_jobs_per_hour)})",
-        f"lost cycles {_lost(found)}",
-        f"ended       {shown(taken)}",
-        f"in vain     {counted(found.in_vain, unit, units)} ({_percent(found.share_in_vain)} of"
-        f" those given back for a job, {_rate(found.in_vain_per_hour)}){shown(reasons)}",
-        *_pending(found),
-        *_leavings(found.leavings),
-        f"back-off    {shown(found.back_off or 'none')}",
+        f"since       {clock(report.since_s)} ({span})",
+        f"hand-overs  {counted(report.hand_overs, unit, units)}{of_parts} to "
+        f"{counted(report.jobs, 'job')}: "
+        f"{report.given_back} given back, {report.preempted} preempted; "
+        f"median {_rounded(report.median_s)}, p95 {_rounded(report.p95_s)}, "
+        f"longest {_rounded(report.max_s)}",
+        f"promise     {_promise(report)}",
+        f"preempted   {counted(report.preempted_jobs, 'job')} had to preempt "
+        f"({_percent(report.share_preempted)} of those that got nodes, "
+        f"{_rate(report.preempted_jobs_per_hour)})",
+        f"lost cycles {_lost(report)}",
+        f"ended       {shown(_ended(report))}",
+        f"in vain     {counted(report.in_vain, unit, units)} ({_percent(report.share_in_vain)} of"
+        f" those given back for a job, {_rate(report.in_vain_per_hour)}){shown(reasons)}",
+        *_pending(report),
+        *_leavings(report.leavings),
+        f"back-off    {shown(report.back_off or 'none')}",
     )
-    _print_unusable(found.leavings.nodes)
-    _print_parts(found)
-    if not found.hand_overs:
+    _print_unusable(report.leavings.nodes)
+    _print_parts(report)
+    if not report.hand_overs:
         return
-    worst = [
-        (
-            *(_seconds(w.delay_s), f"{w.precision_s:.2f}", w.job_id, str(w.n_nodes), _where(w)),
-            *(w.how, clock(w.asked_s), w.reason),
-        )
-        for w in found.worst
-    ]
     print_lines("")
-    print_table(("DELAY", f">{units.upper()}", ""), _bars(found))
+    print_table(("DELAY", f">{units.upper()}", ""), _bars(report))
     print_lines("")
-    print_table(WORST_HEADERS, worst)
+    print_table(WORST_HEADERS, list(map(_worst_row, report.worst)))
 
 
-def _bars(found: HarmReport) -> list[tuple[str, str, str]]:
+def _promise(report: HarmReport) -> str:
+    """Say what is promised, and whether it is kept."""
+    promise = f"{100 * report.share_promised:g}% within {report.limit_s:g} s:"
+    if report.share_within is None:
+        return f"{promise} nothing to judge yet"
+    verdict = "kept" if report.is_kept else "NOT KEPT"
+    return f"{promise} {verdict} ({_percent(report.share_within)} of {report.measured})"
+
+
+def _ended(report: HarmReport) -> str:
+    """Say which pilots ended though we asked none to, and no job was seen to get their nodes."""
+    if not report.taken:
+        return "none"
+    kinds = "; ".join(
+        f"{count.pilots} {_TAKEN.get(count.by, count.by)}" for count in report.taken_by
+    )
+    return f"{report.taken} without a job seen on their node: {kinds or 'unknown why'}"
+
+
+def _worst_row(case: WorstCase) -> tuple[str, ...]:
+    return (
+        *(_rounded(case.delay_s), f"{case.precision_s:.2f}", case.job_id, str(case.n_nodes)),
+        *(_where(case), case.how, clock(case.asked_s), case.reason),
+    )
+
+
+def _bars(report: HarmReport) -> list[tuple[str, str, str]]:
     """Return the rows of the histogram of delays."""
-    return [
-        (
-            f"> {found.histogram[-2].at_most_s:g} s"
-            if bar.at_most_s is None
-            else f"<= {bar.at_most_s:g} s",
-            str(bar.count),
-            "#" * (max(1, round(30 * bar.count / found.measured)) if found.measured else 0),
-        )
-        for bar in found.histogram
-        if bar.count
-    ]
+    rows = []
+    for bucket in report.histogram:
+        if not bucket.count:
+            continue
+        if bucket.at_most_s is None:  # the last one, which has no end
+            delay = f"> {report.histogram[-2].at_most_s:g} s"
+        else:
+            delay = f"<= {bucket.at_most_s:g} s"
+        bar = ""
+        if report.measured:
+            bar = "#" * max(1, round(BAR_CELLS * bucket.count / report.measured))
+        rows.append((delay, str(bucket.count), bar))
+    return rows
 
 
 def _where(case: WorstCase) -> str:
@@ -189,71 +214,76 @@ def _where(case: WorstCase) -> str:
     return f"{node_of(case.node)}, {case.gpus} {case.gpu_type}"
 
 
-def _pending(found: HarmReport) -> tuple[str, ...]:
+def _pending(report: HarmReport) -> tuple[str, ...]:
     """Say how many pilots for parts of nodes stayed pending, and why."""
-    if not found.pending:
+    if not report.pending:
         return ()
-    reasons = ", ".join(f"{one.pilots} {one.why or 'unknown why'}" for one in found.pending_why)
-    pilots = f"{counted(found.pending, 'pilot')} for parts of nodes"
+    reasons = ", ".join(
+        f"{count.pilots} {count.why or 'unknown why'}" for count in report.pending_why
+    )
+    pilots = f"{counted(report.pending, 'pilot')} for parts of nodes"
     return (f"pending     {pilots}, longer than a scheduler cycle: {shown(reasons)}",)
 
 
-def _print_parts(found: HarmReport) -> None:
+def _print_parts(report: HarmReport) -> None:
     """Print what became of parts of nodes, by node and type of GPUs."""
-    if not found.by_gpu:
+    if not report.by_gpu:
         return
     rows = [
         (
-            *(one.node or "all", one.gpu_type, str(one.hand_overs), str(one.gpus)),
-            *(str(one.given_back), str(one.preempted), str(one.late), str(one.in_vain)),
-            str(one.pending),
+            *(counts.node or "all", counts.gpu_type, str(counts.hand_overs), str(counts.gpus)),
+            *(str(counts.given_back), str(counts.preempted), str(counts.late)),
+            *(str(counts.in_vain), str(counts.pending)),
         )
-        for one in (*found.by_gpu, *found.by_node)
+        for counts in (*report.by_gpu, *report.by_node)
     ]
     print_lines("")
     print_table(PART_HEADERS, rows)
 
 
-def _lost(found: HarmReport) -> str:
-    if not found.cycles_lost:
+def _lost(report: HarmReport) -> str:
+    if not report.cycles_lost:
         return "none"
-    jobs = ", ".join(f"{shown(one.job_id)} by {one.lost_s:.2f} s" for one in found.lost_cycles)
-    more = found.cycles_lost - len(found.lost_cycles)
-    who = "it" if found.cycles_lost == 1 else "they"
+    jobs = ", ".join(
+        f"{shown(cycle.job_id)} by {cycle.lost_s:.2f} s" for cycle in report.lost_cycles
+    )
+    n_further = report.cycles_lost - len(report.lost_cycles)
+    if n_further:
+        jobs += f" and {n_further} more"
+    subject = "it" if report.cycles_lost == 1 else "they"
     return (
-        f"{counted(found.cycles_lost, 'job')} started a scheduler cycle later as {who} had to"
-        " preempt, "
-        f"{found.cycles_lost_s:.2f} s in all: {jobs}{f' and {more} more' if more else ''}"
+        f"{counted(report.cycles_lost, 'job')} started a scheduler cycle later as {subject} had to"
+        f" preempt, {report.cycles_lost_s:.2f} s in all: {jobs}"
     )
 
 
-def _leavings(found: Leavings) -> tuple[str, str]:
+def _leavings(leavings: Leavings) -> tuple[str, str]:
     """Say when pilots' processes were gone, and how many nodes were unusable then."""
     above = "-"
-    if None not in (found.excess, found.excess_low, found.excess_high):
-        low, high = _percent(found.excess_low), _percent(found.excess_high)
-        above = f"{_percent(found.excess)} (95%: {low} to {high})"
-    jobs = found.by_jobs
-    gone = (
-        f"all gone    {counted(found.measured, 'pilot')}: median {_seconds(found.median_s)}, "
-        f"p95 {_seconds(found.p95_s)}, longest {_seconds(found.max_s)}, "
-        f"too long by {_seconds(found.precision_s)} at most"
+    if None not in (leavings.excess, leavings.excess_low, leavings.excess_high):
+        low, high = _percent(leavings.excess_low), _percent(leavings.excess_high)
+        above = f"{_percent(leavings.excess)} (95%: {low} to {high})"
+    jobs = leavings.by_jobs
+    all_gone = (
+        f"all gone    {counted(leavings.measured, 'pilot')}: median {_rounded(leavings.median_s)}, "
+        f"p95 {_rounded(leavings.p95_s)}, longest {_rounded(leavings.max_s)}, "
+        f"too long by {_rounded(leavings.precision_s)} at most"
     )
     unusable = (
-        f"unusable    {_share_of(found.by_pilots)} nodes soon after pilots, {_share_of(jobs)} "
+        f"unusable    {_share_of(leavings.by_pilots)} nodes soon after pilots, {_share_of(jobs)} "
         f"after ordinary jobs; harm is what is above: {above}"
     )
-    return gone, unusable
+    return all_gone, unusable
 
 
 def _print_unusable(nodes: Sequence[UnusableNode]) -> None:
     if nodes:
         rows = [
             (
-                *(one.node, one.state, f"{one.after_s:.0f}", one.pilot_id or one.job_id),
-                *(clock(one.at_s), one.reason or "-"),
+                *(node.node, node.state, f"{node.after_s:.0f}", node.pilot_id or node.job_id),
+                *(clock(node.at_s), node.reason or "-"),
             )
-            for one in nodes
+            for node in nodes
         ]
         print_lines("")
         print_table(("UNUSABLE", "STATE", ">AFTER", "LEFT BY", "SEEN", "REASON"), rows)
@@ -263,7 +293,7 @@ def _share_of(rate: LeavingRate) -> str:
     return f"{rate.unusable} of {rate.left} ({_percent(rate.share)})"
 
 
-def _seconds(value: float | None) -> str:
+def _rounded(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
@@ -277,19 +307,12 @@ def _rate(per_hour: float | None) -> str:
     return f"{quantity(per_hour, 2)} an hour"
 
 
-_HEADERS = (">HARVESTED", ">LOST", ">REDONE", ">WARM-UP", ">IDLE", ">UNUSED LIMIT", ">PILOTS")
-_FIGURES = (
-    "harvested_h", "lost_h", "redone_h", "warm_up_h", "idle_h", "given_back_h",
-    "pilots", "pilots_given_back", "pilots_preempted", "energy_kwh", "gpu_h",
-)  # fmt: skip
-
-
 def _columns(_: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
-    by = tuple(value.split(","))
-    if not set(by) <= set(COLUMNS) or len(set(by)) < len(by):
+    columns = tuple(value.split(","))
+    if not set(columns) <= set(COLUMNS) or len(set(columns)) < len(columns):
         why = f"{value[:60]!r} is not some of {','.join(COLUMNS)}, each once"
         raise click.BadParameter(why, param=param)
-    return by
+    return columns
 
 
 def _day(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
@@ -340,50 +363,52 @@ def account(
     if policy_file is not None and journal is None:
         raise click.UsageError("--policy is for --journal; a daemon has its own")
     if journal is None:
-        found = connect(socket_name).account(by=by, since=since, until=until)
+        report = connect(socket_name).account(by=by, since=since, until=until)
     else:
         from bftrainer.daemon.account_report import make_report  # noqa: PLC0415 - SQLAlchemy is slow
         from bftrainer.daemon.accounts import read  # noqa: PLC0415
 
-        policy, asked = _policy(policy_file), Asked(by=by, since=since, until=until)
+        policy, question = _policy(policy_file), Asked(by=by, since=since, until=until)
         with read_journal(journal, is_verified=False) as opened:
-            kept = read(opened, time.time())
-        sums, spans = kept.sums.items(), {"since_s": kept.since_s, "until_s": kept.until_s}
-        found = make_report(sums, asked, policy, **spans)
+            books = read(opened, time.time())
+        report = make_report(
+            books.sums.items(), question, policy, since_s=books.since_s, until_s=books.until_s
+        )
     if as_csv:
-        _print_csv(found)
+        _print_csv(report)
     else:
-        answer(found, "account", _print_account, as_json=as_json)
+        answer(report, "account", _print_account, as_json=as_json)
 
 
-def _print_account(found: AccountReport) -> None:
-    whose = f" of {found.user}" if found.user else ""
-    print_lines(f"node-hours{whose} from {found.since} to {found.until}, days of the daemon's site")
-    if day_of(found.complete_since_s) >= found.since:
-        print_lines(f"counted since {clock(found.complete_since_s)}; nothing is known of before")
-    if not found.lines:
+def _print_account(report: AccountReport) -> None:
+    owner = f" of {report.user}" if report.user else ""
+    days = f"from {report.since} to {report.until}, days of the daemon's site"
+    print_lines(f"node-hours{owner} {days}")
+    if day_of(report.complete_since_s) >= report.since:
+        print_lines(f"counted since {clock(report.complete_since_s)}; nothing is known of before")
+    if not report.lines:
         print_lines("nobody used anything")
         return
-    sums = found.total
+    sums = report.total
     has_energy, has_gpus = sums.energy_kwh is not None, sums.gpu_h > 0.0
 
     def cells(line: AccountLine) -> list[str]:
-        hours = (getattr(line, name) for name in _FIGURES[:6])
-        texts = [*(f"{h:.2f}" for h in hours), str(line.pilots)]
+        texts = [f"{getattr(line, name):.2f}" for name in _HOURS]
+        texts.append(str(line.pilots))
         if has_energy:
-            texts.append("-" if line.energy_kwh is None else f"{line.energy_kwh:.2f}")
+            texts.append(_rounded(line.energy_kwh))
         if has_gpus:
             texts.append(f"{line.gpu_h:.2f}")
         return texts
 
-    headers = [*(name.upper() for name in found.by), *_HEADERS]
+    headers = [*map(str.upper, report.by), *_HEADERS]
     headers += [">KWH"] * has_energy + [">GPU-HOURS"] * has_gpus
-    rows = [
-        (*(str(getattr(line, name)) or "-" for name in found.by), *cells(line))
-        for line in found.lines
-    ]
+    rows = []
+    for line in report.lines:
+        keys = (str(getattr(line, column)) or "-" for column in report.by)
+        rows.append((*keys, *cells(line)))
     print_lines("")
-    print_table(headers, [*rows, ("total", *[""] * (len(found.by) - 1), *cells(sums))])
+    print_table(headers, [*rows, ("total", *[""] * (len(report.by) - 1), *cells(sums))])
     print_lines(
         "",
         f"{counted(sums.pilots, 'pilot')} ended, of these {sums.pilots_given_back} given back to"
@@ -397,6 +422,6 @@ def _print_account(found: AccountReport) -> None:
         )
 
 
-def _print_csv(found: AccountReport) -> None:
-    names = [*found.by, *_FIGURES]
-    print_csv(names, ([getattr(line, name) for name in names] for line in found.lines))
+def _print_csv(report: AccountReport) -> None:
+    names = (*report.by, *_FIGURES)
+    print_csv(names, map(operator.attrgetter(*names), report.lines))

@@ -20,13 +20,15 @@ def print_report(report: ReportPage) -> None:
 
 
 def _print_section(section: Section) -> None:
-    drawn = tuple(line for line in section.drawn if _can_be_printed(line))
-    if not (section.title or section.text or drawn or section.tables or section.items):
+    drawing = tuple(filter(_can_be_printed, section.drawn))
+    if not (section.title or section.text or drawing or section.tables or section.items):
         return  # it has pictures alone
-    print_lines("", *([section.title] if section.title else []))
-    print_lines(*section.text, *drawn)
+    print_lines("")
+    if section.title:
+        print_lines(section.title)
+    print_lines(*section.text, *drawing)
     for table in section.tables:
-        if section.text or drawn:
+        if section.text or drawing:
             print_lines("")
         print_table(table.headers, table.rows)
     if section.code:

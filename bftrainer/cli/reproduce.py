@@ -25,6 +25,7 @@ from bftrainer.lab.papers.paper import about, load, names
 from bftrainer.model.errors import UsageError, exit_code_of
 
 if TYPE_CHECKING:
+    from bftrainer.lab.papers.findings import Chart
     from bftrainer.lab.papers.paper import Reproduction
 
 DATA_VARIABLE = "BFTRAINER_DATA"
@@ -38,7 +39,9 @@ class _Papers(VerbGroup):
         return names()
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        return _command(cmd_name) if cmd_name in names() else None
+        if cmd_name not in names():
+            return None
+        return _command(cmd_name)
 
 
 @click.group(
@@ -80,7 +83,8 @@ def _command(name: str) -> click.Command:
         paper = load(name)
         results = paper.choose(only)
         if is_list:
-            print_table(("ID", "SHOWS"), [(r.result_id, r.shows) for r in results])
+            rows = [(result.result_id, result.shows) for result in results]
+            print_table(("ID", "SHOWS"), rows)
             return
         if trace_file is not None and not paper.reads_trace:
             raise UsageError(
@@ -92,42 +96,46 @@ def _command(name: str) -> click.Command:
         scenario = paper.choose_scenario(trace_file, data, extent)
         _check_writable(out, json_file)
         with LateProgress("replaying") as progress:
-            made = reproduce(
+            reproduction = reproduce(
                 paper, scenario, extent, results, processes=processes, on_progress=progress.report
             )
-        _show(made, out, json_file)
+        _show(reproduction, out, json_file)
 
     return command
 
 
-def _show(made: Reproduction, out: Path | None, json_file: str | None) -> None:
+def _show(reproduction: Reproduction, out: Path | None, json_file: str | None) -> None:
     """Write report and document, and print the table unless the document goes to stdout."""
     from bftrainer.lab import html  # noqa: PLC0415 - as above
     from bftrainer.lab.papers import report  # noqa: PLC0415
 
     if out is not None:
-        charts = [chart for finding in made.findings.values() for chart in finding.charts]
-        text = report.markdown(made, report.draw_all(charts, out)) + "\n"
+        charts: list[Chart] = []
+        for finding in reproduction.findings.values():
+            charts += finding.charts
+        text = report.markdown(reproduction, report.draw_all(charts, out)) + "\n"
         with _writing():
             (out / "report.md").write_text(text, encoding="utf-8")
-        page = report.page_of(made, shlex.join(["bftrainer", *sys.argv[1:]]))
+        page = report.page_of(reproduction, shlex.join(["bftrainer", *sys.argv[1:]]))
         html.write_page(out / "report.html", page)
-    text = json.dumps(report.document(made), indent=2, allow_nan=False) + "\n"
+    text = json.dumps(report.document(reproduction), indent=2, allow_nan=False) + "\n"
     if json_file == "-":
         click.echo(text, nl=False)  # JSON escapes
         return
     if json_file is not None:
         with _writing():
             Path(json_file).write_text(text, encoding="utf-8")
-    print_lines(report.answer(made))
-    for remark in report.remarks(made):
+    print_lines(report.answer(reproduction))
+    for remark in report.remarks(reproduction):
         print_lines(remark)
-    print_table(report.HEADERS, report.rows(made, most=LINES_SHOWN))
+    print_table(report.HEADERS, report.rows(reproduction, most=LINES_SHOWN))
 
 
 def _check_writable(out: Path | None, json_file: str | None) -> None:
     """Check that results can be written, before minutes of replays."""
-    files = [] if json_file in {None, "-"} else [Path(str(json_file))]
+    files: list[Path] = []
+    if json_file not in {None, "-"}:
+        files.append(Path(str(json_file)))
     with _writing():
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)

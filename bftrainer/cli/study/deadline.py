@@ -73,15 +73,23 @@ def deadline(
     parallel = None if study.parallel == "auto" else study.parallel
     trace = _trace(history_path, options)
     history = model.history_for(trace, options["deadline_s"], options["start_up_s"])
-    found = model.outlook(
+    if now_idle is None:
+        now_idle = int(history.nodes[-1])
+    outlook = model.outlook(
         model.Work(parts=parts, scaling=speed, parallel=parallel),
         history,
-        now_idle=int(history.nodes[-1]) if now_idle is None else now_idle,
+        now_idle=now_idle,
         drawing=model.Drawing(seed=study.seed),
-        **{n: options[n] for n in ("deadline_s", "start_up_s", "confidence", "price_h")},
+        deadline_s=options["deadline_s"],
+        start_up_s=options["start_up_s"],
+        confidence=options["confidence"],
+        price_h=options["price_h"],
     )
-    notes = (*([assumed] if assumed else []), *trace.left_out, *trace.notes)
-    answer(replace(found, notes=(*found.notes, *notes)), NAME, _print, as_json=as_json)
+    notes = list(outlook.notes)
+    if assumed:
+        notes.append(assumed)
+    notes += (*trace.left_out, *trace.notes)
+    answer(replace(outlook, notes=tuple(notes)), NAME, _print, as_json=as_json)
 
 
 def _trace(path: Path, options: dict[str, Any]) -> Fragments:
@@ -99,36 +107,34 @@ def _trace(path: Path, options: dict[str, Any]) -> Fragments:
         return past_of(opened, options["hours"] or math.inf).trace
 
 
-def _print(found: Outlook) -> None:
+def _print(outlook: Outlook) -> None:
     from bftrainer.study.deadline import MOST_NODES  # noqa: PLC0415 - slow to import
 
-    confidence = f"{found.confidence:.1%}".replace(".0%", "%")
-    if found.reserved is not None:
-        reserved = f"{found.reserved} reserved nodes ({found.probability_reserved:.1%})"
-    elif found.least_s > found.deadline_s:
-        reserved = "no number of nodes; it takes at least " + duration(found.least_s)
+    confidence = f"{outlook.confidence:.1%}".replace(".0%", "%")
+    if outlook.reserved is not None:
+        reserved = f"{outlook.reserved} reserved nodes ({outlook.probability_reserved:.1%})"
+    elif outlook.least_s > outlook.deadline_s:
+        reserved = "no number of nodes; it takes at least " + duration(outlook.least_s)
     else:
         reserved = f"no number of nodes up to {MOST_NODES:,}"
-    print_table(
-        ("WHAT", "VALUE"),
-        [
-            ("deadline", duration(found.deadline_s)),
-            ("history", f"{duration(found.history_s)}, {found.mean_idle:.1f} nodes on the average"),
-            ("idle now", counted(found.now_idle, "node")),
-            ("in time, on idle nodes alone", f"{found.probability:.1%}"),
-            ("  90% interval of that", f"{found.low:.1%} to {found.high:.1%}"),
-            (f"in time, {confidence}", reserved),
-            *(_held(found.held) if found.held and found.reserved else ()),
-            *(
-                (
-                    f"done after, {share}",
-                    duration(at_s) if at_s is not None else f"more than {duration(found.beyond_s)}",
-                )
-                for share, at_s in found.finish_s.items()
-            ),
-        ],
-    )
-    for note in found.notes:
+    history = f"{duration(outlook.history_s)}, {outlook.mean_idle:.1f} nodes on the average"
+    rows = [
+        ("deadline", duration(outlook.deadline_s)),
+        ("history", history),
+        ("idle now", counted(outlook.now_idle, "node")),
+        ("in time, on idle nodes alone", f"{outlook.probability:.1%}"),
+        ("  90% interval of that", f"{outlook.low:.1%} to {outlook.high:.1%}"),
+        (f"in time, {confidence}", reserved),
+    ]
+    if outlook.held and outlook.reserved:
+        rows += _held(outlook.held)
+    for share, at_s in outlook.finish_s.items():
+        end = f"more than {duration(outlook.beyond_s)}"
+        if at_s is not None:
+            end = duration(at_s)
+        rows.append((f"done after, {share}", end))
+    print_table(("WHAT", "VALUE"), rows)
+    for note in outlook.notes:
         print_lines(f"note: {shown(note)}")
 
 
@@ -136,7 +142,7 @@ def _held(held: ReserveUse) -> Iterator[tuple[str, str]]:
     """Yield what reserved nodes take; what is beyond the futures is a dash."""
 
     def both(amounts: Mapping[str, float | None], shown_as: Callable[[float], str]) -> str:
-        mean, late = ("-" if one is None else shown_as(one) for one in amounts.values())
+        mean, late = ("-" if value is None else shown_as(value) for value in amounts.values())
         return f"{mean} ({late})"
 
     node_h = both(held.node_h, "{:.2f}".format)

@@ -64,15 +64,16 @@ def find_path(text: str, socket_name: str | None = None) -> Path:
         from bftrainer.study.document import read_study  # noqa: PLC0415 - slow to import
 
         name = str(read_study(path).name)
-    here = default_path(name)
-    if is_study(here):
-        return here
+    of_name = default_path(name)
+    if is_study(of_name):
+        return of_name
     of_id = default_path(_ID.sub("", name))
     if is_study(of_id) and read_directory(of_id).study_id == name:
         return of_id
     is_directory = os.path.isdir(path)  # noqa: PTH112 - ``Path.is_dir`` raises at a long name
-    is_path = is_directory or os.sep in text
-    return _known_path(name, socket_name) or (path if is_path else here)
+    if not is_directory and os.sep not in text:  # a name, not a path
+        path = of_name
+    return _known_path(name, socket_name) or path
 
 
 def _known_path(name: str, socket_name: str | None) -> Path | None:
@@ -82,23 +83,16 @@ def _known_path(name: str, socket_name: str | None) -> Path | None:
         UsageError: BFT-1633, nothing of it can be seen from here, or several have this name.
     """
     try:
-        client = connect(socket_name)
-        ids = [one.study for one in client.studies()]
-        known = {
-            one: Path(view.checkpoint_dir).parent.parent  # DIR/trials/0000
-            for one in ([name] if name in ids else ids)
-            if name in (one, _ID.sub("", one))
-            for view in client.study(one).trials[:1]
-        }
+        path_of = _paths_by_id(name, connect(socket_name))
     except BftError:
         return None  # the daemon is away
-    seen = [one for one, at in known.items() if is_study(at) and read_directory(at).study_id == one]
-    if len(seen) == 1:
-        return known[seen[0]]
-    if not known:
+    visible_ids = [study_id for study_id, path in path_of.items() if _has_id(path, study_id)]
+    if len(visible_ids) == 1:
+        return path_of[visible_ids[0]]
+    if not path_of:
         return None
-    where = ", ".join(f"{one} in {known[one]}" for one in seen or known)
-    if seen:
+    where = ", ".join(f"{study_id} in {path_of[study_id]}" for study_id in visible_ids or path_of)
+    if visible_ids:
         cause, next_step = f"Several studies are named {name}: {where}.", "Name one by its id."
     else:
         cause = f"The study {name} cannot be found from here: {where}."
@@ -107,6 +101,25 @@ def _known_path(name: str, socket_name: str | None) -> Path | None:
             " ('bftrainer status') with 'bftrainer cancel'."
         )
     raise UsageError("BFT-1633", cause, next_step, exit_code=ExitCode.NOT_FOUND)
+
+
+def _paths_by_id(name: str, client: Client) -> dict[str, Path]:
+    """Return the directories of the studies with this id, else of those with this name, by id."""
+    ids = [view.study for view in client.studies()]
+    if name in ids:
+        ids = [name]
+    path_of: dict[str, Path] = {}
+    for study_id in ids:
+        if name in (study_id, _ID.sub("", study_id)):
+            trials = client.study(study_id).trials
+            if trials:
+                path_of[study_id] = Path(trials[0].checkpoint_dir).parent.parent  # DIR/trials/0000
+    return path_of
+
+
+def _has_id(path: Path, study_id: str) -> bool:
+    """Return whether the study of this id is seen in a directory."""
+    return is_study(path) and read_directory(path).study_id == study_id
 
 
 def is_document(path: Path) -> bool:

@@ -46,6 +46,14 @@ _TIME = re.compile(rf"(?:{_NUMBER}d)?(?:{_NUMBER}h)?(?:{_NUMBER}m)?(?:{_NUMBER}s
 _STEPS_S = (86_400.0, 3_600.0, 60.0, 1.0)
 _PRICE = re.compile(rf"{_NUMBER}(?:/(h|min|s))?\Z", re.ASCII)
 _PER_H = {None: 1.0, "h": 1.0, "min": 60.0, "s": 3_600.0}
+SPEED = [
+    option("--profile FILE", "Throughput by nodes, as bftrainer profile writes it.",
+           name="profile_path"),
+    option("--trainer ID", "Take the throughput that the daemon measured of this trainer.",
+           name="trainer_id"),
+    option("--epoch-samples N", "Samples of an epoch, for --profile and --trainer.",
+           click.IntRange(1)),
+]  # fmt: skip
 
 
 def parse_time(text: str) -> float:
@@ -71,16 +79,6 @@ def parse_price(text: str) -> float:
             "Write for example 12.24/h; the currency is yours.",
         )
     return price_h
-
-
-SPEED = [
-    option("--profile FILE", "Throughput by nodes, as bftrainer profile writes it.",
-           name="profile_path"),
-    option("--trainer ID", "Take the throughput that the daemon measured of this trainer.",
-           name="trainer_id"),
-    option("--epoch-samples N", "Samples of an epoch, for --profile and --trainer.",
-           click.IntRange(1)),
-]  # fmt: skip
 
 
 @verb(
@@ -120,10 +118,10 @@ def plan(study_path: Path, *, as_json: bool, **options: object) -> None:
     from bftrainer.study.plan.document import plan_study  # noqa: PLC0415 - slow to import
 
     request = request_of(study_path, options, SAMPLES)
-    found = plan_study(request)
-    if found is None:
+    cheapest = plan_study(request)
+    if cheapest is None:
         raise _impossible(request)
-    answer(found, NAME, _print, as_json=as_json)
+    answer(cheapest, NAME, _print, as_json=as_json)
 
 
 def _impossible(request: PlanRequest) -> UsageError:
@@ -143,35 +141,34 @@ def _impossible(request: PlanRequest) -> UsageError:
     )
 
 
-def _print(found: StudyPlan) -> None:
+def _print(plan: StudyPlan) -> None:
     """Print the stages, then the plans of other planners beside the total."""
-    headers = ("STAGE", ">TRIALS", f">{found.unit.upper()}", ">GPUS/TRIAL", ">AT ONCE")
-    names = ("trials", "units", "gpus_per_trial", "at_once", "instances")
-    rows: list[tuple[str, ...]] = [
-        (str(number), *(str(getattr(one, n)) for n in names), *_amounts(one.time_s, one.cost))
-        for number, one in enumerate(found.stages, 1)
-    ]
-    if found.minimum_cost > 0.0:
-        rows.append(("minimum charge", *("",) * 7, f"{found.minimum_cost:.2f}", ""))
-    rows.append(("total", *("",) * 5, *_amounts(found.time_s, found.cost)))
+    headers = ("STAGE", ">TRIALS", f">{plan.unit.upper()}", ">GPUS/TRIAL", ">AT ONCE")
+    rows = list[tuple[str, ...]]()
+    for number, stage in enumerate(plan.stages, 1):
+        trials = (str(stage.trials), str(stage.units), str(stage.gpus_per_trial))
+        at_once = (str(stage.at_once), str(stage.instances))
+        rows.append((str(number), *trials, *at_once, *_amounts(stage.time_s, stage.cost)))
+    if plan.minimum_cost > 0.0:
+        rows.append(("minimum charge", *("",) * 7, f"{plan.minimum_cost:.2f}", ""))
+    rows.append(("total", *("",) * 5, *_amounts(plan.time_s, plan.cost)))
     print_table((*headers, ">INSTANCES", ">TIME", ">P10-P90", ">COST", ">P10-P90"), rows)
-    on_average = f"{duration(found.deadline_s)} on the average"
-    gap = _above(found.cost.mean, found.bound)
+    on_average = f"{duration(plan.deadline_s)} on the average"
+    gap = _above(plan.cost.mean, plan.bound)
     if gap < ROUNDED:
         optimal = f"This is the optimum: no plan that takes {on_average} costs less."
     else:
         optimal = (
-            f"No plan that takes {on_average} costs less than {found.bound:.2f}: this one is at"
+            f"No plan that takes {on_average} costs less than {plan.bound:.2f}: this one is at"
             f" most {gap:.2%} above the optimum."
         )
-    print_lines("", optimal, f"It is in time with a probability of {found.in_time:.0%}.", "")
-    exact = ("exact", found.gpus, found.time_s.mean, found.cost.mean)
-    rivals = [_rival(*exact, found)]
-    for name, one in found.rivals.items():
-        if one is None:
+    print_lines("", optimal, f"It is in time with a probability of {plan.in_time:.0%}.", "")
+    rivals = [_rival("exact", plan.gpus, plan.time_s.mean, plan.cost.mean, plan)]
+    for name, rival in plan.rivals.items():
+        if rival is None:
             rivals.append((name, "-", "-", "-", "none is in time"))
         else:
-            rivals.append(_rival(name, one.gpus, one.time_s, one.cost, found))
+            rivals.append(_rival(name, rival.gpus, rival.time_s, rival.cost, plan))
     print_table(("PLANNER", ">TIME", ">COST", ">ABOVE", "GPUS BY STAGE"), rivals)
 
 
@@ -185,10 +182,12 @@ def _amounts(time_s: Amount, cost: Amount) -> tuple[str, ...]:
 
 
 def _rival(
-    name: str, gpus: tuple[int, ...], time_s: float, cost: float, found: StudyPlan
+    name: str, gpus: tuple[int, ...], time_s: float, cost: float, plan: StudyPlan
 ) -> tuple[str, ...]:
-    above = f"{_above(cost, found.cost.mean):.1%}".replace("-0.0%", "0.0%")
-    stages = " ".join(map(str, gpus[:MOST_SHOWN])) + (" ..." if len(gpus) > MOST_SHOWN else "")
+    above = f"{_above(cost, plan.cost.mean):.1%}".replace("-0.0%", "0.0%")
+    stages = " ".join(map(str, gpus[:MOST_SHOWN]))
+    if len(gpus) > MOST_SHOWN:
+        stages += " ..."
     return name, _exactly(time_s), f"{cost:.2f}", above, stages
 
 
@@ -199,7 +198,9 @@ def _above(cost: float, least: float) -> float:
 
 def _exactly(seconds: float) -> str:
     """Return a time; a short one to a tenth of a second."""
-    return f"{seconds:.1f}s" if seconds < 60.0 else duration(seconds)
+    if seconds < 60.0:
+        return f"{seconds:.1f}s"
+    return duration(seconds)
 
 
 def request_of(path: Path, options: Mapping[str, Any], samples: int) -> PlanRequest:
@@ -214,8 +215,15 @@ def request_of(path: Path, options: Mapping[str, Any], samples: int) -> PlanRequ
     from bftrainer.study.plan.problem import Billing, Cloud  # noqa: PLC0415
 
     study = read_study(path)
-    names = ("gpus_per_instance", "price_h", "minimum_s", "scale_s", "init_s", "data_price")
-    cloud = Cloud(**{n: options[n] for n in names}, billing=Billing(options["billing"]))
+    cloud = Cloud(
+        gpus_per_instance=options["gpus_per_instance"],
+        price_h=options["price_h"],
+        minimum_s=options["minimum_s"],
+        scale_s=options["scale_s"],
+        init_s=options["init_s"],
+        data_price=options["data_price"],
+        billing=Billing(options["billing"]),
+    )
     return PlanRequest(
         study=str(study.name),
         unit=study.unit,
@@ -265,9 +273,9 @@ def scaling_of_study(study: StudyDocument, options: Mapping[str, Any]) -> Scalin
     from bftrainer.cli.option_values import parse_gpus, parse_sizes  # noqa: PLC0415
     from bftrainer.study.plan.problem import Draw, ScalingProfile, scaling_of  # noqa: PLC0415
 
-    n_min, n_max, allowed = parse_sizes(str(study.nodes))
+    n_min, n_max, size_set = parse_sizes(str(study.nodes))
     if study.gpus is not None:
-        n_min, n_max, allowed = parse_gpus(str(study.gpus)).sizes
+        n_min, n_max, size_set = parse_gpus(str(study.gpus)).sizes
     unit_s: Mapping[Any, float] | None = None
     if options["profile_path"] is not None:
         curve, samples = read_curve(options["profile_path"]), options["epoch_samples"]
@@ -278,7 +286,9 @@ def scaling_of_study(study: StudyDocument, options: Mapping[str, Any]) -> Scalin
         unit_s = study.unit_s
     else:
         raise UsageError("BFT-1643", "Nothing says how fast a trial is on how many nodes.", HOW)
-    if unit_s is None and not (samples := 1 if study.unit == "samples" else samples):
+    if unit_s is None and study.unit == "samples":
+        samples = 1
+    if unit_s is None and not samples:
         raise UsageError(
             "BFT-1644",
             "Budgets are in epochs, and throughput is in samples.",
@@ -296,7 +306,7 @@ def scaling_of_study(study: StudyDocument, options: Mapping[str, Any]) -> Scalin
             start_s=options["start_s"],
             n_min=n_min,
             n_max=n_max,
-            sizes=allowed,
+            sizes=size_set,
         )
     except ValueError as problem:
         cause = f"The throughput by nodes cannot be used: {problem}."
@@ -312,22 +322,25 @@ def _measured(trainer_id: str, socket_name: str | None) -> tuple[Curve, float]:
     points = points_of(record.costs)
     if not points:
         raise UsageError("BFT-1643", f"Nothing is measured of {trainer_id} yet.", HOW)
-    sizes, rates = zip(*((one.size, one.samples_per_s) for one in points), strict=True)
+    curve = Curve(
+        sizes=tuple(point.size for point in points),
+        samples_per_s=tuple(point.samples_per_s for point in points),
+    )
     epochs = record.spec.epochs or 0
     samples = record.progress.total / epochs if epochs else 0.0
-    return Curve(sizes=sizes, samples_per_s=rates), samples
+    return curve, samples
 
 
 def plan_for(study: StudyDirectory, path: Path) -> StudyPlan:
     """Return the plan in a file if it is one for this study (BFT-1646, BFT-1647)."""
     from bftrainer.study.plan.document import is_for  # noqa: PLC0415 - slow to import
 
-    found = read_plan(path, is_typed=True)
-    if is_for(found, stages_of(study.document)):
-        return found
+    plan = read_plan(path, is_typed=True)
+    if is_for(plan, stages_of(study.document)):
+        return plan
     raise UsageError(
         "BFT-1647",
-        f"The plan was made for other stages: those of {found.study}.",
+        f"The plan was made for other stages: those of {plan.study}.",
         "Plan this study anew: bftrainer study plan STUDY.yaml ... --json",
         exit_code=ExitCode.VALIDATION_FAILED,
     )

@@ -8,6 +8,7 @@ share one specification: the document's ``submit`` section has the options of ``
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import shlex
@@ -127,7 +128,9 @@ def run(
         raise click.UsageError(f"{script[:40]} follows {study_name}: options come before STUDY.")
     args = _of_script(args)
     study, is_new = _study_of(study_name, script, args, directory, socket_name, is_module=is_module)
-    plan = None if plan_path is None else plan_for(study, plan_path)
+    plan = None
+    if plan_path is not None:
+        plan = plan_for(study, plan_path)
     if dry_run:
         _print_dry_run(study, plan, is_new=is_new, as_json=as_json)
         return ExitCode.OK
@@ -147,11 +150,13 @@ def _of_script(args: tuple[str, ...]) -> tuple[str, ...]:
     if args[:1] == ("--",):
         return args[1:]
     context = click.get_current_context()
-    ours = {name for each in context.command.get_params(context) for name in each.opts}
-    for one in args[: args.index("--") if "--" in args else None]:
-        if one.partition("=")[0] in ours and one.startswith("-"):
+    our_names: set[str] = set()
+    for parameter in context.command.get_params(context):
+        our_names.update(parameter.opts)
+    for word in itertools.takewhile(lambda word: word != "--", args):
+        if word.startswith("-") and word.partition("=")[0] in our_names:
             raise click.UsageError(
-                f"{one[:40]} follows SCRIPT: options come before STUDY, or after '--' if they are"
+                f"{word[:40]} follows SCRIPT: options come before STUDY, or after '--' if they are"
                 " the script's."
             )
     return args
@@ -178,13 +183,14 @@ def _study_of(
             raise click.UsageError(f"SCRIPT is missing: no study {path} is here to go on with.")
         return read_directory(path), False
     base = base_spec(text, script, args, is_module=is_module)
-    wanted = new_directory((directory or default_path(str(text.name))).absolute(), text, base)
-    if not is_study(wanted.path):
-        check_unused(wanted.path)
-        return wanted, True
-    found = read_directory(wanted.path)
-    check_same(found, wanted)
-    return found, False
+    path = (directory or default_path(str(text.name))).absolute()
+    new_study = new_directory(path, text, base)
+    if not is_study(new_study.path):
+        check_unused(new_study.path)
+        return new_study, True
+    study = read_directory(new_study.path)
+    check_same(study, new_study)
+    return study, False
 
 
 def base_spec(
@@ -204,14 +210,16 @@ def base_spec(
     elif section.get("runtime") == COMMAND:
         script = find_command(script, os.environ)
     check_script(script)
-    written = {k: v for k, v in read_directives(script).items() if k not in _NOT_OURS}
+    values = read_directives(script)
+    for name in _NOT_OURS:
+        values.pop(name, None)
     for name, value in section.items():
-        merge(written, name, value)
-    if written.get("interpreter"):
-        written["interpreter"] = find_command(written["interpreter"], os.environ)
-    written |= {**_sizes(document), "name": document.name, "module": module}
+        merge(values, name, value)
+    if values.get("interpreter"):
+        values["interpreter"] = find_command(values["interpreter"], os.environ)
+    values |= {**_sizes(document), "name": document.name, "module": module}
     check_places(args, list(document.parameters))
-    spec = build_spec(script, args, written, os.environ)
+    spec = build_spec(script, args, values, os.environ)
     if document.rule.get("name") == "pbt" and not inherits(spec.runtime):
         raise UsageError(
             "BFT-1626",
@@ -239,7 +247,7 @@ def check_trial(spec: TrainerSpec) -> tuple[str, ...]:
     except UsageError as error:
         # What 'submit' says of an option is in a study said of a key.
         step = _OPTION.sub(
-            lambda found: _KEYS.get(found[0], f"'{found[1]}' (under submit in the study)"),
+            lambda match: _KEYS.get(match[0], f"'{match[1]}' (under submit in the study)"),
             error.next_step,
         )
         raise UsageError(error.code, error.cause, step, exit_code=error.exit_code) from error
@@ -249,8 +257,11 @@ def _section(document: StudyDocument) -> dict[str, Any]:
     """Return the options of the section ``submit``, as the command line would give them."""
     tokens: list[str] = []
     for name, value in document.submit.items():
-        for one in value if isinstance(value, tuple) else (value,):
-            tokens += [f"--{name.replace('_', '-')}", *([] if one is True else [str(one)])]
+        texts = value if isinstance(value, tuple) else (value,)
+        for text in texts:
+            tokens.append(f"--{name.replace('_', '-')}")
+            if text is not True:  # True: the option takes no value
+                tokens.append(str(text))
     parser = click.Command("submit", params=list(SPEC_OPTIONS), add_help_option=False)
     try:
         with parser.make_context("submit", tokens) as ctx:
@@ -263,9 +274,11 @@ def _section(document: StudyDocument) -> dict[str, Any]:
 
 
 def _refusal(problem: str) -> UsageError:
+    if not problem.endswith((".", "?", ")")):
+        problem += "."
     return UsageError(
         "BFT-1628",
-        f"submit: {problem}{'' if problem.endswith(('.', '?', ')')) else '.'}",
+        f"submit: {problem}",
         "Correct this section; 'bftrainer submit -h' lists the options.",
     )
 
@@ -279,13 +292,17 @@ def first_trial(study: StudyDirectory, plan: StudyPlan | None = None) -> Trainer
     if isinstance(document.configurations, tuple):
         parameters = dict(document.configurations[0])
     else:
-        parameters = {
-            name: one.choices[0] if one.type == "categorical" else one.low
-            for name, one in document.parameters.items()
-        }
+        parameters = {}
+        for name, parameter in document.parameters.items():
+            if parameter.type == "categorical":
+                parameters[name] = parameter.choices[0]
+            else:
+                parameters[name] = parameter.low
     budget = next((start.budget for start in rule.verdicts((), 1).start), rule.most)
     trial = StoredTrial(number=0, end=None, parameters=parameters, budget=budget)
-    nodes = None if plan is None else plan.stages[0].gpus_per_trial
+    nodes = None
+    if plan is not None:
+        nodes = plan.stages[0].gpus_per_trial
     return spec_of(study, trial, budget=budget, most=rule.most, nodes=nodes)
 
 
@@ -293,39 +310,49 @@ def preview_lines(study: StudyDirectory, plan: StudyPlan | None = None) -> list[
     """Return the study, and the plan, as names and values."""
     document, spec = study.document, first_trial(study, plan)
     settings = document.rule_with().describe()
-    how = ", ".join(f"{name} {value}" for name, value in settings.items() if name != "name")
-    drawn = f"drawn by {document.sampler}, seed {document.seed}"
+    details = ", ".join(f"{name} {value}" for name, value in settings.items() if name != "name")
+    source = f"drawn by {document.sampler}, seed {document.seed}"
     sizes, parallel = f"{spec.n_min} to {spec.n_max}", f"parallel: {document.parallel}"
     if spec.gpus_per_unit > 1:
         sizes = f"{sizes} {units(spec.gpus_per_unit)}"
     if isinstance(document.configurations, tuple):
-        drawn = f"{len(document.configurations)} listed configurations"
-    return [
+        source = f"{len(document.configurations)} listed configurations"
+    lines = [
         ("study", study.study_id),
         ("directory", str(study.path)),
         ("metric", f"{document.metric}, to {document.direction}"),
-        ("rule", f"{settings['name']}: {how}; in {document.unit}"),
-        *((f"  {name}", _words(one)) for name, one in document.parameters.items()),
-        ("parameters", drawn),
+        ("rule", f"{settings['name']}: {details}; in {document.unit}"),
+    ]
+    for name, parameter in document.parameters.items():
+        lines.append((f"  {name}", _words(parameter)))
+    lines += [
+        ("parameters", source),
         ("GPUs" if spec.gpus_per_unit else "nodes", f"{sizes} for a trial; {parallel}"),
         ("failed", f"tried again up to {document.retry} times, then {_FAILED[document.failed]}"),
         ("a trial runs", shlex.join((spec.interpreter, spec.script, *spec.args)).strip("' ")),
-        *(_plan_lines(plan) if plan else ()),
     ]
+    if plan is not None:
+        lines += _plan_lines(plan)
+    return lines
 
 
 def _plan_lines(plan: StudyPlan) -> Iterator[tuple[str, str]]:
     yield "plan", f"{duration(plan.time_s.mean)}, {plan.cost.mean:.2f}"
-    for one in plan.stages:
-        trials = f"trials {one.trials}, {one.at_once} at once, nodes {one.gpus_per_trial} each"
-        yield f"  to {one.budget}", f"{trials}, {duration(one.time_s.mean)}"
+    for stage in plan.stages:
+        at_once = f"{stage.at_once} at once, nodes {stage.gpus_per_trial} each"
+        end = duration(stage.time_s.mean)
+        yield f"  to {stage.budget}", f"trials {stage.trials}, {at_once}, {end}"
 
 
-def _words(one: Parameter) -> str:
-    if one.type == "categorical":
-        return f"one of {', '.join(map(str, one.choices))}"
-    step = f", step {one.step}" if one.step not in (None, 1) else ""
-    return f"{one.low} to {one.high}{', log' if one.log else ''}{step}"
+def _words(parameter: Parameter) -> str:
+    if parameter.type == "categorical":
+        return f"one of {', '.join(map(str, parameter.choices))}"
+    words = f"{parameter.low} to {parameter.high}"
+    if parameter.log:
+        words += ", log"
+    if parameter.step not in (None, 1):
+        words += f", step {parameter.step}"
+    return words
 
 
 def _print_dry_run(
@@ -333,10 +360,17 @@ def _print_dry_run(
 ) -> None:
     checks = check_trial(first_trial(study))
     if as_json:
-        said: dict[str, Any] = {"study": study.study_id, "directory": str(study.path)}
-        said |= {"is_new": is_new, "document": study.document.model_dump(mode="json")}
-        said |= {"spec": encode(first_trial(study, plan)), "checks": list(checks)}
-        print_json({"schema": schema("study-dry-run"), **said})
+        print_json(
+            {
+                "schema": schema("study-dry-run"),
+                "study": study.study_id,
+                "directory": str(study.path),
+                "is_new": is_new,
+                "document": study.document.model_dump(mode="json"),
+                "spec": encode(first_trial(study, plan)),
+                "checks": list(checks),
+            }
+        )
         return
     print_pairs([*preview_lines(study, plan), *(("ok", check) for check in checks)], 12)
     print_lines("nothing was started", err=True)
@@ -368,14 +402,14 @@ class Screen:
         if time.monotonic() - self._read_s >= REFRESH_S:
             self._read_s = time.monotonic()
             try:
-                found = read_summary(self._study.path)
+                summary = read_summary(self._study.path)
             except BftError:
                 return ""  # not written yet
             self._bottom = (
-                f"{found.active} active, {found.waiting} waiting, {found.over} over;"
-                f" {found.nodes} of {found.pool_nodes} nodes; best {best_line(found)}"
+                f"{summary.active} active, {summary.waiting} waiting, {summary.over} over;"
+                f" {summary.nodes} of {summary.pool_nodes} nodes; best {best_line(summary)}"
             )
-        return shown(self._bottom)[: shutil.get_terminal_size().columns - 1] if self._bottom else ""
+        return shown(self._bottom)[: shutil.get_terminal_size().columns - 1]
 
 
 def _run(
@@ -439,9 +473,12 @@ def _detach(study: StudyDirectory, socket_name: str | None, *, is_new_daemon: bo
         # Nobody else runs it, its files can be written, and the daemon is its own.
         _reach(socket_name)
         loop.meet()
-    named = {name: os.environ[name] for name in _PATHS if os.environ.get(name)}
-    named |= {SOCKET_VARIABLE: socket_name} if socket_name else {}
-    env = {**os.environ, **{name: os.path.abspath(path) for name, path in named.items()}}  # noqa: PTH100
+    paths = {name: os.environ[name] for name in _PATHS if os.environ.get(name)}
+    if socket_name:
+        paths[SOCKET_VARIABLE] = socket_name
+    env = dict(os.environ)
+    for name, path in paths.items():
+        env[name] = os.path.abspath(path)  # noqa: PTH100 - links are not resolved
     argv = process.own_python("bftrainer", "study", "run", str(study.path))
     try:
         log = open_stream(study.log, "ab")
@@ -477,4 +514,5 @@ def _last_line(path: Path) -> str:
     except OSError as problem:
         raise unwritable(path, problem) from problem
     lines = text.strip().splitlines() or ["it said nothing"]
-    return next((line for line in reversed(lines) if line.startswith("error ")), lines[-1])[:300]
+    errors = [line for line in lines if line.startswith("error ")]
+    return (errors or lines)[-1][:300]
