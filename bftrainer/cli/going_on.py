@@ -101,7 +101,7 @@ def said_of_start(spec: TrainerSpec, source: Path | None, *, is_fresh: bool) -> 
     path, header = newest
     old, step = RunOrigin.read(header), files.step_of(path)
     difference = Difference() if old is None else compare(old, origin_of(spec))
-    if old is not None and difference.refused and CONTINUE not in dict(spec.environment):
+    if old is not None and difference.refusals and CONTINUE not in dict(spec.environment):
         error = refusal(spec.checkpoint_dir, step, old, difference)
         raise UsageError(error.code, error.cause, error.next_step)
     return f"{shown(spec.name)} {shown(in_a_sentence(step, old, difference))}"

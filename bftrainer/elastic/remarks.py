@@ -37,8 +37,9 @@ class Remarks:
     def begin(self, info: GenerationInfo) -> None:
         """Begin a generation; as rank 0, say what the state has and this worker has not said."""
         self._rank, self._generation = info.rank, info.generation
-        for row in self.state.remarks if self.state is not None and self._rank == 0 else ():
-            self._say(row["kind"], row["cause"], step=row["step"])
+        if self.state is not None and self._rank == 0:
+            for row in self.state.remarks:
+                self._say(row["kind"], row["cause"], step=row["step"])
 
     def lasts(self, kind: str, cause: str) -> None:
         """Remark on the training from here on; all members do.
