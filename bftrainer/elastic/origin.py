@@ -109,7 +109,9 @@ def in_words(parts: Sequence[str]) -> str:
     """Return the first few parts, and how many more there are."""
     words = ", ".join(parts[:MOST_NAMED])
     n_more = len(parts) - MOST_NAMED
-    return f"{words} and {n_more} more" if n_more > 0 else words
+    if n_more > 0:
+        words += f" and {n_more} more"
+    return words
 
 
 def compare(old: RunOrigin, new: RunOrigin) -> Difference:
@@ -232,7 +234,9 @@ def environment_of(pairs: Iterable[tuple[str, str]]) -> dict[str, str] | None:
     variables = dict(pairs)
     names = variables.get(EXPORTED)
     if names is None:
-        return None if any(not name.startswith(_OURS) for name in variables) else {}
+        if all(name.startswith(_OURS) for name in variables):
+            return {}
+        return None
     return {
         name: digest_of(name.encode(), variables[name].encode(errors="surrogateescape"))
         for name in sorted(names.split())

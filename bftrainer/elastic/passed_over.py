@@ -141,8 +141,8 @@ def set_aside(path: Path) -> Path | None:
         log.warning("cannot set %s aside: %s", path, problem)
         return None
     newest_first = sorted(path.parent.glob(f"[!.]*{SUFFIX}{ASIDE}"), reverse=True)
-    others = [file for file in newest_first if file != target]
-    for first_part in others[MOST_ASIDE - 1 :]:
+    earlier = [file for file in newest_first if file != target]
+    for first_part in earlier[MOST_ASIDE - 1 :]:
         for file in (first_part, *files.parts_beside(first_part)):
             with suppress(OSError):
                 file.unlink()

@@ -48,7 +48,9 @@ class Remarks:
             kind: of each kind the first is kept.
             cause: sentences, with the code.
         """
-        remarks: list[dict[str, Any]] = [] if self.state is None else self.state.remarks
+        remarks: list[dict[str, Any]] = []
+        if self.state is not None:
+            remarks = self.state.remarks
         if all(row["kind"] != kind for row in remarks) and len(remarks) < MOST:
             step = self.step()
             remarks.append({"kind": kind, "step": step, "cause": cause[:MOST_CHARACTERS]})

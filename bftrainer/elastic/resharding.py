@@ -192,8 +192,8 @@ def _followed(
             if shapes[slot] == tuple(tensor.shape):
                 cuts[slot] = Cut.of(tensor)
     parameters_of_each = _parameters_of_each(whole, optimizer, parameters)
-    for own, part in zip(parameters_of_each, saved.get("parts", [saved]), strict=True):
-        for p, number in zip(own, _members(part["param_groups"]), strict=True):
+    for members, part in zip(parameters_of_each, saved.get("parts", [saved]), strict=True):
+        for p, number in zip(members, _members(part["param_groups"]), strict=True):
             for slot in part["state"].get(number, {}).values():
                 if isinstance(slot, _Slot) and is_sharded(p) and shapes[slot] == tuple(p.shape):
                     cuts[slot] = Cut.of(p)

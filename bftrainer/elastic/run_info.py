@@ -171,7 +171,9 @@ class Length:
             epochs, steps = divmod(self.steps, -(-epoch_samples // batch))
             total = epochs * epoch_samples + steps * batch
         is_asked = dict(config.environment).get(TELLS_TOTAL) == BY_AGENT
-        return total if is_asked and total <= MOST_TOTAL else 0
+        if not is_asked or total > MOST_TOTAL:
+            return 0
+        return total
 
     def left(self, counters: Counters) -> int | None:
         """Return how many samples are left; None: limited by epochs or steps."""

@@ -401,7 +401,7 @@ def _require_mesh(model: torch.nn.Module) -> None:
         if not is_sharded(p):
             continue
         mesh: Any = p.device_mesh  # type: ignore[attr-defined]
-        if not any(mesh == own for own in _own_meshes()):
+        if mesh not in _own_meshes():
             raise sharded(f"the mesh {mesh}")
 
 

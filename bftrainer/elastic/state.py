@@ -231,10 +231,11 @@ class State:
                 p.requires_grad_(is_trained)
 
     def _user_state(self) -> dict[str, Any]:
-        return {
-            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
-            "extra": {name: thing.state_dict() for name, thing in self.extra.items()},
-        }
+        scheduler = None
+        if self.scheduler is not None:
+            scheduler = self.scheduler.state_dict()
+        extra = {name: thing.state_dict() for name, thing in self.extra.items()}
+        return {"scheduler": scheduler, "extra": extra}
 
     def _load_user_state(self, tree: dict[str, Any]) -> None:
         if self.scheduler is not None and tree["scheduler"] is not None:

@@ -202,9 +202,9 @@ class StateTransfer:
             return resumed
         best = standings[source]
         lacking = [
-            other
-            for other, status in enumerate(standings)
-            if other != source and (status != best or status.step == NO_STATE)
+            member
+            for member, status in enumerate(standings)
+            if member != source and (status != best or status.step == NO_STATE)
         ]
         broken = None
         if lacking and copies is not None:
@@ -213,7 +213,9 @@ class StateTransfer:
         if broken is None:
             root = source * (group.size // len(standings))
             broken = self._share_buffers(commit, group, root)
-        return resumed if broken is None else broken
+        if broken is not None:
+            return broken
+        return resumed
 
     def _exchange(
         self, commit: Commit, group: Group, mine: MemberStatus

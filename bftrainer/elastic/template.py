@@ -202,8 +202,8 @@ class ForkServer:
         signal.signal(signal.SIGINT, self.on_interrupt)
         for end in (self.channel, self.wake_in, self.wake_out):
             end.close()
-        for other in self.workers.values():
-            os.close(other.says)
+        for neighbour in self.workers.values():
+            os.close(neighbour.says)
         keeper = os.getpid()
         worker = os.fork()
         if worker == 0:

@@ -179,8 +179,8 @@ class MpiStateTransfer:
             self._have_entered()
             return ""
         copies = [member_copies for _, member_copies in answers]
-        newest = choose(copies) if self.state.rows else None
-        if newest is not None:
+        newest = choose(copies)
+        if self.state.rows and newest is not None:
             self._take_copies(comm, copies, *newest)
             return ""
         return self._load(comm)
@@ -258,8 +258,10 @@ class MpiStateTransfer:
             arrays=self.state.copy_arrays(),
             rows=rows,
         )
-        do = self.disk.aside if aside else self.disk.now
-        do(lambda: self.disk.save(checkpoint, fence))
+        if aside:
+            self.disk.aside(lambda: self.disk.save(checkpoint, fence))
+        else:
+            self.disk.now(lambda: self.disk.save(checkpoint, fence))
 
 
 def _shares(rows: BlockRows, size: int, ranks: Iterable[int]) -> list[RowSpan]:
