@@ -75,10 +75,12 @@ def reader(
             count = int(header.get("parts", 1))
             if shards is None and count == 1:
                 return checkpoint.read(path)
+            sharded: Sequence[Any] = ()
             if shards is not None:
                 structure = _followed(header, parameters, optimizer, extra)
                 header = {**header, "structure": structure}
-            boxes = _own_boxes(header, parameters if shards is not None else ())
+                sharded = parameters
+            boxes = _own_boxes(header, sharded)
             kinds = [[name, box.shape] for (name, _), box in _pairs(header["tensors"], boxes)]
             tensors = checkpoint.allocate(kinds)
             for part in range(count):

@@ -259,8 +259,10 @@ class StateTransfer:
                 self.state.restore_light(self.initial.light)
             return ""
         self.writer.cost = Cost.of(saved.header)
-        # A rehearsal may have stepped a schedule.
-        options = self.initial.light["groups"] if self.initial else self.state.options()
+        # Rather those before the rehearsal, which may have stepped a schedule.
+        options = self.state.options()
+        if self.initial is not None:
+            options = self.initial.light["groups"]
         own_options = OwnOptions(self.state, options)
         count = len(self.state.model_tensors())
         other_tensors = saved.tensors[count:]

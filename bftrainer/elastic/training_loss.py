@@ -114,7 +114,9 @@ def mean_loss(parts: Iterable[tuple[float | None, float]]) -> tuple[float | None
         return None, total
     # Shares first: a loss times its weight may be beyond what a float holds.
     mean = sum(loss * (weight / total) for loss, weight in finite)
-    return mean if math.isfinite(mean) else None, total
+    if not math.isfinite(mean):
+        return None, total
+    return mean, total
 
 
 def reporter_for(control: Control) -> LossReporter | None:

@@ -201,7 +201,7 @@ class UpdateRecord:
         if self._left_bytes <= 0:
             return
         now, before = dict(list(self._leaves().items())[:MOST_LEAVES]), self._before
-        news = {
+        changes = {
             name: value
             for name, value in now.items()
             if name not in before or before[name] != value
@@ -210,7 +210,7 @@ class UpdateRecord:
             "kind": "update",
             **where,
             "batch": batch,
-            "changed": news,
+            "changed": changes,
             "gone": [name for name in before if name not in now],
         }
         self._before = now

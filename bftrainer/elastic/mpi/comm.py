@@ -188,7 +188,7 @@ class Comm:
                     time.sleep(NAP_S)
         except self.mpi.Exception as problem:
             raise self._broken(problem) from None
-        self._open = [operation for operation in self._open if operation[0]]
+        self._open = [(request, buffers) for request, buffers in self._open if request]
 
     def leave(self) -> None:
         """Keep the buffers of operations in progress from being freed."""

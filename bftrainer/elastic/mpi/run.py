@@ -197,8 +197,7 @@ class Run:
         is_copy_due = is_first and bool(self._state.rows) and now_s - self._copied_s >= self._copy_s
         wishes = [membership.newer() is None, is_save_due, is_copy_due, membership.is_asked()]
         if self.size > 1:
-            numbers = self.comm.most([int(wish) for wish in wishes])
-            wishes = [bool(number) for number in numbers]
+            wishes = list(map(bool, self.comm.most(list(map(int, wishes)))))
         is_unheard, saves, copies, is_asked = wishes
         if copies:
             self._copied_s = now_s

@@ -194,7 +194,7 @@ class MpiState:
     def copy_arrays(self, into: list[bytearray] | None = None) -> list[bytearray]:
         """Return a copy of the replicated arrays, in ``into`` if given."""
         if into is None:
-            return [bytearray(view) for view in self.arrays.values()]
+            return list(map(bytearray, self.arrays.values()))
         for copy, view in zip(into, self.arrays.values(), strict=True):
             copy[:] = view
         return into

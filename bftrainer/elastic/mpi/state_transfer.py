@@ -69,7 +69,7 @@ class Disk(CheckpointDisk):
             "step": step,
             "counters": {"samples": samples, "is_complete": checkpoint.is_complete},
             "reports": checkpoint.reports,
-            "bytes": [len(part) for part in buffers],
+            "bytes": list(map(len, buffers)),
             **reports.trial_mark(),
             **self._origin.header(),
         }
@@ -96,7 +96,7 @@ class Disk(CheckpointDisk):
                     "Name another --checkpoint-dir, or remove the old checkpoints.",
                 )
             try:
-                sizes = [int(size) for size in header["bytes"]]
+                sizes = list(map(int, header["bytes"]))
                 if sum(sizes) > path.stat().st_size:
                     raise DamagedError("it is cut short")
                 parts.extend(map(bytearray, sizes))
@@ -210,7 +210,7 @@ class MpiStateTransfer:
         path = ""
         if checkpoint is not None:
             path = checkpoint.path
-            self.state.restore_arrays([bytearray(part) for part in checkpoint.arrays])
+            self.state.restore_arrays(list(map(bytearray, checkpoint.arrays)))
             self.step, self.is_complete = checkpoint.step, checkpoint.is_complete
             self.counted.resume(checkpoint.step, checkpoint.samples)
             self.reports.load_state_dict(checkpoint.reports)
@@ -292,7 +292,9 @@ def _move(
 ) -> None:  # fmt: skip
     """Replace this member's block, receiving its rows from their holders."""
     mine = targets[comm.rank]
-    into = memoryview(bytearray()) if mine is None else rows.renew(mine)
+    into = memoryview(bytearray())
+    if mine is not None:
+        into = rows.renew(mine)
     _exchange(comm, rows.row_bytes, holders, targets, blocks, into)
 
 
