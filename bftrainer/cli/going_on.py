@@ -108,7 +108,7 @@ def said_of_start(spec: TrainerSpec, source: Path | None, *, is_fresh: bool) -> 
     difference = Difference()
     if origin is not None:
         difference = compare(origin, origin_of(spec))
-        if difference.refused and CONTINUE not in dict(spec.environment):
+        if difference.refusals and CONTINUE not in dict(spec.environment):
             error = refusal(spec.checkpoint_dir, step, origin, difference)
             raise UsageError(error.code, error.cause, error.next_step)
     return f"{shown(spec.name)} {shown(in_a_sentence(step, origin, difference))}"

@@ -4,8 +4,8 @@ A run is what its arguments say: a state that was trained with other ones must n
 So each checkpoint keeps the arguments, a digest of the script, digests of the variables that were
 given with the submission (their values may be secrets) and the versions of some packages.
 
-Arguments, another program and variables that may mean something to the script are ``refused``.
-What is only ``told``: the script was edited, the same options stand in another order, an option
+Arguments, another program and variables that may mean something to the script are ``refusals``.
+``notices`` are only told: the script was edited, the same options stand in another order, an option
 that is the length of the training has grown, packages have other versions. ``origin_check`` reads
 and asks; standard library only.
 """
@@ -64,16 +64,15 @@ class RunOrigin:
         body = header.get(KEY)
         if not isinstance(body, dict):
             return None
-        texts = [body.get(name) for name in ("trainer", "script", "digest")]
-        args, variables, versions = (body.get(k) for k in ("args", "environment", "versions"))
-        are_sound = (
-            all(isinstance(text, str) for text in texts)
+        args, variables, versions = body.get("args"), body.get("environment"), body.get("versions")
+        is_sound = (
+            _are_texts([body.get("trainer"), body.get("script"), body.get("digest")])
             and isinstance(args, list)
-            and all(isinstance(text, str) for text in args)
+            and _are_texts(args)
             and (variables is None or _is_of_texts(variables))
             and _is_of_texts(versions)
         )
-        if not are_sound:
+        if not is_sound:
             return None
         return cls(
             trainer=body["trainer"],
@@ -85,49 +84,55 @@ class RunOrigin:
         )
 
 
+def _are_texts(values: Iterable[object]) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
 def _is_of_texts(value: object) -> bool:
-    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
+    return isinstance(value, dict) and _are_texts(value.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """What a run has that the checkpoint has not, each as words."""
 
-    refused: tuple[str, ...] = ()
-    told: tuple[str, ...] = ()
+    refusals: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
     is_other: bool = False  # something of it may change what is learnt
 
     def words(self) -> str:
         """Return all of it as words; "" where nothing differs."""
-        return in_words([*self.refused, *self.told])
+        return in_words([*self.refusals, *self.notices])
 
 
 def in_words(parts: Sequence[str]) -> str:
     """Return the first few parts, and how many more there are."""
-    more = len(parts) - MOST_NAMED
-    named = ", ".join(parts[:MOST_NAMED])
-    return f"{named} and {more} more" if more > 0 else named
+    words = ", ".join(parts[:MOST_NAMED])
+    n_more = len(parts) - MOST_NAMED
+    if n_more > 0:
+        words += f" and {n_more} more"
+    return words
 
 
 def compare(old: RunOrigin, new: RunOrigin) -> Difference:
     """Return how a run differs from that of a checkpoint."""
-    refused, lengths, is_other_order = _of_arguments(old.args, new.args)
+    refusals, lengths, is_other_order = _of_arguments(old.args, new.args)
     variables, harmless = _of_environment(old.environment, new.environment)
     is_edited = bool(old.digest and new.digest) and old.digest != new.digest
     is_other_program = is_edited and old.script != new.script
     if is_other_program:
-        refused = [f"script {_shown(new.script)} (it has {_shown(old.script)})", *refused]
-    told = list(lengths)
+        refusals = [f"script {_shown(new.script)} (it has {_shown(old.script)})", *refusals]
+    notices = list(lengths)
     if is_other_order:
-        told.append("the same arguments in another order")
+        notices.append("the same arguments in another order")
     if is_edited and not is_other_program:
-        told.append("the script was edited")
-    told += [*harmless, *_of_versions(old.versions, new.versions)]
-    refused = [*refused, *variables]
+        notices.append("the script was edited")
+    notices += [*harmless, *_of_versions(old.versions, new.versions)]
+    refusals = [*refusals, *variables]
     return Difference(
-        refused=tuple(refused),
-        told=tuple(told),
-        is_other=bool(refused or lengths or is_edited),
+        refusals=tuple(refusals),
+        notices=tuple(notices),
+        is_other=bool(refusals or lengths or is_edited),
     )
 
 
@@ -172,9 +177,9 @@ def _of_arguments(old: Sequence[str], new: Sequence[str]) -> tuple[list[str], li
     before, now = options_of(old), options_of(new)
     differing = [name for name in {**now, **before} if before.get(name) != now.get(name)]
     grown = [name for name in differing if _has_grown(name, before.get(name), now.get(name))]
-    refused = [_changed(name, before, now) for name in differing if name not in grown]
+    refusals = [_changed(name, before, now) for name in differing if name not in grown]
     lengths = [_changed(name, before, now) for name in grown]
-    return refused, lengths, not differing and list(before) != list(now)
+    return refusals, lengths, not differing and list(before) != list(now)
 
 
 def _has_grown(
@@ -204,9 +209,9 @@ def _written(name: str, values: tuple[tuple[str, ...], ...] | None) -> str:
         return f"no {_shown(name)}" if name else "nothing"
     if not name:
         return _shown(" ".join(values[0]))
-    blank = "" if name.endswith("=") else " "
-    each = [f"{name}{blank}{' '.join(texts)}".rstrip() for texts in values]
-    return _shown(" ".join(each))
+    option = name if name.endswith("=") else f"{name} "
+    occurrences = [f"{option}{' '.join(texts)}".rstrip() for texts in values]
+    return _shown(" ".join(occurrences))
 
 
 def _shown(text: str) -> str:
@@ -229,7 +234,9 @@ def environment_of(pairs: Iterable[tuple[str, str]]) -> dict[str, str] | None:
     variables = dict(pairs)
     names = variables.get(EXPORTED)
     if names is None:
-        return None if any(not name.startswith(_OURS) for name in variables) else {}
+        if all(name.startswith(_OURS) for name in variables):
+            return {}
+        return None
     return {
         name: digest_of(name.encode(), variables[name].encode(errors="surrogateescape"))
         for name in sorted(names.split())
@@ -243,21 +250,28 @@ def _of_environment(
     """Return variables that differ: those that may mean something to the script, and others."""
     if old is None or new is None:
         return [], []
-    refused: list[str] = []
-    told: list[str] = []
+    refusals: list[str] = []
+    notices: list[str] = []
     for name in sorted({*old, *new}):
         if old.get(name) == new.get(name):
             continue
-        how = "not set" if name not in new else "not set before" if name not in old else "changed"
-        is_harmless = name != ARRAY_INDEX and bool(_HARMLESS.fullmatch(name))
-        (told if is_harmless else refused).append(f"variable {_shown(name)} {how}")
-    return refused, told
+        change = "changed"
+        if name not in new:
+            change = "not set"
+        elif name not in old:
+            change = "not set before"
+        text = f"variable {_shown(name)} {change}"
+        if name != ARRAY_INDEX and _HARMLESS.fullmatch(name):
+            notices.append(text)
+        else:
+            refusals.append(text)
+    return refusals, notices
 
 
 def _of_versions(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
-    both = sorted(old.keys() & new.keys())
+    packages = sorted(old.keys() & new.keys())
     return [
         f"{_shown(name)} {_shown(new[name])} (it has {_shown(old[name])})"
-        for name in both
+        for name in packages
         if old[name] != new[name]
     ]

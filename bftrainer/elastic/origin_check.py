@@ -59,10 +59,12 @@ def origin_of(
 ) -> RunOrigin:
     """Return the origin of what a run writes; reads the script."""
     script, cwd = os.path.realpath(what.script), os.path.realpath(what.cwd)
-    is_below = script.startswith(os.path.join(cwd, ""))  # noqa: PTH118 - as realpath has it
+    name = script
+    if script.startswith(os.path.join(cwd, "")):  # noqa: PTH118 - as realpath has it
+        name = os.path.relpath(script, cwd)
     return RunOrigin(
         trainer=trainer_id,
-        script=os.path.relpath(script, cwd) if is_below else script,
+        script=name,
         digest=_digest_of(script),
         args=what.args,
         environment=environment_of(what.environment),
@@ -80,12 +82,12 @@ def _digest_of(script: str) -> str:
 
 def _versions() -> dict[str, str]:
     """Return the versions of Python and of packages that the script has imported."""
-    told = {"bftrainer": bftrainer.__version__, "python": platform.python_version()}
+    versions = {"bftrainer": bftrainer.__version__, "python": platform.python_version()}
     for name in _PACKAGES:
         version = getattr(sys.modules.get(name), "__version__", None)
         if version is not None:
-            told[name] = str(version)
-    return told
+            versions[name] = str(version)
+    return versions
 
 
 def newest_header(directory: Path) -> tuple[Path, Mapping[str, Any]] | None:
@@ -99,34 +101,35 @@ def newest_header(directory: Path) -> tuple[Path, Mapping[str, Any]] | None:
 
 def refusal(place: str, step: int, origin: RunOrigin, difference: Difference) -> ElasticError:
     """Return BFT-1450: the checkpoint is of other arguments."""
-    whose = origin.trainer or "another trainer"
+    trainer = origin.trainer or "another trainer"
     return ElasticError(
         "BFT-1450",
-        f"The checkpoint in {place} (step {step} of {whose}) was trained with other arguments:"
+        f"The checkpoint in {place} (step {step} of {trainer}) was trained with other arguments:"
         f" {difference.words()}.",
         "Submit it with --fresh to set that aside and begin anew, with -J NAME for a directory of"
         " its own, or with --continue to go on from it with the new arguments.",
     )
 
 
-def _of(origin: RunOrigin | None) -> str:
-    return f" of {origin.trainer}" if origin is not None and origin.trainer else ""
-
-
 def in_a_sentence(step: int, origin: RunOrigin | None, difference: Difference) -> str:
     """Return from where a run goes on, and what differs there."""
-    what = UNKNOWN if origin is None else difference.words()
-    return f"goes on from step {step}{_of(origin)}{f': {what}' if what else ''}"
+    if origin is None:
+        return f"goes on from step {step}: {UNKNOWN}"
+    sentence = f"goes on from step {step}"
+    if origin.trainer:
+        sentence += f" of {origin.trainer}"
+    if words := difference.words():
+        sentence += f": {words}"
+    return sentence
 
 
 class OriginCheck:
     """This worker's origin, and its judgement of the checkpoint that it goes on from."""
 
     def __init__(self, config: WorkerConfig) -> None:
-        # Without checkpoints there is nothing to describe; the script may change while it runs.
-        has_own = bool(config.checkpoint_dir)
-        trainer_id = config.trainer_id
-        self.origin = origin_of(config, trainer_id, _versions()) if has_own else RunOrigin()
+        self.origin = RunOrigin()
+        if config.checkpoint_dir:  # now: the script may change while it runs
+            self.origin = origin_of(config, config.trainer_id, _versions())
         way = dict(config.environment).get(CONTINUE, "")
         self.way = way if way in WAYS else ""
 
@@ -143,11 +146,11 @@ class OriginCheck:
         """
         if reports.trial_mark():
             return False
-        path, old = Path(source), RunOrigin.read(header)
+        path, origin = Path(source), RunOrigin.read(header)
         step = files.step_of(path)
-        difference = Difference() if old is None else compare(old, self.origin)
-        if old is not None and difference.refused and not self.way:
-            raise refusal(str(path.parent), step, old, difference)
-        if old is None or difference.words():
-            sys.stderr.write(f"bftrainer: {in_a_sentence(step, old, difference)}\n")
-        return bool(self.way) and (old is None or difference.is_other)
+        difference = Difference() if origin is None else compare(origin, self.origin)
+        if origin is not None and difference.refusals and not self.way:
+            raise refusal(str(path.parent), step, origin, difference)
+        if origin is None or difference.words():
+            sys.stderr.write(f"bftrainer: {in_a_sentence(step, origin, difference)}\n")
+        return bool(self.way) and (origin is None or difference.is_other)

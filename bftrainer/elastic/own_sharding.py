@@ -40,11 +40,11 @@ def refuse_accelerate() -> None:
     state = sys.modules.get("accelerate.state")
     if state is None:
         return
-    known = accelerate_compat.state_of(state)
-    asked = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
-    if asked or known.get("fsdp_plugin") is not None:
+    settings = accelerate_compat.state_of(state)
+    is_requested = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
+    if is_requested or settings.get("fsdp_plugin") is not None:
         raise own_sharding("Accelerate is set up for FSDP", "the FSDP plugin (ACCELERATE_USE_FSDP)")
-    if getattr(known.get("parallelism_config"), "total_size", 1) > 1:
+    if getattr(settings.get("parallelism_config"), "total_size", 1) > 1:
         raise _parallelism()
 
 

@@ -39,8 +39,9 @@ class UnusedFile:
 
     def __str__(self) -> str:
         """Return it in words."""
-        kept = f"; kept as {self.aside.name}" if self.aside else ""
-        return f"{self.path.name} ({self.why}{kept})"
+        if self.aside is None:
+            return f"{self.path.name} ({self.why})"
+        return f"{self.path.name} ({self.why}; kept as {self.aside.name})"
 
 
 class CheckpointSearch(Protocol):
@@ -86,12 +87,11 @@ class TellingSearch:
             isinstance(problem, FileNotFoundError) and path.exists()  # a part of it is gone
         )
         aside = set_aside(path) if is_damaged and self._is_first else None
-        why = problem.strerror if isinstance(problem, OSError) else None
+        why = str(problem)
+        if isinstance(problem, OSError) and problem.strerror:
+            why = problem.strerror
         unused = UnusedFile(
-            path=path,
-            why=why or str(problem),
-            aside=aside,
-            is_foreign=isinstance(problem, ForeignError),
+            path=path, why=why, aside=aside, is_foreign=isinstance(problem, ForeignError)
         )
         self._unused.append(unused)
         log.warning("BFT-1413: skipped checkpoint %s: %s", path, problem)
@@ -104,18 +104,22 @@ class TellingSearch:
 
 def sentence(directory: Path, unused: list[UnusedFile], began: Path | None) -> str:
     """Return what a start says of what it could not use; empty: nothing is to be said."""
-    if began is None and unused and all(one.is_foreign for one in unused):
+    if began is None and unused and all(file.is_foreign for file in unused):
         return ""  # the start is refused with BFT-1408
     if unused:
-        more = f" and {len(unused) - MOST_NAMED} more" if len(unused) > MOST_NAMED else ""
-        cause = f"Not used of {directory}: {', '.join(map(str, unused[:MOST_NAMED]))}{more}."
+        names = ", ".join(map(str, unused[:MOST_NAMED]))
+        if len(unused) > MOST_NAMED:
+            names += f" and {len(unused) - MOST_NAMED} more"
+        cause = f"Not used of {directory}: {names}."
     elif began is None and (count := unfinished(directory)):
         files_are = "file is" if count == 1 else "files are"
         cause = f"No checkpoint in {directory} is complete: {count} {files_are} unfinished."
     else:
         return ""
-    start = "began anew" if began is None else f"goes on from step {files.step_of(began)}"
-    return f"BFT-1413: {cause} The training {start}{f' ({began.name})' if began else ''}."
+    if began is None:
+        return f"BFT-1413: {cause} The training began anew."
+    step = files.step_of(began)
+    return f"BFT-1413: {cause} The training goes on from step {step} ({began.name})."
 
 
 def unfinished(directory: Path) -> int:
@@ -136,9 +140,10 @@ def set_aside(path: Path) -> Path | None:
     except OSError as problem:
         log.warning("cannot set %s aside: %s", path, problem)
         return None
-    aside = sorted(path.parent.glob(f"[!.]*{SUFFIX}{ASIDE}"), reverse=True)
-    for old in [one for one in aside if one != target][MOST_ASIDE - 1 :]:
-        for file in (old, *files.parts_beside(old)):
+    newest_first = sorted(path.parent.glob(f"[!.]*{SUFFIX}{ASIDE}"), reverse=True)
+    earlier = [file for file in newest_first if file != target]
+    for first_part in earlier[MOST_ASIDE - 1 :]:
+        for file in (first_part, *files.parts_beside(first_part)):
             with suppress(OSError):
                 file.unlink()
     return target

@@ -208,7 +208,7 @@ class Updater:
 
 def decided_by(config: WorkerConfig) -> DecidedBatch | None:
     """Return what the submission says about the batch."""
-    most, rule = config.batch_per_worker, config.lr_rule
-    if not most:
+    max_per_worker, rule = config.batch_per_worker, config.lr_rule
+    if not max_per_worker:
         return None
-    return DecidedBatch(max_per_worker=most, rule=rule)  # type: ignore[arg-type]  # checked there
+    return DecidedBatch(max_per_worker=max_per_worker, rule=rule)  # type: ignore[arg-type]  # checked there

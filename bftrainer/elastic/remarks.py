@@ -37,8 +37,9 @@ class Remarks:
     def begin(self, info: GenerationInfo) -> None:
         """Begin a generation; as rank 0, say what the state has and this worker has not said."""
         self._rank, self._generation = info.rank, info.generation
-        for row in self.state.remarks if self.state is not None and self._rank == 0 else ():
-            self._say(row["kind"], row["cause"], step=row["step"])
+        if self.state is not None and self._rank == 0:
+            for row in self.state.remarks:
+                self._say(row["kind"], row["cause"], step=row["step"])
 
     def lasts(self, kind: str, cause: str) -> None:
         """Remark on the training from here on; all members do.
@@ -47,7 +48,9 @@ class Remarks:
             kind: of each kind the first is kept.
             cause: sentences, with the code.
         """
-        remarks: list[dict[str, Any]] = [] if self.state is None else self.state.remarks
+        remarks: list[dict[str, Any]] = []
+        if self.state is not None:
+            remarks = self.state.remarks
         if all(row["kind"] != kind for row in remarks) and len(remarks) < MOST:
             step = self.step()
             remarks.append({"kind": kind, "step": step, "cause": cause[:MOST_CHARACTERS]})

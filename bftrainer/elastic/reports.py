@@ -26,6 +26,8 @@ from bftrainer.ground.protocol import MAX_REPORTS, Report
 
 KEY = "bft-reports"  # among the registered objects of a run
 NO_REPORTS: Mapping[str, Any] = {"reports": ()}  # as ``Reports.state_dict``
+PARAMETERS = "BFT_PARAMETERS"
+_TRIAL = "trial"  # in headers of checkpoints
 
 
 class Reports:
@@ -36,17 +38,17 @@ class Reports:
 
     def add(self, report: Report) -> None:
         """Add a report; those that are not before it are of a future that was undone."""
-        before = [one for one in self.kept if _position(one) < _position(report)]
+        before = [earlier for earlier in self.kept if _position(earlier) < _position(report)]
         self.kept = (*before, report)[-MAX_REPORTS:]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the reports as plain values."""
-        return {"reports": [asdict(one) for one in self.kept]}
+        return {"reports": list(map(asdict, self.kept))}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore them."""
         reports: Iterable[Mapping[str, Any]] = state["reports"]
-        self.kept = tuple(Report(**one) for one in reports)
+        self.kept = tuple(Report(**fields) for fields in reports)
 
 
 def _position(report: Report) -> tuple[int, int, int]:
@@ -87,9 +89,6 @@ def report(value: Any, *, epoch: int | None = None) -> None:
         sys.stdout.flush()
 
 
-PARAMETERS = "BFT_PARAMETERS"
-
-
 def params() -> Mapping[str, Any]:
     """Return the parameters of this trial; an empty mapping for a script outside of a study.
 
@@ -102,28 +101,27 @@ def params() -> Mapping[str, Any]:
 @functools.lru_cache(maxsize=1)
 def _parsed(text: str) -> Mapping[str, Any]:
     try:
-        found = json.loads(text)
+        parameters = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        parameters = None
+    if not isinstance(parameters, dict):
         raise ElasticError(
             "BFT-1612",
             f"{PARAMETERS} is not a JSON object: {text[:80]!r}.",
             f"Unset it, or set it as a study does: {PARAMETERS}='{{\"lr\": 0.1}}'.",
         )
-    return MappingProxyType(found)
-
-
-_TRIAL = "trial"  # in headers of checkpoints
+    return MappingProxyType(parameters)
 
 
 def trial_mark() -> dict[str, str]:
     """Return what a checkpoint's header says of this process's trial; empty: it is none."""
     study, number = os.environ.get("BFT_STUDY"), os.environ.get("BFT_TRIAL")
-    return {_TRIAL: f"{study}/{number}"} if study and number else {}
+    if not (study and number):
+        return {}
+    return {_TRIAL: f"{study}/{number}"}
 
 
 def is_inherited(header: Mapping[str, Any]) -> bool:
     """Return whether this is a trial and the checkpoint is not its own."""
-    own = trial_mark()
-    return bool(own) and header.get(_TRIAL) != own[_TRIAL]
+    mark = trial_mark()
+    return bool(mark) and header.get(_TRIAL) != mark[_TRIAL]

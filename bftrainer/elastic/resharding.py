@@ -10,6 +10,7 @@ whole checkpoint is one of one part, and a worker that holds the whole model rea
 from __future__ import annotations
 
 import errno
+import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,9 +38,15 @@ _DAMAGED = (LookupError, TypeError, ValueError, AttributeError, RuntimeError)
 
 def marks(node: NodeTeam, cuts: Sequence[Cut | None]) -> dict[str, Any]:
     """Return what the header says of this worker's part; ``cuts``: of each tensor."""
-    boxes = [None if cut is None else cut.box() for cut in cuts]
-    told = [None if b is None else [list(b.whole), list(b.shape), list(b.offset)] for b in boxes]
-    return {"part": node.rank, "parts": node.size, "boxes": told}
+    return {"part": node.rank, "parts": node.size, "boxes": list(map(_body_of, cuts))}
+
+
+def _body_of(cut: Cut | None) -> list[list[int]] | None:
+    """Return the range of a tensor that a worker has, as ``_box_of`` reads it; None: all of it."""
+    if cut is None:
+        return None
+    box = cut.box()
+    return [list(box.whole), list(box.shape), list(box.offset)]
 
 
 def await_parts(path: Path, count: int, limit_s: float) -> None:
@@ -69,19 +76,21 @@ def reader(
             count = int(header.get("parts", 1))
             if shards is None and count == 1:
                 return checkpoint.read(path)
+            sharded: Sequence[Any] = ()
             if shards is not None:
                 structure = _followed(header, parameters, optimizer, extra)
                 header = {**header, "structure": structure}
-            boxes = _own_boxes(header, parameters if shards is not None else ())
+                sharded = parameters
+            boxes = _own_boxes(header, sharded)
             kinds = [[name, box.shape] for (name, _), box in _pairs(header["tensors"], boxes)]
-            own = checkpoint.allocate(kinds)
+            tensors = checkpoint.allocate(kinds)
             for part in range(count):
-                _read_part(path, part, header, list(zip(own, boxes, strict=True)))
+                _read_part(path, part, header, list(zip(tensors, boxes, strict=True)))
         except ElasticError as problem:
             raise UnreadableError(problem.cause) from problem
         except _DAMAGED as problem:
             raise UnreadableError(f"its parts do not fit ({problem})") from problem
-        return header, own
+        return header, tensors
 
     return read
 
@@ -99,10 +108,12 @@ def _own_boxes(header: dict[str, Any], parameters: Sequence[Any]) -> list[Box]:
         cuts[count:] = checkpoint.cuts_of(header["structure"], [torch.empty(0)] * len(cuts[count:]))
         for i, p in enumerate(parameters):
             cuts[i] = Cut.of(p) if is_sharded(p) else None
-    boxes = [w if c is None else c.box() for c, w in zip(cuts, map(whole_box, shapes), strict=True)]
-    for shape, box in zip(shapes, boxes, strict=True):
+    boxes = []
+    for shape, cut in zip(shapes, cuts, strict=True):
+        box = whole_box(shape) if cut is None else cut.box()
         if box.whole != shape:
             raise UnreadableError(f"a tensor has the shape {shape} and should have {box.whole}")
+        boxes.append(box)
     return boxes
 
 
@@ -122,33 +133,37 @@ def _count(structure: Any) -> int:
 
 def _box_of(header: dict[str, Any], i: int) -> Box:
     """Return which range of a tensor a part holds."""
-    told = header["boxes"][i] if "boxes" in header else None
-    if told is None:
+    body = header["boxes"][i] if "boxes" in header else None
+    if body is None:
         _, shape = header["tensors"][i]
         return whole_box(shape)
-    whole, shape, offset = (tuple(map(int, numbers)) for numbers in told)
+    whole, shape, offset = (tuple(map(int, numbers)) for numbers in body)
     return Box(whole=whole, shape=shape, offset=offset)
 
 
 def _read_part(
-    path: Path, part: int, first: dict[str, Any], own: Sequence[tuple[torch.Tensor, Box]]
+    path: Path, part: int, first: dict[str, Any], targets: Sequence[tuple[torch.Tensor, Box]]
 ) -> None:
+    """Copy what a part has of each target; ``first``: the header of the first part."""
+
     def landing(header: dict[str, Any]) -> Iterator[memoryview]:
         for name in ("layout", "counters", "parts"):
             if header.get(name) != first.get(name):
                 raise UnreadableError(f"part {part} is of another checkpoint")
-        if header.get("part", 0) != part or len(header["tensors"]) != len(own):
+        if header.get("part", 0) != part or len(header["tensors"]) != len(targets):
             raise UnreadableError(f"part {part} is not the one that it should be")
-        for i, (target, box) in enumerate(own):
-            held = _box_of(header, i)
-            if held == box and (part == 0 or held.shape != held.whole):
+        for i, (target, box) in enumerate(targets):
+            stored = _box_of(header, i)
+            # What all parts have whole is taken from the first.
+            is_taken = part == 0 or stored.shape != stored.whole
+            if is_taken and stored == box:
                 yield checkpoint.bytes_of(target)
                 continue
             dtype, _ = header["tensors"][i]
-            (values,) = checkpoint.allocate([[dtype, held.shape]])
+            (values,) = checkpoint.allocate([[dtype, stored.shape]])
             yield checkpoint.bytes_of(values)
-            if part == 0 or held.shape != held.whole:
-                box.copy(target, held, values)
+            if is_taken:
+                box.copy(target, stored, values)
 
     with files.opened(files.part_of(path, part)) as file:
         files.read_from(file, landing)
@@ -174,44 +189,56 @@ def _followed(
     first = len(header["tensors"]) - _count(structure)
     shapes = [tuple(_box_of(header, i).whole) for i in range(first, len(header["tensors"]))]
     whole = checkpoint.decode(structure, list(map(_Slot, range(len(shapes)))))
-    tree, cuts = whole["optimizer"], {}
+    saved, cuts = whole["optimizer"], {}
     for name, thing in extra.items():
         for slot, tensor in _matching(whole["extra"].get(name), thing.state_dict()):
             if shapes[slot] == tuple(tensor.shape):
                 cuts[slot] = Cut.of(tensor)
-    for held, told in zip(
-        _held(whole, optimizer, parameters), tree.get("parts", [tree]), strict=True
-    ):
-        numbers = [n for group in told["param_groups"] for n in group["params"]]
-        for p, number in zip(held, numbers, strict=True):
-            for slot in told["state"].get(number, {}).values():
+    parameters_of_each = _parameters_of_each(whole, optimizer, parameters)
+    for members, part in zip(parameters_of_each, saved.get("parts", [saved]), strict=True):
+        for p, number in zip(members, _members(part["param_groups"]), strict=True):
+            for slot in part["state"].get(number, {}).values():
                 if isinstance(slot, _Slot) and is_sharded(p) and shapes[slot] == tuple(p.shape):
                     cuts[slot] = Cut.of(p)
-    return checkpoint.replaced(
-        structure, "t", lambda n: {"h": [n, cuts[n].body()]} if n in cuts else None
-    )
+
+    def as_cut(number: int) -> Any:
+        if number not in cuts:
+            return None
+        return {"h": [number, cuts[number].body()]}
+
+    return checkpoint.replaced(structure, "t", as_cut)
 
 
-def _held(whole: dict[str, Any], optimizer: Any, parameters: Sequence[Any]) -> Iterator[list[Any]]:
+def _parameters_of_each(
+    whole: dict[str, Any], optimizer: Any, parameters: Sequence[Any]
+) -> Iterator[list[Any]]:
     """Yield the parameters of each saved optimizer, which may have got other groups since."""
     if "grouping" in whole:
         for groups in whole["grouping"]:
-            yield [parameters[number] for group in groups for number in group]
+            yield [parameters[number] for number in itertools.chain.from_iterable(groups)]
         return
     for part in parts_of(optimizer):  # earlier releases tell none
-        yield [p for group in part.param_groups for p in group["params"]]
+        yield _members(part.param_groups)
 
 
-def _matching(told: Any, own: Any) -> Iterator[tuple[int, Any]]:
+def _members(groups: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Return the parameters of all groups, or their numbers in a saved state."""
+    members: list[Any] = []
+    for group in groups:
+        members += group["params"]
+    return members
+
+
+def _matching(saved: Any, own: Any) -> Iterator[tuple[int, Any]]:
     """Yield the numbers of the tensors in a saved state that are cut in our own."""
-    if isinstance(told, _Slot) and is_sharded(own):
-        yield told, own
-    elif isinstance(told, dict) and isinstance(own, dict):
-        for key in told.keys() & own.keys():
-            yield from _matching(told[key], own[key])
-    elif isinstance(told, list | tuple) and isinstance(own, list | tuple):
-        for a, b in zip(told, own, strict=False):
-            yield from _matching(a, b)
+    if isinstance(saved, _Slot) and is_sharded(own):
+        yield saved, own
+    elif isinstance(saved, dict) and isinstance(own, dict):
+        for key in saved.keys() & own.keys():
+            yield from _matching(saved[key], own[key])
+    elif isinstance(saved, list | tuple) and isinstance(own, list | tuple):
+        for saved_item, own_item in zip(saved, own, strict=False):
+            yield from _matching(saved_item, own_item)
 
 
 def newest_of_node(
@@ -223,8 +250,8 @@ def newest_of_node(
     """Return the same as ``files.newest`` for all workers of a node, each its own part."""
     names = ""
     if node.rank == 0 and directory is not None:
-        found = files.patiently(partial(files.newest_first, directory), directory)
-        names = "/".join(path.name for path in found)
+        paths = files.patiently(partial(files.newest_first, directory), directory)
+        names = "/".join(path.name for path in paths)
     for name in filter(None, node.first(names).split("/")):
         result: T | None = None
         problem: Exception = UnreadableError("another worker of the node cannot read it")

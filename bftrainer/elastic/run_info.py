@@ -24,6 +24,9 @@ if TYPE_CHECKING:  # they import torch, which MPI programs do without
     from bftrainer.elastic.state import Counters
 
 PROGRESS_INTERVAL_S = 0.5
+LOGGED = "logged-step"  # of the newest generation's rank 0
+MOST_LOGGED = 4096  # bytes
+MOST_TOTAL = 10**15  # samples of a run; more: a script that ends its run by itself
 
 
 class StepDurations:
@@ -81,10 +84,6 @@ class StepDurations:
         )
 
 
-LOGGED = "logged-step"  # of the newest generation's rank 0
-MOST_LOGGED = 4096  # bytes
-
-
 class LoggedStep:
     """The last step that went to the trackers, for the next rank 0, in the checkpoint directory.
 
@@ -93,7 +92,9 @@ class LoggedStep:
     """
 
     def __init__(self, config: WorkerConfig) -> None:
-        self._path = Path(config.checkpoint_dir, LOGGED) if config.checkpoint_dir else None
+        self._path: Path | None = None
+        if config.checkpoint_dir:
+            self._path = Path(config.checkpoint_dir, LOGGED)
         self._run_id = dict(config.environment).get(RUN_ID, "")
         self._is_ours = False  # this worker was rank 0 in the last generation
         self._reached = self._written = -1  # by others; by us
@@ -119,9 +120,6 @@ class LoggedStep:
         return True
 
 
-MOST_TOTAL = 10**15  # more: a script that ends its run by itself
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Length:
     """Epochs, samples or steps (updates); exactly one of them is given."""
@@ -132,14 +130,14 @@ class Length:
 
     def __post_init__(self) -> None:
         """Require exactly one positive length."""
-        given = [n for n in (self.epochs, self.samples, self.steps) if n is not None]
-        if len(given) != 1:
+        lengths = [self.epochs, self.samples, self.steps]
+        if lengths.count(None) != len(lengths) - 1:
             raise ElasticError(
                 "BFT-1403",
                 "The length of the run is not given, or given twice.",
                 "Give Run one of epochs, samples and steps (those of submit override them).",
             )
-        if given[0] < 1:
+        if (self.epochs or self.samples or self.steps or 0) < 1:
             raise ElasticError(
                 "BFT-1403", "The length of the run is not positive.", "Give at least one epoch."
             )
@@ -149,16 +147,18 @@ class Length:
         cls, config: WorkerConfig, epochs: int | None, samples: int | None, steps: int | None
     ) -> Length:
         """Return what the submission asks for, else what the script does."""
-        asked = (config.epochs, config.samples, config.steps)
-        if asked != (None, None, None):
-            epochs, samples, steps = asked
+        submitted = (config.epochs, config.samples, config.steps)
+        if submitted != (None, None, None):
+            epochs, samples, steps = submitted
         return cls(epochs=epochs, samples=samples, steps=steps)
 
     def __str__(self) -> str:
         """Return it as text."""
         if self.steps is not None:
             return f"{self.steps} steps"
-        return f"{self.epochs} epochs" if self.samples is None else f"{self.samples} samples"
+        if self.samples is not None:
+            return f"{self.samples} samples"
+        return f"{self.epochs} epochs"
 
     def total(self, epoch_samples: int, config: WorkerConfig, batch: int = 0) -> int:
         """Return the samples of the whole run; 0: not known, or not asked for.
@@ -171,20 +171,24 @@ class Length:
             epochs, steps = divmod(self.steps, -(-epoch_samples // batch))
             total = epochs * epoch_samples + steps * batch
         is_asked = dict(config.environment).get(TELLS_TOTAL) == BY_AGENT
-        return total if is_asked and total <= MOST_TOTAL else 0
+        if not is_asked or total > MOST_TOTAL:
+            return 0
+        return total
 
     def left(self, counters: Counters) -> int | None:
         """Return how many samples are left; None: limited by epochs or steps."""
-        return None if self.samples is None else self.samples - counters.samples
+        if self.samples is None:
+            return None
+        return self.samples - counters.samples
 
     def is_done(self, counters: Counters) -> bool:
         """Return whether nothing is left to train."""
-        pairs = (
-            (self.epochs, counters.epoch),
-            (self.samples, counters.samples),
-            (self.steps, counters.step),
-        )
-        is_reached = any(wanted is not None and has >= wanted for wanted, has in pairs)
+        if self.steps is not None:
+            is_reached = counters.step >= self.steps
+        elif self.samples is not None:
+            is_reached = counters.samples >= self.samples
+        else:
+            is_reached = self.epochs is not None and counters.epoch >= self.epochs
         return is_reached or (counters.is_complete and not self._is_more(counters))
 
     def _is_more(self, counters: Counters) -> bool:
@@ -192,9 +196,12 @@ class Length:
 
         A script may end its run early; the run stays complete unless more is requested.
         """
-        asked = counters.asked_samples if self.epochs is None else counters.asked_epochs
-        asked = asked if self.steps is None else counters.asked_steps
-        return asked is None or (self.epochs or self.samples or self.steps or 0) > asked
+        before = counters.asked_epochs
+        if self.steps is not None:
+            before = counters.asked_steps
+        elif self.samples is not None:
+            before = counters.asked_samples
+        return before is None or (self.epochs or self.samples or self.steps or 0) > before
 
     def open(self, counters: Counters) -> bool:
         """Reopen a completed run if this length exceeds it; return whether it did."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 STRICT: Final = "BFT_STRICT_PHASES"  # in the environment: a forbidden change raises
+_IS_STRICT = bool(os.environ.get(STRICT))
 
 
 class RunPhase(enum.Enum):
@@ -50,7 +51,6 @@ _IN_REHEARSAL = frozenset({_P.REHEARSING, _P.REHEARSED})
 _WITH_BATCH = frozenset({_P.REHEARSING, _P.WORKING})
 _COUNTED = frozenset({_P.BETWEEN, _P.WORKING})
 _WITH_STATE = _COUNTED | {_P.UNCOUNTED}
-_IS_STRICT = bool(os.environ.get(STRICT))
 
 
 class RunLife:

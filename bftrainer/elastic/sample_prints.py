@@ -50,6 +50,7 @@ _TINY = 1e-6  # below it values are noise
 _STREAM = 9  # tells these random streams from others
 _ODD = 0x9E3779B1
 NOT_COMPARED = 0
+_MOST_NAMED = 3  # ranks of a kind
 
 
 class SamplePrint(NamedTuple):
@@ -112,31 +113,34 @@ class _Reading:
             self.take(getattr(thing, "__dict__", None), depth + 1)
 
     def _text(self, text: str | bytes | os.PathLike[str]) -> None:
-        plain = os.fspath(text)
-        some = plain[:MOST_TEXT]
-        whole = some.decode(errors="replace") if isinstance(some, bytes) else some
-        self.note(os.path.basename(whole) if os.path.isabs(whole) else whole)  # noqa: PTH117, PTH119 - text
+        beginning = os.fspath(text)[:MOST_TEXT]
+        if isinstance(beginning, bytes):
+            beginning = beginning.decode(errors="replace")
+        if os.path.isabs(beginning):  # noqa: PTH117 - text
+            beginning = os.path.basename(beginning)  # noqa: PTH119 - text
+        self.note(beginning)
 
     def _array(self, array: Any) -> None:
         self.note(array.shape, str(array.dtype))
         if array.dtype.kind not in "biufc":  # objects, texts, times
             self.take(array.reshape(-1)[:MOST_LEAVES].tolist(), DEEPEST)
             return
-        some = array.reshape(-1)[:: _stride(array.size)]
+        values = array.reshape(-1)[:: _stride(array.size)]
         if array.dtype.kind in "fc" or array.dtype.itemsize == 1:
-            self._values(torch.from_numpy(some.astype("c16" if array.dtype.kind == "c" else "f8")))
+            dtype = "c16" if array.dtype.kind == "c" else "f8"
+            self._values(torch.from_numpy(values.astype(dtype)))
         else:
-            self.hash.update(some.tobytes())
+            self.hash.update(values.tobytes())
 
     def _tensor(self, tensor: torch.Tensor) -> None:
         self.note(tuple(tensor.shape), str(tensor.dtype))
         if tensor.layout is not torch.strided or tensor.is_quantized:
             return
-        some = tensor.detach().reshape(-1)[:: _stride(tensor.numel())].cpu()
-        if some.is_complex() or some.is_floating_point() or some.dtype is torch.uint8:
-            self._values(some)
+        values = tensor.detach().reshape(-1)[:: _stride(tensor.numel())].cpu()
+        if values.is_complex() or values.is_floating_point() or values.dtype is torch.uint8:
+            self._values(values)
         else:
-            self.hash.update(bytes_of(some.contiguous()))
+            self.hash.update(bytes_of(values.contiguous()))
 
     def _values(self, values: torch.Tensor) -> None:
         if values.is_complex():
@@ -172,8 +176,11 @@ def chosen(samples: int, order: torch.Tensor | None = None) -> list[int]:
     count = samples if order is None else len(order)
     if count == 0:
         return []
-    places = [0, count - 1, *(mix(count, number) % count for number in range(INDICES - 2))]
-    return places if order is None else [int(order[place]) for place in places]
+    places = [0, count - 1]
+    places += [mix(count, number) % count for number in range(INDICES - len(places))]
+    if order is None:
+        return places
+    return [int(order[place]) for place in places]
 
 
 class Twice(Dataset[tuple[int, float]]):
@@ -210,8 +217,9 @@ def read(prints: Twice, indices: Sequence[int], loader: DataLoader[Any]) -> list
                     break
     except Exception as problem:  # noqa: BLE001 - whatever it is, the training meets it, too
         log.warning("samples are not compared: %s", problem)
-    if is_random := [i for i, row in zip(indices, rows, strict=False) if row == UNKNOWN]:
-        log.warning("samples %s differ each time they are read: not compared", is_random)
+    by_index = zip(indices, rows, strict=False)
+    if random_indices := [index for index, row in by_index if row == UNKNOWN]:
+        log.warning("samples %s differ each time they are read: not compared", random_indices)
     return [*rows, *[UNKNOWN] * (INDICES - len(rows))]
 
 
@@ -239,27 +247,34 @@ def _rows(
 
 def encoded(prints: Prints) -> list[int]:
     """Return them as integers of 64 bits, always the same number."""
-    whole = [*prints, *[UNKNOWN] * (INDICES - len(prints))]
-    return [n for p in whole for n in (p.exact, *struct.unpack("<q", struct.pack("<d", p.real)))]
+    numbers: list[int] = []
+    for sample_print in [*prints, *[UNKNOWN] * (INDICES - len(prints))]:
+        (bits,) = struct.unpack("<q", struct.pack("<d", sample_print.real))
+        numbers += [sample_print.exact, bits]
+    return numbers
 
 
 def decoded(numbers: Sequence[int]) -> list[SamplePrint]:
     """Return what ``encoded`` was given."""
-    pairs = zip(numbers[::2], numbers[1::2], strict=True)
-    return [SamplePrint(exact, *struct.unpack("<d", struct.pack("<q", n))) for exact, n in pairs]
+    prints = []
+    for exact, bits in zip(numbers[::2], numbers[1::2], strict=True):
+        (real,) = struct.unpack("<d", struct.pack("<q", bits))
+        prints.append(SamplePrint(exact, real))
+    return prints
 
 
 def parted(prints: Prints) -> list[list[int]]:
     """Return the ranks of each kind of one sample, without those that did not compare it."""
     kinds: list[list[int]] = []
-    for rank, own in enumerate(prints):
-        if own.exact == NOT_COMPARED:
+    for rank, sample_print in enumerate(prints):
+        if sample_print.exact == NOT_COMPARED:
             continue
-        alike = next((kind for kind in kinds if prints[kind[0]].is_like(own)), None)
-        if alike is None:
-            kinds.append([rank])
+        for kind in kinds:
+            if prints[kind[0]].is_like(sample_print):
+                kind.append(rank)
+                break
         else:
-            alike.append(rank)
+            kinds.append([rank])
     return kinds
 
 
@@ -279,7 +294,7 @@ def refuse(
             need not: the group goes on without the others.
     """
     for number, index in enumerate(indices):
-        kinds = parted([own[number] for own in prints])
+        kinds = parted([prints_of_member[number] for prints_of_member in prints])
         if len(kinds) < 2:
             continue
         error = _unlike(index, kinds, nodes)
@@ -289,19 +304,21 @@ def refuse(
     return None
 
 
-_MOST_NAMED = 3  # ranks of a kind
-
-
 def _unlike(index: int, kinds: Sequence[Sequence[int]], nodes: Sequence[str]) -> ElasticError:
-    def named(kind: Sequence[int]) -> str:
-        more = f" and {len(kind) - _MOST_NAMED} more" if len(kind) > _MOST_NAMED else ""
-        some = (f"rank {rank}" + f" ({nodes[rank]})" * bool(nodes[rank]) for rank in kind)
-        return ", ".join(list(some)[:_MOST_NAMED]) + more
+    def in_words(kind: Sequence[int]) -> str:
+        ranks = []
+        for rank in kind[:_MOST_NAMED]:
+            node = f" ({nodes[rank]})" if nodes[rank] else ""
+            ranks.append(f"rank {rank}{node}")
+        words = ", ".join(ranks)
+        if len(kind) > _MOST_NAMED:
+            words += f" and {len(kind) - _MOST_NAMED} more"
+        return words
 
     return ElasticError(
         "BFT-1433",
         f"The workers of this trainer read different data: sample {index} is one on"
-        f" {', another on '.join(named(kind) for kind in kinds)}.",
+        f" {', another on '.join(map(in_words, kinds))}.",
         "Split, list, shuffle and generate data the same way everywhere: see 'Seeds' in"
         " docs/howto/train-pytorch.md.",
     )

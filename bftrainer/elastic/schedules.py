@@ -32,13 +32,17 @@ ScheduleSettings = dict[str, str]
 
 def settings_of(schedule: Any) -> ScheduleSettings:
     """Return class and settings of a schedule as the script built it; empty: there is none."""
-    return {} if schedule is None else dict(_named(inner(schedule), ""))
+    if schedule is None:
+        return {}
+    return dict(_named(inner(schedule), ""))
 
 
 def inner(schedule: Any) -> Any:
     """Return torch's schedule within one of Accelerate's, or the schedule itself."""
     within = getattr(schedule, "scheduler", None)
-    return within if isinstance(within, LRScheduler) else schedule
+    if isinstance(within, LRScheduler):
+        return within
+    return schedule
 
 
 def _named(schedule: Any, at: str) -> Iterator[tuple[str, str]]:
@@ -49,7 +53,9 @@ def _named(schedule: Any, at: str) -> Iterator[tuple[str, str]]:
     for number, function in enumerate(functions):
         yield f"{at}function {number}", _in_short(", ".join(_values(function)))
     state = schedule.state_dict()
-    for name, value in sorted(state.items()) if isinstance(state, Mapping) else ():
+    if not isinstance(state, Mapping):
+        return
+    for name, value in sorted(state.items()):
         is_elsewhere = name in _NO_SETTINGS or name in (WITHIN, "lr_lambdas")
         if not is_elsewhere and not is_a_mark(name) and _is_plain(value):
             yield f"{at}{name}", _in_short(repr(value))
@@ -57,7 +63,7 @@ def _named(schedule: Any, at: str) -> Iterator[tuple[str, str]]:
 
 def _is_plain(value: Any) -> bool:
     if isinstance(value, Mapping):
-        return all(_is_plain(one) for one in value.values())
+        return all(map(_is_plain, value.values()))
     if isinstance(value, list | tuple):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, bool | int | float | str)
@@ -79,10 +85,10 @@ def _values(function: Any) -> Iterator[str]:
 
 def differing(old: Mapping[str, str], new: Mapping[str, str]) -> str:
     """Return how the settings of a script's schedule differ from a checkpoint's, as words."""
+    if old == new:
+        return ""
     if not old or not new:
-        return (
-            "" if old == new else f"{new.get('class', 'none')} (it has {old.get('class', 'none')})"
-        )
+        return f"{new.get('class', 'none')} (it has {old.get('class', 'none')})"
     names = [name for name in {**new, **old} if old.get(name) != new.get(name)]
     return ", ".join(
         f"{name} {new.get(name, 'none')} (it has {old.get(name, 'none')})" for name in names
@@ -99,23 +105,24 @@ def position_in(state: Any) -> int:
     """Return how many times the schedule was stepped whose state this is; 0: it does not say."""
     if not isinstance(state, Mapping):
         return 0
-    own = state.get("last_epoch")
-    within = [position_in(one) for one in state.get(WITHIN, ())]
-    return max([own if isinstance(own, int) else 0, *within])
+    last_epoch = state.get("last_epoch")
+    if not isinstance(last_epoch, int):
+        last_epoch = 0
+    return max([last_epoch, *map(position_in, state.get(WITHIN, ()))])
 
 
 def follows_metrics(schedule: Any) -> bool:
     """Return whether it cannot be stepped without what it follows."""
-    one = inner(schedule)
-    return isinstance(one, ReduceLROnPlateau) or not isinstance(one, LRScheduler)
+    of_torch = inner(schedule)
+    return isinstance(of_torch, ReduceLROnPlateau) or not isinstance(of_torch, LRScheduler)
 
 
 def advance(schedule: Any, position: int) -> None:
     """Step a schedule that is as the script built it, with its optimizer, to a position."""
-    one = inner(schedule)
+    of_torch = inner(schedule)
     with _quietly():
         for _ in range(position):
-            one.step()
+            of_torch.step()
 
 
 @contextmanager

@@ -67,10 +67,12 @@ class NodeTeam:
 
     def first(self, text: str) -> str:
         """Return the text of the first worker."""
+        if self.size == 1:
+            return text
         data = text.encode() if self.rank == 0 else b""
         (length,) = self.sums(len(data))
-        if self.size == 1 or not length:
-            return text if self.size == 1 else ""
+        if not length:
+            return ""
         words = torch.frombuffer(bytearray(data or length), dtype=torch.uint8)
         dist.broadcast(words, 0)
         return bytes(words.tolist()).decode()  # torch may be without numpy
@@ -103,7 +105,9 @@ def node_mesh(tensor_parallel: int = 1) -> Any:
             f"{size} worker(s) per node cannot be divided into groups of {tensor_parallel}.",
             "Choose a divisor of --workers-per-node, which is K by default with --gpus-per-node K.",
         )
-    shape = (size // tensor_parallel, tensor_parallel) if tensor_parallel > 1 else (size,)
+    shape: tuple[int, ...] = (size,)
+    if tensor_parallel > 1:
+        shape = (size // tensor_parallel, tensor_parallel)
     if not _mesh:
         _mesh.append(_connected(config, shape))
     if tuple(_mesh[0].shape) != shape:
@@ -124,23 +128,18 @@ def _connected(config: WorkerConfig, shape: Sequence[int]) -> Any:
             "The script has made a process group before node_mesh().",
             "Leave out init_process_group: node_mesh() makes that of the node.",
         )
-    has_gpu = torch.cuda.is_available()
-    if has_gpu:
+    backend, device = "gloo", "cpu"
+    if torch.cuda.is_available():
+        backend, device = "cpu:gloo,cuda:nccl", "cuda"
         torch.cuda.set_device(0)  # the only one it sees; else the mesh would go by LOCAL_RANK
         torch.cuda.init()
     rank, size = config.local_rank, config.local_size
-    store: Any = (
-        torch_compat.HashStore()
-        if size == 1
-        else torch_compat.FileStore(str(_meeting(config)), size)
-    )
+    store: Any = torch_compat.HashStore()
+    if size > 1:
+        store = torch_compat.FileStore(str(_meeting(config)), size)
     with _on_loopback():
-        dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if has_gpu else "gloo", store=store, rank=rank, world_size=size
-        )
-        mesh = init_device_mesh(
-            "cuda" if has_gpu else "cpu", tuple(shape), mesh_dim_names=(SHARD, TENSOR)[: len(shape)]
-        )
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size)
+        mesh = init_device_mesh(device, tuple(shape), mesh_dim_names=(SHARD, TENSOR)[: len(shape)])
     groups = {id(group): group for group in (dist.group.WORLD, *mesh.get_all_groups())}
     try:
         for number, group in enumerate(groups.values()):
@@ -154,8 +153,8 @@ def _meeting(config: WorkerConfig) -> Path:
     """Return a file that only this user can reach, the same for all workers of the node."""
     directory = node_place(config.member_id)
     directory.mkdir(mode=0o700, exist_ok=True)
-    found = directory.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    status = directory.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise _unfit(f"{directory} belongs to somebody else.", "Remove it, or set another TMPDIR.")
     return directory / "store"
 
@@ -183,7 +182,7 @@ def _prove(store: Any, name: str, group: Any) -> None:
     if rank == 0:
         store.set(f"{place}/token", secrets.token_hex(NONCE_BYTES))
     store.set(f"{place}/{rank}", secrets.token_bytes(NONCE_BYTES))
-    nonces = [store.get(f"{place}/{r}") for r in range(len(ranks))]
+    nonces = [store.get(f"{place}/{peer}") for peer in range(len(ranks))]
     backend = torch_compat.backend_of(group, torch.device("cpu"))
     prove_pairs(backend, rank, nonces, store.get(f"{place}/token").decode())
 
@@ -198,7 +197,9 @@ def is_sharded(tensor: object) -> bool:
 
 def local_of(tensor: Any) -> Any:
     """Return this worker's part of a tensor, in the same memory; all of an ordinary one."""
-    return tensor.detach().to_local() if is_sharded(tensor) else tensor
+    if not is_sharded(tensor):
+        return tensor
+    return tensor.detach().to_local()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +215,7 @@ class Cut:
         """Return that of a ``DTensor``."""
         return cls(
             shape=tuple(tensor.shape),
-            placements=tuple(_described(p) for p in tensor.placements),
+            placements=tuple(map(_described, tensor.placements)),
             dims=tuple(tensor.device_mesh.mesh_dim_names or ()),
         )
 
@@ -224,13 +225,13 @@ class Cut:
         shape, placements, dims = body
         return cls(
             shape=tuple(map(int, shape)),
-            placements=tuple(tuple(p) for p in placements),
+            placements=tuple(map(tuple, placements)),
             dims=tuple(map(str, dims)),
         )
 
     def body(self) -> list[Any]:
         """Return it as JSON."""
-        return [list(self.shape), [list(p) for p in self.placements], list(self.dims)]
+        return [list(self.shape), list(map(list, self.placements)), list(self.dims)]
 
     def box(self) -> Box:
         """Return this worker's part on its own mesh."""
@@ -252,7 +253,7 @@ class Cut:
         )
 
     def _placed(self) -> list[Any]:
-        return [_placement(*p) for p in self.placements]
+        return [_placement(*description) for description in self.placements]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,12 +301,16 @@ def _placement(kind: str, dim: int = 0, split_factor: int = 1) -> Any:
 
     if kind == "Replicate":
         return Replicate()
-    return torch_compat.strided_shard(dim, split_factor) if kind == STRIDED else Shard(dim)
+    if kind == STRIDED:
+        return torch_compat.strided_shard(dim, split_factor)
+    return Shard(dim)
 
 
 def _mesh_of(dims: Sequence[str]) -> Any:
     mesh = _mesh[0]
-    return mesh if tuple(mesh.mesh_dim_names) == tuple(dims) else mesh[tuple(dims)]
+    if tuple(mesh.mesh_dim_names) == tuple(dims):
+        return mesh
+    return mesh[tuple(dims)]
 
 
 # ---- models --------------------------------------------------------------------------------
@@ -322,7 +327,7 @@ class Shards:
         self.node = NodeTeam(mesh.get_rank(), mesh.size())
         self.parts = int(mesh.shape[0])  # of a node's samples, one for each group of workers
         self.alike = self.node.size // self.parts  # workers of a node with the same samples
-        self._modules = [m for m in model.modules() if isinstance(m, FSDPModule)]
+        self._modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
         self.parameters: list[Any] = list(model.parameters())
         self.weight: Callable[[], float] = lambda: 1.0  # of this worker's gradients
         for p in self.parameters:
@@ -364,8 +369,9 @@ class Shards:
         Raises:
             ElasticError: BFT-1401, some are sharded and some are not.
         """
-        scales = any(isinstance(one, torch.amp.GradScaler) and one.is_enabled() for one in extra)
-        if scales and len({is_sharded(p) for p in self.parameters if p.requires_grad}) > 1:
+        scalers = [thing for thing in extra if isinstance(thing, torch.amp.GradScaler)]
+        is_scaling = any(scaler.is_enabled() for scaler in scalers)
+        if is_scaling and len({is_sharded(p) for p in self.parameters if p.requires_grad}) > 1:
             raise _unfit(
                 "A GradScaler cannot unscale gradients of which some are sharded and some are not.",
                 f"Call fully_shard on the whole model, or use bfloat16 without a scaler. {_ADVICE}",
@@ -395,9 +401,16 @@ def _require_mesh(model: torch.nn.Module) -> None:
         if not is_sharded(p):
             continue
         mesh: Any = p.device_mesh  # type: ignore[attr-defined]
-        known = [*_mesh, *(_mesh[0][name] for m in _mesh[:1] for name in m.mesh_dim_names)]
-        if not any(mesh == one for one in known):
+        if mesh not in _own_meshes():
             raise sharded(f"the mesh {mesh}")
+
+
+def _own_meshes() -> list[Any]:
+    """Return the node's mesh and those of its dimensions; none where ``node_mesh`` was not used."""
+    meshes = list(_mesh)
+    for mesh in _mesh:
+        meshes += [mesh[name] for name in mesh.mesh_dim_names]
+    return meshes
 
 
 def _take_reduction(module: Any, shards: Shards) -> None:
@@ -453,4 +466,6 @@ def shards_of(model: torch.nn.Module) -> Shards | None:
     for module in model.modules():
         if isinstance(module, fsdp_module):  # an evaluation may have left gathered parameters
             module.reshard()
-    return Shards(model) if any(is_sharded(p) for p in model.parameters()) else None
+    if not any(map(is_sharded, model.parameters())):
+        return None
+    return Shards(model)

@@ -82,18 +82,18 @@ def _is_for_us(channel: socket.socket, ours: dict[str, str]) -> bool:
 
     channel.settimeout(PATIENCE_S)
     try:
-        [(kind, given)] = json.loads(channel.recv(MAX_REQUEST_BYTES)).items()
+        [(kind, body)] = json.loads(channel.recv(MAX_REQUEST_BYTES)).items()
         if peer_uid(channel) != os.getuid():
             return False
         if kind == "run":
-            os.environ.update(given["environment"])
-            write_to(str(given["log"]))
-            _run([str(word) for word in given["argv"]])
-        interpreter, environment = str(given["interpreter"]), dict(given["environment"])
+            os.environ.update(body["environment"])
+            write_to(str(body["log"]))
+            _run(list(map(str, body["argv"])))
+        interpreter, environment = str(body["interpreter"]), dict(body["environment"])
         if interpreter != sys.executable or _common(environment) != _common(ours):
             return False
         _enter(environment)
-        write_to(str(given["log"]))
+        write_to(str(body["log"]))
         serving = json.dumps({"serving": os.getpid()}).encode()
         socket.send_fds(channel, [serving], [os.pidfd_open(os.getpid())])
     except (OSError, ValueError, KeyError, TypeError):
@@ -119,8 +119,8 @@ def _run(argv: list[str]) -> NoReturn:
 
 
 def _common(environment: dict[str, str]) -> dict[str, str]:
-    own = (OWN_PREFIX, *PLACES)
-    return {k: v for k, v in environment.items() if not k.startswith(own)}
+    prefixes = (OWN_PREFIX, *PLACES)
+    return {name: value for name, value in environment.items() if not name.startswith(prefixes)}
 
 
 def _enter(environment: dict[str, str]) -> None:
@@ -129,8 +129,8 @@ def _enter(environment: dict[str, str]) -> None:
     for name, value in environment.items():
         # Where the kernel shows it: by /proc/PID/environ the batch system knows whose job this
         # is, and all that is forked here.
-        room, new = len(os.fsencode(os.environ.get(name, ""))), os.fsencode(value)
-        if name.startswith(OWN_PREFIX) and len(new) <= room:
-            ctypes.memmove(getenv(os.fsencode(name)), new.ljust(room, b"\0"), room)
+        room, text = len(os.fsencode(os.environ.get(name, ""))), os.fsencode(value)
+        if name.startswith(OWN_PREFIX) and len(text) <= room:
+            ctypes.memmove(getenv(os.fsencode(name)), text.ljust(room, b"\0"), room)
     os.environ.update(environment)
     tempfile.tempdir = None  # which may be known already, as it was for us

@@ -47,6 +47,10 @@ FOREVER_S: Final = 1e6  # what sockets and locks can wait for
 MEAN, SUM, MAX = "mean", "sum", "max"
 END = "end"  # of the training, before its length
 PAGE: Final = "docs/howto/same-on-all-workers.md"
+_LIBRARIES: Final = tuple(
+    Path(module.__file__).parent for module in (torch, json) if module.__file__ is not None
+)
+_OWN: Final = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +73,10 @@ class Contribution:
     @classmethod
     def decode(cls, data: bytes) -> Contribution:
         """Return what another member encoded."""
-        told: dict[str, Any] = json.loads(data)
+        body: dict[str, Any] = json.loads(data)
         for name in ("values", "last"):
-            told[name] = tuple(told[name])
-        return cls(**told)
+            body[name] = tuple(body[name])
+        return cls(**body)
 
 
 def combined(contributions: Sequence[Contribution]) -> tuple[float, ...]:
@@ -81,20 +85,30 @@ def combined(contributions: Sequence[Contribution]) -> tuple[float, ...]:
     A mean is weighted, NaN without any weight. The maximum is NaN if a value is.
     """
     kind = contributions[0].kind
-    columns = list(zip(*(c.values for c in contributions), strict=True))
+    columns = list(zip(*(entry.values for entry in contributions), strict=True))
     if kind == MAX:
-        return tuple(math.nan if any(map(math.isnan, col)) else max(col) for col in columns)
-    weights = [c.weight for c in contributions] if kind == MEAN else [1.0] * len(contributions)
+        return tuple(map(_maximum, columns))
+    weights = [1.0] * len(contributions)
+    if kind == MEAN:
+        weights = [entry.weight for entry in contributions]
     sums: list[float] = []
     for column in columns:
         total = 0.0
         for weight, value in zip(weights, column, strict=True):
-            total += weight * value if weight else 0.0  # what counts for nothing may be NaN
+            if weight:  # what counts for nothing may be NaN
+                total += weight * value
         sums.append(total)
     if kind == SUM:
         return tuple(sums)
     whole = sum(weights)
-    return tuple(total / whole if whole else math.nan for total in sums)
+    if not whole:
+        return (math.nan,) * len(sums)
+    return tuple(total / whole for total in sums)
+
+
+def _maximum(values: Sequence[float]) -> float:
+    # Python's ``max`` depends on the place of a NaN.
+    return math.nan if any(map(math.isnan, values)) else max(values)
 
 
 def place_in_script() -> str:
@@ -113,12 +127,6 @@ def place_in_script() -> str:
     return nearest
 
 
-_LIBRARIES: Final = tuple(
-    Path(module.__file__).parent for module in (torch, json) if module.__file__ is not None
-)
-_OWN: Final = Path(__file__).parent
-
-
 def _is_library(path: Path) -> bool:
     if path.is_relative_to(_OWN):
         return True
@@ -131,7 +139,7 @@ class Board:
 
     meeting: Meeting
     entered: str  # the generation that the members are in: this one, or the one before
-    own: int  # rank
+    own_rank: int
     alive: frozenset[int]  # ranks of the generation entered that are in this one
     published: int = 0
     read: dict[int, int] = field(default_factory=dict)  # rank -> entries read
@@ -142,8 +150,9 @@ class Board:
         with self.lock:
             client = self.meeting.connect()
             try:
-                client.set(self._key(self.own, self.published), entry.encode())
-                client.get(self._key(self.own, self.published))  # it has arrived
+                key = self._key(self.own_rank, self.published)
+                client.set(key, entry.encode())
+                client.get(key)  # it has arrived
             finally:
                 client.close()
             self.published += 1
@@ -210,7 +219,7 @@ class SharedValues:
             ElasticError: BFT-1437, another member is elsewhere in the script; BFT-1434, where one
                 of them ends the training.
         """
-        own = Contribution(
+        mine = Contribution(
             number=self._number,
             step=step,
             place=place_in_script(),
@@ -219,7 +228,7 @@ class SharedValues:
             weight=weight,
             last=self._last,
         )
-        result = combined([own]) if len(ranks) == 1 else self._exchanged(own, tuple(ranks))
+        result = combined([mine]) if len(ranks) == 1 else self._exchanged(mine, tuple(ranks))
         self._number, self._last = self._number + 1, result
         return result
 
@@ -258,24 +267,21 @@ class SharedValues:
         """Return the board of a generation: of ours, or of one that follows a loss."""
         key = key_of(commit)
         if key not in self._boards:
-            here = self._commit
-            if here is None:
+            present = self._commit
+            if present is None:
                 raise RuntimeError("no generation was entered")
             staying = {member.worker_id for member in commit.members}
-            first_ranks = (
-                member.rank * self._per_node
-                for member in here.members
-                if member.worker_id in staying
-            )
-            alive = frozenset(
-                first + local for first in first_ranks for local in range(self._per_node)
-            )
+            alive: set[int] = set()
+            for member in present.members:
+                if member.worker_id in staying:
+                    first = member.rank * self._per_node
+                    alive.update(range(first, first + self._per_node))
             size = len(commit.members) * self._per_node
             self._boards[key] = Board(
                 meeting=Meeting(commit=commit, rank=self._rank, size=size),
-                entered=f"{here.generation}.{here.attempt}",
-                own=self._rank,
-                alive=alive,
+                entered=f"{present.generation}.{present.attempt}",
+                own_rank=self._rank,
+                alive=frozenset(alive),
             )
         return self._boards[key]
 
@@ -307,8 +313,8 @@ class SharedValues:
             self._tell(commit, step)
 
     def _tell(self, commit: Commit | None, step: int) -> None:
-        here = self._commit
-        if commit is None or here is None or len(here.members) * self._per_node == 1:
+        present = self._commit
+        if commit is None or present is None or len(present.members) * self._per_node == 1:
             return
         elsewhere = Contribution(
             number=self._number, step=step, place=place_in_script(), last=self._last
@@ -323,10 +329,10 @@ def _gather(board: Board, own: Contribution, ranks: Sequence[int]) -> tuple[floa
     client = board.meeting.connect()
     client.limit(FOREVER_S)
     try:
-        told = [_entry_for(board, client, rank, own) for rank in ranks if rank in board.alive]
+        answers = [_entry_for(board, client, rank, own) for rank in ranks if rank in board.alive]
     finally:
         client.close()
-    entries = [entry for entry in told if entry is not None] or [own]
+    entries = [entry for entry in answers if entry is not None] or [own]
     for entry in entries:
         if entry.number == own.number + 1 and entry.last:
             return entry.last  # it had the result before a member was lost
@@ -345,7 +351,7 @@ def _entry_for(
 ) -> Contribution | None:
     """Return what a member gave to this call; None if it will be given the state instead."""
     while True:
-        entry = own if rank == board.own else board.next_of(client, rank)
+        entry = own if rank == board.own_rank else board.next_of(client, rank)
         if entry.number > own.number or (entry.kind and entry.number == own.number):
             return entry
         if entry.kind:
@@ -393,15 +399,15 @@ def numbers_in(value: Any) -> tuple[list[float], Callable[[Sequence[float]], Any
     if isinstance(value, torch.Tensor):
         if value.numel() > MOST_ELEMENTS or value.is_complex():
             raise _unfit(f"a tensor of {value.numel()} elements of type {value.dtype}")
-        kept = value.detach()
-        whole = kept.dtype if kept.is_floating_point() else torch.float64
+        tensor = value.detach()
+        dtype = tensor.dtype if tensor.is_floating_point() else torch.float64
 
-        def remade(numbers: Sequence[float]) -> torch.Tensor:
-            made = torch.tensor(list(numbers), dtype=torch.float64, device=kept.device)
-            return made.to(whole).reshape(kept.shape)
+        def as_tensor(numbers: Sequence[float]) -> torch.Tensor:
+            flat = torch.tensor(list(numbers), dtype=torch.float64, device=tensor.device)
+            return flat.to(dtype).reshape(tensor.shape)
 
-        numbers = kept.reshape(-1).to(device="cpu", dtype=torch.float64).tolist()
-        return numbers, remade
+        numbers = tensor.reshape(-1).to(device="cpu", dtype=torch.float64).tolist()
+        return numbers, as_tensor
     try:
         return [float(value)], lambda numbers: numbers[0]
     except (TypeError, ValueError):

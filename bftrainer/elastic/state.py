@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,10 @@ from bftrainer.elastic.batch import mix
 from bftrainer.elastic.grouping import drop_apart, foreign, grouping_of, regroup, unfit, with_apart
 from bftrainer.elastic.shards import Cut, Shards, is_sharded, local_of
 from bftrainer.ground.errors import ElasticError
+
+BEFORE_SCRIPT = 8  # tells this seed from those of generations, epochs and passes
+# In the names of modules: by torch.compile and by checkpoint_wrapper.
+_WRAPPERS = re.compile(r"\b(?:_orig_mod|_checkpoint_wrapped_module)\.")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,16 +48,18 @@ class Counters:
     asked_steps: int | None = None
 
     @classmethod
-    def known(cls, told: object) -> Counters:
+    def known(cls, body: object) -> Counters:
         """Return the counters in an unverified checkpoint header."""
-        names = {f.name for f in fields(cls)}
-        told = told if isinstance(told, dict) else {}
-        sound: dict[str, Any] = {k: v for k, v in told.items() if k in names and isinstance(v, int)}
-        return cls(**{"seed": 0, **sound})
+        counters = cls(seed=0)
+        if isinstance(body, dict):
+            for name in cls.__slots__:
+                if isinstance(body.get(name), int):
+                    setattr(counters, name, body[name])
+        return counters
 
     def as_dict(self) -> dict[str, Any]:
         """Return all values that are set: earlier releases do not know ``asked_*``."""
-        return {k: v for k, v in asdict(self).items() if v is not None}
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 class State:
@@ -117,12 +123,12 @@ class State:
     def layouts(self) -> tuple[int, ...]:
         """The layout, and as earlier releases had it."""
         if self._layouts is None:
-            named = [*self.model.named_parameters(), *self.model.named_buffers()]
+            by_name = [*self.model.named_parameters(), *self.model.named_buffers()]
             if self.shards is not None:
-                names = (name for name, _ in named)
-                named = list(zip(names, [*self.shards.parameters, *self.buffers()], strict=True))
-            plain = [(_WRAPPERS.sub("", name), t) for name, t in named]
-            self._layouts = (_layout_of(plain), _layout_of(named))
+                names = [name for name, _ in by_name]
+                by_name = list(zip(names, [*self.shards.parameters, *self.buffers()], strict=True))
+            unwrapped = [(_WRAPPERS.sub("", name), tensor) for name, tensor in by_name]
+            self._layouts = (_layout_of(unwrapped), _layout_of(by_name))
         return self._layouts
 
     # ---- the rest: what is not in the model --------------------------------------
@@ -169,16 +175,16 @@ class State:
                 "Build the same optimizer in every worker, before Run.",
             ) from problem
         self._load_user_state(_without(tree, unloaded))
-        within_epoch = tree.get("within_epoch")
-        self._within_epoch = None if within_epoch is None else _without(within_epoch, unloaded)
+        self._within_epoch = tree.get("within_epoch")
+        if self._within_epoch is not None:
+            self._within_epoch = _without(self._within_epoch, unloaded)
         self.calls = tree.get("calls", {})  # earlier releases have none
         self.remarks = tree.get("remarks", [])
         return Counters(**tree["counters"])
 
     def options(self) -> list[dict[str, Any]]:
         """Return the optimizer's groups without their parameters, not copied."""
-        groups = self.optimizer.param_groups
-        return [{k: v for k, v in group.items() if k != "params"} for group in groups]
+        return list(map(_options_of, self.optimizer.param_groups))
 
     def snapshot_light(self) -> dict[str, Any]:
         """Return a copy of the small state: groups, scheduler, extra; no tensors of the model."""
@@ -225,10 +231,11 @@ class State:
                 p.requires_grad_(is_trained)
 
     def _user_state(self) -> dict[str, Any]:
-        return {
-            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
-            "extra": {name: thing.state_dict() for name, thing in self.extra.items()},
-        }
+        scheduler = None
+        if self.scheduler is not None:
+            scheduler = self.scheduler.state_dict()
+        extra = {name: thing.state_dict() for name, thing in self.extra.items()}
+        return {"scheduler": scheduler, "extra": extra}
 
     def _load_user_state(self, tree: dict[str, Any]) -> None:
         if self.scheduler is not None and tree["scheduler"] is not None:
@@ -243,12 +250,14 @@ class State:
             tensor.data = tensor.data.clone()
 
 
-# In the names of modules: by torch.compile and by checkpoint_wrapper.
-_WRAPPERS = re.compile(r"\b(?:_orig_mod|_checkpoint_wrapped_module)\.")
+def _options_of(group: Mapping[str, Any]) -> dict[str, Any]:
+    options = dict(group)
+    del options["params"]
+    return options
 
 
-def _layout_of(named: Iterable[tuple[str, torch.Tensor]]) -> int:
-    text = ";".join(f"{n}:{t.dtype}:{tuple(t.shape)}" for n, t in named)
+def _layout_of(by_name: Iterable[tuple[str, torch.Tensor]]) -> int:
+    text = ";".join(f"{name}:{t.dtype}:{tuple(t.shape)}" for name, t in by_name)
     data = text.encode()
     return mix(*(int.from_bytes(data[i : i + 7], "big") for i in range(0, len(data), 7)))
 
@@ -279,9 +288,6 @@ def unpack(flat: torch.Tensor, into: Iterable[torch.Tensor]) -> None:
             offset = end
 
 
-BEFORE_SCRIPT = 8  # tells this seed from those of generations, epochs and passes
-
-
 def seed_everything(*numbers: int) -> None:
     """Seed all random streams of this process from these numbers."""
     seed = mix(*numbers)
@@ -296,16 +302,18 @@ def seed_everything(*numbers: int) -> None:
 def streams_of(*numbers: int) -> Iterator[None]:
     """Seed all random streams from these numbers; put back their states at the end."""
     numpy = sys.modules.get("numpy")
-    own, numpys = random.getstate(), None if numpy is None else numpy.random.get_state()
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    with torch.random.fork_rng(devices=devices):
+    state_of_python = random.getstate()
+    if numpy is not None:
+        state_of_numpy = numpy.random.get_state()
+    n_devices = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
+    with torch.random.fork_rng(devices=range(n_devices)):
         try:
             seed_everything(*numbers)
             yield
         finally:
-            random.setstate(own)
-            if numpy is not None and numpys is not None:
-                numpy.random.set_state(numpys)
+            random.setstate(state_of_python)
+            if numpy is not None:
+                numpy.random.set_state(state_of_numpy)
 
 
 def part_streams(seed: int, rank: int) -> None:
@@ -315,11 +323,13 @@ def part_streams(seed: int, rank: int) -> None:
 
 
 def _check(model: Any, optimizer: Any, scheduler: Any, extra: dict[str, Any]) -> None:
-    own = {id(p) for p in model.parameters()}
-    held = [p for group in optimizer.param_groups for p in group["params"]]
-    if any(id(p) not in own for p in held):
+    model_ids = set(map(id, model.parameters()))
+    parameters: list[Any] = []
+    for group in optimizer.param_groups:
+        parameters += group["params"]
+    if not model_ids.issuperset(map(id, parameters)):
         raise foreign()
-    if not any(p.requires_grad for p in held):
+    if not any(p.requires_grad for p in parameters):
         raise unfit(
             "The optimizer holds no parameter of the model that requires a gradient.",
             "Build the optimizer from model.parameters() before Run.",
@@ -353,7 +363,7 @@ class Snapshots:
 
     def collect(self, counters: Counters) -> StateSnapshot:
         """Return the state itself, not copied: valid until the next step."""
-        structure, rest = self._state.encode_rest(counters)
+        structure, other_tensors = self._state.encode_rest(counters)
         header = {
             "layout": self._state.layout(),
             "counters": counters.as_dict(),
@@ -361,12 +371,13 @@ class Snapshots:
             **reports.trial_mark(),
             **self._origin,
         }
-        own = self._state.model_tensors()
+        model_tensors = self._state.model_tensors()
         if (shards := self._state.shards) is not None:
             cuts = [Cut.of(p) if is_sharded(p) else None for p in shards.parameters]
-            cuts += [None] * (len(own) - len(cuts))
-            header |= resharding.marks(shards.node, [*cuts, *checkpoint.cuts_of(structure, rest)])
-        return StateSnapshot(header=header, tensors=[*own, *rest])
+            cuts += [None] * (len(model_tensors) - len(cuts))
+            cuts += checkpoint.cuts_of(structure, other_tensors)
+            header |= resharding.marks(shards.node, cuts)
+        return StateSnapshot(header=header, tensors=[*model_tensors, *other_tensors])
 
     def preparation(self, counters: Counters) -> Callable[[], None] | None:
         """Return a function that allocates the snapshot's memory, to be run in a thread.

@@ -34,6 +34,7 @@ from bftrainer.ground.checkpoint_gap import Cost
 from bftrainer.ground.errors import ElasticError
 from bftrainer.ground.protocol import Commit
 
+T = TypeVar("T")
 NO_STATE = -1
 
 
@@ -49,8 +50,11 @@ class MemberStatus(NamedTuple):
 
 def of_nodes(standings: Sequence[MemberStatus], per_node: int) -> list[MemberStatus]:
     """Return the status of each node, that of its worker with the fewest steps."""
-    starts = range(0, len(standings), per_node)
-    return [min(standings[i : i + per_node], key=lambda s: s.step) for i in starts]
+    nodes = []
+    for first in range(0, len(standings), per_node):
+        workers = standings[first : first + per_node]
+        nodes.append(min(workers, key=lambda status: status.step))
+    return nodes
 
 
 def choose_source(standings: Sequence[MemberStatus]) -> int:
@@ -83,24 +87,23 @@ def _unlike(standings: Sequence[MemberStatus], nodes: Sequence[str]) -> ElasticE
             "The workers of this trainer built different models.",
             "Build the model from arguments that are the same on every node.",
         )
-    for what, values in (
+    for difference, values in (
         ("datasets of different length", [f"{s.samples} samples" for s in standings]),
         ("loaders with different batches", [f"{s.batch} samples" for s in standings]),
         ("loaders with different orders or shards", [f"order {s.order:x}" for s in standings]),
     ):
         if len(set(values)) > 1:
-            first = dict(reversed(list(zip(values, nodes, strict=True))))
-            found = ", ".join(f"{value} on {first[value]}" for value in dict.fromkeys(values))
+            first_nodes: dict[str, str] = {}
+            for value, node in zip(values, nodes, strict=True):
+                first_nodes.setdefault(value, node)
+            examples = ", ".join(f"{value} on {node}" for value, node in first_nodes.items())
             return ElasticError(
                 "BFT-1421",
-                f"The workers of this trainer have {what}: {found}.",
+                f"The workers of this trainer have {difference}: {examples}.",
                 "Build the same dataset and DataLoader everywhere; check that all nodes see the"
                 " same files.",
             )
     return None
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +179,8 @@ class StateTransfer:
             self.state.shards.reshard()
             per_node = self.state.shards.node.size
             standings, rank = of_nodes(standings, per_node), rank // per_node
-            copies = None if group is None else group.copies
+            if group is not None:
+                copies = group.copies
         source = choose_source(standings)
         if problem := refuse(standings, self._nodes(commit, len(standings)), source, rank):
             return Broken(reason=str(problem))
@@ -193,12 +197,14 @@ class StateTransfer:
             return Broken(reason=str(problem))
         resumed = ""
         if standings[source].step == NO_STATE and source == rank:
-            resumed = self._found()
+            resumed = self._load_first()
         if group is None:
             return resumed
         best = standings[source]
         lacking = [
-            r for r, s in enumerate(standings) if r != source and (s != best or s.step == NO_STATE)
+            member
+            for member, status in enumerate(standings)
+            if member != source and (status != best or status.step == NO_STATE)
         ]
         broken = None
         if lacking and copies is not None:
@@ -207,7 +213,9 @@ class StateTransfer:
         if broken is None:
             root = source * (group.size // len(standings))
             broken = self._share_buffers(commit, group, root)
-        return resumed if broken is None else broken
+        if broken is not None:
+            return broken
+        return resumed
 
     def _exchange(
         self, commit: Commit, group: Group, mine: MemberStatus
@@ -232,7 +240,7 @@ class StateTransfer:
         per_node = max(1, size // len(members))
         return [members[rank // per_node].node for rank in range(size)]
 
-    def _found(self) -> str:
+    def _load_first(self) -> str:
         """Load the first state of a run: a checkpoint, or what the script built."""
         state = self.state
         read = resharding.reader(state.parameters(), state.optimizer, state.extra, state.shards)
@@ -244,50 +252,54 @@ class StateTransfer:
                 partial(resharding.newest_of_node, node),
                 is_first=node.rank == 0,
             )
-        found = checkpoint.find(self.writer.directory, state.layouts, read, newest)
-        if found is None:
+        saved = checkpoint.find(self.writer.directory, state.layouts, read, newest)
+        if saved is None:
             if self.initial is not None:
                 self._copy_into_model(self.initial.tensors)
                 self.state.restore_light(self.initial.light)
             return ""
-        self.writer.cost = Cost.of(found.header)
-        # A rehearsal may have stepped a schedule.
-        options = self.initial.light["groups"] if self.initial else self.state.options()
-        own = OwnOptions(self.state, options)
+        self.writer.cost = Cost.of(saved.header)
+        # Rather those before the rehearsal, which may have stepped a schedule.
+        options = self.state.options()
+        if self.initial is not None:
+            options = self.initial.light["groups"]
+        own_options = OwnOptions(self.state, options)
         count = len(self.state.model_tensors())
-        rest = found.tensors[count:]
-        goes_on = self.writer.origin.continuation(found.header, found.source, rest)
-        self._copy_into_model(found.tensors[:count])
+        other_tensors = saved.tensors[count:]
+        goes_on = self.writer.origin.continuation(saved.header, saved.source, other_tensors)
+        self._copy_into_model(saved.tensors[:count])
         unloaded = goes_on.unloaded if goes_on is not None else frozenset()
-        self.counters = self.state.decode_rest(found.header["structure"], rest, unloaded)
+        self.counters = self.state.decode_rest(saved.header["structure"], other_tensors, unloaded)
         if goes_on is not None:
             self.control.send(remark_of(goes_on.apply(), self.counters.step))
-        if reports.is_inherited(found.header):
+        if reports.is_inherited(saved.header):
             self.state.resume_epoch()  # it would bring the other trial's options later
-            own.put_back()
+            own_options.put_back()
             self.state.extra[reports.KEY].load_state_dict(reports.NO_REPORTS)
-        return found.source
+        return saved.source
 
     def move(self, group: Group, chain: list[int], abandoned: Callable[[], bool]) -> Broken | None:
         """Send the state down ``chain``, whose first member has it."""
         link = transfer.link_of(group, chain)
-        own = self.state.model_tensors()
-        await_kernels(own[0].device)  # the transfer's thread has streams of its own
+        model_tensors = self.state.model_tensors()
+        await_kernels(model_tensors[0].device)  # the transfer's thread has streams of its own
         if link is None:
             if group.data is None:
                 return None
-            stood_by = self._aside(abandoned, lambda: transfer.stand_by(group, chain[0]))
-            return stood_by if isinstance(stood_by, Broken) else None
+            return self._aside(abandoned, lambda: transfer.stand_by(group, chain[0]))
         if link.before is None:
-            structure, rest = self.state.encode_rest(self.counters)
-            sent = self._aside(
-                abandoned, lambda: transfer.send(link, structure, [*own, *rest], known=len(own))
+            structure, other_tensors = self.state.encode_rest(self.counters)
+            tensors = [*model_tensors, *other_tensors]
+            return self._aside(
+                abandoned,
+                lambda: transfer.send(link, structure, tensors, known=len(model_tensors)),
             )
-            return sent if isinstance(sent, Broken) else None
         # Our own state stays intact until the one that replaces it is complete. Nor may FSDP2's
         # memory be replaced.
         keeps = self.has_state or self.state.shards is not None
-        landing = [torch.empty_like(t) for t in own] if keeps else own
+        landing = model_tensors
+        if keeps:
+            landing = [torch.empty_like(tensor) for tensor in model_tensors]
         if not self.has_state:
             self.keep_initial()
         spare, self.spare = self.spare, []
@@ -321,7 +333,7 @@ class StateTransfer:
 
     def _share_buffers(self, commit: Commit, group: Group, source: int) -> Broken | None:
         """Broadcast the source's buffers (running averages): each member updated its own."""
-        buffers = [b for b in self.state.buffers() if b.numel()]
+        buffers = [buffer for buffer in self.state.buffers() if buffer.numel()]
         if not buffers:
             return None
         flat = pack(buffers)

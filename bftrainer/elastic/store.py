@@ -25,7 +25,7 @@ from collections import defaultdict
 from bftrainer.ground.ports import VARIABLE, listen_within
 from bftrainer.ground.reception import Reception
 
-# A request: what, length of key, length of value; then both. A reply: length and value.
+# A request: operation, length of key, length of value; then both. A reply: length and value.
 _REQUEST = struct.Struct("!BHI")
 _REPLY = struct.Struct("!I")
 _SET, _GET = 1, 2
@@ -70,7 +70,9 @@ class StoreServer(Reception[bytes]):
         await self._loop.sock_sendall(connection, nonce)
         proof = await self._read(connection, PROOF_BYTES)
         await self._expected.wait()
-        return proof if hmac.compare_digest(proof, _proof(self._token, nonce)) else None
+        if not hmac.compare_digest(proof, _proof(self._token, nonce)):
+            return None
+        return proof
 
     async def _attend(self, connection: socket.socket, _: bytes) -> None:
         while True:
@@ -78,12 +80,12 @@ class StoreServer(Reception[bytes]):
 
     async def _answer(self, connection: socket.socket) -> None:
         head = await self._read(connection, _REQUEST.size)
-        what, key_bytes, value_bytes = _REQUEST.unpack(head)
-        if what not in {_SET, _GET} or value_bytes > MAX_VALUE_BYTES:
+        operation, key_bytes, value_bytes = _REQUEST.unpack(head)
+        if operation not in {_SET, _GET} or value_bytes > MAX_VALUE_BYTES:
             raise ConnectionError("not a request")
         name = (await self._read(connection, key_bytes)).decode(errors="replace")
         value = await self._read(connection, value_bytes)
-        if what == _SET:
+        if operation == _SET:
             self._values[name] = value
             self._set[name].set()
         else:
@@ -128,10 +130,10 @@ class StoreClient:
         """Set the timeout of later answers."""
         self._socket.settimeout(timeout_s)
 
-    def _send(self, what: int, key: str, value: bytes = b"") -> None:
+    def _send(self, operation: int, key: str, value: bytes = b"") -> None:
         name = key.encode()
         try:
-            self._socket.sendall(_REQUEST.pack(what, len(name), len(value)) + name + value)
+            self._socket.sendall(_REQUEST.pack(operation, len(name), len(value)) + name + value)
         except OSError as problem:
             raise self._broken(problem) from None
 

@@ -106,29 +106,29 @@ class ForkServer:
                 self.reap()
             if self.channel in readable and not self.handle_packet():
                 break
-        for kept in self.workers.values():
-            self.keeper.kill_group(kept.pid)
+        for worker in self.workers.values():
+            self.keeper.kill_group(worker.pid)
 
     def reap(self) -> None:
         """Report every worker that has ended."""
-        for keeper, kept in list(self.workers.items()):
+        for keeper, worker in list(self.workers.items()):
             ended_pid, wait_status = os.waitpid(keeper, os.WNOHANG)
             if not ended_pid:
                 continue
             del self.workers[keeper]
-            status = os.read(kept.says, PID_BYTES)
-            os.close(kept.says)
+            status = os.read(worker.says, PID_BYTES)
+            os.close(worker.says)
             if status:
                 returncode = int.from_bytes(status, "little", signed=True)
             else:  # it was killed itself, and its worker with it
                 returncode = os.waitstatus_to_exitcode(wait_status)
-                self.sweep(kept)
-            self.send("exited", worker_id=kept.worker_id, pid=kept.pid, returncode=returncode)
+                self.sweep(worker)
+            self.send("exited", worker_id=worker.worker_id, pid=worker.pid, returncode=returncode)
 
-    def sweep(self, kept: KeptWorker) -> None:
+    def sweep(self, worker: KeptWorker) -> None:
         """End what a keeper left that was killed; of others we adopt nothing."""
-        gone = self.keeper.sweep(self.workers, limit_s=self.keeper.LAST_S)
-        self.keeper.remove(self.scratch.of(kept.pid), gone)
+        pids = self.keeper.sweep(self.workers, limit_s=self.keeper.LAST_S)
+        self.keeper.remove(self.scratch.of(worker.pid), pids)
 
     def handle_packet(self) -> bool:
         """Serve one request; return False when the agent is gone."""
@@ -173,13 +173,13 @@ class ForkServer:
             return
         sys.stdout.flush()
         sys.stderr.flush()
-        says, said = os.pipe()
+        says, write_end = os.pipe()
         parent = os.getpid()
         keeper = os.fork()
         if keeper == 0:
             os.close(says)
-            self.become_keeper(config, fds[0], parent, said)
-        os.close(said)
+            self.become_keeper(config, fds[0], parent, write_end)
+        os.close(write_end)
         pid = int.from_bytes(os.read(says, PID_BYTES), "little")
         if not pid:  # it could not even fork
             os.close(says)
@@ -192,7 +192,7 @@ class ForkServer:
         self.send("forked", worker_id=config.worker_id, pid=pid, scratch=place)
 
     def become_keeper(
-        self, config: "WorkerConfig", channel_fd: int, parent: int, said: int
+        self, config: "WorkerConfig", channel_fd: int, parent: int, write_end: int
     ) -> NoReturn:
         """In the child: fork the worker, and tell its status when nothing is left of it."""
         os.setpgid(0, 0)
@@ -202,21 +202,21 @@ class ForkServer:
         signal.signal(signal.SIGINT, self.on_interrupt)
         for end in (self.channel, self.wake_in, self.wake_out):
             end.close()
-        for kept in self.workers.values():
-            os.close(kept.says)
-        own = os.getpid()
+        for neighbour in self.workers.values():
+            os.close(neighbour.says)
+        keeper = os.getpid()
         worker = os.fork()
         if worker == 0:
-            os.close(said)
-            self.become_worker(config, channel_fd, own)
+            os.close(write_end)
+            self.become_worker(config, channel_fd, keeper)
         os.close(channel_fd)
-        os.write(said, worker.to_bytes(PID_BYTES, "little"))
-        returncode, gone = self.keeper.keep(worker, parent)
-        self.keeper.remove(self.scratch.of(worker), gone)
+        os.write(write_end, worker.to_bytes(PID_BYTES, "little"))
+        returncode, pids = self.keeper.keep(worker, parent)
+        self.keeper.remove(self.scratch.of(worker), pids)
         if config.local_size > 1 and not config.local_rank:
             self.keeper.remove(self.keeper.node_place(config.member_id), ())
         self.keeper.remove_unmapped()
-        os.write(said, returncode.to_bytes(PID_BYTES, "little", signed=True))
+        os.write(write_end, returncode.to_bytes(PID_BYTES, "little", signed=True))
         os._exit(0)
 
     def become_worker(self, config: "WorkerConfig", channel_fd: int, parent: int) -> None:
@@ -261,14 +261,14 @@ def _refuse(channel: "socket.socket | None", code: str, cause: str, next_step: s
 
 def main() -> int:
     """Warm up, report it, and fork on request."""
-    given = sys.argv[1] if len(sys.argv) > 1 else os.environ.pop("BFT_TEMPLATE_FD", "")
+    address = sys.argv[1] if len(sys.argv) > 1 else os.environ.pop("BFT_TEMPLATE_FD", "")
     # The agent may have blocked signals; workers must die of them as usual.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     # Run by path, sys.path begins with our own directory, whose modules must not be visible.
-    here = Path(__file__).resolve().parent
-    sys.path[:] = [p for p in sys.path if Path(p or os.curdir).resolve() != here]
-    is_shared = given.startswith("/")
-    channel = None if is_shared else socket.socket(fileno=int(given))
+    folder = Path(__file__).resolve().parent
+    sys.path[:] = [entry for entry in sys.path if Path(entry or os.curdir).resolve() != folder]
+    is_shared = address.startswith("/")
+    channel = None if is_shared else socket.socket(fileno=int(address))
     if channel is not None:
         with suppress(BrokenPipeError, ConnectionResetError):
             channel.send(b'{"begun": {}}')
@@ -300,7 +300,7 @@ def main() -> int:
     import_s = round(time.monotonic() - started, 3)
     if channel is None:
         shared = importlib.import_module("bftrainer.elastic.shared_template")
-        channel = shared.channel_of_an_agent(given, environment)  # returns in copies of us
+        channel = shared.channel_of_an_agent(address, environment)  # returns in copies of us
     channel.set_inheritable(False)
     template = ForkServer(channel)
     importlib.import_module("bftrainer.ground.process").die_with_parent(0)

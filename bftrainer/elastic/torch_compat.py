@@ -36,6 +36,10 @@ NAMES_OF_SHARDS = (
     "torch.distributed.tensor.placement_types._StridedShard",
 )
 GLOO_THREADS = 2
+# What torch counts by itself in a schedule's state. A name that is missing there is not left out.
+COUNTED_BY_SCHEDULES = frozenset({"_last_lr", "_step_count", "_get_lr_called_within_step"})
+WITHIN = "_schedulers"  # in the state of a chain
+BATCH_NORM: type[torch.nn.Module] = torch.nn.modules.batchnorm._BatchNorm  # noqa: SLF001 - the base
 _c10d: Any = torch.distributed  # its type stubs lack what depends on the build
 HashStore, FileStore = _c10d.HashStore, _c10d.FileStore
 
@@ -109,14 +113,14 @@ def new_registered(
         return plugin.creator_fn(options, None)
     if plugin is not None:
         return plugin.creator_fn(store, rank, size, limit)
-    own = getattr(_c10d.distributed_c10d, f"ProcessGroup{name.upper()}", None)
-    if own is None:
+    group_type = getattr(_c10d.distributed_c10d, f"ProcessGroup{name.upper()}", None)
+    if group_type is None:
         raise ImportError(f"this torch has no {name.upper()}")
-    if not hasattr(own, "Options"):
-        return own(store, rank, size, timeout=limit)
-    options = own.Options()
+    if not hasattr(group_type, "Options"):
+        return group_type(store, rank, size, timeout=limit)
+    options = group_type.Options()
     options._timeout = limit  # noqa: SLF001
-    return own(store, rank, size, options)
+    return group_type(store, rank, size, options)
 
 
 def aborts_nccl() -> bool:
@@ -243,11 +247,6 @@ def scaler_state(scaler: Any, scale: float, growth: int) -> dict[str, Any]:
     }
 
 
-# What torch counts by itself in a schedule's state. A name that is missing there is not left out.
-COUNTED_BY_SCHEDULES = frozenset({"_last_lr", "_step_count", "_get_lr_called_within_step"})
-WITHIN = "_schedulers"  # in the state of a chain
-
-
 def schedules_within(schedule: Any) -> Sequence[Any]:
     """Return the schedules of a chain; empty: it is none."""
     return getattr(schedule, WITHIN, ())
@@ -271,7 +270,6 @@ def mark_stepped(optimizer: Any) -> None:
 
 # ---- models and loaders --------------------------------------------------------------------
 
-BATCH_NORM: type[torch.nn.Module] = torch.nn.modules.batchnorm._BatchNorm  # noqa: SLF001 - the base
 tree_map: Callable[[Callable[[Any], Any], Any], Any] = _pytree.tree_map
 pinned: Callable[[Any], Any] = _pin_memory.pin_memory  # a batch, whatever its type
 

@@ -49,9 +49,9 @@ class LossMean:
         for part in passes:
             if part.is_unclear or not part.n_counted:
                 continue
-            first, *others = part.values[: part.n_counted]
+            first, *later = part.values[: part.n_counted]
             loss, weight = first.number, part.weight
-            for value in others:
+            for value in later:
                 loss += value.number
             self._is_finite &= math.isfinite(loss)
             self._weight += weight
@@ -95,10 +95,10 @@ class LossReporter:
 
     def send(self, generation: int, step: int, *, is_sum: bool) -> None:
         """Report what there is, if anything."""
-        if (told := self.mean.take(is_sum=is_sum)) is None:
+        if (mean_and_weight := self.mean.take(is_sum=is_sum)) is None:
             return
         self._reported_s = time.monotonic()
-        loss, weight = told
+        loss, weight = mean_and_weight
         self._control.send(TrainingLoss(generation=generation, step=step, loss=loss, weight=weight))
 
 
@@ -107,17 +107,21 @@ def mean_loss(parts: Iterable[tuple[float | None, float]]) -> tuple[float | None
 
     The mean is None where one of them is no finite number, or nothing has a weight.
     """
-    told = [(loss, weight) for loss, weight in parts if weight > 0.0]
-    total = sum(weight for _, weight in told)
-    finite = [(loss, weight) for loss, weight in told if loss is not None]
-    if not total or len(finite) < len(told):
+    weighted = [(loss, weight) for loss, weight in parts if weight > 0.0]
+    total = sum(weight for _, weight in weighted)
+    finite = [(loss, weight) for loss, weight in weighted if loss is not None]
+    if not total or len(finite) < len(weighted):
         return None, total
     # Shares first: a loss times its weight may be beyond what a float holds.
     mean = sum(loss * (weight / total) for loss, weight in finite)
-    return mean if math.isfinite(mean) else None, total
+    if not math.isfinite(mean):
+        return None, total
+    return mean, total
 
 
 def reporter_for(control: Control) -> LossReporter | None:
     """Return what reports losses; None where agent or daemon would not understand it."""
     is_asked = dict(control.config.environment).get(TELLS_LOSS) == BY_AGENT
-    return LossReporter(control) if is_asked else None
+    if not is_asked:
+        return None
+    return LossReporter(control)

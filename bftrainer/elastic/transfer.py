@@ -15,7 +15,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -45,13 +44,9 @@ def link_of(group: Group, chain: Sequence[int]) -> Link | None:
     """Return this member's place in ``chain``, None if it is not in it."""
     if group.rank not in chain:
         return None
-    i = list(chain).index(group.rank)
-    return Link(
-        group=group,
-        source=chain[0],
-        before=chain[i - 1] if i > 0 else None,
-        after=chain[i + 1] if i + 1 < len(chain) else None,
-    )
+    place = list(chain).index(group.rank)
+    with_ends = [None, *chain, None]
+    return Link(group=group, source=chain[0], before=with_ends[place], after=with_ends[place + 2])
 
 
 def send(link: Link, structure: Any, tensors: Sequence[torch.Tensor], known: int) -> None:
@@ -74,24 +69,28 @@ def receive(
     structure, descriptions, apart = _receive_header(link)
     apart = dict(apart)
     # A tensor that the source has on a device belongs on our device.
-    data = link.group.data
-    ours = (t.device for t in into if device.is_on_device(t))
-    near = next(ours, None) if data is None else data.device
-    rest = [
-        t if i not in apart or near is None else torch.empty_like(t, device=near)
-        for i, t in enumerate(checkpoint.allocate(descriptions, spare), start=len(into))
-    ]
-    landing = [
-        (
-            t if i in apart or not device.is_on_device(t) else torch.empty_like(t, device="cpu")
-        ).contiguous()
-        for i, t in enumerate(into)
-    ]
-    _move(link, [*landing, *rest], apart)
+    if link.group.data is None:
+        own_device = next((t.device for t in into if device.is_on_device(t)), None)
+    else:
+        own_device = link.group.data.device
+    remaining = checkpoint.allocate(descriptions, spare)
+    if own_device is not None:
+        for i, tensor in enumerate(remaining):
+            if len(into) + i in apart:
+                remaining[i] = torch.empty_like(tensor, device=own_device)
+    landing = [_landing_of(target, is_apart=i in apart) for i, target in enumerate(into)]
+    _move(link, [*landing, *remaining], apart)
     for target, landed in zip(into, landing, strict=True):
         if target is not landed:
             target.copy_(landed)
-    return structure, rest
+    return structure, remaining
+
+
+def _landing_of(target: torch.Tensor, *, is_apart: bool) -> torch.Tensor:
+    """Return memory to receive a tensor into: its own, or the host's if the source has it there."""
+    if not is_apart and device.is_on_device(target):
+        target = torch.empty_like(target, device="cpu")
+    return target.contiguous()
 
 
 def stand_by(group: Group, source: int) -> None:
@@ -101,11 +100,12 @@ def stand_by(group: Group, source: int) -> None:
     link = Link(group=group, source=source, before=None, after=None)
     _, _, apart = _receive_header(link)
     sizes = [size_bytes for _, size_bytes in apart]
-    wires = [sum(sizes[i] for i in pack) for pack in packs_of(sizes)]
-    lengths = [n for wire in wires for n in _lengths(wire)]
-    new = partial(torch.empty, dtype=torch.uint8, device=group.data.device)
-    scratch = new(max(lengths, default=0))  # never read
-    broadcast(group, group.data, source, [scratch[:n] for n in lengths])
+    lengths: list[int] = []
+    for pack in packs_of(sizes):
+        lengths += _lengths(sum(sizes[i] for i in pack))
+    longest = max(lengths, default=0)
+    scratch = torch.empty(longest, dtype=torch.uint8, device=group.data.device)  # never read
+    broadcast(group, group.data, source, [scratch[:length] for length in lengths])
 
 
 def _receive_header(link: Link) -> list[Any]:
@@ -127,11 +127,11 @@ def _announce(link: Link, words: torch.Tensor) -> None:
 
 def _move(link: Link, tensors: Sequence[torch.Tensor], apart: Mapping[int, int]) -> None:
     """Send or receive the tensors; ``apart`` are those on a device of the source."""
-    wires = _wires([t for i, t in enumerate(tensors) if i not in apart])
-    _pass_on(link, [piece for wire in wires for piece in wire.pieces()])
+    wires = _wires([tensor for i, tensor in enumerate(tensors) if i not in apart])
+    _pass_on(link, _pieces_of(wires))
     if apart or link.group.data is not None:
         staged = _wires([tensors[i] for i in sorted(apart)])
-        pieces = [piece for wire in staged for piece in wire.pieces()]
+        pieces = _pieces_of(staged)
         if link.group.data is None:
             stage(link, pieces)
         else:
@@ -146,9 +146,9 @@ def _pass_on(link: Link, pieces: Sequence[torch.Tensor]) -> None:
     """Receive each piece from the previous member (unless we are the source), forward it."""
     pg = link.group.pg
     # Posted in advance: a piece can arrive while the previous one is forwarded.
-    incoming = (
-        [] if link.before is None else [pg.recv([p], link.before, i) for i, p in enumerate(pieces)]
-    )
+    incoming: list[Any] = []
+    if link.before is not None:
+        incoming = [pg.recv([piece], link.before, i) for i, piece in enumerate(pieces)]
     outgoing = []
     for i, piece in enumerate(pieces):
         if incoming:
@@ -216,7 +216,9 @@ class _Wire:
     def __init__(self, tensors: list[torch.Tensor]) -> None:
         self.tensors = tensors
         self.flats = [t.reshape(-1).view(torch.uint8) for t in tensors]
-        self.bytes = self.flats[0] if len(tensors) == 1 else torch.cat(self.flats)
+        self.bytes = self.flats[0]
+        if len(tensors) > 1:
+            self.bytes = torch.cat(self.flats)
 
     def pieces(self) -> Sequence[torch.Tensor]:
         ends = list(accumulate(_lengths(self.bytes.numel()), initial=0))
@@ -235,7 +237,18 @@ def _lengths(total: int) -> list[int]:
 
 
 def _wires(tensors: Sequence[torch.Tensor]) -> list[_Wire]:
-    return [_Wire([tensors[i] for i in pack]) for pack in packs_of([t.nbytes for t in tensors])]
+    wires = []
+    for pack in packs_of([tensor.nbytes for tensor in tensors]):
+        members = [tensors[i] for i in pack]
+        wires.append(_Wire(members))
+    return wires
+
+
+def _pieces_of(wires: Sequence[_Wire]) -> list[torch.Tensor]:
+    pieces: list[torch.Tensor] = []
+    for wire in wires:
+        pieces += wire.pieces()
+    return pieces
 
 
 def packs_of(sizes: Sequence[int]) -> list[list[int]]:
@@ -252,4 +265,6 @@ def packs_of(sizes: Sequence[int]) -> list[list[int]]:
         if pack_bytes >= PIECE_BYTES:
             packs.append(pack)
             pack, pack_bytes = [], 0
-    return [*packs, pack] if pack else packs
+    if pack:
+        packs.append(pack)
+    return packs

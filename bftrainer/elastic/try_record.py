@@ -73,7 +73,9 @@ def wanted(token: Callable[[], str]) -> SampleRecord | None:
         token: returns the token of the present generation.
     """
     directory = os.environ.get(RECORD)
-    return SampleRecord(Path(directory), token) if directory else None
+    if not directory:
+        return None
+    return SampleRecord(Path(directory), token)
 
 
 class SampleRecord:
@@ -123,10 +125,10 @@ class SampleRecord:
 
     def entered(self, info: GenerationInfo) -> None:
         """Note that a generation begins, after ``step`` updates, and who made the last of them."""
-        what: dict[str, object] = {"samples": info.samples, "at_s": time.time()}
+        facts: dict[str, object] = {"samples": info.samples, "at_s": time.time()}
         if self.made_by.step == info.step:  # else the state is of a worker without a record
-            what["from"] = self.made_by.group
-        self._write("entered", info, **what)
+            facts["from"] = self.made_by.group
+        self._write("entered", info, **facts)
 
     def before_update(self, info: GenerationInfo, batch: int) -> None:
         """Note what the next update is made of; ``batch``: samples of all workers."""
@@ -142,8 +144,8 @@ class SampleRecord:
         """Note that the run is over."""
         self._write("finished", info)
 
-    def _write(self, kind: str, info: GenerationInfo, **what: object) -> None:
-        self._out.write(json.dumps({"kind": kind, **what, **self._where(info)}) + "\n")
+    def _write(self, kind: str, info: GenerationInfo, **facts: object) -> None:
+        self._out.write(json.dumps({"kind": kind, **facts, **self._where(info)}) + "\n")
 
     def _where(self, info: GenerationInfo) -> dict[str, Any]:
         return {
@@ -169,8 +171,9 @@ class UpdateRecord:
         self._leaves, self._left_bytes = leaves, MOST_BYTES
         self._looks_left = LOOKS
         self._before: Mapping[str, Any] = {}
-        # Parts of sharded tensors are other ones at another size.
-        self._parameters = [] if state.shards is not None else state.parameters()
+        self._parameters: list[torch.nn.Parameter] = []
+        if state.shards is None:  # parts of sharded tensors are other ones at another size
+            self._parameters = state.parameters()
         self._width = max(1, min(WIDTH, MOST_NUMBERS // max(1, len(self._parameters))))
         self._signs: dict[tuple[int, torch.device, torch.dtype], torch.Tensor] = {}
         names = {id(p): name for name, p in state.model.named_parameters()}
@@ -188,22 +191,27 @@ class UpdateRecord:
         """Note the types of what a loss was computed from: autocast has coarser ones."""
         if self._looks_left > 0:
             self._looks_left -= 1
-            types = {kind for root in roots for kind in _types_below(root)}
+            types: set[str] = set()
+            for root in roots:
+                types |= _types_below(root)
             self._write({"kind": "computed", "in": sorted(types)})
 
     def note(self, where: Mapping[str, Any], batch: int) -> None:
         """Note the update that is about to be made."""
         if self._left_bytes <= 0:
             return
-        now = dict(list(self._leaves().items())[:MOST_LEAVES])
+        now, before = dict(list(self._leaves().items())[:MOST_LEAVES]), self._before
+        changes = {
+            name: value
+            for name, value in now.items()
+            if name not in before or before[name] != value
+        }
         line = {
             "kind": "update",
             **where,
             "batch": batch,
-            "changed": {
-                k: v for k, v in now.items() if k not in self._before or self._before[k] != v
-            },
-            "gone": [k for k in self._before if k not in now],
+            "changed": changes,
+            "gone": [name for name in before if name not in now],
         }
         self._before = now
         if where["rank"] < TENSOR_RANKS and self._parameters:
@@ -212,28 +220,24 @@ class UpdateRecord:
 
     def _tensors(self) -> dict[str, Any]:
         with torch.no_grad():
-            grads = [p.grad for p in self._parameters]
-            norms = [None if g is None else _norm(g) for g in grads]
+            norms = [_norm(p.grad) for p in self._parameters]
             sketches = [self._sketch(p.detach()).double().cpu() for p in self._parameters]
-        return {
-            "norms": [None if norm is None else norm.item() for norm in norms],
-            "sketches": [[float(f"{x:.10g}") for x in sketch.tolist()] for sketch in sketches],
-        }
+        return {"norms": norms, "sketches": list(map(_rounded, sketches))}
 
     def _sketch(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.is_complex():
             tensor = torch.view_as_real(tensor)
-        kind = tensor.dtype if tensor.dtype == torch.float64 else torch.float32
-        flat: torch.Tensor = local_of(tensor).reshape(-1).to(kind)
+        dtype = tensor.dtype if tensor.dtype == torch.float64 else torch.float32
+        flat: torch.Tensor = local_of(tensor).reshape(-1).to(dtype)
         rows = flat.numel() // self._width
         if rows < 2:
             return flat
         whole = rows * self._width
-        key = rows, flat.device, kind
+        key = rows, flat.device, dtype
         if key not in self._signs:
             source = torch.Generator().manual_seed(_SIGNS_SEED)
-            drawn = torch.randint(0, 2, (rows,), generator=source, dtype=torch.int8)
-            self._signs[key] = (2 * drawn - 1).to(flat.device, kind)
+            bits = torch.randint(0, 2, (rows,), generator=source, dtype=torch.int8)
+            self._signs[key] = (2 * bits - 1).to(flat.device, dtype)
         sums: torch.Tensor = self._signs[key] @ flat[:whole].view(rows, self._width)
         sums[: flat.numel() - whole] += flat[whole:]
         return sums
@@ -244,26 +248,33 @@ class UpdateRecord:
         self._out.write(text)
 
 
+def _rounded(sketch: torch.Tensor) -> list[float]:
+    return [float(f"{element:.10g}") for element in sketch.tolist()]
+
+
 def _types_below(root: Any) -> set[str]:
     """Return the types of the values in the graph of a loss."""
     types: set[str] = set()
     nodes: list[Any] = [getattr(root, "grad_fn", None)]
-    seen: set[Any] = set()
-    while nodes and len(seen) < MOST_NODES:
+    visited: set[Any] = set()
+    while nodes and len(visited) < MOST_NODES:
         node = nodes.pop()
-        if node is None or node in seen:
+        if node is None or node in visited:
             continue
-        seen.add(node)
-        for made in torch_compat.metadata_of(node):
-            types.add(str(made.dtype).removeprefix("torch."))
+        visited.add(node)
+        for metadata in torch_compat.metadata_of(node):
+            types.add(str(metadata.dtype).removeprefix("torch."))
         nodes += [below for below, _ in node.next_functions]
     return types
 
 
-def _norm(gradient: torch.Tensor) -> torch.Tensor:
-    is_exact = gradient.dtype == torch.float64 or gradient.is_complex()
-    norm: torch.Tensor = torch.linalg.vector_norm(gradient if is_exact else gradient.float())
-    return norm.cpu()
+def _norm(gradient: torch.Tensor | None) -> float | None:
+    if gradient is None:
+        return None
+    if gradient.dtype != torch.float64 and not gradient.is_complex():
+        gradient = gradient.float()
+    norm: torch.Tensor = torch.linalg.vector_norm(gradient)
+    return norm.item()
 
 
 def _random_layers(model: torch.nn.Module) -> Iterator[str]:

@@ -53,6 +53,30 @@ UNGUARDED = "BFT_UNGUARDED"  # where a child leaves its mark
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _RUNTIME = "bftrainer.elastic."
 LOADER_END_S = 1.0  # from a broken connection to the end of the process that held it
+GRACE_S = 10.0  # for threads and exit handlers
+FLUSH_S = 1.0  # for flushing files, when a thread may hold a stream's lock
+NEIGHBOUR_S = 30.0  # for the agent to see that a worker of the node has ended
+MOST_SAID = 500  # characters of an exception's text
+SPENT_LOGS = "BFT_SPENT_LOGS"  # log files of failed attempts, in the directory of ours
+_BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+_RENDEZVOUS = "torch.distributed.rendezvous"
+_OF_GLOO = re.compile(r"\[[^\]]{0,200}gloo[^\]]{0,200}\]")  # as its messages begin
+# Of others, though a script's directory may hold them.
+_OTHERS = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"))
+_SEE_LOG = "What it printed is in the worker's log."
+_LESS_MEMORY = (
+    "Let shares shrink by a larger minimum of --nodes (global batch), cut them into passes by"
+    " max_per_worker, or shard the model over more --workers-per-node. 'bftrainer profile' tells"
+    " from how many nodes on it fits."
+)
+# Modules that cut a model's parameters into pieces for the members of a process group.
+_SHARDING = (
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor",
+    "torch.distributed.device_mesh",
+)
+_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # set by torchrun
+_NO_GROUP = "Default process group has not been initialized"
 
 
 class GuardFile:
@@ -95,14 +119,14 @@ def unguarded() -> ElasticError:
 
 def unset(problem: NameError) -> ElasticError:
     """Return BFT-1449: the error of a variable that only the loops of a complete run would set."""
-    refused = ElasticError(
+    error = ElasticError(
         "BFT-1449",
         f"The script uses after its loops what only the loops set ({problem}), and this run was"
         " complete when it started, so that there was nothing left to loop over.",
         "Give it a value before the loops, keep it in extra (elastic.Value), or compute it anew"
         " after them. To train on, ask for more --epochs, --samples or --steps.",
     )
-    return refused.with_traceback(problem.__traceback__)
+    return error.with_traceback(problem.__traceback__)
 
 
 def _is_set_elsewhere(problem: NameError) -> bool:
@@ -115,12 +139,7 @@ def _is_set_elsewhere(problem: NameError) -> bool:
     except (SyntaxError, ValueError):  # it is not a file any more
         return False
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    return any(n.id == problem.name and isinstance(n.ctx, ast.Store) for n in names)
-
-
-GRACE_S = 10.0  # for threads and exit handlers
-FLUSH_S = 1.0  # for flushing files, when a thread may hold a stream's lock
-_BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+    return any(name.id == problem.name and isinstance(name.ctx, ast.Store) for name in names)
 
 
 def leave(status: int) -> NoReturn:
@@ -169,9 +188,9 @@ def _end_late(status: int) -> None:
 
 
 def _who() -> str:
-    main, own = threading.main_thread(), threading.current_thread()
+    main, present = threading.main_thread(), threading.current_thread()
     frames = sys._current_frames()  # noqa: SLF001 - the only way to see other threads
-    threads = [t for t in threading.enumerate() if not (t.daemon or t in (main, own))]
+    threads = [t for t in threading.enumerate() if not (t.daemon or t in (main, present))]
     names = [f"thread {t.name!r}{_place_of(frames.get(t.ident or 0))}" for t in threads]
     return ", ".join(names) or f"an exit handler{_place_of(frames.get(main.ident or 0))}"
 
@@ -181,25 +200,6 @@ def _place_of(frame: object) -> str:
     if frame is None or not stack:
         return ""
     return f" in {stack[-1].name} ({stack[-1].filename}, line {stack[-1].lineno})"
-
-
-SPENT_LOGS = "BFT_SPENT_LOGS"  # log files of failed attempts, in the directory of ours
-_RENDEZVOUS = "torch.distributed.rendezvous"
-NEIGHBOUR_S = 30.0  # for the agent to see that a worker of the node has ended
-_OF_GLOO = re.compile(r"\[[^\]]{0,200}gloo[^\]]{0,200}\]")  # as its messages begin
-MOST_SAID = 500  # characters of an exception's text
-# Of others, though a script's directory may hold them.
-_OTHERS = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"))
-_SEE_LOG = "What it printed is in the worker's log."
-_LESS_MEMORY = (
-    "Let shares shrink by a larger minimum of --nodes (global batch), cut them into passes by"
-    " max_per_worker, or shard the model over more --workers-per-node. 'bftrainer profile' tells"
-    " from how many nodes on it fits."
-)
-# Modules that cut a model's parameters into pieces for the members of a process group.
-_SHARDING = tuple(f"torch.distributed.{name}" for name in ("fsdp", "tensor", "device_mesh"))
-_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # set by torchrun
-_NO_GROUP = "Default process group has not been initialized"
 
 
 def run_worker(config: WorkerConfig, channel_fd: int, parent: int) -> NoReturn:
@@ -390,13 +390,14 @@ def _failure_of(problem: BaseException) -> Failed:
     if type(problem).__name__ == "OutOfMemoryError" and "torch" in sys.modules:
         from bftrainer.elastic import device  # noqa: PLC0415 - imports torch
 
-        if device.is_used() and (held := device.memory_held(device.current())) is not None:
-            problem = held  # of others, who are to blame
+        if device.is_used():
+            others_fault = device.memory_held(device.current())
+            problem = others_fault or problem
     if isinstance(problem, ElasticError):
         return Failed(code=problem.code, cause=problem.cause, next_step=problem.next_step)
     modules = {str(frame.f_globals.get("__name__", "")) for frame, _ in _frames(problem)}
-    if said := own_sharding.explained(problem, modules):
-        return _failure_of(said)
+    if explanation := own_sharding.explained(problem, modules):
+        return _failure_of(explanation)
     name, text = type(problem).__name__, shortened(str(problem), MOST_SAID)
     if _expects_torchrun(problem):
         if any(f.f_globals.get("__name__", "").startswith(_SHARDING) for f, _ in _frames(problem)):

@@ -33,6 +33,14 @@ from pathlib import Path
 from bftrainer.ground.process import die_with_parent
 
 LOOK_S = 0.001  # between two looks whether all have ended
+LAST_S = 5.0  # for processes that were killed to end; some wait for a file system
+NOT_OURS = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where the kernel has it
+_OF_TORCH = re.compile(r"torch_(\d{1,10})_\d+_\d+\Z", re.ASCII)  # the first number is a pid
+_RANDOM = ("nccl-", "mpich_shm_")  # names of NCCL and MPICH begin so, their ends are random
+_IN_MAPS = re.compile(rb"/dev/shm/(?:nccl-|mpich_shm_)\S+", re.ASCII)
+_BLOCK, _SEMAPHORE = "psm_", "sem.mp-"  # as multiprocessing begins such names
+_BEGAN_S = time.time()
 _PR_SET_CHILD_SUBREAPER = 36
 _MANAGER = b"torch_shm_manag\n"  # torch_shm_manager, where tensors are shared by file_system
 
@@ -56,23 +64,24 @@ def end_below(pid: int, spared: Collection[int] = (), *, is_last: bool = True) -
         is_last: whether the node has to be empty. Else torch's managers of shared files are left to
             end, within 2 s: they remove files that nobody else knows.
     """
-    found, known = [pid], {pid, *spared}  # parents before their children
+    tree = [pid]  # parents before their children
+    met = {pid, *spared}
 
     def look_at(parent: int) -> None:
-        new = [child for child in children(parent) if child not in known]
-        found.extend(child for child in new if is_last or not _cleans_up(child))
-        known.update(new)
+        newcomers = [child for child in children(parent) if child not in met]
+        tree.extend(child for child in newcomers if is_last or not _cleans_up(child))
+        met.update(newcomers)
 
     while True:
-        first = len(found)
-        for parent in found[::-1]:
+        first = len(tree)
+        for parent in tree[::-1]:
             look_at(parent)
-        for parent in itertools.islice(found, first, None):  # it grows
+        for parent in itertools.islice(tree, first, None):  # it grows
             look_at(parent)
-        if len(found) == first:
-            return set(found[1:])
+        if len(tree) == first:
+            return set(tree[1:])
         # In one go: processes that end take the processor from us.
-        for child in found[first:]:
+        for child in tree[first:]:
             with suppress(OSError):  # ended meanwhile, or runs as another user
                 os.kill(child, signal.SIGKILL)
 
@@ -82,15 +91,15 @@ def sweep(spared: Collection[int] = (), *, limit_s: float = 0.0) -> set[int]:
 
     Repeats until none is left or the time is up: a process in the kernel may take long to end.
     """
-    gone: set[int] = set()
-    limit = time.monotonic() + limit_s
+    pids: set[int] = set()
+    until_s = time.monotonic() + limit_s
     while killed := end_below(os.getpid(), spared, is_last=False):
-        gone |= killed
+        pids |= killed
         reap(spared)
-        if time.monotonic() >= limit:
+        if time.monotonic() >= until_s:
             break
         time.sleep(LOOK_S)
-    return gone
+    return pids
 
 
 def reap(spared: Collection[int] = ()) -> None:
@@ -103,24 +112,20 @@ def reap(spared: Collection[int] = ()) -> None:
 
 def children(pid: int) -> list[int]:
     """Return the children of a process, dead ones included; none if it has ended."""
-    found: list[int] = []
+    pids: list[int] = []
     threads = f"/proc/{pid}/task"
     with suppress(OSError):
         # Not with pathlib, which takes twice the time: a node waits for this.
         for thread in os.listdir(threads):  # noqa: PTH208
             with suppress(OSError), open(f"{threads}/{thread}/children", "rb", 0) as file:  # noqa: PTH123
-                found += map(int, file.read().split())
-    return found
+                pids += map(int, file.read().split())
+    return pids
 
 
 def _cleans_up(pid: int) -> bool:
     with suppress(OSError), open(f"/proc/{pid}/comm", "rb", 0) as file:  # noqa: PTH123 - as above
         return file.read() == _MANAGER
     return False
-
-
-LAST_S = 5.0  # for processes that were killed to end; some wait for a file system
-NOT_OURS = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def keep(worker: int, parent: int) -> tuple[int, set[int]]:
@@ -136,13 +141,13 @@ def keep(worker: int, parent: int) -> tuple[int, set[int]]:
         Its status, ``-N`` for signal ``N``, and the pids of all that have ended with it.
     """
 
-    def told(_signum: int, _frame: object) -> None:
+    def on_sigterm(_signum: int, _frame: object) -> None:
         if os.getppid() != parent:  # else the signal is for the whole pilot: the worker has it, too
             kill_group(worker)
 
     for number in NOT_OURS:
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, told)
+    signal.signal(signal.SIGTERM, on_sigterm)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))
     die_with_parent(signal.SIGTERM)
     if os.getppid() != parent:  # it died before the line above
@@ -164,14 +169,6 @@ def kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         return
-
-
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where the kernel has it
-_OF_TORCH = re.compile(r"torch_(\d{1,10})_\d+_\d+\Z", re.ASCII)  # the first number is a pid
-_RANDOM = ("nccl-", "mpich_shm_")  # names of NCCL and MPICH begin so, their ends are random
-_IN_MAPS = re.compile(rb"/dev/shm/(?:nccl-|mpich_shm_)\S+", re.ASCII)
-_BLOCK, _SEMAPHORE = "psm_", "sem.mp-"  # as multiprocessing begins such names
-_BEGAN_S = time.time()
 
 
 def temporary_place() -> Path:
@@ -206,16 +203,16 @@ class Scratch:
 
     def use(self, pid: int) -> None:
         """In the worker: use its directory, here and in children; created on demand."""
-        own = self.of(pid)
+        directory = self.of(pid)
 
         def get_temp_dir() -> str:
-            own.mkdir(mode=0o700, exist_ok=True)
-            return str(own)
+            directory.mkdir(mode=0o700, exist_ok=True)
+            return str(directory)
 
         from multiprocessing import util  # noqa: PLC0415 - as above
 
         util.get_temp_dir = get_temp_dir
-        name_shared(own.name)
+        name_shared(directory.name)
 
 
 def name_shared(owner: str) -> None:
@@ -247,10 +244,12 @@ def remove_shared(pids: Collection[int], scratch: str = "") -> None:
         pids: processes that have ended; torch's files are named after them.
         scratch: the ``owner`` of ``name_shared``, or its beginning.
     """
-    ours = (f"{_BLOCK}{scratch}-", f"{_SEMAPHORE}{scratch}-") if scratch else ()
+    prefixes: tuple[str, ...] = ()
+    if scratch:
+        prefixes = (f"{_BLOCK}{scratch}-", f"{_SEMAPHORE}{scratch}-")
     for file in _shared():
         of_torch = _OF_TORCH.match(file.name)
-        if file.name.startswith(ours) or (of_torch and int(of_torch[1]) in pids):
+        if file.name.startswith(prefixes) or (of_torch and int(of_torch[1]) in pids):
             _unlink_own(file)
 
 
@@ -270,8 +269,8 @@ def remove_unmapped() -> None:
                 with open(f"/proc/{name}/maps", "rb", 0) as file:  # noqa: PTH123
                     for mapped in _IN_MAPS.findall(file.read()):
                         unclear.pop(mapped, None)
-    for left in unclear.values():
-        _unlink_own(left, since_s=_BEGAN_S)
+    for unmapped in unclear.values():
+        _unlink_own(unmapped, since_s=_BEGAN_S)
 
 
 def _shared() -> list[Path]:
@@ -283,6 +282,6 @@ def _shared() -> list[Path]:
 
 def _unlink_own(file: Path, since_s: float = 0.0) -> None:
     with suppress(OSError):
-        found = file.lstat()
-        if found.st_uid == os.getuid() and found.st_ctime > since_s:
+        status = file.lstat()
+        if status.st_uid == os.getuid() and status.st_ctime > since_s:
             file.unlink()

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 
 from bftrainer.elastic import checkpoint, resharding
 from bftrainer.elastic.checkpoint_disk import SLOW_S, TIMES, CheckpointDisk
@@ -93,7 +94,7 @@ class CheckpointWriter(CheckpointDisk):
     def _look(self) -> None:
         committed_s = None
         try:
-            for path in files.newest_first(self.directory)[:1] if self.directory else []:
+            for path in self._newest():
                 with suppress(files.UnreadableError):
                     self.cost = Cost.of(files.peek(path))
                 committed_s = self._ages.committed_s(files.step_of(path))
@@ -128,12 +129,18 @@ class CheckpointWriter(CheckpointDisk):
 
     def peek(self) -> Counters:
         """Return the newest checkpoint's counters, unverified; initial ones without a file."""
-        for path in files.newest_first(self.directory)[:1] if self.directory else []:
+        for path in self._newest():
             try:
                 return Counters.known(files.peek(path).get("counters"))
             except (OSError, files.UnreadableError) as problem:
                 log.warning("BFT-1413: cannot read %s: %s", path, problem)
         return Counters.known(None)
+
+    def _newest(self) -> list[Path]:
+        """Return the newest checkpoint's file, if there is one."""
+        if not self.directory:
+            return []
+        return files.newest_first(self.directory)[:1]
 
     def _write(self, snapshot: StateSnapshot, step: int, samples: int, writer: Fence) -> None:
         worked_s = time.thread_time()

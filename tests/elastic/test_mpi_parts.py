@@ -51,7 +51,7 @@ def test_every_row_finds_its_new_owner_or_the_loss_is_known(
     assert moves is not None
     got: list[list[int]] = [[] for _ in range(new)]
     for move in moves:
-        span = holders[move.source][move.held]
+        span = holders[move.source][move.span_index]
         assert span.first <= move.span.first < move.span.end <= span.end
         got[move.target] += range(move.span.first, move.span.end)
     assert got == [list(range(t.first, t.end)) for t in targets]

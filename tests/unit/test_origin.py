@@ -57,7 +57,7 @@ def test_other_arguments_are_refused_by_name(old: str, new: str, words: str) -> 
     difference = between(old, new)
     assert difference.is_other
     assert words in difference.words()
-    assert len(difference.refused) == 1
+    assert len(difference.refusals) == 1
 
 
 @pytest.mark.parametrize(
@@ -70,15 +70,15 @@ def test_other_arguments_are_refused_by_name(old: str, new: str, words: str) -> 
 )
 def test_a_length_that_has_grown_is_told(name: str) -> None:
     difference = between(f"--lr 1 {name} 3", f"--lr 1 {name}=12")
-    assert not difference.refused
-    assert difference.told == (f"{name} 12 (it has {name} 3)",)
+    assert not difference.refusals
+    assert difference.notices == (f"{name} 12 (it has {name} 3)",)
     assert difference.is_other
-    assert between("trainer.epochs=3", "trainer.epochs=5").refused == ()
+    assert between("trainer.epochs=3", "trainer.epochs=5").refusals == ()
 
 
 def test_what_is_refused_comes_with_what_is_told() -> None:
     difference = between("--lr 0.1 --epochs 3", "--lr 0.01 --epochs 6")
-    assert difference.refused == ("--lr 0.01 (it has --lr 0.1)",)
+    assert difference.refusals == ("--lr 0.01 (it has --lr 0.1)",)
     assert "--epochs 6" in difference.words()
 
 
@@ -92,7 +92,7 @@ def test_what_is_refused_comes_with_what_is_told() -> None:
 )
 def test_another_order_is_told(old: str, new: str) -> None:
     difference = between(old, new)
-    assert difference.told == ("the same arguments in another order",)
+    assert difference.notices == ("the same arguments in another order",)
     assert not difference.is_other
 
 
@@ -105,12 +105,12 @@ def test_the_same_is_silent() -> None:
 def test_an_edited_script_is_told_and_another_program_refused() -> None:
     old = RunOrigin(script="a/train.py", digest="1")
     assert compare(old, RunOrigin(script="a/train.py", digest="2")) == Difference(
-        told=("the script was edited",), is_other=True
+        notices=("the script was edited",), is_other=True
     )
     assert compare(old, RunOrigin(script="moved/train.py", digest="1")) == Difference()
     assert compare(old, RunOrigin(script="b/train.py", digest="")) == Difference()  # not readable
     other = compare(old, RunOrigin(script="b/train.py", digest="2"))
-    assert other.refused == ("script b/train.py (it has a/train.py)",)
+    assert other.refusals == ("script b/train.py (it has a/train.py)",)
 
 
 def with_variables(**variables: str) -> RunOrigin:
@@ -123,16 +123,16 @@ def test_variables_that_were_given_count_and_secrets_do_not() -> None:
     old = with_variables(LR="0.1", **hidden, OMP_NUM_THREADS="1", SEED="1")
     new = with_variables(LR="0.2", **other, OMP_NUM_THREADS="2", DATA="x")
     difference = compare(old, new)
-    assert difference.refused == (
+    assert difference.refusals == (
         "variable DATA not set before",
         "variable LR changed",
         "variable SEED not set",
     )
-    assert difference.told == ("variable HF_TOKEN changed", "variable OMP_NUM_THREADS changed")
+    assert difference.notices == ("variable HF_TOKEN changed", "variable OMP_NUM_THREADS changed")
     assert HIDDEN not in str(old.body()) + str(difference)
     assert compare(old, old) == Difference()
     at_two, at_three = (with_variables(BFT_ARRAY_INDEX=index) for index in "23")
-    assert compare(at_two, at_three).refused
+    assert compare(at_two, at_three).refusals
 
 
 def test_what_export_all_took_along_does_not_count() -> None:
@@ -149,7 +149,7 @@ def test_versions_are_told_where_both_are_known() -> None:
         RunOrigin(versions={"torch": "2.5", "numpy": "1"}),
         RunOrigin(versions={"torch": "2.6"}),
     )
-    assert compare(old, new) == Difference(told=("torch 2.6 (it has 2.5)",))
+    assert compare(old, new) == Difference(notices=("torch 2.6 (it has 2.5)",))
 
 
 @pytest.mark.parametrize(

@@ -240,10 +240,12 @@ class _Sums(Counted):
         """Return the Trainer's state, its sums of losses and its callbacks' counters."""
         trainer = self._trainer
         state = dataclasses.asdict(dataclasses.replace(trainer.state, stateful_callbacks=[]))
+        for name in (*_OWN_PLACE, *_ASKED):
+            state.pop(name, None)
         return {
-            "state": {k: v for k, v in state.items() if k not in (*_OWN_PLACE, *_ASKED)},
+            "state": state,
             "losses": huggingface_compat.sums_of(trainer),
-            "callbacks": [c.state()["attributes"] for c in self._counting()],
+            "callbacks": [callback.state()["attributes"] for callback in self._counting()],
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:

@@ -23,9 +23,9 @@ def replace_saving(
 
     Without them every worker would write the same files: the script fails before it trains.
     """
-    own = trainer._save_checkpoint, trainer._save  # noqa: SLF001
+    originals = trainer._save_checkpoint, trainer._save  # noqa: SLF001
     trainer._save_checkpoint, trainer._save = checkpoint, files  # noqa: SLF001
-    return own
+    return originals
 
 
 def mark_skipped(optimizer: Any, *, is_skipped: bool) -> None:

@@ -137,8 +137,9 @@ class ElasticCallback(FrameworkHook, _library.Callback):  # type: ignore[misc]
             f"scheduler-{i}": config.scheduler
             for i, config in enumerate(trainer.lr_scheduler_configs)
         }
-        most = trainer.fit_loop.max_epochs
-        epochs = most if most and most > 0 else sys.maxsize
+        epochs = trainer.fit_loop.max_epochs
+        if not epochs or epochs < 0:  # without a limit
+            epochs = sys.maxsize
         extra = schedulers | {"scaler": scaler}
         run = self.build(module, trainer.optimizers[0], _Progress(trainer), extra, epochs=epochs)
         run.on_entered(self._entered)
@@ -232,12 +233,16 @@ class _ElasticStrategy(_strategies.SingleDeviceStrategy):  # type: ignore[misc]
     def reduce_boolean_decision(self, decision: bool, *_: object, **__: object) -> bool:
         """Decide to stop or save; never in work that does not count."""
         run = self.elastic.run
-        return decision if run is None else run.of_first(decision and not run.is_discounted)
+        if run is None:
+            return decision
+        return run.of_first(decision and not run.is_discounted)
 
     def broadcast(self, obj: Any, *_: object, **__: object) -> Any:
         """Let the node's first worker decide what a clock decides."""
         run = self.elastic.run
-        return obj if run is None or type(obj) is not bool else run.of_first(obj)
+        if run is None or type(obj) is not bool:
+            return obj
+        return run.of_first(obj)
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """Return the model's state, whole."""
@@ -249,12 +254,15 @@ class _ElasticStrategy(_strategies.SingleDeviceStrategy):  # type: ignore[misc]
 
     def _whole(self, state: dict[str, Any]) -> dict[str, Any]:
         run = self.elastic.run
-        return state if run is None else run.gathered(state)
+        if run is not None:
+            state = run.gathered(state)
+        return state
 
     def process_dataloader(self, dataloader: Any) -> Any:
         """Replace the training loader."""
-        is_training = self.elastic.trainer.training
-        return self.elastic.take_loader(dataloader) if is_training else dataloader
+        if not self.elastic.trainer.training:
+            return dataloader
+        return self.elastic.take_loader(dataloader)
 
     def optimizer_step(
         self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **kwargs: Any

@@ -108,13 +108,13 @@ class Trial(_Part):
         Raises:
             ElasticError: BFT-1613 when the study does not have it, or chose something else.
         """
-        chosen = _chosen(name)
+        value = _chosen(name)
         for choice in choices:
-            if choice == chosen and isinstance(choice, bool) == isinstance(chosen, bool):
+            if choice == value and isinstance(choice, bool) == isinstance(value, bool):
                 return choice
         raise ElasticError(
             "BFT-1613",
-            f"The study chose {chosen!r} for {name!r}, which is not among the script's choices.",
+            f"The study chose {value!r} for {name!r}, which is not among the script's choices.",
             "Give the parameter the same choices in the study and in the script.",
         )
 
@@ -124,10 +124,11 @@ class Trial(_Part):
         Steps count from 0, as Optuna's pruners have it: after step 0 one epoch is complete.
         """
         self._step = int(step)
-        budget = _budget()
-        done = self._step + 1
-        # Beyond the budget, where some count from 1, it would hide what the objective returns.
-        reports.report(value, epoch=done if budget is None else min(done, budget))
+        epoch, budget = self._step + 1, _budget()
+        if budget is not None:
+            # Beyond it, where some count from 1, it would hide what the objective returns.
+            epoch = min(epoch, budget)
+        reports.report(value, epoch=epoch)
 
     def should_prune(self) -> bool:
         """Return False: the study parks or ends a trial that is not to go on."""
@@ -148,22 +149,26 @@ def run(objective: Callable[[Trial], Any]) -> None:
     Raises:
         ElasticError: BFT-1611 when it returns no finite number.
     """
-    one = trial()
+    own_trial = trial()
     try:
-        value = objective(one)
+        value = objective(own_trial)
     except Exception as error:
-        if not any(each.__name__ == "TrialPruned" for each in type(error).__mro__):
+        if not any(kind.__name__ == "TrialPruned" for kind in type(error).__mro__):
             raise
         log.warning("the objective ended its trial: TrialPruned %s", error)
         return
-    done = None if one.last_step is None else one.last_step + 1
-    reports.report(value, epoch=_budget() or done)
+    epoch = _budget() or None
+    if epoch is None and own_trial.last_step is not None:
+        epoch = own_trial.last_step + 1
+    reports.report(value, epoch=epoch)
 
 
 def _budget() -> int | None:
     """Return the epochs that a program of runtime command is to train; None: not said."""
     epochs = os.environ.get("BFT_EPOCHS")
-    return int(epochs) if epochs else None
+    if not epochs:
+        return None
+    return int(epochs)
 
 
 def _chosen(name: str) -> Any:

@@ -33,17 +33,20 @@ class RegisteredValues:
         """Return that of a state as it is now."""
         handlers = handlers_of(state).values()
         values = dict(objects_of(state))
-        values |= {f"handler {number}": h.value for number, h in enumerate(handlers)}
-        optimizers = [v for v in values.values() if isinstance(v, torch.optim.Optimizer)]
+        for number, handler in enumerate(handlers):
+            values[f"handler {number}"] = handler.value
+        optimizers = [
+            value for value in values.values() if isinstance(value, torch.optim.Optimizer)
+        ]
         return cls(optimizer=Optimizers(optimizers), extra=values)
 
     def options(self) -> list[dict[str, Any]]:
         """Return the options of all groups, copied, without their parameters."""
-        groups = self.optimizer.param_groups
-        return [
-            {name: copy.deepcopy(value) for name, value in group.items() if name != "params"}
-            for group in groups
-        ]
+        return list(map(_options_of, self.optimizer.param_groups))
+
+
+def _options_of(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: copy.deepcopy(value) for name, value in group.items() if name != "params"}
 
 
 class OwnRates:

@@ -55,6 +55,7 @@ from bftrainer.ground.protocol import Commit, Failed
 ADDED = 2  # HostUpdateResult.added in horovod/runner/elastic/worker.py
 WARM_VARIABLE = "BFT_HOROVOD_WARM"  # "0": a joiner waits in hvd.init(), as under horovodrun
 ATTEMPTS = 1 << 20  # more than a generation ever has
+LAYOUT = 0x48564453  # instead of a model's: a Horovod state is checked when it is restored
 NO_SCRIPT = ElasticError(
     "BFT-1431",
     "The script ended without having called an elastic function.",
@@ -83,9 +84,10 @@ class Counts:
     def watch(self, state: Any) -> None:
         """Hook the optimizer and the models in a script's state."""
         values = [handler.value for handler in handlers_of(state).values()]
-        optimizers = [v for v in values if isinstance(v, torch.optim.Optimizer)]
-        for model in (v for v in values if isinstance(v, torch.nn.Module)):
-            model.register_forward_pre_hook(self._forward, with_kwargs=True)
+        optimizers = [value for value in values if isinstance(value, torch.optim.Optimizer)]
+        for value in values:
+            if isinstance(value, torch.nn.Module):
+                value.register_forward_pre_hook(self._forward, with_kwargs=True)
         if optimizers:
             self._by_commit = False
             optimizers[0].step = self._counted(optimizers[0].step)  # type: ignore[method-assign]
@@ -104,8 +106,10 @@ class Counts:
     ) -> None:
         if not module.training or not torch.is_grad_enabled():
             return
-        tensors = (v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor) and v.dim())
-        self._pending += next((int(tensor.shape[0]) for tensor in tensors), 0)
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, torch.Tensor) and value.dim():
+                self._pending += int(value.shape[0])
+                break
 
     def _stepped(self) -> None:
         batch, self._pending = self._pending * self.size, 0
@@ -141,9 +145,6 @@ class Counts:
         self.step, self.samples, self.size = step, samples, size
         self._pending = 0
         self.pace.forget()
-
-
-LAYOUT = 0x48564453  # instead of a model's: a Horovod state is checked when it is restored
 
 
 class Saver(CheckpointDisk):
@@ -183,26 +184,26 @@ class Saver(CheckpointDisk):
             ElasticError: BFT-1408 when it is of another script, BFT-1450 when it was trained
                 with other arguments.
         """
-        found = checkpoint.find(self.directory, (LAYOUT,), newest=TellingSearch(self._control))
-        if found is None:
+        saved = checkpoint.find(self.directory, (LAYOUT,), newest=TellingSearch(self._control))
+        if saved is None:
             return "", 0, 0
         own_rates = OwnRates(state)
-        goes_own_way = self._origin.admit(found.header, found.source)
-        tree = checkpoint.decode(found.header["structure"], found.tensors)
+        goes_own_way = self._origin.admit(saved.header, saved.source)
+        tree = checkpoint.decode(saved.header["structure"], saved.tensors)
         try:
             put_back(state, tree)
         except (KeyError, RuntimeError, ValueError) as problem:
             why = str(problem).partition("\n")[0][:200]
             raise ElasticError(
                 "BFT-1408",
-                f"The checkpoint {found.source} was written by a different script: {why}.",
+                f"The checkpoint {saved.source} was written by a different script: {why}.",
                 "Name another --checkpoint-dir, or remove the old checkpoints.",
             ) from None
         if goes_own_way:
             changes = own_rates.put_back()
-            self._control.send(remark_of(changes, int(found.header["step"])))
-        self._reports.load_state_dict(found.header.get("reports", NO_REPORTS))
-        return found.source, int(found.header["step"]), int(found.header["samples"])
+            self._control.send(remark_of(changes, int(saved.header["step"])))
+        self._reports.load_state_dict(saved.header.get("reports", NO_REPORTS))
+        return saved.source, int(saved.header["step"]), int(saved.header["samples"])
 
     def _writing(self, state: Any, writer: Fence) -> Callable[[], object]:
         structure, tensors = checkpoint.encode(committed(state), "hvd.elastic.State")
@@ -215,19 +216,19 @@ class Saver(CheckpointDisk):
 
 def committed(state: Any) -> dict[str, Any]:
     """Return the last committed values of a ``TorchState`` or ``ObjectState``."""
+    objects = {name: _body_of(value) for name, value in objects_of(state).items()}
+    handlers = {name: _saved_by(handler) for name, handler in handlers_of(state).items()}
+    return {"objects": objects, "handlers": handlers}
 
-    def kept(value: Any) -> dict[str, Any]:
-        is_stateful = hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
-        return {"state_dict": value.state_dict()} if is_stateful else {"value": value}
 
-    objects, handlers = objects_of(state), handlers_of(state)
-    return {
-        "objects": {name: kept(value) for name, value in objects.items()},
-        "handlers": {
-            name: {k: v for k, v in vars(handler).items() if k.startswith(SAVED)}
-            for name, handler in handlers.items()
-        },
-    }
+def _body_of(value: Any) -> dict[str, Any]:
+    if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
+        return {"state_dict": value.state_dict()}
+    return {"value": value}
+
+
+def _saved_by(handler: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(handler).items() if name.startswith(SAVED)}
 
 
 def put_back(state: Any, tree: Mapping[str, Any]) -> None:
@@ -240,11 +241,11 @@ def put_back(state: Any, tree: Mapping[str, Any]) -> None:
     handlers: dict[str, Any] = dict(handlers_of(state))
     if set(objects) != set(tree["objects"]) or set(handlers) != set(tree["handlers"]):
         raise ValueError("its values have other names")
-    for name, kept in tree["objects"].items():
-        if "state_dict" in kept:
-            objects[name].load_state_dict(kept["state_dict"])
+    for name, body in tree["objects"].items():
+        if "state_dict" in body:
+            objects[name].load_state_dict(body["state_dict"])
         else:
-            objects[name] = kept["value"]
+            objects[name] = body["value"]
     for name, values in tree["handlers"].items():
         vars(handlers[name]).update(values)
     set_objects(state, objects)
@@ -306,13 +307,13 @@ class Session(WorkerGenerations):
                     self._enter(state, needs_sync=needs_sync)
                     result = func(state, *args, **kwargs)
                 except self.lost_errors as problem:
-                    lost = str(problem).partition("\n")[0][:300] or type(problem).__name__
+                    loss = str(problem).partition("\n")[0][:300] or type(problem).__name__
                 except self.change_errors:
-                    lost = ""
+                    loss = ""
                 else:
                     self._finish(state)
                     return result
-                needs_sync = self._change(state, lost)
+                needs_sync = self._change(state, loss)
 
         return wrapper
 
@@ -355,14 +356,17 @@ class Session(WorkerGenerations):
             state.on_reset()  # it was built for a guessed rank and size
         self._notice(state)
 
-    def _change(self, state: Any, lost: str) -> bool:
-        """Go to the next generation; return whether the state has to be exchanged."""
+    def _change(self, state: Any, loss: str) -> bool:
+        """Go to the next generation; return whether the state has to be exchanged.
+
+        ``loss``: how a member was lost; empty: none was.
+        """
         before = self._formed
-        if lost:
+        if loss:
             self.world.cut()  # first: others may be waiting for us in an exchange
             state.restore()
             self._counts.restore()
-            self.interrupted(lost)
+            self.interrupted(loss)
         elif self._counts.is_ahead:
             # The script checked for changes without committing: an exchange would combine the
             # present model with the committed counters.
@@ -373,10 +377,10 @@ class Session(WorkerGenerations):
         self._form()
         state.on_reset()
         self._notice(state)
-        if lost or before is None or self._formed is None:
+        if loss or before is None or self._formed is None:
             return True
-        ids = {m.worker_id for m in before.members}
-        needs_sync = any(m.worker_id not in ids for m in self._formed.members)
+        ids = {member.worker_id for member in before.members}
+        needs_sync = any(member.worker_id not in ids for member in self._formed.members)
         if not needs_sync:
             # Horovod omits this: its samplers would keep the shares of the old size.
             for handler in handlers_of(state).values():
@@ -409,8 +413,7 @@ class Session(WorkerGenerations):
                 resumed, step, samples = self._saver.load(state)
             state.sync()
             mine = (step, samples, resumed, self.reports.state_dict())
-            told = share(state, mine)
-            step, samples, resumed, reports = told
+            step, samples, resumed, reports = share(state, mine)
             self.reports.load_state_dict(reports)
             if resumed:
                 state.on_reset()  # values that depend on the size came from the checkpoint
@@ -449,8 +452,9 @@ class Session(WorkerGenerations):
     def position(self) -> tuple[int, int, int]:
         """Return the steps, epochs and samples so far."""
         epoch = getattr(self._state, "epoch", 0)
-        counts = self._counts
-        return counts.step, epoch if isinstance(epoch, int) else 0, counts.samples
+        if not isinstance(epoch, int):
+            epoch = 0
+        return self._counts.step, epoch, self._counts.samples
 
     # ---- ends ----------------------------------------------------------------------------------
 
@@ -476,7 +480,7 @@ class Session(WorkerGenerations):
 
 def main() -> None:
     """Run the script given on the command line."""
-    others, script, *args = sys.argv[1:]
+    n_others, script, *args = sys.argv[1:]
     sys.argv = [script, *args]
     sys.path[0] = first_path(script)
     config = control_module.current().config
@@ -484,7 +488,7 @@ def main() -> None:
     for name, length in lengths.items():
         if length is not None:
             os.environ[f"BFT_{name}"] = str(length)
-    install(Session(control_module.current(), others=int(others)))
+    install(Session(control_module.current(), others=int(n_others)))
     run_main(script)
 
 

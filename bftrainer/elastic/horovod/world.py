@@ -41,6 +41,7 @@ PATIENCE_S = 30.0  # for an answer to be taken
 MAX_HEAD_BYTES, MAX_BODY_BYTES = 8192, 1 << 20
 END = b"\r\n\r\n"  # of a head
 RANK_AND_SIZE = "rank_and_size"  # the scope of horovod/common/gloo/gloo_context.h
+FORMING_PATIENCE_S = 1.0  # for a context that still forms after the loss of a member
 
 
 class SingleStore:
@@ -115,33 +116,33 @@ class Front(Reception[tuple[Asked, bytes]]):
             data += await self._some(connection, MAX_HEAD_BYTES)
         head, _, body = data.partition(END)
         try:
-            asked = asked_of(head, self._token)
+            request = asked_of(head, self._token)
         except ValueError:
             return None
-        if asked is None:
+        if request is None:
             await self._loop.sock_sendall(connection, _answer(HTTPStatus.FORBIDDEN))
             return None
-        return asked, body
+        return request, body
 
     async def _attend(self, connection: socket.socket, proof: tuple[Asked, bytes]) -> None:
-        asked, body = proof
-        body += await self._read(connection, max(0, asked.body_bytes - len(body)))
+        request, body = proof
+        body += await self._read(connection, max(0, request.body_bytes - len(body)))
         ours = connection.dup()  # a value may be set late, and by then this may be closed
         ours.settimeout(PATIENCE_S)
         threading.Thread(
-            target=self._serve_one, args=(ours, asked, body), name="bft-horovod-one", daemon=True
+            target=self._serve_one, args=(ours, request, body), name="bft-horovod-one", daemon=True
         ).start()
 
-    def _serve_one(self, connection: socket.socket, asked: Asked, body: bytes) -> None:
+    def _serve_one(self, connection: socket.socket, request: Asked, body: bytes) -> None:
         """Answer; DELETE, when this rank is done, needs nothing more."""
         value = b""
         with connection, suppress(OSError, RuntimeError):  # Horovod asks again, or fails
-            if asked.method == "PUT":
-                self._store.set(f"{self._prefix}/{asked.key}", body)
-            elif asked.method == "GET" and asked.key.startswith(f"{RANK_AND_SIZE}/"):
+            if request.method == "PUT":
+                self._store.set(f"{self._prefix}/{request.key}", body)
+            elif request.method == "GET" and request.key.startswith(f"{RANK_AND_SIZE}/"):
                 value = self._place.encode()
-            elif asked.method == "GET":
-                value = self._store.get(f"{self._prefix}/{asked.key}")
+            elif request.method == "GET":
+                value = self._store.get(f"{self._prefix}/{request.key}")
             connection.sendall(_answer(HTTPStatus.OK, value))
 
 
@@ -152,13 +153,13 @@ def _answer(status: HTTPStatus, value: bytes = b"") -> bytes:
 
 def connections() -> dict[int, str]:
     """Return descriptor → identity of all TCP connections over IP."""
-    found: dict[int, str] = {}
+    identities: dict[int, str] = {}
     for link in Path("/proc/self/fd").iterdir():
         with suppress(OSError):  # closed meanwhile, or listening
             identity = str(link.readlink())
             if identity.startswith("socket:") and _is_connected(int(link.name)):
-                found[int(link.name)] = identity
-    return found
+                identities[int(link.name)] = identity
+    return identities
 
 
 def _is_connected(fd: int) -> bool:
@@ -176,9 +177,6 @@ def cut(theirs: dict[int, str]) -> None:
             if str(Path(f"/proc/self/fd/{fd}").readlink()) == identity:
                 with socket.socket(fileno=os.dup(fd)) as copy:
                     copy.shutdown(socket.SHUT_RDWR)
-
-
-FORMING_PATIENCE_S = 1.0  # for a context that still forms after the loss of a member
 
 
 class HorovodContext:
@@ -203,11 +201,18 @@ class HorovodContext:
         A joiner builds its model in a context of its own. There it would be rank 0 of 1, on
         which scripts print, download and remove files.
         """
-        for name, which in (("rank", 0), ("size", 1), ("cross_rank", 0), ("cross_size", 1)):
-            setattr(kind, name, self._guessing(getattr(kind, name), which))
+        for name, index in (("rank", 0), ("size", 1), ("cross_rank", 0), ("cross_size", 1)):
+            setattr(kind, name, self._guessing(getattr(kind, name), index))
 
-    def _guessing(self, real: Callable[[Any], int], which: int) -> Callable[[Any], int]:
-        return lambda basics: real(basics) if self.guess is None else self.guess[which]
+    def _guessing(self, real: Callable[[Any], int], index: int) -> Callable[[Any], int]:
+        """Return what answers with this number of the guess, while there is one."""
+
+        def rank_or_size(basics: Any) -> int:
+            if self.guess is None:
+                return real(basics)
+            return self.guess[index]
+
+        return rank_or_size
 
     # ---- contexts ---------------------------------------------------------------------
 
@@ -221,7 +226,7 @@ class HorovodContext:
         """Form the context of a generation that this worker is in."""
         size = len(commit.members)
         me = self._control.config.worker_id
-        rank = next(m.rank for m in commit.members if m.worker_id == me)
+        rank = next(member.rank for member in commit.members if member.worker_id == me)
         prefix = f"{commit.generation}.{commit.attempt}.{commit.token}"
         store: StoreClient | SingleStore = SingleStore()
         if size > 1:
@@ -254,8 +259,8 @@ class HorovodContext:
         place = f"{rank},{size},0,1,{rank},{size}"
         front = Front(store, prefix=prefix, place=place)
         names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
-        told = zip(names, place.split(","), strict=True)
-        os.environ.update({f"HOROVOD_{name}": value for name, value in told})
+        for name, value in zip(names, place.split(","), strict=True):
+            os.environ[f"HOROVOD_{name}"] = value
         # Each worker counts as a host, even if several share one.
         os.environ["HOROVOD_HOSTNAME"] = self._control.config.worker_id
         os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = front.address
@@ -307,8 +312,8 @@ def _pass_gate(commit: Commit, prefix: str, rank: int) -> StoreClient:
     client = StoreClient(commit.store_host, commit.store_port, commit.token, GROUP_TIMEOUT_S)
     try:
         client.set(f"{prefix}/gate/{rank}", b"here")
-        for other in range(len(commit.members)):
-            client.get(f"{prefix}/gate/{other}")
+        for peer in range(len(commit.members)):
+            client.get(f"{prefix}/gate/{peer}")
     except BaseException:
         client.close()
         raise

@@ -26,11 +26,11 @@ MAX_LINE_BYTES = 1 << 20
 def first_line(channel: socket.socket, *, stays: bool = False) -> bytes:
     """Read the first line, no more; with ``stays`` leave that in the socket, too."""
     while True:
-        seen = channel.recv(MAX_LINE_BYTES, socket.MSG_PEEK)
-        line, end, _ = seen.partition(b"\n")
+        received = channel.recv(MAX_LINE_BYTES, socket.MSG_PEEK)
+        line, end, _ = received.partition(b"\n")
         if end:
             return line if stays else channel.recv(len(line) + 1)
-        if not seen or len(seen) >= MAX_LINE_BYTES:
+        if not received or len(received) >= MAX_LINE_BYTES:
             raise ConnectionError("the agent is gone, or sent an overlong line")
 
 
@@ -46,8 +46,8 @@ def main() -> int:
     """Become the worker; return only if this Python is refused."""
     # The agent may have blocked signals; a program must die of them as usual.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    here = Path(__file__).resolve().parent  # its modules must not be visible to the script
-    sys.path[:] = [p for p in sys.path if Path(p or os.curdir).resolve() != here]
+    folder = Path(__file__).resolve().parent  # its modules must not be visible to the script
+    sys.path[:] = [entry for entry in sys.path if Path(entry or os.curdir).resolve() != folder]
     channel = socket.socket(fileno=int(sys.argv[1]))
     versions = runpy.run_path(str(PACKAGE_DIR / "ground" / "versions.py"))
     refusal = versions["refusal"](versions["there"]()[0])

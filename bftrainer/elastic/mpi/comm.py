@@ -92,32 +92,36 @@ class MpiReducer:
         part = total[first : first + count]
         self._combine(mine, spans, part, op)
         # Nothing to myself, so that send and receive buffers do not overlap.
-        others = self._without_me([count] * self._size)
-        counts = self._without_me([c for _, c in spans])
-        places = [f for f, _ in spans]
-        got = self._memory(n, mine)
-        self._exchange([part, (others, [0] * self._size)], [got, (counts, places)])
-        total[:first] = got[:first]
-        total[first + count :] = got[first + count :]
+        counts_to_send = self._without_me([count] * self._size)
+        counts, starts = self._counts_and_starts(spans)
+        parts = self._memory(n, mine)
+        self._exchange([part, (counts_to_send, [0] * self._size)], [parts, (counts, starts)])
+        total[:first] = parts[:first]
+        total[first + count :] = parts[first + count :]
 
     def _combine(self, mine: memoryview, spans: Spans, into: memoryview, op: Any) -> None:
         """Send each member its span; reduce the received parts of our own."""
         first, n = spans[self._rank]
-        counts = self._without_me([c for _, c in spans])
+        counts, starts = self._counts_and_starts(spans)
         room = self._memory(n * self._size, mine)
-        blocks = [room[n * rank : n * (rank + 1)] for rank in range(self._size)]
-        blocks[self._rank][:] = mine[first : first + n]
         places = [n * rank for rank in range(self._size)]
+        blocks = [room[place : place + n] for place in places]
+        blocks[self._rank][:] = mine[first : first + n]
         self._exchange(
-            [mine, (counts, [f for f, _ in spans])],
-            [room, (self._without_me([n] * self._size), places)],
+            [mine, (counts, starts)], [room, (self._without_me([n] * self._size), places)]
         )
         into[:] = blocks[-1]
         for block in reversed(blocks[:-1]):
             op.Reduce_local(block, into)  # into = block op into
 
+    def _counts_and_starts(self, spans: Spans) -> tuple[list[int], list[int]]:
+        """Return how many elements go from or to each other member, and where they begin."""
+        counts = [count for _, count in spans]
+        starts = [first for first, _ in spans]
+        return self._without_me(counts), starts
+
     def _without_me(self, counts: list[int]) -> list[int]:
-        return [0 if rank == self._rank else c for rank, c in enumerate(counts)]
+        return [*counts[: self._rank], 0, *counts[self._rank + 1 :]]
 
     def _memory(self, n: int, like: memoryview) -> memoryview:
         n_bytes = n * like.itemsize
@@ -184,7 +188,7 @@ class Comm:
                     time.sleep(NAP_S)
         except self.mpi.Exception as problem:
             raise self._broken(problem) from None
-        self._open = [(request, kept) for request, kept in self._open if request]
+        self._open = [(request, buffers) for request, buffers in self._open if request]
 
     def leave(self) -> None:
         """Keep the buffers of operations in progress from being freed."""
@@ -282,7 +286,7 @@ class Union:
     """The members of the old generation, if it is intact, followed by the joiners."""
 
     raw: Any
-    old: tuple[str, ...]  # worker ids in their old order; empty: all are joiners
+    old_ids: tuple[str, ...]  # of workers in their old order; empty: all are joiners
     ids: tuple[str, ...]  # of all, by rank
 
 
@@ -304,17 +308,21 @@ def unite(
     try:
         store.set(f"{prefix}/here/{worker_id}", json.dumps(old))
         roster = [m.worker_id for m in sorted(commit.members, key=lambda m: m.rank)]
-        said: list[list[str]] = [json.loads(store.get(f"{prefix}/here/{name}")) for name in roster]
-        whole = tuple(next((names for names in said if names), ()))
-        for leaver in (name for name in whole if name not in roster):
-            store.get(f"{prefix}/here/{leaver}")
-        joiners = tuple(name for name in roster if name not in whole)
-        units = [whole, *((j,) for j in joiners)] if whole else [(j,) for j in joiners]
+        groups = [json.loads(store.get(f"{prefix}/here/{name}")) for name in roster]
+        # All members of the intact group name the same; joiners name none.
+        whole: tuple[str, ...] = tuple(next(filter(None, groups), ()))
+        for name in whole:
+            if name not in roster:  # a leaver
+                store.get(f"{prefix}/here/{name}")
+        joiners = [name for name in roster if name not in whole]
+        units: list[tuple[str, ...]] = [(name,) for name in joiners]
+        if whole:
+            units.insert(0, whole)
         mine = next(i for i, unit in enumerate(units) if worker_id in unit)
         united = _pair_up(mpi, store, prefix, mine, len(units), raw)
     finally:
         store.close()
-    return Union(raw=united, old=whole, ids=tuple(name for unit in units for name in unit))
+    return Union(raw=united, old_ids=whole, ids=(*whole, *joiners))
 
 
 def _pair_up(mpi: Any, store: StoreClient, prefix: str, mine: int, n_units: int, raw: Any) -> Any:
@@ -348,5 +356,6 @@ def _accept(mpi: Any, store: StoreClient, key: str, comm: Any) -> Any:
 
 
 def _connect(store: StoreClient, key: str, comm: Any) -> Any:
-    port = store.get(key).decode() if comm.Get_rank() == 0 else ""
-    return comm.Connect(port, root=0)
+    if comm.Get_rank() != 0:
+        return comm.Connect("", root=0)
+    return comm.Connect(store.get(key).decode(), root=0)

@@ -30,6 +30,7 @@ OLDEST_MPICH = (5, 0)
 # host without a fast network, a split took 31 s.
 NETWORK = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}
 SHARED_MEMORY = "/dev/shm/mpich_shm_"  # noqa: S108 - MPICH's names, with a random end
+_LIMITS = "kvsname_max=256 keylen_max=64 vallen_max=4096"
 
 
 def load() -> Any:
@@ -101,9 +102,6 @@ def touch(mpi: Any) -> None:
     mpi.Close_port(mpi.Open_port())
 
 
-_LIMITS = {"kvsname_max": 256, "keylen_max": 64, "vallen_max": 4096}
-
-
 class OneProcess:
     """The manager's answers, and the key-value space of one world."""
 
@@ -111,7 +109,7 @@ class OneProcess:
         self._values: dict[str, str] = {}
         self._fixed = {
             "init": "response_to_init pmi_version=1 pmi_subversion=1 rc=0",
-            "get_maxes": "maxes " + " ".join(f"{k}={v}" for k, v in _LIMITS.items()),
+            "get_maxes": f"maxes {_LIMITS}",
             "get_appnum": "appnum appnum=0 rc=0",
             "get_universe_size": "universe_size size=1 rc=0",
             "get_my_kvsname": f"my_kvsname kvsname={world} rc=0",
@@ -121,15 +119,16 @@ class OneProcess:
 
     def answer(self, line: str) -> str:
         """Return the reply to one request, both without their newline."""
-        asked = dict(part.split("=", 1) for part in line.split() if "=" in part)
-        command, key = asked.get("cmd", ""), asked.get("key", "")
+        arguments = dict(part.split("=", 1) for part in line.split() if "=" in part)
+        command, key = arguments.get("cmd", ""), arguments.get("key", "")
         if command == "put":
-            self._values[key] = asked.get("value", "")
+            self._values[key] = arguments.get("value", "")
             return "cmd=put_result rc=0 msg=success"
         if command == "get":
             value = self._values.get(key)
-            known = f"rc=0 msg=success value={value}"
-            return f"cmd=get_result {'rc=-1 msg=unknown_key' if value is None else known}"
+            if value is None:
+                return "cmd=get_result rc=-1 msg=unknown_key"
+            return f"cmd=get_result rc=0 msg=success value={value}"
         return f"cmd={self._fixed.get(command, f'{command} rc=-1 msg=not_supported')}"
 
 

@@ -37,6 +37,7 @@ HUNG_S = 0.2  # a non-blocking call that takes longer hangs
 FORM_PATIENCE_S = 5.0  # limit for connecting or splitting: then the next attempt
 LOOK_S = 1.0  # while connecting or splitting: between two checks that MPI responds
 RAW_PATIENCE_S = 5.0  # for a blocking call on ``Run.comm.raw`` after a loss
+SAVED = 85  # exit status: "the checkpoint is written, start me again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,56 +172,65 @@ class MpiMembership(WorkerGenerations):
             self._let_go()
         if not commit.members:
             self._park(commit)
-        rank_of = {m.worker_id: m.rank for m in commit.members}
+        rank_of = {member.worker_id: member.rank for member in commit.members}
         if self.comm is None and self._me not in rank_of:
             self.leave(commit, self._handover.step)
-        old, old_rank = (self._roster, self.rank) if self.comm else ((), None)
-        raw = self.comm._raw if self.comm else self._mpi.COMM_SELF.Dup()  # noqa: SLF001
+        roster: tuple[str, ...] = ()
+        old_rank: int | None = None
+        if self.comm is None:
+            raw = self._mpi.COMM_SELF.Dup()
+        else:
+            roster, old_rank, raw = self._roster, self.rank, self.comm._raw  # noqa: SLF001
         union = self._aside(
             commit,
             lambda: unite(
-                self._mpi, commit, worker_id=self._me, old=old, raw=raw, timeout_s=GROUP_TIMEOUT_S
+                self._mpi,
+                commit,
+                worker_id=self._me,
+                old=roster,
+                raw=raw,
+                timeout_s=GROUP_TIMEOUT_S,
             ),
         )
         group = self._in_use = Comm(self._mpi, union.raw, self._is_overtaken(commit))
         new_ranks = [rank_of.get(name) for name in union.ids]
         resumed = ""
-        if union.old:
-            self._handover.move_rows(group, len(union.old), new_ranks, len(rank_of))
-            if len(union.ids) > len(union.old):
+        if union.old_ids:
+            self._handover.move_rows(group, len(union.old_ids), new_ranks, len(rank_of))
+            if len(union.ids) > len(union.old_ids):
                 self._handover.spread(group, 0)
         else:
             resumed = self._handover.agree(group)
         change = Change(
             comm=group,
             old_rank=old_rank,
-            old_size=len(union.old),
+            old_size=len(union.old_ids),
             new_rank=rank_of.get(self._me),
             new_size=len(rank_of),
             step=self._handover.step,
-            is_planned=bool(union.old),
+            is_planned=bool(union.old_ids),
         )
-        if union.old:
+        if union.old_ids:
             self.on_change(change)
         comm = self._settle(commit, union, rank_of)
         if self._handover.state.rows:
             self._handover.memory.take(comm, self._handover.step)
-        if not union.old:
+        if not union.old_ids:
             self.on_change(change)
         self._complete(commit, comm, time.monotonic() - began_s, resumed)
 
     def _settle(self, commit: Commit, union: Union, rank_of: dict[str, int]) -> Comm:
         """Split off the leavers; return the communicator of the members, by rank."""
         mpi, mine = self._mpi, rank_of.get(self._me)
-        if not union.old and union.ids == tuple(sorted(rank_of, key=rank_of.__getitem__)):
+        if not union.old_ids and union.ids == tuple(sorted(rank_of, key=rank_of.__getitem__)):
             return self._use(union.raw)
-        old, self.comm = self.comm, None
+        old_comm, self.comm = self.comm, None
 
         def split() -> Any:
             color = mpi.UNDEFINED if mine is None else 0
             parted = union.raw.Split(color, mine or 0)
-            if old is not None and old._raw is not union.raw:  # noqa: SLF001
-                old._raw.Free()  # noqa: SLF001
+            if old_comm is not None and old_comm._raw is not union.raw:  # noqa: SLF001
+                old_comm._raw.Free()  # noqa: SLF001
             union.raw.Disconnect()
             return parted
 
@@ -236,14 +246,16 @@ class MpiMembership(WorkerGenerations):
     def _complete(self, commit: Commit, comm: Comm, took_s: float, resumed: str) -> None:
         self.comm = comm
         self._roster = tuple(m.worker_id for m in sorted(commit.members, key=lambda m: m.rank))
-        step, counted = self._handover.step, self._handover.counted
-        counted.begin(step, commit.batch)
-        self.terms = Terms(batch=counted.batch)
+        sample_count = self._handover.counted
+        sample_count.begin(self._handover.step, commit.batch)
+        self.terms = Terms(batch=sample_count.batch)
         self.entered(commit, comm.rank, comm.size, transfer_s=took_s, resumed_from=resumed)
 
     def _park(self, commit: Commit) -> NoReturn:
         """Save the state if it is complete, and exit."""
-        saver = commit.saver or (self._roster[0] if self._roster else "")
+        saver = commit.saver
+        if not saver and self._roster:
+            saver = self._roster[0]
         try:
             if self.comm is not None:
                 root = self._roster.index(saver) if saver in self._roster else 0
@@ -274,9 +286,6 @@ class MpiMembership(WorkerGenerations):
         if isinstance(outcome, Broken):
             raise GroupBroken(outcome.reason)
         return outcome
-
-
-SAVED = 85  # "the checkpoint is written, start me again"
 
 
 class Launched(MpiMembership):
@@ -343,15 +352,15 @@ class Launched(MpiMembership):
         sys.stderr.write(f"bftrainer: a member was lost: {reason}\n")
         self._has_lost = True
         while True:
-            old = self.group()
-            raw = old._raw  # noqa: SLF001 - the wrapper's other half
+            old_comm = self.group()
+            raw = old_comm._raw  # noqa: SLF001 - the wrapper's other half
             try:
                 raw.Revoke()
                 shrunk = raw.Shrink()
             except (self._mpi.Exception, NotImplementedError) as problem:
                 raise RuntimeError(f"this MPI cannot continue without it: {problem}") from None
             try:
-                self._begin(shrunk, old.size)
+                self._begin(shrunk, old_comm.size)
             except GroupBroken:
                 continue
             return

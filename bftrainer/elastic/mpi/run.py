@@ -61,12 +61,16 @@ class Run:
         mpi, self._disk = library.load(), Disk(control, state, directory)
         self._memory = RecentCopies(state)
         self._handover = MpiStateTransfer(state, self._disk, self._memory, batch)
-        kind = Launched if control.is_plain else MpiMembership
+        kind: type[MpiMembership] = MpiMembership
+        if control.is_plain:
+            kind = Launched
         self._membership = kind(control, mpi, self._handover)
         if repartition is not None:
             self._membership.on_change = repartition
         self._own_batch, self._copy_s = batch, copy_s
-        self._guard = state.copy_arrays() if guards and not state.rows else None
+        self._guard: list[bytearray] | None = None
+        if guards and not state.rows:
+            self._guard = state.copy_arrays()
         self._pace = StepDurations()
         control.report = self.report
         self._saved_s = self._copied_s = time.monotonic()
@@ -137,15 +141,15 @@ class Run:
                 "BFT-1405", "run.loop() was called twice.", "Use one loop, and one step function."
             )
         config = self._control.config
-        wanted = config.samples
-        if wanted is None:
-            wanted = steps * self._own_batch
+        samples = config.samples
+        if samples is None:
+            samples = steps * self._own_batch
         self._control.say_warm()
         self._membership.enter_next()
         while not self._is_over:
             try:
-                while self._is_short_of(wanted, config.steps):
-                    self._one(step)
+                while self._is_short_of(samples, config.steps):
+                    self._do(step)
                 self._finish()
             except GroupBroken as broken:
                 reason = broken.reason
@@ -158,13 +162,15 @@ class Run:
 
     def _is_short_of(self, samples: int, steps: int | None) -> bool:
         """Return whether steps are left, or samples if the submission names no steps."""
-        return self.samples < samples if steps is None else self.step < steps
+        if steps is None:
+            return self.samples < samples
+        return self.step < steps
 
     def whole(self, name: str) -> bytearray:
         """Return all rows of an array, in order; on rank 0, after the loop."""
         return self._results[name]
 
-    def _one(self, step: Callable[[Run], object]) -> None:
+    def _do(self, step: Callable[[Run], object]) -> None:
         if self._guard is not None:
             self._state.copy_arrays(self._guard)
         try:
@@ -191,7 +197,7 @@ class Run:
         is_copy_due = is_first and bool(self._state.rows) and now_s - self._copied_s >= self._copy_s
         wishes = [membership.newer() is None, is_save_due, is_copy_due, membership.is_asked()]
         if self.size > 1:
-            wishes = [bool(n) for n in self.comm.most([int(wish) for wish in wishes])]
+            wishes = list(map(bool, self.comm.most(list(map(int, wishes)))))
         is_unheard, saves, copies, is_asked = wishes
         if copies:
             self._copied_s = now_s

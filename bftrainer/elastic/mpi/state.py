@@ -22,6 +22,10 @@ from typing import Any, NamedTuple
 from bftrainer.elastic.mpi.comm import Comm
 from bftrainer.ground.errors import ElasticError
 
+KEPT = 2  # a copy is usable once all members have it; until then the previous one is needed
+
+Held = tuple[int, int, tuple[int, ...]]  # step, size, ranks whose rows are held
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class RowSpan:
@@ -38,11 +42,20 @@ class RowSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowTransfer:
-    """Rows that ``source`` sends to ``target``; ``held`` indexes the source's spans."""
+    """Rows that ``source`` sends to ``target``; ``span_index`` is that of the source's span."""
 
     source: int
-    held: int
+    span_index: int
     target: int
+    span: RowSpan
+
+
+class _Holder(NamedTuple):
+    """A member that has a row; a target prefers the least."""
+
+    is_foreign: bool  # another member than the target
+    rank: int
+    span_index: int  # of the span among those of the member
     span: RowSpan
 
 
@@ -60,31 +73,37 @@ def pieces(
     A target uses rows it holds itself, others come from the lowest rank that has them.
     """
     moves: list[RowTransfer] = []
-    for target, wanted in enumerate(targets):
-        at = wanted.first if wanted else 0
-        while wanted and at < wanted.end:
-            candidates = [
-                (rank != target, rank, held, span)
-                for rank, spans in enumerate(holders)
-                for held, span in enumerate(spans)
-                if span.first <= at < span.end
-            ]
-            if not candidates:
+    for target, rows in enumerate(targets):
+        if rows is None:
+            continue
+        at = rows.first
+        while at < rows.end:
+            holder = _holder_of(holders, at, target)
+            if holder is None:
                 return None
-            is_foreign, rank, held, span = min(candidates)
-            end = min(span.end, wanted.end)
-            if is_foreign:  # up to the target's next own rows
-                own = [s.first for s in _of(holders, target) if at < s.first < end]
-                end = min([end, *own])
+            end = min(holder.span.end, rows.end)
+            if holder.is_foreign and target < len(holders):  # up to the target's next own rows
+                own_starts = [span.first for span in holders[target] if at < span.first < end]
+                end = min([end, *own_starts])
             moves.append(
-                RowTransfer(source=rank, held=held, target=target, span=RowSpan(at, end - at))
+                RowTransfer(
+                    source=holder.rank,
+                    span_index=holder.span_index,
+                    target=target,
+                    span=RowSpan(at, end - at),
+                )
             )
             at = end
     return moves
 
 
-def _of(holders: Sequence[Sequence[RowSpan]], rank: int) -> Sequence[RowSpan]:
-    return holders[rank] if rank < len(holders) else ()
+def _holder_of(holders: Sequence[Sequence[RowSpan]], row: int, target: int) -> _Holder | None:
+    candidates = []
+    for rank, spans in enumerate(holders):
+        for index, span in enumerate(spans):
+            if span.first <= row < span.end:
+                candidates.append(_Holder(rank != target, rank, index, span))
+    return min(candidates, default=None)
 
 
 def bytes_of(buffer: Any, name: str) -> memoryview:
@@ -93,9 +112,11 @@ def bytes_of(buffer: Any, name: str) -> memoryview:
     Raises:
         ElasticError: BFT-1443 when it cannot be written or has gaps.
     """
+    problem = ""
     try:
         view = memoryview(buffer)
-        problem = "it is read-only or has gaps" if view.readonly or not view.c_contiguous else ""
+        if view.readonly or not view.c_contiguous:
+            problem = "it is read-only or has gaps"
     except (TypeError, ValueError, BufferError) as refused:
         problem = str(refused)
     if problem:
@@ -104,7 +125,9 @@ def bytes_of(buffer: Any, name: str) -> memoryview:
             f"The state {name!r} cannot be handed over: {problem}.",
             "Give a writable contiguous array, such as numpy.zeros(n), and change it in place.",
         )
-    return view.cast("B") if view.nbytes else memoryview(bytearray())
+    if view.nbytes == 0:  # ``cast`` refuses a view without elements
+        return memoryview(bytearray())
+    return view.cast("B")
 
 
 class BlockRows:
@@ -171,7 +194,7 @@ class MpiState:
     def copy_arrays(self, into: list[bytearray] | None = None) -> list[bytearray]:
         """Return a copy of the replicated arrays, in ``into`` if given."""
         if into is None:
-            return [bytearray(view) for view in self.arrays.values()]
+            return list(map(bytearray, self.arrays.values()))
         for copy, view in zip(into, self.arrays.values(), strict=True):
             copy[:] = view
         return into
@@ -180,11 +203,6 @@ class MpiState:
         """Restore the replicated arrays from a copy."""
         for copy, view in zip(copies, self.arrays.values(), strict=True):
             view[:] = copy
-
-
-KEPT = 2  # a copy is usable once all members have it; until then the previous one is needed
-
-Held = tuple[int, int, tuple[int, ...]]  # step, size, ranks whose rows are held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,19 +224,19 @@ class RecentCopies:
 
     def take(self, comm: Comm, step: int) -> None:
         """Copy this member's rows and those of the previous rank; all members call it."""
-        rows = list(self._state.rows.values())
-        own = [bytearray(one.memory()) for one in rows]
-        blocks = {comm.rank: own}
+        row_arrays = self._state.rows.values()
+        own_blocks = [bytearray(rows.memory()) for rows in row_arrays]
+        blocks = {comm.rank: own_blocks}
         if comm.size > 1:
-            left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
-            spans = [one.share(comm.size, left) for one in rows]
-            theirs = [
-                bytearray(span.count * one.row_bytes) for span, one in zip(spans, rows, strict=True)
-            ]
-            requests = [comm.Irecv(block, left, tag) for tag, block in enumerate(theirs)]
-            requests += [comm.Isend(block, right, tag) for tag, block in enumerate(own)]
+            previous, following = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+            their_blocks = []
+            for rows in row_arrays:
+                span = rows.share(comm.size, previous)
+                their_blocks.append(bytearray(span.count * rows.row_bytes))
+            requests = [comm.Irecv(block, previous, tag) for tag, block in enumerate(their_blocks)]
+            requests += [comm.Isend(block, following, tag) for tag, block in enumerate(own_blocks)]
             comm.wait(*requests)
-            blocks[left] = theirs
+            blocks[previous] = their_blocks
         fresh = StateCopy(
             step=step, size=comm.size, arrays=self._state.copy_arrays(), blocks=blocks
         )
@@ -226,22 +244,24 @@ class RecentCopies:
 
     def held(self) -> list[Held]:
         """Return which copies this member has."""
-        return [(c.step, c.size, tuple(sorted(c.blocks))) for c in self._copies]
+        return [(copy.step, copy.size, tuple(sorted(copy.blocks))) for copy in self._copies]
 
     def find(self, step: int, size: int) -> StateCopy | None:
         """Return this member's copy of a step and size, if any."""
-        found = [c for c in self._copies if (c.step, c.size) == (step, size)]
-        return found[-1] if found else None
+        for copy in reversed(self._copies):
+            if (copy.step, copy.size) == (step, size):
+                return copy
+        return None
 
 
 def choose(said: Sequence[Sequence[Held]]) -> tuple[int, int] | None:
     """Return step and size of the newest copy that the members have completely. Pure."""
     ranks: dict[tuple[int, int], set[int]] = {}
-    for one in said:
-        for step, size, owners in one:
+    for copies in said:
+        for step, size, owners in copies:
             ranks.setdefault((step, size), set()).update(owners)
-    whole = [key for key, found in ranks.items() if len(found) == key[1]]
-    return max(whole, default=None)
+    complete = [(step, size) for (step, size), owners in ranks.items() if len(owners) == size]
+    return max(complete, default=None)
 
 
 class StepSize(NamedTuple):
@@ -275,7 +295,7 @@ class SampleCount:
         """A generation begins after ``step`` steps; ``batch``: 0 keeps the present one."""
         samples = self.at(step)
         batch = batch or self.batch
-        self._marks = [m for m in self._marks if m.step < step]
+        self._marks = [mark for mark in self._marks if mark.step < step]
         if not self._marks or self.batch != batch:
             self._marks.append(StepSize(step, samples, batch))
 

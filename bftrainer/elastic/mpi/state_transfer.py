@@ -10,7 +10,7 @@ written by one member, readable at any size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from bftrainer.elastic.control import Control
 from bftrainer.elastic.mpi.comm import Comm
 from bftrainer.elastic.mpi.state import (
     BlockRows,
+    Held,
     MpiState,
     RecentCopies,
     RowSpan,
@@ -69,7 +70,7 @@ class Disk(CheckpointDisk):
             "step": step,
             "counters": {"samples": samples, "is_complete": checkpoint.is_complete},
             "reports": checkpoint.reports,
-            "bytes": [len(part) for part in buffers],
+            "bytes": list(map(len, buffers)),
             **reports.trial_mark(),
             **self._origin.header(),
         }
@@ -96,10 +97,10 @@ class Disk(CheckpointDisk):
                     "Name another --checkpoint-dir, or remove the old checkpoints.",
                 )
             try:
-                sizes = [int(n) for n in header["bytes"]]
+                sizes = list(map(int, header["bytes"]))
                 if sum(sizes) > path.stat().st_size:
                     raise DamagedError("it is cut short")
-                parts.extend(bytearray(n) for n in sizes)
+                parts.extend(map(bytearray, sizes))
             except _DAMAGED as problem:
                 raise UnreadableError(f"bad table of arrays: {problem}") from problem
             return [memoryview(part) for part in parts]
@@ -148,10 +149,12 @@ class MpiStateTransfer:
     ) -> None:
         """Repartition rows in a planned change; the old members are the first of ``union``."""
         for rows in self.state.rows.values():
-            holders = [[rows.share(n_old, r)] if r < n_old else [] for r in range(union.size)]
-            targets = [None if r is None else rows.share(size, r) for r in new_ranks]
-            held = [rows.memory()] if union.rank < n_old else []
-            _move(union, rows, holders, targets, held)
+            holders = [[share] for share in _shares(rows, n_old, range(n_old))]
+            targets = [None if rank is None else rows.share(size, rank) for rank in new_ranks]
+            blocks = []
+            if union.rank < n_old:
+                blocks.append(rows.memory())
+            _move(union, rows, holders, targets, blocks)
 
     def spread(self, comm: Comm, root: int) -> None:
         """Broadcast the counters, reports and replicated arrays of one member."""
@@ -169,57 +172,62 @@ class MpiStateTransfer:
     def agree(self, comm: Comm) -> str:
         """After a loss or at a start: restore the newest state; return its file, if any."""
         mine = self.step if self.is_current and not self.state.rows else -1
-        said = comm.share((mine, self.memory.held()))
-        steps = [int(step) for step, _ in said]
+        answers = comm.share((mine, self.memory.held()))
+        steps = [int(step) for step, _ in answers]
         if max(steps) >= 0:
             if min(steps) < max(steps):
                 self.spread(comm, steps.index(max(steps)))
             self._have_entered()
             return ""
-        held = [[(s, n, tuple(owners)) for s, n, owners in copies] for _, copies in said]
-        if self.state.rows and (chosen := choose(held)) is not None:
-            self._take_copies(comm, held, *chosen)
+        copies = [member_copies for _, member_copies in answers]
+        newest = choose(copies)
+        if self.state.rows and newest is not None:
+            self._take_copies(comm, copies, *newest)
             return ""
         return self._load(comm)
 
     def _take_copies(
-        self, comm: Comm, held: Sequence[Sequence[tuple[int, int, tuple[int, ...]]]],
-        step: int, size: int,
-    ) -> None:  # fmt: skip
+        self, comm: Comm, copies: Sequence[Sequence[Held]], step: int, size: int
+    ) -> None:
+        """Restore the copies of a step and size; ``copies``: which each member has, by rank."""
         copy = self.memory.find(step, size)
-        owners: list[tuple[int, ...]] = [
-            next((o for s, n, o in reversed(one) if (s, n) == (step, size)), ()) for one in held
-        ]
+        owners = [_owners(member_copies, step, size) for member_copies in copies]
         for place, rows in enumerate(self.state.rows.values()):
-            holders = [[rows.share(size, owner) for owner in one] for one in owners]
-            targets: list[RowSpan | None] = [rows.share(comm.size, r) for r in range(comm.size)]
-            mine = owners[comm.rank]
-            blocks = [memoryview(copy.blocks[o][place]) for o in mine] if copy else []
+            holders = [_shares(rows, size, ranks) for ranks in owners]
+            targets = _shares(rows, comm.size, range(comm.size))
+            blocks = []
+            if copy is not None:
+                blocks = [memoryview(copy.blocks[rank][place]) for rank in owners[comm.rank]]
             _move(comm, rows, holders, targets, blocks)
         if copy is not None:
             self.state.restore_arrays(copy.arrays)
             self.step = step
         self.is_complete = False
-        self.spread(comm, next(r for r, one in enumerate(owners) if one))
+        self.spread(comm, next(rank for rank, ranks in enumerate(owners) if ranks))
 
     def _load(self, comm: Comm) -> str:
-        found = self.disk.load() if comm.rank == 0 else None
+        checkpoint = self.disk.load() if comm.rank == 0 else None
         self.step, self.is_complete = 0, False
-        if found is not None:
-            self.state.restore_arrays([bytearray(part) for part in found.arrays])
-            self.step, self.is_complete = found.step, found.is_complete
-            self.counted.resume(found.step, found.samples)
-            self.reports.load_state_dict(found.reports)
+        path = ""
+        if checkpoint is not None:
+            path = checkpoint.path
+            self.state.restore_arrays(list(map(bytearray, checkpoint.arrays)))
+            self.step, self.is_complete = checkpoint.step, checkpoint.is_complete
+            self.counted.resume(checkpoint.step, checkpoint.samples)
+            self.reports.load_state_dict(checkpoint.reports)
         elif self._initial:
             self.state.restore_arrays(self._initial)
-        path = str(comm.share(found.path if found else "")[0])
+        path = str(comm.share(path)[0])
         for place, rows in enumerate(self.state.rows.values()):
             if not path:
                 rows.renew(rows.share(comm.size, comm.rank))
                 continue
-            holders = [[RowSpan(0, rows.total)] if r == 0 else [] for r in range(comm.size)]
-            targets: list[RowSpan | None] = [rows.share(comm.size, r) for r in range(comm.size)]
-            _move(comm, rows, holders, targets, [memoryview(found.rows[place])] if found else [])
+            holders = [[RowSpan(0, rows.total)]]  # only rank 0 has read the file
+            targets = _shares(rows, comm.size, range(comm.size))
+            blocks = []
+            if checkpoint is not None:
+                blocks.append(memoryview(checkpoint.rows[place]))
+            _move(comm, rows, holders, targets, blocks)
         self.spread(comm, 0)
         return path
 
@@ -236,10 +244,10 @@ class MpiStateTransfer:
         Raises:
             OSError: on that rank, when the file system refuses and ``aside`` is False.
         """
-        rows = [gather(comm, one, root) for one in self.state.rows.values()]
+        whole_arrays = [gather(comm, rows, root) for rows in self.state.rows.values()]
         if comm.rank == root:
-            self.save_alone(rows, fence, aside=aside)
-        return rows
+            self.save_alone(whole_arrays, fence, aside=aside)
+        return whole_arrays
 
     def save_alone(self, rows: Sequence[bytearray], fence: Fence, *, aside: bool) -> None:
         """Write a checkpoint of this member's arrays and of whole row arrays."""
@@ -251,51 +259,63 @@ class MpiStateTransfer:
             arrays=self.state.copy_arrays(),
             rows=rows,
         )
-        (self.disk.aside if aside else self.disk.now)(lambda: self.disk.save(checkpoint, fence))
+        if aside:
+            self.disk.aside(lambda: self.disk.save(checkpoint, fence))
+        else:
+            self.disk.now(lambda: self.disk.save(checkpoint, fence))
+
+
+def _shares(rows: BlockRows, size: int, ranks: Iterable[int]) -> list[RowSpan]:
+    return [rows.share(size, rank) for rank in ranks]
+
+
+def _owners(copies: Sequence[Held], step: int, size: int) -> tuple[int, ...]:
+    """Return the ranks whose rows a member has in its newest copy of a step and size."""
+    for copy_step, copy_size, owners in reversed(copies):
+        if (copy_step, copy_size) == (step, size):
+            return owners
+    return ()
 
 
 def gather(comm: Comm, rows: BlockRows, root: int) -> bytearray:
     """Return all rows on rank ``root``, nothing elsewhere; all members call it."""
     whole = bytearray(rows.total * rows.row_bytes if comm.rank == root else 0)
-    holders = [[rows.share(comm.size, r)] for r in range(comm.size)]
-    targets = [RowSpan(0, rows.total) if r == root else None for r in range(comm.size)]
+    holders = [[share] for share in _shares(rows, comm.size, range(comm.size))]
+    targets: list[RowSpan | None] = [None] * comm.size
+    targets[root] = RowSpan(0, rows.total)
     _exchange(comm, rows.row_bytes, holders, targets, [rows.memory()], memoryview(whole))
     return whole
 
 
 def _move(
     comm: Comm, rows: BlockRows, holders: Sequence[Sequence[RowSpan]],
-    targets: Sequence[RowSpan | None], held: Sequence[memoryview],
+    targets: Sequence[RowSpan | None], blocks: Sequence[memoryview],
 ) -> None:  # fmt: skip
     """Replace this member's block, receiving its rows from their holders."""
     mine = targets[comm.rank]
-    into = rows.renew(mine) if mine is not None else memoryview(bytearray())
-    _exchange(comm, rows.row_bytes, holders, targets, held, into)
+    into = memoryview(bytearray())
+    if mine is not None:
+        into = rows.renew(mine)
+    _exchange(comm, rows.row_bytes, holders, targets, blocks, into)
 
 
 def _exchange(
     comm: Comm, row_bytes: int, holders: Sequence[Sequence[RowSpan]],
-    targets: Sequence[RowSpan | None], held: Sequence[memoryview], into: memoryview,
+    targets: Sequence[RowSpan | None], blocks: Sequence[memoryview], into: memoryview,
 ) -> None:  # fmt: skip
+    """Move rows from this member's ``blocks`` to others, and from others ``into`` its memory."""
     moves = pieces(holders, targets)
     if moves is None:
         raise RuntimeError("rows that a member reported to hold are missing")
     requests = []
     for tag, piece in enumerate(moves):
-        if comm.rank not in (piece.source, piece.target):
-            continue
-        base = holders[piece.source][piece.held].first
-        out = (
-            _cut(held[piece.held], piece.span, base, row_bytes)
-            if (comm.rank == piece.source)
-            else None
-        )
-        wanted = targets[piece.target]
-        place = (
-            _cut(into, piece.span, wanted.first if wanted else 0, row_bytes)
-            if (comm.rank == piece.target)
-            else None
-        )
+        out = place = None
+        if comm.rank == piece.source:
+            base = holders[piece.source][piece.span_index].first
+            out = _cut(blocks[piece.span_index], piece.span, base, row_bytes)
+        target = targets[piece.target]
+        if comm.rank == piece.target and target is not None:
+            place = _cut(into, piece.span, target.first, row_bytes)
         if out is not None and place is not None:
             place[:] = out
         elif out is not None:
