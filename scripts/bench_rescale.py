@@ -24,6 +24,8 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the tests' control plane
+
 from _bench import sharded_parts, torchft, torchrun
 from _bench.benchmark import Benchmark, Measured
 from _bench.rescale_found import Found, print_found, results_of, targets_of

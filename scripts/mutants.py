@@ -1,8 +1,8 @@
 """Would the tests notice if a line were wrong? Changes the product's code, one spot at a time.
 
-``draw`` draws changes, evenly over seven areas (``_mutants/draw.py``); ``tests/mutants.json`` is
-kept. ``cover`` finds which tests run which line, also in the processes they start. ``run`` has the
-tests of a changed line run in a private copy of a tree, cheapest first, until one fails, or hangs.
+``draw`` draws changes, evenly over seven areas; ``tests/mutants.json`` is kept. ``cover`` finds
+which tests run which line, also in the processes they start. ``run`` has the tests of a changed
+line run in a private copy of a tree, cheapest first, until one fails, or hangs.
 ``compare`` shows two such runs: what one suite notices and the other does not.
 
 A test counts only if it passes on the unchanged copy.
@@ -24,10 +24,13 @@ from queue import SimpleQueue
 from threading import Lock
 from typing import Any, Final
 
-from _mutants.draw import AREAS, Mutant, draw, modules
-from _mutants.tree import Tree
 from coverage import CoverageData
 from coverage.exceptions import DataError
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # for tests.support
+
+from tests.support.mutants.draw import AREAS, Mutant, draw, modules
+from tests.support.mutants.tree import Tree
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 KEPT: Final = ROOT / "tests" / "mutants.json"
@@ -76,8 +79,7 @@ def _cover(options: argparse.Namespace) -> None:
             + "".join(f"    {tree.root}/{file}\n" for file in files)
         )
         (tree.root / ".traces").mkdir()
-        scripts = str(tree.root / "scripts")
-        tree.at_start(f"import sys; sys.path.append({scripts!r}); import _mutants.tracing")
+        tree.at_start("import tests.support.mutants.tracing")
         told = tree.test(
             options.tests or PURE,
             *("-m", options.marks, "--ignore=tests/unit/test_house_rules.py"),

@@ -23,7 +23,7 @@ RESUME_S: Final = 2.0
 CHECK_S: Final = 50e-6
 NOTICED_S: Final = 0.5  # beyond the lease
 LEASE_S: Final = 2.0  # agent_timeout_s of the silent part
-RIVALS: Final = ("torchrun", "torchft", "checkpoint and restart")
+RIVALS: Final = ("torchrun", "torchft")
 
 
 @dataclass(slots=True, kw_only=True)

@@ -16,9 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from _bench import network
 from _bench.benchmark import Measured, note
-from _bench.network import Network
 from _bench.rescale_found import Found, results_of, targets_of
 from _bench.rescale_parts import RIVALS, WORKLOADS, Amount, rescale
 from _bench.rescaling import KINDS
@@ -26,6 +24,8 @@ from _bench.rival import RivalError
 from _bench.stats import tail
 from _bench.torchrun import Torchrun
 from _bench.waiting import BenchError
+from tests.support import network
+from tests.support.network import Network
 
 RATE: Final = "1gbit"
 BEDS: Final = ("loopback", "hosts", "hosts at 1 Gbit/s")

@@ -19,12 +19,12 @@ from statistics import median
 from typing import Any, Final
 
 from _bench import torchrun
-from _bench.plane import JOIN_WINDOW_S, Plane
 from _bench.records import History, Recorder, Step, survivors
 from _bench.rival import Rival, RivalError, RivalPause
 from _bench.waiting import wait_until_async
 from bftrainer.batch import process
 from bftrainer.site.policy.model import SitePolicy
+from tests.support.plane import JOIN_WINDOW_S, Plane
 
 WORKLOADS: Final = Path(__file__).resolve().parents[1] / "workloads"
 ELASTIC: Final = WORKLOADS / "sharded_elastic.py"

@@ -14,7 +14,6 @@ from statistics import median
 from typing import Final
 
 from _bench.benchmark import note
-from _bench.problems import draw_problem
 from _bench.targets import Target
 from _bench.timing import Part, Row, best_of, summary
 from bftrainer.lab.solvers.runner import ChildRunner
@@ -25,6 +24,7 @@ from milp.problem import Problem
 from milp.reference.backends import BACKENDS, ModelStatus, is_installed
 from milp.reference.guard import solve_limited
 from milp.solve import solve, solve_sizes
+from tests.support.drawn_problems import draw_problem
 
 RATIO_SIZE: Final = (30, 800)
 RATIO_TARGET: Final = 10_000.0

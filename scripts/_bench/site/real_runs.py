@@ -16,15 +16,12 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from _bench.real_slurm import cycles, workload
+from _bench.real_slurm.submit import JobOutcome, Submitter
 from _bench.site import slurm_log
 from _bench.site.real import PREEMPTABLE, NotedJob, RealRun, preemptable_of
 from _bench.site.slurm_log import SlurmLog
 from _bench.waiting import BenchError, wait_until
-from _bench.zero_harm import cycles, workload
-from _bench.zero_harm.arm import PHASE
-from _bench.zero_harm.cells import Settings
-from _bench.zero_harm.runs import JobOutcome
-from _bench.zero_harm.submit import Submitter
 from bftrainer.lab.site.machine import JobSpec
 from bftrainer.lab.site.sharing import NodeCapacity, Share
 from slurm_plugins.testcluster import ClusterConfig, SlurmTestCluster, gpu_jobs
@@ -32,6 +29,7 @@ from slurm_plugins.testcluster.jobs import Share as AskedShare
 from slurm_plugins.testcluster.workload import JobRecord, WorkloadItem, WorkloadRun
 
 BF_INTERVAL_S = 10
+PHASE = 0.4  # of that interval, after the begin of a cycle
 N_WHOLE_NODES = 16
 JOBS_PER_MINUTE = 25
 LOAD = 1.0
@@ -87,8 +85,9 @@ def play_whole(seed: int, minutes: float) -> RealRun:
 
 def _whole_config(directory: Path) -> ClusterConfig:
     """Return a cluster without the hook: with its script, ends call passes or do not, by chance."""
-    settings = Settings(name="validation", bf_interval_s=BF_INTERVAL_S)
-    return replace(settings.cluster(directory, N_WHOLE_NODES, ""), has_hook=False)
+    return ClusterConfig(
+        directory=directory, n_nodes=N_WHOLE_NODES, gpus_per_node=0, bf_interval_s=BF_INTERVAL_S
+    )
 
 
 def _whole_node_jobs(
