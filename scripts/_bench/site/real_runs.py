@@ -57,7 +57,7 @@ def play_whole(seed: int, minutes: float) -> RealRun:
     Raises:
         BenchError, BftError: the run did not come to its end.
     """
-    planned = workload.generate(
+    planned_jobs = workload.generate(
         workload.Demand(
             n_jobs=round(JOBS_PER_MINUTE * minutes),
             n_nodes=N_WHOLE_NODES,
@@ -69,12 +69,12 @@ def play_whole(seed: int, minutes: float) -> RealRun:
     with _cluster(_whole_config) as cluster:
         log = cycles.note(cluster)
         origin_s = cycles.at_phase(cluster, log, PHASE)
-        submitter = Submitter(cluster, planned, origin_s)
+        submitter = Submitter(cluster, planned_jobs, origin_s)
         outcomes, problem = submitter.run(1.5 * MINUTE_S * minutes + DRAIN_S)
         if problem:
             raise BenchError(problem)
         return RealRun.of(
-            _whole_node_jobs(outcomes, planned, origin_s),
+            _whole_node_jobs(outcomes, planned_jobs, origin_s),
             slurm_log.read(log.read_text(encoding="utf-8", errors="replace")),
             origin_s,
             name=f"whole nodes, seed {seed}",
@@ -99,10 +99,10 @@ def _whole_node_jobs(
         submitted_s, started_s, ended_s = times_s
         if submitted_s is None or started_s is None or ended_s is None:
             continue
-        asked = planned[outcome.number]
+        planned_job = planned[outcome.number]
         yield NotedJob(
             job_id=outcome.job_id,
-            spec=_spec(outcome.n_nodes, MINUTE_S * asked.limit_min, asked.kind),
+            spec=_spec(outcome.n_nodes, MINUTE_S * planned_job.limit_min, planned_job.kind),
             submitted_s=submitted_s + origin_s,
             started_s=started_s + origin_s,
             ended_s=ended_s + origin_s,
@@ -200,9 +200,9 @@ def _run_items(cluster: SlurmTestCluster, items: Sequence[WorkloadItem], minutes
     finally:
         run.stop()
     records = run.records()
-    refused = [record.error for record in records if record.error]
-    if refused or not is_done:
-        raise BenchError(f"jobs had not ended in time, or were refused: {refused[:1]}")
+    refusals = [record.error for record in records if record.error]
+    if refusals or not is_done:
+        raise BenchError(f"jobs had not ended in time, or were refused: {refusals[:1]}")
     text = log.read_text(encoding="utf-8", errors="replace")
     return _Ran(origin_s=origin_s, records=records, log=slurm_log.read(text))
 
