@@ -122,9 +122,9 @@ async def lose(directory: Path, model: str, kind: str, count: int, found: Found)
     if why:
         note(f"{kind}: {why}")
         return
-    with network.Network() if kind == "network" else contextlib.nullcontext() as own:
+    with network.Network() if kind == "network" else contextlib.nullcontext() as bed_network:
         plane, records = plane_of(
-            directory, model, agents=mishaps.MEMBERS, policy=policy, own_network=own
+            directory, model, agents=mishaps.MEMBERS, policy=policy, own_network=bed_network
         )
         async with plane:
             mishap = mishaps.MISHAPS[kind]

@@ -99,7 +99,7 @@ def measure_decisions(runs: int, *, is_quick: bool) -> Part:
         for problem in problems[:dense_runs]:
             took_s, allocation = best_of(solve_dense, problem)
             times_s.setdefault("dense, whole decision", []).append(took_s)
-        rows += [summary(what, "mixed", size, found) for what, found in times_s.items()]
+        rows += [summary(part, "mixed", size, values_s) for part, values_s in times_s.items()]
     targets = [
         median_target("whole decision", row, DECISION_TARGET_S[row.trainers, row.nodes])
         for row in rows
