@@ -122,45 +122,21 @@ dist bundle:
 bench: venv system  ## every benchmark in full, results in bench-out/
 	mkdir -p bench-out
 	$(BIN)/python scripts/write_reproductions.py --run
-	$(BIN)/python scripts/bench_solvers.py --json bench-out/solvers.json --plot bench-out/solvers.png
-	$(BIN)/python scripts/bench_caps.py --json bench-out/caps.json
+	$(BIN)/python scripts/bench_solvers.py --json bench-out/solvers.json
 	$(BIN)/python scripts/bench_rescale.py --json bench-out/rescale.json
 	$(BIN)/python scripts/bench_rescale.py --hosts --json bench-out/rescale_hosts.json
 	$(BIN)/python scripts/bench_rescale.py --sharded --json bench-out/rescale_sharded.json
-	$(BIN)/python scripts/bench_faults.py --minutes 60 --json bench-out/faults.json
-	$(BIN)/python scripts/bench_frozen.py --json bench-out/frozen.json
-	$(BIN)/python scripts/bench_hosts.py --json bench-out/hosts.json
-	$(BIN)/python scripts/bench_lives.py --json bench-out/lives.json
-	$(BIN)/python scripts/bench_starts.py --json bench-out/starts.json
 	$(BIN)/python scripts/bench_containers.py --json bench-out/containers.json
-	$(BIN)/python scripts/bench_runtimes.py --json bench-out/runtimes.json
-	$(BIN)/python scripts/bench_harm.py --json bench-out/harm.json
-	$(BIN)/python scripts/bench_claim.py --json bench-out/claim.json
-	$(BIN)/python scripts/bench_journal.py --json bench-out/journal.json
 	$(BIN)/python scripts/bench_torture.py --json bench-out/torture.json
 	$(BIN)/python scripts/bench_nemesis.py --json bench-out/nemesis.json
-	$(BIN)/python scripts/bench_strangers.py --json bench-out/strangers.json
 	$(BIN)/python scripts/bench_clean.py --json bench-out/clean.json
 	$(BIN)/python scripts/bench_giveback.py --json bench-out/giveback.json
-	$(BIN)/python scripts/bench_zero_harm.py --cells tier,qos,tier-bf5 --json bench-out/zero_harm.json
 	$(BIN)/python scripts/bench_gpus.py --json bench-out/gpus.json
-	$(BIN)/python scripts/bench_leftover.py --json bench-out/leftover.json
 	$(BIN)/python scripts/bench_lent_gpus.py --json bench-out/lent_gpus.json
-	$(BIN)/python scripts/bench_whatif_harm.py --json bench-out/whatif_harm.json
 	$(BIN)/python scripts/bench_scale.py --json bench-out/scale.json
 	$(BIN)/python scripts/bench_site.py --validate 3 --json bench-out/site.json
-	$(BIN)/python scripts/bench_controller.py --json bench-out/controller.json
 	$(BIN)/python scripts/bench_convergence.py --json bench-out/convergence.json
-	$(BIN)/python scripts/bench_profiler.py --json bench-out/profiler.json
-	$(BIN)/python scripts/bench_stragglers.py --json bench-out/stragglers.json
 	$(BIN)/python scripts/bench_own.py --json bench-out/own.json
-	$(BIN)/python scripts/bench_regimes.py --json bench-out/regimes.json
-	$(BIN)/python scripts/bench_policies.py --json bench-out/policies.json
-	$(BIN)/python scripts/bench_deadline.py --json bench-out/deadline.json
-	$(BIN)/python scripts/bench_plan.py --json bench-out/plan.json
-	$(BIN)/python scripts/bench_rungs.py --json bench-out/rungs.json
-	$(BIN)/python scripts/bench_hpo.py --json bench-out/hpo.json
-	$(BIN)/python scripts/bench_page.py --json bench-out/page.json
 
 horovod: venv  ## build Horovod against the torch of .venv, install it there, run its tests
 	scripts/build_horovod.sh $(VENV)

@@ -79,34 +79,48 @@ class Left:
 def measure(options: argparse.Namespace, measured: Measured) -> None:
     """End workers and pilots in all ways, then jobs."""
     loaders, devices = ((2,), ("busy",)) if options.quick else ((0, 2), ("idle", "busy"))
-    found: list[Left] = []
+    leftovers: list[Left] = []
     for way, runtime, count, device in itertools.product(WAYS, RUNTIMES, loaders, devices):
         for _ in range(1 if options.quick else options.repeats):
-            found.append(in_scratch(way, runtime, count, device))
-            note(str(found[-1]))
+            leftovers.append(in_scratch(way, runtime, count, device))
+            note(str(leftovers[-1]))
     jobs = ended_jobs(1 if options.quick else options.jobs)
-    measured.results = {"ends": [asdict(one) for one in found], "jobs": [asdict(j) for j in jobs]}
+    measured.results = {
+        "ends": [asdict(leftover) for leftover in leftovers],
+        "jobs": [asdict(j) for j in jobs],
+    }
     measured.table(
         "What is left, and time until no process is",
         ("way", "runtime", "ends", "processes", "shared memory", "temporary files", "p50", "p95"),
-        [row(way, runtime, found) for way in WAYS for runtime in RUNTIMES]
+        [row(way, runtime, leftovers) for way in WAYS for runtime in RUNTIMES]
         + [row("scancel", "ordinary job", jobs)],
         left=2,
     )
     for kind in ("processes", "shared", "temporary"):
-        measured.at_most(f"{kind} left", sum(getattr(one, kind) for one in found), 0, unit="")
-    times = [one.free_s for one in found if one.way not in OF_THE_WORKER]
+        measured.at_most(
+            f"{kind} left", sum(getattr(leftover, kind) for leftover in leftovers), 0, unit=""
+        )
+    times = [leftover.free_s for leftover in leftovers if leftover.way not in OF_THE_WORKER]
     note_of_jobs = f"Slurm: {quantile([j.free_s for j in jobs], 0.95):.2f} s" if jobs else ""
     measured.at_most("until process-free, p95", quantile(times, 0.95), FREE_S, note=note_of_jobs)
 
 
 def row(way: str, runtime: str, found: Iterable[Left]) -> tuple[str, ...]:
     """Return a row of the table."""
-    own = [one for one in found if (one.way, one.runtime) == (way, runtime)]
-    times = [one.free_s for one in own]
-    sums = (sum(one.processes for one in own), sum(one.shared for one in own))
+    of_way = [leftover for leftover in found if (leftover.way, leftover.runtime) == (way, runtime)]
+    times = [leftover.free_s for leftover in of_way]
+    sums = (
+        sum(leftover.processes for leftover in of_way),
+        sum(leftover.shared for leftover in of_way),
+    )
     return (
-        *(way, runtime, str(len(own)), *map(str, sums), str(sum(one.temporary for one in own))),
+        *(
+            way,
+            runtime,
+            str(len(of_way)),
+            *map(str, sums),
+            str(sum(leftover.temporary for leftover in of_way)),
+        ),
         *(f"{quantile(times, q):.3f} s" if times else "-" for q in (0.5, 0.95)),
     )
 
@@ -139,11 +153,11 @@ async def one_end(scratch: Path, way: str, runtime: str, args: tuple[str, str]) 
         files = lab.directory / "files"
         await until(files.exists, "the script has started everything")
         [first] = children(agent.pid)
-        own = below(agent.pid) - ({first} if runtime in FORKED else set())
-        pids = own if way in OF_THE_WORKER else own | {first, agent.pid}
+        workers = below(agent.pid) - ({first} if runtime in FORKED else set())
+        pids = workers if way in OF_THE_WORKER else workers | {first, agent.pid}
         began_s = time.monotonic()
         end(daemon, way, agent.pid, pids)
-        left = awaited(pids)
+        pids_left = awaited(pids)
         free_s = time.monotonic() - began_s
         if way in OF_THE_WORKER:
             await until(lambda: daemon.exited("w1"), "its end")
@@ -160,7 +174,7 @@ async def one_end(scratch: Path, way: str, runtime: str, args: tuple[str, str]) 
         loaders=int(args[0]),
         device=args[1],
         free_s=free_s,
-        processes=len(left),
+        processes=len(pids_left),
         shared=sum(runtime != "command" or file.name.startswith("torch_") for file in shared),
         temporary=len(temporary_in(scratch / "tmp")),
     )
@@ -220,60 +234,60 @@ def order(lab: Lab, runtime: str, args: tuple[str, str]) -> StartWorker:
     if runtime == "horovod":
         return lab.order("w1", BOOTSTRAP, args=("0", str(SCRIPT), *args, runtime))
     if runtime != "command":
-        made = lab.order("w1", SCRIPT, args=args)
+        order = lab.order("w1", SCRIPT, args=args)
         mpi = {"program": "trainers.mpi", "options": {"interpreter": sys.executable}}
-        return made.model_copy(update=mpi if runtime == "mpi" else {})
-    made = lab.order(
+        return order.model_copy(update=mpi if runtime == "mpi" else {})
+    order = lab.order(
         "w1", Path(sys.executable), args=(str(SCRIPT), *args), checkpoint_dir=str(lab.directory)
     )
     options: dict[str, object] = {
         "launch": "every", "stop_signal": "USR1", "save_signal": "none", "saved_status": 85,
         "grace_s": 20.0, "run": "t1@1.0",
     }  # fmt: skip
-    return made.model_copy(update={"program": "trainers.command", "options": options})
+    return order.model_copy(update={"program": "trainers.command", "options": options})
 
 
 def ended_jobs(count: int) -> list[Left]:
     """Cancel ordinary jobs with the same script on a real Slurm."""
     directory = Path(tempfile.mkdtemp(prefix="bft-clean-", dir="/tmp"))
     directory.chmod(0o755)
-    found: list[Left] = []
+    leftovers: list[Left] = []
     try:
         with SlurmTestCluster(ClusterConfig(directory=directory / "slurm", n_nodes=1)) as cluster:
             for number in range(count):
-                found.append(ended_job(cluster, directory / str(number)))
-                note(str(found[-1]))
+                leftovers.append(ended_job(cluster, directory / str(number)))
+                note(str(leftovers[-1]))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    return found
+    return leftovers
 
 
 def ended_job(cluster: SlurmTestCluster, place: Path) -> Left:
     """Cancel one job; end what it leaves."""
     temporary = place / "tmp"
     temporary.mkdir(parents=True)
-    said = cluster.command(
+    answer = cluster.command(
         *("sbatch", "--parsable", "-N1", f"--chdir={place}", "--output=/dev/null"),
         *(f"--export=ALL,TMPDIR={temporary}", "--wrap", f"exec {sys.executable} {SCRIPT} 2 busy"),
     )
     until_s = time.monotonic() + 120.0
     while not (place / "files").exists():
         if time.monotonic() > until_s:
-            raise BenchError(f"the job does not start: {said}")
+            raise BenchError(f"the job does not start: {answer}")
         time.sleep(0.1)
     pids = set(processes_of(temporary))
     began_s = time.monotonic()
-    cluster.cancel(said.stdout.strip())
-    left = awaited(pids)
+    cluster.cancel(answer.stdout.strip())
+    pids_left = awaited(pids)
     free_s = time.monotonic() - began_s
-    for pid in left:
+    for pid in pids_left:
         os.kill(pid, signal.SIGKILL)
     remaining = [f for f in map(Path, json.loads((place / "files").read_text())) if f.exists()]
     for file in remaining:
         file.unlink(missing_ok=True)
     return Left(
         way="scancel", runtime="ordinary job", loaders=2, device="busy", free_s=free_s,
-        processes=len(left), shared=len(remaining), temporary=len(temporary_in(temporary)),
+        processes=len(pids_left), shared=len(remaining), temporary=len(temporary_in(temporary)),
     )  # fmt: skip
 
 

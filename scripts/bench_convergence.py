@@ -21,6 +21,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Final
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the tests' control plane
+
 from _bench.benchmark import Benchmark, Measured, note
 from _bench.convergence import Outcome, Pair, fixed_run, outcomes_of, rescaled_run
 from _bench.targets import Target

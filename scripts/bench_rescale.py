@@ -24,6 +24,8 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the tests' control plane
+
 from _bench import sharded_parts, torchft, torchrun
 from _bench.benchmark import Benchmark, Measured
 from _bench.rescale_found import Found, print_found, results_of, targets_of
@@ -50,7 +52,7 @@ def measure(options: argparse.Namespace, measured: Measured) -> None:
     os.environ.update(BENCH_DEVICE=options.device, BENCH_BACKEND=options.backend)
     logging.getLogger("bftrainer").setLevel(logging.ERROR)  # we kill workers on purpose
     memory = Path("/dev/shm")  # noqa: S108 - tmpfs is the point; a private directory in it
-    found: dict[str, Found] = {}
+    results: dict[str, Found] = {}
     with tempfile.TemporaryDirectory(
         prefix="bft-bench-", dir=memory if memory.is_dir() else None
     ) as scratch:
@@ -62,26 +64,26 @@ def measure(options: argparse.Namespace, measured: Measured) -> None:
             return
         if options.sharded:
             measured.results["benchmark"] = "rescale_sharded"
-            some = sharded_parts.QUICK if options.quick else sharded_parts.FULL
+            amount_of_sharded = sharded_parts.QUICK if options.quick else sharded_parts.FULL
             parts = options.sharded.split(",")
-            sharded_parts.measure_sharded(parts, some, Path(scratch), measured)
+            sharded_parts.measure_sharded(parts, amount_of_sharded, Path(scratch), measured)
             return
         try:
             for model in models:
-                found[model] = Found()
+                results[model] = Found()
                 parts, only = options.parts.split(","), len(models) == 1
-                measure_model(model, parts, amount, Path(scratch), found[model], only=only)
+                measure_model(model, parts, amount, Path(scratch), results[model], only=only)
         finally:
             measured.tables.append(settings(amount))
-            for model, one in found.items():
-                print_found(model, one)
-                measured.targets += targets_of(model, one)
+            for model, result in results.items():
+                print_found(model, result)
+                measured.targets += targets_of(model, result)
             measured.results |= {
                 "device": options.device,
                 "backend": options.backend,
                 "torchrun_settings": [*torchrun.ARGUMENTS, torchrun.ENVIRONMENT],
                 "torchft_settings": torchft.LIGHTHOUSE,
-                "models": {model: results_of(one) for model, one in found.items()},
+                "models": {model: results_of(result) for model, result in results.items()},
             }
 
 
@@ -103,17 +105,17 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     if options.device != "cpu":  # what is measured beside us is set up for CPUs
         options.parts = ",".join(p for p in options.parts.split(",") if p not in RIVALS)
     sharded = (options.sharded or sharded_parts.PARTS[0], sharded_parts.PARTS)
-    for given, known in ((options.models, MODELS), (options.parts, PARTS), sharded):
-        if unknown := set(given.split(",")) - set(known):
+    for names, choices in ((options.models, MODELS), (options.parts, PARTS), sharded):
+        if unknown := set(names.split(",")) - set(choices):
             parser.error(f"not known: {', '.join(sorted(unknown))}")
 
 
 def amount_of(options: argparse.Namespace) -> Amount:
     """Return how much to measure."""
     amount = QUICK if options.quick else FULL
-    given = {"cycles": options.cycles, "rival_cycles": options.rival_cycles}
-    given = {name: count for name, count in given.items() if count}
-    return replace(amount, **given) if given else amount
+    counts = {"cycles": options.cycles, "rival_cycles": options.rival_cycles}
+    counts = {name: count for name, count in counts.items() if count}
+    return replace(amount, **counts) if counts else amount
 
 
 def ddp_backend(options: argparse.Namespace) -> str:

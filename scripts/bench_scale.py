@@ -71,18 +71,18 @@ class OnSite:
 def measure(arguments: argparse.Namespace, measured: Measured) -> None:
     """Measure every size of site."""
     sites = [_measure(size) for size in _sizes(is_quick=arguments.quick)]
-    measured.results["sizes"] = [asdict(one) for one in sites]
+    measured.results["sizes"] = [asdict(site) for site in sites]
     headings = ("site", "first", "look", "decide", "both", "announced", "peak, MB")
-    measured.table("Processor time, s", headings, [_row(one) for one in sites])
+    measured.table("Processor time, s", headings, [_row(site) for site in sites])
     median_of = f"median of {LOOKS}; "
-    usual = next(one for one in sites if one.size == USUAL)
+    usual = next(site for site in sites if site.size == USUAL)
     measured.at_most("decision", usual.decide_s, MOST_USUAL_S, note=median_of + usual.size.name)
-    slow = max([one for one in sites if one.size not in LENT], key=lambda one: one.plan_s)
+    slow = max([site for site in sites if site.size not in LENT], key=lambda site: site.plan_s)
     measured.at_most("text to plan", slow.plan_s, MOST_S, note=median_of + slow.size.name)
-    for one in sites:
-        if one.size in LENT:
-            note = f"{median_of}{one.size.name}, {one.n_pilots:,} pilots"
-            measured.at_most("text to plan, GPUs lent", one.plan_s, MOST_S, note=note)
+    for site in sites:
+        if site.size in LENT:
+            note = f"{median_of}{site.size.name}, {site.n_pilots:,} pilots"
+            measured.at_most("text to plan, GPUs lent", site.plan_s, MOST_S, note=note)
     late = max(sites, key=lambda one: one.announced_s)
     about = median_of + late.size.name
     measured.at_most("announced job to its pilots", late.announced_s, MOST_ANNOUNCED_S, note=about)
@@ -107,8 +107,8 @@ def _sizes(*, is_quick: bool) -> Iterator[Size]:
 
 def _measure(size: Size) -> OnSite:
     """Measure one size, in a process of its own: its memory is its own."""
-    with ProcessPoolExecutor(1, get_context("spawn"), end_with_parent) as own:
-        return own.submit(_measured, size).result()
+    with ProcessPoolExecutor(1, get_context("spawn"), end_with_parent) as pool:
+        return pool.submit(_measured, size).result()
 
 
 def _measured(size: Size) -> OnSite:
@@ -120,7 +120,7 @@ def _measured(size: Size) -> OnSite:
     looks = reader(site)
     began_s = time.process_time()
     training = site.training(settings.p_jmax)
-    given = DecisionInput(
+    decision_input = DecisionInput(
         now_s=now_s,
         snapshot=_look(looks, settings),
         is_new_snapshot=True,
@@ -130,22 +130,24 @@ def _measured(size: Size) -> OnSite:
         memory=Memory(assignment=training),
         training=training,
     )
-    plan = decide(given, policy)
+    plan = decide(decision_input, policy)
     first_s = time.process_time() - began_s
     look_s, decide_s, announced_s, n_releases = [], [], [], 0
     for at in range(1, LOOKS + 1):
         site.move()
-        took_s, snapshot = timed(partial(_look, looks, settings, given.snapshot))
+        took_s, snapshot = timed(partial(_look, looks, settings, decision_input.snapshot))
         look_s.append(took_s)
-        given = replace(given, snapshot=snapshot, now_s=now_s + 10 * at, memory=plan.memory)
-        took_s, plan = timed(partial(decide, given, policy))
+        decision_input = replace(
+            decision_input, snapshot=snapshot, now_s=now_s + 10 * at, memory=plan.memory
+        )
+        took_s, plan = timed(partial(decide, decision_input, policy))
         decide_s.append(took_s)
-        took_s, soon = timed(partial(_on_announced, given, plan, policy))
+        took_s, soon = timed(partial(_on_announced, decision_input, plan, policy))
         announced_s.append(took_s)
         n_releases = len(soon.releases)
     return OnSite(
         size=size,
-        n_pilots=len(given.pilots),
+        n_pilots=len(decision_input.pilots),
         first_s=first_s,
         look_s=median(look_s),
         decide_s=median(decide_s),
@@ -184,11 +186,13 @@ def _on_announced(given: DecisionInput, before: Plan, policy: AllocationPolicy) 
         time_limit_s=600.0,
         submit_s=at_s,
     )
-    announced = UnseenAnnouncements()
-    announced.hear((Announcement(at_s=at_s, partition="batch", job=job),))
-    seen = announced.add_to(given.snapshot)
+    announcements = UnseenAnnouncements()
+    announcements.hear((Announcement(at_s=at_s, partition="batch", job=job),))
+    announced_snapshot = announcements.add_to(given.snapshot)
     memory = before.memory
-    again = replace(given, snapshot=seen, now_s=at_s, is_new_snapshot=False, memory=memory)
+    again = replace(
+        given, snapshot=announced_snapshot, now_s=at_s, is_new_snapshot=False, memory=memory
+    )
     again = replace(again, gives_back_only=True)  # as the daemon asks for it first
     return decide(again, policy)
 

@@ -42,15 +42,17 @@ def measure(arguments: argparse.Namespace, measured: Measured) -> None:
         _compare(real.kept(arguments.replay), measured)
         return
     refuse_unmatched(names_in(arguments.only), _names(arguments))
-    found = _scenarios(arguments)
-    if found:
-        measured.targets += [scenarios.target(one, outcome) for one, outcome in found]
-        measured.results["scenarios"] = {one.name: asdict(o) for one, o in found}
+    outcomes = _scenarios(arguments)
+    if outcomes:
+        measured.targets += [scenarios.target(scenario, outcome) for scenario, outcome in outcomes]
+        measured.results["scenarios"] = {
+            scenario.name: asdict(outcome) for scenario, outcome in outcomes
+        }
     judged = _grid(arguments)
     if judged:
         report.print_cells("bftrainer", judged)
         measured.targets += measures.targets(judged)
-        measured.results["grid"] = [report.as_values(one) for one in judged]
+        measured.results["grid"] = [report.as_values(cell) for cell in judged]
     if arguments.validate:
         _compare(_real_runs(arguments), measured)
     measured.results["cpu_s"] = sum(os.times()[:4])
@@ -61,8 +63,8 @@ def _names(arguments: argparse.Namespace) -> list[str]:
     kinds = ["grid", "large", "scenarios", "validation"]
     cells = workload.quick() if arguments.quick else (*workload.grid(), workload.large())
     logs = [replace(cells[0], log="; a log").name] if arguments.swf else []
-    own = [scenario.name for scenario in scenarios.all_scenarios()]
-    return [*kinds, *logs, *(cell.name for cell in cells), *own]
+    scenario_names = [scenario.name for scenario in scenarios.all_scenarios()]
+    return [*kinds, *logs, *(cell.name for cell in cells), *scenario_names]
 
 
 def _wants(arguments: argparse.Namespace, kind: str, name: str) -> bool:
@@ -74,30 +76,33 @@ def _wants(arguments: argparse.Namespace, kind: str, name: str) -> bool:
 
 
 def _scenarios(arguments: argparse.Namespace) -> list[tuple[scenarios.Scenario, ArmOutcome]]:
-    chosen = [
-        one
-        for one in scenarios.all_scenarios()
-        if _wants(arguments, "scenarios", one.name)
-        and (arguments.only or not arguments.quick or one.name in QUICK_SCENARIOS)
+    scenarios_to_play = [
+        scenario
+        for scenario in scenarios.all_scenarios()
+        if _wants(arguments, "scenarios", scenario.name)
+        and (arguments.only or not arguments.quick or scenario.name in QUICK_SCENARIOS)
     ]
-    tasks = [Task(name=one.name, stage=one.stage(), arm="bftrainer") for one in chosen]
-    found = {task.name: outcome for task, outcome in _run(tasks, arguments)}
-    return [(one, found[one.name]) for one in chosen]
+    tasks = [
+        Task(name=scenario.name, stage=scenario.stage(), arm="bftrainer")
+        for scenario in scenarios_to_play
+    ]
+    outcome_of = {task.name: outcome for task, outcome in _run(tasks, arguments)}
+    return [(scenario, outcome_of[scenario.name]) for scenario in scenarios_to_play]
 
 
 # ---- the grid ------------------------------------------------------------------------------
 
 
 def _grid(arguments: argparse.Namespace) -> list[Judged]:
-    chosen = {cell: seeds for cell, seeds in _cells(arguments) if seeds}
-    known: dict[Cell, list[Runs]] = {cell: [] for cell in chosen}
-    wanted = {cell: range(1, seeds + 1) for cell, seeds in chosen.items()}
-    while any(wanted.values()):
-        for cell, runs in _play(wanted, arguments).items():
-            known[cell] += runs
-        judged = [measures.judge(cell, runs) for cell, runs in known.items()]
-        wanted = _more(arguments, judged)
-    return [measures.judge(cell, runs) for cell, runs in known.items()]
+    seeds_of = {cell: seeds for cell, seeds in _cells(arguments) if seeds}
+    runs_of: dict[Cell, list[Runs]] = {cell: [] for cell in seeds_of}
+    seeds_to_play = {cell: range(1, seeds + 1) for cell, seeds in seeds_of.items()}
+    while any(seeds_to_play.values()):
+        for cell, runs in _play(seeds_to_play, arguments).items():
+            runs_of[cell] += runs
+        judged = [measures.judge(cell, runs) for cell, runs in runs_of.items()]
+        seeds_to_play = _more(arguments, judged)
+    return [measures.judge(cell, runs) for cell, runs in runs_of.items()]
 
 
 def _cells(arguments: argparse.Namespace) -> list[tuple[Cell, int]]:
@@ -110,11 +115,11 @@ def _cells(arguments: argparse.Namespace) -> list[tuple[Cell, int]]:
         grid.append(replace(grid[0], log=arguments.swf.read_text(encoding="utf-8")))
     if arguments.hours:
         grid = [replace(cell, hours=arguments.hours) for cell in grid]
-    found = [(c, arguments.seeds) for c in grid if _wants(arguments, "grid", c.name)]
+    cells = [(c, arguments.seeds) for c in grid if _wants(arguments, "grid", c.name)]
     if _wants(arguments, "large", workload.large().name):
         large = replace(workload.large(), hours=arguments.hours or workload.large().hours, **starts)
-        found.append((large, min(arguments.seeds, LARGE_SEEDS)))
-    return found
+        cells.append((large, min(arguments.seeds, LARGE_SEEDS)))
+    return cells
 
 
 def _play(wanted: dict[Cell, range], arguments: argparse.Namespace) -> dict[Cell, list[Runs]]:
@@ -128,32 +133,36 @@ def _play(wanted: dict[Cell, range], arguments: argparse.Namespace) -> dict[Cell
                 cost = cell.n_nodes * cell.hours * (2.0 if arm == "bftrainer" else 1.0)
                 tasks.append(Task(name=name, stage=stage, arm=arm, cost=cost))
                 places[name] = (cell, seed, arm)
-    found: dict[Cell, dict[int, dict[Arm, ArmOutcome]]] = {}
+    outcomes: dict[Cell, dict[int, dict[Arm, ArmOutcome]]] = {}
     for task, outcome in _run(tasks, arguments):
         cell, seed, arm = places[task.name]
-        found.setdefault(cell, {}).setdefault(seed, {})[arm] = outcome
-    return {cell: [runs[s] for s in sorted(runs)] for cell, runs in found.items()}
+        outcomes.setdefault(cell, {}).setdefault(seed, {})[arm] = outcome
+    return {cell: [runs[s] for s in sorted(runs)] for cell, runs in outcomes.items()}
 
 
 def _more(arguments: argparse.Namespace, judged: Sequence[Judged]) -> dict[Cell, range]:
     """Ask for one more seed of each cell while the added wait cannot be told from the limit."""
-    added = measures.added_wait([block for one in judged for block in one.blocks])
-    if arguments.quick or not added.low <= measures.MOST_ADDED < added.high:
+    added_wait = measures.added_wait([block for cell in judged for block in cell.blocks])
+    if arguments.quick or not added_wait.low <= measures.MOST_ADDED < added_wait.high:
         return {}
-    used_s = sum(sum(one.cpu_s.values()) for one in judged)
-    small = [one for one in judged if one.cell.n_nodes < workload.large().n_nodes]
-    round_s = sum(sum(one.cpu_s.values()) / one.seeds for one in small)
+    used_s = sum(sum(cell.cpu_s.values()) for cell in judged)
+    small_cells = [cell for cell in judged if cell.cell.n_nodes < workload.large().n_nodes]
+    round_s = sum(sum(cell.cpu_s.values()) / cell.seeds for cell in small_cells)
     if used_s + round_s > 60.0 * arguments.cpu_minutes:
         return {}
-    return {one.cell: range(one.seeds + 1, one.seeds + 2) for one in small if not one.cell.log}
+    return {
+        cell.cell: range(cell.seeds + 1, cell.seeds + 2)
+        for cell in small_cells
+        if not cell.cell.log
+    }
 
 
 def _run(tasks: Sequence[Task], arguments: argparse.Namespace) -> list[tuple[Task, ArmOutcome]]:
-    found = []
+    outcomes = []
     for task, outcome in workers.run(tasks, arguments.processes) if tasks else ():
         note(f"{task.name}: {outcome.cpu_s:.1f} s of processor time")
-        found.append((task, outcome))
-    return found
+        outcomes.append((task, outcome))
+    return outcomes
 
 
 # ---- validation ----------------------------------------------------------------------------
@@ -172,12 +181,12 @@ def _real_runs(arguments: argparse.Namespace) -> Iterator[RealRun]:
 
 def _compare(runs: Iterable[RealRun], measured: Measured) -> None:
     """Hold the simulation against real runs."""
-    compared = []
+    comparisons = []
     for run in runs:
-        compared.append(validate.compare(run))
-        note(f"{run.name}: {compared[-1].n_same} of {compared[-1].n_jobs} jobs start alike")
-    measured.targets += validate.targets(compared)
-    measured.results["validation"] = [asdict(one) for one in compared]
+        comparisons.append(validate.compare(run))
+        note(f"{run.name}: {comparisons[-1].n_same} of {comparisons[-1].n_jobs} jobs start alike")
+    measured.targets += validate.targets(comparisons)
+    measured.results["validation"] = [asdict(comparison) for comparison in comparisons]
 
 
 BENCHMARK = Benchmark(

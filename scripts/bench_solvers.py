@@ -5,9 +5,7 @@ Random problems from Table 2's curves, t_fwd 120 s; what is solved is in
 ``docs/design/solver.md``. The time of a problem is the best of 5 calls; median, 95th percentile
 and maximum are over problems. Families: *mixed* (nothing hard), *equal* (all trainers the same),
 *gaps* (n_min near n_max), *spikes* (a size good, the next one bad), *parity* (n_min = n_max, an
-odd pool), *wide* (n_max = N). Where GPUs are lent one by one all trainers ask for single *GPUs*,
-for 1, 2, 4, 8 or whole hosts (*mixed widths*), or for 1, 2, 3 or 5 (*odd widths*).
-Reference solvers have ``--limit`` seconds, less their start.
+odd pool), *wide* (n_max = N). Reference solvers have ``--limit`` seconds, less their start.
 Prints targets with ``met`` or ``missed``; exits 1 when one is missed.
 """
 
@@ -22,17 +20,10 @@ from typing import Final
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # reference models of the tests
 
-from _bench import (
-    solvers_equality,
-    solvers_exact,
-    solvers_hosts,
-    solvers_parts,
-    solvers_plot,
-    solvers_reference,
-)
+from _bench import solvers_exact, solvers_reference
 from _bench.benchmark import Benchmark, Measured
 from _bench.machine import versions
-from _bench.timing import Part, Row, table_of
+from _bench.timing import Part, table_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,51 +31,32 @@ class Amount:
     """How much is measured."""
 
     sizes: int  # problems per family and size
-    around: int  # problems per line of what surrounds the sizes
-    equality: int  # problems compared with the node-level model
     reference: dict[tuple[int, int], int]  # problems per solver
-    hosts: int  # problems whose GPUs are lent one by one, per family and size
-    placed: int  # problems per size that nodes are chosen for
-    placements: int  # compared with the MILP of their rule
     limit_s: float  # of one reference solve
 
 
 FULL: Final = Amount(
     sizes=50,
-    around=40,
-    equality=2000,
     reference={(5, 20): 10, (10, 100): 5, (30, 800): 3, (100, 4000): 1, (1000, 10000): 1},
-    hosts=10,
-    placed=20,
-    placements=200,
     limit_s=60.0,
 )
 QUICK: Final = Amount(
     sizes=10,
-    around=4,
-    equality=60,
     reference={(5, 20): 2, (10, 100): 1, (30, 800): 1},
-    hosts=2,
-    placed=2,
-    placements=5,
     limit_s=5.0,
 )
-PARTS: Final = ("sizes", "decision", "around", "hosts", "equality", "reference")
+PARTS: Final = ("sizes", "decision", "reference")
 
 
 def measure(arguments: argparse.Namespace, measured: Measured) -> None:
     """Measure the parts asked for."""
     amount = QUICK if arguments.quick else FULL
-    rows: list[Row] = []
     measured.results |= {"versions": versions(), "rows": []}
     for part in _parts(amount, arguments.parts, arguments.limit or amount.limit_s):
-        rows += part.rows
         measured.results["rows"] += [{"part": part.title, **asdict(row)} for row in part.rows]
         measured.targets += part.targets
         if part.rows:
             measured.tables.append(table_of(part.title, part.rows))
-    if arguments.plot:
-        solvers_plot.plot(arguments.plot, rows)
 
 
 def _parts(amount: Amount, parts: Sequence[str], limit_s: float) -> Iterator[Part]:
@@ -94,15 +66,6 @@ def _parts(amount: Amount, parts: Sequence[str], limit_s: float) -> Iterator[Par
     if "decision" in parts:
         yield solvers_exact.measure_decisions(amount.sizes, is_quick=amount is QUICK)
         yield solvers_exact.measure_first_call()
-    if "around" in parts:
-        yield solvers_parts.measure_classes(amount.around)
-        yield solvers_parts.measure_placement(amount.placed, amount.placements)
-        yield solvers_parts.measure_victims(amount.around)
-        yield solvers_parts.measure_checker(amount.around)
-    if "hosts" in parts:
-        yield solvers_hosts.measure_hosts(amount.hosts)
-    if "equality" in parts:
-        yield solvers_equality.measure_equality(amount.equality)
     if "reference" in parts:
         yield solvers_reference.measure(amount.reference, limit_s)
 
@@ -114,7 +77,6 @@ BENCHMARK = Benchmark(
     quick="fewer problems (about a minute)",
     measure=measure,
     options={
-        "--plot": {"type": Path, "metavar": "FILE", "help": "draw time over size into FILE"},
         "--limit": {"type": float, "metavar": "S", "help": "seconds per reference solve"},
         "--parts": {"nargs": "+", "choices": PARTS, "default": PARTS, "help": "measure these"},
     },

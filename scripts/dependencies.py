@@ -36,46 +36,46 @@ ADVICE = f"Let ${VARIABLE} name a copy of OSV's export for PyPI."
 def requirements(name: str, extras: Iterable[str]) -> Iterator[Requirement]:
     """Yield what an installed distribution needs here, with these extras."""
     for line in metadata.requires(name) or ():
-        found = Requirement(line)
-        marker = found.marker
+        requirement = Requirement(line)
+        marker = requirement.marker
         if marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras)):
-            yield found
+            yield requirement
 
 
 def installed() -> dict[str, tuple[str, ...]]:
     """Return the product and all below it that is installed, each with the names it needs."""
-    own = metadata.metadata(PRODUCT).get_all("Provides-Extra") or []
-    todo = [(PRODUCT, frozenset(own) - {UNSHIPPED})]
-    seen, found = set(todo), dict[str, set[str]]()
+    extras_provided = metadata.metadata(PRODUCT).get_all("Provides-Extra") or []
+    todo = [(PRODUCT, frozenset(extras_provided) - {UNSHIPPED})]
+    queued, extras_of = set(todo), dict[str, set[str]]()
     while todo:
         name, extras = todo.pop()
-        needs = found.setdefault(name, set())
-        for one in requirements(name, extras):
-            below = canonicalize_name(one.name)
+        needs = extras_of.setdefault(name, set())
+        for requirement in requirements(name, extras):
+            below = canonicalize_name(requirement.name)
             try:
                 metadata.distribution(below)
             except metadata.PackageNotFoundError:
                 continue  # of an extra that is not installed
             needs.add(below)
-            if (key := (str(below), frozenset(one.extras))) not in seen:
-                seen.add(key)
+            if (key := (str(below), frozenset(requirement.extras))) not in queued:
+                queued.add(key)
                 todo.append(key)
-    return {name: tuple(sorted(needs)) for name, needs in sorted(found.items())}
+    return {name: tuple(sorted(needs)) for name, needs in sorted(extras_of.items())}
 
 
 def sbom() -> dict[str, Any]:
     """Return the bill of materials of this environment; the same for the same environment."""
-    found = installed()
-    about = {name: _component(name) for name in found}
+    needs_of = installed()
+    about = {name: _component(name) for name in needs_of}
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
         "version": 1,
         "metadata": {"component": {**about[PRODUCT], "type": "application"}},
-        "components": [one for name, one in about.items() if name != PRODUCT],
+        "components": [component for name, component in about.items() if name != PRODUCT],
         "dependencies": [
             {"ref": about[name]["bom-ref"], "dependsOn": [about[n]["bom-ref"] for n in needs]}
-            for name, needs in found.items()
+            for name, needs in needs_of.items()
         ],
     }
 
@@ -83,13 +83,13 @@ def sbom() -> dict[str, Any]:
 def _component(name: str) -> dict[str, Any]:
     meta, version = metadata.metadata(name), metadata.version(name)
     purl = f"pkg:pypi/{canonicalize_name(name)}@{version.replace('+', '%2B')}"
-    found = {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl}
+    component = {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl}
     if expression := (meta.get_all("License-Expression") or [""])[0]:
-        return {**found, "licenses": [{"expression": expression}]}
-    told = [text.rpartition(" :: ") for text in meta.get_all("Classifier") or []]
-    if names := [name for kind, _, name in told if kind.startswith("License")]:
-        return {**found, "licenses": [{"license": {"name": name}} for name in names]}
-    return found
+        return {**component, "licenses": [{"expression": expression}]}
+    classifiers = [text.rpartition(" :: ") for text in meta.get_all("Classifier") or []]
+    if names := [name for kind, _, name in classifiers if kind.startswith("License")]:
+        return {**component, "licenses": [{"license": {"name": name}} for name in names]}
+    return component
 
 
 def pins(path: Path) -> dict[str, str]:
@@ -110,10 +110,10 @@ def advisories(place: Path) -> Iterator[Mapping[str, Any]]:
         for file in sorted(place.glob("*.json")):
             yield from advisories(file)
     elif zipfile.is_zipfile(place):
-        with zipfile.ZipFile(place) as held:
-            for name in held.namelist():
+        with zipfile.ZipFile(place) as archive:
+            for name in archive.namelist():
                 if not name.endswith("/"):
-                    yield _advisory(held.read(name), f"{place}/{name}")
+                    yield _advisory(archive.read(name), f"{place}/{name}")
     else:
         yield _advisory(place.read_bytes(), str(place))
 
@@ -134,12 +134,12 @@ def is_about_pypi(advisory: Mapping[str, Any]) -> bool:
 
 def affects(advisory: Mapping[str, Any], name: str, version: str) -> bool:
     """Return whether an advisory that was not withdrawn is about this version."""
-    for one in advisory.get("affected", ()) if "withdrawn" not in advisory else ():
-        package = one.get("package", {})
+    for affected in advisory.get("affected", ()) if "withdrawn" not in advisory else ():
+        package = affected.get("package", {})
         if package.get("ecosystem") != "PyPI" or canonicalize_name(package["name"]) != name:
             continue
-        ranges = [r for r in one.get("ranges", ()) if r.get("type") == "ECOSYSTEM"]
-        if version in one.get("versions", ()) or any(_is_within(r, version) for r in ranges):
+        ranges = [r for r in affected.get("ranges", ()) if r.get("type") == "ECOSYSTEM"]
+        if version in affected.get("versions", ()) or any(_is_within(r, version) for r in ranges):
             return True
     return False
 
@@ -203,26 +203,28 @@ def main() -> int:
     # No Path: an empty one would be the working directory.
     auditing.add_argument("--advisories", default=os.environ.get(VARIABLE, ""))
     auditing.add_argument("--pinned", type=Path, help="a constraints file instead")
-    asked = parser.parse_args()
-    if asked.verb == "sbom":
+    options = parser.parse_args()
+    if options.verb == "sbom":
         text = json.dumps(sbom(), indent=1) + "\n"
-        asked.out.write_text(text, encoding="utf-8") if asked.out else sys.stdout.write(text)
+        options.out.write_text(text, encoding="utf-8") if options.out else sys.stdout.write(text)
         return 0
-    if not asked.advisories.strip():
+    if not options.advisories.strip():
         print(f"No place of advisories is named: {ADVICE}")
         return 2
-    versions = pins(asked.pinned) if asked.pinned else {n: metadata.version(n) for n in installed()}
+    versions = (
+        pins(options.pinned) if options.pinned else {n: metadata.version(n) for n in installed()}
+    )
     try:
-        done = audit(versions, Path(asked.advisories))
+        audited = audit(versions, Path(options.advisories))
     except (OSError, ValueError, zipfile.BadZipFile) as problem:
-        print(f"The advisories at '{asked.advisories}' cannot be read: {problem}\n{ADVICE}")
+        print(f"The advisories at '{options.advisories}' cannot be read: {problem}\n{ADVICE}")
         return 2
-    counts = f"{len(versions)} packages, {done.advisories_read} advisories read"
-    print("\n".join([*done.lines, f"{counts}, {len(done.lines)} about these packages"]))
-    if not done.advisories_read:
-        print(f"There is no advisory at '{asked.advisories}': nothing was compared. {ADVICE}")
+    counts = f"{len(versions)} packages, {audited.advisories_read} advisories read"
+    print("\n".join([*audited.lines, f"{counts}, {len(audited.lines)} about these packages"]))
+    if not audited.advisories_read:
+        print(f"There is no advisory at '{options.advisories}': nothing was compared. {ADVICE}")
         return 2
-    return 1 if done.lines else 0
+    return 1 if audited.lines else 0
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ of ``bftrainer reproduce``. ``compare`` runs the code as it is on all of it and 
 differs, by cause. It returns 0 when nothing does, or only for causes given with ``--expect``.
 ``accept`` puts today's decisions and answers in the place of those that are frozen.
 
-Journals are those of real runs: ``journal.db`` in the state directory of tests/e2e, of
-``bftrainer demo``, or below the ``--keep`` of bench_zero_harm.py.
+Journals are those of real runs: ``journal.db`` in the state directory of tests/e2e or of
+``bftrainer demo``.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # generators of the tests
 
 from _bench.targets import console
-from _frozen import decisions, problems, reproduced
-from _frozen.changes import CAUSES, Change
-from _frozen.lines import Plain
 from rich.markup import escape
 from rich.table import Table
+
+from tests.support.frozen import decisions, problems, reproduced
+from tests.support.frozen.changes import CAUSES, Change
+from tests.support.frozen.lines import Plain
 
 FROZEN = Path(__file__).resolve().parents[1] / "tests" / "frozen"
 PROBLEMS = "problems.jsonl.gz"
@@ -89,7 +90,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _record(arguments: argparse.Namespace) -> None:
-    from _frozen import draws, recorded  # noqa: PLC0415 - need more than a comparison does
+    from tests.support.frozen import draws, recorded  # noqa: PLC0415 - need more than a comparison does
 
     directory: Path = arguments.directory
     if "decisions" in arguments.parts:

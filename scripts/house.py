@@ -52,8 +52,8 @@ class Module:
     @property
     def room(self) -> str:
         """The room it is in; "": the root package itself."""
-        first, _, rest = self.name.partition(".")
-        return rest.partition(".")[0] if first == "bftrainer" else first
+        first, _, below = self.name.partition(".")
+        return below.partition(".")[0] if first == "bftrainer" else first
 
     @property
     def is_apart(self) -> bool:
@@ -78,12 +78,12 @@ class House:
     @cached_property
     def modules(self) -> list[Module]:
         """All of the product, equipment and examples."""
-        found = []
+        paths = []
         for path in sorted(p for top in PACKAGES for p in (self._tree / top).rglob("*.py")):
             text = path.read_text(encoding="utf-8")
             name = path.relative_to(self._tree).as_posix()
-            found.append(Module(path=name, lines=text.count("\n"), tree=ast.parse(text)))
-        return found
+            paths.append(Module(path=name, lines=text.count("\n"), tree=ast.parse(text)))
+        return paths
 
     @cached_property
     def product(self) -> list[Module]:
@@ -92,19 +92,19 @@ class House:
 
     def arrows(self) -> dict[str, set[str]]:
         """Return for each room the rooms it imports."""
-        found: dict[str, set[str]] = defaultdict(set)
+        rooms_of: dict[str, set[str]] = defaultdict(set)
         for module in self.product:
             for name in module.imported():
-                first, _, rest = name.partition(".")
-                room = rest.partition(".")[0] if first == "bftrainer" else first
+                first, _, below = name.partition(".")
+                room = below.partition(".")[0] if first == "bftrainer" else first
                 ends = {room, module.room}
                 if (
                     first in PACKAGES
                     and len(ends) == 2
                     and not ends & {"", "__main__", "__version__"}
                 ):
-                    found[module.room].add(room)
-        return found
+                    rooms_of[module.room].add(room)
+        return rooms_of
 
     def upward(self) -> list[str]:
         """Return the arrows that do not point down, as ``a -> b``; unknown rooms have none."""
@@ -146,9 +146,11 @@ class House:
     def words(self) -> int:
         """Return the words of the documents, without signs and the records of decisions."""
         pages = [*self._tree.glob("*.md"), *(self._tree / "docs").rglob("*.md")]
-        kept = [p for p in pages if "adr" not in p.parts and p.name != "CHANGELOG.md"]
-        found = (word for path in kept for word in path.read_text(encoding="utf-8").split())
-        return sum(any(map(str.isalnum, word)) for word in found)
+        limited_pages = [p for p in pages if "adr" not in p.parts and p.name != "CHANGELOG.md"]
+        words = (
+            word for path in limited_pages for word in path.read_text(encoding="utf-8").split()
+        )
+        return sum(any(map(str.isalnum, word)) for word in words)
 
     def total(self) -> int:
         """Return the lines of all Python of the tree."""
@@ -186,7 +188,7 @@ def floors() -> dict[str, int]:
     """Return the floor of each room, 0 on top, from the contract in pyproject.toml."""
     text = (Path(__file__).resolve().parents[1] / "pyproject.toml").read_text(encoding="utf-8")
     contracts = tomllib.loads(text)["tool"]["importlinter"]["contracts"]
-    (layers,) = (one["layers"] for one in contracts if one["type"] == "layers")
+    (layers,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
     return {
         room.strip().removeprefix("bftrainer."): number
         for number, layer in enumerate(layers)
@@ -195,8 +197,12 @@ def floors() -> dict[str, int]:
 
 
 def _share(found: list[str | None]) -> float:
-    said = [docstring for docstring in found if docstring]
-    return 100.0 * sum(bool(_QUESTION.match(one)) for one in said) / max(1, len(said))
+    docstrings = [docstring for docstring in found if docstring]
+    return (
+        100.0
+        * sum(bool(_QUESTION.match(docstring)) for docstring in docstrings)
+        / max(1, len(docstrings))
+    )
 
 
 def main() -> int:

@@ -1,8 +1,8 @@
 """Would the tests notice if a line were wrong? Changes the product's code, one spot at a time.
 
-``draw`` draws changes, evenly over seven areas (``_mutants/draw.py``); ``tests/mutants.json`` is
-kept. ``cover`` finds which tests run which line, also in the processes they start. ``run`` has the
-tests of a changed line run in a private copy of a tree, cheapest first, until one fails, or hangs.
+``draw`` draws changes, evenly over seven areas; ``tests/mutants.json`` is kept. ``cover`` finds
+which tests run which line, also in the processes they start. ``run`` has the tests of a changed
+line run in a private copy of a tree, cheapest first, until one fails, or hangs.
 ``compare`` shows two such runs: what one suite notices and the other does not.
 
 A test counts only if it passes on the unchanged copy.
@@ -24,10 +24,13 @@ from queue import SimpleQueue
 from threading import Lock
 from typing import Any, Final
 
-from _mutants.draw import AREAS, Mutant, draw, modules
-from _mutants.tree import Tree
 from coverage import CoverageData
 from coverage.exceptions import DataError
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # for tests.support
+
+from tests.support.mutants.draw import AREAS, Mutant, draw, modules
+from tests.support.mutants.tree import Tree
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 KEPT: Final = ROOT / "tests" / "mutants.json"
@@ -54,8 +57,8 @@ def main() -> int:
 
 
 def _draw(options: argparse.Namespace) -> None:
-    drawn = [json.dumps(asdict(m)) for m in draw(ROOT, options.seed, options.count)]
-    options.out.write_text("[\n" + ",\n".join(drawn) + "\n]\n")
+    lines = [json.dumps(asdict(m)) for m in draw(ROOT, options.seed, options.count)]
+    options.out.write_text("[\n" + ",\n".join(lines) + "\n]\n")
 
 
 def kept(path: Path = KEPT) -> list[Mutant]:
@@ -76,37 +79,36 @@ def _cover(options: argparse.Namespace) -> None:
             + "".join(f"    {tree.root}/{file}\n" for file in files)
         )
         (tree.root / ".traces").mkdir()
-        scripts = str(tree.root / "scripts")
-        tree.at_start(f"import sys; sys.path.append({scripts!r}); import _mutants.tracing")
-        told = tree.test(
+        tree.at_start("import tests.support.mutants.tracing")
+        run = tree.test(
             options.tests or PURE,
             *("-m", options.marks, "--ignore=tests/unit/test_house_rules.py"),
             COVERAGE_PROCESS_START=str(tree.root / ".coveragerc"),
             MUTANTS_CONTEXT=str(tree.root / ".context"),
         )
-        print(told.output[-2000:])
+        print(run.output[-2000:])
         lines = _lines(tree.root / ".traces", files)
-    known = _read(options.cover) or {"seconds": {}, "lines": {}}
-    known["seconds"] |= told.seconds
+    cover = _read(options.cover) or {"seconds": {}, "lines": {}}
+    cover["seconds"] |= run.seconds
     for place, tests in lines.items():
-        known["lines"][place] = sorted({*known["lines"].get(place, ()), *tests})
-    options.cover.write_text(json.dumps(known))
+        cover["lines"][place] = sorted({*cover["lines"].get(place, ()), *tests})
+    options.cover.write_text(json.dumps(cover))
 
 
 def _lines(traces: Path, files: Iterable[str]) -> dict[str, set[str]]:
     """``FILE:LINE`` → tests; a file of tests stands for all of them."""
-    found: dict[str, set[str]] = defaultdict(set)
+    tests_of: dict[str, set[str]] = defaultdict(set)
     for path in traces.iterdir():
         data = CoverageData(str(path))
         try:
             data.read()
         except DataError:
             continue  # its process was killed while it wrote
-        for measured in data.measured_files():
-            file = next(f for f in files if measured.endswith(f))
-            for line, contexts in data.contexts_by_lineno(measured).items():
-                found[f"{file}:{line}"] |= {c for c in contexts if c}
-    return found
+        for source in data.measured_files():
+            file = next(f for f in files if source.endswith(f))
+            for line, contexts in data.contexts_by_lineno(source).items():
+                tests_of[f"{file}:{line}"] |= {c for c in contexts if c}
+    return tests_of
 
 
 class Covering:
@@ -122,12 +124,12 @@ class Covering:
 
     def of(self, mutant: Mutant) -> list[str]:
         """Return some tests of files that run little else first, then those that cost least."""
-        found = {t for n in mutant.lines for t in self._tests.get(f"{mutant.file}:{n}", ())}
-        whole = {t for t in found if "::" not in t}
+        covering = {t for n in mutant.lines for t in self._tests.get(f"{mutant.file}:{n}", ())}
+        whole = {t for t in covering if "::" not in t}
         of_files: dict[str, list[str]] = defaultdict(list)
         for test in sorted(self.seconds, key=lambda t: (self.seconds[t], t)):
             file = test.partition("::")[0]
-            if test in found or file in whole:
+            if test in covering or file in whole:
                 of_files[file].append(test)
         close = sorted(of_files, key=lambda f: -self._closeness(f, mutant.file))
         first = [t for file in close[:CLOSE] for t in of_files[file][:OF_EACH]]
@@ -159,8 +161,10 @@ class Runs:
         """Whether there is something to run: its tests, or more of them than the last time."""
         if self.before and self.before[mutant.id]["state"] != "killed":
             return False
-        known = self.results.get(mutant.id)
-        return not known or (known["state"] == "survived" and known["left"] > 0 and not self.before)
+        result = self.results.get(mutant.id)
+        return not result or (
+            result["state"] == "survived" and result["left"] > 0 and not self.before
+        )
 
     def run(self, mutant: Mutant) -> None:
         """Find a test that notices it."""
@@ -179,15 +183,17 @@ class Runs:
         text = mutant.apply(tree.read(mutant.file))
         if not tests or text is None:
             return {"state": "gone" if tests else "not covered", "by": "", "left": 0}
-        known = self.results.get(mutant.id, {"left": len(tests)})
+        n_untried = self.results.get(mutant.id, {"left": len(tests)})["left"]
         first = self.before.get(mutant.id, {}).get("by", "")
-        some, left = self._affordable([t for t in tests if t != first][-known["left"] :])
+        tests_to_run, n_left = self._affordable([t for t in tests if t != first][-n_untried:])
         if first in tests:
-            some = [first, *some]
-        by = self._noticing(tree, mutant.file, text, some, self.marks, int(first in tests))
-        result = {"state": "killed" if by else "survived", "by": by, "left": left}
-        if first and not by:
-            proofs = self._noticing(tree, mutant.file, text, some, f"not ({self.marks})", 0)
+            tests_to_run = [first, *tests_to_run]
+        noticed_by = self._noticing(
+            tree, mutant.file, text, tests_to_run, self.marks, int(first in tests)
+        )
+        result = {"state": "killed" if noticed_by else "survived", "by": noticed_by, "left": n_left}
+        if first and not noticed_by:
+            proofs = self._noticing(tree, mutant.file, text, tests_to_run, f"not ({self.marks})", 0)
             result["proof"] = proofs or f"gone: {first}"
         return result
 
@@ -201,16 +207,16 @@ class Runs:
         self, tree: Tree, file: str, text: str, tests: Sequence[str], marks: str, alone: int
     ) -> str:
         """Return the first test that fails here, or nothing."""
-        left = [t for t in tests if t not in self.failing and tree.read(t.split("::")[0])]
+        tests_left = [t for t in tests if t not in self.failing and tree.read(t.split("::")[0])]
         for count in chain([alone], AT_ONCE, repeat(AT_ONCE[-1])):
-            if not left:
+            if not tests_left:
                 return ""
-            some, left = left[:count], left[count:]
-            if some:
+            batch, tests_left = tests_left[:count], tests_left[count:]
+            if batch:
                 with tree.changed(file, text):
-                    told = tree.test(some, "-x", "-m", marks, limit_s=self._limit_s(some))
-                if told.noticed:
-                    return told.noticed
+                    run = tree.test(batch, "-x", "-m", marks, limit_s=self._limit_s(batch))
+                if run.noticed:
+                    return run.noticed
         raise AssertionError
 
     def _limit_s(self, tests: Iterable[str]) -> float:
@@ -218,14 +224,14 @@ class Runs:
 
     def doubt(self, tree: Tree) -> bool:
         """Take back what was noticed by tests that fail without a change; say whether it was."""
-        by = {r["by"]: i for i, r in self.results.items() if r["state"] == "killed"}
-        told = tree.test([t for t in by if "::" in t], "-m", self.marks)
-        self.failing |= {t for t in by if "::" in t} - told.passed
-        for test in self.failing & by.keys():
+        killers = {r["by"]: i for i, r in self.results.items() if r["state"] == "killed"}
+        run = tree.test([t for t in killers if "::" in t], "-m", self.marks)
+        self.failing |= {t for t in killers if "::" in t} - run.passed
+        for test in self.failing & killers.keys():
             print(f"fails without a change: {test}", file=sys.stderr)
         wrong = [i for i, r in self.results.items() if r["by"] in self.failing]
-        for one in wrong:
-            del self.results[one]
+        for mutant_id in wrong:
+            del self.results[mutant_id]
         return bool(wrong)
 
 
@@ -253,25 +259,25 @@ def _compare(options: argparse.Namespace) -> int:
     """Print the table of two runs; fail if more is lost than may be."""
     before, after = _read(options.before), _read(options.json)
     counts: dict[str, Counter[str]] = defaultdict(Counter)
-    lost = []
+    lost_mutants = []
     for mutant in kept():
         was = before[mutant.id]["state"]
         now = after.get(mutant.id, {}).get("state")
         counts[mutant.area].update(("drawn", was))
         counts[mutant.area]["killed after"] += now == "killed"
         if was == "killed" and now != "killed":
-            lost.append(mutant)
+            lost_mutants.append(mutant)
     columns = ("drawn", "not covered", "survived", "killed", "killed after")
     print("| area |", " | ".join(columns), "|")
     print("|---" * (1 + len(columns)) + "|")
     counts["all"] = sum(counts.values(), Counter())
     for area in (*AREAS, "all"):
         print(f"| {area} |", " | ".join(str(counts[area][c]) for c in columns), "|")
-    for mutant in lost:
+    for mutant in lost_mutants:
         change = f"{mutant.before} → {mutant.after}"
-        found = after.get(mutant.id, {"state": "not run"})
-        print(f"* {mutant.file}:{mutant.line} {change}: {found.get('proof') or found['state']}")
-    return int(len(lost) > options.most)
+        result = after.get(mutant.id, {"state": "not run"})
+        print(f"* {mutant.file}:{mutant.line} {change}: {result.get('proof') or result['state']}")
+    return int(len(lost_mutants) > options.most)
 
 
 def _read(path: Path) -> Any:
@@ -283,30 +289,32 @@ def _options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     verbs = parser.add_subparsers(required=True)
-    one = verbs.add_parser("draw")
-    one.set_defaults(verb=_draw)
-    one.add_argument("--seed", type=int, required=True)
-    one.add_argument("--count", type=int, required=True)
-    one.add_argument("--out", type=Path, default=KEPT)
+    drawing = verbs.add_parser("draw")
+    drawing.set_defaults(verb=_draw)
+    drawing.add_argument("--seed", type=int, required=True)
+    drawing.add_argument("--count", type=int, required=True)
+    drawing.add_argument("--out", type=Path, default=KEPT)
     for name, verb in (("cover", _cover), ("run", _run)):
-        one = verbs.add_parser(name)
-        one.set_defaults(verb=verb)
-        one.add_argument("--tree", type=Path, default=ROOT, help="that is copied")
-        one.add_argument("--marks", default="not long", help="pytest's -m")
-        one.add_argument("--cover", type=Path, default=FILES / "cover.json")
+        testing = verbs.add_parser(name)
+        testing.set_defaults(verb=verb)
+        testing.add_argument("--tree", type=Path, default=ROOT, help="that is copied")
+        testing.add_argument("--marks", default="not long", help="pytest's -m")
+        testing.add_argument("--cover", type=Path, default=FILES / "cover.json")
         if name == "cover":
-            one.add_argument("tests", nargs="*", help=f"files or directories; {' '.join(PURE)}")
+            testing.add_argument("tests", nargs="*", help=f"files or directories; {' '.join(PURE)}")
         else:
-            one.add_argument("--jobs", type=int, default=1)
-            one.add_argument("--areas", nargs="+", default=list(AREAS))
-            one.add_argument("--most-s", type=float, default=300.0, help="tests of one change cost")
-            one.add_argument("--before", type=Path, help="only what this run has killed")
-            one.add_argument("--json", type=Path, default=FILES / "before.json")
-    one = verbs.add_parser("compare")
-    one.set_defaults(verb=_compare)
-    one.add_argument("before", type=Path)
-    one.add_argument("json", type=Path)
-    one.add_argument("--most", type=int, default=6, help="lost")
+            testing.add_argument("--jobs", type=int, default=1)
+            testing.add_argument("--areas", nargs="+", default=list(AREAS))
+            testing.add_argument(
+                "--most-s", type=float, default=300.0, help="tests of one change cost"
+            )
+            testing.add_argument("--before", type=Path, help="only what this run has killed")
+            testing.add_argument("--json", type=Path, default=FILES / "before.json")
+    comparing = verbs.add_parser("compare")
+    comparing.set_defaults(verb=_compare)
+    comparing.add_argument("before", type=Path)
+    comparing.add_argument("json", type=Path)
+    comparing.add_argument("--most", type=int, default=6, help="lost")
     return parser.parse_args()
 
 

@@ -1,8 +1,8 @@
 """How many modules of the product are on the three walks of ARCHITECTURE.md?
 
 A walk is a span of time in which daemon, agents and workers run with a recording interpreter
-(``_bench.traced``). A module is on the walk if a line of one of its functions is executed in the
-span, so heartbeats and metrics of that time count, too; importing it does not count.
+(``tests.support.traced``). A module is on the walk if a line of one of its functions is executed in
+the span, so heartbeats and metrics of that time count, too; importing it does not count.
 
 * idle node: an ordinary job leaves the node of the embedded local batch system; ends with a
   worker's first step. Its part up to the pilot's first line is shown apart.
@@ -39,16 +39,18 @@ from statistics import median
 from types import CodeType, FrameType
 from typing import Any, Final
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the tests' control plane
+
 from _bench.targets import Target, console, exit_code, print_targets, write_json
-from _bench.traced import PACKAGES, ROOT
-from _bench.walks import Walk, on_local_site, on_plane, on_slurm
-from _frozen import core, lines
 from rich.table import Table
 
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.model.census import NodeCensus
 from bftrainer.model.cluster import Snapshot
+from tests.support.frozen import core, lines
+from tests.support.traced import PACKAGES, ROOT
+from tests.support.walks import Walk, on_local_site, on_plane, on_slurm
 
 # Two thirds of what they were before small modules were joined (ADR 37).
 MOST: Final = {"idle node, Slurm": 161, "announced job, Slurm": 100, "rescale": 83}

@@ -55,9 +55,9 @@ def python_of(release: str) -> Path | None:
     """Return an interpreter of a release; None: there is none."""
     if release == versions.dotted(sys.version_info[:2]):
         return Path(sys.executable)
-    made = sorted((Path.home() / ".pyenv" / "versions").glob(f"{release}.*/bin/python"))
+    interpreters = sorted((Path.home() / ".pyenv" / "versions").glob(f"{release}.*/bin/python"))
     on_path = shutil.which(f"python{release}")
-    return made[-1] if made else None if on_path is None else Path(on_path)
+    return interpreters[-1] if interpreters else None if on_path is None else Path(on_path)
 
 
 class Cell:
@@ -78,15 +78,19 @@ class Cell:
         """
         release = "torch" if self._torch == "newest" else f"torch=={self._torch}.*"
         self._pip(release, *PURE)
-        wanted = {name for path in libraries_in(self._site / "torch") for name in needs(path)}
-        for name in wanted.intersection(RUNTIMES):
+        libraries = {name for path in libraries_in(self._site / "torch") for name in needs(path)}
+        for name in libraries.intersection(RUNTIMES):
             self._pip(RUNTIMES[name])
 
     def _pip(self, *packages: str) -> None:
         argv = [str(self.python), "-m", "pip", "install", "-q", "--no-deps", *packages]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=INSTALL_S, check=False)
-        if done.returncode:
-            raise RuntimeError((done.stderr.strip().splitlines() or ["pip failed"])[-1][:200])
+        installation = subprocess.run(
+            argv, capture_output=True, text=True, timeout=INSTALL_S, check=False
+        )
+        if installation.returncode:
+            raise RuntimeError(
+                (installation.stderr.strip().splitlines() or ["pip failed"])[-1][:200]
+            )
 
     def stand_in(self) -> list[str]:
         """Write stand-ins for what is missing; return their names."""
@@ -105,12 +109,12 @@ class Cell:
             RuntimeError: it does not import.
         """
         argv = [str(self.python), "-I", "-c", IMPORT]
-        done = subprocess.run(
+        probe = subprocess.run(
             argv, capture_output=True, text=True, env=self.environment(), timeout=300, check=False
         )
-        if done.returncode:
-            raise RuntimeError((done.stderr.strip().splitlines() or ["torch crashed"])[-1][:200])
-        return done.stdout.strip().splitlines()[-1]
+        if probe.returncode:
+            raise RuntimeError((probe.stderr.strip().splitlines() or ["torch crashed"])[-1][:200])
+        return probe.stdout.strip().splitlines()[-1]
 
     def wrapper(self) -> Path:
         """Return a program that is this Python with these libraries, in any environment."""
@@ -158,8 +162,8 @@ def run_cell(release: str, torch: str, work: Path, *, keeps: bool) -> dict[str, 
         cell = Cell(python, torch, directory)
         cell.install()
         about["stand_ins"] = cell.stand_in()
-        about["torch"] = there = cell.torch_there()
-        if (versions.release_of(there) or (0, 0)) >= versions.LEAST_TORCH_OF_SHARDS:
+        about["torch"] = torch_version = cell.torch_there()
+        if (versions.release_of(torch_version) or (0, 0)) >= versions.LEAST_TORCH_OF_SHARDS:
             about["part"] = [*PART, *OF_SHARDS]
         return {**about, **run_tests(cell.wrapper(), about["part"])}
     except (RuntimeError, OSError, subprocess.SubprocessError) as problem:
@@ -180,9 +184,9 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> str:
         how = f", {len(cell['stand_ins'])} stand-ins" if cell["stand_ins"] else ""
         files = ", ".join(f"`{name}`" for name in cell["part"])
         failed = "".join(f"; failed: `{name}`" for name in cell["failed"])
-        said = f"{cell['passed']} passed, {cell['skipped']} skipped{failed}"
+        outcome = f"{cell['passed']} passed, {cell['skipped']} skipped{failed}"
         ran = f"{files} in {cell['seconds']:.0f} s, {cell['date']}{how}"
-        rows.append(f"| {python} | {cell['torch']} | {ran} | {said} |")
+        rows.append(f"| {python} | {cell['torch']} | {ran} | {outcome} |")
     return "\n".join(rows) + "\n"
 
 
@@ -200,8 +204,8 @@ def read_results() -> dict[str, Any]:
 def write_page(results: Mapping[str, Mapping[str, Any]]) -> None:
     """Put the table into its page."""
     text = PAGE.read_text("utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
+    before, _, tail = text.partition(BEGIN)
+    _, _, after = tail.partition(END)
     PAGE.write_text(f"{before}{BEGIN}{table(results)}{END}{after}", "utf-8")
 
 
@@ -220,10 +224,10 @@ def main() -> int:
         print(f"tests run with Python {sys.version.split()[0]}, torch {version('torch')}")
         for release in arguments.python.split(","):
             for torch in arguments.torch.split(","):
-                found = run_cell(release, torch, arguments.work, keeps=arguments.keep)
-                ran.append(found)
-                results = {**read_results(), f"{release} {torch}": found}  # others may have written
-                print(f"Python {release}, torch {torch}: {found}", flush=True)
+                cell = run_cell(release, torch, arguments.work, keeps=arguments.keep)
+                ran.append(cell)
+                results = {**read_results(), f"{release} {torch}": cell}  # others may have written
+                print(f"Python {release}, torch {torch}: {cell}", flush=True)
                 RESULTS.write_text(json.dumps(dict(sorted(results.items())), indent=1) + "\n")
     write_page(read_results())
     return int(any(found.get("failed") for found in ran))

@@ -156,13 +156,13 @@ def page() -> str:
     """Return the page."""
     parts = [HEAD, "## Documents\n"]
     rows = []
-    for name, cls, is_list, of in DOCUMENTS:
-        what = f"a list `{name}` of" if is_list else "the fields of"
+    for name, cls, is_list, document in DOCUMENTS:
+        words = f"a list `{name}` of" if is_list else "the fields of"
         link = f"[{cls.__name__}](#{cls.__name__.lower()})"
-        rows.append(f"| `{schema(name)}` | {of} | {what} {link} |")
-    for name, of, fields_of, inside in COMPOSED:
+        rows.append(f"| `{schema(name)}` | {document} | {words} {link} |")
+    for name, document, fields_of, inside in COMPOSED:
         links = {cls.__name__: f"[{cls.__name__}](#{cls.__name__.lower()})" for cls in inside}
-        rows.append(f"| `{schema(name)}` | {of} | {fields_of.format(**links)} |")
+        rows.append(f"| `{schema(name)}` | {document} | {fields_of.format(**links)} |")
     parts.append("\n".join(("| schema | of | has |", "| --- | --- | --- |", *rows, "")))
     by_name = sorted(documented(), key=lambda one: one.__name__)
     return "\n".join((*parts, *("\n".join(_section(cls)) for cls in by_name)))
@@ -262,7 +262,7 @@ def meanings() -> Mapping[str, Mapping[str, str]]:
 
 def _class_node(cls: type) -> ast.ClassDef:
     text = Path(inspect.getsourcefile(cls) or "").read_text(encoding="utf-8")
-    classes = {one.name: one for one in ast.parse(text).body if isinstance(one, ast.ClassDef)}
+    classes = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)}
     return classes[cls.__name__]
 
 

@@ -43,16 +43,18 @@ def run(name: str, processes: int, only: Sequence[str] = ()) -> None:
         raise SystemExit(f"{name}: ${DATA_VARIABLE} has not the paper's data")
     commit = process.run(["git", "rev-parse", "--short", "HEAD"], timeout_s=10.0, cwd=ROOT)
     results = paper.choose(only)
-    made = reproduce(paper, scenario, paper.full, results, processes=processes)
+    run = reproduce(paper, scenario, paper.full, results, processes=processes)
     recorded = {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "commit": commit.stdout.strip(),
-        "command": " ".join([f"bftrainer reproduce {name}", *(f"--only {one}" for one in only)]),
+        "command": " ".join(
+            [f"bftrainer reproduce {name}", *(f"--only {result}" for result in only)]
+        ),
         "processor_min": round((_used_s() - before_s) / 60.0, 1),
     }
-    full = FullRun.of(made, recorded)
-    if only and (kept := FullRun.read(paper.package)):
-        full = kept.with_later(full, paper)
+    full = FullRun.of(run, recorded)
+    if only and (full_run := FullRun.read(paper.package)):
+        full = full_run.with_later(full, paper)
     text = json.dumps(asdict(full), indent=1, ensure_ascii=False) + "\n"
     Path(str(files(paper.package)), "full.json").write_text(text, encoding="utf-8")
 
@@ -75,9 +77,9 @@ def summary() -> str:
         fitted = sum(len(fit["parameters"]) for fit in paper.fits.values())
         runs = [full.recorded, *full.recorded.get("later", ())]
         dates, commits = (
-            list(dict.fromkeys(one[key] for one in runs)) for key in ("date", "commit")
+            list(dict.fromkeys(run[key] for run in runs)) for key in ("date", "commit")
         )
-        cpu_min = sum(one["processor_min"] for one in runs)
+        cpu_min = sum(run["processor_min"] for run in runs)
         when = (" and ".join(dates), ", ".join(commits), f"{cpu_min:g} min")
         rows.append((name, *map(str, number), str(fitted), *when))
     return _block(columns(("PAPER", *VERDICTS, ">PARAMETERS", "RUN", "COMMIT", ">CPU"), rows))
@@ -88,9 +90,9 @@ def by_result(paper: Paper, full: FullRun) -> str:
     judged = list(full.judged(paper))
     rows = []
     for result in paper.results:
-        number = counts(verdict for of, _, verdict in judged if of is result)
+        number = counts(verdict for result_of, _, verdict in judged if result_of is result)
         if any(number.values()):
-            cells = [str(one) if one else "" for one in number.values()]
+            cells = [str(count) if count else "" for count in number.values()]
             rows.append((result.result_id, *cells, result.shows))
     return _block(columns(("RESULT", *VERDICTS, "SHOWS"), rows))
 
@@ -107,10 +109,10 @@ def rule() -> str:
 def filled(page: str, mark: str, text: str) -> str:
     """Return a page with a text between a mark and the end mark that follows it."""
     start = f"<!-- {mark} -->\n"
-    before, found, rest = page.partition(start)
-    if not found:
+    if start not in page:
         raise SystemExit(f"there is no {start.strip()}")
-    return f"{before}{start}{text}{END}{rest.partition(END)[2]}"
+    before, _, tail = page.partition(start)
+    return f"{before}{start}{text}{END}{tail.partition(END)[2]}"
 
 
 def written() -> dict[Path, str]:

@@ -118,8 +118,8 @@ def read_result(path: Path, remark: str = "") -> Result:
             commit=recorded.get("commit", "unknown commit"),
             remark=remark or recorded.get("remark", ""),
             targets=tuple(
-                Target(**{f.name: one[f.name] for f in fields(Target) if f.name in one})
-                for one in body["targets"]
+                Target(**{f.name: plain[f.name] for f in fields(Target) if f.name in plain})
+                for plain in body["targets"]
             ),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as problem:
@@ -129,7 +129,7 @@ def read_result(path: Path, remark: str = "") -> Result:
 def keep(result: Result, directory: Path) -> None:
     """Write what the page needs of a result."""
     recorded = {name: getattr(result, name) for name in ("command", "date", "commit", "remark")}
-    targets = [asdict(one) for one in result.targets]
+    targets = [asdict(target) for target in result.targets]
     body = {"benchmark": result.benchmark, "recorded": recorded, "targets": targets}
     directory.mkdir(parents=True, exist_ok=True)
     text = json.dumps(body, indent=1, ensure_ascii=False) + "\n"
@@ -141,12 +141,12 @@ def page_of(kept: Path, scripts: Path) -> str:
     results = sorted(map(read_result, kept.glob("*.json")), key=lambda one: one.benchmark)
     questions = dict(_questions(scripts))
     papers = f"{PAPERS}\n{write_reproductions.block()}"
-    parts, seen = [HEAD, promises(), papers], set[str]()
-    for one in results:
-        if script := script_of(one.benchmark, questions):
-            seen.add(script)
-            parts.append("\n".join(_section(one, script, questions[script])))
-    missing = sorted(questions.keys() - seen)
+    parts, measured_scripts = [HEAD, promises(), papers], set[str]()
+    for result in results:
+        if script := script_of(result.benchmark, questions):
+            measured_scripts.add(script)
+            parts.append("\n".join(_section(result, script, questions[script])))
+    missing = sorted(questions.keys() - measured_scripts)
     if missing:
         names = ", ".join(f"`bench_{name}.py`" for name in missing)
         parts.append("\n".join(["## Not measured", "", *textwrap.wrap(f"{names}.", 118), ""]))
@@ -161,32 +161,32 @@ def promises() -> str:
 
 def script_of(benchmark: str, scripts: Iterable[str]) -> str:
     """Return who measures it: ``x`` of x, and of x_option, a result of its own; "": nobody."""
-    fitting = (one for one in scripts if f"{benchmark}_".startswith(f"{one}_"))
+    fitting = (script for script in scripts if f"{benchmark}_".startswith(f"{script}_"))
     return max(fitting, key=len, default="")
 
 
 def _section(result: Result, script: str, question: str) -> Iterator[str]:
-    shown = shown_of(result.targets)
+    targets = shown_of(result.targets)
     option = result.benchmark.removeprefix(script).replace("_", " --", 1)
     yield from (f"## bench_{script}.py{option}", "")
     yield from () if option else (question,)
-    more = len(result.targets) - len(shown)
-    also = f" Also met: {more}." if more else ""
+    n_more = len(result.targets) - len(targets)
+    also = f" Also met: {n_more}." if n_more else ""
     yield f"`{result.command}` ({result.date}, {result.commit}).{also}"
     yield from textwrap.wrap(result.remark, 118)
     rows = []
-    for one in shown:
-        sign = "≤" if one.relation == "<=" else "≥"
-        limit, measured = (in_words(value, one.unit) for value in (one.limit, one.measured))
-        rows.append((one.name, f"{sign}{limit}", measured + ("" if one.is_met else ", missed")))
+    for target in targets:
+        sign = "≤" if target.relation == "<=" else "≥"
+        limit, figure = (in_words(value, target.unit) for value in (target.limit, target.measured))
+        rows.append((target.name, f"{sign}{limit}", figure + ("" if target.is_met else ", missed")))
     yield from ("", "```", columns(("TARGET", "TO REACH", "MEASURED"), rows).rstrip(), "```", "")
 
 
 def shown_of(targets: Sequence[Target]) -> list[Target]:
     """Return all that are missed and the first of the others, one at least, in their order."""
-    room = SHOWN - sum(not one.is_met for one in targets)
-    met = [one for one in targets if one.is_met][: max(1, room)]
-    return [one for one in targets if not one.is_met or one in met]
+    room = SHOWN - sum(not target.is_met for target in targets)
+    met = [target for target in targets if target.is_met][: max(1, room)]
+    return [target for target in targets if not target.is_met or target in met]
 
 
 def in_words(value: float, unit: str) -> str:

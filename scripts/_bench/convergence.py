@@ -17,9 +17,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Final
 
-from _bench.plane import Plane
 from _bench.waiting import BenchError, wait_until_async
 from bftrainer.batch import process
+from tests.support.plane import Plane
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 EXAMPLES: Final = ROOT / "trainers" / "examples"

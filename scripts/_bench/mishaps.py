@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from _bench.plane import Plane
 from _bench.records import Recorder, steady_by_generation, usual_step_s
+from tests.support.plane import Plane
 
 MEMBERS = 3
 BEFORE_STEPS = 12

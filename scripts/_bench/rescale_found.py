@@ -23,7 +23,7 @@ RESUME_S: Final = 2.0
 CHECK_S: Final = 50e-6
 NOTICED_S: Final = 0.5  # beyond the lease
 LEASE_S: Final = 2.0  # agent_timeout_s of the silent part
-RIVALS: Final = ("torchrun", "torchft", "checkpoint and restart")
+RIVALS: Final = ("torchrun", "torchft")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,8 +55,8 @@ def targets_of(model: str, found: Found, wire_s: float = 0.0) -> list[Target]:
 
     ``wire_s``: what the network alone takes to bring a state to a joiner.
     """
-    own = _own_targets(model, found, wire_s)
-    return [*own, *_ratios(model, found), *_step_targets(model, found)]
+    limits = _own_targets(model, found, wire_s)
+    return [*limits, *_ratios(model, found), *_step_targets(model, found)]
 
 
 def _own_targets(model: str, found: Found, wire_s: float) -> Iterator[Target]:
@@ -69,10 +69,10 @@ def _own_targets(model: str, found: Found, wire_s: float) -> Iterator[Target]:
         for kind, values in found.lost_s.items()
     ]
     parts.append(("parked to its first step", found.resume_s, RESUME_S))
-    for what, values, limit in parts:
+    for case, values, limit in parts:
         if values:
             name, value = tail(values)
-            yield _target(f"{model}: {what}", value, limit, f"{name} of {len(values)}")
+            yield _target(f"{model}: {case}", value, limit, f"{name} of {len(values)}")
     if found.check_s is not None:
         yield _target(
             f"{model}: membership check of a step",
@@ -85,14 +85,14 @@ def _own_targets(model: str, found: Found, wire_s: float) -> Iterator[Target]:
 
 def _ratios(model: str, found: Found) -> Iterator[Target]:
     for kind in KINDS:
-        pauses, others = found.of(kind), found.of_other("torchrun", kind)
-        if pauses and others:
+        pauses, rival_pauses = found.of(kind), found.of_other("torchrun", kind)
+        if pauses and rival_pauses:
             name, value = tail(pauses)
             yield _target(
                 f"{model}: {kind} shorter than torchrun",
-                median(p.pause_s for p in others) / max(value, 1e-3),
+                median(p.pause_s for p in rival_pauses) / max(value, 1e-3),
                 TIMES_SHORTER[kind],
-                f"its median of {len(others)} / our {name}",
+                f"its median of {len(rival_pauses)} / our {name}",
                 relation=">=",
                 unit="",
             )
@@ -173,15 +173,15 @@ def _own_cell(found: Found, kind: str) -> str:
 
 
 def _other_cell(found: Found, system: str, kind: str) -> str:
-    others = found.of_other(system, kind)
-    if not others:
+    rival_pauses = found.of_other(system, kind)
+    if not rival_pauses:
         return "-" if system not in found.missing else "not measured"
-    if not all(p.has_recovered for p in others):
-        failed = sum(not p.has_recovered for p in others)
-        return f"none in {TIMEOUT_S:g} s, {failed} of {len(others)}"
-    lost = median(p.lost_steps for p in others)
-    again = f", {lost:g} steps again" if lost else ""
-    return f"{median(p.pause_s for p in others):.2f} of {len(others)}{again}"
+    if not all(p.has_recovered for p in rival_pauses):
+        failed = sum(not p.has_recovered for p in rival_pauses)
+        return f"none in {TIMEOUT_S:g} s, {failed} of {len(rival_pauses)}"
+    lost_steps = median(p.lost_steps for p in rival_pauses)
+    again = f", {lost_steps:g} steps again" if lost_steps else ""
+    return f"{median(p.pause_s for p in rival_pauses):.2f} of {len(rival_pauses)}{again}"
 
 
 def _print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -224,6 +224,7 @@ def results_of(found: Found) -> dict[str, Any]:
             for size, (ratio, low, high) in found.steps.items()
         },
         "step_s": {
-            str(size): {"elastic": own, "ddp": ddp} for size, (own, ddp) in found.step_s.items()
+            str(size): {"elastic": own_s, "ddp": ddp_s}
+            for size, (own_s, ddp_s) in found.step_s.items()
         },
     }

@@ -16,9 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from _bench import network
 from _bench.benchmark import Measured, note
-from _bench.network import Network
 from _bench.rescale_found import Found, results_of, targets_of
 from _bench.rescale_parts import RIVALS, WORKLOADS, Amount, rescale
 from _bench.rescaling import KINDS
@@ -26,6 +24,8 @@ from _bench.rival import RivalError
 from _bench.stats import tail
 from _bench.torchrun import Torchrun
 from _bench.waiting import BenchError
+from tests.support import network
+from tests.support.network import Network
 
 RATE: Final = "1gbit"
 BEDS: Final = ("loopback", "hosts", "hosts at 1 Gbit/s")
@@ -38,16 +38,16 @@ def measure_hosts(model: str, amount: Amount, scratch: Path, measured: Measured)
     """Measure all beds; what there is counts also when it is stopped."""
     if why := network.why_not():
         raise BenchError(why)
-    found = {bed: Found() for bed in BEDS}
+    results = {bed: Found() for bed in BEDS}
     try:
         for number, bed in enumerate(BEDS):
-            with _network(bed) as own:
+            with _network(bed) as bed_network:
                 where = scratch / f"bed-{number}"
-                asyncio.run(rescale(where / "own", model, amount.cycles, found[bed], own))
-                _torchrun(where / "torchrun", model, amount.rival_cycles, found[bed], own)
+                asyncio.run(rescale(where / "own", model, amount.cycles, results[bed], bed_network))
+                _torchrun(where / "torchrun", model, amount.rival_cycles, results[bed], bed_network)
             note(f"{bed} done, load {os.getloadavg()[0]:.1f}")
     finally:
-        _judge(model, found, measured)
+        _judge(model, results, measured)
 
 
 def _network(bed: str) -> AbstractContextManager[Network | None]:
@@ -71,28 +71,28 @@ def _torchrun(where: Path, model: str, cycles: int, found: Found, own: Network |
 
 def _judge(model: str, found: dict[str, Found], measured: Measured) -> None:
     wire_s = STATE_BYTES[model] * WIRE_S_PER_BYTE
-    for bed, one in found.items():
+    for bed, result in found.items():
         limited_s = wire_s if bed == BEDS[2] else 0.0
-        measured.targets += targets_of(f"{model}, {bed}", one, limited_s)
+        measured.targets += targets_of(f"{model}, {bed}", result, limited_s)
     measured.table(
         f"{model} model: pauses of the worst survivor, s",
         ("bed", "transition", "n", "median", "p95 or max", "usual step", "n", "torchrun, median"),
-        [(bed, kind, *_cells(one, kind)) for bed, one in found.items() for kind in KINDS],
+        [(bed, kind, *_cells(result, kind)) for bed, result in found.items() for kind in KINDS],
         left=2,
     )
-    for bed, one in found.items():
-        for system, why in one.missing.items():
+    for bed, result in found.items():
+        for system, why in result.missing.items():
             measured.tables.append(f"{bed}: {system}: {why}")
-    measured.results["beds"] = {bed: results_of(one) for bed, one in found.items()}
+    measured.results["beds"] = {bed: results_of(result) for bed, result in found.items()}
     measured.results["wire_s"] = wire_s
 
 
 def _cells(found: Found, kind: str) -> tuple[str, ...]:
-    own = [p for p in found.pauses if p.kind == kind]
-    others = [p.pause_s for p in found.of_other("torchrun", kind)]
-    values = [p.pause_s for p in own]
-    shown = [median(values), tail(values)[1], median(p.step_s for p in own)] if own else []
+    pauses = [p for p in found.pauses if p.kind == kind]
+    rival_s = [p.pause_s for p in found.of_other("torchrun", kind)]
+    values = [p.pause_s for p in pauses]
+    figures = [median(values), tail(values)[1], median(p.step_s for p in pauses)] if pauses else []
     return (
-        *(f"{len(own)}", *(f"{one:.3f}" for one in shown or [math.nan] * 3)),
-        *(f"{len(others)}", f"{median(others):.2f}" if others else "-"),
+        *(f"{len(pauses)}", *(f"{figure:.3f}" for figure in figures or [math.nan] * 3)),
+        *(f"{len(rival_s)}", f"{median(rival_s):.2f}" if rival_s else "-"),
     )

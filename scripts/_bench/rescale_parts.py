@@ -12,32 +12,31 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from _bench import checking, mishaps, network, torchft
+from _bench import checking, mishaps, torchft
 from _bench.benchmark import note
-from _bench.network import Network
-from _bench.plane import JOIN_WINDOW_S, Plane
 from _bench.rescale_found import LEASE_S, Found
 from _bench.rescaling import Rescaling
-from _bench.restart import Restart
 from _bench.rival import Rival, RivalError
 from _bench.stats import ratio_interval
 from _bench.steady import compare
 from _bench.torchft import Torchft
 from _bench.torchrun import Torchrun
 from bftrainer.site.policy.model import SitePolicy
+from tests.support import network
+from tests.support.network import Network
+from tests.support.plane import JOIN_WINDOW_S, Plane
 
 WORKLOADS: Final = Path(__file__).resolve().parents[1] / "workloads"
 ELASTIC: Final = WORKLOADS / "rescale_elastic.py"
 MODELS: Final = ("big", "small")
 PARTS: Final = (
     *("check", "rescale", "silent", "stopped", "network", "resume"),
-    *("torchft", "restart", "torchrun", "steady"),
+    *("torchft", "torchrun", "steady"),
 )
 SIZES: Final = (1, 2)
 RIVALS: Final[dict[str, tuple[type[Rival], str]]] = {
     "torchrun": (Torchrun, "rescale_ddp.py"),
     "torchft": (Torchft, "rescale_torchft.py"),
-    "restart": (Restart, "rescale_ddp.py"),
 }
 
 
@@ -123,9 +122,9 @@ async def lose(directory: Path, model: str, kind: str, count: int, found: Found)
     if why:
         note(f"{kind}: {why}")
         return
-    with network.Network() if kind == "network" else contextlib.nullcontext() as own:
+    with network.Network() if kind == "network" else contextlib.nullcontext() as bed_network:
         plane, records = plane_of(
-            directory, model, agents=mishaps.MEMBERS, policy=policy, own_network=own
+            directory, model, agents=mishaps.MEMBERS, policy=policy, own_network=bed_network
         )
         async with plane:
             mishap = mishaps.MISHAPS[kind]

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from _bench.plane import Plane
 from _bench.records import (
     Recorder,
     Step,
@@ -21,6 +20,7 @@ from _bench.records import (
     usual_step_s,
 )
 from _bench.waiting import BenchError
+from tests.support.plane import Plane
 
 KINDS = ("1->2", "2->4", "4->2", "rank 0 leaves", "SIGKILL")
 BEFORE_STEPS = 3  # at least so many between two transitions

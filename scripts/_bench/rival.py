@@ -1,8 +1,8 @@
 """What the other systems beside which ``bench_rescale`` measures have in common.
 
 A rival is one job of a few processes on loopback that leave step records. Its driver
-starts and ends them; what comes out are ``RivalPause``s. Used by ``torchrun``,
-``torchft`` and ``restart``.
+starts and ends them; what comes out are ``RivalPause``s. Used by ``torchrun``
+and ``torchft``.
 """
 
 from __future__ import annotations

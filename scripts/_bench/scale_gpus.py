@@ -63,15 +63,15 @@ class PrintedGpus(Printed):
         number = 900_000
         for name in self._names:
             n_used = chance.choice(USED)
-            left, own = HOST_GPUS - n_used, list[_Held]()
-            while left:
+            n_free, pilots = HOST_GPUS - n_used, list[_Held]()
+            while n_free:
                 trainer = chance.randrange(self._size.n_trainers)
                 width = self._widths[trainer % len(self._widths)]
-                if width > left or chance.random() >= HELD_SHARE:
-                    left -= 1
+                if width > n_free or chance.random() >= HELD_SHARE:
+                    n_free -= 1
                     continue
                 part = NodePart(
-                    name=f"{name}{PART_MARK}{HOST_GPUS - left}",
+                    name=f"{name}{PART_MARK}{HOST_GPUS - n_free}",
                     node=name,
                     gpu_type=GPU_TYPE,
                     gpus=width,
@@ -79,32 +79,32 @@ class PrintedGpus(Printed):
                     memory_mb=width * MEMORY_PER_GPU_MB,
                 )
                 number += 1
-                own.append(
+                pilots.append(
                     _Held(part=part, pilot_id=f"p{number:06d}", number=number, trainer=trainer)
                 )
-                left -= width
+                n_free -= width
             self._used.append(n_used)
-            self._pilots_of.append(own)
+            self._pilots_of.append(pilots)
 
     def views(self) -> tuple[PilotView, ...]:
         """Return our pilots."""
         return tuple(
             [
                 PilotView(
-                    pilot_id=held.pilot_id,
-                    node=held.part.name,
+                    pilot_id=lent.pilot_id,
+                    node=lent.part.name,
                     requested_s=self._now_s - 600,
                     is_held=True,
                     end_s=self._now_s + 7200,
-                    part=held.part,
+                    part=lent.part,
                 )
-                for held in self._all_held()
+                for lent in self._all_held()
             ]
         )
 
     def _all_held(self) -> Iterator[_Held]:
-        for own in self._pilots_of:
-            yield from own
+        for pilots in self._pilots_of:
+            yield from pilots
 
     def trainers(self) -> tuple[TrainerRecord, ...]:
         """Return the trainers, in order of submission."""
@@ -138,9 +138,9 @@ class PrintedGpus(Printed):
     def training(self, n_running: int) -> dict[str, str]:
         """Return who trains where, of the first so many trainers."""
         return {
-            held.part.name: f"t{held.trainer}"
-            for held in self._all_held()
-            if held.trainer < n_running
+            lent.part.name: f"t{lent.trainer}"
+            for lent in self._all_held()
+            if lent.trainer < n_running
         }
 
     # ---- texts ---------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class PrintedGpus(Printed):
     def _nodes(self) -> Iterator[tuple[str, ...]]:
         cpus, memory_mb = HOST_GPUS * CPUS_PER_GPU, HOST_GPUS * MEMORY_PER_GPU_MB
         for k, name in enumerate(self._names):
-            n_gpus = self._used[k] + sum([held.part.gpus for held in self._pilots_of[k]])
+            n_gpus = self._used[k] + sum([lent.part.gpus for lent in self._pilots_of[k]])
             n_cpus = n_gpus * CPUS_PER_GPU
             state = "mixed" if n_gpus else "idle"
             if n_gpus == HOST_GPUS:
@@ -179,9 +179,9 @@ class PrintedGpus(Printed):
 
     def _pilots(self) -> Iterator[tuple[tuple[str, ...], None]]:
         begun_s = self._now_s - 600
-        for held in self._all_held():
-            node = held.part.node
-            number = f"{held.number}"
+        for lent in self._all_held():
+            node = lent.part.node
+            number = f"{lent.number}"
             row = self._job(
                 number, "RUNNING", 1, 2, begun_s, nodes=node, user="bft", partition="bf"
             )
@@ -194,5 +194,5 @@ class PrintedGpus(Printed):
             yield f"NodeName={name} {cores} CPUEfctv={cpus} CPUTot={cpus}\n"
 
     def _pilot_names(self) -> Iterator[tuple[str, str]]:
-        for held in self._all_held():
-            yield f"{held.number}", held.pilot_id
+        for lent in self._all_held():
+            yield f"{lent.number}", lent.pilot_id

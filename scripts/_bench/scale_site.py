@@ -139,10 +139,10 @@ class Printed:
     # ---- texts ---------------------------------------------------------------------------
 
     def _nodes(self) -> Iterator[tuple[str, ...]]:
-        idle, held = set(self.idle), set(self.held)
+        idle, lent = set(self.idle), set(self.held)
         for k, name in enumerate(self._names):
             gres, cpus, memory, features = KINDS[k % len(KINDS)]
-            is_used = k not in idle or k in held
+            is_used = k not in idle or k in lent
             by_state = f"{cpus}/0/0/{cpus}" if is_used else f"0/{cpus}/0/{cpus}"
             state = "allocated" if is_used else "idle"
             for partition in PARTITIONS if k % 10 == 0 else PARTITIONS[:2]:
@@ -236,10 +236,10 @@ class Printed:
     ) -> tuple[str, ...]:
         start = "N/A" if start_s is None else f"{int(start_s)}"
         submit = f"{int(self._now_s) - 7200}"
-        who = user or f"u{int(number) % 200}"
+        owner = user or f"u{int(number) % 200}"
         return (
             *(number, partition, state, reason, start, f"{hours}:00:00", planned, nodes),
-            *(f"{n_nodes}", submit, who, features, "N/A", f"{priority}", "", "", "(null)"),
+            *(f"{n_nodes}", submit, owner, features, "N/A", f"{priority}", "", "", "(null)"),
         )
 
 

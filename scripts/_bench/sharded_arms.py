@@ -19,12 +19,12 @@ from statistics import median
 from typing import Any, Final
 
 from _bench import torchrun
-from _bench.plane import JOIN_WINDOW_S, Plane
 from _bench.records import History, Recorder, Step, survivors
 from _bench.rival import Rival, RivalError, RivalPause
 from _bench.waiting import wait_until_async
 from bftrainer.batch import process
 from bftrainer.site.policy.model import SitePolicy
+from tests.support.plane import JOIN_WINDOW_S, Plane
 
 WORKLOADS: Final = Path(__file__).resolve().parents[1] / "workloads"
 ELASTIC: Final = WORKLOADS / "sharded_elastic.py"
@@ -113,8 +113,8 @@ class Elastic:
     async def round(self) -> dict[str, list[Pause]]:
         """Grow, lose a worker and so its node, get another, shrink; return the pauses."""
         await self.turn.begin()
-        alone, done = self._generation(), self._newest_step()
-        await self.trained(alone, 1, after=done)
+        alone, last_step = self._generation(), self._newest_step()
+        await self.trained(alone, 1, after=last_step)
         grown = [await self.resize(2)]
         killed, killed_s = await self.kill()
         grown.append(await self.replaced())
@@ -130,9 +130,9 @@ class Elastic:
     async def resize(self, nodes: int, steps: int = STEPS) -> int:
         """Go to that many nodes; returns the generation, in which all have trained."""
         before = len(self.plane.rescales())
-        held = [node for _, node in self.plane.members()]
-        free = [n for n in self.plane.all_nodes() if n not in held]
-        self.plane.set_nodes((held + free)[:nodes])
+        nodes_held = [node for _, node in self.plane.members()]
+        free = [n for n in self.plane.all_nodes() if n not in nodes_held]
+        self.plane.set_nodes((nodes_held + free)[:nodes])
         return await self._after(before, nodes, steps)
 
     async def kill(self) -> tuple[int, float]:
@@ -155,9 +155,9 @@ class Elastic:
 
     async def _after(self, before: int, nodes: int, steps: int = STEPS) -> int:
         rescales = self.plane.rescales
-        done = await self.plane.until(lambda: rescales()[before:], f"a change to {nodes} nodes")
-        await self.trained(done[0].generation, nodes, steps)
-        return done[0].generation
+        changes = await self.plane.until(lambda: rescales()[before:], f"a change to {nodes} nodes")
+        await self.trained(changes[0].generation, nodes, steps)
+        return changes[0].generation
 
     def _generation(self) -> int:
         return self.plane.rescales()[-1].generation
@@ -169,9 +169,9 @@ class Elastic:
 
         def is_trained() -> bool:
             self.recorder.poll()
-            found = self.recorder.of_generation(generation)
-            late = [sum(s.step > after for s in one) for one in found.values()]
-            return len(found) == nodes * PER_NODE and min(late) >= steps
+            steps_of = self.recorder.of_generation(generation)
+            late = [sum(s.step > after for s in worker_steps) for worker_steps in steps_of.values()]
+            return len(steps_of) == nodes * PER_NODE and min(late) >= steps
 
         await self.plane.until(is_trained, f"{steps} steps on {nodes} nodes", steps * STEP_S)
 
@@ -188,8 +188,13 @@ class Elastic:
         self._entries.poll()
         pairs = survivors(self.recorder.histories, generation)
         entries = {p: e[0].at_s for p, e in self._entries.of_generation(generation).items()}
-        step_s = median(usual_s(one) for one in self.recorder.of_generation(usual).values())
-        began = {p: old.at_s if killed_s is None else killed_s for p, (old, _) in pairs.items()}
+        step_s = median(
+            usual_s(worker_steps) for worker_steps in self.recorder.of_generation(usual).values()
+        )
+        began = {
+            p: last_before.at_s if killed_s is None else killed_s
+            for p, (last_before, _) in pairs.items()
+        }
         return Pause(
             still_s=max(entries[p] - began_s for p, began_s in began.items()),
             pause_s=max(pairs[p][1].at_s - began_s for p, began_s in began.items()) - step_s,
@@ -235,24 +240,24 @@ class Hsdp(Rival):
         await self._until(lambda: len(self._since(resumed_s, STEPS)) == self._workers)
         pids = sorted(self._since(resumed_s, STEPS))
         self.recorder.poll()
-        done = min(self.recorder.histories[pid].steps[-1].step for pid in pids)
+        last_step = min(self.recorder.histories[pid].steps[-1].step for pid in pids)
         killed_s = time.monotonic()
         os.kill(pids[next(self.victims) % len(pids)], signal.SIGKILL)
 
         def fresh() -> list[History]:
-            found = self.recorder.histories.values()
-            return [h for h in found if h.steps and h.steps[0].at_s > killed_s]
+            histories = self.recorder.histories.values()
+            return [h for h in histories if h.steps and h.steps[0].at_s > killed_s]
 
         await self._until(lambda: len(fresh()) == self._workers and _least(fresh()) >= STEPS)
         pause_s = max(h.steps[0].at_s - usual_s(h.steps) for h in fresh()) - killed_s
-        lost = max(0, done + 1 - min(h.steps[0].step for h in fresh()))
+        lost_steps = max(0, last_step + 1 - min(h.steps[0].step for h in fresh()))
         await self.turn.end(self._workers)
-        return RivalPause(system=self.name, kind="SIGKILL", pause_s=pause_s, lost_steps=lost)
+        return RivalPause(system=self.name, kind="SIGKILL", pause_s=pause_s, lost_steps=lost_steps)
 
     def _since(self, at_s: float, steps: int) -> dict[int, Sequence[Step]]:
         """Return the processes that have done some steps since."""
-        found = {pid: h.since(at_s) for pid, h in self.recorder.histories.items()}
-        return {pid: list(s) for pid, s in found.items() if len(s) >= steps}
+        steps_of = {pid: h.since(at_s) for pid, h in self.recorder.histories.items()}
+        return {pid: list(s) for pid, s in steps_of.items() if len(s) >= steps}
 
     async def _until(self, condition: Any) -> None:
         def looked() -> Any:

@@ -13,6 +13,8 @@ import os
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -44,6 +46,7 @@ PARTS: Final = ("rounds", "steps", "memory")
 # Freed memory that processes keep would hide a copy (mallopt(3)).
 GIVE_BACK: Final = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 MB: Final = 1e6
+STILL_S: Final = attrgetter("still_s")
 KIND: Final = Kind(
     elastic=ELASTIC.name,
     plain=HSDP.name,
@@ -85,28 +88,28 @@ def measure_sharded(
 ) -> None:
     """Measure these parts; what there is counts also when it is stopped."""
     models = ("sharded", "whole")
-    found = Found(pauses={m: {kind: [] for kind in KINDS} for m in models})
+    result = Found(pauses={m: {kind: [] for kind in KINDS} for m in models})
     try:
         if "rounds" in parts:
-            asyncio.run(_rounds(scratch / "rounds", amount.rounds, found))
+            asyncio.run(_rounds(scratch / "rounds", amount.rounds, result))
         if "steps" in parts:
-            found.steps = _steady(scratch / "steady", "light", amount.pairs, amount.block_steps)
+            result.steps = _steady(scratch / "steady", "light", amount.pairs, amount.block_steps)
         if "memory" in parts:
             os.environ.update(GIVE_BACK)
-            found.large = _steady(scratch / "large", amount.large, 1, 2)
-            asyncio.run(_memory(scratch / "memory", amount.large, found))
+            result.large = _steady(scratch / "large", amount.large, 1, 2)
+            asyncio.run(_memory(scratch / "memory", amount.large, result))
     finally:
-        _judge_pauses(found, measured)
-        _judge_steps(found, measured)
-        _judge_memory(amount.large, found, measured)
-        measured.results["sharded"] = _results_of(found)
+        _judge_pauses(result, measured)
+        _judge_steps(result, measured)
+        _judge_memory(amount.large, result, measured)
+        measured.results["sharded"] = _results_of(result)
 
 
 # ---- measuring -------------------------------------------------------------------------
 
 
-async def _rounds(directory: Path, rounds: int, found: Found) -> None:
-    arms = {model: Elastic(directory / model, model) for model in found.pauses}
+async def _rounds(directory: Path, rounds: int, result: Found) -> None:
+    arms = {model: Elastic(directory / model, model) for model in result.pauses}
     (directory / "hsdp").mkdir()
 
     async def begun(arm: Elastic) -> None:
@@ -122,8 +125,8 @@ async def _rounds(directory: Path, rounds: int, found: Found) -> None:
         for number in range(rounds):
             for model, arm in list(arms.items())[:: 1 if number % 2 else -1]:
                 for kind, values in (await arm.round()).items():
-                    found.pauses[model][kind].append(values)
-            found.restarts.append(await hsdp.round())
+                    result.pauses[model][kind].append(values)
+            result.restarts.append(await hsdp.round())
             note(f"round {number + 1} of {rounds}, load {os.getloadavg()[0]:.1f}")
 
 
@@ -135,7 +138,7 @@ def _steady(directory: Path, model: str, pairs: int, steps: int) -> Blocks:
     )
 
 
-async def _memory(directory: Path, model: str, found: Found) -> None:
+async def _memory(directory: Path, model: str, result: Found) -> None:
     """Write a checkpoint, grow, park and resume; note the workers' peaks."""
     steps = 3
     arm = Elastic(directory, model)
@@ -148,34 +151,32 @@ async def _memory(directory: Path, model: str, found: Found) -> None:
         first = await arm.resize(1, steps)
         await arm.plane.until(lambda: any(saved.glob("step-*")), "a checkpoint is written", 120.0)
         sources = pids(first)
-        found.peaks["a checkpoint is written"] = [memory.peak_bytes(pid) for pid in sources]
+        result.peaks["a checkpoint is written"] = [memory.peak_bytes(pid) for pid in sources]
         for pid in sources:
             memory.forget_peak(pid)
         second = await arm.resize(2, steps)
-        found.peaks["a node joins: source"] = [memory.peak_bytes(pid) for pid in sources]
+        result.peaks["a node joins: source"] = [memory.peak_bytes(pid) for pid in sources]
         joiners = [pid for pid in pids(second) if pid not in sources]
-        found.peaks["a node joins: joiner"] = [memory.peak_bytes(pid) for pid in joiners]
+        result.peaks["a node joins: joiner"] = [memory.peak_bytes(pid) for pid in joiners]
         arm.plane.set_nodes([])
         await arm.plane.until(lambda: not arm.plane.is_busy(), "it is parked", 120.0)
         resumed = await arm.resize(1, steps)
-        found.peaks["a checkpoint is loaded"] = [memory.peak_bytes(p) for p in pids(resumed)]
+        result.peaks["a checkpoint is loaded"] = [memory.peak_bytes(p) for p in pids(resumed)]
     note(f"memory of {model}")
 
 
 # ---- judging ---------------------------------------------------------------------------
 
 
-def _judge_pauses(found: Found, measured: Measured) -> None:
-    sharded, whole = found.pauses["sharded"], found.pauses["whole"]
+def _judge_pauses(result: Found, measured: Measured) -> None:
+    sharded, whole = result.pauses["sharded"], result.pauses["whole"]
     rows = []
     for kind in KINDS:
         rounds = min(len(sharded[kind]), len(whole[kind]))
         if not rounds:
             continue
         ours, beside = sharded[kind][:rounds], whole[kind][:rounds]
-        ratio, low, high = paired(
-            [[p.still_s for p in one] for one in ours], [[p.still_s for p in one] for one in beside]
-        )
+        ratio, low, high = paired(_still_s(ours), _still_s(beside))
         measured.at_most(
             f"stand-still {kind}, sharded / whole of a shard's size",
             high,
@@ -184,13 +185,13 @@ def _judge_pauses(found: Found, measured: Measured) -> None:
             f"upper end; ratio {ratio:.3g}, 95% in [{low:.3g}, {high:.3g}], {rounds} rounds",
         )
         rows.append((kind, *_cells(ours), *_cells(beside)))
-    own = ("n", "still, median", "max", "pause, median", "max")
-    headings = ("transition", *(f"sharded: {own[0]}", *own[1:]), *(f"whole: {own[0]}", *own[1:]))
     if rows:
+        columns = ("still, median", "max", "pause, median", "max")
+        headings = ("transition", "sharded: n", *columns, "whole: n", *columns)
         measured.table("the worst survivor, s", headings, rows)
-    if found.restarts and sharded["SIGKILL"]:
-        name, value = tail([p.pause_s for one in sharded["SIGKILL"] for p in one])
-        pauses = [p.pause_s for p in found.restarts]
+    if result.restarts and sharded["SIGKILL"]:
+        name, value = tail([p.pause_s for p in chain.from_iterable(sharded["SIGKILL"])])
+        pauses = [p.pause_s for p in result.restarts]
         measured.at_least(
             "SIGKILL shorter than torchrun with HSDP and DCP",
             median(pauses) / max(value, 1e-3),
@@ -198,10 +199,10 @@ def _judge_pauses(found: Found, measured: Measured) -> None:
             "",
             f"its median of {len(pauses)} / our {name}",
         )
-        lost = median(p.lost_steps for p in found.restarts)
+        lost_steps = median(p.lost_steps for p in result.restarts)
         measured.tables.append(
             f"torchrun, HSDP and torch.distributed.checkpoint, SIGKILL: median {median(pauses):.2f}"
-            f" s, {min(pauses):.2f} to {max(pauses):.2f}; {lost:g} steps again\n"
+            f" s, {min(pauses):.2f} to {max(pauses):.2f}; {lost_steps:g} steps again\n"
             f"torchft beside sharded models: not measured ({torchft.why_not() or 'no workload'})"
         )
 
@@ -217,64 +218,64 @@ def paired(
     return ratio_interval(ratios, [[1.0]] * len(ratios))
 
 
+def _still_s(rounds: Sequence[Sequence[Pause]]) -> list[list[float]]:
+    return [list(map(STILL_S, pauses)) for pauses in rounds]
+
+
 def _cells(rounds: Sequence[Sequence[Pause]]) -> tuple[str, ...]:
-    pauses = [p for one in rounds for p in one]
-    columns = [p.still_s for p in pauses], [p.pause_s for p in pauses]
-    return f"{len(pauses)}", *(f"{of(v):.3f}" for v in columns for of in (median, max))
+    pauses = list(chain.from_iterable(rounds))
+    cells = [str(len(pauses))]
+    for values in (list(map(STILL_S, pauses)), [p.pause_s for p in pauses]):
+        cells += [f"{median(values):.3f}", f"{max(values):.3f}"]
+    return tuple(cells)
 
 
-def _judge_steps(found: Found, measured: Measured) -> None:
-    if found.steps is None:
+def _judge_steps(result: Found, measured: Measured) -> None:
+    if result.steps is None:
         return
-    own, plain = found.steps.elastic, found.steps.plain
-    ratio, low, high = paired(own, plain)
+    ours, beside = result.steps.elastic, result.steps.plain
+    ratio, low, high = paired(ours, beside)
     measured.at_most(
         "step / HSDP step",
         high,
         STEP_RATIO,
         "",
-        f"upper end; ratio {ratio:.4f}, 95% in [{low:.4f}, {high:.4f}], {len(own)} pairs",
+        f"upper end; ratio {ratio:.4f}, 95% in [{low:.4f}, {high:.4f}], {len(ours)} pairs",
     )
-    own_s, plain_s = (median(v for block in arm for v in block) for arm in (own, plain))
+    step_s, plain_step_s = median(chain.from_iterable(ours)), median(chain.from_iterable(beside))
     measured.tables.append(
-        f"{NODES} nodes, {PER_NODE} workers each: median step {1e3 * own_s:.1f} ms, HSDP"
-        f" {1e3 * plain_s:.1f} ms"
+        f"{NODES} nodes, {PER_NODE} workers each: median step {1e3 * step_s:.1f} ms, HSDP"
+        f" {1e3 * plain_step_s:.1f} ms"
     )
 
 
-def _judge_memory(model: str, found: Found, measured: Measured) -> None:
-    if found.large is None:
+def _judge_memory(model: str, result: Found, measured: Measured) -> None:
+    if result.large is None:
         return
-    own, plain = found.large.peaks["elastic"], found.large.peaks["plain"]
+    peaks_bytes, plain_bytes = result.large.peaks["elastic"], result.large.peaks["plain"]
+    most_mb, plain_mb = max(peaks_bytes) / MB, max(plain_bytes) / MB
     measured.at_most(
         "peak memory of a worker / of HSDP",
-        max(own) / max(plain),
+        max(peaks_bytes) / max(plain_bytes),
         MEMORY_RATIO,
         "",
-        f"worst of {len(own)}: {max(own) / MB:.0f} and {max(plain) / MB:.0f} MB",
+        f"worst of {len(peaks_bytes)}: {most_mb:.0f} and {plain_mb:.0f} MB",
     )
-    rows = [("HSDP trains", f"{max(plain) / MB:.0f}", ""), ("trains", f"{max(own) / MB:.0f}", "")]
-    for what, peaks in found.peaks.items():
-        more = max(peaks) - max(own)
+    rows = [("HSDP trains", f"{plain_mb:.0f}", ""), ("trains", f"{most_mb:.0f}", "")]
+    for moment, peaks in result.peaks.items():
+        more_bytes = max(peaks) - max(peaks_bytes)
         measured.at_most(
-            f"{what}: more than in training, of a whole copy",
-            more / WHOLE_BYTES[model],
+            f"{moment}: more than in training, of a whole copy",
+            more_bytes / WHOLE_BYTES[model],
             COPY_SHARE,
             "",
-            f"{more / MB:.0f} of {WHOLE_BYTES[model] / MB:.0f} MB",
+            f"{more_bytes / MB:.0f} of {WHOLE_BYTES[model] / MB:.0f} MB",
         )
-        rows.append((what, f"{max(peaks) / MB:.0f}", f"{more / MB:.0f}"))
+        rows.append((moment, f"{max(peaks) / MB:.0f}", f"{more_bytes / MB:.0f}"))
     measured.table("peak memory of a worker, MB", ("while", "peak", "more than training"), rows)
 
 
-def _results_of(found: Found) -> dict[str, Any]:
-    return {
-        "pauses": {
-            model: {k: [list(map(asdict, one)) for one in rounds] for k, rounds in kinds.items()}
-            for model, kinds in found.pauses.items()
-        },
-        "restarts": [asdict(one) for one in found.restarts],
-        "steps": None if found.steps is None else asdict(found.steps),
-        "training_peaks": None if found.large is None else found.large.peaks,
-        "peaks": found.peaks,
-    }
+def _results_of(result: Found) -> dict[str, Any]:
+    values = asdict(result)
+    large = values.pop("large")
+    return {**values, "training_peaks": None if large is None else large["peaks"]}

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Final
 
 from _bench.benchmark import note
-from _bench.problems import ADVERSARIAL, draw_problem
 from _bench.targets import Target
 from _bench.timing import Part, Row, best_of, max_target, median_target, summary
 from bftrainer.batch import process
@@ -24,6 +23,7 @@ from milp.options import Options, build_options, forget_rows
 from milp.pool import view_pool
 from milp.problem import Problem
 from milp.solve import solve, solve_dense, solve_sizes
+from tests.support.drawn_problems import ADVERSARIAL, draw_problem
 
 SIZES_TARGET_S: Final[Mapping[tuple[int, int], float]] = {
     (10, 100): 0.00015,
@@ -99,7 +99,7 @@ def measure_decisions(runs: int, *, is_quick: bool) -> Part:
         for problem in problems[:dense_runs]:
             took_s, allocation = best_of(solve_dense, problem)
             times_s.setdefault("dense, whole decision", []).append(took_s)
-        rows += [summary(what, "mixed", size, found) for what, found in times_s.items()]
+        rows += [summary(part, "mixed", size, values_s) for part, values_s in times_s.items()]
     targets = [
         median_target("whole decision", row, DECISION_TARGET_S[row.trainers, row.nodes])
         for row in rows

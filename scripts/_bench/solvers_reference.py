@@ -14,7 +14,6 @@ from statistics import median
 from typing import Final
 
 from _bench.benchmark import note
-from _bench.problems import draw_problem
 from _bench.targets import Target
 from _bench.timing import Part, Row, best_of, summary
 from bftrainer.lab.solvers.runner import ChildRunner
@@ -25,6 +24,7 @@ from milp.problem import Problem
 from milp.reference.backends import BACKENDS, ModelStatus, is_installed
 from milp.reference.guard import solve_limited
 from milp.solve import solve, solve_sizes
+from tests.support.drawn_problems import draw_problem
 
 RATIO_SIZE: Final = (30, 800)
 RATIO_TARGET: Final = 10_000.0
@@ -60,7 +60,7 @@ def measure(amounts: Mapping[tuple[int, int], int], limit_s: float) -> Part:
             problems = [draw_problem(*size, "mixed", seed) for seed in range(count)]
             solves = [_solve(solver, problem, limit_s) for problem in problems]
             rows.append(_row(f"{solver}, node-level", size, solves))
-            beyond_s = max(beyond_s, *(one.wall_s - limit_s for one in solves))
+            beyond_s = max(beyond_s, *(outcome.wall_s - limit_s for outcome in solves))
             if size == RATIO_SIZE and solver == "highs":
                 targets.append(_ratio(problems, solves, start_s))
     targets.append(
@@ -89,16 +89,16 @@ def _solve(solver: str, problem: Problem, limit_s: float) -> _Solve:
 
 def _row(what: str, size: tuple[int, int], solves: Sequence[_Solve]) -> Row:
     """One line; the times are also those of refusals and of what the limit ended."""
-    outcomes = Counter(_outcome(one) for one in solves)
-    for failure in sorted({one.failure for one in solves if one.failure}):
+    outcomes = Counter(_outcome(outcome) for outcome in solves)
+    for failure in sorted({outcome.failure for outcome in solves if outcome.failure}):
         note(failure)
     return summary(
         what,
         "mixed",
         size,
-        [one.wall_s for one in solves],
+        [outcome.wall_s for outcome in solves],
         ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()),
-        at_limit=sum(one.status != ModelStatus.OPTIMAL for one in solves),
+        at_limit=sum(outcome.status != ModelStatus.OPTIMAL for outcome in solves),
     )
 
 
@@ -119,17 +119,17 @@ def _ratio(problems: Sequence[Problem], solves: Sequence[_Solve], start_s: float
 
     What the limit ended would have taken longer: the ratio is then at least what is told.
     """
-    highs_s = median(one.wall_s - start_s for one in solves)
+    highs_s = median(outcome.wall_s - start_s for outcome in solves)
     tables = [build_options(problem, view_pool(problem)) for problem in problems]
     sizes_s = median(best_of(solve_sizes, table)[0] for table in tables)
     whole_s = median(best_of(solve, problem)[0] for problem in problems)
-    ended = sum(one.status != ModelStatus.OPTIMAL for one in solves)
-    told = f"median of {len(solves)}, {ended} ended by the limit"
+    ended = sum(outcome.status != ModelStatus.OPTIMAL for outcome in solves)
+    sample = f"median of {len(solves)}, {ended} ended by the limit"
     return Target(
         name="HiGHS, node-level, over the exact sizes, 30 x 800",
         measured=highs_s / sizes_s,
         limit=RATIO_TARGET,
         relation=">=",
         unit="",
-        note=f"{told}; {highs_s / whole_s:,.0f} x the whole decision",
+        note=f"{sample}; {highs_s / whole_s:,.0f} x the whole decision",
     )

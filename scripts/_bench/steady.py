@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from _bench import memory
-from _bench.plane import Plane
 from _bench.waiting import BenchError
 from bftrainer.batch import process
+from tests.support.plane import Plane
 from trainers.agent.start import KEEP_FREED_MEMORY
 
 ARMS = ("elastic", "plain")

@@ -17,10 +17,10 @@ from collections.abc import Callable
 from typing import Self
 
 from _bench import rival
-from _bench.network import INSIDE, Network
 from _bench.records import History, Step
 from _bench.rival import MAX_NODES, SNAPSHOT_STEPS, TIMEOUT_S, Rival, RivalError, RivalPause
 from bftrainer.batch import process
+from tests.support.network import INSIDE, Network
 
 # In whole seconds; each the smallest with which rounds still complete: with keep-alives
 # of 2 s a busy agent is taken for dead, and both halves train on by themselves.

@@ -5,8 +5,8 @@ itself, without torch: nothing is imported that takes long, and the workers it f
 speak the protocol of real ones (they join, enter generations, report, leave and park)
 but sleep instead of computing. Their steps follow the clock, so a joiner has everybody's
 state at once; their samples grow by as many a second as members times ``SAMPLES_PER_S``, for
-the daemon measures what a size is worth by them. Called by ``bench_zero_harm`` and
-``bench_controller`` only.
+the daemon measures what a size is worth by them. For benchmarks whose trainers only have to be
+there (``_bench/real_slurm/light.py``).
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
 """The other arm of ``bench_rescale``: the same loop under DistributedDataParallel.
 
 Argument: ``big`` or ``small``. Started again it resumes from its last snapshot on tmpfs,
-as a restarted script must; at SIGUSR1 rank 0 saves and ends. With BENCH_GATE it runs in
-blocks of steps, without snapshots, at a fixed size.
+as a restarted script must. With BENCH_GATE it runs in blocks of steps, without snapshots, at a
+fixed size.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -40,8 +39,6 @@ def save(task: Task, path: Path, step: int) -> None:
 
 def main() -> None:
     """Train until killed."""
-    asked: list[int] = []
-    signal.signal(signal.SIGUSR1, lambda number, _: asked.append(number))
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     task = Task(sys.argv[1])
     gate_path = os.environ.get("BENCH_GATE", "")
@@ -72,10 +69,8 @@ def main() -> None:
             step += 1
             if records:
                 records.write(step, generation, size, rank)
-            if snapshot and rank == 0 and (asked or step % every == 0):
+            if snapshot and rank == 0 and step % every == 0:
                 save(task, snapshot, step)
-            if asked:  # the others wait for us and are ended
-                os._exit(0)
 
 
 main()

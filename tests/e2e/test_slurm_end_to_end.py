@@ -89,7 +89,7 @@ def test_accuracy_is_that_of_a_fixed_size_run(outcome: Outcome, network: str) ->
 
 
 def test_ordinary_jobs_do_not_notice(outcome: Outcome) -> None:
-    # Both clusters slow down on a busy machine; scripts/bench_zero_harm.py tells seconds. Slurm
+    # Both clusters slow down on a busy machine; scripts/bench_gpus.py tells seconds. Slurm
     # preempts pilots, too: these sums are the same with a stopped daemon. That it gives nodes back
     # before is counted above (``gave_back_for_jobs``).
     with_us, without_us = _waits_s(outcome.with_us), _waits_s(outcome.without_us)

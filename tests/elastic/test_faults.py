@@ -1,4 +1,4 @@
-"""A fixed part of ``bench_faults``: real agents and workers, a few faults, exact books."""
+"""Real agents and workers, a few faults that are drawn, exact books."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from _bench.faults import EPOCH_STEPS, lineage, live, odd_epochs
 
+from tests.elastic.faults import EPOCH_STEPS, lineage, live, odd_epochs
 from tests.elastic.journal import Entry
 
 FEW = (("kill in a rescale", "raise"),)

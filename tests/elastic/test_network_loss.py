@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from _bench.fault_life import AGENT_TIMEOUT_S
-from _bench.faults import EPOCH_STEPS, POLICY, Outcome, judge, plane_of
-from _bench.network import Cut, Network, why_not
-from _bench.plane import Plane
 
 from tests.elastic import journal
+from tests.elastic.fault_life import AGENT_TIMEOUT_S
+from tests.elastic.faults import EPOCH_STEPS, POLICY, Outcome, judge, plane_of
+from tests.support.network import Cut, Network, why_not
+from tests.support.plane import Plane
 from tests.support.processes import is_running
 
 LEASE_S = 6.0

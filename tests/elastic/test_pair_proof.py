@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 import torch
-from _bench.stranger import PAIRS, PREAMBLE, RECV_READY, SEND, SEND_READY, Stranger
 from torch._C._distributed_c10d import HashStore, PrefixStore
 
 from bftrainer.elastic import group
@@ -25,6 +24,7 @@ from bftrainer.elastic.group import Group
 from bftrainer.elastic.store import StoreServer
 from bftrainer.ground.protocol import Commit
 from tests.support.pairs import commit_of
+from tests.support.port_stranger import PAIRS, PREAMBLE, RECV_READY, SEND, SEND_READY, Stranger
 
 ADDRESSES = ("127.0.0.1", "127.0.0.2")
 

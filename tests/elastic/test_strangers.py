@@ -10,14 +10,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from _bench.faults import plane_of
-from _bench.plane import Plane, descendants
 
 from bftrainer.batch.addresses import host_addresses
 from bftrainer.fleet.runtimes.horovod import BOOTSTRAP
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
+from tests.elastic.faults import plane_of
 from tests.elastic.mpi_workers import MpiWorkers
 from tests.elastic.test_mpi import SGD, form, goes_on, start
+from tests.support.plane import Plane, descendants
 from tests.support.strangers import Strangers, listening
 from tests.support.waiting import wait_for
 

@@ -25,7 +25,7 @@ join_window_s: 0.5
 hold_idle_s: 1
 explore_budget: 0
 """
-SCRIPT = Path(__file__).parents[2] / "scripts" / "workloads" / "uneven.py"
+SCRIPT = Path(__file__).parents[1] / "elastic" / "scripts" / "uneven.py"
 CURVE = Curve(sizes=(1, 2, 3), samples_per_s=(100.0, 200.0, 300.0))
 
 

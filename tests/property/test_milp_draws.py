@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from _bench.problems import FAMILIES, draw_problem, draw_small
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from milp.check import check, validate
 from milp.solve import solve
+from tests.support.drawn_problems import FAMILIES, draw_problem, draw_small
 
 
 @settings(max_examples=30, deadline=None)

@@ -7,7 +7,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-from _bench.planning import brute_force_error, compared, drawn_costs, graph_error, large
 
 from bftrainer.lab.papers.rubberband.placement import place, replaced
 from bftrainer.study.plan import exact as module
@@ -25,6 +24,7 @@ from bftrainer.study.plan.problem import (
 from bftrainer.study.plan.published import Algorithm2Reading, greedy, static
 from bftrainer.study.plan.stage_cost import Costs, Planned, simulate
 from bftrainer.study.rungs import Hyperband
+from tests.support.planning import brute_force_error, compared, drawn_costs, graph_error, large
 
 
 def test_the_closed_form_is_the_critical_path() -> None:

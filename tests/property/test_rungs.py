@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from _bench.rule_replay import Curve, Played, play
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bftrainer.study.rungs import ladder, rule_of
 from bftrainer.study.trials import StudyRule, StudyTrial, TrialStage, TrialValue, Verdicts
 from tests.support.examples import examples
+from tests.support.rule_replay import Curve, Played, play
 
 MOST = 12
 VALUES = st.sampled_from([0.0, 0.1, 0.2, 0.3, 0.5, 0.8, math.inf, math.nan])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from _bench.unknown_curves import LearningModel
 
 from bftrainer.batch.traces.fragments import Fragments
 from bftrainer.batch.traces.generator import GeneratorParameters, generate
@@ -17,6 +16,7 @@ from bftrainer.lab.simulator.trainers import Tally
 from bftrainer.lab.workloads import NETWORKS, Submission
 from bftrainer.model.decision import DecisionInput, Plan
 from milp.problem import Curve, Objective
+from tests.support.unknown_curves import LearningModel
 
 COSTS = PhysicalCosts(
     claim=constant(1.0), warm_up=constant(2.0), pause_up=constant(0.3), pause_down=constant(0.1)

@@ -1,4 +1,4 @@
-"""What the controller benchmark reads and starts: sdiag, and an interpreter without torch."""
+"""What benchmarks on a real Slurm read and start: sdiag, and an interpreter without torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from _bench import sdiag
-from _bench.zero_harm.arm import LIGHT
+from _bench.real_slurm.light import LIGHT
 
 import bftrainer.elastic
 from bftrainer.batch import process

@@ -96,7 +96,7 @@ def _found() -> rescale_found.Found:
         )
         found.others.append(RivalPause(system="torchrun", kind=kind, pause_s=8.0, lost_steps=3))
     found.others.append(
-        RivalPause(system="checkpoint and restart", kind="1->2", pause_s=60.0, has_recovered=False)
+        RivalPause(system="torchft", kind="1->2", pause_s=60.0, has_recovered=False)
     )
     found.steps = {1: (1.0, 0.99, 1.02)}
     return found
@@ -104,15 +104,14 @@ def _found() -> rescale_found.Found:
 
 def test_other_systems_stand_beside_ours_or_it_is_said_why_not() -> None:
     headings, rows = rescale_found.beside(_found())
-    assert len(headings) == len(rows[0]) == 5
+    assert len(headings) == len(rows[0]) == 4
     assert rows[0] == [
         "1->2",
         "0.040 of 1",
         "8.00 of 1, 3 steps again",
-        "not measured",
         "none in 60 s, 1 of 1",
     ]
-    assert rows[1][-1] == "-"
+    assert rows[1][-1] == "not measured"
 
 
 def test_targets_of_a_rescale_are_judged_by_their_own_limits() -> None:

@@ -11,12 +11,12 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from _frozen import decisions, problems
-from _frozen.changes import CAUSES, Around, changes, wording
-from _frozen.core import decided
-from _frozen.lines import Plain, read, write
 
 from bftrainer.batch import process
+from tests.support.frozen import decisions, problems
+from tests.support.frozen.changes import CAUSES, Around, changes, wording
+from tests.support.frozen.core import decided
+from tests.support.frozen.lines import Plain, read, write
 
 ROOT = Path(__file__).resolve().parents[2]
 FROZEN = ROOT / "tests" / "frozen"
@@ -27,9 +27,9 @@ EXPECTED: tuple[str, ...] = ()  # causes by which plans may differ from the froz
 # Whole plans, memory and all: what is frozen leaves out what only the core itself reads.
 WHOLE = """\
 import sys
-sys.path.append("scripts")
+sys.path.append(".")
 from pathlib import Path
-from _frozen import core, lines
+from tests.support.frozen import core, lines
 from bftrainer.model.canonical import digest
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from _bench.placement import draw_placement, placement_gap
 from hypothesis import given, settings
 
 from milp.check import find_violations, objective_value
@@ -15,6 +14,7 @@ from milp.placement.place import PlacementCost, leave_weight, place, placement_c
 from milp.pool import view_pool
 from milp.problem import Allocation, Curve, Problem, ProblemNode, ProblemTrainer
 from milp.solve import solve
+from tests.support.placement import draw_placement, placement_gap
 from tests.support.problems import problems
 
 LINEAR = Curve(sizes=(1, 100), samples_per_s=(1.0, 100.0))

@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from _mutants.draw import AREAS, Mutant, changes, draw, modules
-from _mutants.tree import Tree
 from mutants import Covering, kept
+
+from tests.support.mutants.draw import AREAS, Mutant, changes, draw, modules
+from tests.support.mutants.tree import Tree
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULE = '''
@@ -110,7 +111,8 @@ def test_a_copy_runs_its_own_code_also_in_isolated_interpreters(tmp_path: Path) 
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     (tmp_path / "test_it.py").write_text("from conftest import test_f\n")
-    shutil.copytree(ROOT / "scripts" / "_mutants", tmp_path / "scripts" / "_mutants")
+    parts = Path("tests", "support", "mutants")
+    shutil.copytree(ROOT / parts, tmp_path / parts)
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)  # noqa: S607
     with Tree(tmp_path) as tree:
         assert tree.test(["test_it.py::test_f"], "-x").noticed == ""

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 
 import pytest
-from _bench.rule_replay import Curve, Parent, play
 
 from bftrainer.api.documents import document, parse, view_of
 from bftrainer.study.plan.document import (
@@ -21,6 +20,7 @@ from bftrainer.study.plan.document import (
 from bftrainer.study.plan.problem import Cloud, ScalingProfile, rung_stages
 from bftrainer.study.rungs import Asha, Full, Hyperband, Sha
 from bftrainer.study.trials import StudyRule, StudyTrial, TrialStage, Verdicts
+from tests.support.rule_replay import Curve, Parent, play
 
 SCALING = ScalingProfile(gpus=(1, 2, 4, 8), unit_s=(10.0, 6.0, 4.0, 3.0))
 

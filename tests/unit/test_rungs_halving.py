@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from _bench.rule_replay import Curve, play
 
 from bftrainer.study.rungs import Asha, Hyperband, Sha, best_first
 from bftrainer.study.trials import Start, StudyTrial, TrialStage, TrialValue
+from tests.support.rule_replay import Curve, play
 
 W, A, F, S = TrialStage.WAITING, TrialStage.ACTIVE, TrialStage.FAILED, TrialStage.STOPPED
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from _bench.pruners import Beside
-from _bench.rule_replay import Curve, play
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, SuccessiveHalvingPruner
 
 from bftrainer.study.rungs import Full, Hyperband, Median, Stopping
 from bftrainer.study.trials import StudyRule, StudyTrial, Verdicts
+from tests.support.pruners import Beside
+from tests.support.rule_replay import Curve, play
 
 MOST = 27
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from _bench.rule_replay import Curve, Parent, play
 
 from bftrainer.study.rungs import RULES, Full, Pbt, Stopping, keys_of, rule_of
 from bftrainer.study.trials import Start, StudyTrial, TrialStage, TrialValue, Verdicts
+from tests.support.rule_replay import Curve, Parent, play
 
 WHOLE: Mapping[str, Mapping[str, int]] = {
     "asha": {"trials": 9, "least": 1, "most": 9, "eta": 3},

@@ -8,8 +8,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from _bench.whatif_harm import sites
-from bench_whatif_harm import QUICK, QUICK_DAYS
 
 from bftrainer.batch.traces.sacct_jobs import JobLog, read_jobs
 from bftrainer.batch.traces.text import ReadOptions, TraceError
@@ -44,6 +42,7 @@ from bftrainer.model.errors import UsageError
 from bftrainer.model.hostlist import ParseError
 from bftrainer.model.parts import Lend
 from slurm_plugins.described_site import read_site
+from tests.support import whatif_sites as sites
 
 CONF = """\
 SelectType=select/cons_tres
@@ -516,8 +515,9 @@ def test_a_proposal_is_held_beside_whole_nodes_on_the_same_parts(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", ["whole", "gpus", "mixed"])
-def test_the_drawn_sites_of_the_benchmark_fit_their_logs(name: str, tmp_path: Path) -> None:
-    site = QUICK[name]()
+def test_drawn_sites_fit_their_logs(name: str, tmp_path: Path) -> None:
+    days = 0.25
+    site = sites.SITES[name](16, days)
     conf, log = sites.write(site, tmp_path)
     begin_s = sites.EPOCH_S
     options = ReadOptions(start_s=begin_s, end_s=begin_s + site.hours * 3600.0)
@@ -525,7 +525,7 @@ def test_the_drawn_sites_of_the_benchmark_fit_their_logs(name: str, tmp_path: Pa
     assert made.left_out == ()
     assert (*made.notes, *made.not_modelled) == ()
     assert len(made.jobs) > 10
-    assert made.span_s == QUICK_DAYS * 86_400.0
+    assert made.span_s == days * 86_400.0
     shares = {job.spec.share is not None for job in made.jobs}
     assert shares == {"whole": {False}, "gpus": {True}, "mixed": {False, True}}[name]
     assert all(0.0 <= job.spec.submit_s <= job.start_s for job in made.jobs)

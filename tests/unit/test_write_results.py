@@ -12,6 +12,7 @@ import write_results
 from _bench.targets import Target, write_json
 
 ROOT = Path(__file__).parents[2]
+MOST_BENCHMARKS = 20
 
 
 def _target(name: str, measured: float) -> Target:
@@ -91,3 +92,19 @@ def test_each_figure_of_the_readme_is_one_of_the_promises() -> None:
     assert len(figures) == 5
     assert [one for one in figures if one not in told] == []
     assert not re.search(r"\b[0-9a-f]{7,8}\b|bench_\w+\.py", readme)
+
+
+def test_benchmarks_are_few_and_run_by_one_command() -> None:
+    names = {path.name for path in (ROOT / "scripts").glob("bench_*.py")}
+    assert len(names) <= MOST_BENCHMARKS
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert set(re.findall(r"bench_\w+\.py", makefile)) == names
+
+
+def test_pages_name_benchmarks_that_are_there() -> None:
+    """Decision records are history, so they may name removed ones."""
+    pages = [path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "adr"]
+    for path in (*ROOT.glob("*.md"), *pages):
+        for name in re.findall(r"\bbench_\w+", path.read_text(encoding="utf-8")):
+            script = ROOT / "scripts" / f"{name.removesuffix('py')}.py"
+            assert script.exists(), f"{path.name} names {name}"

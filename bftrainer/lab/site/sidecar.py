@@ -4,7 +4,7 @@ The only module here that uses bftrainer's own code. A ``Machine`` goes in as th
 adapter would have made of it, what the hook announces goes through the daemon's own
 ``UnseenAnnouncements``, the times of polls through its own ``PollRateLimiter``.
 
-The times are the daemon's own on a real cluster (``bench_claim.py``): a line of the
+The times are the daemon's own on a real cluster (measured at 9896483a): a line of the
 hook is read within 0.02 s, a look takes 0.1 s, an agent that is told to leave is gone 0.05 s
 later, ``sbatch`` and ``scancel`` take 0.05 s each, one after the other. A daemon with a hook
 decides at every event and once a second; here at every event, ``AFTER_S`` after the last one,

@@ -24,9 +24,9 @@ from pathlib import Path
 from _bench import sdiag
 from _bench.gpus import controller_log, predicted
 from _bench.gpus.measures import ArmRun, OrdinaryJob, Pilot
+from _bench.real_slurm import cycles
+from _bench.real_slurm.light import light_trainers, wait_for_nodes
 from _bench.waiting import BenchError
-from _bench.zero_harm import cycles
-from _bench.zero_harm.arm import light_trainers, wait_for_nodes
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.lab.site.sharing import NodeCapacity
 from slurm_plugins.testcluster import ClusterConfig, SlurmTestCluster

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from _bench.host_troubles import AGENT_TIMEOUT_S
 from bftrainer.lab.try_records import EpochUse, Line, key_of, makers
 
 FINISHED: Final = "finished"
 MOST_OFF: Final = 1e-12  # relative, of the largest parameter: rounding, but no sample
-STOP_S: Final = AGENT_TIMEOUT_S + 60.0
+STOP_S: Final = 65.0  # a minute beyond the policy's agent_timeout_s
 MOST_NAMED: Final = 5
 
 

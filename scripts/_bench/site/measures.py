@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from itertools import chain
+from operator import attrgetter
 from statistics import fmean
 
 from _bench.targets import Target
@@ -18,6 +20,7 @@ MOST_ADDED = 0.01  # of the mean wait
 LEAST_HARVEST = ((0.5, 0.90), (math.inf, 0.75))  # cycle, of an interval; share of the oracle
 Z_95 = 1.96
 Runs = Mapping[Arm, ArmOutcome]  # of one seed
+WAIT_S, REFUSED, CPU_S = attrgetter("wait_s"), attrgetter("refused"), attrgetter("cpu_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,78 +85,77 @@ class Judged:
 
 def judge(cell: Cell, runs: Sequence[Runs]) -> Judged:
     """Put the seeds of a cell together; each has to have its runs with bftrainer and without."""
-    ours = [one["bftrainer"] for one in runs]
-    arms: tuple[Arm, ...] = ("without", "bftrainer", "preemptable")
-    known = {arm: [one[arm] for one in runs if arm in one] for arm in arms}
-    harvests = [one.harvest for one in ours if one.harvest is not None]
+    with_us = [outcomes["bftrainer"] for outcomes in runs]
+    of_arms: dict[Arm, list[ArmOutcome]] = {"without": [], "bftrainer": [], "preemptable": []}
+    for outcomes in runs:
+        for arm, outcome in outcomes.items():
+            of_arms[arm].append(outcome)
+    played = {arm: outcomes for arm, outcomes in of_arms.items() if outcomes}
     return Judged(
         cell=cell,
         seeds=len(runs),
-        starts=sum(one.backfill_starts for one in ours),
-        avoidable=sum(one.avoidable for one in ours),
-        lost_per_1000={arm: _lost_per_1000(found) for arm, found in known.items() if found},
-        blocks=tuple(block for one in ours for block in one.blocks),
-        wait_s={arm: fmean(one.wait_s for one in found) for arm, found in known.items() if found},
-        refused={arm: sum(one.refused for one in found) for arm, found in known.items()},
-        harvest=_sum(harvests),
-        cpu_s={arm: sum(one.cpu_s for one in found) for arm, found in known.items()},
+        starts=sum(outcome.backfill_starts for outcome in with_us),
+        avoidable=sum(outcome.avoidable for outcome in with_us),
+        lost_per_1000={arm: _lost_per_1000(outcomes) for arm, outcomes in played.items()},
+        blocks=tuple(chain.from_iterable(outcome.blocks for outcome in with_us)),
+        wait_s={arm: fmean(map(WAIT_S, outcomes)) for arm, outcomes in played.items()},
+        refused={arm: sum(map(REFUSED, outcomes)) for arm, outcomes in of_arms.items()},
+        harvest=_sum([outcome.harvest for outcome in with_us if outcome.harvest is not None]),
+        cpu_s={arm: sum(map(CPU_S, outcomes)) for arm, outcomes in of_arms.items()},
     )
 
 
 def _lost_per_1000(runs: Sequence[ArmOutcome]) -> float:
-    return 1000.0 * sum(r.lost for r in runs) / max(1, sum(r.backfill_starts for r in runs))
+    n_starts = sum(outcome.backfill_starts for outcome in runs)
+    return 1000.0 * sum(outcome.lost for outcome in runs) / max(1, n_starts)
 
 
 def _sum(harvests: Sequence[Harvest]) -> Harvest:
-    return Harvest(
-        held_s=sum(h.held_s for h in harvests),
-        trained_s=sum(h.trained_s for h in harvests),
-        oracle_s=sum(h.oracle_s for h in harvests),
-        idle_s=sum(h.idle_s for h in harvests),
-        submissions=sum(h.submissions for h in harvests),
-        releases=sum(h.releases for h in harvests),
-        pilots=sum(h.pilots for h in harvests),
-        pilots_trained=sum(h.pilots_trained for h in harvests),
-        decisions=sum(h.decisions for h in harvests),
-        decide_s=sum(h.decide_s for h in harvests),
-        causes_s=dict(sum((Counter(h.causes_s) for h in harvests), Counter())),
-    )
+    causes_s: Counter[str] = Counter()
+    for harvest in harvests:
+        causes_s.update(harvest.causes_s)
+    names = [part.name for part in fields(Harvest) if part.name != "causes_s"]
+    sums = {name: sum(map(attrgetter(name), harvests)) for name in names}
+    return Harvest(**sums, causes_s=causes_s)
 
 
 def least_harvest(cell: Cell) -> float:
     """Return the share of the oracle's that this cell has to reach."""
-    share = cell.bf_duration_s / cell.bf_interval_s
-    return next(least for most, least in LEAST_HARVEST if share <= most)
+    cycle_share = cell.bf_duration_s / cell.bf_interval_s
+    for longest_cycle, harvest_share in LEAST_HARVEST:
+        if cycle_share <= longest_cycle:
+            return harvest_share
+    raise ValueError("a cycle is longer than any")  # the last row of the table has no end
 
 
 def targets(cells: Sequence[Judged]) -> list[Target]:
     """Return what the grid has to reach."""
-    wanted = []
-    for found in cells:
-        name = found.cell.name
-        wanted += [
+    by_cell = []
+    for judgement in cells:
+        name = judgement.cell.name
+        by_cell += [
             Target(
                 name=f"{name}: avoidable lost cycles",
-                measured=1000.0 * found.avoidable / max(1, found.starts),
+                measured=1000.0 * judgement.avoidable / max(1, judgement.starts),
                 limit=MOST_AVOIDABLE,
                 relation="<=",
                 unit="per 1,000",
-                note=f"{found.avoidable} of {found.starts} backfill starts",
+                note=f"{judgement.avoidable} of {judgement.starts} backfill starts",
             ),
             Target(
                 name=f"{name}: held, of the oracle",
-                measured=100.0 * found.of_oracle,
-                limit=100.0 * least_harvest(found.cell),
+                measured=100.0 * judgement.of_oracle,
+                limit=100.0 * least_harvest(judgement.cell),
                 relation=">=",
                 unit="%",
-                note=f"{found.harvest.oracle_s / 3600:,.0f} node-h",
+                note=f"{judgement.harvest.oracle_s / 3600:,.0f} node-h",
             ),
         ]
-    starts = sum(found.starts for found in cells)
-    blocks = [block for found in cells for block in found.blocks]
-    added = added_wait(blocks)
+    starts = sum(judgement.starts for judgement in cells)
+    blocks = list(chain.from_iterable(judgement.blocks for judgement in cells))
+    wait = added_wait(blocks)
     return [
-        *wanted,
+        *by_cell,
         Target(
             name="backfill starts in all",
             measured=starts,
@@ -163,10 +165,10 @@ def targets(cells: Sequence[Judged]) -> list[Target]:
         ),
         Target(
             name="added wait of all jobs, upper end",
-            measured=100.0 * added.high,
+            measured=100.0 * wait.high,
             limit=100.0 * MOST_ADDED,
             relation="<=",
             unit="%",
-            note=f"mean {100 * added.mean:.2f}%, from {100 * added.low:.2f}%, {len(blocks)} blocks",
+            note=f"mean {100 * wait.mean:.2f}%, from {100 * wait.low:.2f}%, {len(blocks)} blocks",
         ),
     ]

@@ -16,15 +16,12 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from _bench.real_slurm import cycles, workload
+from _bench.real_slurm.submit import JobOutcome, Submitter
 from _bench.site import slurm_log
 from _bench.site.real import PREEMPTABLE, NotedJob, RealRun, preemptable_of
 from _bench.site.slurm_log import SlurmLog
 from _bench.waiting import BenchError, wait_until
-from _bench.zero_harm import cycles, workload
-from _bench.zero_harm.arm import PHASE
-from _bench.zero_harm.cells import Settings
-from _bench.zero_harm.runs import JobOutcome
-from _bench.zero_harm.submit import Submitter
 from bftrainer.lab.site.machine import JobSpec
 from bftrainer.lab.site.sharing import NodeCapacity, Share
 from slurm_plugins.testcluster import ClusterConfig, SlurmTestCluster, gpu_jobs
@@ -32,6 +29,7 @@ from slurm_plugins.testcluster.jobs import Share as AskedShare
 from slurm_plugins.testcluster.workload import JobRecord, WorkloadItem, WorkloadRun
 
 BF_INTERVAL_S = 10
+PHASE = 0.4  # of that interval, after the begin of a cycle
 N_WHOLE_NODES = 16
 JOBS_PER_MINUTE = 25
 LOAD = 1.0
@@ -59,7 +57,7 @@ def play_whole(seed: int, minutes: float) -> RealRun:
     Raises:
         BenchError, BftError: the run did not come to its end.
     """
-    planned = workload.generate(
+    planned_jobs = workload.generate(
         workload.Demand(
             n_jobs=round(JOBS_PER_MINUTE * minutes),
             n_nodes=N_WHOLE_NODES,
@@ -71,12 +69,12 @@ def play_whole(seed: int, minutes: float) -> RealRun:
     with _cluster(_whole_config) as cluster:
         log = cycles.note(cluster)
         origin_s = cycles.at_phase(cluster, log, PHASE)
-        submitter = Submitter(cluster, planned, origin_s)
+        submitter = Submitter(cluster, planned_jobs, origin_s)
         outcomes, problem = submitter.run(1.5 * MINUTE_S * minutes + DRAIN_S)
         if problem:
             raise BenchError(problem)
         return RealRun.of(
-            _whole_node_jobs(outcomes, planned, origin_s),
+            _whole_node_jobs(outcomes, planned_jobs, origin_s),
             slurm_log.read(log.read_text(encoding="utf-8", errors="replace")),
             origin_s,
             name=f"whole nodes, seed {seed}",
@@ -87,8 +85,9 @@ def play_whole(seed: int, minutes: float) -> RealRun:
 
 def _whole_config(directory: Path) -> ClusterConfig:
     """Return a cluster without the hook: with its script, ends call passes or do not, by chance."""
-    settings = Settings(name="validation", bf_interval_s=BF_INTERVAL_S)
-    return replace(settings.cluster(directory, N_WHOLE_NODES, ""), has_hook=False)
+    return ClusterConfig(
+        directory=directory, n_nodes=N_WHOLE_NODES, gpus_per_node=0, bf_interval_s=BF_INTERVAL_S
+    )
 
 
 def _whole_node_jobs(
@@ -100,10 +99,10 @@ def _whole_node_jobs(
         submitted_s, started_s, ended_s = times_s
         if submitted_s is None or started_s is None or ended_s is None:
             continue
-        asked = planned[outcome.number]
+        planned_job = planned[outcome.number]
         yield NotedJob(
             job_id=outcome.job_id,
-            spec=_spec(outcome.n_nodes, MINUTE_S * asked.limit_min, asked.kind),
+            spec=_spec(outcome.n_nodes, MINUTE_S * planned_job.limit_min, planned_job.kind),
             submitted_s=submitted_s + origin_s,
             started_s=started_s + origin_s,
             ended_s=ended_s + origin_s,
@@ -201,9 +200,9 @@ def _run_items(cluster: SlurmTestCluster, items: Sequence[WorkloadItem], minutes
     finally:
         run.stop()
     records = run.records()
-    refused = [record.error for record in records if record.error]
-    if refused or not is_done:
-        raise BenchError(f"jobs had not ended in time, or were refused: {refused[:1]}")
+    refusals = [record.error for record in records if record.error]
+    if refusals or not is_done:
+        raise BenchError(f"jobs had not ended in time, or were refused: {refusals[:1]}")
     text = log.read_text(encoding="utf-8", errors="replace")
     return _Ran(origin_s=origin_s, records=records, log=slurm_log.read(text))
 

@@ -22,24 +22,26 @@ def print_cells(name: str, judged: Sequence[Judged]) -> None:
     table = Table(title=f"The machine beside {name}", title_justify="left")
     for heading in HEADINGS:
         table.add_column(heading, justify="left" if heading == "cell" else "right")
-    for one in judged:
-        added = added_wait(one.blocks)
+    for judgement in judged:
+        wait = added_wait(judgement.blocks)
         table.add_row(
-            one.cell.name,
-            str(one.seeds),
-            str(one.starts),
-            f"{one.lost_per_1000['bftrainer']:.1f}",
-            f"{one.lost_per_1000['without']:.1f}",
-            f"{one.lost_per_1000['preemptable']:.1f}",
-            f"{1000.0 * one.avoidable / max(1, one.starts):.1f}",
-            " ".join(f"{one.wait_s[arm]:.0f}" for arm in ("without", "bftrainer", "preemptable")),
-            f"{100 * added.mean:+.1f}% ({100 * added.low:+.1f} to {100 * added.high:+.1f})",
-            f"{100 * one.of_oracle:.0f}%",
-            f"{one.submissions_per_node_h:.1f}",
-            f"{one.pilots_per_first_step:.2f}",
-            f"{one.refused['bftrainer']} ({one.refused['without']})",
-            f"{one.decide_ms:.1f} ms",
-            f"{sum(one.cpu_s.values()):.0f} s",
+            judgement.cell.name,
+            str(judgement.seeds),
+            str(judgement.starts),
+            f"{judgement.lost_per_1000['bftrainer']:.1f}",
+            f"{judgement.lost_per_1000['without']:.1f}",
+            f"{judgement.lost_per_1000['preemptable']:.1f}",
+            f"{1000.0 * judgement.avoidable / max(1, judgement.starts):.1f}",
+            " ".join(
+                f"{judgement.wait_s[arm]:.0f}" for arm in ("without", "bftrainer", "preemptable")
+            ),
+            f"{100 * wait.mean:+.1f}% ({100 * wait.low:+.1f} to {100 * wait.high:+.1f})",
+            f"{100 * judgement.of_oracle:.0f}%",
+            f"{judgement.submissions_per_node_h:.1f}",
+            f"{judgement.pilots_per_first_step:.2f}",
+            f"{judgement.refused['bftrainer']} ({judgement.refused['without']})",
+            f"{judgement.decide_ms:.1f} ms",
+            f"{sum(judgement.cpu_s.values()):.0f} s",
         )
     console().print(table)
     print_causes(judged)
@@ -54,22 +56,22 @@ def print_causes(judged: Sequence[Judged]) -> None:
     ]
     for heading in ("cell", *causes):
         table.add_column(heading, justify="left" if heading == "cell" else "right")
-    for one in judged:
-        of = sum(one.harvest.causes_s.values()) or 1.0
-        shares = (100.0 * one.harvest.causes_s.get(cause, 0.0) / of for cause in causes)
-        table.add_row(one.cell.name, *(f"{share:.1f}" for share in shares))
+    for judgement in judged:
+        idle_s = sum(judgement.harvest.causes_s.values()) or 1.0
+        shares = (100.0 * judgement.harvest.causes_s.get(cause, 0.0) / idle_s for cause in causes)
+        table.add_row(judgement.cell.name, *(f"{share:.1f}" for share in shares))
     console().print(table)
 
 
-def as_values(one: Judged) -> dict[str, Any]:
+def as_values(judgement: Judged) -> dict[str, Any]:
     """Return all that is known of a cell."""
-    values = dataclasses.asdict(one)
+    values = dataclasses.asdict(judgement)
     values["cell"].pop("log")
     return {
-        "name": one.cell.name,
+        "name": judgement.cell.name,
         **values,
-        "of_oracle": one.of_oracle,
-        "submissions_per_node_h": one.submissions_per_node_h,
-        "pilots_per_first_step": one.pilots_per_first_step,
-        "decide_ms": one.decide_ms,
+        "of_oracle": judgement.of_oracle,
+        "submissions_per_node_h": judgement.submissions_per_node_h,
+        "pilots_per_first_step": judgement.pilots_per_first_step,
+        "decide_ms": judgement.decide_ms,
     }

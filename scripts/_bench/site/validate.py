@@ -259,15 +259,18 @@ def _hold(machine: Machine, real: PreemptableRun) -> None:
 
 def targets(compared: Sequence[Beside]) -> list[Target]:
     """Return how alike the two have to be, for each kind of run."""
-    return [_target(kind, compared) for kind in dict.fromkeys(one.kind for one in compared)]
+    return [
+        _target(kind, compared)
+        for kind in dict.fromkeys(comparison.kind for comparison in compared)
+    ]
 
 
 def _target(kind: RunKind, compared: Sequence[Beside]) -> Target:
-    runs = [one for one in compared if one.kind == kind]
-    n_jobs = sum(one.n_jobs for one in runs)
-    n_same = sum(one.n_same for one in runs)
-    same_nodes = 100.0 * sum(one.n_same_nodes for one in runs) / max(1, n_same)
-    by_backfill = sum(one.by_backfill for one in runs)
+    runs = [comparison for comparison in compared if comparison.kind == kind]
+    n_jobs = sum(comparison.n_jobs for comparison in runs)
+    n_same = sum(comparison.n_same for comparison in runs)
+    same_nodes = 100.0 * sum(comparison.n_same_nodes for comparison in runs) / max(1, n_same)
+    by_backfill = sum(comparison.by_backfill for comparison in runs)
     return Target(
         name=f"start cycle as on a real Slurm, {kind}",
         measured=100.0 * n_same / max(1, n_jobs),

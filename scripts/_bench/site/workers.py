@@ -26,5 +26,5 @@ def run(tasks: Sequence[Task], n_processes: int) -> Iterator[tuple[Task, ArmOutc
     with ProcessPoolExecutor(n_processes, mp_context=context) as pool:
         dearest = sorted(tasks, key=lambda task: -task.cost)
         futures = {pool.submit(play, task.stage, task.arm): task for task in dearest}
-        for done in as_completed(futures):
-            yield futures[done], done.result()
+        for future in as_completed(futures):
+            yield futures[future], future.result()

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from _bench.host_bed import job_wait
+from _bench.host_jobs import job_wait
 from _bench.torture.plants import CANARY, SHARED, STUDY, TRAINER
 from _bench.torture.site import Site
 from bftrainer.batch.process import Completed

@@ -1,1 +1,0 @@
-"""Machines, settings and figures of ``bench_gaps``."""

@@ -1,1 +1,0 @@
-"""Studies in the simulator: trials that wait at rungs, grow and stop, by the rules of real ones."""

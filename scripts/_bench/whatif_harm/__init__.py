@@ -1,1 +1,0 @@
-"""Sites and logs on which ``bench_whatif_harm`` asks ``whatif --harm``."""

@@ -1,1 +1,0 @@
-"""The proof that ordinary jobs do not notice: runs with and without bftrainer, compared."""
