@@ -135,7 +135,7 @@ def test_any_other_missing_key_is_the_scripts_own(
         ("open('/dev/full', 'w', buffering=1).write('x\\n')\n", "BFT-1455", "No space left"),
         # Raised in code of bftrainer, which the script called as it should not have had to.
         (
-            "from bftrainer.elastic import fields\nfields.shortened(None, 3)\n",
+            "from bftrainer.ground import fields\nfields.shortened(None, 3)\n",
             "BFT-1456",
             "bftrainer failed in the script's process (TypeError",
         ),
