@@ -88,7 +88,7 @@ class OrderedReducer(GradientReducer):
     def _allocate(self) -> None:
         super()._allocate()
         self._exchanges = {}
-        self.buckets = [self._padded(b) for b in self.buckets]
+        self.buckets = list(map(self._padded, self.buckets))
         self._index()
 
     def _padded(self, bucket: GradientBucket) -> GradientBucket:
@@ -110,7 +110,7 @@ class OrderedReducer(GradientReducer):
     def begin(self, share: float, number: int = 0, passes: Sequence[int] = (1,)) -> None:
         """Start the pass of one logical worker."""
         if number == 0:
-            self._before = [b.clone() for b in self._buffers]
+            self._before = [buffer.clone() for buffer in self._buffers]
             self._first = []
         else:
             self._restore(self._before)
@@ -126,7 +126,7 @@ class OrderedReducer(GradientReducer):
     @property
     def _buffers(self) -> list[torch.Tensor]:
         # Not cached: a module may replace a buffer's tensor.
-        return [b for b in self._all_buffers() if b.numel()]
+        return [buffer for buffer in self._all_buffers() if buffer.numel()]
 
     def fail(self, broken: Broken) -> None:
         """Make the present step void; buffers are again what they were before it."""
@@ -152,7 +152,7 @@ class OrderedReducer(GradientReducer):
             return
         is_first = self.group is None or self.group.rank == 0
         if is_first and self._number == 0:
-            self._first = [b.clone() for b in self._buffers]
+            self._first = [buffer.clone() for buffer in self._buffers]
         if self._passes[self._place]:
             self._keep_leaves()
         if self._is_last:

@@ -701,7 +701,7 @@ class Run(CommonValues):
             return [1] * self.size
         size, _ = self._division
         ranks = range(0, size, self._cutting.parts or 1)
-        return [len(self._cutting.pieces(batch, size, r)) for r in ranks]
+        return [len(self._cutting.pieces(batch, size, rank)) for rank in ranks]
 
     def _seed(self, logical: int) -> None:
         """Bitwise mode: set the random streams of a logical worker for this step."""

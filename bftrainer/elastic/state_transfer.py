@@ -81,7 +81,7 @@ def refuse(
 
 
 def _unlike(standings: Sequence[MemberStatus], nodes: Sequence[str]) -> ElasticError | None:
-    if len({s.layout for s in standings}) > 1:
+    if len({status.layout for status in standings}) > 1:
         return ElasticError(
             "BFT-1408",
             "The workers of this trainer built different models.",

@@ -186,7 +186,7 @@ class Driven(Run):
     def _step_without_samples(self, batch: int) -> Iterator[Any]:
         """Give the framework uncounted samples, so that it steps as on the other workers."""
         if not self._cutting.logical:  # in bitwise mode all get the buffers of the first
-            self._buffers = [b.clone() for b in self._state.buffers()]
+            self._buffers = [buffer.clone() for buffer in self._state.buffers()]
         self._pass.is_last = True
         self._take_in_hand(batch, 0)
         self._rows.serve_none()

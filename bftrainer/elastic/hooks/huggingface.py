@@ -262,7 +262,7 @@ class _Sums(Counted):
     def in_common(self) -> InCommon:
         """Return the counters of Trainer and callbacks, and the best metric so far."""
         state = self._trainer.state
-        states = [(c, c.state()["attributes"]) for c in self._counting()]
+        states = [(callback, callback.state()["attributes"]) for callback in self._counting()]
         callbacks = of_callbacks(states, _LIBRARIES)
         best = {name: getattr(state, name, None) for name in _BEST}
         return InCommon(
@@ -272,7 +272,8 @@ class _Sums(Counted):
 
     def _counting(self) -> list[Any]:
         handler = self._trainer.callback_handler
-        return [c for c in handler.callbacks if isinstance(c, ExportableState)]
+        callbacks = handler.callbacks
+        return [callback for callback in callbacks if isinstance(callback, ExportableState)]
 
 
 def _ask_nothing(control: TrainerControl) -> None:

@@ -326,15 +326,20 @@ class _Progress(Counted):
     def in_common(self) -> InCommon:
         """Return the counters of Trainer and callbacks, and what these have measured."""
         trainer = self._trainer
-        compared = [c for c in self._callbacks() if type(c).__name__ not in _OF_PROCESS]
-        callbacks = of_callbacks([(c, c.state_dict()) for c in compared], _LIBRARIES)
+        states = [
+            (callback, callback.state_dict())
+            for callback in self._callbacks()
+            if type(callback).__name__ not in _OF_PROCESS
+        ]
+        callbacks = of_callbacks(states, _LIBRARIES)
         counters = {"global_step": trainer.global_step, "current_epoch": trainer.current_epoch}
         return InCommon(
             steering={"Trainer": counters, **callbacks.steering}, measured=callbacks.measured
         )
 
     def _callbacks(self) -> list[Any]:
-        return [c for c in self._trainer.callbacks if not isinstance(c, ElasticCallback)]
+        callbacks = self._trainer.callbacks
+        return [callback for callback in callbacks if not isinstance(callback, ElasticCallback)]
 
 
 @contextmanager
@@ -376,7 +381,8 @@ def _refuse(trainer: Any) -> None:
             " overfit_batches).",
             "Remove these options.",
         )
-    if any(type(c).__name__ == "GradientAccumulationScheduler" for c in trainer.callbacks):
+    kinds = {type(callback).__name__ for callback in trainer.callbacks}
+    if "GradientAccumulationScheduler" in kinds:
         raise unusable(
             "A GradientAccumulationScheduler changes the batch while training.",
             "Use accumulate_grad_batches=N.",

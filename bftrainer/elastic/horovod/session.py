@@ -393,7 +393,7 @@ class Session(WorkerGenerations):
         while True:
             commit = self.wait()
             me = self.control.config.worker_id
-            if not any(m.worker_id == me for m in commit.members):
+            if not any(member.worker_id == me for member in commit.members):
                 self._leave(commit)
             self._formed = commit
             broken = self.world.form(commit, self._init, self._shutdown)

@@ -307,7 +307,8 @@ def unite(
     store = StoreClient(commit.store_host, commit.store_port, commit.token, timeout_s)
     try:
         store.set(f"{prefix}/here/{worker_id}", json.dumps(old))
-        roster = [m.worker_id for m in sorted(commit.members, key=lambda m: m.rank)]
+        members = sorted(commit.members, key=lambda member: member.rank)
+        roster = [member.worker_id for member in members]
         groups = [json.loads(store.get(f"{prefix}/here/{name}")) for name in roster]
         # All members of the intact group name the same; joiners name none.
         whole: tuple[str, ...] = tuple(next(filter(None, groups), ()))

@@ -245,7 +245,8 @@ class MpiMembership(WorkerGenerations):
 
     def _complete(self, commit: Commit, comm: Comm, took_s: float, resumed: str) -> None:
         self.comm = comm
-        self._roster = tuple(m.worker_id for m in sorted(commit.members, key=lambda m: m.rank))
+        members = sorted(commit.members, key=lambda member: member.rank)
+        self._roster = tuple(member.worker_id for member in members)
         sample_count = self._handover.counted
         sample_count.begin(self._handover.step, commit.batch)
         self.terms = Terms(batch=sample_count.batch)

@@ -125,7 +125,7 @@ def bytes_of(buffer: Any, name: str) -> memoryview:
             f"The state {name!r} cannot be handed over: {problem}.",
             "Give a writable contiguous array, such as numpy.zeros(n), and change it in place.",
         )
-    if view.nbytes == 0:  # ``cast`` refuses a view without elements
+    if view.nbytes == 0:  # ``cast`` refuses a shape with a zero
         return memoryview(bytearray())
     return view.cast("B")
 
