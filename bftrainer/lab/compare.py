@@ -163,8 +163,11 @@ class IdleNodes(Arena):
 
 def completions(trainers: Sequence[SimTrainer], begin_s: float, end_s: float) -> Completion:
     """Return mean and 95th percentile of completion times, and the makespan, of those that came."""
-    came = [t for t in trainers if t.record.submitted_s < end_s]
-    times_s = [(t.finished_s or end_s) - t.record.submitted_s for t in came]
+    times_s = [
+        (t.finished_s or end_s) - t.record.submitted_s
+        for t in trainers
+        if t.record.submitted_s < end_s
+    ]
     return completion(times_s, makespan_s(trainers, begin_s, end_s))
 
 
@@ -349,9 +352,9 @@ def rows_of(plays: Plays, arena: str, policies: Sequence[str], seeds: Sequence[i
     def scores(policy: str) -> list[Score]:
         return [plays[arena, policy, seed] for seed in seeds]
 
-    def against(own: Sequence[Score], figure: str) -> Interval | None:
+    def against(of_policy: Sequence[Score], figure: str) -> Interval | None:
         ratios: list[float | None] = []
-        for score, first in zip(own, scores(policies[0]), strict=True):
+        for score, first in zip(of_policy, scores(policies[0]), strict=True):
             value, reference = getattr(score, figure), getattr(first, figure)
             ratio = None
             if value is not None and reference:

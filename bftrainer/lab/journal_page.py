@@ -339,11 +339,13 @@ def _reports(journal: Journal, until_s: float) -> dict[str, Callable[[], Any]]:
     accounts = read(journal, until_s)
     spans = {"since_s": accounts.since_s, "until_s": accounts.until_s}
 
-    def harvest(by: str) -> Any:
-        asked = Asked(by=(by,))
-        return document("account", make_report(accounts.sums.items(), asked, SitePolicy(), **spans))
+    def harvest(grouping: str) -> Any:
+        question = Asked(by=(grouping,))
+        return document(
+            "account", make_report(accounts.sums.items(), question, SitePolicy(), **spans)
+        )
 
     reports: dict[str, Callable[[], Any]] = {"harm": lambda: document("harm", harm)}
-    for by in ("day", "user", "account", "trainer"):
-        reports[f"harvest by {by}"] = partial(harvest, by)
+    for grouping in ("day", "user", "account", "trainer"):
+        reports[f"harvest by {grouping}"] = partial(harvest, grouping)
     return reports

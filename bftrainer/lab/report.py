@@ -209,10 +209,10 @@ def write_csv(path: Path, documents: Sequence[Mapping[str, Any]]) -> None:
         raise unreadable(path, problem) from problem
 
 
-def window_h(trace: Fragments, most: int) -> float:
+def window_h(trace: Fragments, max_windows: int) -> float:
     """Return the smallest usual width that gives at most so many windows."""
     hours = trace.duration_s / HOUR_S
-    return next((width for width in WIDTHS_H if hours <= width * most), hours / most)
+    return next((width for width in WIDTHS_H if hours <= width * max_windows), hours / max_windows)
 
 
 def edges_of(trace: Fragments, hours: float) -> Times:
@@ -349,8 +349,8 @@ def _colour(i: int) -> str:
     return COLOURS[i % len(COLOURS)]
 
 
-def _window(runs: Sequence[ReplayRun], most: int) -> str:
-    return f"{window_h(runs[0].outcome.trace, most):g} h"
+def _window(runs: Sequence[ReplayRun], max_windows: int) -> str:
+    return f"{window_h(runs[0].outcome.trace, max_windows):g} h"
 
 
 FIGURES = (

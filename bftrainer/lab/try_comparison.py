@@ -66,14 +66,14 @@ def outcome(
     )
 
 
-def loss_difference(one: Mapping[int, float], other: Mapping[int, float]) -> float | None:
+def loss_difference(elastic: Mapping[int, float], alone: Mapping[int, float]) -> float | None:
     """Return the largest difference of an update's loss, relative to the largest loss.
 
     Where neither is a finite number they are equal, where one is not the difference is infinite.
     """
     largest = apart = 0.0
-    for step in one.keys() & other.keys():
-        x, y = one[step], other[step]
+    for step in elastic.keys() & alone.keys():
+        x, y = elastic[step], alone[step]
         if math.isfinite(x) != math.isfinite(y):
             return math.inf
         if math.isfinite(y):
@@ -82,12 +82,12 @@ def loss_difference(one: Mapping[int, float], other: Mapping[int, float]) -> flo
     return apart / largest if largest else None
 
 
-def parameter_difference(one: Path, other: Path) -> float | None:
+def parameter_difference(elastic: Path, alone: Path) -> float | None:
     """Return how far the last checkpoints in two directories are apart.
 
     None: they are not comparable; NaN: neither has finite numbers alone; infinite: one has.
     """
-    newest = [*files.newest_first(one)[:1], *files.newest_first(other)[:1]]
+    newest = [*files.newest_first(elastic)[:1], *files.newest_first(alone)[:1]]
     headers = list(map(files.peek, newest))
     if len(newest) < 2 or headers[0]["layout"] != headers[1]["layout"]:
         return None

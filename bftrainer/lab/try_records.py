@@ -96,14 +96,14 @@ def epochs(processes: Mapping[str, Sequence[Line]]) -> list[EpochUse]:
 
 
 def _handed(
-    processes: Mapping[str, Sequence[Line]], counted: AbstractSet[tuple[Key, int]]
+    processes: Mapping[str, Sequence[Line]], committed: AbstractSet[tuple[Key, int]]
 ) -> Iterator[Line]:
     """Yield the parts of batches that updates took."""
     for lines in processes.values():
         # A batch that was handed out again in the same step counts as of the last time.
         last = {(key_of(x), x["step"], x["number"]): x for x in lines if x["kind"] == "handed"}
         for (key, step, _), line in last.items():
-            if (key, step + 1) in counted:
+            if (key, step + 1) in committed:
                 yield line
 
 

@@ -469,7 +469,7 @@ class _Try:
             remarks=view.record.remark_sentences,
         )
 
-    def _last_lines(self, most: int, reason: str) -> tuple[str, ...]:
+    def _last_lines(self, max_lines: int, reason: str) -> tuple[str, ...]:
         """Return the end of the newest log, without our own lines and what ``reason`` says."""
         paths = [Path(file.path) for file in self._site.client.logs(self._trainer_id)]
         with_lines = [path for path in paths if path.exists() and path.stat().st_size]
@@ -477,7 +477,7 @@ class _Try:
             lines = path.read_text(errors="replace").splitlines()
             script_lines = evidence([line for line in lines if not _OURS.match(line)], reason)
             if script_lines:
-                return tuple(map(shown, script_lines[-most:]))
+                return tuple(map(shown, script_lines[-max_lines:]))
         return ()
 
 

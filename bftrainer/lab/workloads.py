@@ -340,7 +340,7 @@ def write_workload(path: Path, workload: TrainerWorkload) -> None:
         raise unreadable(path, problem) from problem
 
 
-def _renamed(row: Any, old: str, new: str) -> Any:
+def _renamed(row: Any, from_name: str, to_name: str) -> Any:
     """Return a trainer whose curves have another name for their values."""
     if not isinstance(row, dict):
         return row
@@ -348,7 +348,9 @@ def _renamed(row: Any, old: str, new: str) -> Any:
     for name in _CURVES:
         curve = row.get(name)
         if isinstance(curve, dict):
-            renamed[name] = {new if key == old else key: value for key, value in curve.items()}
+            renamed[name] = {
+                to_name if key == from_name else key: value for key, value in curve.items()
+            }
     return renamed
 
 

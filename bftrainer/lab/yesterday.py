@@ -92,9 +92,9 @@ def past_of(journal: Journal, hours: float) -> Past:
     return Past(trace=trace, workload=workload, decisions=decisions, unread=unread)
 
 
-def _available(given: DecisionInput) -> AbstractSet[str]:
+def _available(facts: DecisionInput) -> AbstractSet[str]:
     """Return the shown nodes that were free or ours."""
-    census = census_of(given.snapshot, given.pilots)
+    census = census_of(facts.snapshot, facts.pilots)
     return (census.free | census.ours.keys()) & census.unoccupied
 
 

@@ -85,9 +85,9 @@ class Told:
         return self.study.findings
 
 
-def worth(told: Told) -> Worth:
+def worth(material: Told) -> Worth:
     """Return what the trained time is worth."""
-    kinds, prices = told.found.node_types, told.prices
+    kinds, prices = material.found.node_types, material.prices
     draws_kwh = [kind.energy_kwh for kind in kinds if kind.energy_kwh is not None]
     energy_kwh = sum(draws_kwh) if draws_kwh else None
     return Worth(
@@ -104,40 +104,40 @@ def _product(amount: float | None, price: float | None) -> float | None:
     return amount * price
 
 
-def as_document(told: Told) -> dict[str, Any]:
+def as_document(material: Told) -> dict[str, Any]:
     """Return the document."""
-    findings, replica = told.found, told.study.replica
+    findings, replica = material.found, material.study.replica
     return {
         "schema": SCHEMA,
-        "answers": list(answers(told)),
-        "log": told.source,
+        "answers": list(answers(material)),
+        "log": material.source,
         **dataclasses.asdict(findings),
-        "worth": dataclasses.asdict(worth(told)),
+        "worth": dataclasses.asdict(worth(material)),
         "log_hours": replica.span_s / HOUR_S,
         "jobs_in_log": len(replica.jobs),
         "left_out": list(map(dataclasses.asdict, replica.left_out)),
-        "slurm": _scheduling(told),
-        "policy": _policy(told),
-        "assumptions": list(assumptions(told)),
-        "not_modelled": list(not_modelled(told)),
+        "slurm": _scheduling(material),
+        "policy": _policy(material),
+        "assumptions": list(assumptions(material)),
+        "not_modelled": list(not_modelled(material)),
         "notes": list(replica.notes),
-        "warnings": list(told.warnings),
-        "seed": told.study.choices.seed,
-        "took_s": told.took_s,
+        "warnings": list(material.warnings),
+        "seed": material.study.choices.seed,
+        "took_s": material.took_s,
     }
 
 
-def _policy(told: Told) -> dict[str, Any]:
+def _policy(material: Told) -> dict[str, Any]:
     """Return the keys of the policy that have not their defaults."""
-    lend, values = told.study.choices.lend, dict(told.study.choices.policy_values)
+    lend, values = material.study.choices.lend, dict(material.study.choices.policy_values)
     if lend is not Lend.NODES:
         values["lend"] = str(lend)
     return values
 
 
-def _scheduling(told: Told) -> dict[str, Any]:
+def _scheduling(material: Told) -> dict[str, Any]:
     """Return the settings of Slurm's schedulers."""
-    slurm = told.study.replica.slurm
+    slurm = material.study.replica.slurm
     settings = {}
     for field in dataclasses.fields(slurm):
         if field.name not in NOT_SCHEDULING:
@@ -145,41 +145,41 @@ def _scheduling(told: Told) -> dict[str, Any]:
     return settings
 
 
-def report_of(told: Told) -> ReportPage:
+def report_of(material: Told) -> ReportPage:
     """Return the report."""
-    findings = told.found
+    findings = material.found
     return ReportPage(
-        title=f"What jobs would notice: {told.source}",
-        answers=tuple(answers(told)),
-        more=tuple(_worth_sentences(told)),
-        warnings=told.warnings,
+        title=f"What jobs would notice: {material.source}",
+        answers=tuple(answers(material)),
+        more=tuple(_worth_sentences(material)),
+        warnings=material.warnings,
         sections=(
             Section(
                 title="What jobs notice: seconds per job, with 95% intervals",
                 tables=(TextTable(headers=HARM_HEADERS, rows=tuple(_harm_rows(findings))),),
                 items=(LOGGED,),
             ),
-            Section(title="What trainers would get, a day", tables=(_yield_table(told),)),
+            Section(title="What trainers would get, a day", tables=(_yield_table(material),)),
             *proposal_sections(findings.proposal),
             *_settings_section(findings),
-            *_left_out_section(told),
-            Section(title="Assumptions", items=tuple(assumptions(told))),
-            Section(title="Not modelled", items=tuple(not_modelled(told))),
-            Section(title="How long it took", text=(_took(told),)),
+            *_left_out_section(material),
+            Section(title="Assumptions", items=tuple(assumptions(material))),
+            Section(title="Not modelled", items=tuple(not_modelled(material))),
+            Section(title="How long it took", text=(_took(material),)),
         ),
     )
 
 
-def answers(told: Told) -> Iterator[str]:
+def answers(material: Told) -> Iterator[str]:
     """Yield the answer in sentences: what is given, and what each partition's jobs notice."""
-    findings = told.found
+    findings = material.found
     if findings.lend == Lend.NODES:
         yield from _nodes_given(findings)
     else:
         yield from _gpus_given(findings)
     yield from map(noticed, findings.partitions)
     if findings.lend == Lend.NODES:
-        yield from proposal_sentences(told.study.replica, findings.proposal)
+        yield from proposal_sentences(material.study.replica, findings.proposal)
 
 
 def _nodes_given(findings: HarmFindings) -> Iterator[str]:
@@ -215,8 +215,8 @@ def _gpus_given(findings: HarmFindings) -> Iterator[str]:
         )
 
 
-def _worth_sentences(told: Told) -> Iterator[str]:
-    value = worth(told)
+def _worth_sentences(material: Told) -> Iterator[str]:
+    value = worth(material)
     if value.energy_kwh is not None:
         cost = ""
         if value.energy_cost is not None:
@@ -245,9 +245,9 @@ def _harm_rows(findings: HarmFindings) -> Iterator[tuple[str, ...]]:
         )
 
 
-def _yield_table(told: Told) -> TextTable:
+def _yield_table(material: Told) -> TextTable:
     """Return what trainers would get by type of node; columns without a figure are left out."""
-    kinds = told.found.node_types
+    kinds = material.found.node_types
     columns: dict[str, Callable[[TypeYield], str]] = {  # header -> cell
         "NODES OF": lambda kind: kind.node_type,
         ">NODES": lambda kind: f"{kind.nodes:,}",
@@ -255,7 +255,7 @@ def _yield_table(told: Told) -> TextTable:
         ">HELD": lambda kind: quantity(kind.held_node_hours),
         ">TRAINED": lambda kind: quantity(kind.trained_node_hours),
     }
-    if told.found.lend != Lend.NODES:
+    if material.found.lend != Lend.NODES:
         columns |= {
             ">IDLE GPU-H": lambda kind: quantity(kind.idle_gpu_hours),
             ">GPU-H LENT": lambda kind: quantity(kind.held_gpu_hours),
@@ -265,7 +265,7 @@ def _yield_table(told: Told) -> TextTable:
     else:
         columns[">OF IDLE"] = lambda kind: share(kind.trained_node_hours, kind.idle_node_hours)
     has_gpus = any(kind.trained_gpu_hours or kind.leftover_gpu_hours for kind in kinds)
-    if told.found.lend == Lend.NODES and has_gpus:
+    if material.found.lend == Lend.NODES and has_gpus:
         columns |= {
             ">GPU-H TRAINED": lambda kind: quantity(kind.trained_gpu_hours),
             ">GPU-H UNUSED BESIDE JOBS": lambda kind: quantity(kind.leftover_gpu_hours),
@@ -320,12 +320,12 @@ def _settings_section(findings: HarmFindings) -> Iterator[Section]:
     )
 
 
-def _change(value: float, of: float) -> str:
-    return f"{value / of - 1.0:+.1%}" if of else "-"
+def _change(value: float, base: float) -> str:
+    return f"{value / base - 1.0:+.1%}" if base else "-"
 
 
-def _left_out_section(told: Told) -> Iterator[Section]:
-    items = tuple(map(left_out_sentence, told.study.replica.left_out))
+def _left_out_section(material: Told) -> Iterator[Section]:
+    items = tuple(map(left_out_sentence, material.study.replica.left_out))
     if items:
         yield Section(title="Jobs of the log that are not played", items=items)
 
@@ -335,9 +335,9 @@ def left_out_sentence(unplayed: UnplayedJobs) -> str:
     return f"{counted(unplayed.jobs, 'job')}, the first is {unplayed.example}: {unplayed.why}."
 
 
-def assumptions(told: Told) -> Iterator[str]:
+def assumptions(material: Told) -> Iterator[str]:
     """Yield what was assumed, a sentence each."""
-    study, findings = told.study, told.found
+    study, findings = material.study, material.found
     replica, choices, slurm = study.replica, study.choices, study.replica.slurm
     span_h = replica.span_s / HOUR_S
     yield (
@@ -353,8 +353,8 @@ def assumptions(told: Told) -> Iterator[str]:
         "A delay that goes on into the next block counts there only if bftrainer causes it anew."
     )
     scale = "nothing is rescaled"
-    if told.closer != 1.0:
-        scale = f"submissions are drawn closer together by {told.closer:g} (--scale-load)"
+    if material.closer != 1.0:
+        scale = f"submissions are drawn closer together by {material.closer:g} (--scale-load)"
     yield (
         f"The site has {counted(slurm.n_nodes, 'node')} and {len(replica.jobs):,} jobs; {scale}. "
         f"bf_interval is {slurm.bf_interval_s:g} s, bf_max_job_test {slurm.bf_max_job_test}, "
@@ -362,8 +362,8 @@ def assumptions(told: Told) -> Iterator[str]:
         f"{slurm.bf_resolution_s:g} s."
     )
     yield (
-        f"A cycle of backfill takes {told.cycle_s:g} s (--bf-cycle); neither slurm.conf nor sacct "
-        "tells it, sdiag does."
+        f"A cycle of backfill takes {material.cycle_s:g} s (--bf-cycle); neither slurm.conf nor "
+        "sacct tells it, sdiag does."
     )
     yield (
         "There is always enough to train on each type of nodes, and the hook of bftrainer is "
@@ -371,7 +371,7 @@ def assumptions(told: Told) -> Iterator[str]:
         f"{choices.worker_start_s:g} s later."
     )
     differences = ""
-    if policy := _policy(told):
+    if policy := _policy(material):
         values = ", ".join(f"{key} {value}" for key, value in sorted(policy.items()))
         differences = f", but {values}"
     yield f"The policy's settings are the defaults{differences}."
@@ -383,14 +383,15 @@ def assumptions(told: Told) -> Iterator[str]:
     yield from replica.notes
 
 
-def not_modelled(told: Told) -> tuple[str, ...]:
+def not_modelled(material: Told) -> tuple[str, ...]:
     """Return what the simulation leaves out: what occurs in the files, and what always does."""
-    replica, leaves_gpus = told.study.replica, told.study.choices.lend is Lend.NODES
+    replica, leaves_gpus = material.study.replica, material.study.choices.lend is Lend.NODES
     return (*replica.not_modelled, *NOT_MODELLED, *[LEFTOVER] * leaves_gpus)
 
 
-def _took(told: Told) -> str:
+def _took(material: Told) -> str:
     return (
-        f"{time_span(told.took_s)}, with {counted(told.processes, 'process', 'processes')} and "
-        f"{time_span(told.found.cpu_s)} of processor time."
+        f"{time_span(material.took_s)}, with "
+        f"{counted(material.processes, 'process', 'processes')} and "
+        f"{time_span(material.found.cpu_s)} of processor time."
     )

@@ -146,7 +146,7 @@ def findings(
         lend: the policy's, with which the settings as they are were played.
     """
     in_order = sorted(outcomes, key=lambda o: (o.variant, o.value, o.number))
-    # The proposal has blocks of its own, and is no setting among others.
+    # The proposal is told apart: it is no setting among others.
     as_is = [outcome for outcome in in_order if outcome.variant == AS_IS]
     proposed = [outcome for outcome in in_order if outcome.variant == LEND]
     with_settings = [outcome for outcome in in_order if outcome.variant != LEND]
@@ -235,14 +235,13 @@ class _Adding:
 
 
 def _proposal(
-    adding: _Adding, own: Sequence[SegmentOutcome], proposed: Sequence[SegmentOutcome]
+    adding: _Adding, as_is: Sequence[SegmentOutcome], proposed: Sequence[SegmentOutcome]
 ) -> LendProposal:
     """Hold lend: auto beside whole nodes, on the segments that were played with both."""
     numbers = {outcome.number for outcome in proposed}
-    without_log = replace(
-        adding, logged=_LoggedWaits((), ())
-    )  # the log's waits are of all segments
-    now = without_log.arm(Lend.NODES, [outcome for outcome in own if outcome.number in numbers])
+    # The log's waits are of all segments, so they are no comparison for these.
+    without_log = replace(adding, logged=_LoggedWaits((), ()))
+    now = without_log.arm(Lend.NODES, [outcome for outcome in as_is if outcome.number in numbers])
     then = without_log.arm(Lend.AUTO, proposed)
     shared = adding.replica.shared_lending
     return LendProposal(
@@ -291,13 +290,13 @@ def _mean_s(blocks: Iterable[tuple[int, float]]) -> float:
     return total_s / max(1, jobs)
 
 
-def is_beyond(added: WaitChange, chance: WaitChange) -> bool:
+def is_beyond(difference: WaitChange, chance: WaitChange) -> bool:
     """Return whether a change is clear, and beyond the interval of two runs without bftrainer."""
-    if None in (added.low_s, added.high_s, chance.low_s, chance.high_s):
+    if None in (difference.low_s, difference.high_s, chance.low_s, chance.high_s):
         return False
-    low_s, high_s = added.low_s or 0.0, added.high_s or 0.0
-    is_longer = low_s > 0.0 and added.mean_s > (chance.high_s or 0.0)
-    return is_longer or (high_s < 0.0 and added.mean_s < (chance.low_s or 0.0))
+    low_s, high_s = difference.low_s or 0.0, difference.high_s or 0.0
+    is_longer = low_s > 0.0 and difference.mean_s > (chance.high_s or 0.0)
+    return is_longer or (high_s < 0.0 and difference.mean_s < (chance.low_s or 0.0))
 
 
 class _LoggedWaits:

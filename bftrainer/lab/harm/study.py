@@ -207,11 +207,11 @@ def _some(
     return tuple((2 * k + 1) * len(parts) // (2 * count) for k in range(count))
 
 
-def variants(own: Variant) -> tuple[Variant, ...]:
+def variants(base: Variant) -> tuple[Variant, ...]:
     """Return the settings to try, one at a time, without those that are in force."""
-    values = dict(own.policy_values)
+    values = dict(base.policy_values)
     policy = SitePolicy(**values)
-    reserve = policy.reserve_nodes_per_type + max(1, own.slurm.n_nodes // MORE_RESERVE)
+    reserve = policy.reserve_nodes_per_type + max(1, base.slurm.n_nodes // MORE_RESERVE)
     tried: tuple[tuple[str, float], ...] = (
         ("reserve_nodes_per_type", 0),
         ("reserve_nodes_per_type", reserve),
@@ -225,16 +225,16 @@ def variants(own: Variant) -> tuple[Variant, ...]:
         if getattr(policy, key) != value:
             changed_values = tuple(sorted({**values, key: value}.items()))
             of_policy.append(
-                replace(own, name=key, value=f"{value:g}", policy_values=changed_values)
+                replace(base, name=key, value=f"{value:g}", policy_values=changed_values)
             )
-    return (*of_policy, *_of_slurm(own, own.slurm))
+    return (*of_policy, *_of_slurm(base, base.slurm))
 
 
-def _of_slurm(own: Variant, slurm: SchedulerSettings) -> Iterator[Variant]:
+def _of_slurm(base: Variant, slurm: SchedulerSettings) -> Iterator[Variant]:
     for factor in (0.5, 2.0):
         interval_s = slurm.bf_interval_s * factor
         yield replace(
-            own,
+            base,
             name="bf_interval",
             value=f"{interval_s:g}",
             slurm=replace(slurm, bf_interval_s=interval_s),

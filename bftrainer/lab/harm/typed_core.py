@@ -78,9 +78,9 @@ class TypedCore(Core):
     def _with_feature(self, node: Node) -> Node:
         return dataclasses.replace(node, features=(_feature(self._types[node.name]),))
 
-    def _training(self, held: AbstractSet[str]) -> Mapping[str, str]:
+    def _training(self, held_nodes: AbstractSet[str]) -> Mapping[str, str]:
         """Return the trainer on each node: that of its type."""
-        return self._started({name: _name(self._types[node_of(name)]) for name in held})
+        return self._started({name: _name(self._types[node_of(name)]) for name in held_nodes})
 
 
 def _feature(number: int) -> str:

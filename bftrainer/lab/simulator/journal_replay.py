@@ -62,6 +62,10 @@ def take_again(entries: Iterable[JournalEntry]) -> Iterator[Again]:
         )
 
 
-def _differing(one: Plan, other: Plan) -> tuple[str, ...]:
+def _differing(recorded: Plan, repeated: Plan) -> tuple[str, ...]:
     names = [field.name for field in fields(Plan)]
-    return tuple(n for n in names if digest(replace(one, **{n: getattr(other, n)})) != digest(one))
+    return tuple(
+        n
+        for n in names
+        if digest(replace(recorded, **{n: getattr(repeated, n)})) != digest(recorded)
+    )

@@ -237,7 +237,7 @@ def static_samples(
     return sum(works.values()) / time_s * p_jmax * span_s
 
 
-def reference_node_h(done: Iterable[tuple[Curve, float]]) -> float:
+def reference_node_h(work: Iterable[tuple[Curve, float]]) -> float:
     """Return the work that was done, in node-hours at a fixed reference.
 
     The sum over trainers of the samples that a trainer has processed, less what rescales and
@@ -248,14 +248,14 @@ def reference_node_h(done: Iterable[tuple[Curve, float]]) -> float:
     size has its share there, as decisions take it: the line from (0, 0) to its first size.
 
     Args:
-        done: the curve (samples per second by size) and the samples of each trainer.
+        work: the curve (samples per second by size) and the samples of each trainer.
 
     Source: our own; the paper's A_s (section 4.1) takes the mean share of the pool instead, and
     the trainers that ran.
     """
     return sum(
         samples / reference_rate(curve) * REFERENCE_NODES / HOUR_S
-        for curve, samples in done
+        for curve, samples in work
         if samples
     )
 

@@ -177,14 +177,14 @@ def costs_from_file(path: Path) -> PhysicalCosts:
     return costs_from_mapping(durations_s, str(path))
 
 
-def chosen_costs(path: Path | None, given: Sequence[str]) -> PhysicalCosts:
+def chosen_costs(path: Path | None, options: Sequence[str]) -> PhysicalCosts:
     """Return ``MEASURED``, but what a file names, but what is given as ``NAME=SECONDS``.
 
     Raises:
         UsageError: as above.
     """
     durations: dict[str, Any] = {}
-    for option in given:
+    for option in options:
         name, _, text = option.partition("=")
         try:
             durations[name] = float(text)

@@ -169,11 +169,11 @@ class World:
         """The number of nodes that are idle or ours, seen or not."""
         return len(self._idle) + len(self._unseen)
 
-    def snapshot(self, now_s: float, held: Collection[str]) -> Snapshot:
+    def snapshot(self, now_s: float, held_nodes: Collection[str]) -> Snapshot:
         """Return what the last look has shown; nodes that jobs use are left out."""
         free, ours = self._free, self._ours
-        if held:
-            nodes = tuple([(ours if name in held else free)[name] for name in self._idle])
+        if held_nodes:
+            nodes = tuple([(ours if name in held_nodes else free)[name] for name in self._idle])
         else:
             nodes = tuple(map(free.__getitem__, self._idle))
         return Snapshot(taken_at_s=now_s, nodes=nodes, jobs=())

@@ -284,24 +284,24 @@ def lent_gpus(capacity: NodeCapacity) -> tuple[LentGpus, ...]:
 
 
 def with_free(
-    lends: Iterable[LentGpus], counts: Mapping[str, int], left: NodeLeft, memory_mb: int
+    lends: Iterable[LentGpus], counts: Mapping[str, int], remainder: NodeLeft, memory_mb: int
 ) -> tuple[LentGpus, ...]:
     """Return GPUs with as many of them free as have their CPUs and memory free.
 
     Args:
         lends: of a node.
         counts: its free GPUs by type.
-        left: what is free of it in all.
+        remainder: what is free of it in all.
         memory_mb: of the node; 0: memory is not allocated to jobs.
     """
     lends_now: list[LentGpus] = []
-    free_cpus, free_mb = left.cpus, left.memory_mb
+    free_cpus, free_mb = remainder.cpus, remainder.memory_mb
     n_unused = sum(counts.values())
     for lent in lends:
         cpus = lent.cpus
         if n_unused:  # as the adapter divides what jobs have left
             smallest = max(1, math.ceil(SMALLEST_SHARE * cpus))
-            cpus = max(smallest, min(cpus, left.cpus // n_unused))
+            cpus = max(smallest, min(cpus, remainder.cpus // n_unused))
         n_free = min(counts[lent.gpu_type], free_cpus // cpus)
         if memory_mb and lent.memory_mb:
             n_free = min(n_free, free_mb // lent.memory_mb)

@@ -70,14 +70,14 @@ class Remainder:
             self._fitting[need] = nodes
         return nodes
 
-    def take(self, taken: TakenParts) -> None:
+    def take(self, parts: TakenParts) -> None:
         """Let a job have its part."""
-        self.amounts[:, taken.at] -= taken.amounts
+        self.amounts[:, parts.at] -= parts.amounts
         self._fitting.clear()
 
-    def give(self, taken: TakenParts) -> None:
+    def give(self, parts: TakenParts) -> None:
         """Let it leave."""
-        self.amounts[:, taken.at] += taken.amounts
+        self.amounts[:, parts.at] += parts.amounts
         self._fitting.clear()
 
 
@@ -151,38 +151,40 @@ class ResourceLayout:
     def _row_of(self, kind: str) -> int:
         return GPUS + 1 + self.types.index(kind)
 
-    def take(self, need: Need, nodes: NodeSet, left: Remainder) -> TakenParts:
+    def take(self, need: Need, nodes: NodeSet, remainder: Remainder) -> TakenParts:
         """Return what a job gets of these nodes; of GPUs whose type it leaves open, the first."""
         at = np.array(list(positions(nodes)), dtype=np.intp)
         amounts = np.repeat(need.least[:, None], len(at), axis=1)
         if need.n_untyped_gpus and self.types:
             open_gpus = np.full(len(at), need.n_untyped_gpus, dtype=np.int64)
             for row in range(GPUS + 1, GPUS + 1 + len(self.types)):
-                of_type = np.minimum(open_gpus, np.maximum(left.amounts[row, at], 0))
+                of_type = np.minimum(open_gpus, np.maximum(remainder.amounts[row, at], 0))
                 amounts[row] = of_type
                 open_gpus -= of_type
         return TakenParts(nodes, at, amounts)
 
-    def left(self, left: Remainder, node: int) -> Share | None:
+    def left(self, remainder: Remainder, node: int) -> Share | None:
         """Return what is left of a node; None: some job has it alone."""
-        alone, cpus, memory_mb, gpus = left.amounts[: GPUS + 1, node].tolist()
+        alone, cpus, memory_mb, gpus = remainder.amounts[: GPUS + 1, node].tolist()
         if not alone:
             return None
         if not self.capacities[node].memory_mb:
             memory_mb = 0
         return Share(cpus=cpus, memory_mb=memory_mb, gpus=gpus)
 
-    def gpus_left(self, left: Remainder, node: int) -> dict[str, int]:
+    def gpus_left(self, remainder: Remainder, node: int) -> dict[str, int]:
         """Return how many GPUs of each type are left of a node."""
-        counts = left.amounts[GPUS + 1 : GPUS + 1 + len(self.types), node].tolist()
+        counts = remainder.amounts[GPUS + 1 : GPUS + 1 + len(self.types), node].tolist()
         return dict(zip(self.types, counts, strict=True))
 
-    def choose(self, need: Need, nodes: NodeSet, count: int, left: Remainder) -> NodeSet:
+    def choose(self, need: Need, nodes: NodeSet, count: int, remainder: Remainder) -> NodeSet:
         """Return the nodes that Slurm takes; at least ``count`` are in ``nodes``."""
         cpus_each = max(1, int(need.least[CPUS]))
-        usable = {k: int(left.amounts[CPUS, k]) // cpus_each * cpus_each for k in positions(nodes)}
+        usable = {
+            k: int(remainder.amounts[CPUS, k]) // cpus_each * cpus_each for k in positions(nodes)
+        }
         if self.is_least_loaded_first:
-            return self._least_loaded(usable, count, left)
+            return self._least_loaded(usable, count, remainder)
         rows = self._rows(usable)
         choice = 0
         missing, missing_cpus = count, count * cpus_each
@@ -226,9 +228,9 @@ class ResourceLayout:
 
         return min(rows, key=badness)
 
-    def _least_loaded(self, usable: Iterable[int], count: int, left: Remainder) -> NodeSet:
+    def _least_loaded(self, usable: Iterable[int], count: int, remainder: Remainder) -> NodeSet:
         def load(k: int) -> tuple[int, float]:
-            free_share = int(left.amounts[CPUS, k]) / max(1, self.capacities[k].cpus)
+            free_share = int(remainder.amounts[CPUS, k]) / max(1, self.capacities[k].cpus)
             return self.capacities[k].weight, -free_share
 
         return sum(1 << k for k in sorted(usable, key=load)[:count])

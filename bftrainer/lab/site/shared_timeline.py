@@ -46,7 +46,7 @@ class SharedTimeline:
     def __init__(
         self,
         now_s: float,
-        left: Remainder,
+        remainder: Remainder,
         ends: Iterable[tuple[float, TakenParts]],
         slot_s: float,
         layout: ResourceLayout,
@@ -55,13 +55,13 @@ class SharedTimeline:
 
         Args:
             now_s: when the plan is made.
-            left: beside ordinary jobs now.
+            remainder: beside ordinary jobs now.
             ends: of running jobs: when their limit strikes, and what they have.
             slot_s: bf_resolution.
             layout: of the nodes.
         """
         self.now_s, self._slot_s, self._layout = now_s, slot_s, layout
-        self._left = left.copy()
+        self._left = remainder.copy()
         # A limit that is overdue is taken to strike in a second.
         struck = ((max(math.floor(end_s), self._now + 1), parts) for end_s, parts in ends)
         self._running = sorted(struck, key=itemgetter(0))

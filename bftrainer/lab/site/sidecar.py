@@ -241,9 +241,9 @@ class Core:
                 orders.append(PilotOrder(int(node_of(claim.node)[1:]), limit_s, claim.part))
         return [r.pilot_id for r in plan.releases], orders
 
-    def _training(self, held: AbstractSet[str]) -> Mapping[str, str]:
+    def _training(self, held_nodes: AbstractSet[str]) -> Mapping[str, str]:
         """Return the trainer on each node; one trainer takes all."""
-        return self._started(dict.fromkeys(held, TRAINER))
+        return self._started(dict.fromkeys(held_nodes, TRAINER))
 
     def _started(self, running: Mapping[str, str]) -> Mapping[str, str]:
         """Return on which nodes workers have started, of those on which they run."""
@@ -646,9 +646,9 @@ class TrainingCore(Core):
         self.train()
         return super().decide(pilots, is_new=is_new)
 
-    def _training(self, held: AbstractSet[str]) -> Mapping[str, str]:
-        self._held = held
-        self.books.lose(self.books.training().keys() - held)
+    def _training(self, held_nodes: AbstractSet[str]) -> Mapping[str, str]:
+        self._held = held_nodes
+        self.books.lose(self.books.training().keys() - held_nodes)
         return self.books.training()
 
     def _follow(self, plan: Plan) -> None:

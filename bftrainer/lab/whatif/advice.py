@@ -200,11 +200,11 @@ def sweep(setting: Preference, values: Sequence[float], tried: TriedSetting) -> 
     )
 
 
-def _point(tried: TriedSetting, value: float, chosen: float) -> SweepPoint:
+def _point(tried: TriedSetting, value: float, preferred: float) -> SweepPoint:
     utilization = tried.used(value)
     gain = Estimate(value=0.0)
-    if value != chosen:
-        gain = tried.gain(value, chosen)
+    if value != preferred:
+        gain = tried.gain(value, preferred)
     return SweepPoint(
         value=value,
         utilization=utilization.value,

@@ -493,7 +493,7 @@ def above_one(case: BusinessCase) -> tuple[str, ...]:
     utilizations = [harvest.utilization for harvest in case.expected]
     for sweep in case.sweeps:
         utilizations.extend(map(_used, sweep.points))
-    if max(used.high or used.value for used in utilizations) <= 1.0:
+    if max(estimate.high or estimate.value for estimate in utilizations) <= 1.0:
         return ()
     why = (
         "A U above 1 is no mistake. It is measured against trainers that share the nodes equally"
