@@ -17,7 +17,7 @@ from bftrainer.lab.site.machine import JobSpec, Machine, Preemptable, SchedulerS
 from bftrainer.lab.site.scheduler import Backfill, MainScheduler
 from bftrainer.lab.site.sharing import NodeCapacity, Share, SitePartition
 from bftrainer.lab.site.sidecar import Core, Sidecar
-from bftrainer.model.cluster import LentGpus
+from bftrainer.model.cluster import LentGpus, Node
 from bftrainer.model.parts import NOT_SHARED, Lend
 
 NODE = NodeCapacity(cpus=16, memory_mb=1000, gpus=(("a", 4),))
@@ -67,6 +67,12 @@ class PartedSite:
     def lent(self) -> list[Preemptable]:
         """The pilots that run."""
         return [mine for mine in self.machine.preemptable.values() if mine.start_s is not None]
+
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes as the daemon sees them now."""
+        nodes = self.sidecar.core.look().nodes
+        assert nodes is not None
+        return nodes
 
 
 def test_gpus_that_a_job_leaves_are_lent_beside_it() -> None:
@@ -126,7 +132,7 @@ def test_a_gpu_without_a_quarter_of_its_cpus_is_not_lent() -> None:
     site = PartedSite(policy_values=NO_RESERVE)
     site.job(share(gpus=1, cpus=14))
     site.run(LENT_S)
-    (node,) = site.sidecar.core.look().nodes
+    (node,) = site.nodes()
     assert node.lends == (LentGpus(gpu_type="a", n_gpus=4, n_free=0, cpus=4, memory_mb=250),)
     assert [mine.share for mine in site.lent] == [replace(PART, cpus=1)] * 2
 
@@ -134,13 +140,13 @@ def test_a_gpu_without_a_quarter_of_its_cpus_is_not_lent() -> None:
 def test_a_look_shows_the_free_gpus_of_each_type() -> None:
     mixed = NodeCapacity(cpus=8, gpus=(("a", 2), ("b", 2)))
     site = PartedSite(settings={"capacities": (mixed,)})
-    assert [lent.n_free for lent in site.sidecar.core.look().nodes[0].lends] == [2, 2]
+    assert [lent.n_free for lent in site.nodes()[0].lends] == [2, 2]
     site.job(Share(gpus=1, cpus=3, gpu_type="b"))
     site.run(10.0)
-    (node,) = site.sidecar.core.look().nodes
+    (node,) = site.nodes()
     # 5 CPUs are left for 3 GPUs.
     assert [(lent.n_free, lent.cpus) for lent in node.lends] == [(2, 1), (1, 1)]
-    assert site.sidecar.core.look().nodes[0] is node
+    assert site.nodes()[0] is node
 
 
 def test_a_node_with_fewer_cpus_than_gpus_lends_none() -> None:
@@ -153,7 +159,7 @@ def test_nodes_that_jobs_have_alone_are_lent_as_a_whole() -> None:
     site = PartedSite(settings={"partitions": (partition,)}, policy_values=NO_RESERVE)
     site.run(LENT_S)
     assert not site.lent  # its trainer asks for GPUs, and the node is lent as a whole
-    (node,) = site.sidecar.core.look().nodes
+    (node,) = site.nodes()
     assert (node.lends, node.why_whole) == ((), NOT_SHARED)
 
 
@@ -163,7 +169,7 @@ def test_a_daemon_that_lends_whole_nodes_is_not_shown_their_parts() -> None:
     site.run(LENT_S)
     assert [(mine.share, mine.at) for mine in site.lent] == [(None, 0b10)]
     shown = [
-        (node.lends, node.is_shared, node.why_whole) for node in site.sidecar.core.look().nodes
+        (node.lends, node.is_shared, node.why_whole) for node in site.nodes()
     ]
     assert shown == [((), False, "")] * 2
 

@@ -368,6 +368,8 @@ def test_bftrainer_is_shown_what_is_left_of_a_node_and_what_a_job_asks_of_it() -
     site.job(share(gpus=2, cpus=2), submit_s=20.0, partition="gpu")
     site.run(30.0)
     snapshot = Core(site.machine).look()
+    assert snapshot.nodes is not None
+    assert snapshot.jobs is not None
     shown = [
         (node.state, node.left, node.node_type, node.gpus, node.partitions)
         for node in snapshot.nodes
