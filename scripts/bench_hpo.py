@@ -27,7 +27,8 @@ from _bench.studies.longer import repeated
 from _bench.studies.session import NEAR, Figures
 
 from bftrainer.batch.traces.fragments import Fragments
-from bftrainer.lab.papers.bftrainer.scenario import FULL, choose_scenario
+from bftrainer.lab.papers.bftrainer.paper import FULL
+from bftrainer.lab.papers.bftrainer.scenario import choose_scenario
 
 HEADINGS = (
     *("best, h", f"{NEAR:g} off, h", "regret", "over, h", "node-h", "of all", "full", "waiting"),
