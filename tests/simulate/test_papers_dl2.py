@@ -22,13 +22,12 @@ from bftrainer.lab.papers.dl2.cluster import (
     draw_trace,
     play,
 )
+from bftrainer.lab.papers.dl2.paper import FULL, QUICK
 from bftrainer.lab.papers.dl2.published_learner import PublishedLearner
 from bftrainer.lab.papers.dl2.setting import (
     ALL_REDUCE,
     CURVES,
-    FULL,
     MODELS,
-    QUICK,
     SETTINGS,
     TESTBED,
     Setting,
@@ -134,7 +133,7 @@ def test_the_time_left_counts_what_is_done() -> None:
 
 
 def test_no_rule_fails_where_nobody_is() -> None:
-    for rule in rules.RULES.values():
+    for rule in dl2_replays.RULES.values():
         one = cluster(replace(job(0), arrives=3))
         rule(one)
         assert one.end_slot() == 0.0

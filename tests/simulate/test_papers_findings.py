@@ -13,21 +13,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bftrainer.lab.papers.bftrainer import diverse, forward_time
-from bftrainer.lab.papers.bftrainer.replays import HEURISTIC, PaperReplay, TrainerEnd
-from bftrainer.lab.papers.bftrainer.scenario import FULL, TABLES, network_name
+from bftrainer.lab.papers.bftrainer.forward_time import HEURISTIC
+from bftrainer.lab.papers.bftrainer.paper import FULL
+from bftrainer.lab.papers.bftrainer.replays import PaperReplay, TrainerEnd
+from bftrainer.lab.papers.bftrainer.scenario import TABLES, network_name
 from bftrainer.lab.papers.bftrainer.series import Series, share_followed, windows_of
 from bftrainer.lab.papers.dl2 import figures as dl2_figures
+from bftrainer.lab.papers.dl2.paper import FULL as DL2
 from bftrainer.lab.papers.dl2.replays import ByRule, Imitated, Tried
-from bftrainer.lab.papers.dl2.setting import FULL as DL2
 from bftrainer.lab.papers.dl2.setting import LARGE
 from bftrainer.lab.papers.dl2.setting import RESULTS as DL2_RESULTS
 from bftrainer.lab.papers.elasticity import figures as elastic_figures
-from bftrainer.lab.papers.elasticity.replays import FULL as ELASTIC_FULL
+from bftrainer.lab.papers.elasticity.paper import FULL as ELASTIC_FULL
 from bftrainer.lab.papers.elasticity.replays import OneJob
 from bftrainer.lab.papers.elasticity.simulator import SlowedOutcome, Training
 from bftrainer.lab.papers.findings import Finding
 from bftrainer.lab.papers.ibm import figures as ibm_figures
-from bftrainer.lab.papers.ibm.replays import FULL as IBM
+from bftrainer.lab.papers.ibm.paper import FULL as IBM
 from bftrainer.lab.papers.ibm.replays import Experiment, ExperimentRecord
 from bftrainer.lab.workloads import NETWORKS
 from tests.support.found import found, held, values

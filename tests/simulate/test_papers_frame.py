@@ -23,10 +23,12 @@ from bftrainer.lab.papers.findings import Chart, Finding, Plotted, ValueLine, le
 from bftrainer.lab.papers.ibm.paper import PAPER as IBM
 from bftrainer.lab.papers.paper import Extent, Paper, Reproduction, Result, Scenario
 from bftrainer.lab.papers.rubberband import figures, residual, tables
+from bftrainer.lab.papers.rubberband.paper import FULL
 from bftrainer.lab.papers.rubberband.placement import GPUS, SIZES, TIMES, place, replaced
-from bftrainer.lab.papers.rubberband.profiles import RESNET101, by_ring, fitted_bandwidth, step_s
+from bftrainer.lab.papers.rubberband.profiles import by_ring, fitted_bandwidth, step_s
 from bftrainer.lab.papers.rubberband.residual import READINGS, ROWS, Table2Reading, nearest
-from bftrainer.lab.papers.rubberband.setting import FULL, Planner, Planning
+from bftrainer.lab.papers.rubberband.setting import Planner, Planning
+from bftrainer.lab.papers.rubberband.tables import RESNET101
 from tests.support.found import by_key, found, held, values
 
 few = settings(max_examples=60, deadline=None)

@@ -14,11 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bftrainer.decide.policies.dl2_network import Array, probabilities
-from bftrainer.lab.papers.bftrainer.replays import POLICY, AnyNode
+from bftrainer.lab.papers.bftrainer.replays import AnyNode, ReplayerShare
 from bftrainer.lab.papers.bftrainer.series import PlanRecorder, Series, windows_of
 from bftrainer.lab.papers.dl2 import rules
 from bftrainer.lab.papers.dl2.cluster import Cluster, Rule, draw_trace
 from bftrainer.lab.papers.dl2.published_learner import ReplayBuffer, dense
+from bftrainer.lab.papers.dl2.replays import RULES as DL2_RULES
 from bftrainer.lab.papers.dl2.replays import against
 from bftrainer.lab.papers.dl2.setting import (
     ALL_REDUCE,
@@ -48,7 +49,6 @@ from bftrainer.lab.papers.ibm.jobs import Arrivals, IbmJob, Sizes, read_world, s
 from bftrainer.lab.papers.ibm.simulator import Rules, Simulation
 from bftrainer.lab.papers.rubberband.profiles import (
     GRADIENT_BYTES,
-    RESNET101,
     by_ring,
     deviations,
     fitted_bandwidth,
@@ -58,6 +58,7 @@ from bftrainer.lab.papers.rubberband.profiles import (
 )
 from bftrainer.lab.papers.rubberband.setting import WARM_POOL, Planner, Planning, means, study
 from bftrainer.lab.papers.rubberband.setting import play as play_plan
+from bftrainer.lab.papers.rubberband.tables import RESNET101
 from milp.problem import Curve, Problem, ProblemNode, ProblemTrainer
 from tests.support.policies import allocated
 
@@ -115,10 +116,11 @@ def test_nodes_drawn_at_random_change_who_gets_which_and_not_how_many(
         t_fwd_s=120.0,
         p_jmax=n_trainers,
     )  # fmt: skip
-    by_name, drawn = allocated(POLICY, problem), allocated(AnyNode(POLICY, seed=seed), problem)
+    by_name = allocated(ReplayerShare(), problem)
+    drawn = allocated(AnyNode(ReplayerShare(), seed=seed), problem)
     assert drawn.sizes() == by_name.sizes()
     assert set(drawn.assignment) <= {node.name for node in problem.nodes}
-    again = allocated(AnyNode(POLICY, seed=seed), problem)
+    again = allocated(AnyNode(ReplayerShare(), seed=seed), problem)
     assert again.assignment == drawn.assignment
 
 
@@ -277,7 +279,7 @@ def used(one: Cluster) -> Array:
 
 
 RULES: dict[str, Rule] = {
-    **rules.RULES,
+    **DL2_RULES,
     "capped": partial(rules.drf, most=rules.best_equal_sizes(SPEEDS)),
 }
 

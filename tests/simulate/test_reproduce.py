@@ -14,13 +14,17 @@ from bftrainer.batch.traces import SAMPLE
 from bftrainer.cli.main import main
 from bftrainer.lab.papers import report
 from bftrainer.lab.papers.bftrainer.diverse import runtimes_h
-from bftrainer.lab.papers.bftrainer.paper import PAPER
-from bftrainer.lab.papers.bftrainer.replays import POLICY, REPLAYER_SHARE, PaperReplay, Record, play
+from bftrainer.lab.papers.bftrainer.paper import FULL, PAPER, QUICK
+from bftrainer.lab.papers.bftrainer.replays import (
+    REPLAYER_SHARE,
+    PaperReplay,
+    Record,
+    ReplayerShare,
+    play,
+)
 from bftrainer.lab.papers.bftrainer.scenario import (
     DIVERSE_FILE,
-    FULL,
     PAPER_EVENTS,
-    QUICK,
     TABLES,
     WEEK_FILE,
     Sweeps,
@@ -178,12 +182,12 @@ class TestReplayerShare:
     )
     def test_the_remainder_goes_to_the_first(self, n_nodes: int, expected: dict[str, int]) -> None:
         problem = self._problem(n_nodes, 3)
-        allocation = allocated(POLICY, problem)
+        allocation = allocated(ReplayerShare(), problem)
         assert allocation.sizes() == expected
         assert find_violations(problem, allocation) == []
 
     def test_what_the_first_cannot_take_goes_to_the_next(self) -> None:
-        assert allocated(POLICY, self._problem(11, 4, n_max=3)).sizes() == {
+        assert allocated(ReplayerShare(), self._problem(11, 4, n_max=3)).sizes() == {
             "t0": 3, "t1": 3, "t2": 3, "t3": 2,
         }  # fmt: skip
 

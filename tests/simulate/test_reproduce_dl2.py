@@ -12,7 +12,7 @@ import pytest
 
 from bftrainer.lab.papers.dl2 import training
 from bftrainer.lab.papers.dl2.cluster import Cluster, Dl2Job, draw_trace, play
-from bftrainer.lab.papers.dl2.paper import PAPER
+from bftrainer.lab.papers.dl2.paper import PAPER, QUICK
 from bftrainer.lab.papers.dl2.published_learner import PublishedLearner
 from bftrainer.lab.papers.dl2.rules import (
     best_equal_sizes,
@@ -26,7 +26,6 @@ from bftrainer.lab.papers.dl2.rules import (
 from bftrainer.lab.papers.dl2.setting import (
     LARGE,
     MODELS,
-    QUICK,
     RECORDS,
     TESTBED,
     Amounts,

@@ -9,16 +9,8 @@ from dataclasses import replace
 import pytest
 
 from bftrainer.cli.main import main
-from bftrainer.lab.papers.elasticity.paper import PAPER
-from bftrainer.lab.papers.elasticity.replays import (
-    FULL,
-    QUICK,
-    ZERO_AT_S,
-    Extents,
-    OneJob,
-    Slowed,
-    play,
-)
+from bftrainer.lab.papers.elasticity.paper import FULL, PAPER, QUICK
+from bftrainer.lab.papers.elasticity.replays import ZERO_AT_S, Extents, OneJob, Slowed, play
 from bftrainer.lab.papers.elasticity.simulator import (
     COMPUTE_S,
     FASTER_ON_64,

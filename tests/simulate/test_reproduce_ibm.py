@@ -20,8 +20,8 @@ from bftrainer.lab.papers.ibm.jobs import (
     read_world,
     sizes_of,
 )
-from bftrainer.lab.papers.ibm.paper import PAPER
-from bftrainer.lab.papers.ibm.replays import FULL, QUICK, Experiment, IbmSeeds, play
+from bftrainer.lab.papers.ibm.paper import FULL, PAPER, QUICK
+from bftrainer.lab.papers.ibm.replays import Experiment, IbmSeeds, play
 from bftrainer.lab.papers.ibm.simulator import IbmOutcome, Rules, Simulation
 from bftrainer.lab.papers.paper import reproduce
 

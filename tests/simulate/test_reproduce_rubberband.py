@@ -21,13 +21,8 @@ from bftrainer.lab.papers.rubberband.figures import (
     TIGHT_MIN,
     started,
 )
-from bftrainer.lab.papers.rubberband.paper import PAPER
-from bftrainer.lab.papers.rubberband.profiles import (
-    RESNET101,
-    fitted_bandwidth,
-    measured,
-    steady,
-)
+from bftrainer.lab.papers.rubberband.paper import PAPER, QUICK
+from bftrainer.lab.papers.rubberband.profiles import fitted_bandwidth, measured, steady
 from bftrainer.lab.papers.rubberband.residual import (
     NEAREST,
     ROWS,
@@ -36,15 +31,8 @@ from bftrainer.lab.papers.rubberband.residual import (
     nearest,
     paid_instances,
 )
-from bftrainer.lab.papers.rubberband.setting import (
-    QUICK,
-    TABLES,
-    Planner,
-    Planning,
-    Points,
-    means,
-    play,
-)
+from bftrainer.lab.papers.rubberband.setting import TABLES, Planner, Planning, Points, means, play
+from bftrainer.lab.papers.rubberband.tables import RESNET101
 from bftrainer.lab.papers.verdicts import NumberVerdict, judged
 from bftrainer.study.plan.stage_cost import Planned
 

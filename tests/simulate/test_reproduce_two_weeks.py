@@ -18,12 +18,10 @@ from bftrainer.cli.main import main
 from bftrainer.lab.papers import report
 from bftrainer.lab.papers.bftrainer import diverse, replays, two_weeks
 from bftrainer.lab.papers.bftrainer.machine import MachineCount, MachineRecord, count
-from bftrainer.lab.papers.bftrainer.paper import PAPER, play_any
-from bftrainer.lab.papers.bftrainer.replays import PaperReplay, play
+from bftrainer.lab.papers.bftrainer.paper import FULL, PAPER, QUICK
+from bftrainer.lab.papers.bftrainer.replays import PaperReplay, play, play_any
 from bftrainer.lab.papers.bftrainer.scenario import (
-    FULL,
     NO_TWO_WEEKS,
-    QUICK,
     TWO_WEEKS_FILE,
     WEEK_FILE,
     choose_scenario,

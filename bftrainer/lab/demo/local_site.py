@@ -23,6 +23,20 @@ from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.cluster import Snapshot
 from bftrainer.model.errors import BftError
 
+CYCLE_S = 4.0
+POLICY = """\
+# Everything is faster than on a real cluster: idle spans last seconds here.
+t_fwd_s: 20
+reserve_nodes_per_type: 0
+idle_confirmations: 1
+min_gap_s: 10
+gap_margin_s: 2
+pilot_time_limit_s: 600
+hold_idle_s: 2
+join_window_s: 0.5
+poll_interval_s: 0.25
+"""
+
 # Waits so many seconds for the end of a script; returns whether it has ended.
 HasEnded = Callable[[float], bool]
 
@@ -136,13 +150,13 @@ class LocalSite(DemoSite):
     def delays_s(self) -> tuple[float, ...]:
         """Return how much later each ordinary job started than it would have without bftrainer."""
         client = self.server.client
-        found = delays_s(
+        delay_of = delays_s(
             client.history(),
             n_nodes=self.n_nodes,
             cycle_s=self.cycle_s,
             cycle_at_s=client.snapshot()["cycle"]["ended_s"] or 0.0,
         )
-        return tuple(max(0.0, delay_s) for delay_s in found.values())
+        return tuple(max(0.0, delay_s) for delay_s in delay_of.values())
 
     def clear(self) -> None:
         """Cancel what has not ended and bring every node up."""
@@ -153,21 +167,6 @@ class LocalSite(DemoSite):
             self.server.client.set_node(node.name, is_up=True)
 
 
-CYCLE_S = 4.0
-POLICY = """\
-# Everything is faster than on a real cluster: idle spans last seconds here.
-t_fwd_s: 20
-reserve_nodes_per_type: 0
-idle_confirmations: 1
-min_gap_s: 10
-gap_margin_s: 2
-pilot_time_limit_s: 600
-hold_idle_s: 2
-join_window_s: 0.5
-poll_interval_s: 0.25
-"""
-
-
 def laptop_site(
     scratch: Path, *, n_nodes: int, warm: Sequence[str] | None, policy: str = ""
 ) -> contextlib.AbstractContextManager[LocalSite]:
@@ -176,7 +175,9 @@ def laptop_site(
     ``policy`` are settings besides those for short idle spans. ``warm`` are modules that one
     process imports for all nodes, besides torch; None: each node imports for itself.
     """
-    options = ["--preempt-in-cycles", *(() if warm is None else ("--warm", *warm))]
+    options = ["--preempt-in-cycles"]
+    if warm is not None:
+        options += ["--warm", *warm]
     return LocalSite.open(
         scratch, n_nodes=n_nodes, policy=POLICY + policy, cycle_s=CYCLE_S, options=options
     )
@@ -211,8 +212,10 @@ def demo_workload(n_nodes: int) -> JobWorkload:
 
 def workload_of(*jobs: tuple[float, int, float, str], repeat_s: float | None = None) -> JobWorkload:
     """Return jobs: time, nodes, duration and user; people ask for more time than they need."""
-    items = tuple(
-        WorkItem(at_s=at_s, n_nodes=n, duration_s=s, limit_s=2.0 * s, user=user)
-        for at_s, n, s, user in jobs
-    )
-    return JobWorkload(jobs=items, repeat_s=repeat_s)
+    items = [
+        WorkItem(
+            at_s=at_s, n_nodes=n_nodes, duration_s=duration_s, limit_s=2.0 * duration_s, user=user
+        )
+        for at_s, n_nodes, duration_s, user in jobs
+    ]
+    return JobWorkload(jobs=tuple(items), repeat_s=repeat_s)

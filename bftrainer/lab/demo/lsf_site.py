@@ -22,9 +22,8 @@ from bftrainer.model.cluster import Snapshot
 from lsf_adapters.adapter import create
 from lsf_adapters.testcluster import LsfConfig, LsfTestCluster, Parameters
 
-_PARAMETERS = Parameters(
-    sequential_signal=True
-)  # preempted pilots are told (docs/howto/lsf-site.md)
+# Preempted pilots are told (docs/howto/lsf-site.md).
+_PARAMETERS = Parameters(sequential_signal=True)
 
 
 class LsfSite(DemoSite):
@@ -73,10 +72,12 @@ class LsfSite(DemoSite):
 
     def delays_s(self) -> tuple[float, ...]:
         """Return how long each ordinary job waited, LSF's own dispatch included."""
-        started = {i: self._cluster.started_s(i) for i in self._submitted_s}
-        return tuple(
-            max(0.0, at_s - self._submitted_s[i]) for i, at_s in started.items() if at_s is not None
-        )
+        delays = []
+        for job_id, submitted_s in self._submitted_s.items():
+            started_s = self._cluster.started_s(job_id)
+            if started_s is not None:
+                delays.append(max(0.0, started_s - submitted_s))
+        return tuple(delays)
 
     def close(self) -> None:
         """End the scripts that still run."""

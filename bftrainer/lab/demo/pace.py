@@ -26,12 +26,12 @@ class PacedSteps:
         hooks.register_module_forward_pre_hook(self._enter)
         hooks.register_module_forward_hook(self._leave, always_call=True)
 
-    def _enter(self, module: torch.nn.Module, given: tuple[Any, ...]) -> None:
+    def _enter(self, module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
         self._depth += 1
-        if self._depth == 1 and module.training and given and isinstance(given[0], torch.Tensor):
-            time.sleep(self._s_per_sample * len(given[0]))
+        if self._depth == 1 and module.training and inputs and isinstance(inputs[0], torch.Tensor):
+            time.sleep(self._s_per_sample * len(inputs[0]))
 
-    def _leave(self, _module: torch.nn.Module, _given: Any, _result: Any) -> None:
+    def _leave(self, _module: torch.nn.Module, _inputs: Any, _result: Any) -> None:
         # A loss module counts too, but comes and goes without a pass of its own.
         self._depth -= 1
 

@@ -129,7 +129,8 @@ class RunPage(contextlib.AbstractContextManager["RunPage"]):
         """Say the first link; later ones would come into what is being drawn."""
         if not self._link:
             port = int(link.partition("#")[0].rstrip("/").rpartition(":")[2])
-            for line in tunnel(port) if os.environ.get("SSH_CONNECTION") else ():
-                self._say(line)
+            if os.environ.get("SSH_CONNECTION"):
+                for line in tunnel(port):
+                    self._say(line)
             self._say(f"Open {link}")
         self._link = link

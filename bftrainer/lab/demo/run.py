@@ -47,6 +47,12 @@ from milp.problem import Curve
 
 EPOCHS = 6
 SIZES = (1, 2, 4, 8, 16)
+LOOK_INTERVAL_S = 0.2
+LIMIT_S = 180.0  # for the trainers, on a machine that is busy with other things
+FIXED_LIMIT_S = 120.0
+WARM = ("sklearn.datasets",)
+See = Callable[[Watch], None]
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +74,8 @@ class DemoTrainer:
         A larger cluster has slower nodes, so that the demonstration takes as long on it.
         """
         ms_per_sample = 0.6 * n_nodes
-        speeds = [(2.0 * self.efficiency) ** doublings for doublings in range(len(SIZES))]
+        speed = 1000.0 / ms_per_sample  # samples per second on one node
+        speeds = [speed * (2.0 * self.efficiency) ** doublings for doublings in range(len(SIZES))]
         return TrainerSpec(
             name=self.name,
             user=getpass.getuser(),
@@ -81,9 +88,7 @@ class DemoTrainer:
             epochs=EPOCHS,
             checkpoint_dir=str(directory / self.name),
             checkpoint_interval_s=2.0,
-            curve=Curve(
-                sizes=SIZES, samples_per_s=tuple(1000.0 / ms_per_sample * s for s in speeds)
-            ),
+            curve=Curve(sizes=SIZES, samples_per_s=tuple(speeds)),
         )
 
 
@@ -93,8 +98,8 @@ def demo_trainers() -> tuple[DemoTrainer, ...]:
     Raises:
         UsageError: BFT-1021, a package is missing.
     """
-    needed = ("torch", "sklearn", "matplotlib")
-    if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
+    packages = ("torch", "sklearn", "matplotlib")
+    if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
         raise UsageError(
             "BFT-1021",
             f"The demonstration needs {', '.join(missing)}, which this Python does not have.",
@@ -123,11 +128,11 @@ class References:
         if not self._waiting:
             return True
         trainer = self._waiting.pop(0)
-        own = self._directory / trainer.name
-        own.mkdir(parents=True)
-        environment = {"BFT_CHECKPOINT_DIR": str(own)}
+        directory = self._directory / trainer.name
+        directory.mkdir(parents=True)
+        environment = {"BFT_CHECKPOINT_DIR": str(directory)}
         self._has_ended = self._site.run_plain(
-            trainer.plain_arguments, environment, own / "log.txt"
+            trainer.plain_arguments, environment, directory / "log.txt"
         )
         return False
 
@@ -146,14 +151,6 @@ def accuracy_in(directory: Path) -> float | None:
         return None
 
 
-LOOK_INTERVAL_S = 0.2
-LIMIT_S = 180.0  # for the trainers, on a machine that is busy with other things
-FIXED_LIMIT_S = 120.0
-WARM = ("sklearn.datasets",)
-See = Callable[[Watch], None]
-Say = Callable[[str], None]
-
-
 def run_demo(
     out: Path, n_nodes: int, see: See, say: Say, page: RunPage, *, on_lsf: bool = False
 ) -> Summary:
@@ -168,8 +165,8 @@ def run_demo(
     trainers = demo_trainers()
     make_output_directory(out)
     with scratch_directory("bft-demo-") as scratch:
-        what = "a stand-in of LSF" if on_lsf else "one process that imports torch"
-        say(f"Starting a small batch system, a daemon, and {what}.")
+        companion = "a stand-in of LSF" if on_lsf else "one process that imports torch"
+        say(f"Starting a small batch system, a daemon, and {companion}.")
         with _site(scratch, n_nodes, on_lsf=on_lsf) as site:
             importlib.import_module("bftrainer.lab.demo.picture")  # slow, as is what we wait for
             site.await_ready()
@@ -235,21 +232,21 @@ def _summary(
 ) -> Summary:
     all_spans = watch.timeline.spans()
     split = account(all_spans, facts)
-    results = [
-        TrainerResult(
-            trainer_id=view.record.trainer_id,
+    results = []
+    for view, trainer in zip(watch.status.trainers, trainers, strict=True):
+        record = view.record
+        its_spans = [span for span in all_spans if span.trainer_id == record.trainer_id]
+        result = TrainerResult(
+            trainer_id=record.trainer_id,
             name=trainer.name,
-            state=view.record.state.value,
-            epochs=view.record.progress.epoch,
-            node_seconds=node_seconds(
-                [s for s in all_spans if s.trainer_id == view.record.trainer_id], Use.TRAINING
-            ),
-            rescales=view.record.rescales,
+            state=record.state.value,
+            epochs=record.progress.epoch,
+            node_seconds=node_seconds(its_spans, Use.TRAINING),
+            rescales=record.rescales,
             accuracy=accuracy_in(scratch / "trainers" / trainer.name),
             fixed_accuracy=accuracy_in(scratch / "fixed" / trainer.name),
         )
-        for view, trainer in zip(watch.status.trainers, trainers, strict=True)
-    ]
+        results.append(result)
     return Summary(
         nodes=len(watch.timeline.now()),
         live_s=watch.elapsed_s,

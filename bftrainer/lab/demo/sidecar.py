@@ -68,7 +68,9 @@ class DaemonProcess:
         """Return the command line."""
         # The kernel stops the daemon when we die, however we die.
         setpriv = shutil.which("setpriv")
-        prefix = (setpriv, "--pdeathsig", "TERM", "--") if setpriv else ()
+        prefix: tuple[str, ...] = ()
+        if setpriv:
+            prefix = (setpriv, "--pdeathsig", "TERM", "--")
         return (
             *prefix,
             *process.own_python("bftrainer.cli.main", "daemon"),
@@ -100,10 +102,11 @@ class DaemonProcess:
             except BftError:
                 time.sleep(0.05)  # not yet
         self.stop()
-        words = self.out.read_text(errors="replace").strip().splitlines()
+        lines = self.out.read_text(errors="replace").strip().splitlines()
+        message = lines[-1] if lines else "no message"
         raise BftError(
             "BFT-1022",
-            f"The daemon did not start in {self.state_dir}: {words[-1] if words else 'no message'}",
+            f"The daemon did not start in {self.state_dir}: {message}",
             f"Read {self.out} and {self.log}.",
             exit_code=ExitCode.DAEMON_UNREACHABLE,
         )

@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from bftrainer.journal.projection import JournalEntry
 from bftrainer.lab.demo.local_site import DemoSite
@@ -21,6 +22,16 @@ from bftrainer.model.colours import colour_of
 from bftrainer.model.columns import TextTable
 from bftrainer.model.quantities import quantity
 from bftrainer.model.views import TrainerView
+
+NEXT = """\
+What to do next
+  your own script   docs/tutorial.md: change five lines, then  bftrainer try train.py
+  your own cluster  bftrainer up --partition NAME, if one is preemptable: bftrainer help own-daemon
+  your site         bftrainer help slurm-site: a service for all users"""
+# By ``Use``, in rich's words; others are dim.
+OTHER_STYLES = {"ordinary": "grey58", "away": "red"}
+NODE_HEADERS = ("NODE", "NOW")
+TRAINER_HEADERS = ("TRAINER", "STATE", ">NODES", ">EPOCH", ">SAMPLES/S", ">RESCALES")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +65,7 @@ class JournalFacts:
     @property
     def rescales(self) -> tuple[Rescale, ...]:
         """Changes of size of trainers that were running."""
-        return tuple(g for g in self.generations if g.size_before > 0)
+        return tuple(rescale for rescale in self.generations if rescale.size_before > 0)
 
 
 def collect(entries: Iterable[JournalEntry]) -> JournalFacts:
@@ -65,14 +76,14 @@ def collect(entries: Iterable[JournalEntry]) -> JournalFacts:
     for entry in entries:
         if entry.kind == "rescaled":
             payload = entry.payload
-            what = payload["what"]
+            rescale = payload["what"]
             generations.append(
                 Rescale(
                     trainer_id=payload["trainer_id"],
                     at_s=entry.at_s,
-                    size_before=int(what["size_before"]),
-                    size=int(what["size"]),
-                    pause_s=float(what["pause_s"]),
+                    size_before=int(rescale["size_before"]),
+                    size=int(rescale["size"]),
+                    pause_s=float(rescale["pause_s"]),
                 )
             )
         elif entry.kind == "worker-failed":
@@ -80,21 +91,14 @@ def collect(entries: Iterable[JournalEntry]) -> JournalFacts:
         elif entry.kind == "decision":
             for release in entry.payload["plan"]["releases"]:
                 if job_id := release["for_job"]:
-                    given = GiveBack(at_s=entry.at_s, node=release["node"], job_id=job_id)
+                    give_back = GiveBack(at_s=entry.at_s, node=release["node"], job_id=job_id)
                     # A second decision may still name a pilot while it leaves.
-                    give_backs.setdefault(release["pilot_id"], given)
+                    give_backs.setdefault(release["pilot_id"], give_back)
     return JournalFacts(
         generations=tuple(generations),
         give_backs=tuple(give_backs.values()),
         worker_failures=tuple(failures),
     )
-
-
-NEXT = """\
-What to do next
-  your own script   docs/tutorial.md: change five lines, then  bftrainer try train.py
-  your own cluster  bftrainer up --partition NAME, if one is preemptable: bftrainer help own-daemon
-  your site         bftrainer help slurm-site: a service for all users"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +154,7 @@ def account(spans: Sequence[Span], facts: JournalFacts) -> NodeSeconds:
     of them waited that long: what was trained is never overstated.
     """
     member = node_seconds(spans, Use.TRAINING)
-    pausing = min(member, sum(r.pause_s * r.size for r in facts.rescales))
+    pausing = min(member, sum(rescale.pause_s * rescale.size for rescale in facts.rescales))
     return NodeSeconds(
         ordinary=node_seconds(spans, Use.ORDINARY, Use.AWAY),
         offered=sum(span.length_s for span in spans if span.use.is_offered),
@@ -169,11 +173,11 @@ def sentences(summary: Summary) -> tuple[str, ...]:
         f"Ordinary jobs left {split.offered:.0f} node-seconds of {summary.nodes} nodes idle. Three "
         f"networks trained in {split.harvested:.0f} of them ({summary.utilisation:.0%})."
     )
+    since = "after their submission" if summary.is_wait else "later than without bftrainer"
     given_back = (
         f"{_nodes(summary.give_backs)} given back before an ordinary job needed them, "
         f"{summary.preemptions} taken (preempted). Ordinary jobs started "
-        f"{_median_and_most(summary.job_delays_s)} "
-        f"{'after their submission' if summary.is_wait else 'later than without bftrainer'}."
+        f"{_median_and_most(summary.job_delays_s)} {since}."
     )
     rescales = (
         f"Trainers grew or shrank {summary.rescales} times without being restarted, and paused "
@@ -185,12 +189,8 @@ def sentences(summary: Summary) -> tuple[str, ...]:
 def report_of(summary: Summary) -> ReportPage:
     """Return what is printed at the end."""
     split = summary.node_seconds
-    rows = tuple(
-        (t.name, t.state, str(t.epochs), quantity(t.node_seconds), str(t.rescales),
-         _percent(t.accuracy), _percent(t.fixed_accuracy))
-        for t in summary.trainers
-    )  # fmt: skip
-    lost = (
+    rows = tuple(map(_row, summary.trainers))
+    idle = (
         f"Idle without training: workers starting {split.starting:.0f} node-seconds, pauses "
         f"{split.pausing:.1f}, held {split.held:.0f}, not held {split.unused:.0f}."
     )
@@ -200,13 +200,27 @@ def report_of(summary: Summary) -> ReportPage:
     return ReportPage(
         title="bftrainer demo",
         answers=(f"What you saw in {summary.live_s:.0f} s", *sentences(summary)),
-        more=(lost,),
+        more=(idle,),
         sections=(Section(tables=(TextTable(headers=headers, rows=rows),)),),
     )
 
 
+def _row(trainer: TrainerResult) -> tuple[str, ...]:
+    return (
+        trainer.name,
+        trainer.state,
+        str(trainer.epochs),
+        quantity(trainer.node_seconds),
+        str(trainer.rescales),
+        _percent(trainer.accuracy),
+        _percent(trainer.fixed_accuracy),
+    )
+
+
 def _nodes(number: int) -> str:
-    return "1 node was" if number == 1 else f"{number} nodes were"
+    if number == 1:
+        return "1 node was"
+    return f"{number} nodes were"
 
 
 def _median_and_most(seconds: Sequence[float]) -> str:
@@ -216,7 +230,9 @@ def _median_and_most(seconds: Sequence[float]) -> str:
 
 
 def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f}%"
+    if value is None:
+        return "-"
+    return f"{100 * value:.1f}%"
 
 
 class Use(enum.StrEnum):
@@ -261,14 +277,15 @@ class NodeTimeline:
         """Take a sample, unless the batch system did not say."""
         if snapshot.nodes is None or snapshot.jobs is None:
             return
-        on_node = {
-            node: job
-            for job in sorted(snapshot.jobs, key=lambda j: j.is_ordinary)  # ordinary jobs win
-            if job.state in (JobState.RUNNING, JobState.COMPLETING)
-            for node in job.nodes
-        }
-        member = {n: t.record.trainer_id for t in trainers for n in t.observed_nodes}
-        joining = {n: t.record.trainer_id for t in trainers for n in t.requested_nodes}
+        on_node: dict[str, Job] = {}
+        for job in sorted(snapshot.jobs, key=lambda job: job.is_ordinary):  # ordinary jobs win
+            if job.state in (JobState.RUNNING, JobState.COMPLETING):
+                on_node |= dict.fromkeys(job.nodes, job)
+        member: dict[str, str] = {}  # node -> trainer
+        joining: dict[str, str] = {}
+        for trainer in trainers:
+            member |= dict.fromkeys(trainer.observed_nodes, trainer.record.trainer_id)
+            joining |= dict.fromkeys(trainer.requested_nodes, trainer.record.trainer_id)
         now_s = snapshot.taken_at_s
         for node in snapshot.nodes:
             row = self._rows.setdefault(node.name, [])
@@ -286,7 +303,7 @@ class NodeTimeline:
 
     def spans(self) -> tuple[Span, ...]:
         """Return all spans, by node and by time."""
-        return tuple(span for row in self._rows.values() for span in row)
+        return tuple(chain.from_iterable(self._rows.values()))
 
 
 def _use(
@@ -299,7 +316,9 @@ def _use(
     if job is not None:
         if name in member:
             return Use.TRAINING, member[name]
-        return (Use.STARTING, joining[name]) if name in joining else (Use.HELD, "")
+        if name in joining:
+            return Use.STARTING, joining[name]
+        return Use.HELD, ""
     if node.state in (NodeState.IDLE, NodeState.PLANNED):
         return Use.FREE, ""
     # Occupied by something that is not in the queue (any more): nothing we could use.
@@ -307,9 +326,9 @@ def _use(
     return (Use.ORDINARY if is_busy else Use.AWAY), ""
 
 
-def node_seconds(of: Sequence[Span], *uses: Use) -> float:
+def node_seconds(spans: Sequence[Span], *uses: Use) -> float:
     """Add up the spans of the given uses."""
-    return sum(span.length_s for span in of if span.use in uses)
+    return sum(span.length_s for span in spans if span.use in uses)
 
 
 class Watch:
@@ -341,17 +360,14 @@ class Watch:
 def line(watch: Watch) -> str:
     """Return it in one line, for logs and pipes."""
     names = _names(watch)
-    nodes = " ".join(f"{n.node}={_what(n, names)}" for n in watch.timeline.now())
-    sizes = " ".join(
-        f"{t.record.spec.name}:{len(t.observed_nodes)}@{t.record.progress.epoch}"
-        for t in watch.status.trainers
-    )
+    nodes = " ".join(f"{span.node}={_what(span, names)}" for span in watch.timeline.now())
+    sizes = " ".join(map(_size, watch.status.trainers))
     return f"{watch.elapsed_s:5.1f} s  {nodes}  |  {sizes}  |  {_counters(watch)}"
 
 
-OTHER_STYLES = {Use.ORDINARY: "grey58", Use.AWAY: "red"}
-NODE_HEADERS = ("NODE", "NOW")
-TRAINER_HEADERS = ("TRAINER", "STATE", ">NODES", ">EPOCH", ">SAMPLES/S", ">RESCALES")
+def _size(view: TrainerView) -> str:
+    record = view.record
+    return f"{record.spec.name}:{len(view.observed_nodes)}@{record.progress.epoch}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,8 +384,9 @@ class WatchPage:
 def page(watch: Watch) -> WatchPage:
     """Return everything at a glance."""
     names = _names(watch)
-    colours = {trainer_id: colour_of(trainer_id) for trainer_id in names}
-    styles = {names[trainer_id]: colour for trainer_id, colour in colours.items()}
+    colours, styles = {}, {}
+    for trainer_id, name in names.items():
+        colours[trainer_id] = styles[name] = colour_of(trainer_id)
     nodes = []
     for node in watch.timeline.now():
         does = _what(node, names)
@@ -388,7 +405,8 @@ def page(watch: Watch) -> WatchPage:
 
 
 def _names(watch: Watch) -> dict[str, str]:
-    return {t.record.trainer_id: t.record.spec.name for t in watch.status.trainers}
+    records = [view.record for view in watch.status.trainers]
+    return {record.trainer_id: record.spec.name for record in records}
 
 
 def _what(node: Span, names: dict[str, str]) -> str:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from bftrainer.lab.papers.tolerances import half_unit
 from bftrainer.model.columns import TextTable
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+Answer = TypeVar("Answer")
+# What expected.json says of a line besides the parts of ``ValueLine``.
+BESIDE_THE_LINE = {"source", "breaks", "values"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,10 +119,11 @@ class Finding:
             missing: why ours was not computed.
             words: what the placeholders of ``what`` and of the line's ``why`` stand for.
         """
-        found = line_of(key, self.known[key], ours, paper=paper, holds=holds, why=why, words=words)
-        found = replace(found, missing=missing) if missing else found
-        self.lines.append(found)
-        return found
+        line = line_of(key, self.known[key], ours, paper=paper, holds=holds, why=why, words=words)
+        if missing:
+            line = replace(line, missing=missing)
+        self.lines.append(line)
+        return line
 
     def skip(self, missing: str, *keys: str) -> None:
         """Add lines, by default all, that were not computed; they have no placeholders."""
@@ -129,13 +136,15 @@ class Finding:
         """Draw lines, or bars, by label over x; a chart that is there gets more of them."""
         entry = dict(self.drawn[key])
         name = str(entry.pop("name", key)).format(**words)
-        chart = next((one for one in self.charts if one.name == name), None)
+        charts = {chart.name: chart for chart in self.charts}
+        chart = charts.get(name)
         if chart is None:
             title = entry.pop("title").format(**words)
             chart = Chart(name=name, title=title, **entry)
             self.charts.append(chart)
-        at = tuple(x)
-        chart.plotted.extend(Plotted(label=label, x=at, y=tuple(y)) for label, y in ys.items())
+        places = tuple(x)
+        for label, y in ys.items():
+            chart.plotted.append(Plotted(label=label, x=places, y=tuple(y)))
 
     def table(self, headers: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
         """Add a table."""
@@ -144,7 +153,7 @@ class Finding:
 
 def line_of(
     key: str,
-    known: Mapping[str, Any],
+    entry: Mapping[str, Any],
     ours: float | None,
     *,
     paper: float | None,
@@ -153,13 +162,27 @@ def line_of(
     words: Mapping[str, object] | None = None,
 ) -> ValueLine:
     """Return our value beside the published one; see ``Finding.line``."""
-    entry = {k: v for k, v in known.items() if k not in {"source", "breaks", "values"}}
-    what, reason = (entry.pop(name, "").format(**words or {}) for name in ("what", "why"))
-    number = entry.pop("value", paper)
+    parts = {name: part for name, part in entry.items() if name not in BESIDE_THE_LINE}
+    fillings = words or {}
+    subject = parts.pop("what", "").format(**fillings)
+    reason = parts.pop("why", "").format(**fillings)
+    number = parts.pop("value", paper)
     return ValueLine(
-        key=key, what=what, ours=ours, paper=None if number is None else float(number),
-        half_unit=half_unit(number), holds=holds, why=why or reason, **entry,
+        key=key, what=subject, ours=ours, paper=None if number is None else float(number),
+        half_unit=half_unit(number), holds=holds, why=why or reason, **parts,
     )  # fmt: skip
+
+
+def tabulate(function: Callable[[Key], Answer], keys: Iterable[Key]) -> dict[Key, Answer]:
+    """Return what a function says of each key, by key."""
+    return {key: function(key) for key in keys}
+
+
+def map_values(
+    function: Callable[[Value], Answer], table: Mapping[Key, Value]
+) -> dict[Key, Answer]:
+    """Return what a function makes of each value, by the same keys."""
+    return {key: function(value) for key, value in table.items()}
 
 
 def percent(share: float) -> float:
@@ -167,11 +190,13 @@ def percent(share: float) -> float:
     return 100.0 * share
 
 
-def less(ours: float, other: float) -> float:
+def less(ours: float, rival: float) -> float:
     """Return by how many percent ours is less."""
-    return percent(1.0 - ours / other)
+    return percent(1.0 - ours / rival)
 
 
-def ratio(value: float, other: float) -> float | None:
+def ratio(value: float, denominator: float) -> float | None:
     """Return a ratio; None if the denominator is 0."""
-    return value / other if other else None
+    if not denominator:
+        return None
+    return value / denominator

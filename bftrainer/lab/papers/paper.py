@@ -43,7 +43,7 @@ from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from bftrainer.lab import papers
 from bftrainer.lab.papers.findings import Finding
@@ -51,6 +51,7 @@ from bftrainer.lab.papers.tolerances import Inputs, Printed
 from bftrainer.lab.parallel import play_each
 from bftrainer.model.errors import UsageError
 
+Run = TypeVar("Run")
 Records = Mapping[Any, Any]  # replay -> what it left
 Steps = Generator[Any, Any, None]
 Find = Callable[[Finding, Any], Steps | None]  # finding, extent
@@ -66,6 +67,11 @@ class Extent:
     def seeds(self, number: str, first: int = 1000) -> range:
         """Return as many seeds as a field says; assumptions were chosen with smaller ones."""
         return range(first, first + getattr(self, number))
+
+
+def per_seed(make: Callable[..., Run], seeds: Iterable[int]) -> list[Run]:
+    """Return what a function makes of each ``seed``."""
+    return [make(seed=seed) for seed in seeds]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,21 +132,23 @@ class Paper:
         Raises:
             UsageError: BFT-4160, there is no such result.
         """
-        wanted = {name.lower() for name in only}
-        known = [result.result_id for result in self.results]
-        for name in sorted(wanted - set(known)):
+        choice = {name.lower() for name in only}
+        by_id = {result.result_id: result for result in self.results}
+        for name in sorted(choice - set(by_id)):
             raise UsageError(
-                "BFT-4160", f"There is no result called {name[:60]!r}.", f"Use {', '.join(known)}."
+                "BFT-4160", f"There is no result called {name[:60]!r}.", f"Use {', '.join(by_id)}."
             )
-        return tuple(r for r in self.results if not wanted or r.result_id in wanted)
+        if not choice:
+            return self.results
+        return tuple(result for result in self.results if result.result_id in choice)
 
 
 @cache
 def read_expected(package: str) -> dict[str, Any]:
     """Read the ``expected.json`` of a package."""
     text = files(package).joinpath("expected.json").read_text("utf-8")
-    expected: dict[str, Any] = json.loads(text, parse_float=Printed)
-    return expected
+    document: dict[str, Any] = json.loads(text, parse_float=Printed)
+    return document
 
 
 def paper_of(package: str, *modules: ModuleType, **parts: Any) -> Paper:
@@ -151,40 +159,53 @@ def paper_of(package: str, *modules: ModuleType, **parts: Any) -> Paper:
         modules: a result is computed by the function of its name in one of them.
         parts: of ``Paper``, those that are code.
     """
-    expected, finds = read_expected(package), ChainMap(*map(vars, modules))
+    document, finds = read_expected(package), ChainMap(*map(vars, modules))
     results = []
-    for name, entry in expected["results"].items():
-        basis = {k: entry[k] for k in ("fitted", "predicted") if k in entry}
-        about = {k: v for k, v in entry.items() if k not in basis}
-        about["inputs"] = Inputs(entry.get("inputs", expected["inputs"]))
-        about["lines"] = {key: basis | line for key, line in entry.get("lines", {}).items()}
-        find = None if "missing" in entry else finds[name.replace("-", "_")]
-        results.append(Result(result_id=name, find=find, **about))
-    known = {name: expected[name] for name in ("citation", "section", "fits")}
-    return Paper(results=tuple(results), package=package, **known, **parts)
+    for name, entry in document["results"].items():
+        parts_of_result = dict(entry)
+        # What is said of all lines of a result; a line may say otherwise.
+        basis = {}
+        for part in ("fitted", "predicted"):
+            if part in parts_of_result:
+                basis[part] = parts_of_result.pop(part)
+        lines = parts_of_result.pop("lines", {})
+        parts_of_result["lines"] = {key: basis | line for key, line in lines.items()}
+        parts_of_result["inputs"] = Inputs(entry.get("inputs", document["inputs"]))
+        find = None
+        if "missing" not in entry:
+            find = finds[name.replace("-", "_")]
+        results.append(Result(result_id=name, find=find, **parts_of_result))
+    return Paper(
+        citation=document["citation"], section=document["section"], fits=document["fits"],
+        results=tuple(results), package=package, **parts,
+    )  # fmt: skip
 
 
 def drawn_scenario(
-    package: str, *, words: Mapping[str, Any] | None = None, **more: Any
+    package: str, *, words: Mapping[str, Any] | None = None, **parts: Any
 ) -> Scenario:
     """Return a scenario that reads no file: its summary, and what is assumed.
 
     Args:
         package: has ``expected.json``.
         words: what placeholders in the assumptions stand for.
-        more: parts of ``Scenario``; remarks come before the assumptions.
+        parts: of ``Scenario``; remarks come before the assumptions.
     """
-    given = read_expected(package)["scenario"]
-    assumed = {what: text.format_map(words or {}) for what, text in given["assumed"].items()}
-    [(section, settings)] = given["document"].items()
-    remarks = [*more.pop("remarks", ()), *(f"Assumed, {w}: {text}." for w, text in assumed.items())]
-    document = {section: {**settings, **more.pop("settings", {}), "assumed": assumed}}
-    return Scenario(summary=given["summary"], document=document, remarks=remarks, **more)
+    entry = read_expected(package)["scenario"]
+    remarks = list(parts.pop("remarks", ()))
+    assumptions = {}
+    for subject, template in entry["assumed"].items():
+        text = template.format_map(words or {})
+        assumptions[subject] = text
+        remarks.append(f"Assumed, {subject}: {text}.")
+    [(section, settings)] = entry["document"].items()
+    document = {section: {**settings, **parts.pop("settings", {}), "assumed": assumptions}}
+    return Scenario(summary=entry["summary"], document=document, remarks=remarks, **parts)
 
 
 def names() -> list[str]:
     """Return the names of all papers, sorted; imports none of them."""
-    return sorted(found.name for found in pkgutil.iter_modules(papers.__path__) if found.ispkg)
+    return sorted(module.name for module in pkgutil.iter_modules(papers.__path__) if module.ispkg)
 
 
 def about(name: str) -> str:
@@ -223,39 +244,46 @@ def reproduce(
 ) -> Reproduction:
     """Play what the results need, each replay once, and compute their findings."""
     findings: dict[str, Finding] = {}
-    asking: list[tuple[Steps, Any]] = []  # with the replays that it needs
+    waiting: list[tuple[Steps, Any]] = []  # with the replays that it needs
+    needs: set[Hashable] = set()
     for result in results:
         if result.find is not None:
             finding = Finding(known=result.lines, drawn=result.charts)
             findings[result.result_id] = finding
             if steps := result.find(finding, extent):
-                asking.append((steps, next(steps)))
-    needed = {run for _, wanted in asking for run in _leaves(wanted)}
-    records = play_all(paper, scenario, needed, processes=processes, on_progress=on_progress)
-    for steps, wanted in asking:
-        with suppress(StopIteration):
-            steps.send(_filled(wanted, records))
+                runs = next(steps)
+                waiting.append((steps, runs))
+                needs.update(_leaves(runs))
+    records = play_all(paper, scenario, needs, processes=processes, on_progress=on_progress)
+    for steps, runs in waiting:
+        with suppress(StopIteration):  # it has no second question
+            steps.send(_filled(runs, records))
     return Reproduction(
         paper=paper, scenario=scenario, extent=extent, results=tuple(results), findings=findings,
         records=records,
     )  # fmt: skip
 
 
-def _leaves(wanted: Any) -> Iterator[Hashable]:
-    if not isinstance(wanted, dict | list | tuple):
-        yield wanted
+def _leaves(runs: Any) -> Iterator[Hashable]:
+    """Yield the replays that are in dicts and lists of any depth."""
+    if isinstance(runs, dict):
+        parts = list(runs.values())
+    elif isinstance(runs, list | tuple):
+        parts = list(runs)
+    else:
+        yield runs
         return
-    for part in wanted.values() if isinstance(wanted, dict) else wanted:
+    for part in parts:
         yield from _leaves(part)
 
 
-def _filled(wanted: Any, records: Records) -> Any:
+def _filled(runs: Any, records: Records) -> Any:
     """Return the same dicts and lists with the record of each replay."""
-    if isinstance(wanted, dict):
-        return {key: _filled(part, records) for key, part in wanted.items()}
-    if isinstance(wanted, list | tuple):
-        return [_filled(part, records) for part in wanted]
-    return records[wanted]
+    if isinstance(runs, dict):
+        return {key: _filled(part, records) for key, part in runs.items()}
+    if isinstance(runs, list | tuple):
+        return [_filled(part, records) for part in runs]
+    return records[runs]
 
 
 def play_all(

@@ -14,7 +14,7 @@ from typing import Any
 
 from bftrainer.batch.traces.text import unreadable
 from bftrainer.lab import html
-from bftrainer.lab.papers.findings import Chart, ValueLine
+from bftrainer.lab.papers.findings import Chart, Finding, ValueLine
 from bftrainer.lab.papers.paper import Reproduction, Result
 from bftrainer.lab.papers.verdicts import (
     FullRun,
@@ -32,38 +32,46 @@ from bftrainer.study.plots import new_canvas
 
 SCHEMA = "bftrainer/reproduction/2"
 HEADERS = ("RESULT", "WHAT", ">OURS", "PAPER", "DEVIATION", "VERDICT", "WHY")
+OTHERWISE = "leave --out out and use --json"
+ASSUMED = "Assumed"  # remarks that begin so stand last on a page
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")  # colour-blind readers can tell them apart
+PAPER_COLOURS = ("#56B4E9", "#E69F00", "#999999", "#000000")
+HOLDS = {True: "as in the paper", False: "not as in the paper", None: ""}
 
 
-def remarks(made: Reproduction) -> list[str]:
+def remarks(reproduction: Reproduction) -> list[str]:
     """Return what a reader must know before any value."""
-    shortened = made.extent.shortened
-    found = list(made.scenario.remarks)
-    return [*found, f"Shortened (--quick): {shortened}"] if shortened else found
+    texts = list(reproduction.scenario.remarks)
+    if reproduction.extent.shortened:
+        texts.append(f"Shortened (--quick): {reproduction.extent.shortened}")
+    return texts
 
 
-def explain(line: ValueLine, result: Result, made: Reproduction) -> str:
+def explain(line: ValueLine, result: Result, reproduction: Reproduction) -> str:
     """Return why a line deviates by more than the tolerance, or is missing; empty if it is not."""
     if line.missing:
         return line.missing
     if not is_far(line, result) and line.holds is not False:
         return ""
-    if not made.scenario.is_papers:
+    if not reproduction.scenario.is_papers:
         return "another trace"
     return line.why or result.why or "not explained"
 
 
 @cache
 def _full_run(package: str) -> FullRun | None:
-    return FullRun.read(package) if package else None
+    if not package:
+        return None
+    return FullRun.read(package)
 
 
-def beside_full(line: ValueLine, result: Result, made: Reproduction) -> str:
+def beside_full(line: ValueLine, result: Result, reproduction: Reproduction) -> str:
     """Say whether a line of a shortened run is representative: as near to the full run's."""
     is_compared = line.ours is not None and verdict_of(line, result) is not None
-    if not (made.extent.shortened and made.scenario.is_papers and is_compared):
+    if not (reproduction.extent.shortened and reproduction.scenario.is_papers and is_compared):
         return ""
-    full = _full_run(made.paper.package)
-    value = None if full is None else full.value_of(result, line)
+    full_run = _full_run(reproduction.paper.package)
+    value = full_run.value_of(result, line) if full_run else None
     if value is None:
         return "shortened; no full run to compare with"
     if not is_far(replace(line, paper=value), result):
@@ -71,138 +79,167 @@ def beside_full(line: ValueLine, result: Result, made: Reproduction) -> str:
     return f"not representative: {_number(value, line.unit)} in full"
 
 
-def document(made: Reproduction) -> dict[str, Any]:
+def document(reproduction: Reproduction) -> dict[str, Any]:
     """Return the JSON document; the same replays give the same document."""
     return {
         "schema": SCHEMA,
-        "paper": made.paper.citation,
-        **made.scenario.document,
-        "extent": made.extent.name,
-        "remarks": remarks(made),
-        "results": [_result(result, made) for result in made.results],
+        "paper": reproduction.paper.citation,
+        **reproduction.scenario.document,
+        "extent": reproduction.extent.name,
+        "remarks": remarks(reproduction),
+        "results": [_result(result, reproduction) for result in reproduction.results],
     }
 
 
-def _result(result: Result, made: Reproduction) -> dict[str, Any]:
+def _result(result: Result, reproduction: Reproduction) -> dict[str, Any]:
     about: dict[str, Any] = {"id": result.result_id, "shows": result.shows}
     if result.missing:
-        lines = [{"what": one.what, "paper": one.paper, "says": one.says, "unit": one.unit,
-                  "verdict": verdict_of(one, result)} for one in missing_lines(result)]  # fmt: skip
+        lines = [_missing_line(line, result) for line in missing_lines(result)]
         return about | {"status": "not attempted", "why": result.missing, "lines": lines}
-    finding = made.findings[result.result_id]
+    finding = reproduction.findings[result.result_id]
     return about | {
         "status": "computed",
         "how": result.how,
         "inputs": result.inputs,
-        "lines": [
-            {
-                "what": line.what,
-                "ours": line.ours,
-                "paper": line.paper,
-                "unit": line.unit,
-                "tolerance": tolerance_of(line, result),
-                "deviation": line.deviation,
-                "says": line.says,
-                "holds": line.holds,
-                "verdict": verdict_of(line, result),
-                "reading_of": line.reading_of,
-                "fit": line.fitted or line.predicted,
-                "why": explain(line, result, made),
-                "quick": beside_full(line, result, made),
-            }
-            for line in finding.lines
-        ],
-        "figures": [
-            {
-                "name": chart.name,
-                "title": chart.title,
-                "x": chart.x_label,
-                "y": chart.y_label,
-                "data": [{"label": p.label, "x": list(p.x), "y": list(p.y)} for p in chart.plotted],
-            }
-            for chart in finding.charts
+        "lines": [_line(line, result, reproduction) for line in finding.lines],
+        "figures": list(map(_figure, finding.charts)),
+    }
+
+
+def _missing_line(line: ValueLine, result: Result) -> dict[str, Any]:
+    return {
+        "what": line.what,
+        "paper": line.paper,
+        "says": line.says,
+        "unit": line.unit,
+        "verdict": verdict_of(line, result),
+    }
+
+
+def _line(line: ValueLine, result: Result, reproduction: Reproduction) -> dict[str, Any]:
+    return {
+        "what": line.what,
+        "ours": line.ours,
+        "paper": line.paper,
+        "unit": line.unit,
+        "tolerance": tolerance_of(line, result),
+        "deviation": line.deviation,
+        "says": line.says,
+        "holds": line.holds,
+        "verdict": verdict_of(line, result),
+        "reading_of": line.reading_of,
+        "fit": line.fitted or line.predicted,
+        "why": explain(line, result, reproduction),
+        "quick": beside_full(line, result, reproduction),
+    }
+
+
+def _figure(chart: Chart) -> dict[str, Any]:
+    return {
+        "name": chart.name,
+        "title": chart.title,
+        "x": chart.x_label,
+        "y": chart.y_label,
+        "data": [
+            {"label": plotted.label, "x": list(plotted.x), "y": list(plotted.y)}
+            for plotted in chart.plotted
         ],
     }
 
 
-def rows(made: Reproduction, *, most: int | None = None) -> list[tuple[str, ...]]:
+def rows(reproduction: Reproduction, *, most: int | None = None) -> list[tuple[str, ...]]:
     """Return the rows of the table, at most ``most`` per result."""
-    found: list[tuple[str, ...]] = []
-    for result in made.results:
+    table: list[tuple[str, ...]] = []
+    for result in reproduction.results:
         if result.missing:
             about = (result.result_id, result.shows, "", "", "", "not attempted")
-            found.append((*about, result.missing))
+            table.append((*about, result.missing))
             continue
-        lines = made.findings[result.result_id].lines
-        found += [row(line, result, made) for line in lines[:most]]
+        lines = reproduction.findings[result.result_id].lines
+        table += [row(line, result, reproduction) for line in lines[:most]]
         if most is not None and len(lines) > most:
-            more = f"... {len(lines) - most} more in --out or --json"
-            found.append((result.result_id, more, "", "", "", "", ""))
-    return found
+            hint = f"... {len(lines) - most} more in --out or --json"
+            table.append((result.result_id, hint, "", "", "", "", ""))
+    return table
 
 
-def row(line: ValueLine, result: Result, made: Reproduction) -> tuple[str, ...]:
+def row(line: ValueLine, result: Result, reproduction: Reproduction) -> tuple[str, ...]:
     """Return one row of the table."""
-    deviation = line.deviation
-    if deviation is not None:
-        shown = f"{deviation:+.1f} {'points' if line.deviates_in_points else '%'}"
+    if line.deviation is None:
+        deviation = HOLDS[line.holds]
     else:
-        shown = {True: "as in the paper", False: "not as in the paper", None: ""}[line.holds]
+        deviation = f"{line.deviation:+.1f} {'points' if line.deviates_in_points else '%'}"
+    reasons = (beside_full(line, result, reproduction), explain(line, result, reproduction))
     return (
         result.result_id,
         line.what,
         "-" if line.ours is None else _number(line.ours, line.unit),
         _papers(line),
-        shown,
+        deviation,
         _verdict(line, result),
-        "; ".join(filter(None, (beside_full(line, result, made), explain(line, result, made)))),
+        "; ".join(filter(None, reasons)),
     )
+
+
+def _cells(finding: Finding, result: Result, reproduction: Reproduction) -> list[tuple[str, ...]]:
+    """Return the rows of a result without its name."""
+    cells = []
+    for line in finding.lines:
+        _, *parts = row(line, result, reproduction)
+        cells.append(tuple(parts))
+    return cells
 
 
 def _verdict(line: ValueLine, result: Result) -> str:
     if line.reading_of:
         return f"a reading of {line.reading_of}"
     verdict, fit = verdict_of(line, result) or "", line.fitted or line.predicted
-    return f"{verdict} ({fit})" if fit and verdict in {"fitted", "predicted"} else f"{verdict}"
+    if fit and verdict in {"fitted", "predicted"}:
+        return f"{verdict} ({fit})"
+    return f"{verdict}"
 
 
 def _number(value: float, unit: str) -> str:
     if unit == "%":
         return f"{value:.1f}%"
-    return f"{quantity(value)}{'' if unit == 'x' else ' '}{unit}"
+    if unit == "x":
+        return f"{quantity(value)}x"
+    return f"{quantity(value)} {unit}"
 
 
 def _papers(line: ValueLine) -> str:
     """Return the paper's value, or what it says; nothing of what is ours alone."""
     if line.paper is not None:
         return _number(line.paper, line.unit)
-    return f'"{line.says}"' if line.says else ""
+    if line.says:
+        return f'"{line.says}"'
+    return ""
 
 
-def markdown(made: Reproduction, pictures: Mapping[str, str]) -> str:
+def markdown(reproduction: Reproduction, pictures: Mapping[str, str]) -> str:
     """Return the report.
 
     Args:
-        made: the reproduction.
+        reproduction: the reproduction.
         pictures: chart's name -> file name.
     """
     text = [
         "# The paper's evaluation, replayed",
         "",
-        f"{made.paper.citation}, {made.paper.section}.",
+        f"{reproduction.paper.citation}, {reproduction.paper.section}.",
         "",
-        made.scenario.summary,
+        reproduction.scenario.summary,
         "",
-        *(f"**{remark}**\n" for remark in remarks(made)),
+        *(f"**{remark}**\n" for remark in remarks(reproduction)),
     ]
-    for result in made.results:
+    for result in reproduction.results:
         text += [f"## {result.result_id}", "", f"{result.shows}.", ""]
         if result.missing:
             text += [f"Not attempted: {result.missing}.", ""]
             continue
-        finding = made.findings[result.result_id]
+        finding = reproduction.findings[result.result_id]
         text += [f"Ours: {result.how}.", ""]
-        lines = [row(line, result, made)[1:] for line in finding.lines]
+        lines = _cells(finding, result, reproduction)
         text += [*_grid(("", "ours", "paper", "deviation", "verdict", "why"), lines), ""]
         for table in finding.tables:
             text += [*_grid(table.headers, table.rows), ""]
@@ -214,41 +251,46 @@ def markdown(made: Reproduction, pictures: Mapping[str, str]) -> str:
 
 def _grid(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     lines = [f"| {' | '.join(headers)} |", f"|{' --- |' * len(headers)}"]
-    return lines + [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows]
+    for row in rows:
+        cells = [cell.replace("|", "/") for cell in row]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
-def answer(made: Reproduction) -> str:
+def answer(reproduction: Reproduction) -> str:
     """Return how many of the published numbers are as published, in one sentence."""
-    counts = Counter(verdict for *_, verdict in judged(made))
-    parts = ", ".join(f"{counts[word]:,} {word}" for word in NumberVerdict if counts[word])
-    quick = ", shortened (--quick)" if made.extent.shortened else ""
-    return f"{counted(counts.total(), 'published number')}{quick}: {parts or 'none is compared'}."
+    times = Counter(verdict for *_, verdict in judged(reproduction))
+    parts = ", ".join(f"{times[word]:,} {word}" for word in NumberVerdict if times[word])
+    quick = ", shortened (--quick)" if reproduction.extent.shortened else ""
+    return f"{counted(times.total(), 'published number')}{quick}: {parts or 'none is compared'}."
 
 
-def page_of(made: Reproduction, command: str) -> ReportPage:
+def page_of(reproduction: Reproduction, command: str) -> ReportPage:
     """Return the report as a page, with a picture of each chart.
 
     Raises:
         TraceError: BFT-4004, matplotlib is not installed.
     """
-    assumed = [text for text in made.scenario.remarks if text.startswith(ASSUMED)]
-    first = [text for text in remarks(made) if text not in assumed]
-    last = [Section(title="What is assumed", items=tuple(assumed))] if assumed else []
+    assumptions = [text for text in reproduction.scenario.remarks if text.startswith(ASSUMED)]
+    warnings = [text for text in remarks(reproduction) if text not in assumptions]
+    sections = [_section(result, reproduction) for result in reproduction.results]
+    if assumptions:
+        sections.append(Section(title="What is assumed", items=tuple(assumptions)))
     return ReportPage(
-        title=f"Repeated: {made.paper.citation}, {made.paper.section}",
-        answers=(answer(made),),
-        more=(made.scenario.summary, *first),
-        sections=(*(_section(result, made) for result in made.results), *last),
+        title=f"Repeated: {reproduction.paper.citation}, {reproduction.paper.section}",
+        answers=(answer(reproduction),),
+        more=(reproduction.scenario.summary, *warnings),
+        sections=tuple(sections),
         command=command,
     )
 
 
-def _section(result: Result, made: Reproduction) -> Section:
+def _section(result: Result, reproduction: Reproduction) -> Section:
     title = f"{result.result_id}: {result.shows}"
     if result.missing:
         return Section(title=title, text=(f"Not attempted: {result.missing}.",))
-    finding = made.findings[result.result_id]
-    lines = tuple(row(line, result, made)[1:] for line in finding.lines)
+    finding = reproduction.findings[result.result_id]
+    lines = tuple(_cells(finding, result, reproduction))
     return Section(
         title=title,
         text=(f"Ours: {result.how}.",),
@@ -260,19 +302,15 @@ def _section(result: Result, made: Reproduction) -> Section:
 def _picture(chart: Chart) -> Picture:
     figure = new_canvas((9.0, 4.0), OTHERWISE)
     _draw(figure.subplots(), chart)
-    dashed = " Dashed: the paper's." if any(plotted.is_papers for plotted in chart.plotted) else ""
+    caption = f"{chart.y_label} over {chart.x_label}."
+    if not chart.has_bars and any(plotted.is_papers for plotted in chart.plotted):
+        caption += " Dashed: the paper's."
     return Picture(
         drawing=html.picture(figure, chart.title, chart.name),
         title=chart.title,
-        caption=f"{chart.y_label} over {chart.x_label}." + ("" if chart.has_bars else dashed),
+        caption=caption,
         key=chart.name,
     )
-
-
-OTHERWISE = "leave --out out and use --json"
-ASSUMED = "Assumed"  # remarks that begin so stand last on a page
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")  # colour-blind readers can tell them apart
-PAPER_COLOURS = ("#56B4E9", "#E69F00", "#999999", "#000000")
 
 
 def draw_all(charts: Iterable[Chart], folder: Path) -> dict[str, str]:
@@ -304,8 +342,8 @@ def _draw(axes: Any, chart: Chart) -> None:
         else:
             colour, ours = COLOURS[ours % len(COLOURS)], ours + 1
         if chart.has_bars:
-            at = [i + (k + 0.5) * width - 0.4 for i in range(len(plotted.x))]
-            axes.bar(at, plotted.y, width=width, color=colour, label=plotted.label)
+            places = [i + (k + 0.5) * width - 0.4 for i in range(len(plotted.x))]
+            axes.bar(places, plotted.y, width=width, color=colour, label=plotted.label)
             axes.set_xticks(range(len(plotted.x)), plotted.x, rotation=20)
         else:
             style = "--" if plotted.is_papers else "o-"

@@ -25,6 +25,8 @@ from typing import Final, Self
 
 ABOUT: Final = 0.05
 ROUNDING: Final = 1e-9  # of a number; binary fractions do not end at a half
+# By ``Inputs``: which share of a number ours may differ.
+SHARES: Final = {"counted": 0.0, "published": 0.01, "trainers": 0.05, "assumed": 0.10}
 
 
 class Inputs(StrEnum):
@@ -34,14 +36,6 @@ class Inputs(StrEnum):
     PUBLISHED = "published"  # replayed: a total
     TRAINERS = "trainers"  # replayed, too: of some of the trainers
     ASSUMED = "assumed"  # drawn, assumed or fitted: not published
-
-
-SHARES: Final = {
-    Inputs.COUNTED: 0.0,
-    Inputs.PUBLISHED: 0.01,
-    Inputs.TRAINERS: 0.05,
-    Inputs.ASSUMED: 0.10,
-}
 
 
 class Printed(float):
@@ -86,5 +80,7 @@ def tolerance(number: float, half: float, inputs: Inputs, *, is_about: bool = Fa
         inputs: what ours is computed from.
         is_about: the paper itself calls it about so.
     """
-    share = max(SHARES[inputs], ABOUT if is_about else 0.0)
+    share = SHARES[inputs]
+    if is_about:
+        share = max(share, ABOUT)
     return half + (share + ROUNDING) * abs(number)

@@ -42,10 +42,10 @@ def tolerance_of(line: ValueLine, result: Result) -> float | None:
 
 def is_far(line: ValueLine, result: Result) -> bool:
     """Return whether a number deviates by more than the tolerance."""
-    allowed = tolerance_of(line, result)
-    if allowed is None or line.paper is None or line.ours is None:
+    limit = tolerance_of(line, result)
+    if limit is None or line.paper is None or line.ours is None:
         return False
-    return abs(line.ours - line.paper) > allowed
+    return abs(line.ours - line.paper) > limit
 
 
 def verdict_of(line: ValueLine, result: Result) -> NumberVerdict | None:
@@ -65,18 +65,20 @@ def verdict_of(line: ValueLine, result: Result) -> NumberVerdict | None:
 
 def missing_lines(result: Result) -> list[ValueLine]:
     """Return the published numbers of a result that is not attempted."""
-    return [
-        line_of(key, known, None, paper=value, holds=None)
-        for key, known in result.lines.items()
-        for value in known.get("values", [None])
-    ]
+    lines = []
+    for key, entry in result.lines.items():
+        values = entry.get("values", [None])
+        lines += [line_of(key, entry, None, paper=value, holds=None) for value in values]
+    return lines
 
 
-def judged(made: Reproduction) -> Iterator[tuple[Result, ValueLine, NumberVerdict]]:
+def judged(reproduction: Reproduction) -> Iterator[tuple[Result, ValueLine, NumberVerdict]]:
     """Yield every published number with its verdict."""
-    for result in made.results:
-        lines = missing_lines(result) if result.missing else made.findings[result.result_id].lines
-        yield from _judged(result, lines)
+    for result in reproduction.results:
+        if result.missing:
+            yield from _judged(result, missing_lines(result))
+        else:
+            yield from _judged(result, reproduction.findings[result.result_id].lines)
 
 
 def _judged(
@@ -89,8 +91,8 @@ def _judged(
 
 def counts(verdicts: Iterable[NumberVerdict]) -> dict[NumberVerdict, int]:
     """Return how often each verdict was given."""
-    found = Counter(verdicts)
-    return {verdict: found[verdict] for verdict in NumberVerdict}
+    times = Counter(verdicts)
+    return {verdict: times[verdict] for verdict in NumberVerdict}  # those that were not given, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,44 +106,55 @@ class FullRun:
     def read(cls, package: str) -> Self | None:
         """Return it; None where none was made yet."""
         file = files(package).joinpath("full.json")
-        return cls(**json.loads(file.read_text("utf-8"))) if file.is_file() else None
+        if not file.is_file():
+            return None
+        return cls(**json.loads(file.read_text("utf-8")))
 
     @classmethod
-    def of(cls, made: Reproduction, recorded: Mapping[str, Any]) -> Self:
+    def of(cls, reproduction: Reproduction, recorded: Mapping[str, Any]) -> Self:
         """Return what is kept of a reproduction."""
-        ours = {
-            name: [{field: getattr(line, field) for field in KEPT} for line in finding.lines]
-            for name, finding in made.findings.items()
-        }
+        ours: dict[str, list[dict[str, Any]]] = {}
+        for name, finding in reproduction.findings.items():
+            ours[name] = []
+            for line in finding.lines:
+                ours[name].append({field: getattr(line, field) for field in KEPT})
         return cls(recorded=recorded, ours=ours)
 
     def with_later(self, later: Self, paper: Paper) -> Self:
         """Return this run with the results of a later one, which had some of the paper's."""
-        own = [one.result_id for one in paper.results]
-        both = {**self.ours, **later.ours}
-        ours = {name: both[name] for name in own if name in both}
+        newest = {**self.ours, **later.ours}
+        ours = {}
+        for result in paper.results:  # in the paper's order
+            if result.result_id in newest:
+                ours[result.result_id] = newest[result.result_id]
         runs = [*self.recorded.get("later", ()), later.recorded]
         return replace(self, recorded={**self.recorded, "later": runs}, ours=ours)
 
     def judged(self, paper: Paper) -> Iterator[tuple[Result, ValueLine, NumberVerdict]]:
         """Yield every published number with its verdict by what is expected today."""
         for result in paper.results:
-            lines = missing_lines(result) if result.missing else self._lines(result)
-            yield from _judged(result, lines)
+            if result.missing:
+                yield from _judged(result, missing_lines(result))
+            else:
+                yield from _judged(result, self._lines(result))
 
     def _lines(self, result: Result) -> list[ValueLine]:
         lines = []
-        kept_lines = self.ours.get(result.result_id, ())  # none of a result that is newer
-        for one in (line for line in kept_lines if line["key"] in result.lines):
-            known = {**result.lines[one["key"]], "what": "", "why": ""}  # their words are formatted
-            line = line_of(one["key"], known, one["ours"], paper=one["paper"], holds=one["holds"])
-            kept: dict[str, Any] = {k: one[k] for k in ("what", "missing") if k in one}
-            if "value" not in known:  # it comes from a table, and the digits with it
-                kept["half_unit"] = one.get("half_unit", 0.0)
-            lines.append(replace(line, **kept))
+        for row in self.ours.get(result.result_id, ()):  # none of a result that is newer
+            key = row["key"]
+            if key not in result.lines:
+                continue
+            entry = {**result.lines[key], "what": "", "why": ""}  # their words are formatted
+            line = line_of(key, entry, row["ours"], paper=row["paper"], holds=row["holds"])
+            parts: dict[str, Any] = {name: row[name] for name in ("what", "missing") if name in row}
+            if "value" not in entry:  # it comes from a table, and the digits with it
+                parts["half_unit"] = row.get("half_unit", 0.0)
+            lines.append(replace(line, **parts))
         return lines
 
     def value_of(self, result: Result, line: ValueLine) -> float | None:
         """Return what the full run has for a line."""
-        lines = self.ours.get(result.result_id, ())
-        return next((one["ours"] for one in lines if one["what"] == line.what), None)
+        for row in self.ours.get(result.result_id, ()):
+            if row["what"] == line.what:
+                return row["ours"]  # type: ignore[no-any-return]
+        return None

@@ -30,7 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     deadline_s: float | None = options.deadline_s
 
     def remaining_s() -> float | None:
-        return None if deadline_s is None else max(deadline_s - time.monotonic(), 0.0)
+        if deadline_s is None:
+            return None
+        return max(deadline_s - time.monotonic(), 0.0)
 
     limit_self(memory_bytes=options.memory_bytes, cpu_s=remaining_s())
     answer_fd = os.dup(sys.stdout.fileno())

@@ -32,6 +32,8 @@ from milp.reference.guard import (
 GRACE_S = 0.5
 NO_LIMIT_S = 1e6
 OUTPUT_CAP_BYTES = 16 * 1024 * 1024
+# A solver that fails on every event must not fill the disk; the first failures tell most.
+MOST_DUMPS = 100
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
@@ -51,30 +53,29 @@ class ChildRunner:
         if time_limit_s is not None:
             argv += ["--deadline-s", repr(time.monotonic() + time_limit_s)]
             timeout_s = time_limit_s + GRACE_S
-        done = process.run(
+        child = process.run(
             argv,
             timeout_s=timeout_s,
             env={**os.environ, **ONE_THREAD},
             stdin=request_json,
             output_cap_bytes=OUTPUT_CAP_BYTES,
         )
-        return RunnerReport(
-            stdout=done.stdout, failure=_failure(done, time_limit_s, memory_limit_bytes)
-        )
+        failure = _failure(child, time_limit_s, memory_limit_bytes)
+        return RunnerReport(stdout=child.stdout, failure=failure)
 
 
-def _failure(done: process.Completed, time_limit_s: float | None, memory_limit_bytes: int) -> str:
-    if done.timed_out:
+def _failure(child: process.Completed, time_limit_s: float | None, memory_limit_bytes: int) -> str:
+    if child.timed_out:
         limit_s = NO_LIMIT_S if time_limit_s is None else time_limit_s
         return f"did not end within its {limit_s:g} s and was killed"
-    if done.truncated:
+    if child.truncated:
         return f"printed more than {OUTPUT_CAP_BYTES} bytes and was killed"
-    if done.returncode == OUT_OF_MEMORY:
+    if child.returncode == OUT_OF_MEMORY:
         return f"needed more than its {memory_limit_bytes} bytes of memory"
-    if done.returncode < 0:
-        return f"died of {_signal_name(-done.returncode)}{_last_line(done.stderr)}"
-    if done.returncode > 0:
-        return f"ended with status {done.returncode}{_last_line(done.stderr)}"
+    if child.returncode < 0:
+        return f"died of {_signal_name(-child.returncode)}{_last_line(child.stderr)}"
+    if child.returncode > 0:
+        return f"ended with status {child.returncode}{_last_line(child.stderr)}"
     return ""
 
 
@@ -87,11 +88,9 @@ def _signal_name(number: int) -> str:
 
 def _last_line(stderr: str) -> str:
     lines = stderr.strip().splitlines()
-    return f" ({lines[-1][:200]})" if lines else ""
-
-
-# A solver that fails on every event must not fill the disk; the first failures tell most.
-MOST_DUMPS = 100
+    if not lines:
+        return ""
+    return f" ({lines[-1][:200]})"
 
 
 def solve_in_child(
@@ -120,7 +119,7 @@ def solve_in_child(
         problem,
         solver=solver,
         time_limit_s=time_limit_s,
-        runner=ChildRunner() if runner is None else runner,
+        runner=runner or ChildRunner(),
         memory_limit_bytes=memory_limit_bytes,
     )
     if not answer.failure or dump_dir is None:

@@ -48,6 +48,33 @@ from bftrainer.model.decision import DecisionInput, DecisionRecord, Plan
 from bftrainer.model.errors import UsageError
 from milp.problem import Problem
 
+# Of a journal
+PARTS = 10  # that its time is cut into
+LEAST_DECISIONS = 50
+
+# Of drawn episodes
+HOURS = 4.0
+N_TRAINERS = 40
+MEAN_ARRIVAL_S = 240.0
+NODES = (8, 16, 32, 64)
+HOLES_PER_NODE_H = 3.0
+SPREAD = 1.0  # of the logarithm of a length
+MEAN_NODE_S = 3600.0  # a trainer's length on one node
+# Seeds; the first of those for learning are also played by the teacher.
+LEARNING, WATCHED, VALIDATION, JUDGING = range(60), 20, range(1000, 1008), range(2000, 2012)
+
+# Of rollouts
+ROLLOUTS = 4
+MOST_STEPS = 4000
+FADES_S = 7200.0
+GRID = 400
+
+# Of the network and its warm-up
+WIDTH = 48
+MOST_LABELS = 20_000
+SMOOTH, RATE = 0.1, 0.001
+EVERY = 10  # iterations between validations
+
 
 def steps_of(
     problem: Problem, context: Context, sizes: Mapping[str, int], chance: np.random.Generator
@@ -57,14 +84,15 @@ def steps_of(
     handing, steps = filling.handing, list[LearningStep]()
 
     def choose(rows: Array, mask: Mask) -> int:
-        lacks = [
-            sizes.get(handing.trainers[j].trainer_id, 0) > handing.size(j) for j in filling.seen
-        ]
-        wanted = np.array([*lacks, False]) & mask
-        if not wanted.any():
-            wanted[-1] = True
-        steps.append(LearningStep(rows=rows, mask=mask, wanted=wanted / wanted.sum()))
-        return int(chance.choice(np.flatnonzero(wanted)))
+        lacks_nodes = []
+        for j in filling.seen:
+            goal = sizes.get(handing.trainers[j].trainer_id, 0)
+            lacks_nodes.append(goal > handing.size(j))
+        is_right = np.array([*lacks_nodes, False]) & mask
+        if not is_right.any():
+            is_right[-1] = True
+        steps.append(LearningStep(rows=rows, mask=mask, wanted=is_right / is_right.sum()))
+        return int(chance.choice(np.flatnonzero(is_right)))
 
     filling.run(choose)
     return steps
@@ -90,15 +118,11 @@ class Watched:
 
     def allocate(self, problem: Problem, context: Context, /) -> Decided:
         """Let the teacher decide."""
-        found = self._teacher.allocate(problem, context)
-        sizes = found.allocation.sizes()
-        known = replace(context, options=Dl2Options())
-        self.steps += steps_of(problem, known, sizes, self._chance)
-        return found
-
-
-PARTS = 10  # that the journal's time is cut into
-LEAST_DECISIONS = 50
+        decision = self._teacher.allocate(problem, context)
+        sizes = decision.allocation.sizes()
+        its_context = replace(context, options=Dl2Options())
+        self.steps += steps_of(problem, its_context, sizes, self._chance)
+        return decision
 
 
 class _Asked:
@@ -131,36 +155,36 @@ def read(records: Iterable[DecisionRecord], *, seed: int) -> FromJournal:
     Raises:
         UsageError: BFT-4180, there are too few of them.
     """
-    chance, found = np.random.default_rng((seed, 67)), FromJournal()
+    chance, lessons = np.random.default_rng((seed, 67)), FromJournal()
     pool, n_decisions = Availability(), 0
     trainers: dict[str, tuple[float, Submission]] = {}  # with the time of submission
     for record in records:
         settings = replace(record.input.settings, policy="asked", policy_options={})
-        asked = _Asked()
-        decide(replace(record.input, settings=settings), asked)
-        if asked.seen is None:
+        question = _Asked()
+        decide(replace(record.input, settings=settings), question)
+        if question.seen is None:
             continue
-        problem, context = asked.seen
+        problem, context = question.seen
         sizes = Counter(record.plan.assignment.values())
         context = replace(context, options=Dl2Options())
-        found.steps += steps_of(problem, context, sizes, chance)
-        found.teachers[record.input.settings.policy] += 1
+        lessons.steps += steps_of(problem, context, sizes, chance)
+        lessons.teachers[record.input.settings.policy] += 1
         n_decisions += 1
         pool.note(record.input.now_s, {node.name for node in problem.nodes})
         for trainer in problem.trainers:
-            known = context.trainers[trainer.trainer_id]
+            progress = context.trainers[trainer.trainer_id]
             submission = Submission(
                 submit_s=0.0,
                 name=trainer.trainer_id,
                 n_min=trainer.n_min,
                 n_max=trainer.n_max,
-                samples=max(1.0, known.done_samples + (known.left_samples or 0.0)),
+                samples=max(1.0, progress.done_samples + (progress.left_samples or 0.0)),
                 curve=trainer.curve,
                 rescale_up_s=trainer.rescale_up_s,
                 rescale_down_s=trainer.rescale_down_s,
                 weight=trainer.weight or 1.0,
             )
-            trainers[trainer.trainer_id] = known.submitted_s, submission
+            trainers[trainer.trainer_id] = progress.submitted_s, submission
     if n_decisions < LEAST_DECISIONS:
         raise UsageError(
             "BFT-4180",
@@ -169,8 +193,8 @@ def read(records: Iterable[DecisionRecord], *, seed: int) -> FromJournal:
             "Wait until the daemon has decided more often, or leave out --from to learn from "
             "drawn pools.",
         )
-    found.episodes = _episodes(pool, trainers)
-    return found
+    lessons.episodes = _episodes(pool, trainers)
+    return lessons
 
 
 def _episodes(
@@ -179,23 +203,20 @@ def _episodes(
     """Cut the time into parts; in each those trainers take part that were submitted in it."""
     begin_s, last_s = pool.begin_s, pool.end_s + 1.0
     whole = pool.trace(last_s)
-    part_s, found = (last_s - begin_s) / PARTS, []
+    everywhere = slice(0, len(whole.names))
+    part_s, episodes = (last_s - begin_s) / PARTS, []
     for part in range(PARTS):
         from_s = begin_s + part * part_s
-        everywhere = slice(0, len(whole.names))
         trace = whole.restrict(everywhere, start_s=from_s, hours=part_s / HOUR_S)
-        there = sorted(
-            (max(0.0, submitted_s - from_s), name)
-            for name, (submitted_s, _) in trainers.items()
-            if submitted_s < from_s + part_s
-        )
         submissions = []
-        for at_s, name in there:
-            _, submission = trainers[name]
-            submissions.append(replace(submission, submit_s=at_s))
+        for submitted_s, submission in trainers.values():
+            if submitted_s < from_s + part_s:
+                at_s = max(0.0, submitted_s - from_s)
+                submissions.append(replace(submission, submit_s=at_s))
+        submissions.sort(key=lambda submission: (submission.submit_s, submission.name))
         if submissions and len(trace):
-            found.append(Episode(trace=trace, submissions=tuple(submissions)))
-    return tuple(found)
+            episodes.append(Episode(trace=trace, submissions=tuple(submissions)))
+    return tuple(episodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -219,10 +240,10 @@ class Played:
 
     def in_system(self, at_s: Array) -> Array:
         """Return how many trainers were there at each time."""
-        came = np.searchsorted(np.sort(self.submitted_s), at_s, side="right")
-        went = np.searchsorted(np.sort(self.finished_s), at_s, side="right")
-        found: Array = (came - went).astype(np.float64)
-        return found
+        n_came = np.searchsorted(np.sort(self.submitted_s), at_s, side="right")
+        n_went = np.searchsorted(np.sort(self.finished_s), at_s, side="right")
+        n_there: Array = (n_came - n_went).astype(np.float64)
+        return n_there
 
     @property
     def mean_s(self) -> float:
@@ -237,7 +258,7 @@ def play(
 ) -> Played:
     """Play an episode with the paper's cost model."""
     choices = Choices(policy=policy.name, p_jmax=episode.p_jmax, t_fwd_s=episode.t_fwd_s)
-    found = Replay(
+    outcome = Replay(
         episode.trace,
         episode.submissions,
         settings=settings_of(choices),
@@ -246,23 +267,16 @@ def play(
         on_plan=on_plan,
     ).run()
     begin_s, end_s = episode.trace.span_s
+    submitted_s, finished_s = [], []
+    for trainer in outcome.trainers:
+        submitted_s.append(trainer.record.submitted_s)
+        finished_s.append(end_s if trainer.finished_s is None else trainer.finished_s)
     return Played(
         begin_s=begin_s,
         end_s=end_s,
-        submitted_s=np.array([t.record.submitted_s for t in found.trainers]),
-        finished_s=np.array(
-            [end_s if t.finished_s is None else t.finished_s for t in found.trainers]
-        ),
+        submitted_s=np.array(submitted_s),
+        finished_s=np.array(finished_s),
     )
-
-
-HOURS = 4.0
-N_TRAINERS = 40
-MEAN_ARRIVAL_S = 240.0
-NODES = (8, 16, 32, 64)
-HOLES_PER_NODE_H = 3.0
-SPREAD = 1.0  # of the logarithm of a length
-MEAN_NODE_S = 3600.0  # a trainer's length on one node
 
 
 def draw(seed: int) -> Episode:
@@ -283,20 +297,12 @@ def draw(seed: int) -> Episode:
     arrivals = MEAN_ARRIVAL_S * max(NODES) / n_nodes / 4
     workload = diverse(n_trainers=N_TRAINERS, seed=seed, mean_arrival_s=arrivals)
     lengths = chance.lognormal(np.log(MEAN_NODE_S) - SPREAD**2 / 2, SPREAD, N_TRAINERS)
-    return Episode(
-        trace=trace,
-        submissions=tuple(
-            replace(one, samples=max(1.0, length * one.curve.samples_per_s[0]))
-            for one, length in zip(workload, lengths, strict=True)
-            if one.submit_s < HOURS * 3600.0
-        ),
-    )
-
-
-ROLLOUTS = 4
-MOST_STEPS = 4000
-FADES_S = 7200.0
-GRID = 400
+    submissions = []
+    for submission, length in zip(workload, lengths, strict=True):
+        if submission.submit_s < HOURS * 3600.0:
+            samples = max(1.0, length * submission.curve.samples_per_s[0])
+            submissions.append(replace(submission, samples=samples))
+    return Episode(trace=trace, submissions=tuple(submissions))
 
 
 class _Drawing:
@@ -311,14 +317,14 @@ class _Drawing:
         """Draw an action by its probability."""
         share = probabilities(self._network.scores(rows), mask)
         action = int(self._chance.choice(len(share), p=share))
-        wanted = np.zeros(len(share))
-        wanted[action] = 1.0
-        self._open.append(LearningStep(rows=rows, mask=mask, wanted=wanted))
+        is_action = np.zeros(len(share))
+        is_action[action] = 1.0
+        self._open.append(LearningStep(rows=rows, mask=mask, wanted=is_action))
         return action
 
-    def decided(self, given: DecisionInput, _: Plan) -> None:
+    def decided(self, question: DecisionInput, _: Plan) -> None:
         """Note when the steps were taken."""
-        self.steps += [(given.now_s, step) for step in self._open]
+        self.steps += [(question.now_s, step) for step in self._open]
         self._open = []
 
 
@@ -326,11 +332,11 @@ def returns(played: Played) -> tuple[Array, Array]:
     """Return times and the discounted return from each on."""
     at_s = np.linspace(played.begin_s, played.end_s, GRID)
     span_s = at_s[1] - at_s[0]
-    fade, found = np.exp(-span_s / FADES_S), np.zeros(GRID)
+    fade, values = np.exp(-span_s / FADES_S), np.zeros(GRID)
     waiting = played.in_system(at_s)
     for i in reversed(range(GRID - 1)):
-        found[i] = -waiting[i] * span_s + fade * found[i + 1]
-    return at_s, found
+        values[i] = -waiting[i] * span_s + fade * values[i + 1]
+    return at_s, values
 
 
 def improved(
@@ -338,30 +344,27 @@ def improved(
 ) -> Network:
     """Return the network after one episode."""
     drawings = [_Drawing(network, chance) for _ in range(ROLLOUTS)]
-    played = [
-        play(episode, Dl2Policy(one.choose, goes_on=False), on_plan=one.decided) for one in drawings
-    ]
-    found = [returns(one) for one in played]
-    at_s, values = found[0][0], np.array([one for _, one in found])
-    better = values - values.mean(0)
+    rows = []
+    for drawing in drawings:
+        policy = Dl2Policy(drawing.choose, goes_on=False)
+        at_s, values = returns(play(episode, policy, on_plan=drawing.decided))
+        rows.append(values)
+    better = np.array(rows) - np.mean(rows, axis=0)
     better /= better.std() + 1e-6
-    steps = [
-        (step, float(np.interp(now_s, at_s, better[i])))
-        for i, one in enumerate(drawings)
-        for now_s, step in one.steps
-    ]
+    steps: list[LearningStep] = []
+    gains: list[float] = []
+    for drawing, its_better in zip(drawings, better, strict=True):
+        for now_s, step in drawing.steps:
+            steps.append(step)
+            # All rollouts have the same times: those of the episode.
+            gains.append(float(np.interp(now_s, at_s, its_better)))
     if not steps:
         return network
+    advantages = np.array(gains)
     if len(steps) > MOST_STEPS:
-        steps = [steps[i] for i in chance.choice(len(steps), MOST_STEPS, replace=False)]
-    taken = batch_of([step for step, _ in steps])
-    return improve(network, taken, np.array([gain for _, gain in steps]), adam, chance)
-
-
-WIDTH = 48
-MOST_LABELS = 20_000
-SMOOTH, RATE = 0.1, 0.001
-EVERY = 10  # iterations between validations
+        sample = chance.choice(len(steps), MOST_STEPS, replace=False)
+        steps, advantages = [steps[i] for i in sample], advantages[sample]
+    return improve(network, batch_of(steps), advantages, adam, chance)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -375,11 +378,11 @@ class Episodes:
 
 def split(episodes: Sequence[Episode]) -> Episodes:
     """Split episodes in order of time: the last are for judging, those before for choosing."""
-    held = max(1, len(episodes) // 5)
+    fifth = max(1, len(episodes) // 5)
     return Episodes(
-        learning=episodes[: -2 * held],
-        validation=episodes[-2 * held : -held],
-        judging=episodes[-held:],
+        learning=episodes[: -2 * fifth],
+        validation=episodes[-2 * fifth : -fifth],
+        judging=episodes[-fifth:],
     )
 
 
@@ -418,27 +421,26 @@ def teach(
     """
     chance, adam = np.random.default_rng((seed, 71)), Adam(rate=RATE)
     if len(labels) > MOST_LABELS:
-        chosen = chance.choice(len(labels), MOST_LABELS, replace=False)
-        labels = [labels[i] for i in chosen]
+        sample = chance.choice(len(labels), MOST_LABELS, replace=False)
+        labels = [labels[i] for i in sample]
     network = fresh(FEATURES, 1, WINDOW, WIDTH, seed)
     network = best = warm_up(network, batch_of(labels), seed=seed, smooth=SMOOTH)
     teacher = next(iter(rivals.values()))
-    least = ratio(policy_of(network), teacher, episodes.validation)
-    curve = [(0, least)]
+    lowest = ratio(policy_of(network), teacher, episodes.validation)
+    curve = [(0, lowest)]
     for iteration in range(1, iterations + 1):
         episode = episodes.learning[int(chance.integers(len(episodes.learning)))]
         network = improved(network, episode, adam, chance)
         if iteration % EVERY == 0:
-            found = ratio(policy_of(network), teacher, episodes.validation)
-            curve.append((iteration, found))
-            if found < least:
-                least, best = found, network
+            time_ratio = ratio(policy_of(network), teacher, episodes.validation)
+            curve.append((iteration, time_ratio))
+            if time_ratio < lowest:
+                lowest, best = time_ratio, network
         on_progress(iteration / iterations)
-    return Taught(
-        network=best,
-        against={n: ratio(policy_of(best), one, episodes.judging) for n, one in rivals.items()},
-        curve=tuple(curve),
-    )
+    against = {}
+    for name, rival in rivals.items():
+        against[name] = ratio(policy_of(best), rival, episodes.judging)
+    return Taught(network=best, against=against, curve=tuple(curve))
 
 
 def policy_of(network: Network) -> Dl2Policy:
@@ -446,13 +448,10 @@ def policy_of(network: Network) -> Dl2Policy:
     return Dl2Policy(Best(network))
 
 
-def ratio(one: AllocationPolicy, other: AllocationPolicy, episodes: Sequence[Episode]) -> float:
-    """Return the geometric mean over episodes of the time in the system, one over the other."""
-    found = [play(episode, one).mean_s / play(episode, other).mean_s for episode in episodes]
-    return float(np.exp(np.mean(np.log(found))))
-
-
-LEARNING, WATCHED, VALIDATION, JUDGING = range(60), 20, range(1000, 1008), range(2000, 2012)
+def ratio(ours: AllocationPolicy, rival: AllocationPolicy, episodes: Sequence[Episode]) -> float:
+    """Return the geometric mean over episodes of the time in the system, ours over the rival's."""
+    ratios = [play(episode, ours).mean_s / play(episode, rival).mean_s for episode in episodes]
+    return float(np.exp(np.mean(np.log(ratios))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -472,13 +471,13 @@ def drawn(teacher: str, seed: int) -> Source:
     """
     policy = load_policy(teacher)
     watched = Watched(policy, options_of(policy, {}), seed)
-    learning = [draw(number) for number in LEARNING]
+    learning = list(map(draw, LEARNING))
     for episode in learning[:WATCHED]:
         play(episode, watched)
     episodes = Episodes(
         learning=learning,
-        validation=[draw(number) for number in VALIDATION],
-        judging=[draw(number) for number in JUDGING],
+        validation=list(map(draw, VALIDATION)),
+        judging=list(map(draw, JUDGING)),
     )
     return Source(teacher=policy, labels=watched.steps, episodes=episodes)
 
@@ -494,6 +493,7 @@ def of_journal(path: Path, seed: int) -> Source:
 
     with Journal.open(path, clock=time.time, is_verified=False) as journal:
         decisions = journal.entries("decision")
-        found = read(map(DecisionReader().read, decisions), seed=seed)
-    [(teacher, _)] = found.teachers.most_common(1)
-    return Source(teacher=load_policy(teacher), labels=found.steps, episodes=split(found.episodes))
+        lessons = read(map(DecisionReader().read, decisions), seed=seed)
+    [(teacher, _)] = lessons.teachers.most_common(1)
+    episodes = split(lessons.episodes)
+    return Source(teacher=load_policy(teacher), labels=lessons.steps, episodes=episodes)

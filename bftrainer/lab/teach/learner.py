@@ -16,6 +16,10 @@ import numpy as np
 
 from bftrainer.decide.policies.dl2_network import Array, Mask, Network, probabilities
 
+CLIP = 0.2
+TINY = 1e-12
+Learnable = TypeVar("Learnable", bound="Numbers")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LearningStep:
@@ -39,13 +43,13 @@ class Batch:
         """Return N."""
         return len(self.rows)
 
-    def take(self, chosen: Sequence[int] | np.ndarray) -> Batch:
+    def take(self, places: Sequence[int] | np.ndarray) -> Batch:
         """Return some of the steps."""
         return Batch(
-            rows=self.rows[chosen],
-            present=self.present[chosen],
-            mask=self.mask[chosen],
-            wanted=self.wanted[chosen],
+            rows=self.rows[places],
+            present=self.present[places],
+            mask=self.mask[places],
+            wanted=self.wanted[places],
         )
 
 
@@ -53,18 +57,20 @@ def batch_of(steps: Sequence[LearningStep]) -> Batch:
     """Pad steps to the most trainers that one of them has."""
     features = steps[0].rows.shape[1]
     places = max(1, *(len(step.rows) for step in steps))
-    per_row = max((len(s.mask) - 1) // len(s.rows) for s in steps if len(s.rows))
+    per_row = max((len(step.mask) - 1) // len(step.rows) for step in steps if len(step.rows))
     n_actions = places * per_row + 1
     rows = np.zeros((len(steps), places, features))
     present = np.zeros((len(steps), places))
     mask = np.zeros((len(steps), n_actions), bool)
-    wanted = np.zeros((len(steps), n_actions))
+    targets = np.zeros((len(steps), n_actions))
     for i, step in enumerate(steps):
         n_rows, n_masked = len(step.rows), len(step.mask) - 1
-        rows[i, :n_rows], present[i, :n_rows] = step.rows, 1.0
+        rows[i, :n_rows] = step.rows
+        present[i, :n_rows] = 1.0
+        # Void stays the last action of every step.
         mask[i, :n_masked], mask[i, -1] = step.mask[:-1], step.mask[-1]
-        wanted[i, :n_masked], wanted[i, -1] = step.wanted[:-1], step.wanted[-1]
-    return Batch(rows=rows, present=present, mask=mask, wanted=wanted)
+        targets[i, :n_masked], targets[i, -1] = step.wanted[:-1], step.wanted[-1]
+    return Batch(rows=rows, present=present, mask=mask, wanted=targets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -128,17 +134,10 @@ def forward(network: Network, batch: Batch) -> ForwardPass:
     )
 
 
-CLIP = 0.2
-TINY = 1e-12
-
-
 class Numbers(Protocol):
     """A dataclass whose fields are arrays, and others that are not learnt."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
-
-
-N = TypeVar("N", bound=Numbers)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -150,18 +149,19 @@ class Adam:
     _means: dict[str, Array] = field(default_factory=dict)
     _squares: dict[str, Array] = field(default_factory=dict)
 
-    def step(self, network: N, gradient: dict[str, Array]) -> N:
+    def step(self, network: Learnable, gradient: dict[str, Array]) -> Learnable:
         """Return the network one step further down."""
         self._steps += 1
-        first, second = 1.0 - 0.9**self._steps, 1.0 - 0.999**self._steps
-        found = {}
+        # Both sums begin at 0: what they lack of a mean.
+        of_mean, of_square = 1.0 - 0.9**self._steps, 1.0 - 0.999**self._steps
+        numbers = {}
         for name, by_number in gradient.items():
             mean = 0.9 * self._means.get(name, 0.0) + 0.1 * by_number
             square = 0.999 * self._squares.get(name, 0.0) + 0.001 * by_number**2
             self._means[name], self._squares[name] = mean, square
-            moved = self.rate * (mean / first) / (np.sqrt(square / second) + 1e-8)
-            found[name] = getattr(network, name) - moved
-        return replace(network, **found)
+            change = self.rate * (mean / of_mean) / (np.sqrt(square / of_square) + 1e-8)
+            numbers[name] = getattr(network, name) - change
+        return replace(network, **numbers)
 
 
 def warm_up(
@@ -179,16 +179,16 @@ def warm_up(
     for _ in range(steps):
         part = labels.take(chance.integers(0, len(labels), size))
         uniform = part.mask / part.mask.sum(1, keepdims=True)
-        wanted = (1.0 - smooth) * part.wanted + smooth * uniform
-        done = forward(network, part)
-        off = probabilities(done.scores, part.mask) - wanted
-        network = adam.step(network, done.gradient(off / size))
+        targets = (1.0 - smooth) * part.wanted + smooth * uniform
+        forward_pass = forward(network, part)
+        errors = probabilities(forward_pass.scores, part.mask) - targets
+        network = adam.step(network, forward_pass.gradient(errors / size))
     return network
 
 
 def improve(
     network: Network,
-    taken: Batch,
+    steps_taken: Batch,
     advantages: Array,
     adam: Adam,
     chance: np.random.Generator,
@@ -201,7 +201,7 @@ def improve(
 
     Args:
         network: that took the steps.
-        taken: the steps, ``wanted`` 1 at the action.
+        steps_taken: the steps, ``wanted`` 1 at the action.
         advantages: (N,), how much better than expected it went.
         adam: of this network.
         chance: orders the steps.
@@ -209,27 +209,27 @@ def improve(
         epochs: how often each step is used.
         size: of a minibatch, in steps.
     """
-    before = _chances(network, taken)
+    before = _chances(network, steps_taken)
     for _ in range(epochs):
-        order = chance.permutation(len(taken))
-        for begin in range(0, len(taken), size):
-            chosen = order[begin : begin + size]
-            part, gain = taken.take(chosen), advantages[chosen]
-            done = forward(network, part)
-            share = probabilities(done.scores, part.mask)
-            ratio = (share * part.wanted).sum(1) / before[chosen]
+        order = chance.permutation(len(steps_taken))
+        for begin in range(0, len(steps_taken), size):
+            places = order[begin : begin + size]
+            part, gain = steps_taken.take(places), advantages[places]
+            forward_pass = forward(network, part)
+            share = probabilities(forward_pass.scores, part.mask)
+            ratio = (share * part.wanted).sum(1) / before[places]
             is_clipped = np.where(gain > 0.0, ratio > 1.0 + CLIP, ratio < 1.0 - CLIP)
             pull = np.where(is_clipped, 0.0, -gain * ratio)
             by_scores = pull[:, None] * (part.wanted - share)
             logs = np.log(np.maximum(share, TINY))
             disorder = -(share * logs).sum(1, keepdims=True)
             by_scores += entropy * share * (logs + disorder)
-            network = adam.step(network, done.gradient(by_scores / len(part)))
+            network = adam.step(network, forward_pass.gradient(by_scores / len(part)))
     return network
 
 
-def _chances(network: Network, taken: Batch) -> Array:
-    """Probability of each step taken."""
-    share = probabilities(forward(network, taken).scores, taken.mask)
-    found: Array = np.maximum((share * taken.wanted).sum(1), TINY)
-    return found
+def _chances(network: Network, steps_taken: Batch) -> Array:
+    """Probability of each step that was taken."""
+    share = probabilities(forward(network, steps_taken).scores, steps_taken.mask)
+    chances: Array = np.maximum((share * steps_taken.wanted).sum(1), TINY)
+    return chances

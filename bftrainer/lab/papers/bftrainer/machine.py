@@ -51,7 +51,9 @@ def count_file(file: Path | None) -> MachineRecord | None:
     Raises:
         TraceError: it cannot be read.
     """
-    return None if file is None else count(read_trace(file), PAPER_START_S)
+    if file is None:
+        return None
+    return count(read_trace(file), PAPER_START_S)
 
 
 def count(trace: Fragments, begin_s: float) -> MachineRecord:
@@ -62,13 +64,13 @@ def count(trace: Fragments, begin_s: float) -> MachineRecord:
     """
     end_s = trace.span_s[1]
     part = trace.restrict(start_s=begin_s)
-    starts_s, ends_s, seen_s = map(np.unique, (trace.start_s, trace.end_s, trace.observed_s))
+    starts_s, ends_s, observed_s = map(np.unique, (trace.start_s, trace.end_s, trace.observed_s))
     is_short = part.length_s < SHORT_S
     return MachineRecord(
         hours=part.duration_s / 3600.0,
         nodes=len(part.names),
         node_h=part.node_seconds() / 3600.0,
-        events=int((seen_s >= begin_s).sum()),
+        events=int((observed_s >= begin_s).sum()),
         joins=int((starts_s >= begin_s).sum()),
         leaves=int(((ends_s >= begin_s) & (ends_s < end_s)).sum()),
         short_count=float(is_short.mean()),

@@ -28,6 +28,7 @@ from bftrainer.decide.policies.base import (
     load_policy,
 )
 from bftrainer.decide.policies.distribution import Handing
+from bftrainer.lab.papers.bftrainer.machine import MachineCount, MachineRecord, count_file
 from bftrainer.lab.papers.bftrainer.scenario import (
     WeekOfNodes,
     first_hours,
@@ -43,34 +44,33 @@ from bftrainer.lab.simulator.trainers import Tally
 from milp.problem import Objective, Problem
 
 SEED = 1
+REPLAYER_SHARE = "replayer-share"
 
 
 class ReplayerShare:
     """The published division; all nodes are of one class."""
 
-    name = "replayer-share"
+    name = REPLAYER_SHARE
     traits = Traits(follows_curves=False)
 
     def allocate(self, problem: Problem, context: Context, /) -> Decided:  # noqa: ARG002
         """Divide the nodes, then assign the remainder in FCFS order."""
         handing = Handing(problem, is_spread=True)
-        trainers, left = handing.trainers, sum(handing.counts)
-        quota = left // max(1, len(trainers))
-        sizes = []
+        trainers, n_left = handing.trainers, sum(handing.counts)
+        quota = n_left // max(1, len(trainers))
+        sizes = [0] * len(trainers)
         for j, trainer in enumerate(trainers):
-            sizes.append(min(quota, handing.largest(j)) if quota > trainer.n_min else 0)
-            left -= sizes[-1]
+            if quota > trainer.n_min:
+                sizes[j] = min(quota, handing.largest(j))
+                n_left -= sizes[j]
         for j, trainer in enumerate(trainers):
-            more = min(handing.largest(j) - sizes[j], left)
-            if more > 0 and sizes[j] + more >= trainer.n_min:
-                sizes[j] += more
-                left -= more
+            n_more = min(handing.largest(j) - sizes[j], n_left)
+            if n_more > 0 and sizes[j] + n_more >= trainer.n_min:
+                sizes[j] += n_more
+                n_left -= n_more
         for j, size in enumerate(sizes):
             handing.take(j, size)
         return handing.answer(self.name)
-
-
-POLICY: AllocationPolicy = ReplayerShare()
 
 
 class AnyNode:
@@ -96,23 +96,22 @@ class AnyNode:
         alias = {
             node.name: f"{number:07d}" for node, number in zip(problem.nodes, numbers, strict=True)
         }
-        trainers = tuple(
-            replace(
-                trainer,
-                current=tuple(alias[name] for name in trainer.current if name in alias),
-                settled=tuple(alias[name] for name in trainer.settled if name in alias),
-            )
-            for trainer in problem.trainers
-        )
+
+        def aliases(names: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(alias[name] for name in names if name in alias)
+
+        trainers = []
+        for trainer in problem.trainers:
+            current, settled = aliases(trainer.current), aliases(trainer.settled)
+            trainers.append(replace(trainer, current=current, settled=settled))
         nodes = tuple(replace(node, name=alias[node.name]) for node in problem.nodes)
-        found = self._inner.allocate(replace(problem, nodes=nodes, trainers=trainers), context)
-        own = {other: name for name, other in alias.items()}
-        nodes_of = found.allocation.assignment
-        assignment = {own[node]: trainer for node, trainer in nodes_of.items()}
-        return replace(found, allocation=replace(found.allocation, assignment=assignment))
-
-
-REPLAYER_SHARE = POLICY.name
+        renamed = replace(problem, nodes=nodes, trainers=tuple(trainers))
+        decision = self._inner.allocate(renamed, context)
+        name_of = {new_name: name for name, new_name in alias.items()}
+        assignment = {}
+        for new_name, trainer_id in decision.allocation.assignment.items():
+            assignment[name_of[new_name]] = trainer_id
+        return replace(decision, allocation=replace(decision.allocation, assignment=assignment))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -154,16 +153,29 @@ class Record:
         return 100.0 * self.metrics.utilization
 
 
-EQUAL = PaperReplay(policy="equal-share")
-HEURISTIC = PaperReplay(policy=REPLAYER_SHARE)
-MILP = PaperReplay()
+def cost(run: PaperReplay | MachineCount) -> tuple[object, ...]:
+    """Return what orders replays, the longest first; a count comes after everything else."""
+    if isinstance(run, MachineCount):
+        return (1.0,)
+    hours = run.hours or (1e9 if run.is_to_the_end else 1e6)
+    return (-hours, -run.p_jmax, run)  # many trainers take longest
+
+
+def play_any(week: WeekOfNodes, run: PaperReplay | MachineCount) -> Record | MachineRecord | None:
+    """Play a replay, or count; None where there are no two weeks and it needs them."""
+    if isinstance(run, MachineCount):
+        return count_file(week.two_weeks_file)
+    return play(week, run)
 
 
 def _policy(run: PaperReplay) -> AllocationPolicy:
     # The replayer's division is no policy for sites, so it is not an installed plug-in.
-    is_replayers = run.policy == REPLAYER_SHARE
-    policy = POLICY if is_replayers else load_policy(run.policy)
-    return AnyNode(policy, seed=SEED) if run.is_any_node else policy
+    policy: AllocationPolicy = ReplayerShare()
+    if run.policy != REPLAYER_SHARE:
+        policy = load_policy(run.policy)
+    if run.is_any_node:
+        return AnyNode(policy, seed=SEED)
+    return policy
 
 
 def play(week: WeekOfNodes, run: PaperReplay) -> Record | None:
@@ -187,28 +199,25 @@ def play(week: WeekOfNodes, run: PaperReplay) -> Record | None:
     series = watch.series(trace.span_s[1], outcome.trainers)
     if run.is_to_the_end:
         outcome, series = _until_complete(outcome, series)
-    return Record(
-        run=run,
-        metrics=measure(outcome),
-        series=series,
-        trainers=tuple(
-            TrainerEnd(
-                network=network_name(t.submission.network),
-                started_s=t.started_s,
-                finished_s=t.finished_s,
-            )
-            for t in outcome.trainers
-        ),
-    )
+    ends = [
+        TrainerEnd(
+            network=network_name(trainer.submission.network),
+            started_s=trainer.started_s,
+            finished_s=trainer.finished_s,
+        )
+        for trainer in outcome.trainers
+    ]
+    return Record(run=run, metrics=measure(outcome), series=series, trainers=tuple(ends))
 
 
 def _until_complete(outcome: Outcome, series: Series) -> tuple[Outcome, Series]:
     """Return what there is up to the end of the last trainer; nothing trains from then on."""
-    ends_s = [trainer.finished_s for trainer in outcome.trainers]
-    complete_s = [end_s for end_s in ends_s if end_s is not None]
-    if len(complete_s) < len(ends_s):
-        return outcome, series
-    part = series.until(max(complete_s))
+    last_s = 0.0
+    for trainer in outcome.trainers:
+        if trainer.finished_s is None:
+            return outcome, series
+        last_s = max(last_s, trainer.finished_s)
+    part = series.until(last_s)
     begin_s, end_s = float(part.at_s[0]), float(part.at_s[-1])
     trace = outcome.trace.restrict(hours=(end_s - begin_s) / 3600.0)
     offered = float((part.pool * np.diff(part.at_s)).sum())

@@ -19,6 +19,21 @@ from bftrainer.lab.workloads import (
     read_workload,
 )
 
+WEEK_FILE = "summit-2021-02-10_17-idle-fragments.npz"
+TWO_WEEKS_FILE = "summit-2021-02-10_24-idle-fragments.npz"  # holds the other one, too
+DIVERSE_FILE = "jobs-ImageNet-imgps.json"
+SUMMIT_NODES, PAPER_NODES = 4734, 1024
+PAPER_START_S, PAPER_HOURS = 1612988475.0, 168.0  # section 4.3: a week from here on
+PAPER_EVENTS = 7212
+TWO_WEEKS_H = 336.0
+NO_TWO_WEEKS = f"needs two weeks of Summit; {TWO_WEEKS_FILE} is not in $BFTRAINER_DATA"
+DIVERSE = "diverse"
+COSTS = 1.0  # times those of the published trials
+# The published job tables spell the networks of Table 2 differently.
+_TABLE_2_NAME = {name.replace("-", ""): network.name for name, network in NETWORKS.items()}
+_TABLE_2_NAME |= {"mnasnet1": "MnasNet", "mobilenet": "MobileNets"}
+TABLES = read_expected(__package__)["tables"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweeps(Extent):
@@ -31,35 +46,6 @@ class Sweeps(Extent):
     cost_factors: tuple[float, ...] = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)  # Fig. 16
     networks_hours: float = 60.0  # Fig. 15
     is_to_the_end: bool = False  # section 5.3 is played until all trainers are complete
-
-
-FULL = Sweeps(is_to_the_end=True)
-QUICK = Sweeps(
-    name="quick",
-    hours=72.0,
-    t_fwd_s=(10, 60, 120, 300, 1200),
-    diverse_t_fwd_s=(10, 120, 300),
-    p_jmax=(5, 10, 35),
-    cost_factors=(1, 2, 5, 10),
-    shortened="72 h instead of 168 h; T_fwd 10, 60, 120, 300 and "
-    "1200 s; P_jmax 5, 10 and 35; rescale costs x1, x2, x5 and x10.",
-)
-
-WEEK_FILE = "summit-2021-02-10_17-idle-fragments.npz"
-TWO_WEEKS_FILE = "summit-2021-02-10_24-idle-fragments.npz"  # holds the other one, too
-DIVERSE_FILE = "jobs-ImageNet-imgps.json"
-SUMMIT_NODES, PAPER_NODES = 4734, 1024
-PAPER_START_S, PAPER_HOURS = 1612988475.0, 168.0  # section 4.3: a week from here on
-PAPER_EVENTS = 7212
-TWO_WEEKS_H = 336.0
-NO_TWO_WEEKS = f"needs two weeks of Summit; {TWO_WEEKS_FILE} is not in $BFTRAINER_DATA"
-DIVERSE = "diverse"
-COSTS = 1.0  # times those of the published trials
-# The published job tables spell the networks of Table 2 differently.
-_TABLE_2_NAME = {name.replace("-", ""): network.name for name, network in NETWORKS.items()} | {
-    "mnasnet1": "MnasNet",
-    "mobilenet": "MobileNets",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +69,7 @@ def choose_scenario(trace_file: Path | None, data: Path | None, extent: Sweeps) 
     Raises:
         TraceError: a file cannot be read.
     """
-    jobs = None if data is None else data / DIVERSE_FILE
-    file = trace_file or _summit_file(data)
+    file = trace_file or _first_file(data, TWO_WEEKS_FILE, WEEK_FILE)
     trace = read_trace(file or SAMPLE)
     is_papers = _holds_papers_week(trace)
     has_two_weeks = is_papers and trace.span_s[1] >= PAPER_START_S + 3600.0 * TWO_WEEKS_H
@@ -94,26 +79,31 @@ def choose_scenario(trace_file: Path | None, data: Path | None, extent: Sweeps) 
             f"{file} does not hold the two weeks of Summit from second {PAPER_START_S:.0f} on.",
             f"Import them again, or remove it: {WEEK_FILE} is enough for the first week.",
         )
-    to_the_end = None if is_papers else trace
+    to_the_end = None
     if has_two_weeks:
         to_the_end = trace.restrict(slice(0, PAPER_NODES), start_s=PAPER_START_S)
     if is_papers:
         trace = trace.restrict(slice(0, PAPER_NODES), start_s=PAPER_START_S, hours=PAPER_HOURS)
-    diverse_file = jobs if jobs is not None and jobs.is_file() else None
+    else:
+        to_the_end = trace
     trace = first_hours(trace, extent.hours or PAPER_HOURS)
     week = WeekOfNodes(
         trace=trace,
         to_the_end=to_the_end,
         two_weeks_file=file if has_two_weeks else None,
-        diverse_file=diverse_file,
+        diverse_file=_first_file(data, DIVERSE_FILE),
     )
     return _described(week, file, is_papers)
 
 
-def _summit_file(data: Path | None) -> Path | None:
-    """Return the longer one of the files that are there."""
-    files = [] if data is None else [data / TWO_WEEKS_FILE, data / WEEK_FILE]
-    return next((file for file in files if file.is_file()), None)
+def _first_file(data: Path | None, *names: str) -> Path | None:
+    """Return the first of these files that is in the directory of original data."""
+    if data is None:
+        return None
+    for name in names:
+        if (data / name).is_file():
+            return data / name
+    return None
 
 
 def _described(week: WeekOfNodes, file: Path | None, is_papers: bool) -> Scenario:
@@ -155,7 +145,9 @@ def _described(week: WeekOfNodes, file: Path | None, is_papers: bool) -> Scenari
 
 def first_hours(trace: Fragments, hours: float) -> Fragments:
     """Return the first hours of a trace, or all of a shorter one."""
-    return trace.restrict(hours=hours) if trace.duration_s > 3600.0 * hours else trace
+    if trace.duration_s <= 3600.0 * hours:
+        return trace
+    return trace.restrict(hours=hours)
 
 
 def _holds_papers_week(trace: Fragments) -> bool:
@@ -181,7 +173,9 @@ def workload_of(week: WeekOfNodes, name: str, cost_factor: float) -> TrainerWork
             rescale_up_s=COSTS * cost_factor * RESCALE_UP_S,
             rescale_down_s=COSTS * cost_factor * RESCALE_DOWN_S,
         )
-    return diverse(seed=1) if week.diverse_file is None else _read_once(week.diverse_file)
+    if week.diverse_file is None:
+        return diverse(seed=1)
+    return _read_once(week.diverse_file)
 
 
 @lru_cache(maxsize=4)  # every replay of a process needs the same thousand trainers
@@ -193,6 +187,3 @@ def network_name(label: str) -> str:
     """Return the name of a network in Table 2 for any spelling of a file."""
     plain = label.lower().replace("-", "")
     return _TABLE_2_NAME.get(plain, label)
-
-
-TABLES = read_expected(__package__)["tables"]

@@ -68,30 +68,31 @@ class PlanRecorder:
         self._records: dict[str, TrainerRecord] = {}
         self._rows: list[tuple[float, float, float, float, float, float]] = []
 
-    def __call__(self, given: DecisionInput, plan: Plan) -> None:
+    def __call__(self, question: DecisionInput, plan: Plan) -> None:
         """Record one decision."""
         pool = {node.name for node in plan.pool}
         before = Counter(self._assignment.values())
-        present = Counter(t for n, t in self._assignment.items() if n in pool)
+        present = Counter[str]()  # nodes that are still in the pool
+        for node_name, trainer_id in self._assignment.items():
+            present[trainer_id] += node_name in pool
         after = Counter(plan.assignment.values())
-        lost, preempted = 0.0, 0
+        lost_samples, n_preempted = 0.0, 0
         for trainer_id, size in before.items():
             if present[trainer_id] < size:
-                lost += _cost(self._records[trainer_id], size, size - 1)
-                preempted += 1
-        self._records = {record.trainer_id: record for record in given.trainers}
+                lost_samples += _cost(self._records[trainer_id], size, size - 1)
+                n_preempted += 1
+        self._records = {record.trainer_id: record for record in question.trainers}
         rate, fines = 0.0, 0.0
         for trainer_id, record in self._records.items():
             rate += _rate(record, after[trainer_id])
             fines += _cost(record, present[trainer_id], after[trainer_id])
         self._assignment = dict(plan.assignment)
-        self._rows.append((given.now_s, len(pool), rate, fines, lost, preempted))
+        self._rows.append((question.now_s, len(pool), rate, fines, lost_samples, n_preempted))
 
     def series(self, end_s: float, trainers: Iterable[SimTrainer]) -> Series:
         """Return the columns after the end of the replay."""
-        at_s, pool, rate, rescale, preemption, preempted = (
-            np.array(column, dtype=np.float64) for column in zip(*self._rows, strict=True)
-        )
+        columns = np.array(list(zip(*self._rows, strict=True)), dtype=np.float64)
+        at_s, pool, rate, rescale, preemption, preempted = columns
         excess = np.zeros(len(at_s) + 1)
         for trainer in trainers:
             beyond = trainer.done - trainer.submission.samples
@@ -152,8 +153,8 @@ def windows_of(series: Series, hours: float) -> Windows:
 
 def _between(at_s: Column, amounts: Column, edges_s: Column) -> Column:
     """Return amounts by window; an interval that spans an edge is split in proportion."""
-    so_far = np.concatenate(([0.0], np.cumsum(amounts)))
-    return np.diff(np.interp(edges_s, at_s, so_far))
+    sums = np.concatenate(([0.0], np.cumsum(amounts)))
+    return np.diff(np.interp(edges_s, at_s, sums))
 
 
 def static_outcome(curve: Curve, n_eq: Column, p_jmax: int, seconds: float) -> Column:
@@ -167,4 +168,6 @@ def share_followed(series: Series, within_s: Sequence[float]) -> list[float]:
     losses = series.at_s[series.preempted > 0]
     events = series.at_s[:-1]
     ahead = np.append(losses, np.inf)[np.searchsorted(losses, events, side="right")] - events
-    return [float(np.mean(ahead <= seconds)) for seconds in within_s]
+    is_within = ahead <= np.array(within_s)[:, None]  # by time, by decision
+    shares: list[float] = is_within.mean(axis=1).tolist()
+    return shares

@@ -10,38 +10,38 @@ from bftrainer.lab.papers.findings import Finding, percent
 from bftrainer.lab.papers.paper import Steps
 
 
-def two_weeks(found: Finding, _: Sweeps) -> Steps:
+def two_weeks(finding: Finding, _: Sweeps) -> Steps:
     """Events, node-time and fragments of all nodes."""
     machine = yield MachineCount()
     if machine is None:
-        found.skip(NO_TWO_WEEKS)
+        finding.skip(NO_TWO_WEEKS)
         return
     numbers = {"events": machine.events, "joins": machine.joins, "leaves": machine.leaves}
     for key, number in numbers.items():
-        found.line(key, number)
+        finding.line(key, number)
     for key, number in numbers.items():
-        found.line(f"{key} per h", machine.per_hour(number))
+        finding.line(f"{key} per h", machine.per_hour(number))
     share = percent(machine.n_eq / machine.nodes)
     # Whole node-hours and nodes are printed.
-    found.line("node-hours", machine.node_h)
+    finding.line("node-hours", machine.node_h)
     for key in ("nodes", "nodes, rounded", "two months: nodes"):
-        found.line(key, machine.n_eq)
+        finding.line(key, machine.n_eq)
     for key in ("share", "share, rounded", "observation 1", "two months: share"):
-        found.line(key, share)
-    found.line("short", percent(machine.short_count))
-    found.line("short, time", percent(machine.short_time))
-    found.line("two months: increases", machine.per_hour(machine.joins))
-    found.line("two months: decreases", machine.per_hour(machine.leaves))
+        finding.line(key, share)
+    finding.line("short", percent(machine.short_count))
+    finding.line("short, time", percent(machine.short_time))
+    finding.line("two months: increases", machine.per_hour(machine.joins))
+    finding.line("two months: decreases", machine.per_hour(machine.leaves))
 
 
-def trials(found: Finding, extent: Sweeps) -> Steps:
+def trials(finding: Finding, extent: Sweeps) -> Steps:
     """Log time until all trials of ShuffleNet are complete."""
     if not extent.is_to_the_end:
         yield ()
-        found.skip("more hours than a shortened run plays")
+        finding.skip("more hours than a shortened run plays")
         return
     record = yield PaperReplay(is_to_the_end=True)
     if record is None:
-        found.skip(NO_TWO_WEEKS)
+        finding.skip(NO_TWO_WEEKS)
         return
-    found.line("all", hours_to_the_end(record))
+    finding.line("all", hours_to_the_end(record))

@@ -88,7 +88,7 @@ class Cluster:
         if setting.absent:
             present -= int(self._chance.binomial(setting.nodes, setting.absent))
         self._free = [[setting.cpus, setting.gpus] for _ in range(present)]
-        self._least = [(0.0, n) for n in range(present)]
+        self._loads = [(0.0, node) for node in range(present)]  # a heap
         for job in self.active:
             job.workers = job.servers = 0
             job.share = 0.0
@@ -103,20 +103,21 @@ class Cluster:
 
     def give(self, job: Dl2Job, workers: int, servers: int) -> bool:
         """Place tasks together on the node of least load; whether they fit."""
-        if not self._least:
+        if not self._loads:
             return False
         cpus, gpus = self.need(job, workers, servers)
-        load, n = self._least[0]
-        free_cpus, free_gpus = self._free[n]
+        load, node = self._loads[0]
+        free_cpus, free_gpus = self._free[node]
         if free_cpus < cpus or free_gpus < gpus:
             return False
-        self._free[n] = [free_cpus - cpus, free_gpus - gpus]
+        self._free[node] = [free_cpus - cpus, free_gpus - gpus]
         load += cpus / self.setting.cpus + gpus / self.setting.gpus
-        heapq.heapreplace(self._least, (load, n))
+        heapq.heapreplace(self._loads, (load, node))
         job.workers += workers
         job.servers += servers
-        needs = self.need(job, job.workers, job.servers)
-        job.share = max(n / most for n, most in zip(needs, self.capacity, strict=True))
+        job_cpus, job_gpus = self.need(job, job.workers, job.servers)
+        all_cpus, all_gpus = self.capacity
+        job.share = max(job_cpus / all_cpus, job_gpus / all_gpus)
         return True
 
     def give_first_tasks(self) -> None:
@@ -134,14 +135,14 @@ class Cluster:
         """Let everybody train; return the sum of epochs over their total (eq. 1)."""
         reward = 0.0
         for job in list(self.active):
-            did = self.rate(job)
-            left = job.epochs - job.done
-            if did >= left > 0.0:
-                job.ends = self.now + left / did
+            epochs = self.rate(job)
+            epochs_left = job.epochs - job.done
+            if epochs >= epochs_left > 0.0:
+                job.ends = self.now + epochs_left / epochs
                 self.active.remove(job)
-            did = min(did, left)
-            job.done += did
-            reward += did / job.epochs
+            epochs = min(epochs, epochs_left)
+            job.done += epochs
+            reward += epochs / job.epochs
         self.now += 1
         self._begin()
         return reward
@@ -152,9 +153,11 @@ class Cluster:
         kind = [0.0] * setting.types
         kind[job.type] = 1.0
         age = min((self.now - job.arrives) / 20, 3.0)
-        left = max(0.0, job.epochs * job.stated - job.done) / 100
-        row = [*kind, age, left, job.share * 10, job.workers / setting.most]
-        return [*row, job.servers / setting.most] if setting.has_servers else row
+        epochs_left = max(0.0, job.epochs * job.stated - job.done) / 100
+        row = [*kind, age, epochs_left, job.share * 10, job.workers / setting.most]
+        if setting.has_servers:
+            row.append(job.servers / setting.most)
+        return row
 
     def rows(self) -> Array:
         """Return the rows of the jobs in the window."""
@@ -162,16 +165,18 @@ class Cluster:
 
     def mask(self) -> Mask:
         """Return which actions keep within a job's most; void always does."""
-        found = [fits for job in self.seen for fits in self.allowed(job)]
-        return np.array([*found, True])
+        fits: list[bool] = []
+        for job in self.seen:
+            fits += self.allowed(job)
+        return np.array([*fits, True])
 
     def allowed(self, job: Dl2Job) -> list[bool]:
         """Return which of a job's actions keep within its most."""
-        most = self.setting.most
+        may_grow = job.workers < self.setting.most
         if not self.setting.has_servers:
-            return [job.workers < most]
-        worker, server = job.workers < most, job.servers < most
-        return [worker, server, worker and server]
+            return [may_grow]
+        may_have_server = job.servers < self.setting.most
+        return [may_grow, may_have_server, may_grow and may_have_server]
 
     def mean_completion(self) -> float:
         """Return the mean completion time of all jobs, in slots."""

@@ -28,12 +28,11 @@ from bftrainer.lab.papers.dl2.setting import (
     Amounts,
     Setting,
 )
-from bftrainer.lab.papers.findings import Finding, percent
-from bftrainer.lab.papers.paper import Steps
+from bftrainer.lab.papers.findings import Finding, map_values, percent, tabulate
+from bftrainer.lab.papers.paper import Steps, per_seed
 
 PLACES = {"testbed": TESTBED, "large": LARGE}
 BASELINES = ("drf", "optimus", "fitted", "tetris", "srtf", "capped", "capped tetris", "greedy")
-WITH_TRUE_SPEEDS = ("optimus", "greedy")
 JUDGED = {("testbed", "optimus"), ("testbed", "fitted"), ("large", "optimus")}
 _traces = partial(Amounts.seeds, number="traces", first=2000)  # not learnt from
 _learners = partial(Amounts.seeds, first=10)
@@ -45,13 +44,12 @@ def _by_rules(
     setting: Setting, rules: tuple[str, ...], extent: Amounts, absent: float = 0.0
 ) -> dict[str, list[ByRule]]:
     """Return the plays of each rule, trace by trace."""
-    return {
-        rule: [
-            ByRule(setting=setting.name, rule=rule, trace=trace, absent=absent)
-            for trace in _traces(extent)
-        ]
-        for rule in rules
-    }
+
+    def plays(rule: str) -> list[ByRule]:
+        play = partial(ByRule, setting=setting.name, rule=rule, absent=absent)
+        return [play(trace=trace) for trace in _traces(extent)]
+
+    return tabulate(plays, rules)
 
 
 def _drf(extent: Amounts, absent: float = 0.0) -> list[ByRule]:
@@ -61,28 +59,27 @@ def _drf(extent: Amounts, absent: float = 0.0) -> list[ByRule]:
 def _improved(
     extent: Amounts, setting: Setting, learners: str, iterations: int, *, is_offline: bool = False
 ) -> list[Improved]:
-    traces = _traces(extent)
-    return [
-        Improved(setting=setting.name, seed=seed, iterations=iterations, traces=traces,
-                 is_offline=is_offline)
-        for seed in _learners(extent, learners)
-    ]  # fmt: skip
+    improved = partial(
+        Improved, setting=setting.name, iterations=iterations, traces=_traces(extent),
+        is_offline=is_offline,
+    )  # fmt: skip
+    return per_seed(improved, _learners(extent, learners))
 
 
 def _published(
     extent: Amounts, learners: str, *, steps: int | None = None, updates: int = 0
 ) -> list[Imitated]:
-    return [
-        Imitated(teacher="drf", seed=seed, traces=_traces(extent), is_papers=True, steps=steps,
-                 updates=updates)
-        for seed in _learners(extent, learners)
-    ]  # fmt: skip
+    imitation = partial(
+        Imitated, teacher="drf", traces=_traces(extent), is_papers=True, steps=steps,
+        updates=updates,
+    )  # fmt: skip
+    return per_seed(imitation, _learners(extent, learners))
 
 
-def _both(found: Finding, key: str, ours: float) -> None:
+def _both(finding: Finding, key: str, ours: float) -> None:
     """Compare with a percentage in both readings."""
     for reading in ("less", "ratio"):
-        found.line(f"{key}, {reading}", ours)
+        finding.line(f"{key}, {reading}", ours)
 
 
 def _mean(times: list[Times]) -> Times:
@@ -90,97 +87,99 @@ def _mean(times: list[Times]) -> Times:
     return tuple(np.mean(times, axis=0).tolist())
 
 
-def baselines(found: Finding, extent: Amounts) -> Steps:
+def _mean_of(tries: list[Tried], field: str) -> Times:
+    """Return the mean of the seeds of one of the times that were tried."""
+    return _mean([getattr(attempt, field) for attempt in tries])
+
+
+def baselines(finding: Finding, extent: Amounts) -> Steps:
     """Compare each rule, and the better of those with true speeds, trace by trace, with DRF."""
-    records = yield {place: _by_rules(one, BASELINES, extent) for place, one in PLACES.items()}
-    for place, times in records.items():
-        base = times.pop("drf")
-        times["ceiling"] = tuple(map(min, *(times[rule] for rule in WITH_TRUE_SPEEDS)))
-        del times["greedy"]
-        for rule, of in times.items():
-            ours, key = against(of, base), f"{place}: {rule}"
+    records = yield map_values(lambda setting: _by_rules(setting, BASELINES, extent), PLACES)
+    for place, times_of in records.items():
+        base = times_of.pop("drf")
+        optimus, greedy = times_of["optimus"], times_of.pop("greedy")
+        times_of["ceiling"] = tuple(map(min, optimus, greedy))
+        for rule, times in times_of.items():
+            ours, key = against(times, base), f"{place}: {rule}"
             if (place, rule) in JUDGED:
-                _both(found, key, ours)
+                _both(finding, key, ours)
             else:
-                found.line(key, ours)
+                finding.line(key, ours)
 
 
-def code(found: Finding, _: Amounts) -> None:
+def code(finding: Finding, _: Amounts) -> None:
     """Return what the published code does that the paper does not say, and how Table 2 counts."""
     table = TABLES["differences"]
-    found.table(table["columns"], ((name, *cells) for name, cells in table["rows"].items()))
+    finding.table(table["columns"], [(name, *cells) for name, cells in table["rows"].items()])
     whole, without_critic, *_ = RESULTS["table2"]["lines"]["slots"]["values"]
-    found.line("table2", percent(without_critic / whole - 1.0))
+    finding.line("table2", percent(without_critic / whole - 1.0))
 
 
-def warm_up(found: Finding, extent: Amounts) -> Steps:
+def warm_up(finding: Finding, extent: Amounts) -> Steps:
     """Compare networks with the DRF that they imitate; of the paper's the farthest seed."""
 
-    def imitated(teacher: str) -> list[Imitated]:
-        traces = _traces(extent)
-        return [
-            Imitated(teacher=teacher, seed=seed, traces=traces)
-            for seed in _learners(extent, "learners")
-        ]
+    def imitations(teacher: str) -> list[Imitated]:
+        imitation = partial(Imitated, teacher=teacher, traces=_traces(extent))
+        return per_seed(imitation, _learners(extent, "learners"))
 
     base, networks = yield (
         _drf(extent),
         {
             "tens": _published(extent, "published", steps=TENS),
             "all": _published(extent, "published"),
-            "shared": imitated("drf"),
-            "greedy": imitated("greedy"),
+            "shared": imitations("drf"),
+            "greedy": imitations("greedy"),
         },
     )
-    for key, times in networks.items():
-        ours = max((against(of, base) for of in times), key=abs)
-        found.line(key, ours, holds=abs(ours) <= CLOSE if key == "tens" else None, steps=TENS)
+    for key, by_seed in networks.items():
+        ours = max((against(times, base) for times in by_seed), key=abs)
+        finding.line(key, ours, holds=abs(ours) <= CLOSE if key == "tens" else None, steps=TENS)
 
 
-def learnt(found: Finding, extent: Amounts) -> Steps:
+def learnt(finding: Finding, extent: Amounts) -> Steps:
     """Compare networks that learnt from DRF with the others, on traces not learnt from."""
-    tried: list[Tried]
-    rules, away, tried, offline = yield (
+    tries: list[Tried]
+    rules, base_absent, tries, offline = yield (
         _by_rules(TESTBED, ("drf", "fitted", "tetris"), extent),
         _drf(extent, ABSENT),
         _improved(extent, TESTBED, "learners", extent.iterations),
         _improved(extent, TESTBED, "offline", extent.iterations, is_offline=True),
     )
     base = rules["drf"]
-    for seed, one in zip(_learners(extent, "learners"), tried, strict=True):
-        better = sum(mine < drf for mine, drf in zip(one.best, base, strict=True))
-        found.line(
-            "seed", against(one.best, base), iterations=extent.iterations, seed=seed,
+    for seed, attempt in zip(_learners(extent, "learners"), tries, strict=True):
+        better = int(np.less(attempt.best, base).sum())
+        finding.line(
+            "seed", against(attempt.best, base), iterations=extent.iterations, seed=seed,
             better=better, traces=len(base),
         )  # fmt: skip
-        ys = {f"seed {seed}": [value for _, value in one.curve]}
-        found.chart("fig10", (float(at) for at, _ in one.curve), ys)
-    best = _mean([one.best for one in tried])
+        iterations, values = zip(*attempt.curve, strict=True)
+        finding.chart("fig10", map(float, iterations), {f"seed {seed}": values})
+    best = _mean_of(tries, "best")
     ours, tetris = against(best, base), against(rules["tetris"], base)
-    _both(found, "drf", ours)
-    _both(found, "optimus", against(best, rules["fitted"]))
-    _both(found, "offline", against(best, _mean([one.best for one in offline])))
-    found.line("tetris", tetris, holds=ours + CLOSE < tetris < -CLOSE)
-    found.line("last", against(_mean([one.last for one in tried]), base))
-    found.line("absent", against(_mean([one.absent for one in tried]), away))
+    _both(finding, "drf", ours)
+    _both(finding, "optimus", against(best, rules["fitted"]))
+    _both(finding, "offline", against(best, _mean_of(offline, "best")))
+    finding.line("tetris", tetris, holds=ours + CLOSE < tetris < -CLOSE)
+    finding.line("last", against(_mean_of(tries, "last"), base))
+    finding.line("absent", against(_mean_of(tries, "absent"), base_absent))
 
 
-def fig14(found: Finding, extent: Amounts) -> Steps:
+def fig14(finding: Finding, extent: Amounts) -> Steps:
     """Compare the same networks, told of wrong epochs, with DRF and with the right ones."""
-    tried: list[Tried]
-    base, tried = yield (
+    tries: list[Tried]
+    base, tries = yield (
         _drf(extent),
         _improved(extent, TESTBED, "learners", extent.iterations),
     )
-    wrong = _mean([one.wrong for one in tried])
-    _both(found, "drf", against(wrong, base))
-    more = against(wrong, _mean([one.best for one in tried]))
-    found.line("more", more, holds=0.0 < more <= CLOSE)
+    wrong = _mean_of(tries, "wrong")
+    _both(finding, "drf", against(wrong, base))
+    loss = against(wrong, _mean_of(tries, "best"))
+    finding.line("more", loss, holds=0.0 < loss <= CLOSE)
 
 
-def published(found: Finding, extent: Amounts) -> Steps:
+def published(finding: Finding, extent: Amounts) -> Steps:
     """Compare the paper's learner with DRF, and with where it began."""
-    base, before, after, none, alone = yield (
+    base, before, after, untrained, alone = yield (
         _drf(extent),
         _published(extent, "published"),
         _published(extent, "published", updates=extent.updates),
@@ -188,25 +187,25 @@ def published(found: Finding, extent: Amounts) -> Steps:
         _published(extent, "published", steps=0, updates=HUNDREDS),
     )
     for seed, times in zip(_learners(extent, "published"), after, strict=True):
-        found.line("seed", against(times, base), seed=seed, updates=extent.updates)
-    _both(found, "drf", against(_mean(after), base))
-    added = against(_mean(after), _mean(before))
-    found.line("added", added, holds=added < -CLOSE)
-    found.line("none", first := against(_mean(none), base))
+        finding.line("seed", against(times, base), seed=seed, updates=extent.updates)
+    _both(finding, "drf", against(_mean(after), base))
+    change = against(_mean(after), _mean(before))
+    finding.line("added", change, holds=change < -CLOSE)
+    at_random = against(_mean(untrained), base)
+    finding.line("none", at_random)
     ours = against(_mean(alone), base)
-    found.line("alone", ours, holds=ours <= CLOSE < first, updates=HUNDREDS)
+    finding.line("alone", ours, holds=ours <= CLOSE < at_random, updates=HUNDREDS)
 
 
-def all_reduce(found: Finding, extent: Amounts) -> Steps:
+def all_reduce(finding: Finding, extent: Amounts) -> Steps:
     """Compare jobs without servers with DRF."""
     iterations = extent.all_reduce
-    times, learners = yield (
+    times_of, learners = yield (
         _by_rules(ALL_REDUCE, ("drf", "srtf", "optimus"), extent),
         _improved(extent, ALL_REDUCE, "published", iterations),
     )
-    base = times.pop("drf")
-    for rule, of in times.items():
-        found.line(rule, against(of, base))
-    found.line(
-        "learnt", against(_mean([one.best for one in learners]), base), iterations=iterations
-    )
+    base = times_of.pop("drf")
+    for rule, times in times_of.items():
+        finding.line(rule, against(times, base))
+    best = _mean_of(learners, "best")
+    finding.line("learnt", against(best, base), iterations=iterations)

@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from bftrainer.lab.papers.dl2 import figures
-from bftrainer.lab.papers.dl2.replays import Imitated, Improved, play
-from bftrainer.lab.papers.dl2.setting import FULL, QUICK, RECORDS, TESTBED, read_speeds
-from bftrainer.lab.papers.paper import Scenario, drawn_scenario, paper_of
+from bftrainer.lab.papers.dl2.replays import Imitated, Improved, choose_scenario, play
+from bftrainer.lab.papers.dl2.setting import Amounts
+from bftrainer.lab.papers.paper import paper_of
 
-
-def choose_scenario(_: object, folder: Path | None, __: object) -> Scenario:
-    """Return the clusters, and where their speeds come from.
-
-    Raises:
-        UsageError: BFT-4171, the file of speeds is not one.
-    """
-    _, is_measured = read_speeds(folder, TESTBED)
-    speeds = (
-        "Speeds are those that the authors measured."
-        if is_measured
-        else "Speeds are synthetic, so no published value can be expected: the measured ones "
-        f"carry no licence, and BFTRAINER_DATA has no {RECORDS}."
-    )
-    return drawn_scenario(
-        __package__,
-        remarks=[speeds],
-        settings={"measured_speeds": is_measured},
-        is_papers=is_measured,
-        content=folder,
-    )
-
-
+FULL = Amounts()
+QUICK = Amounts(
+    name="quick",
+    shortened="2 learners of 100 iterations instead of 5 of 400; 1 of the paper's instead of 3, "
+    "1 on modelled speeds instead of 2.",
+    learners=2,
+    iterations=100,
+    published=1,
+    updates=600,
+    all_reduce=20,
+    offline=1,
+)
 PAPER = paper_of(
     __package__,
     figures,

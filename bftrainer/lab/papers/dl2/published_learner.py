@@ -27,6 +27,9 @@ TRACES = 100
 LONGEST_SLOTS = 2000
 TINY = 1e-12
 
+# What was seen before and after the slot, mask, action, reward, and 1 if the trace goes on.
+Experience = tuple[Array, Array, Mask, int, float, float]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Dense:
@@ -41,25 +44,26 @@ class Dense:
 
     def hidden(self, inputs: Array) -> tuple[Array, Array]:
         """Return what the hidden layers give."""
-        one = np.maximum(inputs @ self.first + self.bias_first, 0.0)
-        return one, np.maximum(one @ self.second + self.bias_second, 0.0)
+        layer_1 = np.maximum(inputs @ self.first + self.bias_first, 0.0)
+        layer_2 = np.maximum(layer_1 @ self.second + self.bias_second, 0.0)
+        return layer_1, layer_2
 
     def __call__(self, inputs: Array) -> Array:
         """Return the outputs."""
-        _, second = self.hidden(inputs)
-        return second @ self.third + self.bias_third
+        _, layer_2 = self.hidden(inputs)
+        return layer_2 @ self.third + self.bias_third
 
     def gradient(self, inputs: Array, by_outputs: Array) -> dict[str, Array]:
         """Return a loss's derivative by every number."""
-        one, two = self.hidden(inputs)
-        by_two = (by_outputs @ self.third.T) * (two > 0.0)
-        by_one = (by_two @ self.second.T) * (one > 0.0)
+        layer_1, layer_2 = self.hidden(inputs)
+        by_layer_2 = (by_outputs @ self.third.T) * (layer_2 > 0.0)
+        by_layer_1 = (by_layer_2 @ self.second.T) * (layer_1 > 0.0)
         return {
-            "first": inputs.T @ by_one,
-            "bias_first": by_one.sum(0),
-            "second": one.T @ by_two,
-            "bias_second": by_two.sum(0),
-            "third": two.T @ by_outputs,
+            "first": inputs.T @ by_layer_1,
+            "bias_first": by_layer_1.sum(0),
+            "second": layer_1.T @ by_layer_2,
+            "bias_second": by_layer_2.sum(0),
+            "third": layer_2.T @ by_outputs,
             "bias_third": by_outputs.sum(0),
         }
 
@@ -98,13 +102,14 @@ class PublishedLearner:
     def _wide(self, actions: np.ndarray) -> np.ndarray:
         """Pad what is there by action; void is the last."""
         wide = np.zeros((*actions.shape[:-1], self._actions), actions.dtype)
-        wide[..., : actions.shape[-1] - 1], wide[..., -1] = actions[..., :-1], actions[..., -1]
+        wide[..., : actions.shape[-1] - 1] = actions[..., :-1]
+        wide[..., -1] = actions[..., -1]
         return wide
 
     def scores(self, rows: Array) -> Array:
         """Score the actions of the jobs that are there, and void."""
-        found = self.actor(self._flat(rows))
-        return np.append(found[: len(rows) * self._setting.per_job], found[-1])
+        scores = self.actor(self._flat(rows))
+        return np.append(scores[: len(rows) * self._setting.per_job], scores[-1])
 
     def warm_up(self, labels: Batch, steps: int | None = None) -> None:
         """Imitate (section 4.2)."""
@@ -112,40 +117,42 @@ class PublishedLearner:
         for _ in range(WARM_UP_STEPS if steps is None else steps):
             part = labels.take(self._chance.integers(0, len(labels), SAMPLE))
             flat, mask = self._flat(part.rows), self._wide(part.mask)
-            off = probabilities(self.actor(flat), mask) - self._wide(part.wanted)
-            self.actor = adam.step(self.actor, self.actor.gradient(flat, off / SAMPLE))
+            errors = probabilities(self.actor(flat), mask) - self._wide(part.wanted)
+            self.actor = adam.step(self.actor, self.actor.gradient(flat, errors / SAMPLE))
 
     def learn(self, updates: int) -> None:
         """Learn from its own slots (section 4.3)."""
         memory = ReplayBuffer()
         for_actor, for_critic = Adam(rate=RATE), Adam(rate=RATE)
-        done, trace = 0, 0
-        while done < updates:
+        n_updates, trace = 0, 0
+        while n_updates < updates:
             seed = trace % TRACES
             cluster = Cluster(
                 self._setting, self._speeds, draw_trace(self._setting, seed), self._seed + trace
             )
             trace += 1
-            while not cluster.has_ended and done < updates and cluster.now < LONGEST_SLOTS:
+            while not cluster.has_ended and n_updates < updates and cluster.now < LONGEST_SLOTS:
                 self._play_slot(cluster, memory)
                 if len(memory) >= 2 * SAMPLE:
                     self._update(memory, for_actor, for_critic)
-                    done += 1
+                    n_updates += 1
 
     def _play_slot(self, cluster: Cluster, memory: ReplayBuffer) -> None:
         """Give the slot's actions its reward, and what is seen after it."""
-        noted: list[tuple[Array, Mask, int]] = []
+        actions: list[tuple[Array, Mask, int]] = []
 
         def note(rows: Array, mask: Mask, action: int) -> None:
-            action = self._actions - 1 if action == len(mask) - 1 else action
-            noted.append((self._flat(rows), self._wide(mask), action))
+            if action == len(mask) - 1:
+                action = self._actions - 1  # void is the last of the padded, too
+            actions.append((self._flat(rows), self._wide(mask), action))
 
-        Acting(
+        act = Acting(
             scores=self.scores, chance=self._chance, on_action=note, override=self._explore
-        )(cluster)  # fmt: skip
+        )
+        act(cluster)
         reward, after = cluster.end_slot(), self._flat(cluster.rows())
-        for before, mask, taken in noted:
-            memory.add((before, after, mask, taken, reward, float(not cluster.has_ended)))
+        for before, mask, action in actions:
+            memory.add((before, after, mask, action, reward, float(not cluster.has_ended)))
 
     def _explore(self, cluster: Cluster, action: int, mask: Mask) -> int:
         """Replace the action in a poor state (section 4.3, job-aware exploration)."""
@@ -154,51 +161,51 @@ class PublishedLearner:
                 lacks_server = job.workers > 1 and not job.servers
                 lacks_worker = job.servers > 1 and not job.workers
                 if lacks_server or (job.servers and job.workers > POOR_RATIO * job.servers):
-                    wanted = 3 * i + 1
+                    cure = 3 * i + 1  # a server
                 elif lacks_worker or (job.workers and job.servers > POOR_RATIO * job.workers):
-                    wanted = 3 * i
+                    cure = 3 * i  # a worker
                 else:
                     continue
-                return wanted if mask[wanted] else action
+                return cure if mask[cure] else action
         return action
 
     def _update(self, memory: ReplayBuffer, for_actor: Adam, for_critic: Adam) -> None:
-        flat, after, mask, taken, reward, goes_on = memory.draw(self._chance, SAMPLE)
+        flat, after, mask, actions, reward, goes_on = memory.draw(self._chance, SAMPLE)
         target = reward + DISCOUNT * goes_on * self._critic(after)[:, 0]
         value = self._critic(flat)[:, 0]
         by_value = 2.0 * (value - target)[:, None] / SAMPLE
         self._critic = for_critic.step(self._critic, self._critic.gradient(flat, by_value))
         share = probabilities(self.actor(flat), mask)
-        chosen = np.zeros_like(share)
-        chosen[np.arange(SAMPLE), taken] = 1.0
+        is_action = np.zeros_like(share)
+        is_action[np.arange(SAMPLE), actions] = 1.0
         logs = np.log(np.maximum(share, TINY))
         disorder = -(share * logs).sum(1, keepdims=True)
-        by_scores = -(target - value)[:, None] * (chosen - share)
+        by_scores = -(target - value)[:, None] * (is_action - share)
         by_scores += ENTROPY * share * (logs + disorder)
         self.actor = for_actor.step(self.actor, self.actor.gradient(flat, by_scores / SAMPLE))
 
 
 class ReplayBuffer:
-    """The last actions: what was seen before and after their slot, mask, action, reward, go on."""
+    """The last actions with what they led to."""
 
     def __init__(self) -> None:
         """Begin empty."""
-        self._kept: list[tuple[Array, Array, Mask, int, float, float]] = []
-        self._added = 0
+        self._memory: list[Experience] = []
+        self._n_added = 0
 
     def __len__(self) -> int:
         """Return how many are kept."""
-        return len(self._kept)
+        return len(self._memory)
 
-    def add(self, one: tuple[Array, Array, Mask, int, float, float]) -> None:
+    def add(self, experience: Experience) -> None:
         """Keep an action, in the place of the oldest if there are too many."""
         if len(self) < REPLAY:
-            self._kept.append(one)
+            self._memory.append(experience)
         else:
-            self._kept[self._added % REPLAY] = one
-        self._added += 1
+            self._memory[self._n_added % REPLAY] = experience
+        self._n_added += 1
 
     def draw(self, chance: np.random.Generator, size: int) -> list[np.ndarray]:
         """Return each of the six of actions that are drawn."""
-        drawn = [self._kept[i] for i in chance.integers(0, len(self), size)]
-        return [np.array(column) for column in zip(*drawn, strict=True)]
+        sample = [self._memory[i] for i in chance.integers(0, len(self), size)]
+        return list(map(np.array, zip(*sample, strict=True)))

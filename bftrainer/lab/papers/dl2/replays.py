@@ -15,28 +15,37 @@ from bftrainer.lab.papers.dl2.cluster import Cluster, Rule, draw_trace
 from bftrainer.lab.papers.dl2.cluster import play as play_trace
 from bftrainer.lab.papers.dl2.published_learner import PublishedLearner
 from bftrainer.lab.papers.dl2.rules import (
-    RULES,
     best_equal_sizes,
     drf,
     fitted,
     greedy,
     optimus,
+    srtf,
     tetris,
 )
 from bftrainer.lab.papers.dl2.setting import (
     ALL_REDUCE,
+    RECORDS,
     SETTINGS,
     TESTBED,
     Setting,
     Speeds,
     read_speeds,
 )
+from bftrainer.lab.papers.paper import Scenario, drawn_scenario
 
 FITTED_SIZES = 30
 ABSENT = 0.4  # of the nodes, in the test of shrinking pools
 ERROR = 0.2  # of stated epochs, in Fig. 14
 Times = tuple[float, ...]  # mean completion time of each trace, in slots
 TEACHERS: dict[str, training.Teacher] = {"drf": drf, "greedy": greedy}
+RULES: dict[str, Rule] = {
+    "drf": drf,
+    "optimus": optimus,
+    "greedy": greedy,
+    "srtf": srtf,
+    "tetris": tetris,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +94,7 @@ class Tried:
 
 def play(folder: Path | None, run: ByRule | Imitated | Improved) -> float | Times | Tried:
     """Play one."""
-    setting = SETTINGS[run.setting] if not isinstance(run, Imitated) else TESTBED
+    setting = TESTBED if isinstance(run, Imitated) else SETTINGS[run.setting]
     speeds, _ = read_speeds(folder, setting)
     if isinstance(run, ByRule):
         setting = replace(setting, absent=run.absent)
@@ -104,9 +113,33 @@ def play(folder: Path | None, run: ByRule | Imitated | Improved) -> float | Time
     return training.evaluate(setting, speeds, scores, run.traces)
 
 
+def choose_scenario(_: object, folder: Path | None, __: object) -> Scenario:
+    """Return the clusters, and where their speeds come from.
+
+    Raises:
+        UsageError: BFT-4171, the file of speeds is not one.
+    """
+    _speeds, is_measured = read_speeds(folder, TESTBED)
+    remark = (
+        "Speeds are synthetic, so no published value can be expected: the measured ones "
+        f"carry no licence, and BFTRAINER_DATA has no {RECORDS}."
+    )
+    if is_measured:
+        remark = "Speeds are those that the authors measured."
+    return drawn_scenario(
+        __package__,
+        remarks=[remark],
+        settings={"measured_speeds": is_measured},
+        is_papers=is_measured,
+        content=folder,
+    )
+
+
 def _rule(name: str, speeds: Speeds) -> Rule:
-    if name in {"capped", "capped tetris"}:
-        return partial(drf if name == "capped" else tetris, most=best_equal_sizes(speeds))
+    if name == "capped":
+        return partial(drf, most=best_equal_sizes(speeds))
+    if name == "capped tetris":
+        return partial(tetris, most=best_equal_sizes(speeds))
     if name == "fitted":
         return partial(optimus, believed=_modelled(speeds))
     return RULES[name]
@@ -119,24 +152,24 @@ def _modelled(speeds: Speeds) -> Speeds:
 def _improved(setting: Setting, speeds: Speeds, run: Improved) -> Tried:
     # Without servers a smoothed warm-up never stops growing a job: its labels stay as they are.
     smooth = 0.0 if setting is ALL_REDUCE else 0.2
-    known = _modelled(speeds) if run.is_offline else speeds
-    found = training.learn(
-        setting, known, drf, seed=run.seed, iterations=run.iterations, smooth=smooth
+    lesson_speeds = _modelled(speeds) if run.is_offline else speeds
+    learnt = training.learn(
+        setting, lesson_speeds, drf, seed=run.seed, iterations=run.iterations, smooth=smooth
     )
 
-    def tried(network: Network, **changes: float) -> Times:
-        changed = replace(setting, **changes)  # type: ignore[arg-type]
-        return training.evaluate(changed, speeds, network.scores, run.traces)
+    def times(network: Network, **changes: float) -> Times:
+        its_setting = replace(setting, **changes)  # type: ignore[arg-type]
+        return training.evaluate(its_setting, speeds, network.scores, run.traces)
 
     return Tried(
-        best=tried(found.best),
-        last=tried(found.last),
-        absent=tried(found.best, absent=ABSENT),
-        wrong=tried(found.best, error=ERROR),
-        curve=found.curve,
+        best=times(learnt.best),
+        last=times(learnt.last),
+        absent=times(learnt.best, absent=ABSENT),
+        wrong=times(learnt.best, error=ERROR),
+        curve=learnt.curve,
     )
 
 
-def against(ours: Sequence[float], others: Sequence[float]) -> float:
+def against(ours: Sequence[float], rivals: Sequence[float]) -> float:
     """Return how much longer ours take, %, mean of the traces."""
-    return float(100.0 * np.mean(np.array(ours) / np.array(others) - 1.0))
+    return float(100.0 * np.mean(np.array(ours) / np.array(rivals) - 1.0))

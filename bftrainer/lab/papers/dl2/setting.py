@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import json
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ import numpy.typing as npt
 from bftrainer.lab.papers.paper import Extent, read_expected
 from bftrainer.model.errors import UsageError
 
-TABLES, RESULTS = (read_expected(__package__)[name] for name in ("tables", "results"))
+TABLES = read_expected(__package__)["tables"]
+RESULTS = read_expected(__package__)["results"]
 
 MODELS = (
     "resnet-50",
@@ -32,6 +34,28 @@ MODELS = (
     "wlm",
 )  # Table 1
 WITHOUT_GPU = frozenset({"cnn-text-classification", "dssm"})
+
+Speeds = npt.NDArray[np.float64]  # (type, servers, workers), epochs per slot; [.., 0, ..] is 0
+
+RECORDS = Path("dl2") / "config_speed.txt"
+CURVES = Path("jobs-ImageNet-imgps.json")
+FLOOR = 0.05  # of a model's fastest record: interpolation gives no less
+REFERENCE = 4  # workers and servers, of which an epoch takes 2 minutes
+EPOCH_MIN = 2.0
+
+# Synthetic step of w workers and p servers, at one total batch: compute / w + transfer w / p +
+# wait (w - 1). Of compute 1 the others say how soon more workers do harm: for resnet-50, vgg-16
+# and wlm at 1 to 2 workers per model, later for the others, as in the records.
+SYNTHETIC = {
+    "resnet-50": (1.6, 0.10),
+    "vgg-16": (2.4, 0.08),
+    "resnext-110": (0.6, 0.10),
+    "inception-bn": (0.25, 0.03),
+    "seq2seq": (0.5, 0.12),
+    "cnn-text-classification": (0.3, 0.03),
+    "dssm": (0.25, 0.02),
+    "wlm": (3.0, 0.50),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +100,7 @@ ALL_REDUCE = Setting(
     types=7,
     has_servers=False,
 )
-SETTINGS = {one.name: one for one in (LARGE, TESTBED, ALL_REDUCE)}
+SETTINGS = {setting.name: setting for setting in (LARGE, TESTBED, ALL_REDUCE)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,54 +116,16 @@ class Amounts(Extent):
     offline: int = 2  # learners on modelled speeds
 
 
-FULL = Amounts()
-QUICK = Amounts(
-    name="quick",
-    shortened="2 learners of 100 iterations instead of 5 of 400; 1 of the paper's instead of 3, "
-    "1 on modelled speeds instead of 2.",
-    learners=2,
-    iterations=100,
-    published=1,
-    updates=600,
-    all_reduce=20,
-    offline=1,
-)
-
-
-Speeds = npt.NDArray[np.float64]  # (type, servers, workers), epochs per slot; [.., 0, ..] is 0
-
-RECORDS = Path("dl2") / "config_speed.txt"
-CURVES = Path("jobs-ImageNet-imgps.json")
-FLOOR = 0.05  # of a model's fastest record: interpolation gives no less
-REFERENCE = 4  # workers and servers, of which an epoch takes 2 minutes
-EPOCH_MIN = 2.0
-
-# Synthetic step of w workers and p servers, at one total batch: compute / w + transfer w / p +
-# wait (w - 1). Of compute 1 the others say how soon more workers do harm: for resnet-50, vgg-16
-# and wlm at 1 to 2 workers per model, later for the others, as in the records.
-SYNTHETIC = {
-    "resnet-50": (1.6, 0.10),
-    "vgg-16": (2.4, 0.08),
-    "resnext-110": (0.6, 0.10),
-    "inception-bn": (0.25, 0.03),
-    "seq2seq": (0.5, 0.12),
-    "cnn-text-classification": (0.3, 0.03),
-    "dssm": (0.25, 0.02),
-    "wlm": (3.0, 0.50),
-}
-
-
 def synthetic(most: int) -> Speeds:
     """Return the synthetic speeds, relative to one worker without any transfer."""
     workers = np.arange(1, most + 1)[None, :]
     servers = np.arange(1, most + 1)[:, None]
-    found = np.zeros((len(MODELS), most + 1, most + 1))
+    speeds = np.zeros((len(MODELS), most + 1, most + 1))
     for k, model in enumerate(MODELS):
         transfer, wait = SYNTHETIC[model]
-        found[k, 1:, 1:] = 1.0 / (
-            1.0 / workers + transfer * workers / servers + wait * (workers - 1)
-        )
-    return found
+        step = 1.0 / workers + transfer * workers / servers + wait * (workers - 1)
+        speeds[k, 1:, 1:] = 1.0 / step
+    return speeds
 
 
 def measured(path: Path, most: int) -> Speeds:
@@ -148,13 +134,13 @@ def measured(path: Path, most: int) -> Speeds:
     Raises:
         UsageError: BFT-4171, the file is not one of records.
     """
-    known: dict[str, dict[tuple[int, int], float]] = {}
+    rate_of: dict[str, dict[tuple[int, int], float]] = {}  # by model, servers and workers
     try:
         for line in filter(str.strip, path.read_text().splitlines()):
             model, _, _, servers, workers, rates, *_ = ast.literal_eval(line)
             if sum(rates) > 0.0:
-                known.setdefault(model, {})[servers, workers] = float(sum(rates))
-        points = [known[model] for model in MODELS]
+                rate_of.setdefault(model, {})[servers, workers] = float(sum(rates))
+        points = [rate_of[model] for model in MODELS]
     except (OSError, ValueError, SyntaxError, TypeError, KeyError) as error:
         raise UsageError(
             "BFT-4171",
@@ -162,28 +148,28 @@ def measured(path: Path, most: int) -> Speeds:
             "Put config_speed.txt of the published code there, or remove the file.",
         ) from error
     sizes = range(1, most + 1)
-    grid = np.array([(p, w) for p in sizes for w in sizes], float)
-    found = np.zeros((len(MODELS), most + 1, most + 1))
+    grid = np.array(list(product(sizes, sizes)), float)  # servers and workers
+    speeds = np.zeros((len(MODELS), most + 1, most + 1))
     for k, of_model in enumerate(points):
-        at, rate = np.array(list(of_model), float), np.array(list(of_model.values()))
-        weights = np.linalg.solve(_distances(at, at), rate)
-        rates_there = np.maximum(FLOOR * rate.max(), _distances(grid, at) @ weights)
-        found[k, 1:, 1:] = rates_there.reshape(most, most)
-    return found
+        places, rate = np.array(list(of_model), float), np.array(list(of_model.values()))
+        weights = np.linalg.solve(_distances(places, places), rate)
+        on_grid = np.maximum(FLOOR * rate.max(), _distances(grid, places) @ weights)
+        speeds[k, 1:, 1:] = on_grid.reshape(most, most)
+    return speeds
 
 
 def all_reduce(path: Path | None, types: int, most: int) -> Speeds:
     """Return speeds without servers: the curves of BFTrainer's Fig. 1, or synthetic ones."""
     sizes = np.arange(1, most + 1)
-    found = np.zeros((types, 1, most + 1))
+    speeds = np.zeros((types, 1, most + 1))
     if path is None:
         for k in range(types):
-            found[k, 0, 1:] = sizes / (1.0 + 0.01 * 2**k * (sizes - 1))
-        return found
+            speeds[k, 0, 1:] = sizes / (1.0 + 0.01 * 2**k * (sizes - 1))
+        return speeds
     document: dict[str, Any] = json.loads(path.read_text())
     for k, curve in enumerate(document["curves"][:types]):
-        found[k, 0, 1:] = np.interp(sizes, document["nodes"], curve["throughput"])
-    return found
+        speeds[k, 0, 1:] = np.interp(sizes, document["nodes"], curve["throughput"])
+    return speeds
 
 
 def read_speeds(folder: Path | None, setting: Setting) -> tuple[Speeds, bool]:
@@ -193,16 +179,22 @@ def read_speeds(folder: Path | None, setting: Setting) -> tuple[Speeds, bool]:
         UsageError: BFT-4171, the file is not one of records.
     """
     if not setting.has_servers:
-        path = folder / CURVES if folder and (folder / CURVES).is_file() else None
-        found = all_reduce(path, setting.types, setting.most)
+        path = _file_in(folder, CURVES)
+        speeds = all_reduce(path, setting.types, setting.most)
         # One worker trains 2 epochs in a slot.
-        return found / found[:, :, 1:2] * 2.0, path is not None
-    path = folder / RECORDS if folder and (folder / RECORDS).is_file() else None
-    found = measured(path, setting.most) if path else synthetic(setting.most)
-    reference = found[:, REFERENCE, REFERENCE][:, None, None]
-    return found / reference * (setting.slot_min / EPOCH_MIN), path is not None
+        return speeds / speeds[:, :, 1:2] * 2.0, path is not None
+    path = _file_in(folder, RECORDS)
+    speeds = measured(path, setting.most) if path else synthetic(setting.most)
+    reference = speeds[:, REFERENCE, REFERENCE][:, None, None]
+    return speeds / reference * (setting.slot_min / EPOCH_MIN), path is not None
 
 
-def _distances(some: Speeds, others: Speeds) -> Speeds:
-    found: Speeds = np.linalg.norm(some[:, None] - others[None], axis=2)
-    return found
+def _file_in(folder: Path | None, name: Path) -> Path | None:
+    if folder is None or not (folder / name).is_file():
+        return None
+    return folder / name
+
+
+def _distances(places: Speeds, goals: Speeds) -> Speeds:
+    distances: Speeds = np.linalg.norm(places[:, None] - goals[None], axis=2)
+    return distances

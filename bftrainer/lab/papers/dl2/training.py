@@ -19,9 +19,20 @@ from bftrainer.lab.papers.dl2.cluster import TASKS, Cluster, Dl2Job, draw_trace,
 from bftrainer.lab.papers.dl2.setting import Setting, Speeds
 from bftrainer.lab.teach.learner import Adam, Batch, LearningStep, batch_of, improve, warm_up
 
+WIDTH = 48
+TRAINING = range(100)  # seeds of traces
+IMITATED = TRAINING[:20]
+VALIDATION = range(1000, 1004)
+ROLLOUTS = 4
+MOST_STEPS = 6000  # of an iteration
+LONGEST_SLOTS = 400
+DISCOUNT = 0.97
+EVERY = 10  # iterations between validations
+
 Scores = Callable[[Array], Array]  # (J, F) -> (J K + 1,)
 OnAction = Callable[[Array, Mask, int], None]  # rows and mask before an action, and the action
 Override = Callable[[Cluster, int, Mask], int]  # another action than the one chosen
+Teacher = Callable[..., None]  # a rule with ``on_step``
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,29 +72,16 @@ class Acting:
             mask[per_job * place : per_job * (place + 1)] = cluster.allowed(job)
 
     def _choose(self, rows: Array, mask: Mask) -> int:
-        share = probabilities(self.scores(rows), mask).cumsum()
-        drawn = int(np.searchsorted(share, self.chance.random() * share[-1], side="right"))
-        return min(drawn, len(share) - 1)
+        sums = probabilities(self.scores(rows), mask).cumsum()
+        action = int(np.searchsorted(sums, self.chance.random() * sums[-1], side="right"))
+        return min(action, len(sums) - 1)
 
 
 def step_of(rows: Array, mask: Mask, action: int) -> LearningStep:
     """Return a step whose wanted action is the one taken."""
-    wanted = np.zeros(len(mask))
-    wanted[action] = 1.0
-    return LearningStep(rows=rows, mask=mask, wanted=wanted)
-
-
-WIDTH = 48
-TRAINING = range(100)  # seeds of traces
-IMITATED = TRAINING[:20]
-VALIDATION = range(1000, 1004)
-ROLLOUTS = 4
-MOST_STEPS = 6000  # of an iteration
-LONGEST_SLOTS = 400
-DISCOUNT = 0.97
-EVERY = 10  # iterations between validations
-
-Teacher = Callable[..., None]  # a rule with ``on_step``
+    target = np.zeros(len(mask))
+    target[action] = 1.0
+    return LearningStep(rows=rows, mask=mask, wanted=target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -100,10 +98,10 @@ def labels_of(setting: Setting, speeds: Speeds, teacher: Teacher) -> Batch:
     """Return the teacher's steps on the traces for imitation (section 4.2)."""
     steps: list[LearningStep] = []
 
-    def note(job: Dl2Job, more: tuple[int, int]) -> None:
+    def note(job: Dl2Job, tasks: tuple[int, int]) -> None:
         """Note a step before its tasks are placed; jobs beyond the window are not seen."""
         if job in cluster.seen:
-            action = cluster.seen.index(job) * setting.per_job + TASKS.index(more)
+            action = cluster.seen.index(job) * setting.per_job + TASKS.index(tasks)
             steps.append(step_of(cluster.rows(), cluster.mask(), action))
 
     for seed in IMITATED:
@@ -119,13 +117,11 @@ def labels_of(setting: Setting, speeds: Speeds, teacher: Teacher) -> Batch:
 
 def evaluate(setting: Setting, speeds: Speeds, scores: Scores, seeds: range) -> tuple[float, ...]:
     """Return the mean completion time of each trace, in slots."""
-    return tuple(
-        play(
-            Cluster(setting, speeds, draw_trace(setting, seed), seed),
-            Acting(scores=scores, chance=np.random.default_rng(seed)),
-        )
-        for seed in seeds
-    )
+    times = []
+    for seed in seeds:
+        cluster = Cluster(setting, speeds, draw_trace(setting, seed), seed)
+        times.append(play(cluster, Acting(scores=scores, chance=np.random.default_rng(seed))))
+    return tuple(times)
 
 
 def imitate(
@@ -150,15 +146,16 @@ def learn(
     network = warmed_up = best = imitate(setting, speeds, teacher, seed, smooth)
     adam, chance = Adam(rate=rate), np.random.default_rng((seed, 47))
     validate = partial(evaluate, setting, speeds, seeds=VALIDATION)
-    least = float(np.mean(validate(network.scores)))
-    curve = [(0, least)]
+    shortest = float(np.mean(validate(network.scores)))
+    curve = [(0, shortest)]
     for iteration in range(1, iterations + 1):
         steps, advantages = _experience(setting, speeds, network, chance)
         network = improve(network, batch_of(steps), advantages, adam, chance)
         if iteration % EVERY == 0:
-            curve.append((iteration, float(np.mean(validate(network.scores)))))
-            if curve[-1][1] < least:
-                least, best = curve[-1][1], network
+            completion = float(np.mean(validate(network.scores)))
+            curve.append((iteration, completion))
+            if completion < shortest:
+                shortest, best = completion, network
     return Learnt(warmed_up=warmed_up, best=best, last=network, curve=tuple(curve))
 
 
@@ -167,22 +164,26 @@ def _experience(
 ) -> tuple[list[LearningStep], Array]:
     """Play one trace several times; return steps with how much better than the mean they led."""
     trace = int(chance.integers(len(TRAINING)))
-    runs = [_rollout(setting, speeds, network, TRAINING[trace], chance) for _ in range(ROLLOUTS)]
-    returns = np.zeros((ROLLOUTS, max(len(run) for run in runs) + 1))
-    for i, run in enumerate(runs):
-        for slot in reversed(range(len(run))):
-            returns[i, slot] = run[slot][1] + DISCOUNT * returns[i, slot + 1]
+    rollouts = [
+        _rollout(setting, speeds, network, TRAINING[trace], chance) for _ in range(ROLLOUTS)
+    ]
+    returns = np.zeros((ROLLOUTS, max(map(len, rollouts)) + 1))
+    for i, slots in enumerate(rollouts):
+        for k, (_, reward) in reversed(list(enumerate(slots))):
+            returns[i, k] = reward + DISCOUNT * returns[i, k + 1]
     better = returns - returns.mean(0)
     better /= better[:, :-1].std() + 1e-6
-    found = [
-        (step, better[i, slot])
-        for i, run in enumerate(runs)
-        for slot, (steps, _) in enumerate(run)
-        for step in steps
-    ]
-    if len(found) > MOST_STEPS:
-        found = [found[i] for i in chance.choice(len(found), MOST_STEPS, replace=False)]
-    return [step for step, _ in found], np.array([gain for _, gain in found])
+    steps: list[LearningStep] = []
+    gains: list[float] = []
+    for i, slots in enumerate(rollouts):
+        for k, (slot_steps, _) in enumerate(slots):
+            steps += slot_steps
+            gains += [better[i, k]] * len(slot_steps)
+    advantages = np.array(gains)
+    if len(steps) > MOST_STEPS:
+        sample = chance.choice(len(steps), MOST_STEPS, replace=False)
+        steps, advantages = [steps[i] for i in sample], advantages[sample]
+    return steps, advantages
 
 
 def _rollout(

@@ -31,16 +31,6 @@ class Extents(Extent):
     noise: int = 400
 
 
-FULL = Extents()
-QUICK = Extents(
-    name="quick",
-    shortened="10 seeds instead of 30 (Figs. 9 and 10: 2 instead of 10; noise: 40 instead of 400).",
-    jobs=10,
-    stragglers=2,
-    noise=40,
-)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dollars:
     """The utility of completion and the price of a worker."""
@@ -89,7 +79,7 @@ def play(_: None, run: OneJob | Slowed) -> Training | SlowedOutcome:
         return static(job, run.start)
     chance = np.random.default_rng((run.seed, run.start))
 
-    def condition(past_s: float, left: float) -> Condition:
+    def condition(past_s: float, left_samples: float) -> Condition:
         if dollars is None:
             errors = 2.0 if run.is_patient else 0.0
             return Throughput(threshold=THRESHOLD, standard_errors=errors)
@@ -97,7 +87,7 @@ def play(_: None, run: OneJob | Slowed) -> Training | SlowedOutcome:
             utility=dollars.utility(job, run.start),
             price=dollars.price_per_h / 3600.0,
             past_s=past_s,
-            left_samples=left,
+            left_samples=left_samples,
         )
 
     return autoscaled(job, run.start, condition, chance, is_patient=run.is_patient)

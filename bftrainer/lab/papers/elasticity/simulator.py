@@ -31,6 +31,13 @@ STEP_AT_4_S, SLOWER_AT_24 = 0.2, 0.2
 LOCAL_BATCH, MOST_BATCH = 64, 4096  # of ImageNet, section 7.1.2
 SECONDS_ON_32, FASTER_ON_64 = 4300.0, 1.85
 COMPUTE_S, FIXED_S, PER_WORKER_S = 27.0, 0.55, 0.0045  # of a step of CIFAR-10 on CPUs
+MOST_WINDOWS = 20
+
+# Of the job with stragglers (section 7.4)
+STEPS = 100 * EPOCH_OF_CIFAR // BATCH + 1
+START, EVERY_SLOW, MOST_SLOW = 4, 4, 10  # workers at first; every 4th is slow, up to 10
+BOOT_S, JOIN_S = (60.0, 120.0), 3.179
+THRESHOLD = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +108,6 @@ JOBS = {
     ),
 }
 
-MOST_WINDOWS = 20
 Chance = np.random.Generator
 # What the condition of a decision is, by seconds so far and samples left.
 ConditionAt = Callable[[float, float], Condition]
@@ -118,18 +124,27 @@ class StepWindows:
         """Return the sizes that can be compared at this number of workers."""
         fewest = 2 if self.is_patient else 1
         is_long = len(self.windows[workers]) >= MOST_WINDOWS  # so it is decided as it is
-        several = [np.array(seen) for seen in self.windows.values() if len(seen) > 1]
-        spreads = [float(seen.std(ddof=1) / seen.mean()) for seen in several]
-        spread = math.fsum(spreads) / len(spreads) if spreads else 0.0
-        return {
-            k: MeasuredSize(
-                k,
-                math.fsum(seen) / len(seen),
-                0.0 if is_long else spread / math.sqrt(len(seen)),
-            )
-            for k, seen in self.windows.items()
-            if len(seen) >= fewest
-        }
+        spread = self._spread()
+        sizes = {}
+        for size, rates in self.windows.items():
+            if len(rates) < fewest:
+                continue
+            error = 0.0
+            if not is_long:
+                error = spread / math.sqrt(len(rates))
+            sizes[size] = MeasuredSize(size, math.fsum(rates) / len(rates), error)
+        return sizes
+
+    def _spread(self) -> float:
+        """Return the relative deviation of a window, the mean of all sizes that tell it."""
+        spreads = []
+        for rates in self.windows.values():
+            if len(rates) > 1:
+                column = np.array(rates)
+                spreads.append(float(column.std(ddof=1) / column.mean()))
+        if not spreads:
+            return 0.0
+        return math.fsum(spreads) / len(spreads)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -157,12 +172,13 @@ class Training:
 
     def resize(self, job: ElasticJob, workers: int, boot_s: float) -> None:
         """Change the number of workers; new ones boot first."""
-        is_more = workers > self.workers
-        if is_more:
+        if workers > self.workers:
             began_s = self.completion_s
             self.train(job, boot_s)
             self.booting_gpu_s += (workers - self.workers) * (self.completion_s - began_s)
-        self._pass(job.join_s if is_more else job.leave_s)
+            self._pass(job.join_s)
+        else:
+            self._pass(job.leave_s)
         self.workers = workers
 
     def _pass(self, seconds: float) -> None:
@@ -186,46 +202,41 @@ def autoscaled(
     is_patient: bool = False,
 ) -> Training:
     """Train with the size that the rule chooses, until it stays."""
-    training, measured = Training(workers=start), StepWindows(is_patient=is_patient)
+    training, steps = Training(workers=start), StepWindows(is_patient=is_patient)
     while math.isnan(training.settled_s) and training.done < job.samples:
         k = training.workers
         noise = np.exp(job.step_noise * chance.standard_normal(EVERY_STEPS))
         took_s = float((job.step_s(k) * noise).sum())
         training.train(job, took_s)
-        measured.windows.setdefault(k, []).append(EVERY_STEPS * job.batch(k) / took_s)
-        known = measured.known(k)
+        steps.windows.setdefault(k, []).append(EVERY_STEPS * job.batch(k) / took_s)
+        sizes = steps.known(k)
         condition = condition_at(training.completion_s, job.samples - training.done)
-        goal = _next(job, k, known, condition)
+        goal = _next(job, k, sizes, condition)
         if goal != k:
             deviation = job.boot_noise * chance.standard_normal() - job.boot_noise**2 / 2
             training.resize(job, goal, job.boot_s * math.exp(deviation))  # boot_s in the mean
-        if _is_settled(job, goal, known, condition):
+        if _is_settled(job, goal, sizes, condition):
             training.settled_s = training.completion_s
     training.train(job, math.inf)
     return training
 
 
-def _next(job: ElasticJob, k: int, known: dict[int, MeasuredSize], condition: Condition) -> int:
-    return next_size(k, known, condition, step=job.unit, least=job.least, most=job.most)
+def _next(job: ElasticJob, k: int, sizes: dict[int, MeasuredSize], condition: Condition) -> int:
+    return next_size(k, sizes, condition, step=job.unit, least=job.least, most=job.most)
 
 
 def _is_settled(
-    job: ElasticJob, k: int, known: dict[int, MeasuredSize], condition: Condition
+    job: ElasticJob, k: int, sizes: dict[int, MeasuredSize], condition: Condition
 ) -> bool:
     """Return whether the rule stays at a size, and not to measure on."""
-    if k not in known or _next(job, k, known, condition) != k:
+    if k not in sizes or _next(job, k, sizes, condition) != k:
         return False
-    neighbours = [known[n] for n in (k - job.unit, k + job.unit) if n in known]
-    return all(
-        condition.holds(min(known[k], other), max(known[k], other)) is not None
-        for other in neighbours
-    )
-
-
-STEPS = 100 * EPOCH_OF_CIFAR // BATCH + 1
-START, EVERY_SLOW, MOST_SLOW = 4, 4, 10  # workers at first; every 4th is slow, up to 10
-BOOT_S, JOIN_S = (60.0, 120.0), 3.179
-THRESHOLD = 0.8
+    for neighbour in (k - job.unit, k + job.unit):
+        if neighbour in sizes:
+            smaller, larger = sorted((sizes[k], sizes[neighbour]))
+            if condition.holds(smaller, larger) is None:
+                return False
+    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,7 +270,7 @@ class SlowedJob:
     joined_s: dict[str, float] = field(default_factory=dict)
     coming: list[_Coming] = field(default_factory=list)
     lives_s: list[float] = field(default_factory=list)
-    found: Field = field(default_factory=Field)
+    stragglers: Field = field(default_factory=Field)
 
     def run(self) -> SlowedOutcome:
         """Train to the end."""
@@ -269,8 +280,9 @@ class SlowedJob:
             if self.replaces and step % EVERY_STEPS == 0:
                 self._replace()
             self._spawn()
-            for one in [one for one in self.coming if one.ready_s <= self.now_s]:
-                self._join(one)
+            joining = [worker for worker in self.coming if worker.ready_s <= self.now_s]
+            for worker in joining:
+                self._join(worker)
         return SlowedOutcome(
             completion_s=self.now_s, lives_s=tuple(self.lives_s), workers=len(self.slow_of)
         )
@@ -283,25 +295,25 @@ class SlowedJob:
         if not self.replaces or max(self.slow_of.values()) == 1.0:
             return  # nobody to be found
         for name, seconds in own_s.items():
-            self.found = record_report(
-                self.found,
+            self.stragglers = record_report(
+                self.stragglers,
                 name,
-                generation=self.found.generation,
+                generation=self.stragglers.generation,
                 own_s=seconds,
                 share=BATCH // count,
                 threshold=THRESHOLD,
             )
 
     def _replace(self) -> None:
-        named = {one.replaces for one in self.coming}
-        for name in sorted(self.found.slow().keys() - named):
-            new = f"{name}'"
+        being_replaced = {worker.replaces for worker in self.coming}
+        for name in sorted(self.stragglers.slow().keys() - being_replaced):
+            new_name = f"{name}'"
             self.coming.append(
-                _Coming(ready_s=self._boot_s(), name=new, slowdown=1.0, replaces=name)
+                _Coming(ready_s=self._boot_s(), name=new_name, slowdown=1.0, replaces=name)
             )
 
     def _spawn(self) -> None:
-        is_growing = any(not one.replaces for one in self.coming)
+        is_growing = any(not worker.replaces for worker in self.coming)
         if is_growing or self.at_size < EVERY_STEPS or self.spawned >= EVERY_SLOW * MOST_SLOW:
             return
         self.spawned += 1
@@ -312,14 +324,15 @@ class SlowedJob:
     def _boot_s(self) -> float:
         return self.now_s + float(self.chance.uniform(*BOOT_S))
 
-    def _join(self, one: _Coming) -> None:
-        self.coming.remove(one)
+    def _join(self, worker: _Coming) -> None:
+        self.coming.remove(worker)
         self.now_s += JOIN_S
-        self.slow_of[one.name] = one.slowdown
-        self.joined_s[one.name] = self.now_s
-        if one.replaces:
-            del self.slow_of[one.replaces]
-            self.lives_s.append(self.now_s - self.joined_s[one.replaces])
+        self.slow_of[worker.name] = worker.slowdown
+        self.joined_s[worker.name] = self.now_s
+        if worker.replaces:
+            del self.slow_of[worker.replaces]
+            self.lives_s.append(self.now_s - self.joined_s[worker.replaces])
         else:
             self.at_size = 0
-        self.found = entered(self.found, self.found.generation + 1, list(self.slow_of))
+        generation = self.stragglers.generation + 1
+        self.stragglers = entered(self.stragglers, generation, list(self.slow_of))

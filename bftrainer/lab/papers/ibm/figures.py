@@ -6,10 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 import numpy as np
 
-from bftrainer.lab.papers.findings import Finding, percent
+from bftrainer.lab.papers.findings import Finding, map_values, percent, tabulate
 from bftrainer.lab.papers.ibm.jobs import ELASTIC, read_world, sizes_of
 from bftrainer.lab.papers.ibm.replays import (
     BENCHMARK_MINUTES,
@@ -22,7 +23,7 @@ from bftrainer.lab.papers.ibm.replays import (
     IbmSeeds,
     SensitivityRow,
 )
-from bftrainer.lab.papers.paper import Steps
+from bftrainer.lab.papers.paper import Steps, per_seed
 
 CELLS = {  # row of Tables III and IV -> batch, whether jobs wait
     "elastic, drop": (ELASTIC, False),
@@ -33,9 +34,14 @@ CELLS = {  # row of Tables III and IV -> batch, whether jobs wait
 MEASURES = ("sjs", "drop_ratio", "jct_min")
 COMPLETED, JCT = "completed", "jct_min"
 COMPARABLE = 10.0  # %: "quite comparable", "marginally better"
-PRINTED = {  # more jobs, %
-    f"{figure}{key[0] if figure != 8 else 'a'}": RESULTS[f"fig{figure}"]["lines"][key]["value"]
-    for figure, key in ((5, "a"), (5, "b"), (5, "c"), (6, "a"), (6, "b"), (8, "max"))
+# More jobs, %, as printed.
+PRINTED = {
+    "5a": RESULTS["fig5"]["lines"]["a"]["value"],
+    "5b": RESULTS["fig5"]["lines"]["b"]["value"],
+    "5c": RESULTS["fig5"]["lines"]["c"]["value"],
+    "6a": RESULTS["fig6"]["lines"]["a"]["value"],
+    "6b": RESULTS["fig6"]["lines"]["b"]["value"],
+    "8a": RESULTS["fig8"]["lines"]["max"]["value"],
 }
 
 HIGH = 10.0 / BENCHMARK_MINUTES  # jobs per minute: k_max times the base rate, section IV-A
@@ -44,7 +50,12 @@ LOW = HIGH / 4.0
 _PICTURE = Experiment(
     seed=0, minutes=240.0, batch="random", category=1, high=HIGH, low=HIGH, period_min=240.0
 )
-FIG5 = {name: replace(_PICTURE, category=k) for k, name in enumerate("abcd", start=1)}
+FIG5 = {
+    "a": _PICTURE,
+    "b": replace(_PICTURE, category=2),
+    "c": replace(_PICTURE, category=3),
+    "d": replace(_PICTURE, category=4),
+}
 FIG6 = {
     "a": replace(_PICTURE, high=LOW, low=LOW),
     "b": replace(_PICTURE, low=LOW, period_min=60.0),
@@ -56,14 +67,9 @@ FIG8 = {
 }
 
 # What could have made the figures; the largest batch needs 8 GPUs.
-MECHANISMS = {
-    f"{gpus} GPUs, arrivals x {times:g}{', every 10 min' if delta_min else ''}": (
-        gpus, times, SensitivityRow(delta_min=delta_min)
-    )
-    for gpus in (40, 20, 16, 12, 10, 8)
-    for times in (1.0, 2.0, 4.0)
-    for delta_min in (0.0, 10.0)
-}  # fmt: skip
+POOLS = (40, 20, 16, 12, 10, 8)  # GPUs
+ARRIVALS = (1.0, 2.0, 4.0)  # times those of the text
+DELTAS_MIN = (0.0, 10.0)  # 0: decisions at every event
 
 CHANGES = (
     SensitivityRow(name="free fit: category 1 need not scale best", fit=FREE),
@@ -79,88 +85,96 @@ CHANGES = (
 )
 
 
-def table2(found: Finding, _extent: IbmSeeds) -> None:
+def table2(finding: Finding, _extent: IbmSeeds) -> None:
     """Scaling factors of category 1 on two GPUs, and what the text has of others."""
     world, table = read_world(ORDERED), TABLES["table2"]
+    first, second, *_ = world.categories
     for share, paper in zip(table["columns"], table["rows"]["factor"], strict=True):
-        factor = world.factor(world.categories[0], 2 * share, 2)
-        found.line("factor", factor, paper=paper, share=share)
-    one, two, *_ = world.categories
-    found.line("five", world.factor(one, 160, 5) / world.factor(one, 32, 2))
-    best = [sizes_of(world, of, of.b_min).factors.max() for of in (one, two)]
-    found.line("categories", float(best[0] / best[1]))
+        factor = world.factor(first, 2 * share, 2)
+        finding.line("factor", factor, paper=paper, share=share)
+    finding.line("five", world.factor(first, 160, 5) / world.factor(first, 32, 2))
+    best_of_first = sizes_of(world, first, first.b_min).factors.max()
+    best_of_second = sizes_of(world, second, second.b_min).factors.max()
+    finding.line("categories", float(best_of_first / best_of_second))
 
 
 def experiments(
     gpus: int, minutes: float, seeds: range, change: SensitivityRow | None = None
 ) -> dict[str, list[Experiment]]:
     """Return the experiments of the four rows of a table."""
-    one = Experiment(seed=0, gpus=gpus, minutes=minutes, change=change or SensitivityRow())
-    return {
-        name: [replace(one, batch=batch, waits=waits, seed=seed) for seed in seeds]
-        for name, (batch, waits) in CELLS.items()
-    }
+    experiment = Experiment(seed=0, gpus=gpus, minutes=minutes, change=change or SensitivityRow())
+    cells = {}
+    for name, (batch, waits) in CELLS.items():
+        cells[name] = _with_seeds(replace(experiment, batch=batch, waits=waits), seeds)
+    return cells
 
 
-def _measures(
-    cells: Mapping[str, Sequence[ExperimentRecord]],
-) -> dict[str, dict[str, list[float]]]:
-    """Return what was measured with each seed, by row and measure."""
-    return {
-        name: {measure: [getattr(one, measure) for one in ones] for measure in MEASURES}
-        for name, ones in cells.items()
-    }
+def _with_seeds(experiment: Experiment, seeds: range) -> list[Experiment]:
+    return per_seed(partial(replace, experiment), seeds)
 
 
-def _table(table: str, gpus: int, minutes: float, found: Finding, extent: IbmSeeds) -> Steps:
+def _measures(records: Sequence[ExperimentRecord]) -> dict[str, list[float]]:
+    """Return what was measured with each seed, by measure."""
+    return tabulate(lambda measure: _column(records, measure), MEASURES)
+
+
+def _column(records: Sequence[ExperimentRecord], measure: str) -> list[float]:
+    return [getattr(record, measure) for record in records]
+
+
+def _table(table: str, gpus: int, minutes: float, finding: Finding, extent: IbmSeeds) -> Steps:
     records = yield experiments(gpus, minutes, extent.seeds(table))
-    ours, published = _measures(records), TABLES[table]
+    ours, published = map_values(_measures, records), TABLES[table]
     for name, values in published["rows"].items():
         for measure, paper in zip(published["columns"], values, strict=True):
             if paper is None:
                 continue
-            found.line(measure, float(np.mean(ours[name][measure])), paper=paper, cell=name)
-    more = _more([records["elastic, drop"], records["baseline, drop"]])
-    found.line("completed", more)
+            finding.line(measure, float(np.mean(ours[name][measure])), paper=paper, cell=name)
+    gain = _gain([records["elastic, drop"], records["baseline, drop"]])
+    finding.line("completed", gain)
     if table == "table4":
-        found.line(
-            "six", _mean(records["baseline, queue"], JCT) / _mean(records["baseline, drop"], JCT)
-        )
-    found.table(
-        ("", "SJS efficiency, %", "drop ratio, %", "JCT, min"),
-        (
-            (name, *(f"{np.mean(of[m]):.2f} ± {np.std(of[m]):.2f}" for m in MEASURES))
-            for name, of in ours.items()
-        ),
-    )
+        waiting_min = _mean(records["baseline, queue"], JCT)
+        finding.line("six", waiting_min / _mean(records["baseline, drop"], JCT))
+    rows = []
+    for name, by_measure in ours.items():
+        rows.append((name, *map(_mean_and_spread, by_measure.values())))
+    finding.table(("", "SJS efficiency, %", "drop ratio, %", "JCT, min"), rows)
 
 
 table3, table4 = partial(_table, "table3", 40, 720.0), partial(_table, "table4", 400, 480.0)
 
 
-def sensitivity(found: Finding, extent: IbmSeeds) -> Steps:
+def _mean_and_spread(column: Sequence[float]) -> str:
+    return f"{np.mean(column):.2f} ± {np.std(column):.2f}"
+
+
+def _mean_measures(records: Sequence[ExperimentRecord]) -> dict[str, float]:
+    return map_values(lambda column: float(np.mean(column)), _measures(records))
+
+
+def sensitivity(finding: Finding, extent: IbmSeeds) -> Steps:
     """Compare elastic batches with the baseline, one assumption changed in each row."""
     seeds = extent.seeds("sensitivity")
-    records = yield {one.name: experiments(40, 720.0, seeds, one) for one in CHANGES}
+    records = yield {change.name: experiments(40, 720.0, seeds, change) for change in CHANGES}
     rows = []
     for change, cells in records.items():
-        means = {
-            name: {measure: float(np.mean(values)) for measure, values in of.items()}
-            for name, of in _measures(cells).items()
-        }
-        ours, other, waiting, others_waiting = means.values()
+        means = map_values(_mean_measures, cells)
+        ours, baseline, ours_waiting, baseline_waiting = means.values()
         is_ahead = (
-            ours["sjs"] > other["sjs"]
-            and ours["drop_ratio"] < other["drop_ratio"]
-            and ours["jct_min"] < other["jct_min"]
-            and waiting["sjs"] > others_waiting["sjs"]
-            and waiting["jct_min"] < others_waiting["jct_min"]
+            ours["sjs"] > baseline["sjs"]
+            and ours["drop_ratio"] < baseline["drop_ratio"]
+            and ours["jct_min"] < baseline["jct_min"]
+            and ours_waiting["sjs"] > baseline_waiting["sjs"]
+            and ours_waiting["jct_min"] < baseline_waiting["jct_min"]
         )
-        fewer = other["drop_ratio"] - ours["drop_ratio"]
-        found.line("ahead", fewer, holds=is_ahead, change=change)
-        shown = (" / ".join(f"{value:.1f}" for value in of.values()) for of in means.values())
-        rows.append((change, *shown))
-    found.table(("SJS %, drop %, JCT min", *CELLS), rows)
+        fewer = baseline["drop_ratio"] - ours["drop_ratio"]
+        finding.line("ahead", fewer, holds=is_ahead, change=change)
+        rows.append((change, *map(_shown, means.values())))
+    finding.table(("SJS %, drop %, JCT min", *CELLS), rows)
+
+
+def _shown(measures: Mapping[str, float]) -> str:
+    return " / ".join(map("{:.1f}".format, measures.values()))
 
 
 def _pairs(
@@ -168,76 +182,91 @@ def _pairs(
 ) -> dict[str, list[list[Experiment]]]:
     """Return the experiments with elastic batches, and those of the baseline."""
     seeds = extent.seeds("figures")
-    return {
-        name: [[replace(of, seed=s) for s in seeds] for of in (replace(one, batch=ELASTIC), one)]
-        for name, one in pictures.items()
-    }
+
+    def pair(picture: Experiment) -> list[list[Experiment]]:
+        elastic = replace(picture, batch=ELASTIC)
+        return [_with_seeds(elastic, seeds), _with_seeds(picture, seeds)]
+
+    return map_values(pair, pictures)
 
 
-def _mean(ones: Sequence[ExperimentRecord], measure: str) -> float:
-    return float(np.mean([getattr(one, measure) for one in ones]))
+def _mean(records: Sequence[ExperimentRecord], measure: str) -> float:
+    return float(np.mean(_column(records, measure)))
 
 
-def _more(pair: Sequence[Sequence[ExperimentRecord]], measure: str = COMPLETED) -> float:
+def _gain(pair: Sequence[Sequence[ExperimentRecord]], measure: str = COMPLETED) -> float:
     """Return by how many percent elastic batches have more, of the means over seeds."""
-    ours, other = (_mean(ones, measure) for ones in pair)
-    return percent(ours / other - 1.0)
+    elastic, baseline = pair
+    return percent(_mean(elastic, measure) / _mean(baseline, measure) - 1.0)
 
 
-def fig5(found: Finding, extent: IbmSeeds) -> Steps:
+def fig5(finding: Finding, extent: IbmSeeds) -> Steps:
     """Jobs completed beside the baseline, by category; none is gained without elasticity."""
     pairs = yield _pairs(FIG5, extent)
-    gains = {name: _more(pair) for name, pair in pairs.items()}
-    lines = [
-        found.line(name, gain, holds=pairs["d"][0] == pairs["d"][1] if name == "d" else None)
-        for name, gain in gains.items()
-    ]
-    ys = {"ours": tuple(gains.values()), "paper": tuple(line.paper or 0.0 for line in lines)}
-    found.chart("fig5", (f"category {one.category}" for one in FIG5.values()), ys)
+    ours, papers = [], []
+    for name, (elastic, baseline) in pairs.items():
+        gain = _gain([elastic, baseline])
+        line = finding.line(name, gain, holds=elastic == baseline if name == "d" else None)
+        ours.append(gain)
+        papers.append(line.paper or 0.0)
+    labels = [f"category {picture.category}" for picture in FIG5.values()]
+    finding.chart("fig5", labels, {"ours": ours, "paper": papers})
 
 
-def fig6(found: Finding, extent: IbmSeeds) -> Steps:
+def fig6(finding: Finding, extent: IbmSeeds) -> Steps:
     """The same by pattern of arrivals."""
-    for name, pair in (yield _pairs(FIG6, extent)).items():
-        found.line(name, _more(pair))
+    pairs = yield _pairs(FIG6, extent)
+    for name, pair in pairs.items():
+        finding.line(name, _gain(pair))
 
 
-def fig8(found: Finding, extent: IbmSeeds) -> Steps:
+def fig8(finding: Finding, extent: IbmSeeds) -> Steps:
     """The same with the largest and the smallest batch."""
     pairs = yield _pairs(FIG8, extent)
-    gains = {name: _more(pair) for name, pair in pairs.items()}
-    found.line("max", gains["max"])
-    found.line("min, high", gains["min, high"], holds=abs(gains["min, high"]) <= COMPARABLE)
-    found.line("min, low", gains["min, low"], holds=0.0 < gains["min, low"] <= COMPARABLE)
-    ours, other = pairs["min, low"]
-    found.line("min, low: JCT", -_more(pairs["min, low"], JCT))
-    found.line("jct elastic", _mean(ours, JCT))
-    found.line("jct min", _mean(other, JCT))
+    gains = map_values(_gain, pairs)
+    finding.line("max", gains["max"])
+    finding.line("min, high", gains["min, high"], holds=abs(gains["min, high"]) <= COMPARABLE)
+    finding.line("min, low", gains["min, low"], holds=0.0 < gains["min, low"] <= COMPARABLE)
+    ours, smallest_batch = pairs["min, low"]
+    finding.line("min, low: JCT", -_gain(pairs["min, low"], JCT))
+    finding.line("jct elastic", _mean(ours, JCT))
+    finding.line("jct min", _mean(smallest_batch, JCT))
 
 
-def mechanism(found: Finding, extent: IbmSeeds) -> Steps:
-    """Search for the cluster, the arrivals and the decisions that would give the figures."""
+def _candidates(extent: IbmSeeds) -> dict[str, dict[str, list[list[Experiment]]]]:
+    """Return the experiments of the figures in each of the settings that could have made them."""
     keys = {"5a": FIG5["a"], "5b": FIG5["b"], "5c": FIG5["c"], "6a": FIG6["a"], "6b": FIG6["b"],
             "8a": FIG8["max"], "8c": FIG8["min, low"]}  # fmt: skip
-    records = yield {
-        name: _pairs(
-            {
-                key: replace(one, gpus=gpus, high=times * one.high, low=times * one.low, change=how)
-                for key, one in keys.items()
-            },
-            replace(extent, figures=extent.mechanism),
-        )
-        for name, (gpus, times, how) in MECHANISMS.items()
-    }
-    off: dict[str, float] = {}
+    its_seeds = replace(extent, figures=extent.mechanism)
+    candidates = {}
+    for gpus, times, delta_min in product(POOLS, ARRIVALS, DELTAS_MIN):
+        change = SensitivityRow(delta_min=delta_min)
+        pictures = {}
+        for key, picture in keys.items():
+            high, low = times * picture.high, times * picture.low
+            pictures[key] = replace(picture, gpus=gpus, high=high, low=low, change=change)
+        name = f"{gpus} GPUs, arrivals x {times:g}"
+        if delta_min:
+            name += ", every 10 min"
+        candidates[name] = _pairs(pictures, its_seeds)
+    return candidates
+
+
+def mechanism(finding: Finding, extent: IbmSeeds) -> Steps:
+    """Search for the cluster, the arrivals and the decisions that would give the figures."""
+    records = yield _candidates(extent)
+    distances: dict[str, float] = {}  # sum over figures, of logarithms
     rows = {}
     for name, pairs in records.items():
-        gains = {key: _more(pair) for key, pair in pairs.items() if key != "8c"}
-        shorter = -_more(pairs["8c"], JCT)
-        off[name] = sum(abs(math.log((1.0 + gains[key] / 100.0) / (1.0 + PRINTED[key] / 100.0)))
-                        for key in gains)  # fmt: skip
-        rows[name] = (*(f"{gain:+.0f}" for gain in gains.values()), f"{shorter:.0f}")
-    order = sorted(off, key=lambda name: off[name])
-    found.line("off", percent(math.expm1(off[order[0]] / len(PRINTED))), change=order[0])
-    found.table(("setting, nearest first", *(f"Fig. {key}, %" for key in PRINTED), "8c: JCT, %"),
-                ((name, *rows[name]) for name in order))  # fmt: skip
+        shorter = -_gain(pairs.pop("8c"), JCT)
+        gains = map_values(_gain, pairs)
+        distances[name] = sum(
+            abs(math.log((1.0 + gain / 100.0) / (1.0 + PRINTED[key] / 100.0)))
+            for key, gain in gains.items()
+        )
+        rows[name] = (name, *map("{:+.0f}".format, gains.values()), f"{shorter:.0f}")
+    order = sorted(distances, key=lambda name: distances[name])
+    nearest = order[0]
+    finding.line("off", percent(math.expm1(distances[nearest] / len(PRINTED))), change=nearest)
+    headers = ("setting, nearest first", *(f"Fig. {key}, %" for key in PRINTED), "8c: JCT, %")
+    finding.table(headers, [rows[name] for name in order])

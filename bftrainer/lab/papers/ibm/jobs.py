@@ -7,9 +7,9 @@ on one GPU. What the paper leaves out is in ``fitted.json``.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.resources import files
 from typing import Any
 
@@ -59,7 +59,9 @@ class IbmWorld:
 
     def step(self, category: Category, share: int, gpus: int) -> float:
         """Return the time of a step over that of one GPU with its largest batch."""
-        comm = 0.0 if gpus == 1 else category.comm * 2.0 * (gpus - 1) / gpus  # a ring
+        comm = 0.0
+        if gpus > 1:
+            comm = category.comm * 2.0 * (gpus - 1) / gpus  # a ring
         if gpus > GPUS_PER_MACHINE:
             comm *= self.between_machines
         return category.fixed + (1.0 - category.fixed) * share / category.cap + comm
@@ -95,25 +97,21 @@ def sizes_of(world: IbmWorld, category: Category, batch: str | int) -> Sizes:
     """
     if not category.is_elastic:
         return Sizes(least=1, factors=np.array([world.factor(category, category.cap, 1)]))
-    least_batch, most_batch = (
-        (category.b_min, category.b_max) if isinstance(batch, str) else (batch, batch)
-    )
+    least_batch, most_batch = category.b_min, category.b_max
+    if not isinstance(batch, str):
+        least_batch = most_batch = batch
     bounds = BatchRange(least=least_batch, most=most_batch, per_worker=category.cap)
     factors: list[float] = []
-    least = 0
+    least_gpus = 0
     for gpus in range(1, world.k_max + 1):
-        rate = _rate(world, category, gpus)
-        chosen = best_batch(bounds, gpus, rate)
-        if chosen is not None:
-            least = least or gpus
-            factors.append(rate(chosen))
+        rate = partial(world.factor, category, gpus=gpus)
+        batch_at_size = best_batch(bounds, gpus, rate)
+        if batch_at_size is not None:
+            least_gpus = least_gpus or gpus
+            factors.append(rate(batch_at_size))
     if not factors:
         raise ValueError(f"no size of {category.model} can process the batch {batch}")
-    return Sizes(least=least, factors=np.array(factors))
-
-
-def _rate(world: IbmWorld, category: Category, gpus: int) -> Callable[[int], float]:
-    return lambda batch: world.factor(category, batch, gpus)
+    return Sizes(least=least_gpus, factors=np.array(factors))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,10 +135,11 @@ class Arrivals:
     def draw(self, chance: np.random.Generator) -> list[float]:
         """Return the times, by thinning of a process of the highest rate."""
         times: list[float] = []
-        at_min, most = 0.0, max(self.high, self.low)
-        while (at_min := at_min + chance.exponential(1.0 / most)) < self.minutes:
+        at_min, highest = 0.0, max(self.high, self.low)
+        while (at_min := at_min + chance.exponential(1.0 / highest)) < self.minutes:
             is_high = int(at_min // self.period_min) % 2 == 0
-            if chance.random() * most < (self.high if is_high else self.low):
+            rate = self.high if is_high else self.low
+            if chance.random() * highest < rate:
                 times.append(at_min)
         return times
 
@@ -159,13 +158,13 @@ def draw_jobs(
     """
     chance = np.random.Generator(np.random.PCG64(seed))
     times = arrivals.draw(chance)
-    drawn = [categories[i] for i in chance.integers(len(categories), size=len(times)).tolist()]
-    random = [
-        int(chance.integers(one.b_min, one.b_max, endpoint=True)) for one in drawn
-    ]  # drawn for elastic jobs, too, so that others do not depend on it
-    found: list[IbmJob] = []
-    for at_min, category, number in zip(times, drawn, random, strict=True):
-        fixed = {"random": number, "max": category.b_max, "min": category.b_min}.get(batch, ELASTIC)
-        sizes = sizes_of(world, category, fixed)
-        found.append(IbmJob(at_min=at_min, minutes=category.minutes, sizes=sizes))
-    return found
+    numbers = chance.integers(len(categories), size=len(times)).tolist()
+    jobs: list[IbmJob] = []
+    for at_min, number in zip(times, numbers, strict=True):
+        category = categories[number]
+        # Drawn for elastic jobs, too, so that others do not depend on it.
+        random_batch = int(chance.integers(category.b_min, category.b_max, endpoint=True))
+        batches = {"random": random_batch, "max": category.b_max, "min": category.b_min}
+        sizes = sizes_of(world, category, batches.get(batch, ELASTIC))
+        jobs.append(IbmJob(at_min=at_min, minutes=category.minutes, sizes=sizes))
+    return jobs

@@ -56,7 +56,8 @@ class Simulation:
 
     def __init__(self, jobs: Sequence[IbmJob], rules: Rules) -> None:
         self._jobs, self._rules = jobs, rules
-        self._left = np.array([job.minutes for job in jobs], dtype=np.float64)
+        self._minutes = np.array([job.minutes for job in jobs], dtype=np.float64)
+        self._left = self._minutes.copy()
         self._rate, self._size, self._gpu_min = np.zeros((3, len(jobs)))
         self._end_min = np.full(len(jobs), np.nan)
         self._waiting: list[int] = []
@@ -76,13 +77,12 @@ class Simulation:
         self._kernel.run()
         has_run = ~np.isnan(self._end_min)
         at_min = np.array([job.at_min for job in self._jobs])
-        minutes = np.array([job.minutes for job in self._jobs])
         return IbmOutcome(
             n_jobs=len(self._jobs),
             n_dropped=self._n_dropped,
             completion_min=(self._end_min - at_min)[has_run],
             ends_min=np.sort(self._end_min[has_run]),
-            optimal_gpu_min=float(minutes[has_run].sum()),
+            optimal_gpu_min=float(self._minutes[has_run].sum()),
             actual_gpu_min=float(self._gpu_min[has_run].sum()),
         )
 
@@ -138,26 +138,28 @@ class Simulation:
 
     def _try_waiting(self) -> None:
         passes_over = self._rules.passes_over or not self._rules.waits
-        still: list[int] = []
+        queue: list[int] = []  # of those who go on waiting
         for job in self._waiting:
-            if (still and not passes_over) or not self._start(job):
-                still.append(job)
-        self._waiting = still
+            if (queue and not passes_over) or not self._start(job):
+                queue.append(job)
+        self._waiting = queue
 
     def _start(self, job: int) -> bool:
         """Let a job run if everybody can have the least size."""
-        least = self._jobs[job].sizes.least
-        if self._least + least > self._rules.gpus:
+        least_gpus = self._jobs[job].sizes.least
+        if self._least + least_gpus > self._rules.gpus:
             return False
-        self._least += least
+        self._least += least_gpus
         self._running.append(job)
         return True
 
     def _resize(self) -> None:
-        sizes = [self._jobs[job].sizes for job in self._running]
-        found = best_sizes(
-            self._rules.gpus, [one.least for one in sizes], [one.factors for one in sizes]
+        all_sizes = [self._jobs[job].sizes for job in self._running]
+        best = best_sizes(
+            self._rules.gpus,
+            [sizes.least for sizes in all_sizes],
+            [sizes.factors for sizes in all_sizes],
         )
-        for job, one, size in zip(self._running, sizes, found or (), strict=True):
+        for job, sizes, size in zip(self._running, all_sizes, best or (), strict=True):
             self._size[job] = size
-            self._rate[job] = one.factors[size - one.least]
+            self._rate[job] = sizes.factors[size - sizes.least]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import product
 
 import numpy as np
 
-from bftrainer.lab.papers.findings import Finding
+from bftrainer.lab.papers.findings import Finding, map_values, tabulate
 from bftrainer.lab.papers.paper import Steps
-from bftrainer.lab.papers.rubberband.profiles import RESNET50, by_ring, steady
+from bftrainer.lab.papers.rubberband.profiles import by_ring, steady
 from bftrainer.lab.papers.rubberband.setting import (
     MINUTE_S,
     Planner,
@@ -40,17 +41,24 @@ TIGHT_MIN = 90
 FLAT_FROM = 13  # GPUs: nearest to 3.5x
 NO_IMPACT = 0.02  # of the static plan's cost
 PLANNERS = (Planner.STATIC, Planner.LITERAL, Planner.EXACT)
+# By the seconds of a unit on one GPU, and the batch of all GPUs.
+RESNET50: Mapping[str, Callable[[float, int], ScalingProfile]] = {
+    "ring": by_ring,
+    "steady": lambda unit_s, _: steady(unit_s),
+}
 
 
 def _both(profile: str, rented: Cloud, trials: int, minutes: int) -> dict[str, Planning]:
     """Return the static and the elastic plan."""
-    return {
-        policy: Planning(
+    most = 2048 if trials > 64 else 512
+
+    def plan(planner: Planner) -> Planning:
+        return Planning(
             experiment=study(trials), scaling=RESNET50[profile](MEAN_S, BATCH), cloud=rented,
-            deadline_s=minutes * MINUTE_S, planner=planner, most=2048 if trials > 64 else 512,
-        )
-        for policy, planner in POLICIES.items()
-    }  # fmt: skip
+            deadline_s=minutes * MINUTE_S, planner=planner, most=most,
+        )  # fmt: skip
+
+    return map_values(plan, POLICIES)
 
 
 def _gain(plans: Mapping[str, Planned]) -> float:
@@ -67,84 +75,92 @@ def _costs(sigma_s: float, draw: Draw, billing: Billing, extent: Points) -> Cost
     )
 
 
-def fig9(found: Finding, extent: Points) -> Steps:
+def fig9(finding: Finding, extent: Points) -> Steps:
     """Compare what plans made without stragglers cost with them, paid per instance or GPU."""
     plans = yield _both("ring", cloud(), TRIALS, DEADLINE_MIN)
     for policy, plan in plans.items():
-        most = 0.0
+        highest = 0.0
         for draw, name in DRAWN_PER.items():
-            cost = {
-                billing: [_costs(s, draw, billing, extent).predict(plan.gpus).cost for s in SIGMAS]
-                for billing in Billing
-            }
-            ratios = [
-                paid / used
-                for paid, used in zip(cost[Billing.INSTANCE], cost[Billing.FUNCTION], strict=True)
-            ]
-            most = max(most, ratios[-1])
-            found.line("ratio", ratios[-1], plan=policy, draw=name)
-            ys = {f"per {billing}, drawn per {name}": of for billing, of in cost.items()}
-            found.chart("fig9", SIGMAS, ys, policy=policy)
-        found.line("magnitude", most, holds=most >= MAGNITUDE, plan=policy)
-    drawn = _costs(SIGMAS[-1], Draw.TASK, Billing.INSTANCE, extent).draws[0]
-    found.line("longest", float(np.mean(drawn.max(axis=1)) / np.mean(drawn)))
+            ys: dict[str, list[float]] = {}
+            for billing in Billing:
+                model = partial(_costs, draw=draw, billing=billing, extent=extent)
+                ys[billing] = [model(sigma_s).predict(plan.gpus).cost for sigma_s in SIGMAS]
+            # With the most stragglers: what is paid over what is used.
+            ratio = ys[Billing.INSTANCE][-1] / ys[Billing.FUNCTION][-1]
+            highest = max(highest, ratio)
+            finding.line("ratio", ratio, plan=policy, draw=name)
+            labelled = {f"per {billing}, drawn per {name}": cost for billing, cost in ys.items()}
+            finding.chart("fig9", SIGMAS, labelled, policy=policy)
+        finding.line("magnitude", highest, holds=highest >= MAGNITUDE, plan=policy)
+    draws = _costs(SIGMAS[-1], Draw.TASK, Billing.INSTANCE, extent).draws[0]
+    finding.line("longest", float(np.mean(draws.max(axis=1)) / np.mean(draws)))
 
 
-def fig10(found: Finding, extent: Points) -> Steps:
+def fig10(finding: Finding, extent: Points) -> Steps:
     """Compare the gain of elasticity as data become dear."""
-    records = yield {
-        (profile, data, price): {
-            minutes: _both(profile, cloud(data_price=gb * price), TRIALS, minutes)
-            for minutes in extent.data_deadlines_min
-        }
-        for profile in RESNET50
-        for data, gb in DATA_GB.items()
-        for price in DATA_PRICES
-    }
-    gains = {key: [_gain(plans) for plans in of.values()] for key, of in records.items()}
+    deadlines = extent.data_deadlines_min
+
+    def by_deadline(key: tuple[str, str, float]) -> dict[int, dict[str, Planning]]:
+        profile, data, price = key
+        rented = cloud(data_price=DATA_GB[data] * price)
+        return tabulate(lambda minutes: _both(profile, rented, TRIALS, minutes), deadlines)
+
+    records = yield tabulate(by_deadline, product(RESNET50, DATA_GB, DATA_PRICES))
+    gains = map_values(lambda plans: list(map(_gain, plans.values())), records)
     dearest = DATA_PRICES[-1]
-    dear = max(gain for profile in RESNET50 for gain in gains[profile, "ImageNet", dearest])
-    found.line("dear", dear, holds=dear <= LITTLE)
-    found.line("cheap", _gain(records["ring", "CIFAR-10", dearest][DATA_DEADLINE_MIN]))
-    found.line("never", min(map(min, gains.values())))
-    found.table(
-        ("static over elastic", "$ per GB", *(f"{m} min" for m in extent.data_deadlines_min)),
-        (
-            (f"{profile}, {data}", f"{price:g}", *(f"{gain:.2f}" for gain in of))
-            for (profile, data, price), of in gains.items()
-        ),
-    )
+    dear = max(max(gains[profile, "ImageNet", dearest]) for profile in RESNET50)
+    finding.line("dear", dear, holds=dear <= LITTLE)
+    finding.line("cheap", _gain(records["ring", "CIFAR-10", dearest][DATA_DEADLINE_MIN]))
+    finding.line("never", min(map(min, gains.values())))
+    rows = []
+    for (profile, data, price), its_gains in gains.items():
+        cells = map("{:.2f}".format, its_gains)
+        rows.append((f"{profile}, {data}", f"{price:g}", *cells))
+    headers = ("static over elastic", "$ per GB", *map("{} min".format, deadlines))
+    finding.table(headers, rows)
     for data in DATA_GB:
-        shown = [records["ring", data, price][DATA_DEADLINE_MIN] for price in DATA_PRICES]
-        ys = {policy: [plans[policy].cost for plans in shown] for policy in POLICIES}
-        found.chart("fig10", DATA_PRICES, ys, data=data)
+        plans = [records["ring", data, price][DATA_DEADLINE_MIN] for price in DATA_PRICES]
+        finding.chart("fig10", DATA_PRICES, _costs_of(plans), data=data)
 
 
-def fig11(found: Finding, extent: Points) -> Steps:
+def _costs_of(plans: Sequence[Mapping[str, Planned]]) -> dict[str, list[float]]:
+    """Return what plans cost, by policy."""
+    return tabulate(lambda policy: [pair[policy].cost for pair in plans], POLICIES)
+
+
+def _growths(plans: Sequence[Mapping[str, Planned]]) -> list[float]:
+    """Return by how many $ the gain grows from each number of trials to the next."""
+    gaps = [pair["static"].cost - pair["elastic"].cost for pair in plans]
+    growths: list[float] = np.diff(gaps).tolist()
+    return growths
+
+
+def fig11(finding: Finding, extent: Points) -> Steps:
     """Compare the gain of elasticity as trials become more."""
-    records = yield {
-        (billing, profile): [
-            _both(profile, cloud(billing=billing), trials, DEADLINE_MIN) for trials in extent.trials
-        ]
-        for billing in Billing
-        for profile in RESNET50
-    }
+
+    def by_trials(key: tuple[Billing, str]) -> list[dict[str, Planning]]:
+        billing, profile = key
+        rented = cloud(billing=billing)
+        return [_both(profile, rented, trials, DEADLINE_MIN) for trials in extent.trials]
+
+    records = yield tabulate(by_trials, product(Billing, RESNET50))
     for billing in Billing:
-        by_profile = {profile: records[billing, profile] for profile in RESNET50}
-        least = min(_gain(of) for plans in by_profile.values() for of in plans)
-        gaps = [[of["static"].cost - of["elastic"].cost for of in p] for p in by_profile.values()]
-        growth = min(more - fewer for of in gaps for fewer, more in pairwise(of))
-        found.line("outperforms", least, holds=least >= ADVANTAGE, billing=billing)
-        found.line("grows", growth, holds=growth > 0.0, billing=billing)
-        ys = {policy: [of[policy].cost for of in by_profile["ring"]] for policy in POLICIES}
-        found.chart("fig11", map(float, extent.trials), ys, billing=billing)
-        found.table(
-            (f"paid per {billing}: static / elastic, $", *map(str, extent.trials)),
-            (
-                (name, *(" / ".join(f"{of[p].cost:.2f}" for p in POLICIES) for of in plans))
-                for name, plans in by_profile.items()
-            ),
-        )
+        rows: list[tuple[str, ...]] = []
+        gains: list[float] = []
+        growths: list[float] = []
+        for profile in RESNET50:
+            plans = records[billing, profile]
+            gains += map(_gain, plans)
+            growths += _growths(plans)
+            cells = [f"{pair['static'].cost:.2f} / {pair['elastic'].cost:.2f}" for pair in plans]
+            rows.append((profile, *cells))
+        gain, growth = min(gains), min(growths)
+        finding.line("outperforms", gain, holds=gain >= ADVANTAGE, billing=billing)
+        finding.line("grows", growth, holds=growth > 0.0, billing=billing)
+        ys = _costs_of(records[billing, "ring"])
+        finding.chart("fig11", map(float, extent.trials), ys, billing=billing)
+        headers = (f"paid per {billing}: static / elastic, $", *map(str, extent.trials))
+        finding.table(headers, rows)
 
 
 def started(planner: Planner, scaling: ScalingProfile, init_s: float, minutes: int) -> Planning:
@@ -160,61 +176,79 @@ def _ratios(costs: Mapping[Planner, Mapping[int, float]]) -> list[float]:
     return [costs[Planner.STATIC][m] / cost for m, cost in costs[Planner.EXACT].items()]
 
 
-def fig12(found: Finding, extent: Points) -> Steps:
+def _started_by_deadline(
+    planner: Planner, scaling: ScalingProfile, init_s: float, deadlines: Iterable[int]
+) -> dict[int, Planning]:
+    return tabulate(lambda minutes: started(planner, scaling, init_s, minutes), deadlines)
+
+
+def fig12(finding: Finding, extent: Points) -> Steps:
     """Compare costs by the time that instances take before they are usable, and by deadline."""
     deadlines, flat_13 = extent.init_deadlines_min, f"flat from {FLAT_FROM}"
-    profiles = {name: of(START_MEAN_S, START_BATCH) for name, of in RESNET50.items()}
+    profiles = map_values(lambda profile: profile(START_MEAN_S, START_BATCH), RESNET50)
     profiles[flat_13] = steady(START_MEAN_S, FLAT_FROM)
-    in_full, flat = yield (
-        {
-            (name, init_s): {
-                planner: {m: started(planner, scaling, init_s, m) for m in deadlines}
-                for planner in PLANNERS
-            }
-            for name, scaling in profiles.items()
-            for init_s in INIT_S
-        },
-        {
-            (gpus, m): {
-                policy: started(planner, steady(START_MEAN_S, gpus), INIT_S[0], m)
-                for policy, planner in POLICIES.items()
-            }
-            for gpus in extent.flat_from
-            for m in deadlines
-        },
-    )
-    costs = {
-        key: {planner: {m: plan.cost for m, plan in of.items()} for planner, of in plans.items()}
-        for key, plans in in_full.items()
-    }
 
-    soon, later, late = (costs[flat_13, init_s] for init_s in INIT_S)
-    found.line("most", max(_ratios(soon)))
-    found.line("tight", _ratios(soon)[0], holds=_ratios(soon)[0] >= MAGNITUDE)
-    static, elastic = (later[p][TIGHT_MIN] / soon[p][TIGHT_MIN] for p in POLICIES.values())
-    found.line("static", static, holds=abs(static - 1.0) <= NO_IMPACT)
-    found.line("elastic", elastic)
-    falls = float(np.mean(_ratios(late)) / np.mean(_ratios(soon)))
-    found.line("falls", falls, holds=falls * ADVANTAGE <= 1.0)
-    for init_s in INIT_S:
-        by_planner = costs[flat_13, init_s]
-        ys = {p: tuple(by_planner[planner].values()) for p, planner in POLICIES.items()}
-        found.chart("fig12", map(float, deadlines), ys, init_s=init_s, profile=flat_13)
-    minutes = tuple(f"{m} min" for m in deadlines)
-    found.table(
-        ("static / Alg. 2 literal / exact, $", "init, s", *minutes),
-        (
-            (
-                name, f"{init_s:g}",
-                *(" / ".join(f"{of[planner][m]:.0f}" for planner in PLANNERS) for m in deadlines),
-            )
-            for (name, init_s), of in costs.items()
-        ),
-    )  # fmt: skip
-    found.table(
-        ("static over exact, init 1 s, flat from", *minutes),
-        (
-            (f"{gpus}", *(f"{_gain(flat[gpus, m]):.2f}" for m in deadlines))
-            for gpus in extent.flat_from
-        ),
+    def by_planner(key: tuple[str, float]) -> dict[Planner, dict[int, Planning]]:
+        name, init_s = key
+        scaling = profiles[name]
+        return tabulate(
+            lambda planner: _started_by_deadline(planner, scaling, init_s, deadlines), PLANNERS
+        )
+
+    def both_flat(key: tuple[int, int]) -> dict[str, Planning]:
+        gpus, minutes = key
+        scaling = steady(START_MEAN_S, gpus)
+        return map_values(lambda planner: started(planner, scaling, INIT_S[0], minutes), POLICIES)
+
+    in_full, flat = yield (
+        tabulate(by_planner, product(profiles, INIT_S)),
+        tabulate(both_flat, product(extent.flat_from, deadlines)),
     )
+    costs = {}  # by profile and start, by planner, by deadline
+    for key, plans in in_full.items():
+        costs[key] = map_values(lambda by_minutes: map_values(_cost, by_minutes), plans)
+    soon, later, late = (costs[flat_13, init_s] for init_s in INIT_S)
+    _lines_of_starts(finding, soon, later, late)
+    for init_s in INIT_S:
+        ys = {}
+        for policy, planner in POLICIES.items():
+            ys[policy] = tuple(costs[flat_13, init_s][planner].values())
+        finding.chart("fig12", map(float, deadlines), ys, init_s=init_s, profile=flat_13)
+    columns = tuple(map("{} min".format, deadlines))
+    rows = []
+    for (name, init_s), its_costs in costs.items():
+        by_deadline = zip(*(its_costs[planner].values() for planner in PLANNERS), strict=True)
+        rows.append((name, f"{init_s:g}", *map(_three_costs, by_deadline)))
+    finding.table(("static / Alg. 2 literal / exact, $", "init, s", *columns), rows)
+    flat_rows = []
+    for gpus in extent.flat_from:
+        gains = [f"{_gain(flat[gpus, minutes]):.2f}" for minutes in deadlines]
+        flat_rows.append((f"{gpus}", *gains))
+    finding.table(("static over exact, init 1 s, flat from", *columns), flat_rows)
+
+
+def _cost(plan: Planned) -> float:
+    return plan.cost
+
+
+def _three_costs(costs: tuple[float, float, float]) -> str:
+    static, literal, exact = costs
+    return f"{static:.0f} / {literal:.0f} / {exact:.0f}"
+
+
+def _lines_of_starts(
+    finding: Finding,
+    soon: Mapping[Planner, Mapping[int, float]],
+    later: Mapping[Planner, Mapping[int, float]],
+    late: Mapping[Planner, Mapping[int, float]],
+) -> None:
+    """Add the lines of Fig. 12 by costs after each of the three times ``INIT_S``."""
+    ratios = _ratios(soon)
+    finding.line("most", max(ratios))
+    finding.line("tight", ratios[0], holds=ratios[0] >= MAGNITUDE)
+    static = later[Planner.STATIC][TIGHT_MIN] / soon[Planner.STATIC][TIGHT_MIN]
+    elastic = later[Planner.EXACT][TIGHT_MIN] / soon[Planner.EXACT][TIGHT_MIN]
+    finding.line("static", static, holds=abs(static - 1.0) <= NO_IMPACT)
+    finding.line("elastic", elastic)
+    falls = float(np.mean(_ratios(late)) / np.mean(ratios))
+    finding.line("falls", falls, holds=falls * ADVANTAGE <= 1.0)

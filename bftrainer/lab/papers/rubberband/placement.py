@@ -6,6 +6,7 @@ that has its number of GPUs stays where it is, unless a larger one needs the pla
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,13 @@ import numpy as np
 
 from bftrainer.lab.papers.findings import Finding, percent
 from bftrainer.lab.papers.rubberband.setting import Points
+
+GPUS = 8  # p3.16xlarge, section 6.2
+SIZES = (1, 2, 4, 8)  # of trials
+LEAST_INSTANCES, MOST_INSTANCES = 2, 8
+TIMES = 4  # that each study is placed
+LEAVES, CHANGES, ANOTHER = 0.3, 0.4, 0.9  # probabilities: of a trial, of its size, of one more
+SEED = 0
 
 Placement = Mapping[str, tuple[int, ...]]  # trial -> instance of each of its GPUs
 
@@ -35,11 +43,11 @@ def place(
     for trial, where in last.items():
         if gpus.get(trial) == len(where) and max(where, default=0) < instances:
             placing.put(trial, list(where))
-    todo = set(gpus) - set(placing.at)
-    while todo:
-        trial = min(todo, key=lambda t: (-gpus[t], t))
-        todo.remove(trial)
-        todo |= placing.settle(trial)
+    homeless = set(gpus) - set(placing.at)
+    while homeless:
+        trial = min(homeless, key=lambda name: (-gpus[name], name))
+        homeless.remove(trial)
+        homeless |= placing.settle(trial)
     return {trial: tuple(where) for trial, where in placing.at.items()}
 
 
@@ -55,8 +63,8 @@ class _Placing:
 
     def put(self, trial: str, where: list[int]) -> None:
         """Put a trial on instances."""
-        for one in where:
-            self.free[one] -= 1
+        for instance in where:
+            self.free[instance] -= 1
         self.at[trial] = where
 
     def settle(self, trial: str) -> set[str]:
@@ -68,8 +76,8 @@ class _Placing:
             if max(self.free) < unit:
                 displaced |= self._make_space(trial, unit)
             unit = min(unit, max(self.free))
-            fits = [n for n, free in enumerate(self.free) if free >= unit]
-            best = min(fits, key=lambda n: (self.free[n], n))
+            roomy = [instance for instance, free in enumerate(self.free) if free >= unit]
+            best = min(roomy, key=lambda instance: (self.free[instance], instance))
             self.free[best] -= unit
             where += [best] * unit
         self.at[trial] = where
@@ -78,38 +86,38 @@ class _Placing:
 
     def _make_space(self, trial: str, unit: int) -> set[str]:
         """Displace smaller trials from the instance on which the fewest GPUs have to go."""
-        plans = [self._would_go(n, trial, unit) for n in range(len(self.free))]
-        possible = [(sum(self.gpus[t] for t in plan), plan) for plan in plans if plan is not None]
-        going = min(possible, key=lambda one: one[0])[1] if possible else []
-        for other in going:
-            for instance in self.at.pop(other):
+        leaving: list[str] = []
+        fewest = math.inf
+        for instance in range(len(self.free)):
+            plan = self._would_go(instance, trial, unit)
+            if plan is None:
+                continue
+            gpus = sum(self.gpus[smaller] for smaller in plan)
+            if gpus < fewest:
+                fewest, leaving = gpus, plan
+        for smaller in leaving:
+            for instance in self.at.pop(smaller):
                 self.free[instance] += 1
-        return set(going)
+        return set(leaving)
 
     def _would_go(self, instance: int, trial: str, unit: int) -> list[str] | None:
         """Name smaller trials that would have to leave an instance; None: that is not enough."""
-        movable = sorted(
-            (t for t, where in self.at.items() if instance in where and self._is_movable(t, trial)),
-            key=lambda t: (self.gpus[t], t),
-        )
-        free, going = self.free[instance], list[str]()
-        for other in movable:
+        movable = []
+        for smaller, where in self.at.items():
+            if instance in where and self._is_movable(smaller, trial):
+                movable.append(smaller)
+        free, leaving = self.free[instance], list[str]()
+        for smaller in sorted(movable, key=lambda name: (self.gpus[name], name)):
             if free >= unit:
                 break
-            free += self.at[other].count(instance)
-            going.append(other)
-        return going if free >= unit else None
+            free += self.at[smaller].count(instance)
+            leaving.append(smaller)
+        if free < unit:
+            return None
+        return leaving
 
-    def _is_movable(self, other: str, trial: str) -> bool:
-        return other not in self.settled and self.gpus[other] < self.gpus[trial]
-
-
-GPUS = 8  # p3.16xlarge, section 6.2
-SIZES = (1, 2, 4, 8)  # of trials
-LEAST_INSTANCES, MOST_INSTANCES = 2, 8
-TIMES = 4  # that each study is placed
-LEAVES, CHANGES, ANOTHER = 0.3, 0.4, 0.9  # probabilities: of a trial, of its size, of one more
-SEED = 0
+    def _is_movable(self, candidate: str, trial: str) -> bool:
+        return candidate not in self.settled and self.gpus[candidate] < self.gpus[trial]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -133,19 +141,19 @@ def replaced(histories: int) -> Placed:
         last: Placement = {}
         for time in range(TIMES):
             gpus = _next(chance, last, instances * GPUS, time)
-            found = place(gpus, last, instances, GPUS) or {}
-            _count(counts, gpus, last, found)
-            last = found
+            placement = place(gpus, last, instances, GPUS) or {}
+            _count(counts, gpus, last, placement)
+            last = placement
     return counts
 
 
-def alg3(found: Finding, extent: Points) -> None:
+def alg3(finding: Finding, extent: Points) -> None:
     """Count oversubscribed instances, trials that are split, and those that are moved."""
-    placed = replaced(extent.placements)
-    over = placed.oversubscribed + placed.wrong
-    found.line("over", float(over), of=placed.rounds)
-    found.line("split", float(placed.split), of=placed.fitting)
-    found.line("moved", percent(placed.moved / placed.unchanged), of=placed.unchanged)
+    counts = replaced(extent.placements)
+    n_over = counts.oversubscribed + counts.wrong
+    finding.line("over", float(n_over), of=counts.rounds)
+    finding.line("split", float(counts.split), of=counts.fitting)
+    finding.line("moved", percent(counts.moved / counts.unchanged), of=counts.unchanged)
 
 
 def _next(chance: np.random.Generator, last: Placement, room: int, time: int) -> dict[str, int]:
@@ -154,7 +162,9 @@ def _next(chance: np.random.Generator, last: Placement, room: int, time: int) ->
     for trial, where in last.items():
         if chance.random() < LEAVES:
             continue
-        size = int(chance.choice(SIZES)) if chance.random() < CHANGES else len(where)
+        size = len(where)
+        if chance.random() < CHANGES:
+            size = int(chance.choice(SIZES))
         if size <= room:
             gpus[trial] = size
             room -= size
@@ -166,13 +176,15 @@ def _next(chance: np.random.Generator, last: Placement, room: int, time: int) ->
     return gpus
 
 
-def _count(counts: Placed, gpus: dict[str, int], last: Placement, found: Placement) -> None:
-    used = Counter(instance for where in found.values() for instance in where)
+def _count(counts: Placed, gpus: dict[str, int], last: Placement, placement: Placement) -> None:
+    gpus_used = Counter[int]()  # GPUs by instance
+    for where in placement.values():
+        gpus_used.update(where)
     counts.rounds += 1
-    counts.oversubscribed += max(used.values(), default=0) > GPUS
-    counts.wrong += len(set(found) - set(gpus))
+    counts.oversubscribed += max(gpus_used.values(), default=0) > GPUS
+    counts.wrong += len(set(placement) - set(gpus))
     for trial, size in gpus.items():
-        where = found.get(trial, ())
+        where = placement.get(trial, ())
         counts.wrong += len(where) != size
         if size <= GPUS:
             counts.fitting += 1

@@ -7,7 +7,7 @@ through the slowest link.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from bftrainer.lab.papers.findings import Finding
 from bftrainer.lab.papers.rubberband.setting import GPUS_PER_INSTANCE, TABLES, Points, means
@@ -17,6 +17,8 @@ BATCH = 1024
 GRADIENT_BYTES = 4 * 25_557_032  # ResNet-50, 32-bit
 LEAST_BANDWIDTH, MOST_BANDWIDTH = 1e8, 5e10  # bytes per second
 NARROWINGS = 60  # of the bracket
+GPUS = (1, 2, 4, 8, 16, 32, 64, 128)
+BETWEEN_INSTANCES = 1.25e9  # bytes per second: 10 Gbit/s of p3.8xlarge
 
 
 def step_s(rate: float, gpus: int, bandwidth: float) -> float:
@@ -44,8 +46,11 @@ def fitted_bandwidth(rates: Mapping[int, float]) -> float:
     low, high = LEAST_BANDWIDTH, MOST_BANDWIDTH
     for _ in range(NARROWINGS):
         middle = (low * high) ** 0.5
-        found = deviations(rates, middle)
-        low, high = (middle, high) if max(found) + min(found) < 0.0 else (low, middle)
+        shares = deviations(rates, middle)
+        if max(shares) + min(shares) < 0.0:
+            low = middle
+        else:
+            high = middle
     return low
 
 
@@ -61,10 +66,10 @@ def deviations(rates: Mapping[int, float], bandwidth: float) -> list[float]:
 def measured(placed: str) -> dict[int, float]:
     """Return samples per second by GPUs of a row of Table 1."""
     sizes = TABLES["table1"]["columns"]
-    return dict(zip(sizes, (mean.value for mean in means("table1", placed)), strict=True))
+    return {size: mean.value for size, mean in zip(sizes, means("table1", placed), strict=True)}
 
 
-def table1(found: Finding, _: Points) -> None:
+def table1(finding: Finding, _: Points) -> None:
     """Compare the model with Table 1."""
     by_four = {}
     for name in ("placed", "scattered"):
@@ -72,39 +77,30 @@ def table1(found: Finding, _: Points) -> None:
         bandwidth = fitted_bandwidth(rates)
         ours = {gpus: BATCH / step_s(rates[1], gpus, bandwidth) for gpus in rates}
         for gpus, mean in zip(rates, means("table1", name), strict=True):
-            if gpus > 1:  # the rate of one is given
-                found.line(
-                    "rate", ours[gpus], paper=mean.value, name=name, gpus=gpus, spread=mean.spread
-                )
+            if gpus == 1:  # its rate is given
+                continue
+            finding.line(
+                "rate", ours[gpus], paper=mean.value, name=name, gpus=gpus, spread=mean.spread
+            )
         by_four[name] = ours[4]
-        found.line(name, ours[4] / ours[1])
-        found.line("bandwidth", bandwidth / 1e9, name=name)
+        finding.line(name, ours[4] / ours[1])
+        finding.line("bandwidth", bandwidth / 1e9, name=name)
         ys = {name: tuple(ours.values()), f"{name}, paper": tuple(rates.values())}
-        found.chart("table1", map(float, rates), ys)
+        finding.chart("table1", map(float, rates), ys)
     slower = by_four["placed"] / by_four["scattered"]
-    found.line("slower", slower, holds=slower > 2.0)
+    finding.line("slower", slower, holds=slower > 2.0)
 
 
-GPUS = (1, 2, 4, 8, 16, 32, 64, 128)
-BETWEEN_INSTANCES = 1.25e9  # bytes per second: 10 Gbit/s of p3.8xlarge
-
-
-def _smooth(one_s: float, fixed_s: float, between_s: float) -> ScalingProfile:
+def smooth(one_s: float, fixed_s: float, between_s: float) -> ScalingProfile:
     """Return an epoch of which a part is shared, one is not, and one comes between instances."""
 
     def epoch_s(gpus: int) -> float:
-        outside = 1.0 - GPUS_PER_INSTANCE / gpus if gpus > GPUS_PER_INSTANCE else 0.0
+        outside = 0.0  # the share of the GPUs that are on other instances
+        if gpus > GPUS_PER_INSTANCE:
+            outside = 1.0 - GPUS_PER_INSTANCE / gpus
         return one_s / gpus + fixed_s * (1.0 - 1.0 / gpus) + between_s * outside
 
-    return ScalingProfile(gpus=GPUS, unit_s=tuple(epoch_s(gpus) for gpus in GPUS))
-
-
-RESNET101: Mapping[str, ScalingProfile] = {
-    "A": _smooth(103.2, 0.0, 14.9),
-    "B": _smooth(102.2, 6.0, 2.2),
-    "C": _smooth(120.0, 4.0, 8.0),
-    "D": ScalingProfile(gpus=(1, 2, 4, 8, 16, 32), unit_s=(102.0, 55.0, 35.5, 21.2, 20.9, 20.1)),
-}
+    return ScalingProfile(gpus=GPUS, unit_s=tuple(map(epoch_s, GPUS)))
 
 
 def by_ring(
@@ -122,12 +118,17 @@ def by_ring(
     inside = fitted_bandwidth(rates)
 
     def step_s(gpus: int) -> float:
-        bandwidth = inside if gpus <= GPUS_PER_INSTANCE else min(inside, BETWEEN_INSTANCES)
+        bandwidth = inside
+        if gpus > GPUS_PER_INSTANCE:
+            bandwidth = min(inside, BETWEEN_INSTANCES)
         return batch / rates[1] / gpus + sending_s(gpus, bandwidth)
+
+    def scaled_s(gpus: int) -> float:
+        return unit_s * step_s(gpus) / step_s(1)
 
     return ScalingProfile(
         gpus=GPUS,
-        unit_s=tuple(unit_s * step_s(gpus) / step_s(1) for gpus in GPUS),
+        unit_s=tuple(map(scaled_s, GPUS)),
         spread=spread,
         draw=draw,
     )
@@ -144,8 +145,8 @@ def steady(unit_s: float, flat_from: int | None = None) -> ScalingProfile:
     doubling = rates[4] / rates[2]
 
     def faster(gpus: int) -> float:
-        known = min(gpus, GPUS_PER_INSTANCE)
-        return float(rates[known] / rates[1] * doubling ** math.log2(gpus / known))
+        inside = min(gpus, GPUS_PER_INSTANCE)  # measured up to here
+        return float(rates[inside] / rates[1] * doubling ** math.log2(gpus / inside))
 
     sizes = [gpus for gpus in GPUS if flat_from is None or gpus < flat_from]
     units = [unit_s / faster(gpus) for gpus in sizes]
@@ -153,9 +154,3 @@ def steady(unit_s: float, flat_from: int | None = None) -> ScalingProfile:
         sizes += [flat_from, 2 * flat_from]
         units += [unit_s / faster(flat_from)] * 2
     return ScalingProfile(gpus=tuple(sizes), unit_s=tuple(units))
-
-
-RESNET50: Mapping[str, Callable[[float, int], ScalingProfile]] = {
-    "ring": by_ring,
-    "steady": lambda unit_s, _: steady(unit_s),
-}

@@ -91,8 +91,11 @@ READINGS = (
 @cache
 def nearest(reading: Table2Reading) -> Residual:
     """Return the profile with the least worst deviation."""
-    stages = {row: list(_stages(row, reading)) for row in reading.rows}
-    sizes = sorted({1} | {gpus for of in stages.values() for _, gpus, _ in of})
+    plans = {row: list(_stages(row, reading)) for row in reading.rows}
+    gpus_of_plans = {1}
+    for plan in plans.values():
+        gpus_of_plans.update(gpus for _, gpus, _ in plan)
+    sizes = sorted(gpus_of_plans)
     model = LinearModel()
     column = {gpus: model.column("epoch", LEAST_EPOCH_S, MOST_EPOCH_S) for gpus in sizes}
     start = model.column("start", 0.0, MOST_START_S)
@@ -103,27 +106,29 @@ def nearest(reading: Table2Reading) -> Residual:
         few_s, many_s = column[few], column[many]
         model.row("no slower", [(many_s, 1.0), (few_s, -1.0)], at_most=0.0)
         model.row("not superlinear", [(many_s, many), (few_s, -few)], at_least=0.0)
-    for row, of in stages.items():
-        time_s, paid_s = Counter[int]({start: 1, delay: len(of)}), Counter[int]()
-        for instances, gpus, epochs in of:
+    for row, plan in plans.items():
+        time_s, paid_s = Counter[int]({start: 1, delay: len(plan)}), Counter[int]()
+        for instances, gpus, epochs in plan:
             time_s[column[gpus]] += epochs
             paid_s[column[gpus]] += epochs * instances
             paid_s[delay] += instances
         minutes, dollars = _published(row)
         _near(model, worst, time_s, minutes * MINUTE_S)
         if reading.has_cost:
-            billed_s = dollars * 3600.0 / PRICE_H - of[0][0] * reading.init_s
-            _near(model, worst, paid_s, billed_s, scale=dollars * 3600.0 / PRICE_H)
+            first_instances, _, _ = plan[0]
+            instance_s = dollars * 3600.0 / PRICE_H
+            billed_s = instance_s - first_instances * reading.init_s
+            _near(model, worst, paid_s, billed_s, scale=instance_s)
     answer = solve_model(model, SolveOptions())
     if answer.status is not ModelStatus.OPTIMAL:
         raise RuntimeError(f"HiGHS: {answer.status} {answer.message}")
-    return Residual(
-        worst=answer.values[worst], epoch_s={gpus: answer.values[c] for gpus, c in column.items()}
-    )
+    epoch_s = {gpus: answer.values[index] for gpus, index in column.items()}
+    return Residual(worst=answer.values[worst], epoch_s=epoch_s)
 
 
 def _stages(row: str, reading: Table2Reading) -> Iterator[tuple[int, int, int]]:
     """Name instances, GPUs of a trial and epochs of each stage of a row's plan."""
+    static_instances = {**STATIC, "20 min, static": reading.static_20}
     for k, stage in enumerate(RESNET101):
         if row in NAIVE:
             gpus = NAIVE[row] * stage.trials
@@ -131,7 +136,7 @@ def _stages(row: str, reading: Table2Reading) -> Iterator[tuple[int, int, int]]:
         elif row == RUBBERBAND:
             gpus, instances = TABLE_3[k], INSTANCES[k]
         else:
-            instances = STATIC[row] if row != "20 min, static" else reading.static_20
+            instances = static_instances[row]
             gpus = instances * GPUS_PER_INSTANCE
         rounds = math.ceil(stage.trials / gpus)
         yield instances, max(1, gpus // stage.trials), stage.units * rounds
@@ -156,15 +161,15 @@ def _near(
     model.row("not below", [*negative(terms_), slack], at_most=-value)
 
 
-def profiles(found: Finding, _: Points) -> None:
+def profiles(finding: Finding, _: Points) -> None:
     """Say how near a profile can come to Table 2."""
     rows = []
     for reading in READINGS:
         near = nearest(reading)
-        found.line("worst", percent(near.worst), reading=reading.name)
+        finding.line("worst", percent(near.worst), reading=reading.name)
         times = ", ".join(f"{gpus}: {s:.1f}" for gpus, s in near.epoch_s.items())
         rows.append((reading.name, f"{near.worst:.1%}", times))
-    found.table(("", "worst deviation", "seconds per epoch by GPUs"), rows)
+    finding.table(("", "worst deviation", "seconds per epoch by GPUs"), rows)
 
 
 def paid_instances(row: str) -> float:
@@ -178,12 +183,13 @@ def most_instances() -> float:
 
     Any other profile makes the later stages, which have fewer, longer.
     """
-    instances = [row[2] for row in TABLES["table3"]["rows"].values()]
-    lengths = [
-        stage.units * stage.trials / gpus for stage, gpus in zip(RESNET101, TABLE_3, strict=True)
-    ]
-    held = sum(count * length for count, length in zip(instances, lengths, strict=True))
-    return float(held / sum(lengths))
+    instance_time = total_time = 0.0
+    rows = TABLES["table3"]["rows"].values()
+    for stage, gpus, (_, _, instances) in zip(RESNET101, TABLE_3, rows, strict=True):
+        length = stage.units * stage.trials / gpus
+        instance_time += instances * length
+        total_time += length
+    return instance_time / total_time
 
 
 def _naive_gpus() -> float:
@@ -191,19 +197,20 @@ def _naive_gpus() -> float:
     paid = paid_instances("30 min, naive")
     epochs = sum(stage.units for stage in RESNET101)
 
-    def held(gpus: int) -> float:
-        return sum(s.units * WARM_POOL.instances(gpus * s.trials) for s in RESNET101) / epochs
+    def mean_instances(gpus: int) -> float:
+        instances = [stage.units * WARM_POOL.instances(gpus * stage.trials) for stage in RESNET101]
+        return sum(instances) / epochs
 
-    return float(min(range(1, MOST_GPUS + 1), key=lambda gpus: abs(held(gpus) - paid)))
+    return float(min(range(1, MOST_GPUS + 1), key=lambda gpus: abs(mean_instances(gpus) - paid)))
 
 
-def contradictions(found: Finding, _: Points) -> None:
+def contradictions(finding: Finding, _: Points) -> None:
     """Put numbers of the paper side by side that exclude each other: no model gives them all."""
     rates = measured("placed")
-    found.line("a", paid_instances("20 min, static"))
-    found.line("b", paid_instances("20 min, RubberBand"), paper=most_instances())
-    found.line("b, stage 3", TABLE_3[2] / GPUS_PER_INSTANCE)
-    found.line("c", _naive_gpus())
-    found.line("d", None)
-    found.line("e", rates[4] / rates[1])
-    found.line("f", None)
+    finding.line("a", paid_instances("20 min, static"))
+    finding.line("b", paid_instances("20 min, RubberBand"), paper=most_instances())
+    finding.line("b, stage 3", TABLE_3[2] / GPUS_PER_INSTANCE)
+    finding.line("c", _naive_gpus())
+    finding.line("d", None)
+    finding.line("e", rates[4] / rates[1])
+    finding.line("f", None)

@@ -30,6 +30,14 @@ TABLE_3 = (32, 20, 12, 8)  # GPUs of the stages
 DEADLINES_MIN = (20, 30, 40)
 cloud = partial(Cloud, gpus_per_instance=GPUS_PER_INSTANCE, price_h=PRICE_H)  # p3.8xlarge
 WARM_POOL = cloud(init_s=LATENCY_S, scale_s=LATENCY_S)
+# By ``Planner``.
+_PLANS: dict[str, Callable[[Costs, float, int], Planned | None]] = {
+    "static": static,
+    "naive": naive,
+    "Alg. 2 literal": partial(greedy, reading=Algorithm2Reading.LITERAL),
+    "Alg. 2 repaired": partial(greedy, reading=Algorithm2Reading.REPAIRED),
+    "exact": exact,
+}
 
 
 def study(trials: int, most: int = 508) -> Experiment:
@@ -45,15 +53,6 @@ class Planner(enum.StrEnum):
     LITERAL = "Alg. 2 literal"
     REPAIRED = "Alg. 2 repaired"
     EXACT = "exact"
-
-
-_PLANS: dict[Planner, Callable[[Costs, float, int], Planned | None]] = {
-    Planner.STATIC: static,
-    Planner.NAIVE: naive,
-    Planner.LITERAL: partial(greedy, reading=Algorithm2Reading.LITERAL),
-    Planner.REPAIRED: partial(greedy, reading=Algorithm2Reading.REPAIRED),
-    Planner.EXACT: exact,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,21 +88,6 @@ class Points(Extent):
     placements: int = 400  # Algorithm 3
 
 
-FULL = Points()
-QUICK = Points(
-    name="quick",
-    shortened="3 deadlines instead of 6 (Fig. 10) and 8 (Fig. 12), 4 numbers of trials instead of "
-    "6, 4 profiles instead of 8 (Fig. 12), 100 samples instead of 400, 100 runs of placements "
-    "instead of 400.",
-    samples=100,
-    data_deadlines_min=(10, 15, 20),
-    trials=(16, 32, 128, 512),
-    init_deadlines_min=(90, 120, 160),
-    flat_from=(11, 13, 16, 32),
-    placements=100,
-)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mean:
     """A published mean of several runs, and what is printed after it; times are in minutes."""
@@ -114,11 +98,14 @@ class Mean:
 
 def means(table: str, row: str) -> list[Mean]:
     """Return the means of a row by column."""
-    printed = [text.partition(" ± ") for text in TABLES[table]["rows"][row]]
-    return [
-        Mean(value=_number(value), spread=_number(spread or "0")) for value, _, spread in printed
-    ]
+    column_means = []
+    for text in TABLES[table]["rows"][row]:
+        value, _, spread = text.partition(" ± ")
+        column_means.append(Mean(value=_number(value), spread=_number(spread or "0")))
+    return column_means
 
 
 def _number(printed: str) -> Printed:
-    return Printed.clock(printed) if ":" in printed else Printed(printed)
+    if ":" in printed:
+        return Printed.clock(printed)
+    return Printed(printed)
