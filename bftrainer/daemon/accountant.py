@@ -125,7 +125,7 @@ class Accountant:
     def look(self) -> None:
         """Count everything until now, and write it down now and then."""
         now_s = math.floor(self._clock())
-        training, planned = self._trainers.occupancy().training, self._seen.memory.assignment
+        training, assignment = self._trainers.occupancy().training, self._seen.memory.assignment
         redoing = {trainer_id for trainer_id in set(training.values()) if self._redoes(trainer_id)}
         for pilot_id, pilot in self._pilots.pilots.items():
             pilot_time = self._open.get(pilot_id)
@@ -134,7 +134,7 @@ class Accountant:
             node = pilot.record.node
             trains, plans = training.get(node, ""), ""
             if pilot.silent_s is None and not pilot.is_leaving:
-                plans = planned.get(node, "")
+                plans = assignment.get(node, "")
             pilot_time.trainer_id = trains or plans or pilot_time.trainer_id
             self._count(pilot_time, now_s, _use(trains, plans, redoing))
         for pilot_id in self._open.keys() - self._pilots.pilots.keys():

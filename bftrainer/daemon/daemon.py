@@ -138,7 +138,7 @@ class Daemon:
     async def _until_stopped(self, loops: list[asyncio.Task[None]]) -> None:
         """Fail if any loop ends: that is a bug, and half a daemon must not live on."""
         stopping = asyncio.create_task(self._stopping.wait())
-        done, _ = await asyncio.wait({stopping, *loops}, return_when=asyncio.FIRST_COMPLETED)
+        tasks, _ = await asyncio.wait({stopping, *loops}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
-        for task in done - {stopping}:
+        for task in tasks - {stopping}:
             task.result()

@@ -60,5 +60,5 @@ class Entrance:
         """Raise BFT-1102 when another daemon has taken over the state directory."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
-            if self._far is not None and (other := self._far.successor()):
-                raise already_running(self._options.state_dir, other)
+            if self._far is not None and (successor := self._far.successor()):
+                raise already_running(self._options.state_dir, successor)

@@ -153,8 +153,8 @@ class Incarnation:
 
     async def warn_of_settings(self) -> None:
         """Log the batch system's settings that cost nodes or time."""
-        measured = end_cost.measured(self.seen.memory, self.ground.in_force.settings)
-        await self.lookout.warn_of_settings(measured)
+        figures = end_cost.measured(self.seen.memory, self.ground.in_force.settings)
+        await self.lookout.warn_of_settings(figures)
 
     async def tick_loop(self) -> None:
         """Do what time asks for, until cancelled."""
@@ -319,9 +319,9 @@ class Incarnation:
 
     def _put_in_force(self) -> None:
         """Go by the policy that was read last, if it is another one."""
-        changed = self.ground.reloading.put_in_force()
-        if changed is not None:
-            self._adopt_policy(changed)
+        change = self.ground.reloading.put_in_force()
+        if change is not None:
+            self._adopt_policy(change)
 
     def _adopt_policy(self, changed: PolicyChanged) -> None:
         in_force = self.ground.in_force

@@ -228,7 +228,8 @@ class MetricsRegistry:
         for departure in records.left:
             if departure.took_s is not None:
                 self._process_free_seconds.observe(departure.took_s)
-        self._left.labels(OF_PILOT).inc(sum(not one.is_one_more for one in records.left))
+        n_left = sum(not departure.is_one_more for departure in records.left)
+        self._left.labels(OF_PILOT).inc(n_left)
         self._left.labels(OF_JOB).inc(records.ordinary_left)
         for event in records.unusable:
             kind = OF_JOB

@@ -270,12 +270,12 @@ class DaemonService(DaemonViews):
         for name, max_nodes, key in limits:
             if least_nodes(spec.n_min, spec.gpus_per_unit, self._nodes()) > max_nodes:
                 n_min = short_size(spec.n_min, spec.gpus_per_unit)
-                most = str(max_nodes)
+                limit = str(max_nodes)
                 if spec.gpus_per_unit:
-                    most = counted(max_nodes, "node")
+                    limit = counted(max_nodes, "node")
                 raise UsageError(
                     "BFT-1008",
-                    f"n_min is {n_min}, the policy allows {name} {most} ({key}).",
+                    f"n_min is {n_min}, the policy allows {name} {limit} ({key}).",
                     f"Ask for fewer nodes ({spec.size_option} MIN:MAX).",
                     exit_code=ExitCode.REFUSED_BY_POLICY,
                 )

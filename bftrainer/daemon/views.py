@@ -169,8 +169,8 @@ class DaemonViews:
 
     def explain(self, trainer_id: str) -> Callable[[], Explanation]:
         """Collect why the trainer has this size or does not run; the result says it, anywhere."""
-        seen, policy = self._state.seen, self._state.in_force.allocate
-        situation, plan = seen.given, seen.plan
+        policy = self._state.in_force.allocate
+        situation, plan = self._state.seen.given, self._state.seen.plan
         record = self._record(trainer_id)
         circumstances = self._circumstances(record)
         its_view = self._view(record)
@@ -326,12 +326,12 @@ class DaemonViews:
     def _size_sentences(
         self, record: TrainerRecord, observed_size: int, circumstances: Circumstances
     ) -> tuple[str, ...]:
-        seen, decided_s = self._state.seen, 0.0
-        if seen.given is not None:
-            decided_s = seen.given.now_s
+        observed, decided_s = self._state.seen, 0.0
+        if observed.given is not None:
+            decided_s = observed.given.now_s
         return explain_trainer(
             record,
-            seen.plan,
+            observed.plan,
             self._state.in_force.settings,
             self._trainers.waiting.eligible(),
             self._nodes(),
@@ -361,14 +361,14 @@ class DaemonViews:
 
     def _figures(self) -> tuple[MetricSample, ...]:
         state, trainers = self._state, self._trainers
-        seen, memory, used_s = state.seen, state.seen.memory, state.accountant.used_s
+        observed, memory, used_s = state.seen, state.seen.memory, state.accountant.used_s
         rule, training = state.harm.rule, trainers.occupancy().training
         gpus = {node.name: node.gpus for node in self._nodes()}
         for pilot in state.pilots.pilots.values():
             if pilot.record.part is not None:
                 gpus[pilot.record.part.name] = pilot.record.part.gpus
         values = {
-            "nodes_pool": seen.pool_size,
+            "nodes_pool": observed.pool_size,
             "nodes_training": len(training),
             "gpus_held": sum(gpus.get(name, 0) for name in self._held_names()),
             "gpus_training": sum(gpus.get(node, 0) for node in training),
@@ -394,7 +394,7 @@ class DaemonViews:
             "state_disk_free_bytes": state.disk.free_bytes,
             "left_out": len(memory.left_out),
             "failed_decisions_total": state.failures.count,
-            "decision_gap_ratio": gap_share(seen.allocation),
+            "decision_gap_ratio": gap_share(observed.allocation),
             "sleeps_total": state.awakenings.count,
             "slept_seconds_total": state.awakenings.slept_s,
             "unreachable_agents": len(self._agents.away) + state.pilots.n_silent,
@@ -421,9 +421,9 @@ class DaemonViews:
         at_s = now_s()
         cooling = {**self._trainers.quarantine.cooling(at_s), **self._state.harm.cooling(at_s)}
         sentences: dict[str, str] = {}
-        for node, rest in cooling.items():
-            if of in ("", rest.trainer_id):
-                sentences[node] = f"{node}: {rest.sentence(at_s)}"
+        for node, node_rest in cooling.items():
+            if of in ("", node_rest.trainer_id):
+                sentences[node] = f"{node}: {node_rest.sentence(at_s)}"
         return sentences
 
     def _cuts(self, of: str = "") -> dict[str, str]:
@@ -511,12 +511,12 @@ class DaemonViews:
         state, settings = self._state, self._state.in_force.settings
         records = tuple(records)
         hopeless = impossible([r for r in records if not r.state.is_final], self._nodes())
-        planned = self._planned_nodes()
+        planned_nodes = self._planned_nodes()
         awaited = state.pilots.by_node().keys() - self._held_names()
         views, withheld, cuts = [], self._trainers.waiting.withheld(), self._cuts()
         for record in records:
             trainer_id, is_final = record.trainer_id, record.state.is_final
-            nodes = planned.get(trainer_id, [])
+            nodes = planned_nodes.get(trainer_id, [])
             observed, starting = self._trainers.nodes_of(trainer_id)
             unheard = self._unheard(record)
             planned_samples_per_s = 0.0
@@ -550,12 +550,12 @@ class DaemonViews:
 
     def _planned_nodes(self) -> dict[str, list[str]]:
         """Return the nodes of the last plan by trainer; none while all are given back."""
-        planned: dict[str, list[str]] = {}
+        nodes_of: dict[str, list[str]] = {}
         plan = self._state.seen.plan
         if plan is not None and not self._state.draining.is_on:
             for node, trainer_id in plan.assignment.items():
-                planned.setdefault(trainer_id, []).append(node)
-        return planned
+                nodes_of.setdefault(trainer_id, []).append(node)
+        return nodes_of
 
     def _gpus(self, trainer_id: str) -> tuple[NodeGpus, ...]:
         """Return what nodes of its members tell of their GPUs."""

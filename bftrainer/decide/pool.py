@@ -104,9 +104,8 @@ def build_pool(
     by_node = {p.node: p for p in pilots}
     looked_at = census.free | by_node.keys()
     printed = earlier(_of_parts(printed, looked_at), closing, looked_at)
-    planned_ends = _of_parts(planned, looked_at)
-    planned_earlier = {n: end for n, end in planned_ends.items() if end.is_before(printed.get(n))}
-    sooner = {**printed, **planned_earlier}
+    planned_ends = _of_parts(planned, looked_at).items()
+    sooner = {**printed, **{n: e for n, e in planned_ends if e.is_before(printed.get(n))}}
     # While jobs are pending, pilots start in the next cycle: their limit must fit what is left.
     waits_s = settings.cycle_s if sooner and census.has_startable_jobs else 0.0
     sorter = _Sorter(census, memory, settings, now_s, now_s + waits_s, pilots)

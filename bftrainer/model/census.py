@@ -51,12 +51,12 @@ def once_per_look(work: Callable[[Argument], Result]) -> Callable[[Argument], Re
     @wraps(work)
     def cached(argument: Argument) -> Result:
         nonlocal last, before
-        for kept in (last, before):
-            if kept is None:
+        for call in (last, before):
+            if call is None:
                 continue
-            kept_argument, result = kept
-            if kept_argument is argument:
-                if kept is before:
+            past_argument, result = call
+            if past_argument is argument:
+                if call is before:
                     last, before = before, last
                 return result
         result = work(argument)
@@ -137,7 +137,7 @@ def whole(node: Node) -> NodePart:
 def _shown(snapshot: Snapshot) -> NodeCensus:
     """Count what the batch system shows."""
     nodes, pending = snapshot.nodes or (), JobState.PENDING
-    free, lost = _in_states(nodes, *FREE_STATES), _in_states(nodes, *LOST_STATES)
+    free_nodes, lost_nodes = _in_states(nodes, *FREE_STATES), _in_states(nodes, *LOST_STATES)
     occupied = set[str]()
     pilot_of: dict[str, str] = {}
     pending_jobs: list[Job] = []
@@ -152,17 +152,17 @@ def _shown(snapshot: Snapshot) -> NodeCensus:
             occupied.update(job.nodes)
         else:
             pilot_of.update(dict.fromkeys(job.nodes, job.pilot_id))
-    by_name, taken = _by_name(nodes), occupied - free
+    by_name, taken_nodes = _by_name(nodes), occupied - free_nodes
     return NodeCensus(
         snapshot=snapshot,
         sets=_sets_of(nodes),
         by_name=by_name,
         parts=_free_parts(nodes),
-        free=free,
-        lost=lost,
+        free=free_nodes,
+        lost=lost_nodes,
         completing=_in_states(nodes, NodeState.COMPLETING),
-        taken=taken,
-        unoccupied=by_name.keys() - lost - taken,
+        taken=taken_nodes,
+        unoccupied=by_name.keys() - lost_nodes - taken_nodes,
         pilot_of=pilot_of,
         pending_jobs=pending_jobs,
         shown_pilots=shown_pilots,

@@ -25,6 +25,14 @@ LONGEST = 1024  # characters
 MOST_NAMES = 64
 DEEPEST = 32  # nested parentheses
 _WORD = re.compile(r"[\w.:+=-]+|[&|()]")
+BEFORE_ALL = float(1 << 32)
+# The reason of a node that an adapter reports as down because it completes for longer than usual.
+STILL_COMPLETING = "its last job does not finish completing"
+# The reason of a node whose reboot an administrator has ordered.
+REBOOTS = "it is to be rebooted"
+PART_MARK = "/"
+STAND_IN = "announced-"  # prefix of the ids of announced jobs
+CLOCKS_AGREE_S = 1.0  # batch systems tell whole seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,17 +53,17 @@ def meets(features: Collection[str], wanted: Rule) -> bool:
         return True
     has = frozenset(features)
     # Per open parenthesis: whether a product before the last OR is met; the last product so far.
-    open_ = [(False, True)]
+    stack = [(False, True)]
     for word in wanted:
         if word == "(":
-            open_.append((False, True))
+            stack.append((False, True))
         elif word == "|":
-            open_[-1] = (any(open_[-1]), True)
+            stack[-1] = (any(stack[-1]), True)
         elif word != "&":
-            is_met = any(open_.pop()) if word == ")" else word in has
-            earlier, last = open_[-1]
-            open_[-1] = (earlier, last and is_met)
-    return any(open_[0])
+            is_met = any(stack.pop()) if word == ")" else word in has
+            earlier, last = stack[-1]
+            stack[-1] = (earlier, last and is_met)
+    return any(stack[0])
 
 
 def rule_of(text: str) -> Rule | None:
@@ -78,7 +86,9 @@ def rule_of(text: str) -> Rule | None:
             wants_name = False
         else:
             return None
-    return None if depth or wants_name else tuple(words)
+    if depth or wants_name:
+        return None
+    return tuple(words)
 
 
 class NodeState(enum.StrEnum):
@@ -97,13 +107,7 @@ class NodeState(enum.StrEnum):
 
 FREE = (NodeState.IDLE, NodeState.PLANNED)  # states of nodes without any job
 
-BEFORE_ALL = float(1 << 32)
 """Priority of a job that comes before all others, of any tier; batch systems' have 32 bits."""
-
-# The reason of a node that an adapter reports as down because it completes for longer than usual.
-STILL_COMPLETING = "its last job does not finish completing"
-# The reason of a node whose reboot an administrator has ordered.
-REBOOTS = "it is to be rebooted"
 
 
 class JobState(enum.StrEnum):
@@ -144,7 +148,6 @@ class NodeLeft:
         )
 
 
-PART_MARK = "/"
 """Divides the name of a part of a node into the node's and a number: n1/0, n1/1."""
 
 
@@ -208,9 +211,6 @@ class Partition:
     tier: int = 0  # jobs of a higher tier come first
     is_exclusive: bool = False  # its jobs do not share nodes
     ADDED: ClassVar = frozenset({"accepts"})
-
-
-STAND_IN = "announced-"  # prefix of the ids of announced jobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,7 +296,6 @@ class SchedulerCycle:
     queue_length: int = 0
 
 
-CLOCKS_AGREE_S = 1.0  # batch systems tell whole seconds
 _Timed = TypeVar("_Timed", "Snapshot", Job, Reservation, SchedulerCycle)
 
 
@@ -363,15 +362,18 @@ class Snapshot:
         ]
         if before is None or not missing or (self.nodes is None and self.jobs is None):
             return self
-        jobs = before.jobs if self.jobs is None else self.jobs
-        nodes = self.nodes
+        jobs, reservations, nodes = self.jobs, self.reservations, self.nodes
+        if jobs is None:
+            jobs = before.jobs
+        if reservations is None:
+            reservations = before.reservations
         if nodes is None and before.nodes is not None:
             nodes = not_idle_where_jobs_run(before.nodes, jobs or ())
         return replace(
             self,
             nodes=nodes,
             jobs=jobs,
-            reservations=before.reservations if self.reservations is None else self.reservations,
+            reservations=reservations,
             unread=tuple(dict.fromkeys((*self.unread, *missing))),
         )
 
@@ -381,10 +383,13 @@ def not_idle_where_jobs_run(nodes: Iterable[Node], jobs: Iterable[Job]) -> tuple
 
     What it has left of them is not known: nothing, until they are read again.
     """
-    taken = {name for job in jobs if job.state is not JobState.PENDING for name in job.nodes}
+    with_jobs: set[str] = set()
+    for job in jobs:
+        if job.state is not JobState.PENDING:
+            with_jobs.update(job.nodes)
     marked: list[Node] = []
     for node in nodes:
-        if node.name in taken and node.state in (NodeState.IDLE, NodeState.PLANNED):
+        if node.name in with_jobs and node.state in (NodeState.IDLE, NodeState.PLANNED):
             lends = tuple([replace(lent, n_free=0) for lent in node.lends])
             marked.append(replace(node, state=NodeState.ALLOCATED, lends=lends))
         else:

@@ -26,10 +26,12 @@ def level_line(parts: Sequence[float]) -> str:
 def columns(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return rows in aligned plain columns; a header that starts with > aligns right."""
     names = [heading(header) for header in headers]
-    cells = [[shown(cell) for cell in row] for row in rows]
+    cells = [list(map(shown, row)) for row in rows]
     widths = [max(map(cell_width, column)) for column in zip(names, *cells, strict=True)]
+    if any(names):
+        cells.insert(0, names)
     lines = []
-    for row in (names, *cells) if any(names) else cells:
+    for row in cells:
         parts = [
             _filled(cell, width, is_right=is_right(header))
             for header, cell, width in zip(headers, row, widths, strict=True)
@@ -45,7 +47,9 @@ def heading(header: str) -> str:
 
 def counted(number: float, noun: str, plural: str = "") -> str:
     """Return a number with its noun: 1 node, 2 nodes, 3 entries (``plural``)."""
-    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
+    if number != 1:
+        noun = plural or f"{noun}s"
+    return f"{number} {noun}"
 
 
 def is_right(header: str) -> bool:
@@ -64,7 +68,9 @@ def cell_width(text: str) -> int:
 
 def _filled(cell: str, width: int, *, is_right: bool) -> str:
     spaces = " " * (width - cell_width(cell))
-    return f"{spaces}{cell}" if is_right else f"{cell}{spaces}"
+    if is_right:
+        return f"{spaces}{cell}"
+    return f"{cell}{spaces}"
 
 
 def shown(text: str) -> str:

@@ -137,7 +137,9 @@ def image_fault(image: str) -> str:
     """Say what is wrong with an image as it is kept; "": nothing."""
     if image.startswith(SCHEMES):
         name = image.partition("://")[2]
-        return "" if name and not name.startswith("-") else f"{image[:100]!r} names no image"
+        if not name or name.startswith("-"):
+            return f"{image[:100]!r} names no image"
+        return ""
     if not image.startswith("/"):
         return f"{image[:100]!r} is neither an absolute path nor begins with {REGISTRY}"
     return ""

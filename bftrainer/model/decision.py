@@ -266,15 +266,17 @@ class Cooling:
     def sentence(self, now_s: float) -> str:
         """Say why the node is not used, and for how long."""
         left_s = max(1.0, self.until_s - now_s)
-        left = f"{left_s:.0f} s" if left_s < 120.0 else f"{left_s / 60.0:.0f} min"
+        duration = f"{left_s / 60.0:.0f} min"
+        if left_s < 120.0:
+            duration = f"{left_s:.0f} s"
         if not self.trainer_id:
             times = "once" if self.failures == 1 else f"{self.failures} times"
             return (
-                f"BFT-1334: It gets no pilot for {left} more: {times} it was unusable soon after a"
-                f" pilot, last {self.cause} (bftrainer report harm)."
+                f"BFT-1334: It gets no pilot for {duration} more: {times} it was unusable soon"
+                f" after a pilot, last {self.cause} (bftrainer report harm)."
             )
         return (
-            f"It cools down for {left} more: {self.failures} failures of"
+            f"It cools down for {duration} more: {self.failures} failures of"
             f" workers in a row, the last of {self.trainer_id} ({self.cause.rstrip('.')})."
         )
 

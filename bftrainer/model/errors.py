@@ -17,6 +17,10 @@ import enum
 import errno
 from collections.abc import Sequence
 
+_MISSING = frozenset({errno.ENOENT, errno.ENOTDIR})
+_CLOSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_OF_ANOTHER_KIND = frozenset({errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG})
+
 
 class ExitCode(enum.IntEnum):
     """Exit codes of every verb (docs/reference/cli.md has a table of them)."""
@@ -33,11 +37,6 @@ class ExitCode(enum.IntEnum):
     ALREADY_RUNNING = 75
 
 
-_MISSING = frozenset({errno.ENOENT, errno.ENOTDIR})
-_CLOSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-_OF_ANOTHER_KIND = frozenset({errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG})
-
-
 def exit_code_of(problem: Exception) -> ExitCode:
     """Return the exit code for a path that is missing, closed or unfit, or whose disk fails."""
     number = problem.errno if isinstance(problem, OSError) else None
@@ -45,7 +44,9 @@ def exit_code_of(problem: Exception) -> ExitCode:
         return ExitCode.NOT_FOUND
     if number in _OF_ANOTHER_KIND:
         return ExitCode.USAGE
-    return ExitCode.NOT_PERMITTED if number in _CLOSED else ExitCode.INTERNAL
+    if number in _CLOSED:
+        return ExitCode.NOT_PERMITTED
+    return ExitCode.INTERNAL
 
 
 class BftError(Exception):

@@ -33,13 +33,16 @@ class NodeRequest:
 
     def __str__(self) -> str:
         """Return it as one line of text."""
-        gpus = [":".join(filter(None, ("gpu", kind, str(count)))) for kind, count in self.gpus]
-        each = [f"a GPU for each of {self.n_workers} workers or none"] * (self.n_workers > 1)
+        words = [":".join(filter(None, ("gpu", kind, str(count)))) for kind, count in self.gpus]
+        if self.features:
+            words.append("".join(self.features))
+        if self.n_workers > 1:
+            words.append(f"a GPU for each of {self.n_workers} workers or none")
         if self.gpus_per_unit == 1:
-            each.append("single GPUs")
+            words.append("single GPUs")
         elif self.gpus_per_unit:
-            each.append(f"{self.gpus_per_unit} GPUs of a node together")
-        return "&".join([*gpus, *(["".join(self.features)] if self.features else []), *each])
+            words.append(f"{self.gpus_per_unit} GPUs of a node together")
+        return "&".join(words)
 
     @property
     def n_gpus(self) -> int:
@@ -145,7 +148,9 @@ def _by_type(gres: str) -> dict[str, int]:
 def _features(constraint: str) -> Rule:
     if "[" in constraint or "*" in constraint:
         raise ValueError("a constraint with brackets or * applies to several nodes together")
-    rule = rule_of(constraint) if constraint.strip() else ()
+    if not constraint.strip():
+        return ()
+    rule = rule_of(constraint)
     if rule is None:
         raise ValueError("the constraint is not features joined by & and |, with parentheses")
     if _is_ambiguous(rule):
@@ -175,4 +180,6 @@ def gpus_of_type(node_type: str, gpu_type: str = "") -> int:
         count_of = _by_type(node_type)
     except ValueError:  # not a type with GPUs
         return 0
-    return count_of.get(gpu_type, 0) if gpu_type else sum(count_of.values())
+    if not gpu_type:
+        return sum(count_of.values())
+    return count_of.get(gpu_type, 0)

@@ -45,7 +45,8 @@ def under(path: str, argv: Sequence[str]) -> tuple[str, ...]:
 def why_not_started(output: str, status: int, path: str) -> str:
     """Return code and cause, from the output and status of a command under a preamble."""
     # Other nodes have other paths, but causes are compared.
-    output = output.replace(path, "preamble") if path else output
+    if path:
+        output = output.replace(path, "preamble")
     lines = [line.strip() for line in output.splitlines()]
     lines = [line for line in lines if line]
     code, cause = CODE, f"What the preamble started ended with status {status}"

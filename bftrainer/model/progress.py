@@ -81,12 +81,17 @@ class ProgressCurves:
                     continue  # of thousands that have ended
                 curve = _Curve([], number)
             rows, (at_s, rate, size) = curve.rows, _point_of(record, now_s)
-            point = (max(at_s, rows[-1].point[0]) if rows else at_s, rate, size)
+            if rows:  # time does not go back
+                last_s, _, _ = rows[-1].point
+                at_s = max(at_s, last_s)
+            point = (at_s, rate, size)
             if not _tells(rows, point):
                 continue
-            loss = record.progress.loss if size else None
-            gpus = record.progress.gpu_use if size else None
-            use = gpus.use_percent if gpus else None
+            loss = use = None
+            if size:
+                loss = record.progress.loss
+                if record.progress.gpu_use:
+                    use = record.progress.gpu_use.use_percent
             row = _Row(number=number, point=point, loss=loss, gpu_use=use)
             self._keep_for_note(record.trainer_id, curve, row)
             self._append(record.trainer_id, curve, row)
@@ -131,7 +136,9 @@ class ProgressCurves:
             news.append(_told(trainer_id, curve.unnoted, is_whole=False))
             curve.unnoted = []
         self._unnoted = set()
-        return CurvesNote(curves=tuple(news)) if news else None
+        if not news:
+            return None
+        return CurvesNote(curves=tuple(news))
 
     def add(self, note: CurvesNote, number: int = 0) -> None:
         """Add what the journal has; ``number``: as for ``saw``."""
@@ -149,7 +156,9 @@ class ProgressCurves:
             if curve.rows[-1].number <= number:
                 break  # the others changed earlier
             is_whole = curve.thinned > number
-            first = 0 if is_whole else bisect_right(curve.rows, number, key=lambda row: row.number)
+            first = 0
+            if not is_whole:
+                first = bisect_right(curve.rows, number, key=lambda row: row.number)
             news.append(_told(trainer_id, curve.rows[first:], is_whole=is_whole))
         return tuple(reversed(news))
 
@@ -181,7 +190,9 @@ def _rows_of(curve: ProgressCurve, number: int) -> list[_Row]:
 
 def _column(values: Sequence[float | None]) -> tuple[float | None, ...]:
     """Return values as they are sent: none where none is known."""
-    return tuple(values) if any(value is not None for value in values) else ()
+    if all(value is None for value in values):
+        return ()
+    return tuple(values)
 
 
 def losses_of(curve: ProgressCurve) -> tuple[float | None, ...]:

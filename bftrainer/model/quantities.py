@@ -29,8 +29,10 @@ def quantity(value: float, digits: int = 3, *, is_grouped: bool = True) -> str:
             be typed as a value.
     """
     size = abs(value)
-    if not math.isfinite(value) or not size:
-        return f"{value:g}".removeprefix("-") if not size else f"{value:g}"
+    if not size:  # also -0.0
+        return "0"
+    if not math.isfinite(value):
+        return f"{value:g}"
     if is_grouped and size >= LARGE_FROM:
         scale, word = next(pair for pair in LARGE_WORDS if size >= pair[0])
         return f"{quantity(value / scale, digits)} {word}"
@@ -42,7 +44,9 @@ def quantity(value: float, digits: int = 3, *, is_grouped: bool = True) -> str:
 
 
 def _without_zeros(text: str) -> str:
-    return text.rstrip("0").rstrip(".") if "." in text else text
+    if "." not in text:
+        return text
+    return text.rstrip("0").rstrip(".")
 
 
 def time_span(seconds: float, digits: int = 3) -> str:

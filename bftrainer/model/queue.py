@@ -11,6 +11,12 @@ from dataclasses import dataclass
 from bftrainer.model.cluster import NodeLeft
 from bftrainer.model.node_sets import NodeSet, NodeSets
 
+# As ``GapEnd.sentence`` says it; a blackout is the site's wish, and not meant.
+_LEFT = re.compile(
+    r"(?:The batch system plans to use it|(?:Reservation|Maintenance) .* of it begins)"
+    r" in (?P<left_s>\d+) s\b"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class NodeDemand:
@@ -31,13 +37,6 @@ class JobNeeds:
     ways: tuple[tuple[NodeDemand, ...], ...] = ()  # alternatives
     n_preferred: int = 0  # of them, the first: tried before the others, whatever that takes
     limit_s: float | None = None  # the shortest run it accepts; None: not known
-
-
-# As ``GapEnd.sentence`` says it; a blackout is the site's wish, and not meant.
-_LEFT = re.compile(
-    r"(?:The batch system plans to use it|(?:Reservation|Maintenance) .* of it begins)"
-    r" in (?P<left_s>\d+) s\b"
-)
 
 
 class Then(enum.StrEnum):
@@ -111,4 +110,6 @@ def left_s_in(why: str) -> float | None:
     None: the sentence is of something else.
     """
     match = _LEFT.match(why)
-    return None if match is None else float(match["left_s"])
+    if match is None:
+        return None
+    return float(match["left_s"])

@@ -53,4 +53,6 @@ def least_nodes(size: int, gpus_per_unit: int, nodes: Iterable[Node]) -> int:
     if not gpus_per_unit:
         return size
     most_gpus = max([node.gpus for node in nodes], default=0)
-    return math.ceil(size * gpus_per_unit / most_gpus) if most_gpus else 1
+    if not most_gpus:
+        return 1
+    return math.ceil(size * gpus_per_unit / most_gpus)

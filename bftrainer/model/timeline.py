@@ -32,6 +32,11 @@ KEEP_S: Final = 6 * 3600.0
 MOST_CHANGES: Final = 100_000  # 5,000 nodes that change twenty times
 MOST_DAYS: Final = 31
 MOST_AWAY_S: Final = 900.0  # of a daemon; what nodes were used for meanwhile is not known
+_FREE = (NodeState.IDLE, NodeState.PLANNED)
+_JOBS = (NodeState.ALLOCATED, NodeState.COMPLETING)
+_UP = (*_FREE, *_JOBS)
+_MOST_CACHED: Final = 1 << 13  # nodes
+_PENDING: Final = JobState.PENDING
 
 
 class NodeUse(enum.StrEnum):
@@ -53,11 +58,6 @@ USES: Final = tuple(NodeUse)
 State = tuple[NodeUse, str]  # with the trainer, "" if there is none, or the shares
 # When, which node and which use (indices in ``TimelineView.nodes`` and ``USES``), trainer as above.
 Change = tuple[float, int, int, str]
-_FREE = (NodeState.IDLE, NodeState.PLANNED)
-_JOBS = (NodeState.ALLOCATED, NodeState.COMPLETING)
-_UP = (*_FREE, *_JOBS)
-_MOST_CACHED: Final = 1 << 13  # nodes
-_PENDING: Final = JobState.PENDING
 _NOT_HAD = (NodeUse.ORDINARY, NodeUse.UNAVAILABLE)
 
 
@@ -257,7 +257,9 @@ def planned_uses(given: DecisionInput, plan: Plan) -> Iterator[_ToCome]:
     lent_nodes = frozenset([node.name for node in given.snapshot.nodes or () if node.lends])
     for job in given.snapshot.jobs or ():
         if job.state is JobState.PENDING and job.start_s is not None and job.pilot_id is None:
-            end_s = None if job.time_limit_s is None else job.start_s + job.time_limit_s
+            end_s = None
+            if job.time_limit_s is not None:
+                end_s = job.start_s + job.time_limit_s
             for name in job.planned_nodes:
                 gpus = job.gpus_per_node if job.can_share and name in lent_nodes else 0
                 yield name, "", job.start_s, end_s, gpus

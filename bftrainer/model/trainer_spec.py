@@ -694,7 +694,9 @@ class TrainerSpec:
     @property
     def budget(self) -> int | None:
         """The epochs or samples to train; None: the script says."""
-        return self.samples if self.epochs is None else self.epochs
+        if self.epochs is None:
+            return self.samples
+        return self.epochs
 
     @property
     def has_several_lengths(self) -> bool:

@@ -49,7 +49,9 @@ class TrainerView:
             return "unheard"
         if record.held_s is not None:
             return "held"
-        return "at rung" if record.rung_s is not None else str(record.state)
+        if record.rung_s is not None:
+            return "at rung"
+        return str(record.state)
 
     @property
     def why(self) -> str:
@@ -59,9 +61,10 @@ class TrainerView:
     @property
     def step(self) -> int:
         """Its updates; of a parked one those in the checkpoint from which it will go on."""
-        record, saved = self.record, self.record.saved_step
-        is_parked = record.state is TrainerState.PARKED and saved is not None
-        return saved if is_parked and saved is not None else record.progress.step
+        record, saved_step = self.record, self.record.saved_step
+        if record.state is TrainerState.PARKED and saved_step is not None:
+            return saved_step
+        return record.progress.step
 
     @property
     def done(self) -> float | None:
@@ -71,9 +74,10 @@ class TrainerView:
             return 1.0
         if total := progress.total or spec.samples:
             return min(1.0, progress.samples / total)
-        for asked, has in ((spec.steps, progress.step), (spec.epochs, progress.epoch)):
-            if asked:
-                return min(1.0, has / asked)
+        if spec.steps:
+            return min(1.0, progress.step / spec.steps)
+        if spec.epochs:
+            return min(1.0, progress.epoch / spec.epochs)
         return None
 
     @property
@@ -247,12 +251,12 @@ class StatusView:
     @property
     def notes(self) -> list[tuple[str, str]]:
         """What needs attention: kinds and sentences."""
-        found = {
-            "drained": [self.draining] if self.draining else (),
+        texts_of = {
+            "drained": _unless_empty(self.draining),
             "policy": self.policy_notes,
-            "optimum": [self.not_proven] if self.not_proven else (),
-            "back-off": [self.back_off] if self.back_off else (),
-            "slept": [self.slept] if self.slept else (),
+            "optimum": _unless_empty(self.not_proven),
+            "back-off": _unless_empty(self.back_off),
+            "slept": _unless_empty(self.slept),
             "slow node": self.slow_nodes,
             "bad node": self.cooling_nodes,
             "late agent": self.late_agents,
@@ -260,7 +264,14 @@ class StatusView:
             "left out": self.left_out,
             "failure": self.failures,
         }
-        return [(kind, text) for kind, texts in found.items() for text in texts]
+        notes: list[tuple[str, str]] = []
+        for kind, texts in texts_of.items():
+            notes += [(kind, text) for text in texts]
+        return notes
+
+
+def _unless_empty(text: str) -> tuple[str, ...]:
+    return (text,) if text else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -113,16 +113,16 @@ def near_speeds(
     if record.state.is_final or not is_known(record):
         return ()
     curve = fitted(record, explores=settings.explore_budget > 0.0).curve
-    each = _samples_per_unit(curve, settings.objective, spec.weight)
+    samples_per_unit = _samples_per_unit(curve, settings.objective, spec.weight)
     smaller, larger = planned - 1, max(planned + 1, spec.n_min)
     if spec.sizes:
         smaller = max([size for size in spec.sizes if size < planned], default=smaller)
         larger = min([size for size in spec.sizes if size > planned], default=larger)
     changes: dict[int, float | None] = {smaller: None, planned: None, larger: None}
     if marginal and marginal.loss_of_one_fewer is not None:
-        changes[smaller] = -marginal.loss_of_one_fewer * each
+        changes[smaller] = -marginal.loss_of_one_fewer * samples_per_unit
     if marginal and marginal.gain_of_one_more is not None and larger == planned + 1:
-        changes[larger] = marginal.gain_of_one_more * each
+        changes[larger] = marginal.gain_of_one_more * samples_per_unit
     left_samples = (record.progress.total or spec.samples or 0) - record.progress.samples
     speeds: list[SizeSpeed] = []
     for size, change in changes.items():

@@ -176,51 +176,51 @@ def _shared(pilots: Iterable[PilotView]) -> set[str]:
 
 
 def _look(state: Aftermath, snapshot: Snapshot, now_s: float) -> tuple[Aftermath, AftermathRecords]:
-    shown = _Shown(at_s=snapshot.taken_at_s, running=_running(snapshot), spoilt=_spoilt(snapshot))
+    view = _Shown(at_s=snapshot.taken_at_s, running=_running(snapshot), spoilt=_spoilt(snapshot))
     ours = set(state.ours)
-    for job_id in shown.running.keys() - state.running.keys():
-        if shown.running[job_id].pilot_id is not None:
-            ours.update(shown.running[job_id].nodes)
-    begun = _with_ends(state, shown, frozenset(ours))
+    for job_id in view.running.keys() - state.running.keys():
+        if view.running[job_id].pilot_id is not None:
+            ours.update(view.running[job_id].nodes)
+    begun = _with_ends(state, view, frozenset(ours))
     if begun:
-        completing = _completing(snapshot) - _in_use(shown.running.values(), state.shared)
-        pilots = _with_pilots(shown.running.values())
-        shown = replace(shown, completing=frozenset(completing), pilots=pilots)
+        completing = _completing(snapshot) - _in_use(view.running.values(), state.shared)
+        pilots = _with_pilots(view.running.values())
+        view = replace(view, completing=frozenset(completing), pilots=pilots)
     watches: dict[Key, _Watch] = {}
-    gone: list[_Watch] = []
+    departed: list[_Watch] = []
     unusable: list[Unusable] = []
     for key, before in begun.items():
-        watch, job, node = before, shown.running.get(before.job.job_id), before.node
+        watch, job, node = before, view.running.get(before.job.job_id), before.node
         if before.gone_s is None and (job is None or node not in job.nodes):
             watch = replace(before, gone_s=now_s)
-            gone.append(watch)
-        if _is_well(before, state, shown):
+            departed.append(watch)
+        if _is_well(before, state, view):
             watch = replace(watch, is_settled=True)
-        elif event := _event(watch, state, shown):
+        elif event := _event(watch, state, view):
             unusable.append(event)
             watch = replace(watch, is_settled=True)
-        if watch.gone_s is None or not (watch.is_settled or shown.at_s - watch.gone_s > WINDOW_S):
+        if watch.gone_s is None or not (watch.is_settled or view.at_s - watch.gone_s > WINDOW_S):
             watches[key] = watch
     after = replace(
         state,
-        running=shown.running,
+        running=view.running,
         ours=frozenset(ours),
-        spoilt=frozenset(shown.spoilt),
-        looked_s=shown.at_s,
+        spoilt=frozenset(view.spoilt),
+        looked_s=view.at_s,
         watches=watches,
     )
-    return after, _records(gone, unusable, state, now_s)
+    return after, _records(departed, unusable, state, now_s)
 
 
 def _records(
-    gone: Iterable[_Watch], unusable: Iterable[Unusable], state: Aftermath, now_s: float
+    departed: Iterable[_Watch], unusable: Iterable[Unusable], state: Aftermath, now_s: float
 ) -> AftermathRecords:
     """Return what a look shows, of a shared host once for pilots and once for ordinary jobs."""
     departures: list[Departure] = []
     ordinary_left = 0
     left_by_pilots: set[str] = set()
     left_by_jobs: set[str] = set()
-    for watch in gone:
+    for watch in departed:
         node, pilot_id = watch.node, watch.job.pilot_id
         if pilot_id is not None:
             departure = _departure(watch, pilot_id, state, now_s)
@@ -231,25 +231,25 @@ def _records(
             ordinary_left += 1
             left_by_jobs.add(node)
     events: list[Unusable] = []
-    told: set[tuple[str, bool]] = set()
+    keys: set[tuple[str, bool]] = set()
     for event in unusable:
         key = event.node, bool(event.pilot_id)
-        if key not in told or event.node not in state.shared:
+        if key not in keys or event.node not in state.shared:
             events.append(event)
-            told.add(key)
+            keys.add(key)
     return AftermathRecords(
         left=tuple(departures), unusable=tuple(events), ordinary_left=ordinary_left
     )
 
 
-def _is_well(watch: _Watch, state: Aftermath, shown: _Shown) -> bool:
+def _is_well(watch: _Watch, state: Aftermath, view: _Shown) -> bool:
     """Return whether a node was left well, or is to be rebooted."""
     node = watch.node
-    if node in shown.spoilt and shown.spoilt[node].reason == REBOOTS:
+    if node in view.spoilt and view.spoilt[node].reason == REBOOTS:
         return True
-    if watch.gone_s is None or node not in shown.pilots:
+    if watch.gone_s is None or node not in view.pilots:
         return False
-    return node not in state.shared or shown.pilots[node] > watch.gone_s
+    return node not in state.shared or view.pilots[node] > watch.gone_s
 
 
 def _running(snapshot: Snapshot) -> dict[str, Job]:
@@ -296,18 +296,18 @@ def _with_pilots(jobs: Iterable[Job]) -> dict[str, float]:
     return starts_s
 
 
-def _with_ends(state: Aftermath, shown: _Shown, ours: frozenset[str]) -> Mapping[Key, _Watch]:
+def _with_ends(state: Aftermath, view: _Shown, ours: frozenset[str]) -> Mapping[Key, _Watch]:
     """Return the watches with those of jobs that have begun to leave since the last snapshot."""
-    spoilt = shown.spoilt
+    spoilt = view.spoilt
     begun = dict[Key, _Watch]()
-    for job, node in _ends(state, shown.running, ours):
+    for job, node in _ends(state, view.running, ours):
         # The node's fall itself makes a job complete, and slurmd sends the agent SIGTERM then.
         ends_itself = job.pilot_id is None and job.state is JobState.COMPLETING
         is_ours = job.pilot_id in state.asked_s and job.pilot_id not in state.told
         is_asked = ends_itself or is_ours
         fell = node in spoilt and spoilt[node].state is NodeState.DOWN and not is_asked
         if not ((node, job.job_id) in state.watches or node in state.spoilt or fell):
-            begun[node, job.job_id] = _Watch(job=job, node=node, began_s=shown.at_s)
+            begun[node, job.job_id] = _Watch(job=job, node=node, began_s=view.at_s)
     if not begun:
         return state.watches
     left_again = {watch.node for watch in begun.values()}
@@ -347,25 +347,25 @@ def _departure(watch: _Watch, pilot_id: str, state: Aftermath, now_s: float) -> 
     )
 
 
-def _event(watch: _Watch, state: Aftermath, shown: _Shown) -> Unusable | None:
+def _event(watch: _Watch, state: Aftermath, view: _Shown) -> Unusable | None:
     if watch.is_settled:
         return None
-    node, pilot_id = shown.spoilt.get(watch.node), watch.job.pilot_id or ""
+    node, pilot_id = view.spoilt.get(watch.node), watch.job.pilot_id or ""
     node_state, reason = NodeState.COMPLETING, ""
     if node is not None:
         node_state, reason = node.state, node.reason
-        is_in_time = watch.gone_s is None or shown.at_s - watch.gone_s <= WINDOW_S
+        is_in_time = watch.gone_s is None or view.at_s - watch.gone_s <= WINDOW_S
     else:
-        is_there = watch.gone_s is None and watch.node in shown.completing
-        is_in_time = is_there and shown.at_s - watch.began_s > WINDOW_S
+        is_there = watch.gone_s is None and watch.node in view.completing
+        is_in_time = is_there and view.at_s - watch.began_s > WINDOW_S
     if not is_in_time:
         return None
     return Unusable(
         node=watch.node,
         state=node_state,
         reason=reason,
-        at_s=shown.at_s,
-        after_s=max(0.0, shown.at_s - state.asked_s.get(pilot_id, watch.began_s)),
+        at_s=view.at_s,
+        after_s=max(0.0, view.at_s - state.asked_s.get(pilot_id, watch.began_s)),
         job_id=watch.job.job_id,
         pilot_id=pilot_id,
     )
@@ -417,16 +417,16 @@ def cooling(rests: Rests, cool_down_s: float, now_s: float) -> Mapping[str, Cool
         now_s: seconds since the epoch.
     """
     cooling_nodes: dict[str, Cooling] = {}
-    for name, rest in sorted(rests.items()):
-        rest_s = RESTS_PER_COOL_DOWN * cool_down_s * 2.0 ** min(MOST_DOUBLED, rest.events - 1)
-        rest_s = min(MOST_S, rest_s)
-        left_s = rest.spoilt_s + rest_s - now_s
+    for name, node_rest in sorted(rests.items()):
+        n_doubled = min(MOST_DOUBLED, node_rest.events - 1)
+        rest_s = min(MOST_S, RESTS_PER_COOL_DOWN * cool_down_s * 2.0**n_doubled)
+        left_s = node_rest.spoilt_s + rest_s - now_s
         if 0.0 < left_s <= rest_s:  # more: the clock was set back
             cooling_nodes[name] = Cooling(
                 until_s=now_s + left_s,
-                failures=rest.events,
+                failures=node_rest.events,
                 trainer_id="",
-                cause=in_words(rest.last.state, rest.last.reason, rest.last.after_s),
+                cause=in_words(node_rest.last.state, node_rest.last.reason, node_rest.last.after_s),
             )
     return cooling_nodes
 

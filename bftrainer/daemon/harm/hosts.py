@@ -383,12 +383,12 @@ class _Account:
     def _need_of(self, job: Job) -> HostNeed:
         need, request = _asks_for(job, job.n_nodes), self._request(job)
         if request is not None:
-            asked = _asks_for(request, job.n_nodes)
+            requested = _asks_for(request, job.n_nodes)
             need = HostNeed(
-                gpu_type=need.gpu_type or asked.gpu_type,
-                gpus=max(need.gpus, asked.gpus),
-                cpus=max(need.cpus, asked.cpus),
-                memory_mb=max(need.memory_mb, asked.memory_mb),
+                gpu_type=need.gpu_type or requested.gpu_type,
+                gpus=max(need.gpus, requested.gpus),
+                cpus=max(need.cpus, requested.cpus),
+                memory_mb=max(need.memory_mb, requested.memory_mb),
             )
         if not self._is_memory_counted:
             need = replace(need, memory_mb=0.0)
@@ -466,12 +466,12 @@ def _present(snapshot: Snapshot) -> Mapping[str, JobState]:
 
 
 def _asked(snapshot: Snapshot) -> dict[str, Job]:
-    asked: dict[str, Job] = {}
+    pending_jobs: dict[str, Job] = {}
     for job in snapshot.jobs or ():
         if job.is_ordinary and job.state is JobState.PENDING:
-            asked[job.job_id] = job
-            asked.setdefault(job.counts_as, job)
-    return asked
+            pending_jobs[job.job_id] = job
+            pending_jobs.setdefault(job.counts_as, job)
+    return pending_jobs
 
 
 def _asks_for(job: Job, n_nodes: int) -> HostNeed:

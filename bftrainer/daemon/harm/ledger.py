@@ -373,7 +373,8 @@ class _Ordinary:
     def same_as(self, job: Job) -> list[Job]:
         """Return the job itself; for an announced one, all jobs that it may be."""
         if job.is_announced:
-            return [other for other in self._by_user.get(job.user, ()) if is_same_job(job, other)]
+            jobs = self._by_user.get(job.user, ())
+            return [candidate for candidate in jobs if is_same_job(job, candidate)]
         if job.job_id not in self._by_id:
             return []
         return [self._by_id[job.job_id]]
@@ -385,11 +386,11 @@ class _Ordinary:
         """
         if end.job is None or not end.job.is_announced:
             return end
-        announced, candidates = end.job, list[Job]()
-        for other in self.same_as(announced):
-            has_same_gpus = other.gpus_per_node == announced.gpus_per_node
-            if is_alike(announced, other) and has_same_gpus and not other.is_announced:
-                candidates.append(other)
+        announced_job, candidates = end.job, list[Job]()
+        for job in self.same_as(announced_job):
+            has_same_gpus = job.gpus_per_node == announced_job.gpus_per_node
+            if is_alike(announced_job, job) and has_same_gpus and not job.is_announced:
+                candidates.append(job)
         if len(candidates) != 1:
             return end
         return replace(end, job=candidates[0])
@@ -518,13 +519,13 @@ def _look(
     jobs = given.snapshot.jobs or ()
     ordinary = _Ordinary(jobs)
     pilot_ids = {job.pilot_id for job in jobs}
-    seen = [
+    latest_ends = [
         _observed(ordinary.recognised(before), given, is_present=before.pilot_id in pilot_ids)
         for before in ends.values()
     ]
     of_others: list[Taken] = []
     for_jobs: list[End] = []
-    for end in seen:
+    for end in latest_ends:
         cause = ledger.ended_by.get(end.pilot_id, EndedBy.UNKNOWN)
         if cause not in (EndedBy.PREEMPTED, EndedBy.UNKNOWN) and end.gone_s is not None:
             of_others.append(_taken(end, cause, given.now_s))  # for no job, whoever comes next
@@ -532,7 +533,7 @@ def _look(
             for_jobs.append(end)
     hosts_after, taker_of = _takers(for_jobs, given, ledger.hosts)
     takers = [(end, taker_of[end.pilot_id]) for end in for_jobs if end.pilot_id in taker_of]
-    served = _served(seen, takers, ordinary)
+    served = _served(latest_ends, takers, ordinary)
     open_ends: dict[str, End] = {}
     vain: list[Vain] = []
     for end in for_jobs:

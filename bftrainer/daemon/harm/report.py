@@ -156,14 +156,14 @@ class _PartSums:
 
     def add(self, settled: _Settled, rule: Rule, *, by_node: bool) -> None:
         """Add all records of a period; ``by_node``: else all nodes together."""
-        for done in settled.hand_overs:
-            is_preempted = done.how is How.PREEMPTED
-            is_late = done.delay_s is not None and done.delay_s > rule.limit_s
+        for hand_over in settled.hand_overs:
+            is_preempted = hand_over.how is How.PREEMPTED
+            is_late = hand_over.delay_s is not None and hand_over.delay_s > rule.limit_s
             self._count(
-                done,
+                hand_over,
                 by_node=by_node,
                 hand_overs=1,
-                gpus=done.gpus,
+                gpus=hand_over.gpus,
                 given_back=int(not is_preempted),
                 preempted=int(is_preempted),
                 late=int(is_late),

@@ -49,7 +49,7 @@ class SubmitHelper:
         Raises:
             BatchSystemError: BFT-1523, the helper refused; BFT-1524, it cannot be reached.
         """
-        asked = {
+        order = {
             "do": "submit",
             "user": request.user,
             "pilot": request.pilot_id,
@@ -58,7 +58,7 @@ class SubmitHelper:
             "files": dict(request.files),
             "grace_s": grace_s,
         }
-        return self._result("sbatch", asked)
+        return self._result("sbatch", order)
 
     def cancel(self, user: str, job_ids: Sequence[str], how: str) -> process.Completed:
         """Cancel a user's pilots: "ask", "end" or "force".
@@ -80,8 +80,8 @@ class SubmitHelper:
 
     def _result(self, program: str, asked: Mapping[str, Any]) -> process.Completed:
         began = time.monotonic()
-        said = self._answer(json.dumps(asked).encode())
-        status, error = said.get("status"), said.get("error") or {}
+        answer = self._answer(json.dumps(asked).encode())
+        status, error = answer.get("status"), answer.get("error") or {}
         if error and error.get("code") != _MAY_HAVE_RUN:
             raise BatchSystemError(
                 "BFT-1523",
@@ -92,8 +92,8 @@ class SubmitHelper:
         return process.Completed(
             argv=(program,),
             returncode=status if isinstance(status, int) else -1,
-            stdout=str(said.get("stdout", "")),
-            stderr=str(error.get("cause") or said.get("stderr", "")),
+            stdout=str(answer.get("stdout", "")),
+            stderr=str(error.get("cause") or answer.get("stderr", "")),
             wall_s=time.monotonic() - began,
             timed_out=not isinstance(status, int) and not error,
         )
@@ -103,10 +103,10 @@ class SubmitHelper:
         is_socket = self._where.startswith("/")
         raw = self._over_socket(asked) if is_socket else self._by_command(asked)
         try:
-            said = json.loads(raw)
+            answer = json.loads(raw)
         except ValueError:
             return {}
-        return said if isinstance(said, dict) else {}
+        return answer if isinstance(answer, dict) else {}
 
     def _over_socket(self, asked: bytes) -> bytes:
         patience, raw = Patience(PATIENCE_S), b""
@@ -129,16 +129,16 @@ class SubmitHelper:
         return raw
 
     def _by_command(self, asked: bytes) -> bytes:
-        done = process.run(
+        completed = process.run(
             shlex.split(self._where),
             timeout_s=PATIENCE_S,
             stdin=asked.decode(),
             output_cap_bytes=MOST_BYTES,
         )
-        if not done.is_ok and not done.timed_out:
-            words = " ".join(done.stderr.split())[:300] or f"status {done.returncode}"
+        if not completed.is_ok and not completed.timed_out:
+            words = " ".join(completed.stderr.split())[:300] or f"status {completed.returncode}"
             raise _unreachable(self._where, words)
-        return done.stdout.encode()
+        return completed.stdout.encode()
 
 
 def no_helper() -> BatchSystemError:
@@ -175,10 +175,12 @@ def check_run_as(policy: SitePolicy, system: BatchSystem, *, is_own: bool) -> No
     if not system.runs_as_users:
         raise no_helper()
     if is_own or os.geteuid() == 0:
-        who = "a user's own daemon serves one user" if is_own else "it would be root's"
+        reason = "it would be root's"
+        if is_own:
+            reason = "a user's own daemon serves one user"
         raise BftError(
             "BFT-1522",
-            f"This daemon cannot have 'run_as: submitter': {who}.",
+            f"This daemon cannot have 'run_as: submitter': {reason}.",
             "Run the site's daemon as an account of its own (docs/howto/slurm-site.md).",
             exit_code=ExitCode.USAGE,
         )

@@ -166,15 +166,15 @@ def read_config(path: Path) -> Config:
 
 
 def _config(given: Any) -> Config:
-    allowed = dict(given)
-    daemon = pwd.getpwnam(_text(allowed.pop("daemon_user")))
-    users = allowed.pop("users", [])
-    environment = allowed.pop("environment", {})
+    settings = dict(given)
+    daemon = pwd.getpwnam(_text(settings.pop("daemon_user")))
+    users = settings.pop("users", [])
+    environment = settings.pop("environment", {})
     lists = {
-        name: _texts(allowed.pop(name, []))
+        name: _texts(settings.pop(name, []))
         for name in ("groups", "allowed", "denied", "agent", "options")
     }
-    min_uid = int(allowed.pop("min_uid", 1000))
+    min_uid = int(settings.pop("min_uid", 1000))
     config = Config(
         daemon_uid=daemon.pw_uid,
         agent=lists["agent"],
@@ -185,7 +185,7 @@ def _config(given: Any) -> Config:
         options=frozenset(lists["options"]),
         min_uid=min_uid,
         environment={_text(name): _text(value) for name, value in environment.items()},
-        **{name: _text(value) for name, value in allowed.items()},
+        **{name: _text(value) for name, value in settings.items()},
     )
     programs = (config.agent[0], config.sbatch, config.scancel, config.squeue)
     if not all(program.startswith("/") for program in programs) or min_uid < 1:
@@ -391,8 +391,8 @@ def serve(arguments: Sequence[str]) -> dict[str, Any]:
         raise NotAllowed("BFT-1527", f"Pilots are submitted to {config.partition} only")
     account = account_of(request, config)
     answer = _beside(request, config, account, deadline_s)
-    what = f"{request.do} {request.pilot or ','.join(request.jobs)} as {account.pw_name}"
-    syslog.syslog(f"{what}: {answer!r}"[:500])
+    action = f"{request.do} {request.pilot or ','.join(request.jobs)} as {account.pw_name}"
+    syslog.syslog(f"{action}: {answer!r}"[:500])
     return answer
 
 
@@ -431,8 +431,8 @@ def _as_user(
     try:
         os.setsid()
         null = os.open(os.devnull, os.O_RDWR)
-        for held in (0, 1):  # in a file system that hangs this process stays, the answer does not
-            os.dup2(null, held)
+        for fd in (0, 1):  # in a file system that hangs this process stays, the answer does not
+            os.dup2(null, fd)
         become(account)
         work = {"submit": submit, "cancel": cancel, "forget": forget}[request.do]
         answer = work(request, config, account, deadline_s)
@@ -464,12 +464,12 @@ def become(account: pwd.struct_passwd) -> None:
         raise NotAllowed("BFT-1530", "The rights of root could be had again")
     os.umask(0o077)
     os.chdir("/")
-    for what, most in (
+    for kind, limit in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, 1 << 20),
         (resource.RLIMIT_CPU, int(LIMIT_S)),
     ):
-        resource.setrlimit(what, (most, most))
+        resource.setrlimit(kind, (limit, limit))
 
 
 def environment_of(config: Config, account: pwd.struct_passwd) -> dict[str, str]:
@@ -519,18 +519,18 @@ def forget(
 
 def make_directory(request: Request, place: str, account: pwd.struct_passwd) -> Path:
     """Create a new directory of the user's, 0700; what is above it may be no link."""
-    here, site = _places(place, account, request.site)
+    directory, site = _places(place, account, request.site)
     path = site / f"{request.pilot}-{secrets.token_hex(4)}"
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-    at = os.open(here, flags)
-    for part in path.relative_to(here).parts:
+    at = os.open(directory, flags)
+    for part in path.relative_to(directory).parts:
         if os.fstat(at).st_uid != account.pw_uid or os.fstat(at).st_mode & 0o022:
-            raise NotAllowed("BFT-1529", f"{here} is not {account.pw_name}'s alone to write")
-        here /= part
+            raise NotAllowed("BFT-1529", f"{directory} is not {account.pw_name}'s alone to write")
+        directory /= part
         try:
             os.mkdir(part, 0o700, dir_fd=at)
         except FileExistsError:
-            if here == path:
+            if directory == path:
                 raise
         below = os.open(part, flags | os.O_NOFOLLOW, dir_fd=at)
         os.close(at)
@@ -544,7 +544,7 @@ def _places(place: str, account: pwd.struct_passwd, site: str) -> tuple[Path, Pa
     parts = place.replace("%u", account.pw_name).split("/")
     n_given = 1 + max(i for i, part in enumerate(place.split("/")) if "%" in part)
     base, whole = (
-        Path("/".join(some).replace("%h", account.pw_dir)) for some in (parts[:n_given], parts)
+        Path("/".join(names).replace("%h", account.pw_dir)) for names in (parts[:n_given], parts)
     )
     path = whole / site
     if not _PLAIN.fullmatch(str(path)) or ".." in path.parts or not path.is_relative_to(base):
@@ -564,11 +564,11 @@ def cancel(
     """Cancel those of the jobs that are pilots of the user."""
     environment = environment_of(config, account)
     listing = (config.squeue, "-h", "-a", "-o", _LISTED, "-j", ",".join(request.jobs))
-    shown = _run(listing, {**environment, "LC_ALL": "C"}, deadline_s)
-    if shown["status"] != 0:  # also if there is no such job any more
-        return shown
+    queue = _run(listing, {**environment, "LC_ALL": "C"}, deadline_s)
+    if queue["status"] != 0:  # also if there is no such job any more
+        return queue
     pilots = []
-    for line in str(shown["stdout"]).splitlines():
+    for line in str(queue["stdout"]).splitlines():
         job, *words = line.split(" ", 3)
         if job in request.jobs and words[:2] == [account.pw_name, config.partition]:
             pilots += [job] if _PILOT_JOB.fullmatch(words[2].strip()) else []
@@ -603,19 +603,20 @@ def _run(
         child.stdin.write(os.fsencode(text))
         child.stdin.close()
     out, err = child.stdout.fileno(), child.stderr.fileno()
-    kept, most = {out: b"", err: b""}, {out: MOST_WORDS, err: MOST_TROUBLE}
+    output, most_bytes = {out: b"", err: b""}, {out: MOST_WORDS, err: MOST_TROUBLE}
     n_printed, is_open, has_said = 0, {out, err}, False
     while True:
         status = child.poll()  # before the look at what it printed
-        ready = select.select(list(is_open), [], [], LOOK_S if status is None else 0)[0]
-        if (status is not None and not ready) or time.monotonic() > deadline_s:
+        readable, _, _ = select.select(list(is_open), [], [], LOOK_S if status is None else 0)
+        if (status is not None and not readable) or time.monotonic() > deadline_s:
             break
-        for fd in ready:
+        for fd in readable:
             chunk = os.read(fd, 1 << 16)
             n_printed += len(chunk)
-            is_open -= set() if chunk else {fd}
-            kept[fd] = (kept[fd] + chunk)[: most[fd]]
-        if not has_said and said and said.match(kept[out]):
+            if not chunk:
+                is_open.discard(fd)
+            output[fd] = (output[fd] + chunk)[: most_bytes[fd]]
+        if not has_said and said and said.match(output[out]):
             has_said, deadline_s = True, min(deadline_s, time.monotonic() + LINGER_S)
         if n_printed > MOST_PRINTED:
             break
@@ -629,8 +630,8 @@ def _run(
         raise NotAllowed("BFT-1530", f"{argv[0]} was ended by a signal")
     return {
         "status": status,
-        "stdout": kept[out].decode(errors="replace"),
-        "stderr": kept[err].decode(errors="replace"),
+        "stdout": output[out].decode(errors="replace"),
+        "stderr": output[err].decode(errors="replace"),
     }
 
 

@@ -79,7 +79,7 @@ def helper_files(
     if not socket.startswith("/"):
         return ()
     python = str(Path(program).with_name("python"))
-    allowed = {
+    config = {
         "daemon_user": account,
         "partition": partition,
         "agent": [python, "-I", "-m", "trainers.agent"],
@@ -117,7 +117,7 @@ def helper_files(
         ),
         SiteFile(
             name=helper.CONFIG.name,
-            text=json.dumps(allowed, indent=2) + "\n",
+            text=json.dumps(config, indent=2) + "\n",
             about=f"say who may have pilots, and install it as {helper.CONFIG}, of root, 0644",
         ),
     )
