@@ -49,7 +49,7 @@ SHIPPED = "sample"
 LONGEST_T_FWD_S = 1e9
 _CHOSEN = ("p_jmax", "job_nodes", "seed", "poll_s", "straggler_threshold")
 _PHYSICAL = (  # option, its name on the command line, what is lacking without a physical model
-    ("given", "--cost", "none"),
+    ("assignments", "--cost", "none"),
     ("poll_s", "--poll-interval", "no polls"),
     ("slow", "--slow", "no slow nodes"),
 )
@@ -84,7 +84,7 @@ PILOT_PARTITION = "bf"  # where the Slurm adapter submits pilots unless told oth
     option("--costs NAME|FILE", "paper, physical (as measured), or a file of durations.",
            default="paper"),
     option("--cost NAME=SECONDS", "One duration of the physical model, such as claim=5.",
-           name="given", multiple=True),
+           name="assignments", multiple=True),
     option("--poll-interval SECONDS", "Time between two polls of the batch system, each with a "
            "decision; takes the place of the cost detection.", click.FloatRange(0.05),
            name="poll_s"),
@@ -180,7 +180,7 @@ def _choices(costs: str, options: dict[str, Any]) -> list[Choices]:
                 cause = f"the paper's bookkeeping has {lack}."
                 raise click.BadParameter(cause, param_hint=hint)
     t_fwd_s = _forward_time_s(options.pop("t_fwd"))
-    assignments, physical_costs = options.pop("given"), None
+    assignments, physical_costs = options.pop("assignments"), None
     if costs == "physical":
         physical_costs = chosen_costs(None, assignments)
     elif costs != "paper":
@@ -219,7 +219,9 @@ def _injection(text: str | None) -> Injection | None:
     raise click.BadParameter(f"{text!r} is not SHARE:FRACTION.", param_hint="--slow")
 
 
-def _replay(trace: Fragments, workload: TrainerWorkload, chosen: list[Choices]) -> list[ReplayRun]:
+def _replay(
+    trace: Fragments, workload: TrainerWorkload, choices_by_policy: list[Choices]
+) -> list[ReplayRun]:
     """Replay with each of the choices, with one progress bar for all."""
     from bftrainer.lab.simulator.session import record  # noqa: PLC0415 - numpy takes 0.1 s
 
@@ -232,12 +234,14 @@ def _replay(trace: Fragments, workload: TrainerWorkload, chosen: list[Choices]) 
         nonlocal next_s
         now_s = decision_input.now_s
         if now_s >= next_s:
-            next_s = now_s + (end_s - begin_s) * len(chosen) / STEPS
+            next_s = now_s + (end_s - begin_s) * len(choices_by_policy) / STEPS
             share = (now_s - begin_s) / (end_s - begin_s)
-            bar.report((len(runs) + share) / len(chosen))
+            bar.report((len(runs) + share) / len(choices_by_policy))
 
-    with _Bar(f"replaying with {', '.join(choices.policy for choices in chosen)}") as bar:
-        for choices in chosen:
+    with _Bar(
+        f"replaying with {', '.join(choices.policy for choices in choices_by_policy)}"
+    ) as bar:
+        for choices in choices_by_policy:
             next_s = begin_s
             runs.append(record(trace, workload, choices, on_plan=tell if bar.is_shown else None))
     return runs
@@ -463,7 +467,8 @@ def _site(workload: TrainerWorkload, n_trainers: int, p_jmax: int, hours: float)
     option("--trainer-nodes MIN:MAX", "Sizes a trainer may have.", default="1:64"),
     option("--costs FILE", "Durations, such as bench_rescale.py --json writes.", PATH,
            name="costs_file"),
-    option("--cost NAME=SECONDS", "One duration, such as claim=5.", name="given", multiple=True),
+    option("--cost NAME=SECONDS", "One duration, such as claim=5.", name="assignments",
+           multiple=True),
     option("--seed", "The same seed gives the same figures.", click.IntRange(0), 1),
     PROCESSES,
     option("--report FILE.html", "Also write the page.", PATH),
@@ -543,7 +548,7 @@ def _assumptions(
     network: str,
     trainer_nodes: str,
     costs_file: Path | None,
-    given: tuple[str, ...],
+    assignments: tuple[str, ...],
     **plain: Any,
 ) -> Assumptions:
     """Make the assumptions; what was not given keeps its default."""
@@ -561,7 +566,7 @@ def _assumptions(
         network=NETWORKS[network.lower()],
         n_min=n_min,
         n_max=n_max,
-        costs=chosen_costs(costs_file, given),
+        costs=chosen_costs(costs_file, assignments),
         **values,
     )
 

@@ -96,7 +96,7 @@ def doctor(
     status, judged = ask_policy(socket_name, batch_system, policy_file)
     if policy_file is None and not pairs and status is not None:
         pairs = status.batch_pairs
-    if batch_system is None:
+    if not batch_system:
         batch_system = status.batch_system if status else "slurm"
     with opened(batch_system, judged.files, pairs) as (system, policy):
         if firewall is not None:
@@ -223,7 +223,7 @@ def _networks(
     system: BatchSystem,
     policy: SitePolicy,
     policy_file: Path | None,
-    measured: Measured,
+    measurements: Measured,
     late_agents: tuple[str, ...],
 ) -> tuple[Finding, ...]:
     """Check the way between this host and the nodes, and what they see of its files."""
@@ -241,7 +241,7 @@ def _networks(
             listener.look_around(system.pilot_hosts()),
             control_network=policy.control_network or "",
             pilots_dir=pilots_dir,
-            measured=measured,
+            measured=measurements,
             late=late_agents,
         )
     )
@@ -354,11 +354,11 @@ def write(directory: Path, files: Sequence[SiteFile]) -> tuple[Path, ...]:
             directory cannot be written, or others can put other files there.
     """
     try:
-        foreign_paths = [directory / file.name for file in files if _is_other(directory, file)]
-        if foreign_paths:
+        paths = [directory / file.name for file in files if _is_other(directory, file)]
+        if paths:
             raise UsageError(
                 "BFT-1249",
-                f"{', '.join(map(str, foreign_paths))}: there, but with another content or owner. "
+                f"{', '.join(map(str, paths))}: there, but with another content or owner. "
                 "Nothing was written.",
                 "Move it away, or name another --directory.",
             )

@@ -41,7 +41,7 @@ def asked_sizes(values: Mapping[str, Any], *, has_nodes: bool) -> AskedSizes:
     if gpus is None:
         sizes = NodeSizes(*values["sizes"])
     elif has_nodes:
-        raise _both(gpus, NodeSizes(*values["sizes"]), unit)
+        raise _two_sizes_error(gpus, NodeSizes(*values["sizes"]), unit)
     else:
         sizes = in_units(gpus.sizes, per_unit)
     return AskedSizes(
@@ -58,7 +58,7 @@ def in_units(gpus: NodeSizes, per_unit: int) -> NodeSizes:
     for count in (gpus.n_min, gpus.n_max, *gpus.only):
         if count % per_unit:
             below = count // per_unit * per_unit
-            nearest = f"{below} or {below + per_unit}" if below else f"{per_unit}"
+            nearest = " or ".join(str(size) for size in (below, below + per_unit) if size)
             raise UsageError(
                 "BFT-1037",
                 f"{count} GPUs cannot be had {per_unit} of a node together (--gpus-per-node).",
@@ -77,7 +77,7 @@ def changed_sizes(
         UsageError: BFT-1002, the trainer's sizes are not counted so, or both are given; BFT-1037.
     """
     if nodes is not None and gpus is not None:
-        raise _both(gpus, nodes, None)
+        raise _two_sizes_error(gpus, nodes, None)
     per_unit = spec.gpus_per_unit
     if gpus is not None and per_unit and not gpus.gpu_type:
         return in_units(gpus.sizes, per_unit)
@@ -95,7 +95,7 @@ def changed_sizes(
     )
 
 
-def _both(gpus: GpuSizes, nodes: NodeSizes, unit: UnitOption | None) -> UsageError:
+def _two_sizes_error(gpus: GpuSizes, nodes: NodeSizes, unit: UnitOption | None) -> UsageError:
     """Return the refusal of ``--nodes`` with ``--gpus``, with what was probably meant."""
     step = "Leave out --nodes, or write --nodes MIN:MAX --gpus-per-node K."
     n_gpus, n_nodes = gpus.sizes.n_max, nodes.n_max

@@ -92,8 +92,8 @@ def build_spec(
         curve=curve,
         environment=environment,
         contract=contract,
-        after=_joined(values["after"], depends.after),
-        after_any=_joined(values["after_any"], depends.after_any),
+        after=_united(values["after"], depends.after),
+        after_any=_united(values["after_any"], depends.after_any),
         preamble=preamble,
         notify=notification(values, environ),
         notify_at=told_events(values),
@@ -162,16 +162,16 @@ def interpreter_of(
     return python_under(preamble, environment, cwd)
 
 
-def _joined(ids: tuple[str, ...] | None, more: tuple[str, ...]) -> tuple[str, ...]:
+def _united(ids: tuple[str, ...] | None, further_ids: tuple[str, ...]) -> tuple[str, ...]:
     """Return the trainers that two options name, each once."""
-    return tuple(dict.fromkeys((*(ids or ()), *more)))
+    return tuple(dict.fromkeys((*(ids or ()), *further_ids)))
 
 
-def _workers_per_node(values: Mapping[str, Any], asked: AskedSizes) -> int:
+def _workers_per_node(values: Mapping[str, Any], size: AskedSizes) -> int:
     """Return the option's value; by default one per requested GPU if the runtime allows it."""
     if values["workers_per_node"] is not None:
         return int(values["workers_per_node"])
-    n_gpus = read_request(asked.gres, values["constraint"], asked.gpus_per_unit).n_gpus
+    n_gpus = read_request(size.gres, values["constraint"], size.gpus_per_unit).n_gpus
     if values["runtime"] != SEVERAL_PER_NODE:
         return 1
     return max(1, n_gpus)
@@ -197,8 +197,8 @@ def _contract(values: Mapping[str, Any]) -> CheckpointContract | None:
     return CheckpointContract(**fields)
 
 
-def _absolute(what: str, path: str) -> str:
-    check_string(what, path)
+def _absolute(subject: str, path: str) -> str:
+    check_string(subject, path)
     # Not resolved: the python link identifies a virtual environment.
     return os.path.abspath(path)  # noqa: PTH100
 

@@ -351,7 +351,7 @@ def trainer_lines(view: TrainerView) -> list[tuple[str, str]]:
         ("rescales", f"{record.rescales}, generation {record.last_generation}"),
         ("failures", failures),
         ("trouble", view.trouble),
-        ("pause", ", ".join(f"{name} {_measured(value)}" for name, value in pauses.items())),
+        ("pause", ", ".join(f"{name} {_pause(value)}" for name, value in pauses.items())),
         *(("restart", sentence) for sentence in restart_sentences(record)),
         *_conditions(record),
         ("submitted", clock(record.submitted_s)),
@@ -424,7 +424,7 @@ def _time_limit(record: TrainerRecord) -> str:
     return f"{limit_text(limit_s)}, until {clock(ends_s)}"
 
 
-def _measured(seconds: float | None) -> str:
+def _pause(seconds: float | None) -> str:
     return "not measured" if seconds is None else f"{seconds:.2f} s"
 
 

@@ -150,9 +150,7 @@ def submit(
         views = tuple(wait_for_end(client, trainer_id) for trainer_id in trainer_ids)
     if as_json:
         _print_views(views, told_translation(ctx), is_array=values.get("array") is not None)
-    if not wait:
-        return ExitCode.OK
-    return _outcome(views)
+    return _outcome(views) if wait else ExitCode.OK
 
 
 def _print_submitted(
@@ -168,12 +166,14 @@ def _print_submitted(
         print_next_of_trainers(trainer_ids, socket_name)
 
 
-def _print_views(views: Sequence[TrainerView], told: dict[str, Any], *, is_array: bool) -> None:
-    """Print the trainers as a document; ``told``: of the job script that they are made of."""
+def _print_views(
+    views: Sequence[TrainerView], translation: dict[str, Any], *, is_array: bool
+) -> None:
+    """Print the trainers as a document; ``translation``: of the job script they are made of."""
     if is_array:
-        print_json(listing("trainers", views) | told)
+        print_json(listing("trainers", views) | translation)
     else:
-        print_json(document("trainer", views[0]) | told)
+        print_json(document("trainer", views[0]) | translation)
 
 
 def _starts(specs: Sequence[TrainerSpec], state: StartState) -> list[str]:
@@ -238,7 +238,11 @@ def warn_of_late_options(ctx: click.Context, script: str, args: tuple[str, ...])
 
 
 def _print_dry_run(
-    specs: Sequence[TrainerSpec], checks: tuple[str, ...], told: dict[str, Any], *, as_json: bool
+    specs: Sequence[TrainerSpec],
+    checks: tuple[str, ...],
+    translation: dict[str, Any],
+    *,
+    as_json: bool,
 ) -> None:
     spec = specs[0]  # of an array, the others differ in index, name and directory
     is_array = len(specs) > 1
@@ -246,7 +250,7 @@ def _print_dry_run(
         parts: dict[str, Any] = {"spec": encode(spec), "checks": list(checks)}
         if is_array:
             parts |= {"array": len(specs), "arguments": [member.args for member in specs]}
-        print_json({"schema": schema("dry-run"), **parts, **told})
+        print_json({"schema": schema("dry-run"), **parts, **translation})
         return
     rows: list[tuple[str, object]] = []
     if is_array:

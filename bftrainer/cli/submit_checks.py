@@ -203,10 +203,10 @@ def require_release(interpreter: str) -> None:
 
 
 def _require_release(interpreter: str, python: str, torch: str, under: str) -> None:
-    if old_releases := versions.too_old(python, torch):
+    if release := versions.too_old(python, torch):
         raise UsageError(
             "BFT-1006",
-            f"{interpreter} has {old_releases}{under}; a trainer needs {versions.supported()}.",
+            f"{interpreter} has {release}{under}; a trainer needs {versions.supported()}.",
             "Name a newer one with --interpreter or --venv; see docs/reference/versions.md.",
         )
 

@@ -126,10 +126,10 @@ def wrapped(text: str, width: int, *, first: int = 0, indent: int = 0) -> list[s
     return [*lines, line]
 
 
-def _words(text: str, most: int) -> Iterator[tuple[str, str]]:
-    """Yield the words, each after the spaces before it."""
+def _words(text: str, room: int) -> Iterator[tuple[str, str]]:
+    """Yield the words, each after the spaces before it; ``room``: cells for one of them."""
     for gap, word in _WORD.findall(text):
-        first_part, *parts = [word] if cell_width(word) <= most else word.split()
+        first_part, *parts = [word] if cell_width(word) <= room else word.split()
         yield gap, first_part
         for part in parts:
             yield " ", part

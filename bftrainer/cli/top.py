@@ -79,7 +79,7 @@ def _print_look(source: PageSource) -> None:
 def print_overview(view: StatusView, now_s: float) -> None:
     """Print nodes, counts, and every trainer that has not ended."""
     trainers = [trainer for trainer in view.trainers if not trainer.record.state.is_final]
-    rows = [row_of(trainer, now_s, NAMES) for trainer in ordered(trainers)]
+    rows = [row_of(trainer, now_s, NAMES) for trainer in sorted_views(trainers)]
     failures = [f"failure   {failure}" for failure in view.failures]
     print_lines(*summary(view, now_s), *failures, indent=10)
     print_lines("")
@@ -116,6 +116,6 @@ def summary(view: StatusView, now_s: float) -> tuple[str, ...]:
     return head, nodes, *lent_gpu_lines(view, 10), trainers
 
 
-def ordered(views: Iterable[TrainerView]) -> list[TrainerView]:
+def sorted_views(views: Iterable[TrainerView]) -> list[TrainerView]:
     """Return those that train first, what has ended last, each in order of submission."""
     return sorted(views, key=lambda view: (view.record.state.is_final, not view.observed_nodes))

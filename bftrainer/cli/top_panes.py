@@ -79,35 +79,35 @@ def legend(states: Iterable[tuple[int, str]]) -> Text:
     return text
 
 
-def cells_of(states: Iterable[tuple[int, str]], chosen: str | None) -> list[Cell]:
+def cells_of(states: Iterable[tuple[int, str]], chosen_id: str | None) -> list[Cell]:
     """Return a cell for each node; for one that lends GPUs one by one a cell each, between bars.
 
     Args:
         states: use of each node with its trainer or shares, as in ``TimelineView``.
-        chosen: the trainer that is shown in detail.
+        chosen_id: the trainer that is shown in detail.
     """
     cells: list[Cell] = []
     is_open = False  # the last node was in parts, and its right bar is to come
     for use, trainer_id in states:
         if use == _SHARED:
-            cells += _gpu_cells(trainer_id, chosen)
+            cells += _gpu_cells(trainer_id, chosen_id)
             is_open = True
             continue
         if is_open:
             cells.append(_BAR)
             is_open = False
-        cells.append((use, trainer_id == chosen, trainer_id))
+        cells.append((use, trainer_id == chosen_id, trainer_id))
     if is_open:
         cells.append(_BAR)
     return cells
 
 
 @lru_cache(maxsize=10_000)
-def _gpu_cells(shares_text: str, chosen: str | None) -> tuple[Cell, ...]:
+def _gpu_cells(shares_text: str, chosen_id: str | None) -> tuple[Cell, ...]:
     """Return the left bar of a node, and its GPUs."""
     cells = [_BAR]
     for share in shares_of(shares_text):
-        cell = _NUMBERS[share.use], share.trainer_id == chosen, share.trainer_id
+        cell = _NUMBERS[share.use], share.trainer_id == chosen_id, share.trainer_id
         cells += [cell] * share.gpus
     return tuple(cells)
 
@@ -160,7 +160,7 @@ class TrainerTable(DataTable[Text]):
         super().__init__(cursor_type="row")
         self._rows: dict[str, tuple[str, ...]] = {}
         self._names: tuple[str, ...] = ()  # of the columns that are there
-        self._all: Mapping[str, Sequence[str]] = {}
+        self._rows_of_all: Mapping[str, Sequence[str]] = {}  # not cut to the pane's width
 
     def on_mount(self) -> None:
         """Make the columns."""
@@ -183,7 +183,7 @@ class TrainerTable(DataTable[Text]):
 
     def show(self, rows: Mapping[str, Sequence[str]]) -> None:
         """Show these rows in this order; touches nothing that is so already."""
-        trainer_id, self._all = self.chosen, rows
+        trainer_id, self._rows_of_all = self.chosen, rows
         whole = {key: tuple(map(_cut, NAMES, row)) for key, row in rows.items()}
         columns = zip(NAMES, _HEADERS.values(), *whole.values(), strict=True)
         widths = {name: max(map(cell_len, texts)) for name, *texts in columns}
@@ -221,7 +221,7 @@ class TrainerTable(DataTable[Text]):
 
     def on_resize(self) -> None:
         """Show as many columns as there is room for now."""
-        self.show(self._all)
+        self.show(self._rows_of_all)
 
 
 def fitting(widths: Mapping[str, int], width: int) -> tuple[str, ...]:

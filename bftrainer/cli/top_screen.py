@@ -29,7 +29,7 @@ from bftrainer.cli.logs import ASK_INTERVAL_S, tail
 from bftrainer.cli.output import clock
 from bftrainer.cli.sparkline import curve_lines
 from bftrainer.cli.status import explained, recent, row_of
-from bftrainer.cli.top import NAMES, ordered, summary
+from bftrainer.cli.top import NAMES, sorted_views, summary
 from bftrainer.cli.top_panes import Dialog, NodeMap, TrainerTable, cells_of, legend
 from bftrainer.fleet.background import in_thread
 from bftrainer.model.columns import shown
@@ -152,7 +152,7 @@ class TopScreen(App[None]):
         self, head: Text, trainers: Iterable[TrainerView], uses: list[tuple[int, str]]
     ) -> None:
         """Draw what is not there already."""
-        views = ordered(recent(tuple(trainers), show_all=False))
+        views = sorted_views(recent(tuple(trainers), show_all=False))
         self._views = {view.record.trainer_id: view for view in views}
         self._uses = uses
         self._set("#head", head)
@@ -298,9 +298,9 @@ class LiveScreen(TopScreen, inherit_bindings=False):
             self.show(self._head(status), status.trainers, pieced(self._uses, timeline))
             await asyncio.sleep(max(0.0, began_s + LEAST_S - time.monotonic()))
 
-    def _look(self, seen: Seen | None) -> tuple[TimelineView, StatusView]:
+    def _look(self, last_seen: Seen | None) -> tuple[TimelineView, StatusView]:
         """Wait until something is new; blocks."""
-        timeline, status = self._source.timeline(seen), self._source.status()
+        timeline, status = self._source.timeline(last_seen), self._source.status()
         harm = self._source.slow()["harm"]
         if not self._harm or time.monotonic() - self._harm_s >= harm.every_s:
             self._harm, self._harm_s = harm.ask(), time.monotonic()

@@ -270,8 +270,8 @@ def workload_of(name: str, seed: int = 1) -> TrainerWorkload:
 class LateProgress:
     """A progress bar on standard error that appears only for long operations."""
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, activity: str) -> None:
+        self._activity = activity
         self._started_s = time.monotonic()
         self._bar: Any = None
         self._task: Any = None
@@ -290,7 +290,7 @@ class LateProgress:
             from rich.progress import Progress  # noqa: PLC0415
 
             self._bar = Progress(console=Console(stderr=True), transient=True)
-            self._task = self._bar.add_task(self._what, total=1.0)
+            self._task = self._bar.add_task(self._activity, total=1.0)
             self._bar.start()
         if self._bar is not None:
             self._bar.update(self._task, completed=min(max(share, 0.0), 1.0))

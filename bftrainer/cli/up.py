@@ -68,7 +68,7 @@ def _time_limit_s(_: click.Context, __: click.Parameter, text: str | None) -> fl
     return float(((24 * days + hours) * 60 + minutes) * 60 + seconds)
 
 
-def _gone(_: click.Context, parameter: click.Parameter, text: str | None) -> None:
+def _refuse_gone(_: click.Context, parameter: click.Parameter, text: str | None) -> None:
     if text is not None:
         raise UsageError(
             "BFT-1462",
@@ -86,7 +86,8 @@ def _gone(_: click.Context, parameter: click.Parameter, text: str | None) -> Non
     option("--lend WHAT", "What pilots hold: GPUs of nodes that jobs share and other nodes as a "
            "whole (auto), whole nodes (nodes), or GPUs alone (gpus).",
            click.Choice(["auto", "nodes", "gpus"]), "auto"),
-    *(option(f"{name} N", hidden=True, expose_value=False, callback=_gone) for name in _GONE),
+    *(option(f"{name} N", hidden=True, expose_value=False, callback=_refuse_gone)
+      for name in _GONE),
     option("-t, --time LIMIT", "Longest time limit of a pilot, as for sbatch.  [default: 4:00:00]",
            name="time_limit_s", callback=_time_limit_s),
     option("-A, --account NAME", "Account of the pilots.", default=""),
@@ -182,10 +183,10 @@ def _checked_preamble(path: str | None) -> str:
         argv = (sys.executable, "-I", "-c", "import trainers.agent.main")
         result = run_under(text, argv, cwd="/")
         if not result.is_ok:
-            lines = result.stderr.strip().splitlines() or ["no message"]
+            *_, reason = ("no message", *result.stderr.strip().splitlines())
             raise UsageError(
                 "BFT-1006",
-                f"{sys.executable} does not start under the preamble {path}: {lines[-1][:300]}",
+                f"{sys.executable} does not start under the preamble {path}: {reason[:300]}",
                 "Load what this Python needs there; it runs the agents on the nodes.",
             )
     return text
@@ -209,7 +210,7 @@ def _wish(options: Mapping[str, Any], *, as_job: bool) -> Wish:
 
 
 def _refuse_second(state_dir: Path, sites: OwnSites) -> None:
-    daemon = "it does not answer"
+    daemon = ""
     job = sites.find_daemon()
     if job:
         daemon = f"job {job.job_id} is {job.state}"
@@ -220,7 +221,7 @@ def _refuse_second(state_dir: Path, sites: OwnSites) -> None:
             return
     raise UsageError(
         "BFT-1102",
-        f"You have a daemon already ({daemon}; {state_dir}).",
+        f"You have a daemon already ({daemon or 'it does not answer'}; {state_dir}).",
         "Use it: bftrainer status. For other settings: bftrainer down, then bftrainer up.",
         exit_code=ExitCode.ALREADY_RUNNING,
     )
@@ -233,7 +234,7 @@ def _print(site: OwnSite, settings: tuple[Chosen, ...]) -> None:
     for sentence in site.unread:
         print_lines(f"warning: {sentence}", err=True)
     for setting in settings:
-        print_lines(f"{setting.name} = {_shown(setting.value)}  ({setting.why})")
+        print_lines(f"{setting.name} = {_value_text(setting.value)}  ({setting.why})")
 
 
 def _propose_job() -> None:
@@ -248,9 +249,9 @@ def _propose_job() -> None:
         )
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     if isinstance(value, dict):
-        return " ".join(f"{key}={_shown(part)}" for key, part in value.items())
+        return " ".join(f"{key}={_value_text(part)}" for key, part in value.items())
     if isinstance(value, float):
         return f"{value:g}"
     return str(value).lower()

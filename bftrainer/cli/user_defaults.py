@@ -32,14 +32,14 @@ class _Options:
     """The options of ``submit`` by their long names."""
 
     def __init__(self, options: Sequence[click.Parameter]) -> None:
-        self._all = list(options)
+        self._parameters = list(options)
         self._by_name: dict[str, click.Option] = {}
         for option in options:
             if isinstance(option, click.Option):
                 names = [flag[2:] for flag in option.opts if flag.startswith("--")]
                 self._by_name |= dict.fromkeys(names, option)
 
-    def parsed(self, name: str, value: object) -> dict[str, Any]:
+    def parse(self, name: str, value: object) -> dict[str, Any]:
         """Return what an option with this value sets, by parameter.
 
         Raises:
@@ -56,7 +56,7 @@ class _Options:
         # In Python True is a number, in TOML it is none.
         if any(isinstance(part, bool) or not isinstance(part, _KINDS) for part in parts):
             raise ValueError(f"--{name} takes a text or a number.")
-        parser = click.Command("defaults", params=self._all, add_help_option=False)
+        parser = click.Command("defaults", params=self._parameters, add_help_option=False)
         with parser.make_context("defaults", [f"--{name}={part}" for part in parts]) as context:
             return {str(option.name): context.params[str(option.name)]}
 
@@ -121,7 +121,7 @@ def _of_file(parser: _Options, path: Path) -> dict[str, Any]:
 def _checked(parser: _Options, name: str, value: object, where: str) -> dict[str, Any]:
     """Return what one default sets."""
     try:
-        return parser.parsed(name, value)
+        return parser.parse(name, value)
     except ValueError as problem:
         raise _refusal(f"{where}: {problem}", None) from problem
     except click.UsageError as problem:

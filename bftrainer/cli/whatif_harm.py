@@ -91,15 +91,16 @@ def is_asked(context: click.Context) -> bool:
             continue
         if context.get_parameter_source(parameter.name) is not ParameterSource.COMMANDLINE:
             continue
+        option_name = parameter.opts[0]
         if is_harm:
             raise UsageError(
                 "BFT-4142",
-                f"{parameter.opts[0]} has no effect with --harm.",
+                f"{option_name} has no effect with --harm.",
                 "Leave it out, or ask without --harm.",
             )
         raise UsageError(
             "BFT-4142",
-            f"{parameter.opts[0]} has an effect only with --harm.",
+            f"{option_name} has an effect only with --harm.",
             "Add --harm, or leave it out.",
         )
     return is_harm
@@ -140,7 +141,7 @@ def answer_harm(*, as_json: bool, processes: int, **options: Any) -> None:
         print_report(report_of(answer))
 
 
-def read_description(config: Path, shown: Path | None) -> DescribedSite:
+def read_description(config: Path, scontrol_file: Path | None) -> DescribedSite:
     """Read the site.
 
     Raises:
@@ -150,19 +151,20 @@ def read_description(config: Path, shown: Path | None) -> DescribedSite:
     from slurm_plugins.described_site import has_nodes, read_site  # noqa: PLC0415
 
     text = _text(config)
-    if shown is None and not has_nodes(text):
+    if scontrol_file is None and not has_nodes(text):
         raise UsageError(
             "BFT-4144",
             f"{config.name} is the output of scontrol show config, which names no nodes.",
             "Give --scontrol FILE, too: (scontrol show node; scontrol show partition) > site.txt.",
             exit_code=ExitCode.VALIDATION_FAILED,
         )
-    names, nodes = config.name, ""
-    if shown is not None:
-        names, nodes = f"{config.name} and {shown.name}", _text(shown)
+    nodes = ""
+    if scontrol_file is not None:
+        nodes = _text(scontrol_file)
     try:
         return read_site(text, nodes)
     except ParseError as problem:
+        names = " and ".join(file.name for file in (config, scontrol_file) if file is not None)
         raise UsageError(
             "BFT-4143",
             f"{names}: {problem}.",

@@ -101,7 +101,7 @@ class LaunchLine:
     venv: str = ""
     chdir: str = ""
     environment: list[tuple[str, str]] = field(default_factory=list)
-    dropped: list[str] = field(default_factory=list)  # options that fall away, as written
+    omissions: list[str] = field(default_factory=list)  # options that fall away, as written
     fault: str = ""  # why it cannot be translated; "": nothing hinders it
     fault_code: str = ""
     next_step: str = ""  # what to do about that
@@ -121,7 +121,7 @@ class LaunchLine:
         """Take over what stands before ``bash -c``, among whose commands this is."""
         self.launchers[:0] = outer.launchers
         self.environment[:0] = outer.environment
-        self.dropped[:0] = outer.dropped
+        self.omissions[:0] = outer.omissions
         self.image = self.image or outer.image
         self.container = self.container or outer.container
         self.activation = self.activation or outer.activation
@@ -193,7 +193,7 @@ def _python(launch: LaunchLine, words: Words) -> LaunchLine:
             if word.startswith("-m"):
                 return _module(launch, value, arguments)
             return _code(launch, value)
-        launch.dropped.append(f"python {as_written(word)}")
+        launch.omissions.append(f"python {as_written(word)}")
         at += word in _PYTHON_VALUES
     if at >= len(words) or words[at] in ("-", "/dev/stdin"):
         return _code(launch, "")
@@ -269,7 +269,7 @@ def _options(
             at += 1
         values[option] = value
         if name not in _WITHOUT_NOTE:
-            launch.dropped.append(f"{name} {as_written(option)}")
+            launch.omissions.append(f"{name} {as_written(option)}")
     return values, words[at:]
 
 
@@ -292,7 +292,7 @@ def _srun(launch: LaunchLine, words: Words) -> Words:
     if any(name.startswith(PYXIS) for name in values):
         launch.image = entered_by_pyxis(values)
         noted = {f"srun {name}" for name in pyxis_options_taken(values)}
-        launch.dropped = [text for text in launch.dropped if text not in noted]
+        launch.omissions = [text for text in launch.omissions if text not in noted]
         if launch.image is None:
             launch.refuse(
                 "BFT-1072",
@@ -473,8 +473,8 @@ def _plain(name: str, flags: frozenset[str], n_words: int = 0) -> Peeler:
 
     def peel(launch: LaunchLine, words: Words) -> Words:
         _, inner_words = _options(launch, name, words[1:], flags)
-        if not any(text.startswith(name) for text in launch.dropped):
-            launch.dropped.append(" ".join([name, *map(as_written, inner_words[:n_words])]))
+        if not any(text.startswith(name) for text in launch.omissions):
+            launch.omissions.append(" ".join([name, *map(as_written, inner_words[:n_words])]))
         return inner_words[n_words:]
 
     return peel

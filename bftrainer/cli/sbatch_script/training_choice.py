@@ -66,18 +66,18 @@ def _is_script(launch: LaunchLine) -> bool:
 
 def _most_likely(steps: Sequence[BodyStep], places: Sequence[int]) -> list[int]:
     """Return the programs that a launcher starts, else those that are named like a training."""
-    for is_likely in (_distributed, _named):
+    for is_likely in (_is_distributed, _is_named_for_training):
         likely_places = [place for place in places if is_likely(launch_of(steps[place]))]
         if likely_places:
             places = likely_places
     return list(places)
 
 
-def _distributed(launch: LaunchLine) -> bool:
+def _is_distributed(launch: LaunchLine) -> bool:
     return launch.is_distributed
 
 
-def _named(launch: LaunchLine) -> bool:
+def _is_named_for_training(launch: LaunchLine) -> bool:
     return _IS_TRAINING.search(launch.program) is not None
 
 
@@ -95,10 +95,11 @@ def in_block(step: BodyStep, script: ShellScript) -> Obstacle | None:
         keyword = script.blocks[block - 1].keyword
     if keyword in _LOOPS:
         return _obstacle(step, "BFT-1072", "The training is started in a loop.", _ON_LOOP)
+    where = _PLACES.get(keyword, "under a condition")
     return _obstacle(
         step,
         "BFT-1072",
-        f"The training is started {_PLACES.get(keyword, 'under a condition')}.",
+        f"The training is started {where}.",
         "Write its command line on a line by itself in the job script.",
     )
 

@@ -529,7 +529,7 @@ class _Translator:
     def _training_line(self, step: BodyStep, launch: LaunchLine) -> None:
         self.lines.append(ScriptLine(line=step.line, text=step.command.text, became=_SCRIPT))
         words_of: dict[str, list[str]] = {name: [name] for name in launch.launchers}
-        for text in launch.dropped:
+        for text in launch.omissions:
             name, _, option = text.partition(" ")
             words_of.setdefault(name, [name]).append(option)
         if words_of:

@@ -146,7 +146,7 @@ class WorkerEnvironment:
             texts.append(f'exec {" ".join(map(quoted, entrance))} "$@"')
         elif lines and lines[-1].is_tested:
             texts.append("true")
-        return "".join(f"{text}\n" for text in texts)
+        return "\n".join([*texts, ""])
 
 
 def why_not_exported(variable: ExportedVariable) -> str:
