@@ -104,10 +104,10 @@ class Torchft(Rival):
         """
         history = self.newest(node)
         steps = history.since(started_s) if history is not None else []
-        there = [i for i, s in enumerate(steps) if s.size == size]
-        if history is None or len(there) < 2:
+        at_size = [i for i, s in enumerate(steps) if s.size == size]
+        if history is None or len(at_size) < 2:
             return 0.0
-        until = len(history.steps) - len(steps) + there[1] + 1
+        until = len(history.steps) - len(steps) + at_size[1] + 1
         times = [s.at_s for s in history.steps[:until] if s.at_s > started_s]
         if is_kill:
             times.insert(0, started_s)
