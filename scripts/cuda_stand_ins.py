@@ -129,7 +129,7 @@ def _compile(into: Path, name: str, versioned: dict[str, set[str]], plain: set[s
     argv += [f"-Wl,-soname,{name}", str(source)]
     if versioned:
         parts = [
-            f"{node} {{ global: {' '.join(f'{member};' for member in sorted(members))} }};"
+            f"{node} {{ global: {' '.join(map('{};'.format, sorted(members)))} }};"
             for node, members in versioned.items()
         ]
         script.write_text("\n".join(parts) + "\n")

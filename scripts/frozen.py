@@ -15,7 +15,9 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # generators of the tests
 
@@ -47,14 +49,13 @@ def main() -> int:
     changes_of = {part: dict(_compare(part, arguments)) for part in arguments.parts}
     if empty := [part for part, cases in changes_of.items() if not cases]:
         raise SystemExit(f"nothing is frozen of {', '.join(empty)} in {arguments.directory}")
-    changes = [
-        change for cases in changes_of.values() for case in cases.values() for change in case
-    ]
+    changes: list[Change] = []
+    document: dict[str, Any] = {}
+    for part, cases in changes_of.items():
+        changes += chain.from_iterable(cases.values())
+        document[part] = {"compared": len(cases), "equal": sum(not case for case in cases.values())}
+    document["causes"] = _by_cause(changes, arguments.expect)
     unexpected = {change.cause for change in changes} - set(arguments.expect)
-    document = {
-        part: {"compared": len(cases), "equal": sum(not case for case in cases.values())}
-        for part, cases in changes_of.items()
-    } | {"causes": _by_cause(changes, arguments.expect)}
     if arguments.json:
         text = json.dumps(document, indent=1) + "\n"
         sys.stdout.write(text) if arguments.json == "-" else Path(arguments.json).write_text(text)

@@ -50,7 +50,8 @@ def measure_sizes(runs: int, *, is_quick: bool) -> Part:
             row, *dense = _sizes(family, size, problems, dense_runs)
             rows += [row, *dense]
             if family == "mixed":
-                targets += _size_targets(row, limit_s)
+                targets.append(median_target("sizes", row, limit_s))
+                targets.append(max_target("sizes", row, MAX_OVER_MEDIAN * limit_s))
             else:
                 targets.append(max_target(f"sizes, {family}", row, ADVERSARIAL_TARGET_S))
     problems = [draw_problem(*WIDE_SIZE, "wide", seed) for seed in range(runs)]
@@ -119,10 +120,3 @@ def _sizes(
     if dense_s:
         rows.append(summary("dense, sizes", family, size, dense_s, "the same sizes"))
     return rows
-
-
-def _size_targets(row: Row, limit_s: float) -> list[Target]:
-    return [
-        median_target("sizes", row, limit_s),
-        max_target("sizes", row, MAX_OVER_MEDIAN * limit_s),
-    ]

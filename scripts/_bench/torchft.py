@@ -137,7 +137,8 @@ class Torchft(Rival):
             raise RivalError(f"torchft does not start; see {self.directory}")
 
     def _start(self, count: int) -> None:
-        free = [n for n in (f"n{i}" for i in range(2 * MAX_NODES)) if n not in self.processes]
+        names = map("n{}".format, range(2 * MAX_NODES))
+        free = [name for name in names if name not in self.processes]
         for node in free[:count]:
             environment = {
                 **os.environ,
