@@ -108,7 +108,7 @@ def situation(jobs: Sequence[Job]) -> DecisionInput:
         for k, name in enumerate(NAMES)
     ]
     in_use = {name for job in jobs for name in job.nodes}
-    held = [name for name in NAMES[N_FREE:] if name not in in_use]
+    held_nodes = [name for name in NAMES[N_FREE:] if name not in in_use]
     pilots = [
         PilotView(
             pilot_id=f"p-{name}",
@@ -117,9 +117,9 @@ def situation(jobs: Sequence[Job]) -> DecisionInput:
             is_held=True,
             end_s=NOW_S + 3600.0 + k,
         )
-        for k, name in enumerate(held)
+        for k, name in enumerate(held_nodes)
     ]
-    assignment = {name: f"t{k % N_TRAINERS}" for k, name in enumerate(held[N_UNWANTED:])}
+    assignment = {name: f"t{k % N_TRAINERS}" for k, name in enumerate(held_nodes[N_UNWANTED:])}
     trainers = [
         TrainerRecord(
             trainer_id=f"t{k}",
@@ -145,26 +145,26 @@ def situation(jobs: Sequence[Job]) -> DecisionInput:
 
 def times_ms(jobs: Sequence[Job], repeats: int) -> tuple[list[float], int]:
     """Decide again and again; returns the times and how many nodes go."""
-    given = situation(jobs)
-    found, n_released = [], 0
+    decision_input = situation(jobs)
+    times, n_released = [], 0
     for _ in range(repeats):
         began = time.process_time()
-        pick = CheapestForTrainers(given, given.memory)
-        census = census_of(given.snapshot, given.pilots)
-        queue = PrintedQueue(census, NOW_S, given.settings.cycle_s)
+        pick = CheapestForTrainers(decision_input, decision_input.memory)
+        census = census_of(decision_input.snapshot, decision_input.pilots)
+        queue = PrintedQueue(census, NOW_S, decision_input.settings.cycle_s)
         draft = Draft(
-            given=given,
+            given=decision_input,
             census=census,
             hosts=census,
             queue=queue,
-            memory=given.memory,
+            memory=decision_input.memory,
             pick=pick,
             policy=None,
         )
-        gone = giveback.stage(draft)
-        found.append((time.process_time() - began) * 1000.0)
-        n_released = len(gone.releases)
-    return found, n_released
+        releases = giveback.stage(draft)
+        times.append((time.process_time() - began) * 1000.0)
+        n_released = len(releases.releases)
+    return times, n_released
 
 
 def measure(asked: argparse.Namespace, measured: Measured) -> None:
@@ -172,9 +172,9 @@ def measure(asked: argparse.Namespace, measured: Measured) -> None:
     repeats = 10 if asked.quick else 100
     rows = measured.results["queues"] = []
     for name, jobs in queues().items():
-        found, n_released = times_ms(jobs, repeats)
-        median = statistics.median(found)
-        rows.append({"queue": name, "released": n_released, "median_ms": median, "ms": found})
+        times, n_released = times_ms(jobs, repeats)
+        median = statistics.median(times)
+        rows.append({"queue": name, "released": n_released, "median_ms": median, "ms": times})
         if name.startswith("one job"):
             measured.at_most(name, median, TYPICAL_MS, "ms", f"median of {repeats}")
     measured.table(

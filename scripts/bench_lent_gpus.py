@@ -122,11 +122,11 @@ def _harm_cells(outcomes: Sequence[LentOutcome]) -> tuple[str, ...]:
     )
     if not blocks:
         return (*cells, "-", "-", "-", f"{lost_per_1000(outcomes):.2f}")
-    added, by_chance = added_percent(blocks), added_percent(blocks, is_null=True)
+    added_share, by_chance = added_percent(blocks), added_percent(blocks, is_null=True)
     return (
         *cells,
         f"{added_s(blocks):+.2f}",
-        f"{added.mean:+.2f} ({added.low:+.2f} to {added.high:+.2f})",
+        f"{added_share.mean:+.2f} ({added_share.low:+.2f} to {added_share.high:+.2f})",
         f"{by_chance.mean:+.2f} ({by_chance.low:+.2f} to {by_chance.high:+.2f})",
         f"{lost_per_1000(outcomes):.2f}",
     )

@@ -43,23 +43,23 @@ PREEMPTIONS = 20  # of pilots, in all cells together
 def measure(options: argparse.Namespace, measured: Measured) -> None:
     """Run all cells, then the jobs that are requeued."""
     seconds = _seconds(options)
-    found: dict[str, Elastic] = {}
+    cells: dict[str, Elastic] = {}
     rivals: list[Trained] = []
     for mode, grace_s in CELLS[:1] if options.quick else CELLS:
         name = f"{mode}, GraceTime {grace_s}"
         note(name)
-        found[name] = _in_cluster(options, mode, grace_s, partial(arms.elastic, seconds=seconds))
+        cells[name] = _in_cluster(options, mode, grace_s, partial(arms.elastic, seconds=seconds))
     for size in RIVALS[1:2] if options.quick else RIVALS:
         note(f"--requeue on {size} nodes")
         work = partial(arms.requeued, seconds=seconds, size=size)
         rivals.append(_in_cluster(options, "REQUEUE", 0, work))
     measured.results |= {
         "seconds": seconds,
-        "cells": {name: asdict(one) for name, one in found.items()},
-        "requeued": [asdict(one) for one in rivals],
+        "cells": {name: asdict(cell) for name, cell in cells.items()},
+        "requeued": [asdict(rival) for rival in rivals],
     }
-    judge(list(found.values()), rivals, measured, enough=1 if options.quick else PREEMPTIONS)
-    _tabulate(found, rivals, measured)
+    judge(list(cells.values()), rivals, measured, enough=1 if options.quick else PREEMPTIONS)
+    _tabulate(cells, rivals, measured)
 
 
 def _in_cluster(
@@ -80,8 +80,8 @@ def _in_cluster(
             grace_time_s=grace_s,
         )
         with SlurmTestCluster(config) as cluster:
-            one = Researcher.at(cluster, Path(base) / "home", options.user)
-            return work(one, people.others(_seconds(options), options.seed))
+            researcher = Researcher.at(cluster, Path(base) / "home", options.user)
+            return work(researcher, people.others(_seconds(options), options.seed))
 
 
 def _seconds(options: argparse.Namespace) -> float:
@@ -92,7 +92,7 @@ def judge(
     cells: Sequence[Elastic], rivals: Sequence[Trained], measured: Measured, *, enough: int
 ) -> None:
     """Compare with what a researcher expects, all cells together."""
-    best = max(one.samples_per_node_s for one in rivals)
+    best = max(rival.samples_per_node_s for rival in rivals)
     ours = cells[0].trained.samples_per_node_s
     measured.at_least("samples per node-second, against the best --requeue", ours / best, 1.0, "x")
     measured.at_most("first committed step", max(c.trained.begun_s for c in cells), FIRST_STEP_S)
@@ -111,20 +111,20 @@ def _tabulate(found: dict[str, Elastic], rivals: list[Trained], measured: Measur
     rows = [
         (
             name,
-            f"{one.trained.samples_per_node_s:.1f}",
-            f"{one.trained.begun_s:.1f}",
-            str(one.preemptions),
-            str(one.restarts),
-            f"{median(one.pauses_s or (0.0,)):.2f}",
-            f"{max(one.pauses_s, default=0.0):.2f}",
-            f"{median(one.trained.waits_s or (0.0,)):.1f}",
+            f"{cell.trained.samples_per_node_s:.1f}",
+            f"{cell.trained.begun_s:.1f}",
+            str(cell.preemptions),
+            str(cell.restarts),
+            f"{median(cell.pauses_s or (0.0,)):.2f}",
+            f"{max(cell.pauses_s, default=0.0):.2f}",
+            f"{median(cell.trained.waits_s or (0.0,)):.1f}",
         )
-        for name, one in found.items()
+        for name, cell in found.items()
     ]
     rows += [
-        (one.arm, f"{one.samples_per_node_s:.1f}", f"{one.begun_s:.1f}", "", "", "", "",
-         f"{median(one.waits_s or (0.0,)):.1f}")
-        for one in rivals
+        (rival.arm, f"{rival.samples_per_node_s:.1f}", f"{rival.begun_s:.1f}", "", "", "", "",
+         f"{median(rival.waits_s or (0.0,)):.1f}")
+        for rival in rivals
     ]  # fmt: skip
     heads = ("arm", "samples/node-s", "first step s", "preemptions", "from checkpoint",
              "pause s", "longest s", "others wait s")  # fmt: skip

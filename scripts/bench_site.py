@@ -17,6 +17,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 
 from _bench.benchmark import Benchmark, Measured, note
@@ -142,12 +143,12 @@ def _play(wanted: dict[Cell, range], arguments: argparse.Namespace) -> dict[Cell
 
 def _more(arguments: argparse.Namespace, judged: Sequence[Judged]) -> dict[Cell, range]:
     """Ask for one more seed of each cell while the added wait cannot be told from the limit."""
-    added_wait = measures.added_wait([block for cell in judged for block in cell.blocks])
+    added_wait = measures.added_wait(list(chain.from_iterable(cell.blocks for cell in judged)))
     if arguments.quick or not added_wait.low <= measures.MOST_ADDED < added_wait.high:
         return {}
-    used_s = sum(sum(cell.cpu_s.values()) for cell in judged)
     small_cells = [cell for cell in judged if cell.cell.n_nodes < workload.large().n_nodes]
-    round_s = sum(sum(cell.cpu_s.values()) / cell.seeds for cell in small_cells)
+    used_s = sum(map(_cpu_s, judged))
+    round_s = sum(_cpu_s(cell) / cell.seeds for cell in small_cells)
     if used_s + round_s > 60.0 * arguments.cpu_minutes:
         return {}
     return {
@@ -155,6 +156,10 @@ def _more(arguments: argparse.Namespace, judged: Sequence[Judged]) -> dict[Cell,
         for cell in small_cells
         if not cell.cell.log
     }
+
+
+def _cpu_s(judged: Judged) -> float:
+    return sum(judged.cpu_s.values())
 
 
 def _run(tasks: Sequence[Task], arguments: argparse.Namespace) -> list[tuple[Task, ArmOutcome]]:

@@ -62,10 +62,8 @@ def measure(arguments: argparse.Namespace, measured: Measured) -> None:
 def _parts(amount: Amount, parts: Sequence[str], limit_s: float) -> Iterator[Part]:
     if "sizes" in parts:
         yield solvers_exact.measure_sizes(amount.sizes, is_quick=amount is QUICK)
-        yield solvers_exact.measure_memory()
     if "decision" in parts:
         yield solvers_exact.measure_decisions(amount.sizes, is_quick=amount is QUICK)
-        yield solvers_exact.measure_first_call()
     if "reference" in parts:
         yield solvers_reference.measure(amount.reference, limit_s)
 

@@ -42,9 +42,9 @@ MOST = 10
 
 def loop() -> float:
     """Interpret some plain Python; return the processor time that it took."""
-    began_s, seen = time.thread_time(), {}
+    began_s, table = time.thread_time(), {}
     for number in range(100_000):
-        seen[number & 1023] = number
+        table[number & 1023] = number
     return time.thread_time() - began_s
 
 
@@ -118,12 +118,12 @@ def main() -> int:
         finally:
             is_over.set()
             timing.join()
-        told = told_in(Path(directory))
+        seconds_of = told_in(Path(directory))
     scale = mean(loops) / LOOP_S
     minutes = taken_s / 60 / scale
-    if told:
-        told[OTHERS] = taken_s - sum(told.values())
-        seconds = {name: told_s / scale for name, told_s in told.items()}
+    if seconds_of:
+        seconds_of[OTHERS] = taken_s - sum(seconds_of.values())
+        seconds = {name: told_s / scale for name, told_s in seconds_of.items()}
         LAST.parent.mkdir(exist_ok=True)
         LAST.write_text(written(seconds))
         print(*report(seconds, read(KEPT)), sep="\n")

@@ -48,14 +48,14 @@ def needs(path: Path) -> list[str]:
 
 def versions_needed(path: Path) -> dict[str, set[str]]:
     """Return which versions of symbols a library needs, by the library that is to have them."""
-    wanted: dict[str, set[str]] = defaultdict(set)
+    symbols: dict[str, set[str]] = defaultdict(set)
     library = ""
     for line in readelf(path, "-V").splitlines():
         if match := _VERSION_FILE.search(line):
             library = match[1]
         elif library and (match := _VERSION_NAME.search(line)):
-            wanted[library].add(match[1])
-    return wanted
+            symbols[library].add(match[1])
+    return symbols
 
 
 def symbols_of(path: Path) -> Iterator[tuple[str, str, str, bool]]:
@@ -79,8 +79,8 @@ def write_missing(site: Path, into: Path) -> list[str]:
     present = {path.name for path in libraries} | {
         name for path in libraries for name in _SONAME.findall(readelf(path, "-d"))
     }
-    wanted = {name for path in libraries for name in needs(path)}
-    missing = sorted(n for n in wanted - present if not n.startswith(OF_SYSTEM))
+    libraries_needed = {name for path in libraries for name in needs(path)}
+    missing = sorted(n for n in libraries_needed - present if not n.startswith(OF_SYSTEM))
     if not missing:
         return []
     unversioned, versioned = _undefined(libraries)
@@ -90,27 +90,27 @@ def write_missing(site: Path, into: Path) -> list[str]:
             nodes[library] |= names
     into.mkdir(exist_ok=True)
     for number, name in enumerate(missing):
-        own = {v: versioned.get(v, set()) for v in sorted(nodes.get(name, ()))}
+        symbols_of = {v: versioned.get(v, set()) for v in sorted(nodes.get(name, ()))}
         plain = unversioned if number == 0 else set()  # any library may have them
-        _compile(into, name, own, plain)
+        _compile(into, name, symbols_of, plain)
     return missing
 
 
 def _undefined(libraries: Iterable[Path]) -> tuple[set[str], dict[str, set[str]]]:
     """Return the symbols that no library has: without a version, and by their version."""
-    asked: set[tuple[str, str]] = set()
-    there: set[str] = set()
+    requests: set[tuple[str, str]] = set()
+    provided: set[str] = set()
     for path in libraries:
         for name, version, _, is_there in symbols_of(path):
             if is_there:
-                there.add(name)
+                provided.add(name)
             else:
-                asked.add((name, version))
-    plain = {name for name, version in asked if not version and name not in there}
+                requests.add((name, version))
+    plain = {name for name, version in requests if not version and name not in provided}
     plain = {name for name in plain if not name.startswith(("Py", "_Py"))}  # of the interpreter
     versioned: dict[str, set[str]] = defaultdict(set)
-    for name, version in asked:
-        if version and name not in there:
+    for name, version in requests:
+        if version and name not in provided:
             versioned[version].add(name)
     return plain, versioned
 
@@ -118,7 +118,7 @@ def _undefined(libraries: Iterable[Path]) -> tuple[set[str], dict[str, set[str]]
 def _compile(into: Path, name: str, versioned: dict[str, set[str]], plain: set[str]) -> None:
     source, script = into / f"{name}.c", into / f"{name}.map"
     names = sorted(plain.union(*versioned.values()))
-    lines = [f'void {one}(void) {{ end("{one}"); }}' for one in names if one.isidentifier()]
+    lines = [f'void {name}(void) {{ end("{name}"); }}' for name in names if name.isidentifier()]
     head = (
         "#include <stdio.h>\n#include <stdlib.h>\n"
         f'static void end(const char *what) {{ fprintf(stderr, "stand-in of {name}: %s\\n", what);'
@@ -129,7 +129,7 @@ def _compile(into: Path, name: str, versioned: dict[str, set[str]], plain: set[s
     argv += [f"-Wl,-soname,{name}", str(source)]
     if versioned:
         parts = [
-            f"{node} {{ global: {' '.join(f'{one};' for one in sorted(members))} }};"
+            f"{node} {{ global: {' '.join(map('{};'.format, sorted(members)))} }};"
             for node, members in versioned.items()
         ]
         script.write_text("\n".join(parts) + "\n")

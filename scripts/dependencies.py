@@ -67,16 +67,17 @@ def sbom() -> dict[str, Any]:
     """Return the bill of materials of this environment; the same for the same environment."""
     needs_of = installed()
     about = {name: _component(name) for name in needs_of}
+    dependencies = []
+    for name, needs in needs_of.items():
+        refs = [about[needed]["bom-ref"] for needed in needs]
+        dependencies.append({"ref": about[name]["bom-ref"], "dependsOn": refs})
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
         "version": 1,
         "metadata": {"component": {**about[PRODUCT], "type": "application"}},
         "components": [component for name, component in about.items() if name != PRODUCT],
-        "dependencies": [
-            {"ref": about[name]["bom-ref"], "dependsOn": [about[n]["bom-ref"] for n in needs]}
-            for name, needs in needs_of.items()
-        ],
+        "dependencies": dependencies,
     }
 
 

@@ -96,12 +96,12 @@ def read(path: Path) -> Diagram:
             about[name] = value
             continue
         words, *texts = (part.strip() for part in text.split("|"))
-        kind, *rest = words.split()
+        kind, *words_left = words.split()
         if kind not in ("box", "group", "band", "arrow", "actor", "state", "step"):
             raise ValueError(f"{path}: {text}")
         has_code = bool(texts) and ":" in texts[-1] and " " not in texts[-1]
         code = texts.pop() if has_code else ""
-        lines.append(Line(kind=kind, words=tuple(rest), texts=tuple(texts), code=code))
+        lines.append(Line(kind=kind, words=tuple(words_left), texts=tuple(texts), code=code))
     return Diagram(about=about, lines=tuple(lines))
 
 
@@ -169,17 +169,17 @@ def _boxes(diagram: Diagram) -> tuple[list[str], float, float]:
 
 def _arrow(tail: Sequence[float], head: Sequence[float], line: Line) -> str:
     """Return an arrow between the nearest sides of two boxes, and its text."""
-    (ax, ay, aw, ah), (bx, by, bw, bh) = tail, head
-    is_beside = max(bx - ax - aw, ax - bx - bw) > 0
+    (tail_x, tail_y, tail_w, tail_h), (head_x, head_y, head_w, head_h) = tail, head
+    is_beside = max(head_x - tail_x - tail_w, tail_x - head_x - head_w) > 0
     if not is_beside:  # one is above the other
-        left, right = max(ax, bx), min(ax + aw, bx + bw)
-        middle = (left + right) / 2
-        x1, x2 = (middle, middle) if left < right else (ax + aw / 2, bx + bw / 2)
-        y1, y2 = (ay + ah, by) if ay < by else (ay, by + bh)
+        left_x, right = max(tail_x, head_x), min(tail_x + tail_w, head_x + head_w)
+        middle = (left_x + right) / 2
+        x1, x2 = (middle, middle) if left_x < right else (tail_x + tail_w / 2, head_x + head_w / 2)
+        y1, y2 = (tail_y + tail_h, head_y) if tail_y < head_y else (tail_y, head_y + head_h)
     else:
-        x1, x2 = (ax + aw, bx) if ax < bx else (ax, bx + bw)
-        y1, y2 = ay + ah / 2, by + bh / 2
-        shift = 8 if ax < bx else -8  # to and fro side by side
+        x1, x2 = (tail_x + tail_w, head_x) if tail_x < head_x else (tail_x, head_x + head_w)
+        y1, y2 = tail_y + tail_h / 2, head_y + head_h / 2
+        shift = 8 if tail_x < head_x else -8  # to and fro side by side
         y1, y2 = y1 + shift, y2 + shift
     path = f'<path class="w" marker-end="url(#tip)" d="M{x1:g} {y1:g}L{x2:g} {y2:g}"/>'
     if not line.texts or not line.texts[0]:
@@ -210,9 +210,9 @@ def _sequence(diagram: Diagram) -> tuple[list[str], float, float]:
         y = top + STEP * number + STEP / 2
         if line.kind == "state":
             x = at[line.words[0]]
-            left = min(max(4.0, x - STATE_WIDTH / 2), width - STATE_WIDTH - 4)
-            parts.append(_frame(line, "d", (left, y - 15, STATE_WIDTH, 30)))
-            parts.append(_text(left + STATE_WIDTH / 2, y + 5, line.texts[0]))
+            left_x = min(max(4.0, x - STATE_WIDTH / 2), width - STATE_WIDTH - 4)
+            parts.append(_frame(line, "d", (left_x, y - 15, STATE_WIDTH, 30)))
+            parts.append(_text(left_x + STATE_WIDTH / 2, y + 5, line.texts[0]))
             continue
         x1, x2 = at[line.words[0]], at[line.words[1]]
         parts.append(f'<path class="w" marker-end="url(#tip)" d="M{x1:g} {y:g}H{x2:g}">'
@@ -294,7 +294,7 @@ def record() -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="bft-record-") as out, RunPage(print) as page:
         summary = run_demo(Path(out), 6, looks.append, print, page)
     watch = looks[-1]
-    names = {one.trainer_id: one.name for one in summary.trainers}
+    names = {trainer.trainer_id: trainer.name for trainer in summary.trainers}
     spans = [
         {
             "node": span.node,

@@ -15,7 +15,9 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # generators of the tests
 
@@ -44,15 +46,16 @@ def main() -> int:
             decisions.accept(path)
         problems.accept(arguments.directory / PROBLEMS)
         return 0
-    found = {part: dict(_compare(part, arguments)) for part in arguments.parts}
-    if empty := [part for part, cases in found.items() if not cases]:
+    changes_of = {part: dict(_compare(part, arguments)) for part in arguments.parts}
+    if empty := [part for part, cases in changes_of.items() if not cases]:
         raise SystemExit(f"nothing is frozen of {', '.join(empty)} in {arguments.directory}")
-    changes = [change for cases in found.values() for case in cases.values() for change in case]
+    changes: list[Change] = []
+    document: dict[str, Any] = {}
+    for part, cases in changes_of.items():
+        changes += chain.from_iterable(cases.values())
+        document[part] = {"compared": len(cases), "equal": sum(not case for case in cases.values())}
+    document["causes"] = _by_cause(changes, arguments.expect)
     unexpected = {change.cause for change in changes} - set(arguments.expect)
-    document = {
-        part: {"compared": len(cases), "equal": sum(not case for case in cases.values())}
-        for part, cases in found.items()
-    } | {"causes": _by_cause(changes, arguments.expect)}
     if arguments.json:
         text = json.dumps(document, indent=1) + "\n"
         sys.stdout.write(text) if arguments.json == "-" else Path(arguments.json).write_text(text)
@@ -94,7 +97,7 @@ def _record(arguments: argparse.Namespace) -> None:
 
     directory: Path = arguments.directory
     if "decisions" in arguments.parts:
-        for name, _, path in (one.partition("=") for one in arguments.journal):
+        for name, _, path in (argument.partition("=") for argument in arguments.journal):
             target = directory / "decisions" / f"{name}.jsonl.gz"
             recorded.record(name, Path(path), target, arguments.per_stratum, arguments.seed)
     if "problems" in arguments.parts:
@@ -122,14 +125,14 @@ def _decisions(directory: Path) -> list[Path]:
 def _by_cause(changes: Sequence[Change], expected: Sequence[str]) -> list[Plain]:
     rows: list[Plain] = []
     for cause, meaning in CAUSES.items():
-        own = [change for change in changes if change.cause == cause]
-        if own:
+        of_cause = [change for change in changes if change.cause == cause]
+        if of_cause:
             rows.append(
                 {
                     "cause": cause,
                     "means": meaning,
                     "is_expected": cause in expected,
-                    "changes": [{"case": change.case, "what": change.what} for change in own],
+                    "changes": [{"case": change.case, "what": change.what} for change in of_cause],
                 }
             )
     return rows
@@ -141,7 +144,7 @@ def _print(document: Plain, parts: Sequence[str]) -> None:
         table.add_column(heading, justify="right" if heading == "cases" else "left")
     for row in document["causes"]:
         cases = list(dict.fromkeys(change["case"] for change in row["changes"]))
-        examples = [f"{one['case']}: {one['what']}" for one in row["changes"][:SHOWN]]
+        examples = [f"{change['case']}: {change['what']}" for change in row["changes"][:SHOWN]]
         colour = "green" if row["is_expected"] else "bold red"
         cause = f"[{colour}]{row['cause']}[/]"
         table.add_row(cause, str(len(cases)), row["means"], escape("\n".join(examples)))

@@ -39,8 +39,8 @@ class Collected:
 def fresh() -> list[str]:
     """Return the files that have property tests."""
     ask = ["grep", "-rlE", "--include=test_*.py", EXAMPLES, "tests"]
-    found = subprocess.run(ask, cwd=ROOT, capture_output=True, text=True, check=True)
-    return sorted(found.stdout.split())
+    collection = subprocess.run(ask, cwd=ROOT, capture_output=True, text=True, check=True)
+    return sorted(collection.stdout.split())
 
 
 def today() -> set[str]:
@@ -62,20 +62,24 @@ def main() -> int:
         print(*fresh())
         return 0
     cache = ROOT / ".pytest_cache" / "v" / proofs.CACHE_KEY
-    known = proofs.known()
+    results = proofs.known()
     if cache.exists():
-        known |= proofs.read(cache.read_text())
+        results |= proofs.read(cache.read_text())
     names = today()
     never = proofs.Proof("never", 0.0, "-", "-")
-    for name in sorted(names, key=lambda one: (known.get(one, never).date, one)):
-        one = known.get(name, never)
-        print(f"{one.date:10} {one.commit:9} {one.result:7} {one.seconds:6.1f} s  {name}")
-    for number, part in enumerate(proofs.shards(names, options.shards, known)):
-        seconds = sum(known[name].seconds if name in known else proofs.UNKNOWN_S for name in part)
+    for name in sorted(names, key=lambda one: (results.get(one, never).date, one)):
+        result = results.get(name, never)
+        print(
+            f"{result.date:10} {result.commit:9} {result.result:7} {result.seconds:6.1f} s  {name}"
+        )
+    for number, part in enumerate(proofs.shards(names, options.shards, results)):
+        seconds = sum(
+            results[name].seconds if name in results else proofs.UNKNOWN_S for name in part
+        )
         print(f"shard {number}/{options.shards}: {len(part)} tests, {seconds / 60:.1f} min")
-    print(json.dumps(Counter(known.get(name, never).result for name in names)))
+    print(json.dumps(Counter(results.get(name, never).result for name in names)))
     if options.accept:
-        proofs.FILE.write_text(proofs.written({n: known[n] for n in names if n in known}))
+        proofs.FILE.write_text(proofs.written({n: results[n] for n in names if n in results}))
     return 0
 
 

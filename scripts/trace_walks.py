@@ -116,9 +116,9 @@ def _enter(stays: list[str], place: str) -> None:
 
 def _room_of(module: str) -> str:
     """Return the room of a module, as import-linter names it, with slashes."""
-    package, _, rest = module.partition("/")
+    package, _, below = module.partition("/")
     if package == "bftrainer":
-        return f"{package}/{rest.partition('/')[0]}"
+        return f"{package}/{below.partition('/')[0]}"
     return package
 
 
@@ -157,8 +157,8 @@ def main() -> int:
     if decision_walks:
         worst = max(decision_walks, key=attrgetter("n_returns"))
         usual = median([walk.n_returns for walk in decision_walks])
-        of = f"median of {len(decision_walks)}: {usual:g}"
-        targets.append(_target("returns, one decision", worst.n_returns, MOST_RETURNS, of))
+        basis = f"median of {len(decision_walks)}: {usual:g}"
+        targets.append(_target("returns, one decision", worst.n_returns, MOST_RETURNS, basis))
         n_moves = max([walk.n_moves for walk in decision_walks])
         targets.append(_target("moves of the snapshot", n_moves, MOST_MOVES))
         results["decision"] = worst.modules

@@ -76,9 +76,8 @@ def summary() -> str:
         number = counts(verdict for *_, verdict in full.judged(paper)).values()
         fitted = sum(len(fit["parameters"]) for fit in paper.fits.values())
         runs = [full.recorded, *full.recorded.get("later", ())]
-        dates, commits = (
-            list(dict.fromkeys(run[key] for run in runs)) for key in ("date", "commit")
-        )
+        dates = dict.fromkeys(run["date"] for run in runs)
+        commits = dict.fromkeys(run["commit"] for run in runs)
         cpu_min = sum(run["processor_min"] for run in runs)
         when = (" and ".join(dates), ", ".join(commits), f"{cpu_min:g} min")
         rows.append((name, *map(str, number), str(fitted), *when))

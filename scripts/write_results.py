@@ -117,13 +117,15 @@ def read_result(path: Path, remark: str = "") -> Result:
             date=recorded.get("date", "unknown date"),
             commit=recorded.get("commit", "unknown commit"),
             remark=remark or recorded.get("remark", ""),
-            targets=tuple(
-                Target(**{f.name: plain[f.name] for f in fields(Target) if f.name in plain})
-                for plain in body["targets"]
-            ),
+            targets=tuple(map(_target, body["targets"])),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as problem:
         raise ValueError(f"{path} is not a benchmark's result: {problem!r}") from problem
+
+
+def _target(plain: Mapping[str, Any]) -> Target:
+    names = {field.name for field in fields(Target)}
+    return Target(**{name: value for name, value in plain.items() if name in names})
 
 
 def keep(result: Result, directory: Path) -> None:

@@ -41,12 +41,12 @@ class Measured:
         self, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1
     ) -> None:
         """Add a table; the first ``left`` columns are text."""
-        made = Table(title=title, title_justify="left")
+        table = Table(title=title, title_justify="left")
         for number, heading in enumerate(headings):
-            made.add_column(heading, justify="left" if number < left else "right")
+            table.add_column(heading, justify="left" if number < left else "right")
         for row in rows:
-            made.add_row(*row)
-        self.tables.append(made)
+            table.add_row(*row)
+        self.tables.append(table)
 
     def at_most(
         self, name: str, measured: float, limit: float, unit: str = "s", note: str = ""

@@ -88,14 +88,14 @@ def fixed_run(directory: Path, model: str, seed: int, epochs: int) -> float:
     """Train at the fixed size of one worker; returns the accuracy."""
     directory.mkdir(parents=True)
     script = EXAMPLES / f"digits_{model}.py"
-    done = process.run(
+    run = process.run(
         [sys.executable, str(script), "--seed", str(seed), "--epochs", str(epochs)],
         timeout_s=TIMEOUT_S,
         cwd=directory,
         env={**os.environ, "OMP_NUM_THREADS": "1", "BFT_CHECKPOINT_DIR": ""},
     )
-    if not done.is_ok:
-        raise BenchError(f"{script.name} failed: {done.stderr[-800:]}")
+    if not run.is_ok:
+        raise BenchError(f"{script.name} failed: {run.stderr[-800:]}")
     return _accuracy(directory / "result.json")
 
 
@@ -121,13 +121,13 @@ async def rescaled_run(
     # The last ones must be over before the training is.
     places = sorted(chance.sample(range(1, steps * 9 // 10), count))
     async with plane:
-        held = [chance.choice(plane.all_nodes())]
-        plane.set_nodes(held)
+        held_nodes = [chance.choice(plane.all_nodes())]
+        plane.set_nodes(held_nodes)
         await plane.until(plane.rescales, "the first generation")
         for number, place in enumerate(places):
             limit.raise_to(place)
-            held = _other_nodes(held, plane.all_nodes(), chance)
-            await _rescale(plane, held, limit)
+            held_nodes = _other_nodes(held_nodes, plane.all_nodes(), chance)
+            await _rescale(plane, held_nodes, limit)
             if number % 10 == 9:
                 note(f"{number + 1} rescales")
         rescales = len(plane.rescales()) - 1
@@ -153,9 +153,9 @@ class _Limit:
 def _other_nodes(held: Sequence[str], nodes: Sequence[str], chance: random.Random) -> list[str]:
     """Return other nodes than these, at least one of them kept."""
     while True:
-        chosen = chance.sample(nodes, chance.randint(1, len(nodes)))
-        if set(chosen) != set(held) and set(chosen) & set(held):
-            return chosen
+        other_nodes = chance.sample(nodes, chance.randint(1, len(nodes)))
+        if set(other_nodes) != set(held) and set(other_nodes) & set(held):
+            return other_nodes
 
 
 async def _rescale(plane: Plane, nodes: Sequence[str], limit: _Limit) -> None:

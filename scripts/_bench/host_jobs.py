@@ -18,6 +18,6 @@ def job_wait(cluster: Cluster, *options: str) -> float:
     wrap = f"--wrap=date +%s.%N > {note}.tmp; mv {note}.tmp {note}"
     job = ("sbatch", "-pbatch", "-N1", "-o/dev/null", *options, wrap)
     cluster.does("login", *job, user="bob")
-    seen = cluster.home / note.removeprefix("/home/")
-    wait_until(seen.exists, "an ordinary job's start", patience_s=PATIENCE_S)
-    return float(seen.read_text()) - began_s
+    started = cluster.home / note.removeprefix("/home/")
+    wait_until(started.exists, "an ordinary job's start", patience_s=PATIENCE_S)
+    return float(started.read_text()) - began_s

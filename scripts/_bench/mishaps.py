@@ -96,7 +96,7 @@ async def resumes(
     """Park and resume on one node; returns the times to the first step, s."""
     recorder = Recorder(records)
     node = plane.all_nodes()[0]
-    found = []
+    lost_s = []
     for number in range(count + 1):
         before = len(plane.rescales())
         given_s = time.monotonic()
@@ -105,11 +105,11 @@ async def resumes(
         generation = await _trained(plane, recorder, 1, 1)
         (steps,) = recorder.of_generation(generation).values()
         if number:  # the first time it starts: its template may still be warming up
-            found.append(steps[0].at_s - given_s)
+            lost_s.append(steps[0].at_s - given_s)
         plane.set_nodes([])
         await plane.until(lambda: not plane.members() and not plane.is_busy(), "it is parked")
         note(f"resume {number + 1} of {count + 1}")
-    return found
+    return lost_s
 
 
 async def _trained(plane: Plane, recorder: Recorder, size: int, steps: int) -> int:
@@ -120,8 +120,8 @@ async def _trained(plane: Plane, recorder: Recorder, size: int, steps: int) -> i
         rescales = plane.rescales()
         if not rescales or rescales[-1].size != size:
             return 0
-        found = recorder.of_generation(rescales[-1].generation)
-        is_there = len(found) == size and min(map(len, found.values())) >= steps
+        steps_of = recorder.of_generation(rescales[-1].generation)
+        is_there = len(steps_of) == size and min(map(len, steps_of.values())) >= steps
         return rescales[-1].generation if is_there else 0
 
     generation = await plane.until(newest, f"{steps} steps of {size} workers")

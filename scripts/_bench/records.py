@@ -69,12 +69,12 @@ class Recorder:
 
     def of_generation(self, generation: int) -> dict[int, list[Step]]:
         """Return the steps of a generation by process."""
-        found = {}
+        steps_of = {}
         for pid, history in self.histories.items():
             steps = [s for s in _newest(history.steps, generation) if s.generation == generation]
             if steps:
-                found[pid] = steps
-        return found
+                steps_of[pid] = steps
+        return steps_of
 
 
 def _newest(steps: Sequence[Step], generation: int) -> Sequence[Step]:
@@ -84,12 +84,12 @@ def _newest(steps: Sequence[Step], generation: int) -> Sequence[Step]:
 
 def survivors(histories: Mapping[int, History], generation: int) -> dict[int, tuple[Step, Step]]:
     """Return each survivor's last step before a generation and its first step in it."""
-    found = {}
+    pairs = {}
     for pid, history in histories.items():
         start = bisect_left(history.steps, generation, key=lambda s: s.generation)
         if 0 < start < len(history.steps) and history.steps[start].generation == generation:
-            found[pid] = (history.steps[start - 1], history.steps[start])
-    return found
+            pairs[pid] = (history.steps[start - 1], history.steps[start])
+    return pairs
 
 
 def durations(steps: Sequence[Step]) -> list[float]:
@@ -100,7 +100,7 @@ def durations(steps: Sequence[Step]) -> list[float]:
 
 def steady_by_generation(histories: Mapping[int, History]) -> dict[tuple[int, int], list[float]]:
     """Return the durations of steady steps of rank 0 by (size, generation)."""
-    found: dict[tuple[int, int], list[float]] = {}
+    times_s: dict[tuple[int, int], list[float]] = {}
     for history in histories.values():
         start = 0
         while start < len(history.steps):
@@ -109,18 +109,18 @@ def steady_by_generation(histories: Mapping[int, History]) -> dict[tuple[int, in
             while end < len(history.steps) and history.steps[end].generation == first.generation:
                 end += 1
             if first.rank == 0:
-                found.setdefault((first.size, first.generation), []).extend(
+                times_s.setdefault((first.size, first.generation), []).extend(
                     durations(history.steps[start:end])
                 )
             start = end
-    return found
+    return times_s
 
 
 def usual_step_s(
     steady: Mapping[tuple[int, int], Sequence[float]], size: int, generation: int
 ) -> float:
     """Return the median step at a size: of that generation if it lived long enough."""
-    own = steady.get((size, generation), ())
-    if len(own) >= ENOUGH_STEADY:
-        return median(own)
+    step_times_s = steady.get((size, generation), ())
+    if len(step_times_s) >= ENOUGH_STEADY:
+        return median(step_times_s)
     return median(v for (s, _), values in steady.items() if s == size for v in values)

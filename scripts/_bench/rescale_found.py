@@ -160,10 +160,10 @@ def beside(found: Found) -> tuple[list[str], list[list[str]]]:
     Ours is the tail, theirs the median, with the steps they have to do again.
     """
     headings = ["transition", "bftrainer, p95 or max", *(f"{r}, median" for r in RIVALS)]
-    rows = [
-        [kind, _own_cell(found, kind), *(_other_cell(found, r, kind) for r in RIVALS)]
-        for kind in KINDS
-    ]
+    rows = []
+    for kind in KINDS:
+        rival_cells = [_other_cell(found, rival, kind) for rival in RIVALS]
+        rows.append([kind, _own_cell(found, kind), *rival_cells])
     return headings, rows
 
 

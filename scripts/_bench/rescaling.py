@@ -88,9 +88,9 @@ class Rescaling:
 
     async def _resize(self, size: int, *, steps: int = BEFORE_STEPS, kind: str = "") -> None:
         """Grow or shrink to a size; rank 0 stays."""
-        held = [node for _, node in self._plane.members()]
-        free = [n for n in self._plane.all_nodes() if n not in held]
-        await self._change((held + free)[:size], steps, kind)
+        held_nodes = [node for _, node in self._plane.members()]
+        free = [n for n in self._plane.all_nodes() if n not in held_nodes]
+        await self._change((held_nodes + free)[:size], steps, kind)
 
     async def _lose_first(self, steps: int) -> None:
         await self._change([n for _, n in self._plane.members()[1:]], steps, "rank 0 leaves")
@@ -115,30 +115,30 @@ class Rescaling:
     async def _settled(
         self, before: int, size: int, steps: int, kind: str, killed_s: float | None
     ) -> None:
-        done = await self._plane.until(
+        rescales = await self._plane.until(
             lambda: self._plane.rescales()[before:], f"{kind or 'a'} transition to {size}"
         )
-        if done[0].size != size:
-            raise BenchError(f"{kind}: the trainer went to {done[0].size}, not to {size}")
+        if rescales[0].size != size:
+            raise BenchError(f"{kind}: the trainer went to {rescales[0].size}, not to {size}")
         if kind:
             self._marks.append(
                 _Mark(
                     kind=kind,
-                    generation=done[0].generation,
+                    generation=rescales[0].generation,
                     size=size,
                     killed_s=killed_s,
-                    reported_s=done[0].pause_s,
+                    reported_s=rescales[0].pause_s,
                 )
             )
-        await self._trained(done[0].generation, size, steps)
+        await self._trained(rescales[0].generation, size, steps)
 
     async def _trained(self, generation: int, size: int, steps: int) -> None:
         """Wait until every member has done some steps of the generation."""
 
         def is_trained() -> bool:
             self._recorder.poll()
-            found = self._recorder.of_generation(generation)
-            return len(found) == size and min(map(len, found.values())) >= steps
+            steps_of = self._recorder.of_generation(generation)
+            return len(steps_of) == size and min(map(len, steps_of.values())) >= steps
 
         await self._plane.until(is_trained, f"{steps} steps of {size} workers")
         await asyncio.sleep(0)
@@ -149,7 +149,7 @@ class Rescaling:
         pairs = survivors(self._recorder.histories, mark.generation).values()
         if not pairs:
             raise BenchError(f"no survivor of {mark.kind} left records")
-        gap_s = max(_gap_s(old, new, mark.killed_s) for old, new in pairs)
+        gap_s = max(_gap_s(before, after, mark.killed_s) for before, after in pairs)
         step_s = usual_step_s(steady, mark.size, mark.generation)
         return Pause(
             kind=mark.kind,

@@ -91,8 +91,8 @@ class Rival:
 
     def end(self) -> None:
         """End every process."""
-        for one in [*self.processes.values(), *self.leavers]:
-            end_tree(one)
+        for child in [*self.processes.values(), *self.leavers]:
+            end_tree(child)
         self.processes.clear()
         self.leavers.clear()
 
@@ -107,13 +107,13 @@ class Rival:
 
     def of(self, node: str) -> list[History]:
         """Return the processes of a node that have trained, oldest first."""
-        found = [h for h in self.recorder.histories.values() if h.node == node and h.steps]
-        return sorted(found, key=lambda h: h.steps[0].at_s)
+        histories = [h for h in self.recorder.histories.values() if h.node == node and h.steps]
+        return sorted(histories, key=lambda h: h.steps[0].at_s)
 
     def newest(self, node: str) -> History | None:
         """Return the newest process of a node that has trained."""
-        found = self.of(node)
-        return found[-1] if found else None
+        histories = self.of(node)
+        return histories[-1] if histories else None
 
     def by_rank(self) -> list[str]:
         """Return the nodes in rank order."""

@@ -33,8 +33,8 @@ class Load:
 
 def parse(text: str) -> Load:
     """Read the output of Slurm 22.05; a figure that is missing is 0 (no cycle yet)."""
-    head, _, rest = text.partition("Backfilling stats")
-    backfill, _, rpcs = rest.partition("Remote Procedure Call statistics by message type")
+    head, _, backfill_text = text.partition("Backfilling stats")
+    backfill, _, rpcs = backfill_text.partition("Remote Procedure Call statistics by message type")
     by_type = _RPC.findall(rpcs.partition("statistics by user")[0])
     return Load(
         main=_cycles(head.partition("Main schedule statistics")[2]),
@@ -46,8 +46,8 @@ def parse(text: str) -> Load:
 
 def _cycles(part: str) -> Cycles:
     def value(name: str) -> int:
-        found = re.search(_VALUE.format(name=name), part, re.MULTILINE)
-        return int(found[1]) if found else 0
+        match = re.search(_VALUE.format(name=name), part, re.MULTILINE)
+        return int(match[1]) if match else 0
 
     return Cycles(
         count=value("Total cycles"),

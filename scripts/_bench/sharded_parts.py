@@ -87,8 +87,9 @@ def measure_sharded(
     parts: Sequence[str], amount: Amount, scratch: Path, measured: Measured
 ) -> None:
     """Measure these parts; what there is counts also when it is stopped."""
-    models = ("sharded", "whole")
-    result = Found(pauses={m: {kind: [] for kind in KINDS} for m in models})
+    result = Found(pauses={model: {} for model in ("sharded", "whole")})
+    for rounds_of in result.pauses.values():
+        rounds_of.update((kind, []) for kind in KINDS)
     try:
         if "rounds" in parts:
             asyncio.run(_rounds(scratch / "rounds", amount.rounds, result))

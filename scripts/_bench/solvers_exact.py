@@ -1,4 +1,4 @@
-"""How long the exact solution takes: sizes alone, the whole decision, the first call.
+"""How long the exact solution takes: sizes alone, and the whole decision.
 
 Sizes are what the targets speak of: from the table of values to the best sizes. The whole
 decision adds reading the problem, checking it, the table, choosing the nodes and the
@@ -7,8 +7,6 @@ marginal values. The dense program is timed beside both, in the same run.
 
 from __future__ import annotations
 
-import sys
-import tracemalloc
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -16,10 +14,9 @@ from typing import Final
 from _bench.benchmark import note
 from _bench.targets import Target
 from _bench.timing import Part, Row, best_of, max_target, median_target, summary
-from bftrainer.batch import process
 from milp.check import check
-from milp.codec import canonical_json, problem_hash, problem_to_dict
-from milp.options import Options, build_options, forget_rows
+from milp.codec import problem_hash
+from milp.options import Options, build_options
 from milp.pool import view_pool
 from milp.problem import Problem
 from milp.solve import solve, solve_dense, solve_sizes
@@ -35,19 +32,6 @@ MAX_OVER_MEDIAN: Final = 3.0
 DECISION_TARGET_S: Final = {(10, 100): 0.001, (30, 800): 0.010, (100, 4000): 0.150}
 ADVERSARIAL_TARGET_S: Final = 0.035
 WIDE_SIZE, WIDE_TARGET_S = (100, 4000), 0.020
-FIRST_CALL_TARGET_S: Final = 0.050
-MEMORY_TARGET_MB: Final = 16.0
-FIRST_CALL = """
-import json, sys, time
-started = time.perf_counter()
-from milp.codec import problem_from_dict
-from milp.solve import solve
-imported = time.perf_counter()
-problem = problem_from_dict(json.load(sys.stdin))
-before = time.perf_counter()
-solve(problem)
-print(imported - started, time.perf_counter() - before)
-"""
 
 
 def measure_sizes(runs: int, *, is_quick: bool) -> Part:
@@ -66,7 +50,8 @@ def measure_sizes(runs: int, *, is_quick: bool) -> Part:
             row, *dense = _sizes(family, size, problems, dense_runs)
             rows += [row, *dense]
             if family == "mixed":
-                targets += _size_targets(row, limit_s)
+                targets.append(median_target("sizes", row, limit_s))
+                targets.append(max_target("sizes", row, MAX_OVER_MEDIAN * limit_s))
             else:
                 targets.append(max_target(f"sizes, {family}", row, ADVERSARIAL_TARGET_S))
     problems = [draw_problem(*WIDE_SIZE, "wide", seed) for seed in range(runs)]
@@ -91,8 +76,6 @@ def measure_decisions(runs: int, *, is_quick: bool) -> Part:
             check(problem, allocation)
             took_s, _ = best_of(_tabulate, problem)
             times_s.setdefault("... table of values", []).append(took_s)
-            took_s, _ = best_of(_tabulate_anew, problem)
-            times_s.setdefault("... table of values, nothing remembered", []).append(took_s)
             took_s, _ = best_of(_decide, problem)
             times_s.setdefault("... checked and hashed", []).append(took_s)
         dense_runs = (0 if is_quick else 1) if is_large else max(runs // 10, 2)
@@ -118,55 +101,6 @@ def _tabulate(problem: Problem) -> Options:
     return build_options(problem, view_pool(problem))
 
 
-def _tabulate_anew(problem: Problem) -> Options:
-    forget_rows()
-    return _tabulate(problem)
-
-
-def measure_memory() -> Part:
-    """Peak of what finding the sizes allocates, at the largest size."""
-    size = max(SIZES_TARGET_S)
-    targets: list[Target] = []
-    for family in ("mixed", *ADVERSARIAL):
-        table = _tabulate(draw_problem(*size, family, 1))
-        tracemalloc.start()
-        solve_sizes(table)
-        _, peak_bytes = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        targets.append(
-            Target(
-                name=f"memory, {family}, {size[0]} x {size[1]}",
-                measured=peak_bytes / 1e6,
-                limit=MEMORY_TARGET_MB,
-                relation="<=",
-                unit="MB",
-                note="peak of one call",
-            )
-        )
-    return Part(title="Memory", targets=tuple(targets))
-
-
-def measure_first_call() -> Part:
-    """The first call in a fresh interpreter, where nothing is imported or warm yet."""
-    text = canonical_json(problem_to_dict(draw_problem(30, 800, "mixed", 1)))
-    found: list[tuple[float, float]] = []
-    for _ in range(3):
-        done = process.run([sys.executable, "-c", FIRST_CALL], timeout_s=60.0, stdin=text)
-        if not done.is_ok:
-            raise SystemExit(f"the first call failed: {done.stderr[-500:]}")
-        import_s, first_s = map(float, done.stdout.split())
-        found.append((first_s, import_s))
-    first_s, import_s = min(found)
-    target = Target(
-        name="first call after import, 30 x 800",
-        measured=first_s,
-        limit=FIRST_CALL_TARGET_S,
-        relation="<=",
-        note=f"best of 3; import takes {import_s:.2f} s",
-    )
-    return Part(title="First call", targets=(target,))
-
-
 def _sizes(
     family: str, size: tuple[int, int], problems: Sequence[Problem], dense_runs: int
 ) -> list[Row]:
@@ -186,10 +120,3 @@ def _sizes(
     if dense_s:
         rows.append(summary("dense, sizes", family, size, dense_s, "the same sizes"))
     return rows
-
-
-def _size_targets(row: Row, limit_s: float) -> list[Target]:
-    return [
-        median_target("sizes", row, limit_s),
-        max_target("sizes", row, MAX_OVER_MEDIAN * limit_s),
-    ]

@@ -19,8 +19,8 @@ def quantile(values: Sequence[float], q: float) -> float:
     """Return the smallest value that at least the share ``q`` of all does not exceed."""
     if not values:
         raise ValueError("no values")
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(q * len(ordered)) - 1)]
+    by_size = sorted(values)
+    return by_size[max(0, math.ceil(q * len(by_size)) - 1)]
 
 
 def tail(values: Sequence[float]) -> tuple[str, float]:

@@ -82,13 +82,15 @@ class GateKeeper:
 
     def peaks(self, arm: str) -> list[int]:
         """Return the largest resident memory that each worker of an arm ever had, bytes."""
-        found = []
+        workers = []
         for (name, _), (_, writer) in sorted(self._workers.items()):
             if name == arm:
-                own = writer.get_extra_info("socket")
-                told = own.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-                found.append(memory.peak_bytes(_CREDENTIALS.unpack(told)[0]))
-        return found
+                peer = writer.get_extra_info("socket")
+                credentials = peer.getsockopt(
+                    socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
+                )
+                workers.append(memory.peak_bytes(_CREDENTIALS.unpack(credentials)[0]))
+        return workers
 
     def is_complete(self, arm: str, size: int) -> bool:
         """Whether all workers of an arm stand at their gates."""
@@ -118,7 +120,7 @@ async def compare(
     """Run the blocks of both arms in turns, the one that begins alternating; ``size`` workers."""
     gate = GateKeeper(directory / "gate")
     environment = {"BENCH_GATE": str(gate.path), "BENCH_SIZE": str(size)}
-    found: dict[str, list[list[float]]] = {arm: [] for arm in ARMS}
+    times_s: dict[str, list[list[float]]] = {arm: [] for arm in ARMS}
     async with gate.serving():
         plane = Plane(
             directory,
@@ -147,10 +149,10 @@ async def compare(
                     for arm in ARMS if pair % 2 == 0 else reversed(ARMS):
                         times = await gate.run_block(arm, steps + SETTLING_STEPS)
                         if pair >= 0:
-                            found[arm].append(times[SETTLING_STEPS:])
+                            times_s[arm].append(times[SETTLING_STEPS:])
                 peaks = {arm: gate.peaks(arm) for arm in ARMS}
                 note(f"steady state of {model} at size {size}")
-    return Blocks(elastic=found["elastic"], plain=found["plain"], peaks=peaks)
+    return Blocks(elastic=times_s["elastic"], plain=times_s["plain"], peaks=peaks)
 
 
 class _Plain:

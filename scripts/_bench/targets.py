@@ -99,12 +99,12 @@ def write_json(
 
 def recorded() -> dict[str, str]:
     """Say what was run, when (UTC), and of which commit; ``scripts/write_results.py`` shows it."""
-    told = run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], timeout_s=10.0)
+    answer = run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], timeout_s=10.0)
     script, *arguments = sys.argv
     return {
         "command": shlex.join([f"scripts/{Path(script).name}", *_shown(arguments)]),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "commit": told.stdout.strip() if told.is_ok else "unknown",
+        "commit": answer.stdout.strip() if answer.is_ok else "unknown",
     }
 
 

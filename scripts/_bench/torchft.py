@@ -104,10 +104,10 @@ class Torchft(Rival):
         """
         history = self.newest(node)
         steps = history.since(started_s) if history is not None else []
-        there = [i for i, s in enumerate(steps) if s.size == size]
-        if history is None or len(there) < 2:
+        at_size = [i for i, s in enumerate(steps) if s.size == size]
+        if history is None or len(at_size) < 2:
             return 0.0
-        until = len(history.steps) - len(steps) + there[1] + 1
+        until = len(history.steps) - len(steps) + at_size[1] + 1
         times = [s.at_s for s in history.steps[:until] if s.at_s > started_s]
         if is_kill:
             times.insert(0, started_s)
@@ -137,7 +137,8 @@ class Torchft(Rival):
             raise RivalError(f"torchft does not start; see {self.directory}")
 
     def _start(self, count: int) -> None:
-        free = [n for n in (f"n{i}" for i in range(2 * MAX_NODES)) if n not in self.processes]
+        names = map("n{}".format, range(2 * MAX_NODES))
+        free = [name for name in names if name not in self.processes]
         for node in free[:count]:
             environment = {
                 **os.environ,

@@ -103,9 +103,9 @@ class Torchrun(Rival):
         killed_s = started_s if kind == "SIGKILL" else None
         gaps = [_gap_s(self.of(n), started_s, killed_s, size) for n in nodes]
         pause_s = max(gaps) - self.usual_step_s(nodes)
-        lost = [self._lost(n, before[n], started_s, size) for n in nodes]
+        lost_steps = [self._lost(n, before[n], started_s, size) for n in nodes]
         return RivalPause(
-            system=self.name, kind=kind, pause_s=min(pause_s, TIMEOUT_S), lost_steps=max(lost)
+            system=self.name, kind=kind, pause_s=min(pause_s, TIMEOUT_S), lost_steps=max(lost_steps)
         )
 
     # ---- processes -----------------------------------------------------------------------
@@ -122,12 +122,16 @@ class Torchrun(Rival):
     def _start(self, count: int) -> None:
         free = [n for n in _NODES if n not in self.processes]
         for node in free[:count]:
-            here, there, device = "127.0.0.1", "127.0.0.1", "lo"
+            bind_address, store_host, device = "127.0.0.1", "127.0.0.1", "lo"
             if self.network:
-                here, there, device = self.network.address_of(node), self.network.address, INSIDE
+                bind_address, store_host, device = (
+                    self.network.address_of(node),
+                    self.network.address,
+                    INSIDE,
+                )
             argv = [
                 sys.executable, "-m", "torch.distributed.run", *ARGUMENTS,
-                f"--local-addr={here}", f"--rdzv-endpoint={there}:{self._store.port}",
+                f"--local-addr={bind_address}", f"--rdzv-endpoint={store_host}:{self._store.port}",
                 f"--rdzv-id={self._job}",
                 f"--log-dir={self.directory / 'logs'}",
                 str(self.script), self.model,
@@ -188,7 +192,7 @@ def _gap_s(histories: list[History], started_s: float, killed_s: float | None, s
     if killed_s is not None:
         return first.at_s - killed_s
     total_s = 0.0
-    for old, new in itertools.pairwise(histories):
-        if started_s < new.steps[0].at_s <= first.at_s:
-            total_s += new.steps[0].at_s - old.steps[-1].at_s
+    for earlier, later in itertools.pairwise(histories):
+        if started_s < later.steps[0].at_s <= first.at_s:
+            total_s += later.steps[0].at_s - earlier.steps[-1].at_s
     return total_s

@@ -71,10 +71,10 @@ class Sleeper:
                 os._exit(0)
 
     def _switch(self, commit: protocol.Commit) -> None:
-        old = self._commit
-        if old is not None and (commit.generation, commit.attempt) <= (
-            old.generation,
-            old.attempt,
+        former = self._commit
+        if former is not None and (commit.generation, commit.attempt) <= (
+            former.generation,
+            former.attempt,
         ):
             return
         me = next((m for m in commit.members if m.worker_id == self._config.worker_id), None)

@@ -52,27 +52,27 @@ def requeue(out: Path) -> None:
         "gloo", init_method=f"file://{meeting}", rank=rank, world_size=size
     )
     model, optimizer, data = _parts()
-    done, saved = 0, out / "checkpoint.pt"
+    n_done, saved = 0, out / "checkpoint.pt"
     if saved.exists():
         state = torch.load(saved)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
-        done = state["done"]
+        n_done = state["done"]
     parallel, saved_s = nn.parallel.DistributedDataParallel(model), time.monotonic()
     while True:
-        order = torch.randperm(N_SAMPLES, generator=torch.Generator().manual_seed(done))
+        order = torch.randperm(N_SAMPLES, generator=torch.Generator().manual_seed(n_done))
         for batch in order.split(BATCH):
             x, y = data[batch[rank::size]]
             optimizer.zero_grad()
             nn.functional.cross_entropy(parallel(x), y).backward()
             time.sleep(SAMPLE_S * len(x))
             optimizer.step()
-            done += len(batch)
+            n_done += len(batch)
             if rank == 0:
-                (out / "done").write_text(f"{done}\n")
+                (out / "done").write_text(f"{n_done}\n")
                 if time.monotonic() - saved_s > SAVE_EVERY_S:
                     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-                    torch.save({**state, "done": done}, saved.with_suffix(".new"))
+                    torch.save({**state, "done": n_done}, saved.with_suffix(".new"))
                     saved.with_suffix(".new").replace(saved)
                     saved_s = time.monotonic()
 

@@ -40,7 +40,7 @@ class Task:
 
     def __init__(self, name: str, mesh: Any = None, place: int = 0) -> None:
         self.batch = BATCH
-        depth, width, kept = MODELS[name]
+        depth, width, keeps_activations = MODELS[name]
         with torch.device("meta"):  # the whole model is nowhere
             layers: list[nn.Module] = []
             for _ in range(depth):
@@ -57,11 +57,11 @@ class Task:
         torch.manual_seed(place)
         with torch.no_grad():
             for p in self.model.parameters():
-                own: Any = p.detach()
-                (own.to_local() if mesh is not None else own).normal_(0.0, width**-0.5)
+                local: Any = p.detach()
+                (local.to_local() if mesh is not None else local).normal_(0.0, width**-0.5)
         self.optimizer = Keeper(self.model.parameters(), lr=1e-5)
-        if kept:
-            self.optimizer.keep(kept)
+        if keeps_activations:
+            self.optimizer.keep(keeps_activations)
         self.loss = nn.CrossEntropyLoss()
         features = torch.randn(SAMPLES, width)
         self.dataset = TensorDataset(features, torch.randint(0, 10, (SAMPLES,)))

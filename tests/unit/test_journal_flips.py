@@ -17,7 +17,7 @@ from tests.support.flips import (
     write_journal,
 )
 
-SAMPLE = 15  # scripts/flip_journal.py takes every byte
+SAMPLE = 15  # ``tests.support.flip_journal`` takes every byte
 
 
 @pytest.fixture(scope="module")

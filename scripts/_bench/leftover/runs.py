@@ -61,15 +61,15 @@ def play(task: WeekRun, log: Path) -> WeekOutcome:
     with log.open(encoding="utf-8", newline="") as lines:
         machine.load(philly.draw(philly.read(lines), demand))
     machine.run(demand.end_s)
-    counted = [job for job in machine.jobs if job.spec.submit_s >= demand.warm_s]
-    starts_s = [demand.end_s if job.start_s is None else job.start_s for job in counted]
+    counted_jobs = [job for job in machine.jobs if job.spec.submit_s >= demand.warm_s]
+    starts_s = [demand.end_s if job.start_s is None else job.start_s for job in counted_jobs]
     return WeekOutcome(
         split=split_of(
             machine.jobs, demand.n_nodes, demand.gpus_per_node, (demand.warm_s, demand.end_s)
         ),
-        n_jobs=len(counted),
+        n_jobs=len(counted_jobs),
         mean_wait_s=fmean(
-            at_s - job.spec.submit_s for at_s, job in zip(starts_s, counted, strict=True)
+            at_s - job.spec.submit_s for at_s, job in zip(starts_s, counted_jobs, strict=True)
         ),
         n_waiting=len(machine.pending),
         by_backfill=backfill.n_starts,
@@ -86,7 +86,7 @@ def run(
         dearest = sorted(tasks, key=lambda task: -task.demand.load)
         futures = {pool.submit(play, task, log): task for task in dearest}
         try:
-            for done in as_completed(futures):
-                yield futures[done], done.result()
+            for future in as_completed(futures):
+                yield futures[future], future.result()
         finally:
             pool.shutdown(cancel_futures=True)  # who is interrupted does not wait for them all

@@ -43,11 +43,11 @@ class IdleSplit:
 
 def together(splits: Iterable[IdleSplit]) -> IdleSplit:
     """Add the splits of several runs up."""
-    known = list(splits)
+    parts = list(splits)
     return IdleSplit(
-        used_gpu_s=sum(split.used_gpu_s for split in known),
-        whole_gpu_s=sum(split.whole_gpu_s for split in known),
-        leftover_gpu_s=sum(split.leftover_gpu_s for split in known),
+        used_gpu_s=sum(split.used_gpu_s for split in parts),
+        whole_gpu_s=sum(split.whole_gpu_s for split in parts),
+        leftover_gpu_s=sum(split.leftover_gpu_s for split in parts),
     )
 
 

@@ -104,13 +104,13 @@ def added_percent(blocks: Sequence[BlockWait], *, is_null: bool = False) -> Inte
         is_null: what chance adds instead.
     """
     chance = random.Random(1)  # noqa: S311 - statistics, not a secret
-    drawn = sorted(
+    samples = sorted(
         _percent(chance.choices(blocks, k=len(blocks)), is_null=is_null) for _ in range(RESAMPLES)
     )
     return Interval(
         mean=_percent(blocks, is_null=is_null),
-        low=drawn[round(LOW_SHARE * (RESAMPLES - 1))],
-        high=drawn[round(HIGH_SHARE * (RESAMPLES - 1))],
+        low=samples[round(LOW_SHARE * (RESAMPLES - 1))],
+        high=samples[round(HIGH_SHARE * (RESAMPLES - 1))],
     )
 
 

@@ -183,10 +183,10 @@ def _outcome(
     began_s: float,
 ) -> LentOutcome:
     demand = task.demand
-    counted = [job for job in machine.jobs if job.spec.submit_s >= begin_s]
+    counted_jobs = [job for job in machine.jobs if job.spec.submit_s >= begin_s]
     waits_s = [
         (demand.end_s if job.start_s is None else job.start_s) - job.spec.submit_s
-        for job in counted
+        for job in counted_jobs
     ]
     starts = [
         StartedJob(
@@ -200,9 +200,13 @@ def _outcome(
     ]
     outcome = LentOutcome(
         mean_wait_s=fmean(waits_s or [0.0]),
-        n_jobs=len(counted),
+        n_jobs=len(counted_jobs),
         n_starts=sum(j.start_s is not None and j.start_s >= begin_s for j in machine.jobs),
-        n_lost=sum(lost.was_preempting for lost in backfill.lost if lost.cycle_s >= begin_s),
+        n_lost=sum(
+            lost_cycle.was_preempting
+            for lost_cycle in backfill.lost
+            if lost_cycle.cycle_s >= begin_s
+        ),
         split=split_of(machine.jobs, demand.n_nodes, demand.gpus_per_node, (begin_s, demand.end_s)),
         cpu_s=time.process_time() - began_s,
     )
@@ -235,7 +239,7 @@ def run(
     with ProcessPoolExecutor(n_processes, mp_context=context) as pool:
         futures = {pool.submit(play, task, log): task for task in tasks}
         try:
-            for done in as_completed(futures):
-                yield futures[done], done.result()
+            for future in as_completed(futures):
+                yield futures[future], future.result()
         finally:
             pool.shutdown(cancel_futures=True)  # who is interrupted does not wait for them all

@@ -72,22 +72,22 @@ def elastic(one: Researcher, jobs: Sequence[WorkloadItem], seconds: float) -> El
         away_s = _kill(one, client)
         time.sleep(max(0.0, seconds / 2 - away_s))
         view, end_s = client.trainer(trainer), time.time()
-        found = run.records()
+        records = run.records()
     one.bftrainer("down", "--now")
-    told = DaemonProcess(one.state, batch_system="slurm", batch_options={})
-    rescales = [from_plain(e.payload["what"], Rescaled) for e in told.entries("rescaled")]
-    said = (one.state / "daemon.log").read_text()
+    daemon = DaemonProcess(one.state, batch_system="slurm", batch_options={})
+    rescales = [from_plain(e.payload["what"], Rescaled) for e in daemon.entries("rescaled")]
+    daemon_log = (one.state / "daemon.log").read_text()
     noted_lines = try_records.Records(noted)
     noted_lines.look()
     return Elastic(
         trained=Trained(
             arm="bftrainer up",
             samples=view.record.progress.samples,
-            offered_node_s=offered_node_s(found, began_s, end_s),
+            offered_node_s=offered_node_s(records, began_s, end_s),
             begun_s=begun_s,
-            waits_s=tuple(r.wait_s for r in found if r.wait_s is not None),
+            waits_s=tuple(r.wait_s for r in records if r.wait_s is not None),
         ),
-        preemptions=said.count(" left: signal") + said.count(" is preempted in "),
+        preemptions=daemon_log.count(" left: signal") + daemon_log.count(" is preempted in "),
         failures=view.record.failures,
         restarts=sum(1 for r in rescales[1:] if r.resumed_from),
         pauses_s=tuple(r.pause_s for r in rescales if r.size_before and r.size),
@@ -116,20 +116,20 @@ def requeued(one: Researcher, jobs: Sequence[WorkloadItem], seconds: float, size
         *("--exclusive", "--mem=0", "--requeue", "--time=60", "--open-mode=append"),
         *(f"--output={out}/log", f"--wrap={command}"),
     )
-    done = out / "done"
-    wait_until(done.exists, "its first step", patience_s=PATIENCE_S)
+    done_file = out / "done"
+    wait_until(done_file.exists, "its first step", patience_s=PATIENCE_S)
     begun_s = time.time() - began_s
     with WorkloadRun(one.cluster, jobs) as run:
         time.sleep(seconds)
-        samples, end_s, found = int(done.read_text() or 0), time.time(), run.records()
+        samples, end_s, records = int(done_file.read_text() or 0), time.time(), run.records()
     one.cluster.cancel(job)
     wait_until(lambda: not _queue(one), "the job has ended", patience_s=PATIENCE_S)
     return Trained(
         arm=f"--requeue, {size} nodes",
         samples=samples,
-        offered_node_s=offered_node_s(found, began_s, end_s),
+        offered_node_s=offered_node_s(records, began_s, end_s),
         begun_s=begun_s,
-        waits_s=tuple(r.wait_s for r in found if r.wait_s is not None),
+        waits_s=tuple(r.wait_s for r in records if r.wait_s is not None),
     )
 
 

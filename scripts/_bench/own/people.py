@@ -60,19 +60,19 @@ class Researcher:
             BenchError: it failed.
         """
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        kept = {k: v for k, v in os.environ.items() if k == "LD_LIBRARY_PATH"}
+        environment = {k: v for k, v in os.environ.items() if k == "LD_LIBRARY_PATH"}
         env = {
-            **kept,
+            **environment,
             **self.cluster.env,
             "PATH": path,
             "HOME": str(self.home),
             "USER": self.user or pwd.getpwuid(os.geteuid()).pw_name,
             "BFTRAINER_STATE_DIR": str(self.state),
         }
-        done = process.run(self.argv(words), timeout_s=120, env=env, cwd=self.home)
-        if not done.is_ok:
-            raise BenchError(f"{' '.join(words)}: {done.stderr.strip()}")
-        return done.stdout.strip()
+        answer = process.run(self.argv(words), timeout_s=120, env=env, cwd=self.home)
+        if not answer.is_ok:
+            raise BenchError(f"{' '.join(words)}: {answer.stderr.strip()}")
+        return answer.stdout.strip()
 
     def bftrainer(self, *words: str) -> str:
         """Run a verb."""
@@ -98,12 +98,12 @@ def others(seconds: float, seed: int) -> list[WorkloadItem]:
 
 def offered_node_s(records: Sequence[JobRecord], begin_s: float, end_s: float) -> float:
     """Return the node-seconds that the others left."""
-    used = 0.0
+    used_node_s = 0.0
     for record in records:
         if record.started_s is not None:
             ended_s = min(end_s, record.ended_s or end_s)
-            used += record.item.n_nodes * max(0.0, ended_s - max(begin_s, record.started_s))
-    return N_NODES * (end_s - begin_s) - used
+            used_node_s += record.item.n_nodes * max(0.0, ended_s - max(begin_s, record.started_s))
+    return N_NODES * (end_s - begin_s) - used_node_s
 
 
 def fresh(directory: Path) -> Path:

@@ -33,9 +33,9 @@ def _epoch_s(stamp: str) -> float:
 
 def note(cluster: SlurmTestCluster) -> Path:
     """Make slurmctld write down its cycles; return its log."""
-    done = cluster.command("scontrol", "setdebug", "debug")
-    if not done.is_ok:
-        raise BenchError(f"scontrol setdebug: {done.stderr.strip()}")
+    answer = cluster.command("scontrol", "setdebug", "debug")
+    if not answer.is_ok:
+        raise BenchError(f"scontrol setdebug: {answer.stderr.strip()}")
     return cluster.directory / "log" / "slurmctld.log"
 
 

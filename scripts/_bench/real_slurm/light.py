@@ -48,5 +48,5 @@ def wait_for_nodes(sidecar: DaemonProcess, n_nodes: int) -> None:
             raise BenchError(f"the daemon has ended; its log ends:\n{tail}")
         return sum(len(t.observed_nodes) for t in sidecar.client.trainers()) >= n_nodes
 
-    what = f"{n_nodes} nodes train; see {sidecar.log}"
-    wait_until(train, what, patience_s=SETTLE_PATIENCE_S, interval_s=0.5)
+    goal = f"{n_nodes} nodes train; see {sidecar.log}"
+    wait_until(train, goal, patience_s=SETTLE_PATIENCE_S, interval_s=0.5)

@@ -73,18 +73,18 @@ class Submitter:
 
     def _submit(self, number: int, job: PlannedJob) -> JobOutcome:
         submitted_s = time.time() - self._origin_s
-        job_id = refused = ""
+        job_id = refusal = ""
         try:
             job_id = self._ask(job)
         except BatchSystemError as problem:
-            refused = problem.cause
+            refusal = problem.cause
         return JobOutcome(
             number=number,
             n_nodes=job.n_nodes,
             planned_s=job.at_s,
             submitted_s=submitted_s,
             job_id=job_id,
-            refused=refused,
+            refused=refusal,
         )
 
     def _ask(self, job: PlannedJob) -> str:

@@ -67,14 +67,14 @@ def generate(demand: Demand) -> tuple[PlannedJob, ...]:
     chance = random.Random(demand.seed)  # noqa: S311 - a workload, not a secret
     arrivals = sorted(_arrival(chance, demand.span_s) for _ in range(demand.n_jobs))
     sizes = [(max(1, round(size * demand.n_nodes / 16)), share) for size, share in SIZES]
-    drawn = []
+    kinds_and_sizes = []
     for _, in_campaign in arrivals:
         kind = _one_of(chance, KINDS)
         # Between campaigns, and at once or never: small jobs.
         is_small = kind == "immediate" or not in_campaign
-        drawn.append((kind, sizes[0][0] if is_small else _one_of(chance, sizes)))
-    raw_s = [math.exp(SIGMA * chance.gauss(0.0, 1.0)) for _ in drawn]
-    run_s = _scaled(raw_s, [n for _, n in drawn], demand)
+        kinds_and_sizes.append((kind, sizes[0][0] if is_small else _one_of(chance, sizes)))
+    raw_s = [math.exp(SIGMA * chance.gauss(0.0, 1.0)) for _ in kinds_and_sizes]
+    run_s = _scaled(raw_s, [n for _, n in kinds_and_sizes], demand)
     return tuple(
         PlannedJob(
             at_s=round(at_s, 3),
@@ -83,7 +83,9 @@ def generate(demand: Demand) -> tuple[PlannedJob, ...]:
             limit_min=max(_one_of(chance, LIMITS_MIN), math.ceil((seconds + 10.0) / 60.0)),
             kind=kind,
         )
-        for (at_s, _), (kind, n_nodes), seconds in zip(arrivals, drawn, run_s, strict=True)
+        for (at_s, _), (kind, n_nodes), seconds in zip(
+            arrivals, kinds_and_sizes, run_s, strict=True
+        )
     )
 
 
@@ -98,12 +100,12 @@ def _arrival(chance: random.Random, span_s: float) -> tuple[float, bool]:
 def _scaled(raw_s: Sequence[float], sizes: Sequence[int], demand: Demand) -> list[float]:
     """Run times whose sum in node-seconds is the load asked for, as far as bounds allow."""
     longest_s = demand.span_s * LONGEST_SHARE
-    wanted = demand.load * demand.n_nodes * demand.span_s
-    scale = wanted / sum(r * n for r, n in zip(raw_s, sizes, strict=True))
+    wanted_node_s = demand.load * demand.n_nodes * demand.span_s
+    scale = wanted_node_s / sum(r * n for r, n in zip(raw_s, sizes, strict=True))
     run_s = list(raw_s)
     for _ in range(20):  # bounds cut both ends: a few rounds come within a percent
         run_s = [min(longest_s, max(SHORTEST_S, scale * r)) for r in raw_s]
-        scale *= wanted / sum(r * n for r, n in zip(run_s, sizes, strict=True))
+        scale *= wanted_node_s / sum(r * n for r, n in zip(run_s, sizes, strict=True))
     return run_s
 
 

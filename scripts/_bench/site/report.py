@@ -50,10 +50,10 @@ def print_cells(name: str, judged: Sequence[Judged]) -> None:
 def print_causes(judged: Sequence[Judged]) -> None:
     """Print of what the oracle could hold before the reserve, why it was not held."""
     table = Table(title="Of what could be held, by cause, %", title_justify="left")
-    causes = [
-        cause
-        for cause, _ in sum((Counter(o.harvest.causes_s) for o in judged), Counter()).most_common()
-    ]
+    causes_s: Counter[str] = Counter()
+    for judgement in judged:
+        causes_s.update(judgement.harvest.causes_s)
+    causes = [cause for cause, _ in (+causes_s).most_common()]
     for heading in ("cell", *causes):
         table.add_column(heading, justify="left" if heading == "cell" else "right")
     for judgement in judged:

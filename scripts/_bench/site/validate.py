@@ -259,10 +259,8 @@ def _hold(machine: Machine, real: PreemptableRun) -> None:
 
 def targets(compared: Sequence[Beside]) -> list[Target]:
     """Return how alike the two have to be, for each kind of run."""
-    return [
-        _target(kind, compared)
-        for kind in dict.fromkeys(comparison.kind for comparison in compared)
-    ]
+    kinds = dict.fromkeys(comparison.kind for comparison in compared)
+    return [_target(kind, compared) for kind in kinds]
 
 
 def _target(kind: RunKind, compared: Sequence[Beside]) -> Target:

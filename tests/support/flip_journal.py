@@ -1,7 +1,7 @@
 """Flips bits of a journal, and reads it in every way of the daemon and its verbs.
 
-    scripts/flip_journal.py every [--part 1/2] [--way verify --way daemon]
-    scripts/flip_journal.py random [--bits 10000] [--seed 1] [--part 1/2]
+    python -m tests.support.flip_journal every [--part 1/2] [--way verify --way daemon]
+    python -m tests.support.flip_journal random [--bits 10000] [--seed 1] [--part 1/2]
 
 ``every``: one bit of each byte of a journal with pages of 512 bytes, all kinds of pages among them.
 ``random``: bits of one of about a megabyte. Only our own codes may come of it, and what passes
@@ -19,8 +19,6 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for tests.support
-
 from tests.support.flips import SMALL_PAGE_BYTES, WAYS, Finding, Flipper, write_journal
 
 ROUNDS = 60  # of a large journal
@@ -35,42 +33,47 @@ def main() -> int:
     parser.add_argument("--part", default="1/1", help="of the bits: 2/3 is the second third")
     parser.add_argument("--way", action="append", choices=WAYS, help="else: in all")
     parser.add_argument("--in-turn", action="store_true", help="each bit in one of the ways")
-    asked = parser.parse_args()
-    chance = random.Random(asked.seed)  # noqa: S311 - repeatable on purpose
+    options = parser.parse_args()
+    chance = random.Random(options.seed)  # noqa: S311 - repeatable on purpose
     logging.getLogger("bftrainer").setLevel(logging.ERROR)
     base = Path(tempfile.mkdtemp(prefix="bft-flips-"))
     try:
-        if asked.which == "every":
+        if options.which == "every":
             original = write_journal(base / "original", n_rounds=1, page_bytes=SMALL_PAGE_BYTES)
         else:
             original = write_journal(base / "original", n_rounds=ROUNDS)
         flipper = Flipper(original, base / "damaged")
         size = len(flipper.data)
-        if asked.which == "every":
+        if options.which == "every":
             bits = [8 * place + chance.randrange(8) for place in range(size)]
         else:
-            bits = [chance.randrange(8 * size) for _ in range(asked.bits)]
-        part, parts = map(int, asked.part.split("/"))
-        ways = asked.way or list(WAYS)
-        turns = [[way] for way in ways] if asked.in_turn else [ways]
+            bits = [chance.randrange(8 * size) for _ in range(options.bits)]
+        part, parts = map(int, options.part.split("/"))
+        ways = options.way or list(WAYS)
+        turns = [[way] for way in ways] if options.in_turn else [ways]
         return _flip_all(flipper, bits[part - 1 :: parts], turns)
     finally:
         shutil.rmtree(base)
 
 
 def _flip_all(flipper: Flipper, bits: list[int], turns: list[list[str]]) -> int:
-    print(f"a journal of {len(flipper.data)} bytes, {len(bits)} bits", flush=True)
+    _say(f"a journal of {len(flipper.data)} bytes, {len(bits)} bits")
     began_s, findings = time.monotonic(), list[Finding]()
     for number, bit in enumerate(bits, 1):
         for finding in flipper.flipped(bit, turns[number % len(turns)]):
             findings.append(finding)
-            print(finding, flush=True)
+            _say(str(finding))
         if number % 1000 == 0:
-            print(f"{number} bits, {time.monotonic() - began_s:.0f} s", flush=True)
+            _say(f"{number} bits, {time.monotonic() - began_s:.0f} s")
     for outcome, count in sorted(flipper.outcomes.items()):
-        print(f"{outcome}: {count}")
-    print(f"{len(bits)} bits, {len(findings)} findings")
+        _say(f"{outcome}: {count}")
+    _say(f"{len(bits)} bits, {len(findings)} findings")
     return 1 if findings else 0
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
