@@ -168,9 +168,7 @@ def test_a_daemon_that_lends_whole_nodes_is_not_shown_their_parts() -> None:
     site.job(share(gpus=3))
     site.run(LENT_S)
     assert [(mine.share, mine.at) for mine in site.lent] == [(None, 0b10)]
-    shown = [
-        (node.lends, node.is_shared, node.why_whole) for node in site.nodes()
-    ]
+    shown = [(node.lends, node.is_shared, node.why_whole) for node in site.nodes()]
     assert shown == [((), False, "")] * 2
 
 
