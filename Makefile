@@ -96,6 +96,7 @@ lint: venv  ## the house rules as tools
 	$(BIN)/mypy
 	$(BIN)/mypy --python-version 3.10 bftrainer/elastic bftrainer/ground trainers/profiler  # of users, who may have it
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/readability.py
 
 sbom: venv  ## dist/sbom.json: what the product is installed with, as CycloneDX
 	mkdir -p dist

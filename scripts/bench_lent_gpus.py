@@ -28,12 +28,11 @@ from pathlib import Path
 from statistics import fmean
 
 from _bench.benchmark import Benchmark, Measured, note
-from _bench.leftover import philly
-from _bench.leftover.philly import WeekDemand
-from _bench.leftover.split import together
-from _bench.lent_gpus import runs
+from _bench.lent_gpus import philly, runs
 from _bench.lent_gpus.counts import added_percent, added_s
+from _bench.lent_gpus.philly import WeekDemand
 from _bench.lent_gpus.runs import Arm, LentOutcome, LentRun
+from _bench.lent_gpus.split import together
 
 DATA_VARIABLE = "BFTRAINER_DATA"
 N_NODES, GPUS_PER_NODE = 100, 8

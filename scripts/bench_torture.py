@@ -54,6 +54,7 @@ def measure(asked: argparse.Namespace, measured: Measured) -> None:
     try:
         with site(asked.size, asked.only or (FLOODS if asked.floods else ())) as there:
             if asked.floods:
+                measured.results["benchmark"] = "torture_floods"  # a result of its own
                 people.prepare(there)
                 _measure_floods(there, asked.only or FLOODS, measured)
             else:

@@ -33,6 +33,7 @@ from typing import Any, Final
 
 import torch
 
+from bftrainer import ground
 from bftrainer.elastic.collective import AbandonableCall, Broken
 from bftrainer.elastic.control import Control, key_of
 from bftrainer.elastic.group import Meeting
@@ -48,7 +49,7 @@ MEAN, SUM, MAX = "mean", "sum", "max"
 END = "end"  # of the training, before its length
 PAGE: Final = "docs/howto/same-on-all-workers.md"
 _LIBRARIES: Final = tuple(
-    Path(module.__file__).parent for module in (torch, json) if module.__file__ is not None
+    Path(module.__file__).parent for module in (torch, json, ground) if module.__file__ is not None
 )
 _OWN: Final = Path(__file__).parent
 

@@ -51,7 +51,7 @@ from bftrainer.ground.regular_file import check_directory, open_log, why
 
 UNGUARDED = "BFT_UNGUARDED"  # where a child leaves its mark
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_RUNTIME = "bftrainer.elastic."
+_RUNTIME = ("bftrainer.elastic.", "bftrainer.ground.")
 LOADER_END_S = 1.0  # from a broken connection to the end of the process that held it
 GRACE_S = 10.0  # for threads and exit handlers
 FLUSH_S = 1.0  # for flushing files, when a thread may hold a stream's lock

@@ -23,6 +23,8 @@ KEY = "cost"  # in headers of checkpoints: of the one before
 LEAST_S = 1.0  # more often is not worth the files
 ENOUGH = 5  # steps, to compare them
 WRITE_WEIGHT = 0.1  # a second of writing, which is others' file system, in seconds of training
+PER_INTERVAL = 32  # resolution
+INTERVALS = 2  # an older checkpoint is overdue anyway
 
 
 def lives_in(text: str) -> tuple[float, ...]:
@@ -56,9 +58,9 @@ class Cost:
     def of(cls, header: Mapping[str, Any]) -> Cost:
         """Return what a checkpoint's header says of the one before it."""
         try:
-            said = header[KEY]
-            is_known = all(0.0 <= seconds < math.inf for seconds in said.values())
-            return cls(**said) if is_known else cls()
+            costs_s = header[KEY]
+            is_valid = all(0.0 <= seconds < math.inf for seconds in costs_s.values())
+            return cls(**costs_s) if is_valid else cls()
         except (KeyError, TypeError, AttributeError):
             return cls()
 
@@ -103,10 +105,6 @@ class Slowdown:
         for sums in (self._steps, self._took_s):
             sums.update({key: value / 2.0 for key, value in sums.items()})
         return lost_s
-
-
-PER_INTERVAL = 32  # resolution
-INTERVALS = 2  # an older checkpoint is overdue anyway
 
 
 class CommittedStep(NamedTuple):

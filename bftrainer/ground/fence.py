@@ -82,23 +82,25 @@ def claim(directory: Path, fence: Fence) -> bool:
     """Make ``fence`` the directory's writer; False when a writer of higher order holds it."""
     directory.mkdir(parents=True, exist_ok=True)
     with _locked(directory):
-        held = read_fence(directory)
-        if held is not None and _forbids(held, fence):
+        holder = read_fence(directory)
+        if holder is not None and _forbids(holder, fence):
             log.warning(
                 "BFT-1412: %s belongs to generation %d%s of daemon %d; generation %d%s of %d may"
                 " no longer write there.",
-                directory, held.generation, _of(held), held.incarnation, fence.generation,
+                directory, holder.generation, _of(holder), holder.incarnation, fence.generation,
                 _of(fence), fence.incarnation,
             )  # fmt: skip
             return False
-        if held != fence:
+        if holder != fence:
             write_whole(directory / _FENCE, [json.dumps(asdict(fence)).encode()])
     return True
 
 
-def _forbids(held: Fence, fence: Fence) -> bool:
-    """Return whether ``held`` excludes ``fence``; at equal order, it excludes other tokens."""
-    return held.order > fence.order or (held.order == fence.order and held.token != fence.token)
+def _forbids(holder: Fence, fence: Fence) -> bool:
+    """Return whether ``holder`` excludes ``fence``; at equal order, it excludes other tokens."""
+    if holder.order == fence.order:
+        return holder.token != fence.token
+    return holder.order > fence.order
 
 
 def _of(fence: Fence) -> str:

@@ -31,8 +31,13 @@ def in_one_line(text: str) -> str:
     """Return the text without control sequences, all other unprintable characters escaped."""
     if text.isprintable():
         return text
-    text = _SEQUENCE.sub("", text)
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(map(_printable, _SEQUENCE.sub("", text)))
+
+
+def _printable(character: str) -> str:
+    if character.isprintable():
+        return character
+    return character.encode("unicode_escape").decode()
 
 
 def shortened(text: str, most: int) -> str:
@@ -83,10 +88,6 @@ def _amount(value: Any) -> float:
     return float(value)
 
 
-def _maybe_amount(value: Any) -> float | None:
-    return None if value is None else _amount(value)
-
-
 def _number(value: Any) -> float:
     # NaN compares as false.
     if type(value) not in (int, float) or not -_GREATEST <= value <= _GREATEST:
@@ -117,12 +118,11 @@ def words(value: Any) -> str:
     return in_one_line(value[:MOST_WORDS])[:MOST_WORDS]
 
 
-def _maybe_count(value: Any) -> int | None:
-    return None if value is None else _count(value)
+def _optional(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def check_unless_none(value: Any) -> Any:
+        return None if value is None else check(value)
 
-
-def _maybe_number(value: Any) -> float | None:
-    return None if value is None else _number(value)
+    return check_unless_none
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +150,12 @@ _text = _text_of(MOST_TEXT)
 _count = _whole(0, MOST)
 
 Count = Annotated[int, _count]
-MaybeCount = Annotated[int | None, _maybe_count]
+MaybeCount = Annotated[int | None, _optional(_count)]
 Port = Annotated[int, _whole(0, 65535)]
 Amount = Annotated[float, _amount]  # seconds, or samples per second
-MaybeAmount = Annotated[float | None, _maybe_amount]
+MaybeAmount = Annotated[float | None, _optional(_amount)]
 Number = Annotated[float, _number]  # finite, may be negative
-MaybeNumber = Annotated[float | None, _maybe_number]
+MaybeNumber = Annotated[float | None, _optional(_number)]
 Flag = Annotated[bool, _flag]
 Name = Annotated[str, _text_of(MOST_NAME)]
 FilePath = Annotated[str, _text_of(MOST_PATH)]

@@ -20,7 +20,8 @@ def described(module: str, file: str) -> tuple[str, str]:
 def module_of(script: str, text: str) -> str:
     """Return the module that a script is by the variable's value; "": it is a plain file."""
     module, _, file = text.partition("=")
-    return module if file and file == script else ""
+    is_ours = bool(file) and file == script
+    return module if is_ours else ""
 
 
 def first_path(script: str) -> str:

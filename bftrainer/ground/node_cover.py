@@ -6,6 +6,7 @@ Used by ``bftrainer.fleet.generations.breakage`` and, without a daemon, by
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 MOST_EXACT = 6  # nodes left out; for more the search tree, of 2**n leaves, is not worth its time
@@ -21,21 +22,21 @@ def cover(pairs: Iterable[frozenset[str]], order: Sequence[str]) -> frozenset[st
         pairs: of two nodes each.
         order: the nodes to keep first; others come after these, by name.
     """
-    wanted = sorted({pair for pair in pairs if len(pair) == 2}, key=sorted)
-    names = {name for pair in wanted for name in pair}
-    listed = dict.fromkeys([*order, *sorted(names)])
-    place = {name: number for number, name in enumerate(listed)}
-    for most in range(MOST_EXACT + 1):
-        found = set(_covers(wanted, most))
-        if found:
-            return max(found, key=lambda one: sorted(place[name] for name in one))
-    out: set[str] = set()
-    while wanted:
-        counts = {name: sum(name in pair for pair in wanted) for name in names - out}
+    open_pairs = sorted({pair for pair in pairs if len(pair) == 2}, key=sorted)
+    names = set[str]().union(*open_pairs)
+    by_preference = dict.fromkeys([*order, *sorted(names)])
+    place = {name: number for number, name in enumerate(by_preference)}
+    for size in range(MOST_EXACT + 1):
+        covers = set(_covers(open_pairs, size))
+        if covers:
+            return max(covers, key=lambda cover: sorted(place[name] for name in cover))
+    left_out: set[str] = set()
+    while open_pairs:
+        counts = Counter(name for pair in open_pairs for name in pair)
         worst = max(counts, key=lambda name: (counts[name], place[name]))
-        out.add(worst)
-        wanted = [pair for pair in wanted if worst not in pair]
-    return frozenset(out)
+        left_out.add(worst)
+        open_pairs = [pair for pair in open_pairs if worst not in pair]
+    return frozenset(left_out)
 
 
 def _covers(pairs: Sequence[frozenset[str]], most: int) -> Iterator[frozenset[str]]:
@@ -44,6 +45,6 @@ def _covers(pairs: Sequence[frozenset[str]], most: int) -> Iterator[frozenset[st
         yield frozenset()
     elif most:
         for name in sorted(pairs[0]):
-            rest = [pair for pair in pairs if name not in pair]
-            for one in _covers(rest, most - 1):
-                yield one | {name}
+            without_name = [pair for pair in pairs if name not in pair]
+            for cover_of_others in _covers(without_name, most - 1):
+                yield cover_of_others | {name}

@@ -20,6 +20,11 @@ from typing import TypeVar
 T = TypeVar("T")
 VARIABLE = "BFT_PORTS"
 LEAST, MOST = 1024, 65_535  # lower ones need privileges
+# Variables that name the device: of Horovod's gloo, of NCCL (with "=", no prefix of a name), and of
+# libfabric's tcp provider, which MPICH uses. By default these choose one by themselves, or all.
+DEVICE_VARIABLES = {"HOROVOD_GLOO_IFACE": "", "NCCL_SOCKET_IFNAME": "=", "FI_TCP_IFACE": ""}
+_SIOCGIFADDR = 0x8915  # netdevice(7)
+_IF_INET6 = Path("/proc/net/if_inet6")
 
 
 def ports_of(text: str) -> range:
@@ -64,13 +69,6 @@ def listen_within(text: str, listen: Callable[[int], T]) -> T:
     raise AssertionError("a range has ports")
 
 
-# Variables that name the device: of Horovod's gloo, of NCCL (with "=", no prefix of a name), and of
-# libfabric's tcp provider, which MPICH uses. By default these choose one by themselves, or all.
-DEVICE_VARIABLES = {"HOROVOD_GLOO_IFACE": "", "NCCL_SOCKET_IFNAME": "=", "FI_TCP_IFACE": ""}
-_SIOCGIFADDR = 0x8915  # netdevice(7)
-_IF_INET6 = Path("/proc/net/if_inet6")
-
-
 def keep_to_device_of(address: str) -> None:
     """Let libraries of this process listen where gloo does; what the user has set stays."""
     if device := interface_of(address):
@@ -87,17 +85,17 @@ def interface_of(address: str) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             with suppress(OSError):  # a device without an address
-                asked = struct.pack("256s", name.encode()[:15])
-                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, asked)
+                request = struct.pack("256s", name.encode()[:15])
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
                 if socket.inet_ntoa(answer[20:24]) == address:
                     return name
     return ""
 
 
 def _interface_of_ipv6(address: str) -> str:
-    wanted = socket.inet_pton(socket.AF_INET6, address).hex()
+    digits = socket.inet_pton(socket.AF_INET6, address).hex()
     try:
         lines = _IF_INET6.read_text().splitlines()
     except OSError:
         return ""  # a kernel without IPv6
-    return next((line.split()[-1] for line in lines if line.startswith(wanted)), "")
+    return next((line.split()[-1] for line in lines if line.startswith(digits)), "")

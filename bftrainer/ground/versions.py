@@ -17,7 +17,8 @@ TELL_PYTHON = (
     " sys.stdout.flush(); "
 )
 TELL_TORCH = "import torch; sys.stdout.write('bft-torch %s\\n' % torch.__version__); "
-_TOLD = r"^bft-{} (\S+)$"
+_PRINTED_PYTHON = re.compile(r"^bft-python (\S+)$", re.MULTILINE)
+_PRINTED_TORCH = re.compile(r"^bft-torch (\S+)$", re.MULTILINE)
 _RELEASE = re.compile(r"(\d+)\.(\d+)")
 _VERSION_LINE = re.compile(r"^__version__[\s:=\w]*=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
 
@@ -28,14 +29,19 @@ def release_of(version: str) -> "tuple[int, int] | None":
     An alpha or a vendor's build (``2.10.0a0+git1f``, ``2.8.0+rocm6.4``) counts as its release.
     """
     match = _RELEASE.match(version.strip())
-    return None if match is None else (int(match.group(1)), int(match.group(2)))
+    if match is None:
+        return None
+    return int(match.group(1)), int(match.group(2))
 
 
 def told(output: str) -> "tuple[str, str]":
     """Return the releases of Python and torch that such a program has printed; "": it has not."""
-    matches = [re.search(_TOLD.format(what), output, re.MULTILINE) for what in ("python", "torch")]
-    python, torch = ("" if match is None else match.group(1) for match in matches)
-    return python, torch
+    return _first_group(_PRINTED_PYTHON, output), _first_group(_PRINTED_TORCH, output)
+
+
+def _first_group(pattern: "re.Pattern[str]", text: str) -> str:
+    match = pattern.search(text)
+    return "" if match is None else match.group(1)
 
 
 def too_old(python: str, torch: str = "") -> str:
@@ -65,12 +71,12 @@ def supported() -> str:
 
 def refusal(python: str, torch: str = "") -> "dict[str, str]":
     """Return code, cause and next step for who runs this interpreter; {}: it is not too old."""
-    old = too_old(python, torch)
-    if not old:
+    release = too_old(python, torch)
+    if not release:
         return {}
     return {
         "code": "BFT-1006",
-        "cause": f"The interpreter {sys.executable} has {old}; a trainer needs {supported()}.",
+        "cause": f"The interpreter {sys.executable} has {release}; a trainer needs {supported()}.",
         "next_step": "Name a newer one: submit --interpreter PATH.",
     }
 
@@ -86,8 +92,7 @@ def _torch_there() -> str:
             text = (Path(place) / "torch" / "version.py").read_bytes()
         except (OSError, ValueError):
             continue
-        match = _VERSION_LINE.search(text.decode("utf-8", "replace"))
-        return "" if match is None else match.group(1)
+        return _first_group(_VERSION_LINE, text.decode("utf-8", "replace"))
     return ""
 
 

@@ -9,10 +9,7 @@ import bench_lent_gpus
 import pytest
 from _bench.benchmark import Measured
 from _bench.gpus.measures import HandOvers
-from _bench.leftover import philly
-from _bench.leftover.philly import WeekDemand
-from _bench.leftover.split import IdleSplit
-from _bench.lent_gpus import runs
+from _bench.lent_gpus import philly, runs
 from _bench.lent_gpus.counts import (
     BlockWait,
     EndedPilot,
@@ -22,7 +19,9 @@ from _bench.lent_gpus.counts import (
     added_s,
     hand_overs,
 )
+from _bench.lent_gpus.philly import WeekDemand
 from _bench.lent_gpus.runs import Arm, LentOutcome, LentRun
+from _bench.lent_gpus.split import IdleSplit
 
 from bftrainer.lab.site.machine import JobSpec, Machine, SchedulerSettings
 

@@ -1,4 +1,4 @@
-"""The changes that ``scripts/mutants.py`` draws and applies."""
+"""The changes that ``tests.support.mutants`` draws and applies."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from mutants import Covering, kept
 
+from tests.support.mutants.__main__ import Covering, kept
 from tests.support.mutants.draw import AREAS, Mutant, changes, draw, modules
 from tests.support.mutants.tree import Tree
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
-from _bench.leftover import philly
-from _bench.leftover.philly import DAY_S, PhillyJob, WeekDemand
-from _bench.leftover.split import IdleSplit, split_of, together
+from _bench.lent_gpus import philly
+from _bench.lent_gpus.philly import DAY_S, PhillyJob, WeekDemand
+from _bench.lent_gpus.split import IdleSplit, split_of, together
 
 from bftrainer.lab.site.machine import JobSpec, SiteJob
 from bftrainer.lab.site.sharing import Share

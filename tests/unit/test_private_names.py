@@ -10,7 +10,7 @@ import pytest
 
 from bftrainer.ground import versions
 
-ELASTIC = Path(versions.__file__).parent
+PACKAGE = Path(versions.__file__).parents[1]
 COMPAT = "_compat.py"
 # Of the standard library, as it documents them or itself calls them.
 OF_PYTHON = {"_exit", "_getframe", "_current_frames", "_shutdown", "_run_exitfuncs", "_replace"}
@@ -23,7 +23,8 @@ def tree_of(path: Path) -> ast.Module:
 
 
 def modules() -> list[Path]:
-    return sorted(ELASTIC.rglob("*.py"))
+    paths = [*(PACKAGE / "elastic").rglob("*.py"), *(PACKAGE / "ground").rglob("*.py")]
+    return sorted(paths)
 
 
 def own_names() -> set[str]:
@@ -66,7 +67,7 @@ def private_names(tree: ast.AST) -> set[str]:
 def test_only_the_modules_for_it_use_what_is_private() -> None:
     own = own_names() | OF_PYTHON
     used = {
-        path.relative_to(ELASTIC).as_posix(): names
+        path.relative_to(PACKAGE).as_posix(): names
         for path in modules()
         if not path.name.endswith(COMPAT)
         if (names := private_names(tree_of(path)) - own)

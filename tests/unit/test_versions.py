@@ -22,9 +22,9 @@ from tests.support.old_python import old_python
 
 __all__ = ["home", "output", "service"]
 
-ELASTIC = Path(versions.__file__).parent
+PACKAGE = Path(versions.__file__).parents[1]
 # Run by a Python that may be of any age.
-FIRST = ("versions.py", "template.py", "mpi/boot.py")
+FIRST = ("ground/versions.py", "elastic/template.py", "elastic/mpi/boot.py")
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_the_range_is_said_in_words() -> None:
 
 @pytest.mark.parametrize("name", FIRST)
 def test_what_an_unknown_python_reads_first_is_readable_by_3_6(name: str) -> None:
-    tree = ast.parse((ELASTIC / name).read_text("utf-8"), feature_version=(3, 6))
+    tree = ast.parse((PACKAGE / name).read_text("utf-8"), feature_version=(3, 6))
     futures = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
     assert "__future__" not in futures  # annotations: of 3.7
     evaluated = [
@@ -143,7 +143,7 @@ def test_try_starts_nothing_with_what_is_too_old(home: Path, output: Output) -> 
 def started(python: str, program: str, kind: socket.SocketKind, first: bytes = b"") -> list[bytes]:
     """Start a program of ours with a socket, send something, return what comes until its end."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
-    argv = [python, str(ELASTIC / program), str(theirs.fileno())]
+    argv = [python, str(PACKAGE / program), str(theirs.fileno())]
     with ours, theirs:
         child = process.spawn(argv, pass_fds=[theirs.fileno()], stderr=subprocess.STDOUT)
         theirs.close()
@@ -163,7 +163,7 @@ def pythons_of_old() -> list[str]:
 @pytest.mark.parametrize("age", ["oldest", "newest", "stand-in"])
 def test_a_template_of_an_old_python_says_so_and_ends(tmp_path: Path, age: str) -> None:
     python = _of_age(age, tmp_path)
-    said = started(python, "template.py", socket.SOCK_SEQPACKET)
+    said = started(python, "elastic/template.py", socket.SOCK_SEQPACKET)
     failed = json.loads(said[-1])["failed"]
     assert failed["code"] == "BFT-1006"
     assert re.search(r"has Python 3\.[6-9]\.\d+; a trainer needs Python 3\.10 ", failed["cause"])
@@ -171,7 +171,7 @@ def test_a_template_of_an_old_python_says_so_and_ends(tmp_path: Path, age: str) 
 
 @pytest.mark.parametrize("age", ["oldest", "stand-in"])
 def test_a_program_of_mpi_says_so_too(tmp_path: Path, age: str) -> None:
-    said = started(_of_age(age, tmp_path), "mpi/boot.py", socket.SOCK_STREAM, b"{}\n")
+    said = started(_of_age(age, tmp_path), "elastic/mpi/boot.py", socket.SOCK_STREAM, b"{}\n")
     failed = from_body(json.loads(b"".join(said)))
     assert isinstance(failed, Failed)
     assert failed.code == "BFT-1006"

@@ -20,11 +20,10 @@ from pathlib import Path
 from statistics import fmean
 
 from _bench.gpus.measures import HandOvers
-from _bench.leftover import philly
-from _bench.leftover.philly import WeekDemand
-from _bench.leftover.runs import BF_INTERVAL_S, BF_RESOLUTION_S, BF_WINDOW_S
-from _bench.leftover.split import IdleSplit, split_of
+from _bench.lent_gpus import philly
 from _bench.lent_gpus.counts import BlockWait, EndedPilot, EndOfPilot, StartedJob, hand_overs
+from _bench.lent_gpus.philly import WeekDemand
+from _bench.lent_gpus.split import IdleSplit, split_of
 from bftrainer.lab.site.arms import alone, waiting_s
 from bftrainer.lab.site.machine import Machine, Preemptable, SchedulerSettings
 from bftrainer.lab.site.scheduler import Backfill, MainScheduler
@@ -32,6 +31,9 @@ from bftrainer.lab.site.sidecar import Core, Sidecar
 from bftrainer.lab.site.timeline import positions
 from bftrainer.model.parts import Lend
 
+BF_INTERVAL_S = 120.0
+# As slurm.conf(5) asks for: a window of about the longest jobs, and then a coarser resolution.
+BF_WINDOW_S, BF_RESOLUTION_S = 7 * philly.DAY_S, 600.0
 BLOCK_S = 1200.0
 MOVED_S = 0.2  # submissions of the null pair, earlier or later by up to as much
 WORKER_START_S = 5.0

@@ -1,1 +1,1 @@
-"""What ``mutants.py`` is made of."""
+"""What ``python -m tests.support.mutants`` is made of."""

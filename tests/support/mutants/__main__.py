@@ -27,12 +27,10 @@ from typing import Any, Final
 from coverage import CoverageData
 from coverage.exceptions import DataError
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # for tests.support
-
 from tests.support.mutants.draw import AREAS, Mutant, draw, modules
 from tests.support.mutants.tree import Tree
 
-ROOT: Final = Path(__file__).resolve().parents[1]
+ROOT: Final = Path(__file__).resolve().parents[3]
 KEPT: Final = ROOT / "tests" / "mutants.json"
 FILES: Final = ROOT / ".pytest_cache" / "mutants"
 PURE: Final = ("tests/unit", "tests/property", "tests/simulate", "tests/fuzz", "tests/elastic")
