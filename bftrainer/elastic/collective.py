@@ -22,6 +22,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from bftrainer.elastic.control import Control
+from bftrainer.elastic.side_threads import start_aside
 
 if TYPE_CHECKING:
     import torch
@@ -47,7 +48,7 @@ class AbandonableCall(Generic[T]):
     def __init__(self, control: Control, action: Callable[[], T]) -> None:
         self._control = control
         self._outcome: Future[T | Broken] = Future()
-        threading.Thread(target=self._run, args=(action,), name="bft-side", daemon=True).start()
+        start_aside(self._run, action, name="bft-side")
 
     def _run(self, action: Callable[[], T]) -> None:
         try:
@@ -149,7 +150,7 @@ class Collective:
                 if ghost() is None:  # no other reference was left
                     self._is_over.set()
 
-        threading.Thread(target=destroy, name="bft-drop-group", daemon=True).start()
+        start_aside(destroy, name="bft-drop-group")
 
     def is_gone(self, within_s: float) -> bool:
         """Return whether no tensor can be written to any more; wait up to ``within_s`` for that."""

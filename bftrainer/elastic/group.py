@@ -47,6 +47,7 @@ from bftrainer.elastic.collective import (
 )
 from bftrainer.elastic.control import Control, Key, key_of
 from bftrainer.elastic.device import DeviceCollective
+from bftrainer.elastic.side_threads import start_aside
 from bftrainer.elastic.store import StoreClient
 from bftrainer.ground import backend_choice
 from bftrainer.ground.backend_choice import GLOO, NCCL, BackendChoice, BackendOffer
@@ -193,7 +194,7 @@ class Attempt:
         self._timer = threading.Timer(limit_s, self._decide, [late])
         self._timer.daemon = True
         self._timer.start()
-        threading.Thread(target=self._run, name="bft-device", daemon=True).start()
+        start_aside(self._run, name="bft-device")
 
     def _run(self) -> None:
         try:

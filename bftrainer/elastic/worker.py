@@ -40,7 +40,7 @@ from types import FrameType
 from typing import NoReturn
 
 from bftrainer.elastic import control as control_module
-from bftrainer.elastic import own_sharding
+from bftrainer.elastic import own_sharding, side_threads
 from bftrainer.ground.errors import ElasticError, sharded
 from bftrainer.ground.fields import shortened
 from bftrainer.ground.main_module import first_path, run_main
@@ -151,6 +151,7 @@ def leave(status: int) -> NoReturn:
         threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001 - as Python does
     except BaseException:  # noqa: BLE001 - as Python does
         traceback.print_exc()
+    atexit.unregister(side_threads.await_ends)  # os._exit ends them where they are
     # os._exit below would skip exit handlers.
     atexit._run_exitfuncs()  # noqa: SLF001 - the only way to run them by hand
     _flush_files()
