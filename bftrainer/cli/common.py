@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bftrainer.api import address
 from bftrainer.api.address import SOCKET_NAME, socket_path
 from bftrainer.api.client import Client
-from bftrainer.cli.output import print_lines
 from bftrainer.ground.regular_file import open_stream
 from bftrainer.model.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from bftrainer.api.page.source import PageSource
     from bftrainer.journal.journal import Journal
 
 
@@ -84,23 +80,3 @@ class FollowingClient(Client):
 
     def _exchange(self, method: str, path: str, body: Any) -> tuple[int, bytes]:
         return connect(self._name)._exchange(method, path, body)  # noqa: SLF001 - its own class
-
-
-def page_source(socket_name: str | None, replay: Path | None) -> PageSource:
-    """Return what ``web`` and ``top`` show: a daemon, which answers now, or a journal.
-
-    Raises:
-        BftError: no daemon answers; BFT-1112, there is no decision in the journal.
-    """
-    from bftrainer.api.page.source import LiveSource  # noqa: PLC0415 - -h does not need it
-
-    if replay is not None:
-        from bftrainer.lab.journal_page import JournalSource  # noqa: PLC0415 - SQLAlchemy is slow
-
-        print_lines(f"Reading {replay} ...", err=True)  # a minute where it has 10,000 decisions
-        return JournalSource(replay)
-    connect(socket_name).status()  # says why no daemon answers
-    from bftrainer.cli.logs import tail  # noqa: PLC0415 - likewise
-
-    client = FollowingClient(socket_name)
-    return LiveSource(client, f"bftrainer on {socket.gethostname()}", partial(tail, client))

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from bftrainer.cli.common import AWAY, FollowingClient, page_source
+from bftrainer.cli.common import AWAY, FollowingClient
 from bftrainer.cli.options import REPLAY, SOCKET, option, verb
 from bftrainer.cli.output import is_terminal, print_lines
-from bftrainer.cli.status import lent_gpu_lines, print_trainers, row_of
-from bftrainer.model.columns import shown
+from bftrainer.cli.page_source import page_source
+from bftrainer.cli.status import print_trainers, row_of
+from bftrainer.cli.top_summary import NAMES, sorted_views, summary
 from bftrainer.model.errors import BftError
-from bftrainer.model.quantities import quantity
-from bftrainer.model.views import StatusView, TrainerView, nodes_of
+from bftrainer.model.views import StatusView
 
 if TYPE_CHECKING:
     from bftrainer.api.page.source import PageSource
     from bftrainer.cli.top_screen import TopScreen
-
-NAMES = (
-    *("id", "name", "user", "state", "nodes", "limits", "epoch", "rate"),
-    *("metric", "done", "left", "reason"),
-)
 
 
 @verb(
@@ -86,36 +80,3 @@ def print_overview(view: StatusView, now_s: float) -> None:
     if not rows:
         print_lines("no trainers")
     print_trainers(NAMES, rows)
-
-
-def summary(view: StatusView, now_s: float) -> tuple[str, ...]:
-    """Return a line each about the daemon, nodes, GPUs if they are lent, and trainers, escaped."""
-    n_training, n_waiting, n_ended, samples_per_s = 0, 0, 0, 0.0
-    names = list[str]()  # of nodes, and of parts of them
-    for trainer in view.trainers:
-        if trainer.record.state.is_final:
-            n_ended += 1
-            continue
-        samples_per_s += trainer.record.progress.samples_per_s
-        names += trainer.observed_nodes
-        if trainer.observed_nodes:
-            n_training += 1
-        else:
-            n_waiting += 1
-    n_nodes, _ = nodes_of(names)
-    clock = time.strftime("%H:%M:%S", time.localtime(now_s))
-    nodes = (
-        f"nodes     {n_nodes} train, {view.nodes_held} held, {view.nodes_requested} requested, "
-        f"{view.nodes_idle} idle, {view.nodes_total} in all"
-    )
-    trainers = (
-        f"trainers  {n_training} train, {n_waiting} wait, {n_ended} ended, "
-        f"{quantity(samples_per_s, 4)} samples/s together"
-    )
-    head = f"bftrainer {clock}, {shown(view.batch_system)}"
-    return head, nodes, *lent_gpu_lines(view, 10), trainers
-
-
-def sorted_views(views: Iterable[TrainerView]) -> list[TrainerView]:
-    """Return those that train first, what has ended last, each in order of submission."""
-    return sorted(views, key=lambda view: (view.record.state.is_final, not view.observed_nodes))

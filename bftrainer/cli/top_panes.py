@@ -26,7 +26,7 @@ from textual.widget import Widget
 from textual.widgets import DataTable, Static
 
 from bftrainer.cli.status import COLUMNS, SPARED, headers_of
-from bftrainer.cli.top import NAMES
+from bftrainer.cli.top_summary import NAMES
 from bftrainer.model.colours import colour_of
 from bftrainer.model.columns import heading, is_right, shown
 from bftrainer.model.gpu_shares import shares_of

@@ -29,8 +29,8 @@ from bftrainer.cli.logs import ASK_INTERVAL_S, tail
 from bftrainer.cli.output import clock
 from bftrainer.cli.sparkline import curve_lines
 from bftrainer.cli.status import explained, recent, row_of
-from bftrainer.cli.top import NAMES, sorted_views, summary
 from bftrainer.cli.top_panes import Dialog, NodeMap, TrainerTable, cells_of, legend
+from bftrainer.cli.top_summary import NAMES, sorted_views, summary
 from bftrainer.fleet.background import in_thread
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError

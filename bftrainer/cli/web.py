@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bftrainer.cli.common import page_source
 from bftrainer.cli.options import FILE, REPLAY, SOCKET, option, verb
 from bftrainer.cli.output import print_as_it_is, print_lines
+from bftrainer.cli.page_source import page_source
 from bftrainer.model.errors import UsageError
 
 if TYPE_CHECKING:

@@ -499,6 +499,6 @@ def play(jobs: Iterable[AdaptdlJob], policy: AllocationPolicy, setup: Setup) -> 
     """Play a workload with a policy.
 
     Raises:
-        BftError: as ``Cluster.run``; OptionError, as ``AdaptdlPlay``.
+        BftError: as ``AdaptdlPlay.run``; OptionError, as ``AdaptdlPlay``.
     """
     return AdaptdlPlay(tuple(jobs), policy, setup).run()

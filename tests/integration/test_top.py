@@ -27,11 +27,12 @@ from textual.worker import Worker, WorkerCancelled
 from bftrainer.api.service import user_name
 from bftrainer.batch import process
 from bftrainer.cli import top_screen
-from bftrainer.cli.common import FollowingClient, page_source
+from bftrainer.cli.common import FollowingClient
 from bftrainer.cli.main import main
-from bftrainer.cli.top import NAMES
+from bftrainer.cli.page_source import page_source
 from bftrainer.cli.top_panes import Dialog, NodeMap, TrainerTable, fitting
 from bftrainer.cli.top_screen import LiveScreen, ReplayScreen, TopScreen
+from bftrainer.cli.top_summary import NAMES
 from bftrainer.model.cluster import NodeState
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from tests.integration.cli_fixtures import Output, home, output, service

@@ -108,7 +108,7 @@ def _end_of(reservation: Reservation) -> GapEnd:
 
 
 class ReservedStarts(BackfillPlan):
-    """``NextPlan``: the starts that LSF has planned, and no others."""
+    """The starts that LSF has planned, and no others."""
 
     def wait(self, job: Job, request: JobNeeds | None) -> None:
         """Plan the job where slots are reserved for it."""
