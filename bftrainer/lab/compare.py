@@ -37,8 +37,8 @@ from bftrainer.lab.simulator.metrics import (
 )
 from bftrainer.lab.simulator.session import Choices, of_size, play
 from bftrainer.lab.simulator.trainers import SimTrainer
-from bftrainer.lab.site.sidecar import play as play_site
 from bftrainer.lab.site.workload import Cell
+from bftrainer.lab.site.workload_play import play as play_site
 from bftrainer.lab.workloads import Submission, TrainerWorkload
 from bftrainer.model.columns import TextTable
 from bftrainer.study.plots import matplotlib, new_canvas

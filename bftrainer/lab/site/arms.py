@@ -24,7 +24,7 @@ from functools import partial
 from itertools import chain
 from operator import attrgetter, itemgetter
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from bftrainer.lab.site.machine import (
     JobSpec,
@@ -42,11 +42,9 @@ from bftrainer.lab.site.scheduler import (
     Opening,
     knows_nobody,
 )
+from bftrainer.lab.site.sidecar import Core, Sidecar
 from bftrainer.lab.site.timeline import positions
 from bftrainer.model.parts import Lend
-
-if TYPE_CHECKING:
-    from bftrainer.lab.site.sidecar import Core
 
 TICK_S = 2.0  # from a submission to the main scheduler's pass, in the mean
 SHORTEST_S = 60.0  # limit that Slurm knows
@@ -255,8 +253,6 @@ def play(stage: SharedStage, arm: Arm) -> ArmOutcome:
     """Run one arm."""
     machine = Machine(stage.slurm, stage.maintenance)
     if arm == "bftrainer":
-        from bftrainer.lab.site.sidecar import Core  # noqa: PLC0415 - it imports what is judged
-
         core = Core(
             machine,
             start_s=stage.start_s,
@@ -276,8 +272,6 @@ def play(stage: SharedStage, arm: Arm) -> ArmOutcome:
 
 def play_beside(stage: SharedStage, machine: Machine, core: Core) -> tuple[ArmOutcome, Harvest]:
     """Run a machine with bftrainer beside it."""
-    from bftrainer.lab.site.sidecar import Sidecar  # noqa: PLC0415 - it imports what is judged
-
     sidecar, main = Sidecar(machine, hello_s=stage.hello_s, core=core), MainScheduler(machine)
     backfill = Backfill(machine, sidecar.know)
     machine.load(stage.jobs)
