@@ -5,13 +5,14 @@ The options and the reasons stand in ``sbatch_options``.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from typing import Final
 
 import click
 
 from bftrainer.cli.options import option
 from bftrainer.cli.sbatch_options import BY_SHORT, OPTIONS, SbatchOption
+from bftrainer.model.columns import shown
 
 # Of other batch systems, or shortened: what people type, and the option that they mean.
 _MEANT: Final = {
@@ -42,6 +43,25 @@ def ignored(values: dict[str, object]) -> list[str]:
         for name, why in IGNORED.items()
         if values.get(name) is not None
     ]
+
+
+def notes_on_partition(partitions: str | None, batch_pairs: Iterable[str]) -> list[str]:
+    """Return a note where a daemon lends no node of the partitions that the user named.
+
+    Args:
+        partitions: as typed, with commas between them; None: none.
+        batch_pairs: options of the daemon's batch system, KEY=VALUE. A site's daemon has its
+            partition in the policy instead, which users may not see: nothing is noted then.
+    """
+    served = ""
+    for pair in batch_pairs:
+        key, _, value = pair.partition("=")
+        if key == "pilot_partition":
+            served = value
+    if not partitions or not served or set(partitions.split(",")) & set(served.split(",")):
+        return []
+    note = f"note: this daemon lends nodes of partition {shown(served)}, and none of"
+    return [f"{note} {shown(partitions)}. 'bftrainer up --partition NAME' chooses it."]
 
 
 def option_of(name: str) -> SbatchOption | None:

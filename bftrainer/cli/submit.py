@@ -10,7 +10,7 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -31,7 +31,7 @@ from bftrainer.cli.next_commands import print_next_of_trainers
 from bftrainer.cli.options import ANY_OWNER_OPTION, JSON, SOCKET, option, verb
 from bftrainer.cli.output import print_json, print_lines, print_pairs
 from bftrainer.cli.output_pattern import with_output
-from bftrainer.cli.sbatch_habits import IGNORED, IGNORED_OPTIONS, ignored
+from bftrainer.cli.sbatch_habits import IGNORED, IGNORED_OPTIONS, ignored, notes_on_partition
 from bftrainer.cli.spec import COMMAND, build_spec, find_command
 from bftrainer.cli.submission import StartState, send_all, source_of, specs_of
 from bftrainer.cli.submit_checks import check_here, check_script
@@ -145,7 +145,7 @@ def submit(
     print_lines(*starts, err=True)
     trainer_ids = [view.record.trainer_id for view in views]
     if not as_json:
-        _print_submitted(trainer_ids, socket_name, is_bare=parsable, waits=wait)
+        _print_submitted(trainer_ids, socket_name, values, is_bare=parsable, waits=wait)
     if wait:
         views = tuple(wait_for_end(client, trainer_id) for trainer_id in trainer_ids)
     if as_json:
@@ -154,9 +154,18 @@ def submit(
 
 
 def _print_submitted(
-    trainer_ids: list[str], socket_name: str | None, *, is_bare: bool, waits: bool
+    trainer_ids: list[str],
+    socket_name: str | None,
+    values: Mapping[str, Any],
+    *,
+    is_bare: bool,
+    waits: bool,
 ) -> None:
     """Print the ids, for people in sentences and with what they may type next."""
+    partitions = values.get("partition")
+    if partitions is not None:
+        status = connect(socket_name).status()
+        print_lines(*notes_on_partition(partitions, status.batch_pairs), err=True)
     if is_bare:
         print_lines(*trainer_ids)
         return

@@ -13,6 +13,7 @@ import pytest
 from bftrainer.cli import notification
 from bftrainer.cli.main import main
 from bftrainer.cli.option_values import parse_gpus, parse_unit
+from bftrainer.cli.sbatch_habits import notes_on_partition
 from bftrainer.cli.sbatch_options import OPTIONS
 from bftrainer.cli.sbatch_values import Dependency, parse_dependency, parse_mail_types
 from bftrainer.cli.submit import GROUPS, submit
@@ -20,9 +21,12 @@ from bftrainer.cli.tryout import try_out
 from bftrainer.model.canonical import encode
 from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.model.trainer_spec import TrainerSpec
-from tests.support.memory_service import prepare_home
+from tests.integration.cli_fixtures import output, service
+from tests.support.memory_service import MemoryService, prepare_home
 
 Output = pytest.CaptureFixture[str]
+
+__all__ = ["output", "service"]
 
 OF_THE_PROGRAM = {"--help", "-h", "--usage", "--version", "-V"}
 
@@ -159,6 +163,34 @@ def test_partition_and_qos_are_ignored_in_one_line_each(home: Path, capsys: Outp
     script.write_text(f"#BFT --qos=long\n{script.read_text()}")
     assert main(["submit", "--dry-run", "train.py"]) == ExitCode.OK
     assert "note: --qos long is ignored" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("partitions", "pairs", "served"),
+    [
+        ("gpu", ("pilot_partition=scavenge", "is_own=true"), "scavenge"),
+        ("gpu,long", ("pilot_partition=scavenge,bf",), "scavenge,bf"),
+        ("gpu", ("pilot_partition=gpu",), ""),
+        ("long,gpu", ("pilot_partition=bf,gpu",), ""),
+        ("gpu", ("is_own=true",), ""),  # a site's daemon, whose policy names it
+        (None, ("pilot_partition=gpu",), ""),
+    ],
+)
+def test_a_partition_of_which_the_daemon_lends_nothing_is_noted(
+    partitions: str | None, pairs: tuple[str, ...], served: str
+) -> None:
+    notes = notes_on_partition(partitions, pairs)
+    assert len(notes) == bool(served)
+    assert all(f"lends nodes of partition {served}, and none of gpu" in note for note in notes)
+
+
+def test_the_note_is_printed_beside_the_id(service: MemoryService, output: Output) -> None:
+    service.batch_pairs = ("pilot_partition=scavenge",)
+    assert main(["submit", "--hold", "-p", "gpu", "train.py"]) == ExitCode.OK
+    printed = output.readouterr()
+    assert "this daemon lends nodes of partition scavenge, and none of gpu" in printed.err
+    assert main(["submit", "--hold", "-p", "scavenge", "-J", "b", "train.py"]) == ExitCode.OK
+    assert "lends nodes" not in output.readouterr().err
 
 
 @pytest.mark.usefixtures("home")
