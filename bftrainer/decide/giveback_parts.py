@@ -138,6 +138,10 @@ class RankedHosts:
                 best.append(choice)
         return best
 
+    def count(self, among: NodeSet) -> int:
+        """Return how many of these hosts have room."""
+        return (among & self._hosts).bit_count()
+
     def alike(self, choice: Choice, among: NodeSet) -> Iterator[Choice]:
         """Yield the hosts of which as much would be released as of this one."""
         for candidate in self._valid.values():
@@ -218,16 +222,17 @@ class _Judge:
         if key in self._hopeless:
             return False
         best: list[Choice] = []
+        best_way: Iterable[NodeDemand] = ()
         for position, way in enumerate(request.ways):
             if best and position >= request.n_preferred > 0:
                 break
             choices = self._choices(way, off)
             if choices and (not best or _total(choices) < _total(best)):
-                best = choices
+                best, best_way = choices, way
         if not best:
             self._hopeless.add(key)
             return False
-        self._place(job, request, best)
+        self._place(job, request, [*best, *self._further(best_way, best, off)])
         return True
 
     def _choices(self, way: Iterable[NodeDemand], off: NodeSet) -> list[Choice]:
@@ -236,13 +241,7 @@ class _Judge:
         hosts: NodeSet = 0  # of the choices
         for demand in way:
             among = demand.among & ~off & ~hosts
-            need: RoomNeed | None = None
-            if demand.share is not None:
-                need = RoomNeed.of(demand.share, demand.gpu_type)
-            candidates = self._candidates.get(need)
-            if candidates is None:
-                candidates = self._candidates[need] = RankedHosts(need, self.rooms)
-            candidates.update(self._changed)
+            candidates = self._candidates_for(demand)
             best = candidates.best(among, demand.count)
             if len(best) < demand.count:
                 return []
@@ -252,6 +251,39 @@ class _Judge:
                 hosts |= choice.room.bit
             choices += best
         return choices
+
+    def _further(
+        self, way: Iterable[NodeDemand], choices: Iterable[Choice], off: NodeSet
+    ) -> list[Choice]:
+        """Return the hosts that a job of 1 to 3 nodes takes beyond its least, if they have room.
+
+        Without our pilots it would begin on them.
+        """
+        hosts: NodeSet = 0
+        for choice in choices:
+            hosts |= choice.room.bit
+        further: list[Choice] = []
+        for demand in way:
+            if not demand.n_more:
+                continue
+            among = demand.among & ~off & ~hosts
+            candidates = self._candidates_for(demand)
+            n_hosts = min(demand.n_more, candidates.count(among))
+            for choice in candidates.best(among, n_hosts):
+                further.append(choice)
+                hosts |= choice.room.bit
+        return further
+
+    def _candidates_for(self, demand: NodeDemand) -> RankedHosts:
+        """Return the hosts that have room for a node of this demand now."""
+        need: RoomNeed | None = None
+        if demand.share is not None:
+            need = RoomNeed.of(demand.share, demand.gpu_type)
+        candidates = self._candidates.get(need)
+        if candidates is None:
+            candidates = self._candidates[need] = RankedHosts(need, self.rooms)
+        candidates.update(self._changed)
+        return candidates
 
     def _cheapest(self, best: Choice, candidates: RankedHosts, among: NodeSet) -> Choice:
         """Return the best host for one node; where single parts suffice, the cheapest part."""

@@ -513,3 +513,19 @@ def test_leftovers_are_filled_before_a_host_is_broken() -> None:
 
 def _ours(*names: str) -> list[Job]:
     return [pilot_job(name) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("n_nodes_max", "hosts"),
+    [(None, 1), (2, 2), (3, 3), (9, 3)],
+)
+def test_a_job_of_one_to_three_nodes_gets_as_many_as_it_would_begin_on(
+    n_nodes_max: int | None, hosts: int
+) -> None:
+    """Without our pilots all three hosts were free, and Slurm would begin it on three."""
+    names = [f"n{number}/{gpu}" for number in (1, 2, 3) for gpu in (0, 1)]
+    shared = [gpu_host(f"n{number}", ours=2) for number in (1, 2, 3)]
+    job = replace(exclusive_job("7", n_nodes=1), n_nodes_max=n_nodes_max)
+    released = _released(_given_back(shared, [job], *names))["7"]
+    assert len({name.partition("/")[0] for name in released}) == hosts
+    assert len(released) == 2 * hosts
