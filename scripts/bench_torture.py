@@ -7,7 +7,8 @@ files, pipes and links in a shared directory, lies with an agent's key, submits 
 trainers, and drops connections at the daemon's socket. Meanwhile ada trains, submits and runs
 studies, and bob's ordinary jobs take nodes from ada. After each attack its processor time is burnt
 on the same hosts by busy loops: kept is the share of ada's steps per second under attack of those
-beside the load. Prints every target with ``met`` or ``missed``; exits 1 when one is missed.
+beside the load. ``--floods`` has each flood alone, and measures what requests of another user take
+meanwhile. Prints every target with ``met`` or ``missed``; exits 1 when one is missed.
 """
 
 from __future__ import annotations

@@ -28,9 +28,9 @@ def start_aside(action: Callable[..., Any], *arguments: Any, name: str) -> None:
     thread.start()
 
 
-def await_ends(limit_s: float = LAST_WAIT_S) -> None:
-    """Wait until all these threads have ended, at most so long."""
-    end_s = time.monotonic() + limit_s
+def await_ends() -> None:
+    """Wait until all these threads have ended, at most ``LAST_WAIT_S`` for them together."""
+    end_s = time.monotonic() + LAST_WAIT_S
     for thread in list(_threads):
         if thread is not threading.current_thread():
             thread.join(max(0.0, end_s - time.monotonic()))

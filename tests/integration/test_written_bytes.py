@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import string
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from bftrainer.model.errors import BftError
 from bftrainer.model.trainer import TrainerChange, TrainerSpec
 from milp.problem import Curve
 from tests.integration.daemon_scripts import SLOW, trainer_spec
+from tests.support.incompressible import incompressible
 from tests.support.other_users import needs_root
 from tests.support.site import Site, start_warm_server
 
@@ -31,7 +31,6 @@ submissions_per_minute_per_user: 100000
 written_mb_per_day_per_user: {LIMIT_MB}
 """
 MOST_CALLS = 100_000
-LETTERS = string.ascii_letters + string.digits
 # Of trainers that wait for more nodes than there are, so that each decision tells of all of them.
 N_WAITING = 20
 LONG_CURVE = Curve(
@@ -39,20 +38,13 @@ LONG_CURVE = Curve(
 )
 
 
-def variables(n_bytes: int, draws: random.Random) -> tuple[tuple[str, str], ...]:
-    """Return variables that cannot be compressed, 4,000 characters each."""
-    return tuple(
-        (f"V{number}", "".join(draws.choices(LETTERS, k=4000))) for number in range(n_bytes // 4000)
-    )
-
-
 def submits_and_cancels(site: Site, spec: TrainerSpec, draws: random.Random) -> None:
-    held = replace(spec, hold=True, environment=variables(120_000, draws))
+    held = replace(spec, hold=True, environment=incompressible(120_000, draws))
     site.client.cancel(site.client.submit(held).record.trainer_id)
 
 
 def waits_and_cancels(site: Site, spec: TrainerSpec, draws: random.Random) -> None:
-    waiting = replace(spec, environment=variables(4_000, draws), n_min=9, n_max=308)
+    waiting = replace(spec, environment=incompressible(4_000, draws), n_min=9, n_max=308)
     site.client.cancel(site.client.submit(waiting).record.trainer_id)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import random
-import string
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -49,19 +48,11 @@ from bftrainer.model.trainer import (
 )
 from bftrainer.site.policy.model import SitePolicy
 from milp.problem import Curve
+from tests.support.incompressible import LETTERS, incompressible
 
 LIMIT_MB = 0.5  # less than a policy may have: a day's worth is quickly written
 FULL = "BFT-1086"
 RANDOM = random.Random(1)  # noqa: S311 - no secret
-LETTERS = string.ascii_letters + string.digits
-
-
-def incompressible(n_bytes: int) -> tuple[tuple[str, str], ...]:
-    """Return variables of so many bytes in all, 4,000 each."""
-    return tuple(
-        (f"V{number}", "".join(RANDOM.choices(LETTERS, k=4000)))
-        for number in range(n_bytes // 4000)
-    )
 
 
 def spec_of(**fields: Any) -> TrainerSpec:
@@ -140,7 +131,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def submits_and_cancels(site: Site) -> None:
-    trainer_id = site.submit(environment=incompressible(120_000))
+    trainer_id = site.submit(environment=incompressible(120_000, RANDOM))
     site.service.cancel(trainer_id, peer("ann"))
 
 
@@ -149,7 +140,7 @@ def submits_small_ones(site: Site) -> None:
 
 
 def submits_trials(site: Site) -> None:
-    environment, first = incompressible(40_000), len(site.book.records)
+    environment, first = incompressible(40_000, RANDOM), len(site.book.records)
     trials: Any = site.service.trials.submit(
         [
             spec_of(
@@ -167,7 +158,7 @@ def submits_trials(site: Site) -> None:
 def requeues(site: Site) -> None:
     ended = [record for record in site.book.records.values() if record.state.is_final]
     if not ended:
-        trainer_id = site.submit(environment=incompressible(120_000))
+        trainer_id = site.submit(environment=incompressible(120_000, RANDOM))
     else:
         again: Any = site.service.requeue(ended[-1].trainer_id, peer("ann"))
         trainer_id = again.trainer_id
@@ -176,7 +167,7 @@ def requeues(site: Site) -> None:
 
 def holds_and_releases(site: Site) -> None:
     if not site.book.records:
-        site.submit(environment=incompressible(120_000))
+        site.submit(environment=incompressible(120_000, RANDOM))
     record = site.book.records["t1"]
     change = TrainerChange(is_held=record.held_s is None)
     site.service.change("t1", change, peer("ann"))
@@ -184,7 +175,7 @@ def holds_and_releases(site: Site) -> None:
 
 def changes_weights(site: Site) -> None:
     if not site.book.records:
-        site.submit(environment=incompressible(4_000))
+        site.submit(environment=incompressible(4_000, RANDOM))
     weight = site.book.records["t1"].spec.weight
     site.service.change("t1", TrainerChange(weight=weight + 1.0), peer("ann"))
 
@@ -217,7 +208,7 @@ def test_an_hour_of_each_verb_writes_no_more_than_a_day_may_and_others_go_on(
     assert error.code == FULL
     assert "Try again in " in error.next_step
     assert site.size_bytes() - empty <= LIMIT_MB * MB
-    theirs = site.submit(user="bob", environment=incompressible(120_000))
+    theirs = site.submit(user="bob", environment=incompressible(120_000, RANDOM))
     assert site.book.records[theirs].spec.user == "bob"
     site.now_s += 23 * HOUR_S
     assert refusal(site, verb, within_s=2.0).code == FULL
@@ -227,7 +218,7 @@ def test_an_hour_of_each_verb_writes_no_more_than_a_day_may_and_others_go_on(
 
 def test_who_has_reached_the_limit_can_still_cancel(site: Site) -> None:
     empty = site.size_bytes()
-    large = incompressible(40_000)
+    large = incompressible(40_000, RANDOM)
     assert refusal(site, lambda site: site.submit(environment=large)).code == FULL
     assert refusal(site, holds_and_releases).code == FULL
     for trainer_id in site.book.records:
@@ -239,7 +230,7 @@ def test_who_has_reached_the_limit_can_still_cancel(site: Site) -> None:
 def test_a_heavy_day_is_not_hindered(tmp_path: Path) -> None:
     """2,000 trials of a study with 4 kB of variables each, and 10,000 changes."""
     site = Site(tmp_path, SitePolicy().written_mb_per_day_per_user)
-    environment = incompressible(4_000)
+    environment = incompressible(4_000, RANDOM)
     spec = spec_of(
         environment=environment, args=("--lr", "0.1"),
         trial=TrialTag(study="s", number=1, parameters='{"lr": 0.1}'),
@@ -340,7 +331,7 @@ def test_no_trainer_is_underrated() -> None:
     for spec in (
         spec_of(),
         spec_of(trial=trial, args=("é" * 100,)),
-        spec_of(environment=incompressible(8_000), preamble="module load cuda\n" * 300),
+        spec_of(environment=incompressible(8_000, RANDOM), preamble="module load cuda\n" * 300),
         spec_of(curve=curve, environment=(("A", "\U0001f600" * 900),)),
         spec_of(curve=curve, utility=other, script=path, constraint="é" * 2_000),
     ):
