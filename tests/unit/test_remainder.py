@@ -13,10 +13,11 @@ from bftrainer.fleet.trainers.remainder import CLEARED_AFTER_S, CLEARED_AT_ONCE
 from bftrainer.journal import Journal, journal, projection
 from bftrainer.model.errors import BftError
 from bftrainer.model.trainer import TrainerState
+from tests.support.incompressible import incompressible
 from tests.support.waiting import wait_for
-from tests.unit.test_volume import Site, incompressible, peer
+from tests.unit.test_volume import RANDOM, Site, peer
 
-LARGE = incompressible(4_000)
+LARGE = incompressible(4_000, RANDOM)
 
 
 @pytest.fixture
