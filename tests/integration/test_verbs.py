@@ -90,7 +90,8 @@ def test_a_held_trainer_leaves_its_nodes_and_goes_on_from_there_when_released(
     view = site.view(trainer)
     assert (view.observed_nodes, view.planned_nodes) == ((), ())
     assert view.record.state is TrainerState.PARKED
-    assert site.client.explain(trainer).sentences == (view.waits,)
+    # Workers whose end the killed daemon had not written yet are explained until agents tell of it.
+    wait_for(lambda: site.client.explain(trainer).sentences == (view.waits,))
     site.client.cancel(other, now=True)
     assert site.client.change(trainer, RELEASE).waits == ""
     site.observed(trainer, 2)

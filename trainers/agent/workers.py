@@ -198,8 +198,9 @@ class Workers:
             if process.channel is not None and process.is_silent(lease_s):
                 process.channel.drain()  # its heartbeat may be waiting in the socket
                 if process.is_silent(lease_s):
-                    process.cause = f"It did not answer for {lease_s:g} s (worker_lease_s)."
-                    LOG.warning("%s: %s", process.name, process.cause)
+                    if not process.cause:  # told once, however long the template takes to kill it
+                        process.cause = f"It did not answer for {lease_s:g} s (worker_lease_s)."
+                        LOG.warning("%s: %s", process.name, process.cause)
                     self._kill(process)
 
     def kill_all(self) -> list[Killed]:

@@ -34,6 +34,7 @@ SETTLE_S: Final = 90.0  # what is on its way arrives, and what ends has ended
 VERB_S: Final = 600.0
 LIVE: Final = {"PENDING", "RUNNING", "COMPLETING", "CONFIGURING"}
 JOBS: Final = ("squeue", "-h", f"-p{PARTITION}", "-tall", "-o%i|%j|%N|%T")
+SLURM_LOGS: Final = "/var/log/slurm"
 LINES: Final = 6  # of a traceback, the last
 
 
@@ -200,14 +201,15 @@ def tracebacks(there: Bed) -> list[str]:
 
 
 def keep(there: Bed, directory: Path) -> None:
-    """Copy journal, logs and records."""
+    """Copy journal, logs, those of Slurm among them, and records."""
     directory.mkdir(parents=True, exist_ok=True)
     home = there.cluster.home / there.daemon.user
     journals = list(home.glob(".bftrainer/*/journal*"))
-    controller = there.cluster.disk(CONTROLLER, "/var/log/slurm/slurmctld.log")
-    for path in (*logs(there), *journals, *([controller] if controller.exists() else [])):
-        name = path.name if path == controller else str(path.relative_to(home)).replace("/", "_")
-        shutil.copy(path, directory / name.lstrip("."))
+    for path in (*logs(there), *journals):
+        shutil.copy(path, directory / str(path.relative_to(home)).replace("/", "_").lstrip("."))
+    for host in there.cluster.plan.hosts:
+        for path in there.cluster.disk(host, SLURM_LOGS).glob("*.log"):
+            shutil.copy(path, directory / f"{host}_{path.name}")
     for number in range(len(there.trainers)):
         shutil.copytree(
             place(there.directory, number), directory / f"trainer-{number}", dirs_exist_ok=True
