@@ -196,8 +196,9 @@ def test_interrupted_it_leaves_its_trials_and_detached_it_goes_on(site: Site) ->
     try:
         wait_for(lambda: user.trained().total() >= 1)
         loop.send_signal(signal.SIGINT)
-        assert loop.wait(30) == 130
-        assert "Go on with: bftrainer study run" in (user.home / "left.out").read_text()
+        status, printed = loop.wait(30), (user.home / "left.out").read_text()
+        assert status == 130, printed
+        assert "Go on with: bftrainer study run" in printed
         assert [one.record.state.is_final for one in _trainers(site, "left")] == [False]
         assert user.summary("left")["state"] == "left"
         done = user.does("run", "--detach", "left")
