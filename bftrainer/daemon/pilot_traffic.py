@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
-from typing import Final
 
 from bftrainer.batch.batch_system import PilotObservation
 from bftrainer.fleet.background import Background
 from bftrainer.fleet.control_plane import ControlPlane
-from bftrainer.fleet.pilots.pilots import PilotBook
+from bftrainer.fleet.pilots.pilots import STARTS_S, PilotBook
 from bftrainer.fleet.pilots.refusals import PilotRefusals
 from bftrainer.fleet.pilots.requests import Claiming, WantedPilot
 from bftrainer.fleet.pilots.strays import StrayPilots
@@ -20,7 +19,6 @@ from bftrainer.journal.projection import PilotRecord
 from bftrainer.model.cluster import Snapshot
 from bftrainer.model.decision import Plan
 
-STARTS_S: Final = 6.0  # a pilot that starts at once has connected long before
 Teller = Callable[[str, PilotObservation], None]
 
 
@@ -102,8 +100,7 @@ class PilotTraffic:
     async def _look_for(self, requests: Sequence[WantedPilot]) -> None:
         """Have a look show who has the nodes of pilots that have not started: nobody tells."""
         await asyncio.sleep(STARTS_S)
-        pilots = [request.pilot for request in requests]
-        if any(p.came_s is None and p.record.state.is_active and not p.is_leaving for p in pilots):
+        if any(request.pilot.awaits_agent for request in requests):
             self._poll_soon()
 
     def close(self) -> None:

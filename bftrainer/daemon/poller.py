@@ -8,16 +8,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
-from bftrainer.batch.announcer import SHOWN_S, UNSEEN_S, Announcement, Announcer
+from bftrainer.batch.announcer import Announcement, Announcer
 from bftrainer.batch.batch_system import ORDER_KINDS, BatchSystem
 from bftrainer.batch.rate_limit import PaceRules, PollRateLimiter
-from bftrainer.model.cluster import NodeState, Snapshot
+from bftrainer.daemon.poll_calls import PollCalls
+from bftrainer.model.cluster import Snapshot
 from bftrainer.model.errors import BatchSystemError
 from bftrainer.model.views import PollingView, RequestCount
 from bftrainer.site.policy.model import SitePolicy
@@ -26,11 +26,7 @@ LOG = logging.getLogger("bftrainer.polling")
 
 LONGEST_RESTS: Final = {False: 5.0, True: 2.0}  # in intervals; by has_hook
 LONGEST_CALLED_RESTS: Final = {False: 5.0, True: 2.0}  # in intervals without the hook; by has_hook
-CHANGED_S: Final = 0.3  # until a change shows in a poll
-AGAIN_S: Final = (1.0, 2.0, 4.0)  # until a completing node is idle, or a job has its node
-AGAIN_AFTER_S: Final = AGAIN_S[0]  # an announced end
 RECHECK_S: Final = 5.0  # orders between polls delay the next one
-CYCLES_ASKED: Final = 10.0  # reads per scheduler cycle, while something waits for it
 
 
 class Look(Protocol):
@@ -85,14 +81,15 @@ class Poller:
         self._waits_for_cycle = waits_for_cycle
         self._called = asyncio.Event()
         self._counts: Counter[str] = Counter()
-        self._cycle_asked_s = -math.inf
-        self._completing: dict[str, int] = {}  # node -> consecutive snapshots
-        self._owing = 0  # consecutive snapshots in which a job lacked a node that we released
-        self._ending = 0  # consecutive snapshots after which a cancelled pilot was still there
         self._announcer: Announcer | None = None
         self._was_answered = True  # the last poll
         self._can_be_told, self._why_not_told = True, ""
-        self.pace = PollRateLimiter(rules_of(policy, has_hook=False))
+        self._calls = PollCalls(rules_of(policy, has_hook=False))
+
+    @property
+    def pace(self) -> PollRateLimiter:
+        """When the next poll is due."""
+        return self._calls.pace
 
     @property
     def has_hook(self) -> bool:
@@ -122,7 +119,8 @@ class Poller:
 
     def changed(self) -> None:
         """Call for a poll that shows a change of this moment."""
-        self.call(CHANGED_S)
+        self._calls.changed(time.monotonic())
+        self._called.set()
 
     def saw(
         self,
@@ -134,31 +132,18 @@ class Poller:
     ) -> None:
         """Call for further polls where a snapshot soon shows more, if only notices call for any.
 
-        Args:
-            snapshot: of the poll.
-            is_unshown: an announced job is not in it yet.
-            owes_node: a node was released for a job that is not on it yet: a short one would
-                come and go between two regular polls, and nobody would know how long it waited.
-            awaits_end: a pilot that had not started was cancelled and is still in the queue, or
-                may appear there: the cancel may have failed, and is repeated after a look.
+        The arguments are those of ``PollCalls.saw``.
         """
         self._was_answered = not (snapshot.nodes is None and snapshot.jobs is None)
-        if not self.has_hook:
-            return
-        if is_unshown:
-            self.call(UNSEEN_S)
-        nodes = snapshot.nodes or ()
-        completing = {n.name for n in nodes if n.state is NodeState.COMPLETING}
-        self._completing = {n: self._completing.get(n, 0) + 1 for n in completing}
-        self._owing += 1
-        if not owes_node:
-            self._owing = 0
-        self._ending += 1
-        if not awaits_end:
-            self._ending = 0
-        for times in (min(self._completing.values(), default=0), self._owing, self._ending):
-            if 0 < times <= len(AGAIN_S):
-                self.call(AGAIN_S[times - 1])
+        if self.has_hook:
+            self._calls.saw(
+                snapshot,
+                time.monotonic(),
+                is_unshown=is_unshown,
+                owes_node=owes_node,
+                awaits_end=awaits_end,
+            )
+            self._called.set()
 
     def figures(self) -> PollingView:
         """Return the cost of polling to the controller, and its limits."""
@@ -226,25 +211,16 @@ class Poller:
         if not announcements:
             return
         self._hear(announcements)
-        for announcement in announcements:
-            if announcement.job is not None:
-                self.pace.soon.call(time.monotonic() + SHOWN_S)
-                self._called.set()
-            elif announcement.nodes:
-                self.call(AGAIN_AFTER_S)
-            else:
-                self.changed()
+        self._calls.heard(announcements, time.monotonic())
+        self._called.set()
 
     async def _look_once(self) -> None:
         began_s = time.monotonic()
         self._note_orders(began_s)
         is_called = self.pace.is_called(began_s)
-        wants_cycle = (
-            self._waits_for_cycle()
-            and began_s - self._cycle_asked_s >= self._system.cycle_s / CYCLES_ASKED
+        wants_cycle = self._waits_for_cycle() and self._calls.may_ask_for_cycle(
+            began_s, self._system.cycle_s
         )
-        if wants_cycle:
-            self._cycle_asked_s = began_s
         await self._look(wants_cycle=wants_cycle)
         ended_s = time.monotonic()
         requests = self._since()

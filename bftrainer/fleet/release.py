@@ -7,13 +7,14 @@ background thread, so that nobody waits for the batch system.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from typing import Final
 
 from bftrainer.batch.batch_system import PilotObservation
 from bftrainer.fleet.background import Background, ready_threads
 from bftrainer.fleet.control_plane import ControlPlane
+from bftrainer.fleet.pilots.cancels import CancelOrder, CancelQueue
 from bftrainer.fleet.pilots.pilots import FORCE_AFTER_S, PilotBook
 from bftrainer.fleet.wire.messages import Leave
 from bftrainer.model.decision import Release
@@ -35,12 +36,9 @@ class PilotEnds:
         """``poll_soon`` calls for a look that shows a change of this moment."""
         self._pilots, self._plane, self._background = pilots, plane, background
         self._poll_soon = poll_soon
-        # Cancelled pilots that a look was called for; with force
-        self._looked_for: set[tuple[str, bool]] = set()
+        self._cancels = CancelQueue(pilots)
         # Users can stop what is started as them; the cancels of others do not wait for it.
         self._threads = ready_threads(MOST_AT_ONCE if pilots.as_submitter else 1, "cancel")
-        self._orders: dict[str, dict[str, bool]] = {}  # user -> job id -> with force
-        self._busy: set[str] = set()
 
     def release(self, releases: Sequence[Release]) -> None:
         """Ask pilots to leave; those with a connected agent by a message."""
@@ -56,40 +54,26 @@ class PilotEnds:
 
     def cancel(self, job_ids: Sequence[str], *, force: bool = False) -> None:
         """Cancel in the background, starting at once."""
-        for user, jobs in self._pilots.by_user(job_ids).items():
-            orders = self._orders.setdefault(user, {})
-            for job_id in jobs:
-                orders[job_id] = force or orders.get(job_id, False)
-            if user not in self._busy:
-                self._next(user)
+        for user in self._cancels.add(job_ids, force=force):
+            self._next(user)
 
     def _next(self, user: str) -> None:
-        self._busy.discard(user)
-        if orders := self._orders.pop(user, None):
-            self._busy.add(user)
+        if order := self._cancels.next_order(user):
             loop = asyncio.get_running_loop()
-            under_way = loop.run_in_executor(self._threads, self._cancel, orders)
-            under_way.add_done_callback(lambda _: self._cancelled(user, orders))
+            under_way = loop.run_in_executor(self._threads, self._cancel, order)
+            under_way.add_done_callback(lambda _: self._cancelled(user, order))
             self._background.run(under_way)
 
-    def _cancelled(self, user: str, orders: Mapping[str, bool]) -> None:
+    def _cancelled(self, user: str, order: CancelOrder) -> None:
         """Go on with what was asked for meanwhile; have a look show the ends nobody announces."""
-        pilots, connected = self._pilots.pilots, self._plane.agents.connected
-        mute = set[tuple[str, bool]]()
-        for pilot_id, pilot in pilots.items():
-            job_id = pilot.record.job_id
-            if job_id is not None and job_id in orders and pilot_id not in connected:
-                mute.add((pilot_id, orders[job_id]))
-        if mute - self._looked_for:
+        if self._cancels.ended(order, self._plane.agents.connected):
             self._poll_soon()
-        # Once for each: the looks after it are further apart (``Poller.saw``).
-        self._looked_for = {entry for entry in self._looked_for | mute if entry[0] in pilots}
         self._next(user)
 
-    def _cancel(self, orders: Mapping[str, bool]) -> None:
+    def _cancel(self, order: CancelOrder) -> None:
         for force in (False, True):
             self._pilots.cancel(
-                [i for i, is_forced in orders.items() if is_forced is force], force=force
+                [i for i, is_forced in order.items() if is_forced is force], force=force
             )
 
     async def explain(
@@ -117,9 +101,8 @@ class PilotEnds:
 
     def close(self) -> None:
         """Wait for the cancels under way."""
-        by_user, self._orders = self._orders, {}
-        for orders in by_user.values():
-            self._threads.submit(self._cancel, orders)
+        for order in self._cancels.remaining():
+            self._threads.submit(self._cancel, order)
         self._threads.shutdown(wait=True, cancel_futures=False)
 
     async def _see_off(self, pilot_ids: set[str]) -> None:

@@ -14,7 +14,8 @@ import pytest
 
 from bftrainer.batch.announcer import Announcement
 from bftrainer.batch.batch_system import BatchSystem
-from bftrainer.daemon.poller import AGAIN_S, Poller
+from bftrainer.daemon.poll_calls import AGAIN_S
+from bftrainer.daemon.poller import Poller
 from bftrainer.model.cluster import NodeState
 from bftrainer.site.policy.model import SitePolicy
 from tests.support.snapshots import node, snapshot

@@ -12,12 +12,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from bftrainer.batch.batch_system import BatchSystem, PilotObservation
 from bftrainer.fleet.lifecycle import ASKED, IN_USE, PILOT_CHANGES, Lifecycle, PilotPhase
 from bftrainer.fleet.logs import SaidOnce
-from bftrainer.journal.journal import Journal
 from bftrainer.journal.projection import UNREADABLE, PilotRecord, PilotState
 from bftrainer.model.cluster import Job, JobState, Snapshot
 from bftrainer.model.decision import Claim, PilotView, Release
@@ -26,6 +25,7 @@ from bftrainer.model.errors import BatchSystemError
 LOG = logging.getLogger("bftrainer.pilots")
 UNANSWERED_S = 60.0  # until then a pilot may appear that nobody knows to be submitted
 FORCE_AFTER_S = 2.0  # then a pilot asked to leave is cancelled with force
+STARTS_S = 6.0  # a pilot that starts at once has connected long before
 GONE, SILENT = "disconnected", "silent"  # reasons of lost connections (``wire.server``)
 SIGNAL = "signal"  # reason of an agent that was asked to leave by one
 # Phases of pilots that an earlier daemon requested.
@@ -53,6 +53,8 @@ class Pilot(Lifecycle):
     silent_s: float | None = None  # since when it is not connected any more
     unheard_s: float | None = None  # the same (``steady``), if it did not say why
     leave_by_s: float | None = None  # then it is cancelled with force (``steady``)
+    view: PilotView | None = None  # as a decision saw it last ...
+    view_facts: tuple[object, ...] = ()  # ... and what that followed from
 
     @property
     def is_leaving(self) -> bool:
@@ -63,6 +65,11 @@ class Pilot(Lifecycle):
     def was_asked(self) -> bool:
         """Return whether we asked for its end; otherwise the batch system ends it, or its agent."""
         return self.phase in ASKED or any(change.phase in ASKED for change in self.history)
+
+    @property
+    def awaits_agent(self) -> bool:
+        """Return whether its agent has yet to connect, and may."""
+        return self.came_s is None and self.record.state.is_active and not self.is_leaving
 
     @property
     def is_given_back(self) -> bool:
@@ -89,12 +96,25 @@ class EndedPilot:
     how: PilotObservation
 
 
+class PilotJournal(Protocol):
+    """The part of a journal that a book uses (``bftrainer.journal.journal.Journal``)."""
+
+    def pilots(self, *, active_only: bool = False) -> Sequence[PilotRecord]:
+        """Return all pilots, or those that may still have a job, oldest first."""
+
+    def append(self, kind: str, payload: object, *, pilots: Sequence[PilotRecord] = ()) -> object:
+        """Write what has to be known before anything else is done (blocking, any thread)."""
+
+    def note(self, kind: str, payload: object, *, pilots: Sequence[PilotRecord] = ()) -> object:
+        """Write what has happened, as soon as possible."""
+
+
 class PilotBook:
     """All pilots of ours that may still exist."""
 
     def __init__(
         self,
-        journal: Journal,
+        journal: PilotJournal,
         system: BatchSystem,
         owner: str,
         clock: Callable[[], float],
@@ -161,23 +181,31 @@ class PilotBook:
         """Return the pilots for a decision; ``held``: those with a connected agent."""
         connected, views = set(held), list[PilotView]()
         for pilot_id, pilot in sorted(self.pilots.items()):
-            record, end_s = pilot.record, None
-            if pilot.start_s is not None:
-                end_s = pilot.start_s + record.time_limit_s
-            views.append(
-                PilotView(
-                    pilot_id=pilot_id,
-                    node=record.node,
-                    requested_s=record.requested_s,
-                    is_held=pilot_id in connected,
-                    is_leaving=pilot.is_leaving,
-                    end_s=end_s,
-                    user=self.user_of(pilot_id),
-                    is_silent=pilot.unheard_s is not None,
-                    part=record.part,
-                )
-            )
+            views.append(self._view(pilot, is_held=pilot_id in connected))
         return tuple(views)
+
+    def _view(self, pilot: Pilot, *, is_held: bool) -> PilotView:
+        """Return a pilot as decisions see it: the same object as before, unless it has changed."""
+        record, is_silent = pilot.record, pilot.unheard_s is not None
+        facts = (record, pilot.phase, pilot.start_s, is_silent, is_held)
+        if pilot.view is not None and pilot.view_facts == facts:
+            return pilot.view
+        end_s = None
+        if pilot.start_s is not None:
+            end_s = pilot.start_s + record.time_limit_s
+        pilot.view_facts = facts
+        pilot.view = PilotView(
+            pilot_id=record.pilot_id,
+            node=record.node,
+            requested_s=record.requested_s,
+            is_held=is_held,
+            is_leaving=pilot.is_leaving,
+            end_s=end_s,
+            user=self.user_of(record.pilot_id),
+            is_silent=is_silent,
+            part=record.part,
+        )
+        return pilot.view
 
     def open(self, pilot_id: str, claim: Claim, public_key: str, user: str = "") -> Pilot:
         """Add a pilot about to be requested; ``write_down`` comes before the request."""

@@ -26,6 +26,7 @@ from bftrainer.model.cluster import (
     Reservation,
     SchedulerCycle,
     Snapshot,
+    node_of,
 )
 from slurm_plugins.lending import SMALLEST_SHARE
 
@@ -34,6 +35,7 @@ ORDINARY, PILOTS = "batch", "bf"
 PARTITIONS = (ORDINARY, PILOTS)
 ORDINARY_TIER = 10  # and above; the pilots' is 0
 CPUS = 64
+PILOT_JOBS = "9"  # begins the numbers of pilots' jobs: no ordinary job has as many digits
 STATES = (
     NodeState.IDLE,
     NodeState.PLANNED,
@@ -247,7 +249,7 @@ class MachineLooks:
 
     def _pilot(self, mine: Preemptable) -> Job:
         return Job(
-            job_id=f"9{mine.name[1:]}",
+            job_id=job_id_of(mine.name),
             user="bft",
             partitions=(PILOTS,),
             state=JobState.PENDING if mine.start_s is None else JobState.RUNNING,
@@ -259,6 +261,21 @@ class MachineLooks:
             required_nodes=self.names(mine.node),
             gpus_per_node=0 if mine.share is None else mine.share.gpus,
         )
+
+
+def job_id_of(pilot_id: str) -> str:
+    """Return the job of a pilot."""
+    return f"{PILOT_JOBS}{pilot_id[1:]}"
+
+
+def pilot_id_of(job_id: str) -> str:
+    """Return the pilot of a job."""
+    return f"p{job_id.removeprefix(PILOT_JOBS)}"
+
+
+def node_number(name: str) -> int:
+    """Return which node of the machine a name means, of it or of a part of it."""
+    return int(node_of(name)[1:])
 
 
 def _since_epoch(at_s: float | None) -> float | None:

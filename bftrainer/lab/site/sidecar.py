@@ -1,13 +1,14 @@
 """bftrainer beside a simulated machine: its polls, announcements, decisions and orders in time.
 
-The only module here that uses bftrainer's own code. A ``Machine`` goes in as the snapshot the Slurm
-adapter would have made of it, what the hook announces goes through the daemon's own
-``UnseenAnnouncements``, the times of polls through its own ``PollRateLimiter``.
+What the daemon keeps, its own parts keep here: its pilots are in a ``PilotBook``, cancels go
+through its ``CancelQueue``, what the hook announces through its ``UnseenAnnouncements``, polls are
+called for by its ``PollCalls``. This module gives them the machine's clock, carries their orders
+out on it (``SimulatedSlurm``) and counts. docs/design/simulator.md says what is imitated still.
 
 The times are the daemon's own on a real cluster (measured at 9896483a): a line of the
 hook is read within 0.02 s, a look takes 0.1 s, an agent that is told to leave is gone 0.05 s
-later, ``sbatch`` and ``scancel`` take 0.05 s each, one after the other. A daemon with a hook
-decides at every event and once a second; here at every event, ``AFTER_S`` after the last one,
+later, ``sbatch`` and ``scancel`` take 0.05 s each, in a thread of their own each. A daemon with a
+hook decides at every event and once a second; here at every event, ``AFTER_S`` after the last one,
 and ``RECHECK_S`` apart, which decides the same but for that much time.
 """
 
@@ -21,15 +22,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from bftrainer.batch.announcer import UNSEEN_S, Announcement, UnseenAnnouncements
+from bftrainer.batch.announcer import Announcement, UnseenAnnouncements
+from bftrainer.batch.batch_system import PilotRequest
+from bftrainer.batch.commands import SHORTEST_LIMIT_S
 from bftrainer.batch.rate_limit import PollRateLimiter
+from bftrainer.daemon.poll_calls import PollCalls
 from bftrainer.daemon.poller import rules_of
+from bftrainer.decide import cycles
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.lab.site.looks import EPOCH_S, ORDINARY, MachineLooks
+from bftrainer.fleet.pilots.cancels import CancelOrder, CancelQueue
+from bftrainer.fleet.pilots.pilots import SIGNAL, STARTS_S, Pilot, PilotBook
+from bftrainer.lab.site.batch_system import NoJournal, SimulatedSlurm
+from bftrainer.lab.site.looks import EPOCH_S, ORDINARY, MachineLooks, node_number
 from bftrainer.lab.site.losses import HELD, PASSED, QUEUED, RELEASED, STARTING, Causes, cause_of
 from bftrainer.lab.site.machine import (
     Machine,
@@ -39,53 +48,21 @@ from bftrainer.lab.site.machine import (
 )
 from bftrainer.lab.site.occupancy import SiteTimeline
 from bftrainer.lab.site.scheduler import queue_of, startable
-from bftrainer.lab.site.sharing import Share
 from bftrainer.lab.site.timeline import positions
-from bftrainer.model.cluster import PART_MARK, STAND_IN, Node, Snapshot, node_of
-from bftrainer.model.decision import DecisionInput, Memory, PilotView, Plan
-from bftrainer.model.parts import Lend, NodePart, as_lent
+from bftrainer.model.cluster import PART_MARK, STAND_IN, Node, Snapshot
+from bftrainer.model.decision import Claim, DecisionInput, Memory, PilotView, Plan, Release
+from bftrainer.model.parts import Lend, as_lent
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
-from bftrainer.site.policy.model import SitePolicy, settings_on
+from bftrainer.site.policy.model import SitePolicy, settings_of
 
 TRAINER = "t1"
+OWNER = "bft"  # of all pilots
 POLL_INTERVALS = ("poll_interval_s", "poll_interval_with_hook_s")
-UNSHOWN_S = UNSEEN_S  # after an announcement that a look did not show
 HEARD_S, LOOK_S, LEAVE_S, ORDER_S = 0.02, 0.1, 0.05, 0.05
-CHANGED_S = 0.3  # from what nobody announces to the look that it calls for
-LOOK_REQUESTS = 3
+LOOK_REQUESTS = 2  # nodes and jobs
 AFTER_S = (1.0, 3.1)  # a pass of the main scheduler, and one of its longest
 RECHECK_S = 5.0
 MAIN_PASS_S = 3.0  # who knew so long before a cycle could have made room for it
-
-
-@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
-class SitePilot:
-    """A pilot as the daemon sees it."""
-
-    name: str
-    node: int
-    part: NodePart | None = None  # of its node; None: all of it
-    size: float = 1.0  # of what it has, in nodes
-    limit_s: float
-    requested_s: float
-    submitted_s: float | None = None
-    is_held: bool = False
-    held_since_s: float = 0.0
-    is_leaving: bool = False
-    end_s: float | None = None  # once a look has shown it running
-    has_trained: bool = False
-    view: PilotView | None = None  # what the decision is told, until something of it changes
-
-
-class PilotOrder(NamedTuple):
-    """A pilot to be submitted."""
-
-    node: int
-    limit_s: float
-    part: NodePart | None  # None: all of the node
-
-
-Orders = tuple[list[str], list[PilotOrder]]
 
 
 class Core:
@@ -118,13 +95,10 @@ class Core:
         if poll_s is not None:
             intervals_s = dict.fromkeys(POLL_INTERVALS, poll_s)
         policy = SitePolicy(**intervals_s, **policy_values)
-        confirmations = 1
-        if policy.idle_confirmations is not None:
-            confirmations = policy.idle_confirmations
-        cycle_s = machine.settings.bf_interval_s
-        settings = settings_on(policy, idle_confirmations=confirmations, cycle_s=cycle_s)
-        self.settings = replace(settings, lend=lend)
-        self.pace = PollRateLimiter(rules_of(policy, has_hook=True))
+        looks = MachineLooks(machine, shows_gpus=lend is not Lend.NODES, lending=lending)
+        self.slurm = SimulatedSlurm(machine, looks)
+        self.settings = replace(settings_of(policy, self.slurm), lend=lend)
+        self.calls = PollCalls(rules_of(policy, has_hook=True))
         self._announced = UnseenAnnouncements(lambda: machine.now_s)
         self._policy = load_policy(policy.policy)
         self._memory = Memory()
@@ -132,8 +106,8 @@ class Core:
         self.not_used: Mapping[str, str] = {}  # of the last decision
         self.given_back: set[str] = set()  # pilots that were released for a job
         self.cpu_s, self.n_decisions = 0.0, 0
-        self.cycle: tuple[float, float] | None = None  # the last whole one, as sdiag tells
-        self._looks = MachineLooks(machine, shows_gpus=lend is not Lend.NODES, lending=lending)
+        self.training: Mapping[str, str] = {}  # of the last decision: node -> trainer
+        self._looks = looks
         self._lent: Snapshot | None = None
         has_parts = lend is not Lend.NODES and bool(machine.settings.capacities)
         spec = TrainerSpec(
@@ -151,6 +125,11 @@ class Core:
         )
 
     @property
+    def pace(self) -> PollRateLimiter:
+        """When the next look is due."""
+        return self.calls.pace
+
+    @property
     def n_parts(self) -> int:
         """Return how many workers could run on all of the machine: one a node, or one a GPU."""
         settings = self._machine.settings
@@ -162,13 +141,17 @@ class Core:
 
     def look(self) -> Snapshot:
         """Return what a look at the machine shows now."""
-        self._lent = as_lent(self._looks.look(self.cycle), self.lend, self._lent)
+        self._lent = as_lent(self.slurm.snapshot(), self.lend, self._lent)
         return self._lent
 
     def take(self, snapshot: Snapshot, began_s: float) -> bool:
         """Take a look over; whether it left out a job that was announced."""
         self.snapshot = self._announced.add_to(snapshot, began_s)
         return bool(self._announced.is_unshown)
+
+    def waits_for_cycle(self, pilots: Sequence[PilotView]) -> bool:
+        """Return whether anything depends on the outcome of the scheduler's next cycle."""
+        return cycles.is_awaited(self._memory, pilots)
 
     def hear(self, job: SiteJob, *, is_end: bool) -> None:
         """Take over what the hook says of a job."""
@@ -184,41 +167,25 @@ class Core:
             announcement = Announcement(at_s=at_s, partition=queue, job=view)
         if self._announced.hear((announcement,)) and self.snapshot is not None:
             self.snapshot = self._announced.add_to(self.snapshot)
-
-    def running_pilots(self, snapshot: Snapshot) -> Mapping[str, float | None]:
-        """Return the pilots in a look: when their limit strikes, None: they wait."""
-        ends_s: dict[str, float | None] = {}
-        for job in snapshot.jobs or ():
-            if job.pilot_id is None:
-                continue
-            ends_s[job.pilot_id] = None
-            if job.start_s is not None and job.time_limit_s is not None:
-                ends_s[job.pilot_id] = job.start_s + job.time_limit_s - EPOCH_S
-        return ends_s
+        self.calls.heard((announcement,), self._machine.now_s)
 
     # ---- what is decided -----------------------------------------------------------------
 
-    def decide(self, pilots: Iterable[SitePilot], *, is_new: bool) -> Orders:
-        """Decide now; return the pilots to release, and those to submit.
-
-        Limits are in whole minutes, as the adapter submits them.
-        """
+    def decide(self, pilots: Sequence[PilotView], *, is_new: bool) -> Plan:
+        """Decide now, and let trainers follow the plan."""
         if self.snapshot is None:
             raise RuntimeError("a decision before the first look")
-        pilots = tuple(pilots)
-        views = tuple(map(self._view, pilots))
-        training = self._training({v.node for v in views if v.is_held and not v.is_leaving})
-        for pilot, view in zip(pilots, views, strict=True):
-            pilot.has_trained = pilot.has_trained or view.node in training
+        held_nodes = {view.node for view in pilots if view.is_held and not view.is_leaving}
+        self.training = self._training(held_nodes)
         facts = DecisionInput(
             now_s=EPOCH_S + self._machine.now_s,
             snapshot=self.snapshot,
             is_new_snapshot=is_new,
-            pilots=views,
+            pilots=tuple(pilots),
             trainers=self._trainers,
             settings=self.settings,
             memory=self._memory,
-            training=training,
+            training=self.training,
         )
         began_s = time.process_time()
         plan = decide(facts, self._policy)
@@ -227,12 +194,7 @@ class Core:
         self._memory, self.not_used = plan.memory, plan.not_used
         self.given_back.update(r.pilot_id for r in plan.releases if r.for_job)
         self._follow(plan)
-        orders: list[PilotOrder] = []
-        for claim in plan.claims:
-            limit_s = math.floor(claim.time_limit_s / 60.0) * 60.0
-            if limit_s:
-                orders.append(PilotOrder(int(node_of(claim.node)[1:]), limit_s, claim.part))
-        return [r.pilot_id for r in plan.releases], orders
+        return plan
 
     def _training(self, held_nodes: AbstractSet[str]) -> Mapping[str, str]:
         """Return the trainer on each node; one trainer takes all."""
@@ -248,22 +210,6 @@ class Core:
 
     def _follow(self, plan: Plan) -> None:
         """Let trainers do what is planned; this one needs no telling."""
-
-    def _view(self, pilot: SitePilot) -> PilotView:
-        if pilot.view is None:
-            node = f"n{pilot.node:05d}"
-            if pilot.part is not None:
-                node = pilot.part.name
-            pilot.view = PilotView(
-                pilot_id=pilot.name,
-                node=node,
-                part=pilot.part,
-                requested_s=EPOCH_S + pilot.requested_s,
-                is_held=pilot.is_held,
-                is_leaving=pilot.is_leaving,
-                end_s=None if pilot.end_s is None else EPOCH_S + pilot.end_s,
-            )
-        return pilot.view
 
 
 class QueueLook(NamedTuple):
@@ -288,7 +234,17 @@ class Sidecar(Neighbour):
         self.held_s, self._counted_s, self._held = 0.0, 0.0, 0.0  # nodes, parts as their share
         self.held_gpu_s, self._held_gpus = 0.0, 0
         self.trained_s = 0.0  # of pilots that have left: held after their workers' start
-        self._pilots: dict[str, SitePilot] = {}
+        self.book = PilotBook(
+            NoJournal(),
+            self.core.slurm,
+            OWNER,
+            lambda: EPOCH_S + machine.now_s,
+            lambda: machine.now_s,
+        )
+        self.book.on_ended = self._let_go
+        self._cancels = CancelQueue(self.book)
+        self._agents = set[str]()  # pilots whose agents are connected
+        self._held_since_s: dict[str, float] = {}  # by pilot, of those that count as held
         capacities = machine.settings.capacities
         self._n_gpus = tuple(capacity.n_gpus for capacity in capacities)
         n_parts: dict[int, int] = {}
@@ -328,6 +284,10 @@ class Sidecar(Neighbour):
         """Return the pilots whose node made a first step, of those requested."""
         return self.requested & self._stepped
 
+    def views(self) -> tuple[PilotView, ...]:
+        """Return the pilots as the next decision sees them."""
+        return self.book.views(self._agents)
+
     # ---- what Slurm and the agents tell --------------------------------------------------
 
     def submitted(self, job: SiteJob) -> None:
@@ -345,60 +305,79 @@ class Sidecar(Neighbour):
 
     def gone(self, mine: Preemptable) -> None:
         """Its agent's connection ends; of one that never came only a look tells."""
-        pilot = self._pilots.get(mine.name)
-        if pilot is None or not (pilot.is_held or pilot.is_leaving):
+        pilot = self.book.pilots.get(mine.name)
+        if pilot is None or mine.name not in self._agents:
             return
-        self._hold(pilot, is_held=False)
-        pilot.is_leaving, pilot.view = True, None
-        self._call(CHANGED_S)
+        self._agents.discard(mine.name)
+        self.book.agent_left(mine.name, SIGNAL)
+        self._let_go(pilot)
+        self._changed()
         self._decide_soon()
 
     def _heard(self, job: SiteJob, *, is_end: bool) -> None:
-        now_s = self._machine.now_s
         self.core.hear(job, is_end=is_end)
-        if is_end:
-            self._call(CHANGED_S)
-        elif job.spec.kind != "sbatch":
-            self._call(UNSHOWN_S)
-        else:
-            self.core.pace.soon.call(now_s + HEARD_S)
-            self._plan_look()
+        self._plan_look()
         self._decide_soon()
 
     def _hello(self, mine: Preemptable) -> None:
-        pilot = self._pilots.get(mine.name)
+        pilot = self.book.pilots.get(mine.name)
         if pilot is None or self._machine.preemptable.get(mine.name) is not mine:
             return
-        if not pilot.is_leaving:
-            self._hold(pilot, is_held=True)
-        self._call(CHANGED_S)
+        self._agents.add(mine.name)
+        if self.book.agent_came(mine.name):
+            self._machine.at(self._machine.now_s + LEAVE_S, partial(self._leave, mine.name))
+        else:
+            self._hold(pilot)
+        self._changed()
         self._decide_soon()
 
-    def _hold(self, pilot: SitePilot, *, is_held: bool) -> None:
-        if pilot.is_held is is_held:
+    def _hold(self, pilot: Pilot) -> None:
+        """Count what a pilot has as held from now on."""
+        record = pilot.record
+        if record.pilot_id in self._held_since_s:
             return
         self.count()
-        sign = 1 if is_held else -1
-        self._held += sign * pilot.size
-        self._held_gpus += sign * self._gpus_of(pilot)
-        if pilot.part is None:
-            self.causes.note(self._machine.now_s, pilot.node, HELD if is_held else RELEASED)
-        pilot.is_held, pilot.view = is_held, None
-        if is_held:
-            pilot.held_since_s = self._machine.now_s
-        else:
-            began_s = pilot.held_since_s + self.core.start_s
-            self.trained_s += pilot.size * max(0.0, self._machine.now_s - began_s)
+        self._held_since_s[record.pilot_id] = self._machine.now_s
+        self._held += self._size_of(pilot)
+        self._held_gpus += self._gpus_of(pilot)
+        if record.part is None:
+            self.causes.note(self._machine.now_s, node_number(record.node), HELD)
 
-    def _gpus_of(self, pilot: SitePilot) -> int:
-        if pilot.part is not None:
-            return pilot.part.gpus
-        return self._n_gpus[pilot.node] if self._n_gpus else 0
+    def _let_go(self, pilot: Pilot) -> None:
+        """Count it no more."""
+        record = pilot.record
+        since_s = self._held_since_s.pop(record.pilot_id, None)
+        if since_s is None:
+            return
+        self.count()
+        size = self._size_of(pilot)
+        self._held -= size
+        self._held_gpus -= self._gpus_of(pilot)
+        if record.part is None:
+            self.causes.note(self._machine.now_s, node_number(record.node), RELEASED)
+        trained_s = self._machine.now_s - (since_s + self.core.start_s)
+        self.trained_s += size * max(0.0, trained_s)
+
+    def _size_of(self, pilot: Pilot) -> float:
+        """Return how much of a node it has."""
+        part = pilot.record.part
+        if part is None:
+            return 1.0
+        return part.gpus / self._n_gpus[node_number(pilot.record.node)]
+
+    def _gpus_of(self, pilot: Pilot) -> int:
+        part = pilot.record.part
+        if part is not None:
+            return part.gpus
+        if self._n_gpus:
+            return self._n_gpus[node_number(pilot.record.node)]
+        return 0
 
     # ---- looks -----------------------------------------------------------------------------
 
-    def _call(self, after_s: float) -> None:
-        self.core.pace.calls.call(self._machine.now_s + after_s)
+    def _changed(self) -> None:
+        """Have a look show a change of this moment that nobody announces."""
+        self.core.calls.changed(self._machine.now_s)
         self._plan_look()
 
     def _plan_look(self) -> None:
@@ -417,26 +396,40 @@ class Sidecar(Neighbour):
             return
         self._is_looking = True
         is_called = self.core.pace.is_called(now_s)
-        self.core.cycle = self.last_cycle()
+        n_requests = LOOK_REQUESTS
+        if self._reads_cycle():
+            self.core.slurm.cycle = self.last_cycle()
+            n_requests += 1
         machine = self._machine
         queue_look = QueueLook(now_s + LOOK_S, queue_of(machine), machine.timeline_later())
-        looked = partial(self._looked, self.core.look(), queue_look, is_called=is_called)
-        machine.at(now_s + LOOK_S, looked)
+        end_of_look = partial(self._looked, self.core.look(), queue_look)
+        machine.at(now_s + LOOK_S, partial(end_of_look, n_requests=n_requests, is_called=is_called))
 
-    def _looked(self, snapshot: Snapshot, queue_look: QueueLook, *, is_called: bool) -> None:
+    def _reads_cycle(self) -> bool:
+        """Return whether this look reads when the scheduler's last cycle was."""
+        core = self.core
+        if not core.waits_for_cycle(self.views()):
+            return False
+        return core.calls.may_ask_for_cycle(self._machine.now_s, core.slurm.cycle_s)
+
+    def _looked(
+        self,
+        snapshot: Snapshot,
+        queue_look: QueueLook,
+        *,
+        n_requests: int,
+        is_called: bool,
+    ) -> None:
         now_s, pace = self._machine.now_s, self.core.pace
         self._is_looking = False
-        pace.looked(now_s - LOOK_S, now_s, LOOK_REQUESTS, is_called=is_called)
-        if self.core.take(snapshot, now_s - LOOK_S):
-            self._call(UNSHOWN_S)
-        ends_s = self.core.running_pilots(snapshot)
-        for pilot in list(self._pilots.values()):
-            if pilot.name in ends_s:
-                if ends_s[pilot.name] != pilot.end_s:
-                    pilot.end_s, pilot.view = ends_s[pilot.name], None
-            elif pilot.submitted_s is not None and pilot.submitted_s < now_s - LOOK_S:
-                self._hold(pilot, is_held=False)
-                del self._pilots[pilot.name]
+        is_unshown = self.core.take(snapshot, now_s - LOOK_S)
+        self.book.observe(snapshot, now_s - LOOK_S)
+        self.core.calls.saw(snapshot, now_s, is_unshown=is_unshown, awaits_end=self.book.awaits_end)
+        if self.book.has_unexplained:
+            self.book.explanations()  # nobody here asks why
+            n_requests += 1
+        pace.looked(now_s - LOOK_S, now_s, n_requests, is_called=is_called)
+        self._cancel(self.book.overdue(), force=True)
         looks = self._queue_looks
         looks.append(queue_look)
         while len(looks) > 1 and looks[1].at_s <= now_s - MAIN_PASS_S - RECHECK_S:
@@ -484,42 +477,25 @@ class Sidecar(Neighbour):
             self._decide_after()
         if self.core.snapshot is None:
             return
-        releases, claims = self.core.decide(self._pilots.values(), is_new=is_new)
-        self._stepped.update(pilot.name for pilot in self._pilots.values() if pilot.has_trained)
-        for name in releases:
-            pilot = self._pilots.get(name)
-            if pilot is None or pilot.is_leaving:
-                continue
-            self.n_releases += 1
-            if pilot.is_held:
-                leaves_s = now_s + LEAVE_S
-            else:  # nobody announces its end
-                leaves_s = self._order_s()
-                self._machine.at(leaves_s, partial(self._call, CHANGED_S))
-            self._hold(pilot, is_held=False)
-            pilot.is_leaving, pilot.view = True, None
-            self._machine.at(leaves_s, partial(self._leave, name))
-        for node, limit_s, part in claims:
-            self._number += 1
-            name = f"p{self._number:07d}"
-            self.requested.add(name)
-            size = 1.0 if part is None else part.gpus / self._n_gpus[node]
-            self._pilots[name] = SitePilot(
-                name=name, node=node, part=part, size=size, limit_s=limit_s, requested_s=now_s
-            )
-            self._machine.at(self._order_s(), partial(self._submit, name))
+        views = self.views()
+        plan = self.core.decide(views, is_new=is_new)
+        for view in views:
+            if view.node in self.core.training:
+                self._stepped.add(view.pilot_id)
+        self.carry_out(plan)
         self._note_causes()
 
     def _note_causes(self) -> None:
         """Note why nodes without an ordinary job are not held."""
         machine, not_used = self._machine, self.core.not_used
-        whole: dict[int, SitePilot] = {}
-        parted = defaultdict[int, list[SitePilot]](list)
-        for pilot in self._pilots.values():
-            if pilot.part is None:
-                whole[pilot.node] = pilot
+        whole: dict[int, Pilot] = {}
+        parted = defaultdict[int, list[Pilot]](list)
+        for pilot in self.book.pilots.values():
+            node = node_number(pilot.record.node)
+            if pilot.record.part is None:
+                whole[node] = pilot
             else:
-                parted[pilot.node].append(pilot)
+                parted[node].append(pilot)
         for node in positions(machine.every & ~machine.busy):
             name = f"n{node:05d}"
             if node in whole:
@@ -532,15 +508,13 @@ class Sidecar(Neighbour):
                 ]
                 self._note_parts(node, parted[node], whys)
 
-    def _note_parts(self, node: int, pilots: Iterable[SitePilot], whys: Sequence[str]) -> None:
+    def _note_parts(self, node: int, pilots: Iterable[Pilot], whys: Sequence[str]) -> None:
         """Note the causes of each GPU of a node; ``whys``: of those without a pilot."""
         causes = {k: cause_of(why) for k, why in enumerate(whys)}
         unnumbered = dict.fromkeys(causes)
         for pilot in pilots:
-            number = 0
-            if pilot.part is not None:
-                _, _, digits = pilot.part.name.rpartition(PART_MARK)
-                number = int(digits)
+            _, _, digits = pilot.record.node.rpartition(PART_MARK)
+            number = int(digits)
             for k in (number, *unnumbered)[: 1 + len(unnumbered)]:
                 if k in unnumbered:
                     del unnumbered[k]
@@ -549,12 +523,13 @@ class Sidecar(Neighbour):
         for k, cause in causes.items():
             self.causes.note_part(self._machine.now_s, node, k, cause)
 
-    def _cause_of(self, pilot: SitePilot) -> str:
+    def _cause_of(self, pilot: Pilot) -> str:
         if pilot.is_leaving:
             return RELEASED
-        if pilot.is_held:
+        pilot_id = pilot.record.pilot_id
+        if pilot_id in self._agents:
             return HELD
-        mine = self._machine.preemptable.get(pilot.name)
+        mine = self._machine.preemptable.get(pilot_id)
         if mine is not None and mine.start_s is not None:
             return STARTING
         asked_s, cycle = pilot.submitted_s, self.last_cycle()
@@ -564,32 +539,84 @@ class Sidecar(Neighbour):
                 return PASSED
         return QUEUED
 
-    def _order_s(self) -> float:
-        """Return the time at which the next order will have been given."""
-        now_s = self._machine.now_s
-        self.core.pace.ordered(now_s, 1)
-        self._orders_done_s = max(self._orders_done_s, now_s) + ORDER_S
-        return self._orders_done_s
+    # ---- orders ----------------------------------------------------------------------------
 
-    def _submit(self, name: str) -> None:
-        pilot = self._pilots[name]
-        pilot.submitted_s = self._machine.now_s
-        self.n_submissions += 1
-        if not pilot.is_leaving:
-            share: Share | None = None
-            if pilot.part is not None:
-                share = share_of(pilot.part)
-            node = 1 << pilot.node
-            mine = Preemptable(name=name, limit_s=pilot.limit_s, node=node, share=share)
-            self._machine.submit_preemptable(mine)
+    def carry_out(self, plan: Plan) -> None:
+        """Release and request pilots."""
+        if plan.releases:
+            self._release(plan.releases)
+        self._request(plan.claims)
 
-    def _leave(self, name: str) -> None:
-        mine = self._machine.preemptable.get(name)
+    def _release(self, releases: Sequence[Release]) -> None:
+        """Ask pilots to leave: those with an agent by a message, the others are cancelled."""
+        for release in releases:
+            pilot = self.book.pilots.get(release.pilot_id)
+            if pilot is None or pilot.is_leaving:
+                continue
+            self.n_releases += 1
+            self._let_go(pilot)
+            if release.pilot_id in self._agents:
+                leave = partial(self._leave, release.pilot_id)
+                self._machine.at(self._machine.now_s + LEAVE_S, leave)
+        self._cancel(self.book.release(releases, self._agents))
+
+    def _leave(self, pilot_id: str) -> None:
+        mine = self._machine.preemptable.get(pilot_id)
         if mine is not None:
             self._machine.cancel_preemptable(mine)
 
+    def _cancel(self, job_ids: Sequence[str], *, force: bool = False) -> None:
+        for user in self._cancels.add(job_ids, force=force):
+            self._next_cancel(user)
 
-def share_of(part: NodePart) -> Share:
-    """Return what a pilot with this part asks of its node."""
-    _, _, gpu_type = part.gpu_type.partition(":")
-    return Share(cpus=part.cores, memory_mb=part.memory_mb, gpus=part.gpus, gpu_type=gpu_type)
+    def _next_cancel(self, user: str) -> None:
+        order = self._cancels.next_order(user)
+        if order:
+            now_s = self._machine.now_s
+            self.core.pace.ordered(now_s, 1)
+            self._machine.at(now_s + ORDER_S, partial(self._cancelled, user, order))
+
+    def _cancelled(self, user: str, order: CancelOrder) -> None:
+        self.core.slurm.cancel_pilots(tuple(order))
+        if self._cancels.ended(order, self._agents):
+            self._changed()
+        self._next_cancel(user)
+
+    def _request(self, claims: Iterable[Claim]) -> None:
+        """Open a pilot for each claim at once; each is submitted when those before it are."""
+        pilots: list[Pilot] = []
+        for claim in claims:
+            if claim.time_limit_s < SHORTEST_LIMIT_S:
+                continue  # the adapter refuses it
+            self._number += 1
+            pilot_id = f"p{self._number:07d}"
+            self.requested.add(pilot_id)
+            pilot = self.book.open(pilot_id, claim, public_key="")
+            pilots.append(pilot)
+            now_s = self._machine.now_s
+            self.core.pace.ordered(now_s, 1)
+            self._orders_done_s = max(self._orders_done_s, now_s) + ORDER_S
+            self._machine.at(self._orders_done_s, partial(self._submit, pilot))
+        if pilots:
+            self._machine.at(self._machine.now_s + STARTS_S, partial(self._look_for, pilots))
+
+    def _look_for(self, pilots: Sequence[Pilot]) -> None:
+        """Have a look show who has the nodes of pilots that have not started: nobody tells."""
+        if any(pilot.awaits_agent for pilot in pilots):
+            self._changed()
+
+    def _submit(self, pilot: Pilot) -> None:
+        record = pilot.record
+        if pilot.is_leaving:  # it was released before its turn
+            self.book.end(record.pilot_id, record.reason)
+            return
+        self.n_submissions += 1
+        request = PilotRequest(
+            pilot_id=record.pilot_id,
+            node=record.node,
+            time_limit_s=record.time_limit_s,
+            agent_argv=(),
+            log_path=Path(),
+            part=record.part,
+        )
+        self.book.launched(pilot, self.core.slurm.launch_pilot(request))

@@ -7,7 +7,7 @@ less what rescales and losses cost.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
@@ -17,9 +17,9 @@ from bftrainer.lab.simulator.trainers import SimTrainer, Tally, make_trainer
 from bftrainer.lab.site.arms import ArmOutcome, Harvest, SharedStage, play_beside
 from bftrainer.lab.site.looks import EPOCH_S
 from bftrainer.lab.site.machine import Machine
-from bftrainer.lab.site.sidecar import Core, Orders, SitePilot
+from bftrainer.lab.site.sidecar import Core
 from bftrainer.lab.workloads import Submission
-from bftrainer.model.decision import Plan
+from bftrainer.model.decision import PilotView, Plan
 
 
 class TrainingCore(Core):
@@ -61,7 +61,7 @@ class TrainingCore(Core):
             self.books.admit(self._running[-1])
         self._trainers = tuple([trainer.as_decided() for trainer in self._running])
 
-    def decide(self, pilots: Iterable[SitePilot], *, is_new: bool) -> Orders:
+    def decide(self, pilots: Sequence[PilotView], *, is_new: bool) -> Plan:
         """Decide on the trainers as they are now."""
         self.train()
         return super().decide(pilots, is_new=is_new)

@@ -91,7 +91,7 @@ class WatchedSidecar(Sidecar):
             end = EndOfPilot.PREEMPTED
             if mine.name in self.core.given_back:
                 end = EndOfPilot.RELEASED
-            elif self._pilots[mine.name].is_leaving:
+            elif self.book.pilots[mine.name].is_leaving:
                 end = EndOfPilot.NOT_NEEDED
             elif now_s >= mine.start_s + mine.limit_s:
                 end = EndOfPilot.LIMIT

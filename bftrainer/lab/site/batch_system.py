@@ -1,0 +1,99 @@
+"""The simulated machine as the daemon's batch system, and a journal that keeps nothing.
+
+With these two the daemon's own book of pilots works in the time of the machine.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from bftrainer.batch.batch_system import BatchSystem, PilotObservation, PilotRequest
+from bftrainer.journal.projection import PilotRecord
+from bftrainer.lab.site.looks import MachineLooks, job_id_of, node_number, pilot_id_of
+from bftrainer.lab.site.machine import Machine, Preemptable
+from bftrainer.lab.site.sharing import Share
+from bftrainer.model.cluster import Presence, Snapshot
+from bftrainer.model.parts import NodePart
+
+MINUTE_S = 60.0
+
+
+class SimulatedSlurm(BatchSystem):
+    """A machine as a batch system that answers and obeys at once: the caller adds the time."""
+
+    name = "simulated-slurm"
+    idle_confirmations = 1
+    lends_parts = True
+
+    def __init__(self, machine: Machine, looks: MachineLooks) -> None:
+        self._machine, self._looks = machine, looks
+        self.cycle_s = machine.settings.bf_interval_s
+        self.cycle: tuple[float, float] | None = None  # the last whole one, as sdiag tells
+        self._counts = Counter[str]()
+
+    def snapshot(self, *, wants_cycle: bool = True) -> Snapshot:
+        """Return what a look shows now."""
+        del wants_cycle  # it costs nothing here
+        self._counts["look"] += 1
+        return self._looks.look(self.cycle)
+
+    def request_counts(self) -> Mapping[str, int]:
+        """Return the number of looks and orders so far."""
+        return self._counts
+
+    def launch_pilot(self, request: PilotRequest) -> str:
+        """Submit a pilot; its limit is in whole minutes, as Slurm has it."""
+        share: Share | None = None
+        if request.part is not None:
+            share = share_of(request.part)
+        mine = Preemptable(
+            name=request.pilot_id,
+            limit_s=request.time_limit_s // MINUTE_S * MINUTE_S,
+            node=1 << node_number(request.node),
+            share=share,
+        )
+        self._counts["submit"] += 1
+        self._machine.submit_preemptable(mine)
+        return job_id_of(request.pilot_id)
+
+    def cancel_pilots(self, job_ids: Sequence[str], *, force: bool = False) -> None:
+        """Cancel pilots; those that are gone are no error."""
+        del force  # nobody here takes a while to leave
+        self._counts["cancel"] += 1
+        for job_id in job_ids:
+            mine = self._machine.preemptable.get(pilot_id_of(job_id))
+            if mine is not None:
+                self._machine.cancel_preemptable(mine)
+
+    def pilot_states(self, job_ids: Sequence[str]) -> Mapping[str, PilotObservation]:
+        """Return whether each is in the queue; why one has ended the machine does not keep."""
+        self._counts["state"] += 1
+        states: dict[str, PilotObservation] = {}
+        for job_id in job_ids:
+            presence = Presence.ABSENT
+            if pilot_id_of(job_id) in self._machine.preemptable:
+                presence = Presence.PRESENT
+            states[job_id] = PilotObservation(presence=presence)
+        return states
+
+
+class NoJournal:
+    """A journal for one run, after which nobody asks what it was told."""
+
+    def pilots(self, *, active_only: bool = False) -> Sequence[PilotRecord]:
+        """Return the pilots of an earlier daemon: there was none."""
+        del active_only
+        return ()
+
+    def append(self, kind: str, payload: object, *, pilots: Sequence[PilotRecord] = ()) -> None:
+        """Write nothing."""
+
+    def note(self, kind: str, payload: object, *, pilots: Sequence[PilotRecord] = ()) -> None:
+        """Write nothing."""
+
+
+def share_of(part: NodePart) -> Share:
+    """Return what a pilot with this part asks of its node."""
+    _, _, gpu_type = part.gpu_type.partition(":")
+    return Share(cpus=part.cores, memory_mb=part.memory_mb, gpus=part.gpus, gpu_type=gpu_type)
