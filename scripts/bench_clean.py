@@ -36,7 +36,7 @@ from _bench.waiting import BenchError
 ROOT: Final = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from bftrainer.elastic.worker_keeper import SHARED_MEMORY, children  # noqa: E402
+from bftrainer.elastic.process.worker_keeper import SHARED_MEMORY, children  # noqa: E402
 from bftrainer.fleet.runtimes.horovod import BOOTSTRAP  # noqa: E402
 from bftrainer.fleet.wire.messages import (  # noqa: E402
     Hello,

@@ -193,7 +193,7 @@ def floors() -> dict[str, int]:
     """Return the floor of each room, 0 on top, from the contract in pyproject.toml."""
     text = (Path(__file__).resolve().parents[1] / "pyproject.toml").read_text(encoding="utf-8")
     contracts = tomllib.loads(text)["tool"]["importlinter"]["contracts"]
-    (layers,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
+    (layers,) = (c["layers"] for c in contracts if c["type"] == "layers" and "containers" not in c)
     return {
         room.strip().removeprefix("bftrainer."): number
         for number, layer in enumerate(layers)

@@ -1,7 +1,7 @@
 """What ``bftrainer submit`` says of the checkpoint from which a trainer will go on.
 
-``elastic.origin`` compares. A checkpoint of other arguments is refused here, before anything is
-sent, and once more by the worker: a checkpoint may come into the directory in between.
+``elastic.checkpoints.origin`` compares. A checkpoint of other arguments is refused here, before
+anything is sent, and once more by the worker: a checkpoint may come into the directory in between.
 """
 
 from __future__ import annotations
@@ -14,8 +14,14 @@ import click
 
 from bftrainer.cli.options import GroupedCommand, option
 from bftrainer.cli.spec import COMMAND
-from bftrainer.elastic.origin import ARRAY_INDEX, EXPORTED, Difference, RunOrigin, compare
-from bftrainer.elastic.origin_check import (
+from bftrainer.elastic.checkpoints.origin import (
+    ARRAY_INDEX,
+    EXPORTED,
+    Difference,
+    RunOrigin,
+    compare,
+)
+from bftrainer.elastic.checkpoints.origin_check import (
     ARGUMENTS,
     CONTINUE,
     SCHEDULE_NEW,

@@ -4,6 +4,10 @@ A script gives ``Run`` its model, optimizer and loader, iterates over ``run.epoc
 ``run.batches()``, and updates with ``run.step()``. Workers join and leave between two updates.
 Run by hand, the same script is one worker. Importing this package is cheap: torch is imported
 with ``Run``.
+
+Its modules are in rooms, whose order pyproject.toml has. At the top is what scripts import, and
+what is started by path or named by a template that went on through an upgrade in place: these
+names stay.
 """
 
 from __future__ import annotations
@@ -14,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 from bftrainer.ground.errors import ElasticError
 
 if TYPE_CHECKING:
-    from bftrainer.elastic.batch import GlobalBatch, LogicalWorkers, PerWorkerBatch, Terms
-    from bftrainer.elastic.generations import GenerationInfo
-    from bftrainer.elastic.loader import PerSample, Sharded
-    from bftrainer.elastic.reports import params, report
+    from bftrainer.elastic.data.loader import PerSample, Sharded
+    from bftrainer.elastic.network.shards import node_mesh
+    from bftrainer.elastic.process.generations import GenerationInfo
+    from bftrainer.elastic.process.reports import params, report
     from bftrainer.elastic.run import Run
-    from bftrainer.elastic.shards import node_mesh
+    from bftrainer.elastic.script.batch import GlobalBatch, LogicalWorkers, PerWorkerBatch, Terms
     from bftrainer.elastic.value import Value
 
 __all__ = [
@@ -40,18 +44,18 @@ __all__ = [
 
 
 _HOMES = {
-    "GenerationInfo": "generations",
-    "GlobalBatch": "batch",
-    "LogicalWorkers": "batch",
-    "PerSample": "loader",
-    "PerWorkerBatch": "batch",
+    "GenerationInfo": "process.generations",
+    "GlobalBatch": "script.batch",
+    "LogicalWorkers": "script.batch",
+    "PerSample": "data.loader",
+    "PerWorkerBatch": "script.batch",
     "Run": "run",
-    "Sharded": "loader",
-    "Terms": "batch",
+    "Sharded": "data.loader",
+    "Terms": "script.batch",
     "Value": "value",
-    "node_mesh": "shards",
-    "params": "reports",
-    "report": "reports",
+    "node_mesh": "network.shards",
+    "params": "process.reports",
+    "report": "process.reports",
 }
 
 

@@ -17,38 +17,38 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from bftrainer.elastic import comparison, device, group, lone_group, loss_rule, models, try_record
-from bftrainer.elastic import control as control_module
-from bftrainer.elastic.averaged_passes import averages_of, not_stepped
-from bftrainer.elastic.batch import (
+from bftrainer.elastic.data.loader import ORDER, Indices, Loader, PerSampleStates, View, least_share
+from bftrainer.elastic.gradients import comparison, loss_rule
+from bftrainer.elastic.gradients.averaged_passes import averages_of, not_stepped
+from bftrainer.elastic.gradients.buckets import OF_NODE, GradientReducer
+from bftrainer.elastic.gradients.loss_alarm import LossAlarm
+from bftrainer.elastic.gradients.ordered_reducer import OrderedReducer
+from bftrainer.elastic.gradients.rates import KEY, Rates, Updater, decided_by
+from bftrainer.elastic.loop import try_record
+from bftrainer.elastic.loop.common_values import CommonValues
+from bftrainer.elastic.loop.membership import Membership
+from bftrainer.elastic.loop.run_info import Length, LoggedStep, StepDurations
+from bftrainer.elastic.loop.run_phases import LastStep, Pass, RunLife, RunPhase
+from bftrainer.elastic.network import device, group, lone_group
+from bftrainer.elastic.network.group import Broken
+from bftrainer.elastic.network.shards import local_of, shards_of
+from bftrainer.elastic.network.shared_values import SharedValues
+from bftrainer.elastic.process import control as control_module
+from bftrainer.elastic.process.control import Control
+from bftrainer.elastic.process.generations import GenerationInfo
+from bftrainer.elastic.process.reports import params
+from bftrainer.elastic.script import models
+from bftrainer.elastic.script.batch import (
     BatchPiece,
     GlobalBatch,
     LogicalWorkers,
     PerWorkerBatch,
     cutting_of,
 )
-from bftrainer.elastic.buckets import OF_NODE, GradientReducer
-from bftrainer.elastic.common_values import CommonValues
-from bftrainer.elastic.comparison import StateComparison
-from bftrainer.elastic.control import Control
-from bftrainer.elastic.generations import GenerationInfo
-from bftrainer.elastic.group import Broken
-from bftrainer.elastic.late_schedules import LateSchedules
-from bftrainer.elastic.loader import ORDER, Indices, Loader, PerSampleStates, View, least_share
-from bftrainer.elastic.loss_alarm import LossAlarm
-from bftrainer.elastic.loss_rule import LossRule, end_looking
-from bftrainer.elastic.membership import Membership
-from bftrainer.elastic.models import StrayUpdates, end_watch, quiet_schedulers
-from bftrainer.elastic.ordered_reducer import OrderedReducer
-from bftrainer.elastic.rates import KEY, Rates, Updater, decided_by
-from bftrainer.elastic.remarks import Remarks
-from bftrainer.elastic.reports import params
-from bftrainer.elastic.run_info import Length, LoggedStep, StepDurations
-from bftrainer.elastic.run_phases import LastStep, Pass, RunLife, RunPhase
-from bftrainer.elastic.shards import local_of, shards_of
-from bftrainer.elastic.shared_values import SharedValues
-from bftrainer.elastic.state import Counters, State, seed_everything
-from bftrainer.elastic.try_record import SampleRecord
+from bftrainer.elastic.script.late_schedules import LateSchedules
+from bftrainer.elastic.script.models import StrayUpdates, end_watch, quiet_schedulers
+from bftrainer.elastic.state.remarks import Remarks
+from bftrainer.elastic.state.state import Counters, State, seed_everything
 from bftrainer.ground.errors import ElasticError
 from bftrainer.ground.protocol import LEAST_NODES
 
@@ -98,7 +98,7 @@ class Run(CommonValues):
         self._loader.cutting = cutting
         self._averages = averages_of(backward_passes, cutting, is_sharded=shards is not None)
         self._rates = Rates(cutting, self._plan.batch)
-        self._rule = LossRule(loss, model.parameters(), lambda: self._updater.scale)
+        self._rule = loss_rule.LossRule(loss, model.parameters(), lambda: self._updater.scale)
         self._rule.is_added_up = self._averages == 1
         self._record = try_record.wanted(lambda: self._membership.token)
         registered = self._registered(extra or {})
@@ -155,7 +155,7 @@ class Run(CommonValues):
 
     def _listen(self, membership: Membership, equal: str) -> None:
         """Have what belongs to a generation begin with it."""
-        self._comparison = StateComparison(
+        self._comparison = comparison.StateComparison(
             self._state,
             counters=lambda: membership.counters,
             is_save_due=membership.writer.is_due,
@@ -174,7 +174,7 @@ class Run(CommonValues):
         membership.on_entering = lambda commit: self._values.enters(commit, self.step_count)
         membership.on_waiting = lambda: self._values.waits_in_step(self.step_count)
 
-    def _keep(self, record: SampleRecord) -> None:
+    def _keep(self, record: try_record.SampleRecord) -> None:
         """Have a record told what happens."""
         record.watch_updates(self._state, self._comparison.leaves)
         record.watch_roots(self._rule)
@@ -327,7 +327,7 @@ class Run(CommonValues):
             self._agree_on_end()
         self._control.is_over = True
         end_watch()
-        end_looking()
+        loss_rule.end_looking()
         self._loader.close()
         membership = self._membership
         for hook in membership.on_generation_end:
@@ -418,7 +418,7 @@ class Run(CommonValues):
         self._rule.refuse_weight()
         self._rule.given = value
 
-    def on_loss(self, hook: Callable[[GenerationInfo, float, LossRule], object]) -> None:
+    def on_loss(self, hook: Callable[[GenerationInfo, float, loss_rule.LossRule], object]) -> None:
         """Call ``hook`` with each loss of which the script takes the gradient and that counts."""
 
         def tell(loss: float) -> None:

@@ -24,13 +24,13 @@ template → agent
     ``{"failed": {"code": C, "cause": S, "next_step": S}}``, with ``worker_id`` if it concerns
     one fork only; otherwise the template exits with status 1.
 
-Between the template and each worker is a keeper (``bftrainer.elastic.worker_keeper``), which ends
-with the worker whatever that started. When the socket closes, as it does however the agent ends,
-the template kills its workers' process groups and exits; keepers see to the rest. Until it is warm,
-it dies with the *thread* that started it (``PR_SET_PDEATHSIG``), so start it from one that lives
-on. Nothing here starts a thread, because a process with threads must not fork.
+Between the template and each worker is a keeper (``bftrainer.elastic.process.worker_keeper``),
+which ends with the worker whatever that started. When the socket closes, as it does however the
+agent ends, the template kills its workers' process groups and exits; keepers see to the rest. Until
+it is warm, it dies with the *thread* that started it (``PR_SET_PDEATHSIG``), so start it from one
+that lives on. Nothing here starts a thread, because a process with threads must not fork.
 
-Before all else it refuses a Python or torch that is too old (BFT-1006, ``bftrainer.elastic
+Before all else it refuses a Python or torch that is too old (BFT-1006, ``bftrainer.ground
 .versions``). So Python 3.6 must be able to read this file: annotations of later forms are quoted.
 """
 
@@ -73,7 +73,7 @@ class ForkServer:
         self.channel = channel
         self.workers: dict[int, KeptWorker] = {}  # by the pid of the keeper
         # Not imported above: the finder has to be installed first.
-        self.keeper: Any = importlib.import_module("bftrainer.elastic.worker_keeper")
+        self.keeper: Any = importlib.import_module("bftrainer.elastic.process.worker_keeper")
         self.scratch = self.keeper.Scratch()
         self.wake_in, self.wake_out = socket.socketpair()
         self.wake_in.settimeout(0)

@@ -39,8 +39,9 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from bftrainer.elastic import control as control_module
-from bftrainer.elastic import own_sharding, side_threads
+from bftrainer.elastic.process import control as control_module
+from bftrainer.elastic.process import side_threads
+from bftrainer.elastic.script import own_sharding
 from bftrainer.ground.errors import ElasticError, sharded
 from bftrainer.ground.fields import shortened
 from bftrainer.ground.main_module import first_path, run_main
@@ -219,7 +220,7 @@ def seed_alike(seed: int) -> None:
     What a script draws before its loop must be the same everywhere, also after a restart: the
     split of its data, a vocabulary, weights. A script that seeds itself changes nothing of that.
     """
-    from bftrainer.elastic.state import BEFORE_SCRIPT, seed_everything  # noqa: PLC0415 - torch
+    from bftrainer.elastic.state.state import BEFORE_SCRIPT, seed_everything  # noqa: PLC0415 - torch
 
     with suppress(Exception):  # it is missing, or broken
         importlib.import_module("numpy.random")  # before it is seeded, if torch has not
@@ -328,7 +329,7 @@ def _run_script(
 
 def _is_of_neighbour(problem: BaseException | None) -> bool:
     """Return whether a collective of a sharded model failed, as it does when a neighbour ends."""
-    shards = sys.modules.get("bftrainer.elastic.shards")
+    shards = sys.modules.get("bftrainer.elastic.network.shards")
     while problem is not None and shards is not None and shards.has_neighbours():
         name, text = type(problem).__name__, str(problem)
         if isinstance(problem, RuntimeError) and (name.startswith("Dist") or _OF_GLOO.match(text)):
@@ -363,7 +364,7 @@ def _is_fetching(problem: BaseException) -> bool:
 
 
 def _soon_ends_a_loader() -> bool:
-    from bftrainer.elastic import torch_compat  # noqa: PLC0415 - torch is imported already
+    from bftrainer.elastic.script import torch_compat  # noqa: PLC0415 - torch is imported already
 
     until_s = time.monotonic() + LOADER_END_S
     try:
@@ -389,7 +390,7 @@ def status_of(script: str) -> int:
 
 def _failure_of(problem: BaseException) -> Failed:
     if type(problem).__name__ == "OutOfMemoryError" and "torch" in sys.modules:
-        from bftrainer.elastic import device  # noqa: PLC0415 - imports torch
+        from bftrainer.elastic.network import device  # noqa: PLC0415 - imports torch
 
         if device.is_used():
             others_fault = device.memory_held(device.current())

@@ -1,8 +1,8 @@
 """The first update in which an elastic run differs from the same script in one process.
 
-The notes of both come in (``bftrainer/elastic/try_record.py``): samples, losses, options, gradients
-and parameters of each update, before it was applied. What differs first goes out, in the order in
-which an update comes about, with what usually does that. Pure but for reading the files.
+The notes of both come in (``bftrainer/elastic/loop/try_record.py``): samples, losses, options,
+gradients and parameters of each update, before it was applied. What differs first goes out, in the
+order in which an update comes about, with what usually does that. Pure but for reading the files.
 
 **Tolerance.** Half of a type's digits, so the root of its rounding unit: 3.5e-4 in float32. Shares
 of a batch are added in another order than one process does it, which costs a few units (1e-6 to

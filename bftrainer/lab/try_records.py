@@ -5,7 +5,7 @@ each generation notes which one had made the last update of the state that it be
 of generations do not tell: workers that were cut off may go on beside a later generation that comes
 to nothing, or form one themselves while a daemon forms another of the same number.
 
-The lines are written by ``bftrainer/elastic/try_record.py``.
+The lines are written by ``bftrainer/elastic/loop/try_record.py``.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ NOT_ELASTIC = "BFT-1423"  # the worker's error
 FULL_DISK = "BFT-1455"  # likewise
 # What breaks beside the script: disks, bftrainer in its process, batch systems, agents, journals.
 _NOT_THE_SCRIPTS = re.compile(r"^BFT-(?:145[56]|12[0-9]{2}|13(?!10|11)[0-9]{2}|2[0-9]{3})\b")
-# bftrainer/elastic/try_record.py
+# bftrainer/elastic/loop/try_record.py
 RECORD_VARIABLE, UPDATES_VARIABLE = "BFT_RECORD_SAMPLES", "BFT_RECORD_UPDATES"
 # Nodes of one machine share its processors: measured speeds must not keep the script small.
 POLICY = "policy: equal-share\nstraggler_threshold: 0\n"

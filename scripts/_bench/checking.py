@@ -22,7 +22,7 @@ def check_s() -> float:
     from torch.utils.data import DataLoader, TensorDataset  # noqa: PLC0415
 
     from bftrainer import elastic  # noqa: PLC0415 - imports torch
-    from bftrainer.elastic.buckets import GradientReducer  # noqa: PLC0415
+    from bftrainer.elastic.gradients.buckets import GradientReducer  # noqa: PLC0415
 
     torch.set_num_threads(1)
     model = torch.nn.Linear(68, 10)

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, TensorDataset
 
-from bftrainer.elastic import control
+from bftrainer.elastic.process import control
 from bftrainer.ground import protocol
 
 

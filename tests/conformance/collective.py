@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from bftrainer.elastic.collective import LEFT_BEHIND, Broken, Collective, settle
+from bftrainer.elastic.network.collective import LEFT_BEHIND, Broken, Collective, settle
 from tests.support.waiting import wait_for
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bftrainer.elastic.store import StoreServer
+from bftrainer.elastic.process.store import StoreServer
 from tests.elastic.controller import TemplateProcess
 from tests.elastic.frameworks import FRAMEWORKS, Framework
 

@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from bftrainer.batch import process
-from bftrainer.elastic.origin_check import CONTINUE
+from bftrainer.elastic.checkpoints.origin_check import CONTINUE
 from bftrainer.ground import protocol
 from bftrainer.ground.protocol import (
     Commit,

@@ -18,8 +18,8 @@ import torch
 from torch import nn, optim
 from torch.optim import lr_scheduler, swa_utils
 
-from bftrainer.elastic import checkpoint
-from bftrainer.elastic.state import Counters, State
+from bftrainer.elastic.checkpoints import checkpoint
+from bftrainer.elastic.state.state import Counters, State
 from bftrainer.ground import fence
 
 STEPS = 5

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from bftrainer.elastic import device
-from bftrainer.elastic.collective import settle
-from bftrainer.elastic.control import Control
-from bftrainer.elastic.device import DeviceCollective
-from bftrainer.elastic.group import FormingGroups, Group, new_process_group, offer_of
-from bftrainer.elastic.store import StoreServer
+from bftrainer.elastic.network import device
+from bftrainer.elastic.network.collective import settle
+from bftrainer.elastic.network.device import DeviceCollective
+from bftrainer.elastic.network.group import FormingGroups, Group, new_process_group, offer_of
+from bftrainer.elastic.process.control import Control
+from bftrainer.elastic.process.store import StoreServer
 from bftrainer.ground import backend_choice
 from bftrainer.ground.backend_choice import BackendChoice, BackendOffer, choose
 from bftrainer.ground.errors import ElasticError

@@ -20,8 +20,8 @@ from bftrainer.elastic import (
     PerWorkerBatch,
     Terms,
 )
-from bftrainer.elastic.batch import Cutting, DecidedBatch, cutting_of, in_words
-from bftrainer.elastic.rates import Rates, Updater
+from bftrainer.elastic.gradients.rates import Rates, Updater
+from bftrainer.elastic.script.batch import Cutting, DecidedBatch, cutting_of, in_words
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 

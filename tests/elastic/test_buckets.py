@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from bftrainer.elastic.buckets import GradientReducer
-from bftrainer.elastic.collective import settle
-from bftrainer.elastic.gradient_bucket import FIRST_BUCKET_BYTES
-from bftrainer.elastic.group import LEFT_BEHIND, Group
-from bftrainer.elastic.ordered_reducer import OrderedReducer
-from bftrainer.elastic.store import StoreServer
+from bftrainer.elastic.gradients.buckets import GradientReducer
+from bftrainer.elastic.gradients.gradient_bucket import FIRST_BUCKET_BYTES
+from bftrainer.elastic.gradients.ordered_reducer import OrderedReducer
+from bftrainer.elastic.network.collective import settle
+from bftrainer.elastic.network.group import LEFT_BEHIND, Group
+from bftrainer.elastic.process.store import StoreServer
 from tests.support.pairs import pair
 
 

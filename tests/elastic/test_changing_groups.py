@@ -13,10 +13,11 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from bftrainer.elastic import ElasticError, Run, checkpoint
-from bftrainer.elastic import control as control_module
-from bftrainer.elastic.models import end_watch, one_optimizer, parts_of
-from bftrainer.elastic.state import Counters, State
+from bftrainer.elastic import ElasticError, Run
+from bftrainer.elastic.checkpoints import checkpoint
+from bftrainer.elastic.process import control as control_module
+from bftrainer.elastic.script.models import end_watch, one_optimizer, parts_of
+from bftrainer.elastic.state.state import Counters, State
 from bftrainer.ground import fence
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess

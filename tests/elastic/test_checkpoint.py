@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 import torch
 
-from bftrainer.elastic import ElasticError, checkpoint
-from bftrainer.elastic.control import Control
-from bftrainer.elastic.state import Counters, State
-from bftrainer.elastic.writer import CheckpointWriter
+from bftrainer.elastic import ElasticError
+from bftrainer.elastic.checkpoints import checkpoint
+from bftrainer.elastic.process.control import Control
+from bftrainer.elastic.state.state import Counters, State
+from bftrainer.elastic.state.writer import CheckpointWriter
 from bftrainer.ground import fence, files
 from bftrainer.ground.checkpoint_gap import (
     LIVES,

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch._C._distributed_c10d import HashStore
 
-from bftrainer.elastic.collective import Broken, ExpiredError, settle
-from bftrainer.elastic.device import DeviceCollective, Stillborn, new_nccl, probe
-from bftrainer.elastic.group import Group
-from bftrainer.elastic.store import StoreServer
+from bftrainer.elastic.network.collective import Broken, ExpiredError, settle
+from bftrainer.elastic.network.device import DeviceCollective, Stillborn, new_nccl, probe
+from bftrainer.elastic.network.group import Group
+from bftrainer.elastic.process.store import StoreServer
 from tests.conformance.collective import CollectiveConformance, End, never
 from tests.support.pairs import pair
 

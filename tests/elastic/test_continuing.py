@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch.optim import lr_scheduler as schedules
 
-from bftrainer.elastic import reports
-from bftrainer.elastic.continuing import Continuing
-from bftrainer.elastic.origin_check import CONTINUE
-from bftrainer.elastic.schedules import settings_of
-from bftrainer.elastic.state import Counters, Snapshots, State
+from bftrainer.elastic.checkpoints.origin_check import CONTINUE
+from bftrainer.elastic.process import reports
+from bftrainer.elastic.script.schedules import settings_of
+from bftrainer.elastic.state.continuing import Continuing
+from bftrainer.elastic.state.state import Counters, Snapshots, State
 from bftrainer.ground.errors import ElasticError
 from bftrainer.ground.protocol import WorkerConfig
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from bftrainer.elastic import ElasticError, GlobalBatch, PerWorkerBatch, Sharded
-from bftrainer.elastic.batch import Cutting, DecidedBatch
-from bftrainer.elastic.loader import Loader, View
+from bftrainer.elastic.data.loader import Loader, View
+from bftrainer.elastic.script.batch import Cutting, DecidedBatch
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from bftrainer.batch import process
-from bftrainer.elastic import device, worker_keeper
+from bftrainer.elastic.network import device
+from bftrainer.elastic.process import worker_keeper
 from bftrainer.fleet.generations.failures import FailureCounts
 from bftrainer.ground.errors import ElasticError
 from bftrainer.ground.protocol import Entered, Interrupted

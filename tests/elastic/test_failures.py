@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.elastic import worker_keeper
+from bftrainer.elastic.process import worker_keeper
 from bftrainer.ground.protocol import Failed, Interrupted, Saved
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess

@@ -7,8 +7,7 @@ import threading
 import pytest
 import torch
 
-from bftrainer.elastic.control import Control
-from bftrainer.elastic.group import (
+from bftrainer.elastic.network.group import (
     LEFT_BEHIND,
     AbandonableCall,
     Broken,
@@ -16,7 +15,8 @@ from bftrainer.elastic.group import (
     Group,
     settle,
 )
-from bftrainer.elastic.store import StoreServer
+from bftrainer.elastic.process.control import Control
+from bftrainer.elastic.process.store import StoreServer
 from bftrainer.ground.protocol import WorkerConfig
 from tests.support.pairs import commit_of
 from tests.support.waiting import wait_for

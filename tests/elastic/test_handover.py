@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from bftrainer.elastic import transfer
-from bftrainer.elastic.control import Control
-from bftrainer.elastic.group import Group
-from bftrainer.elastic.state import Counters, State
-from bftrainer.elastic.state_transfer import StateTransfer
-from bftrainer.elastic.store import StoreServer
-from bftrainer.elastic.transfer import Link
-from bftrainer.elastic.writer import CheckpointWriter
+from bftrainer.elastic.loop.state_transfer import StateTransfer
+from bftrainer.elastic.network.group import Group
+from bftrainer.elastic.process.control import Control
+from bftrainer.elastic.process.store import StoreServer
+from bftrainer.elastic.state import transfer
+from bftrainer.elastic.state.state import Counters, State
+from bftrainer.elastic.state.transfer import Link
+from bftrainer.elastic.state.writer import CheckpointWriter
 from bftrainer.ground.protocol import WorkerConfig
 from tests.elastic.scripts import pretended
 from tests.support.pairs import commit_of, group_of

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bftrainer.elastic.origin_check import CONTINUE
+from bftrainer.elastic.checkpoints.origin_check import CONTINUE
 from bftrainer.ground.protocol import (
     BY_AGENT,
     TELLS_LOSS,

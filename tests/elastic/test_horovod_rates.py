@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from bftrainer.elastic.control import Control
+from bftrainer.elastic.checkpoints.origin_check import CONTINUE
 from bftrainer.elastic.horovod.session import Counts, Saver
-from bftrainer.elastic.origin_check import CONTINUE
-from bftrainer.elastic.reports import Reports
+from bftrainer.elastic.process.control import Control
+from bftrainer.elastic.process.reports import Reports
 from bftrainer.ground.errors import ElasticError
 from bftrainer.ground.fence import Fence
 from bftrainer.ground.protocol import WorkerConfig

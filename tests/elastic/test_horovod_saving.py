@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from bftrainer.elastic import checkpoint
-from bftrainer.elastic.control import Control
+from bftrainer.elastic.checkpoints import checkpoint
 from bftrainer.elastic.horovod.session import Counts, Saver
-from bftrainer.elastic.reports import Reports
+from bftrainer.elastic.process.control import Control
+from bftrainer.elastic.process.reports import Reports
 from bftrainer.ground.errors import ElasticError
 from bftrainer.ground.fence import Fence, path_for
 from bftrainer.ground.protocol import Report, WorkerConfig

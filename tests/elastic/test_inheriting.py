@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch.optim import lr_scheduler as schedules
 
-from bftrainer.elastic import reports
-from bftrainer.elastic.continuing import OwnOptions
-from bftrainer.elastic.reports import is_inherited, trial_mark
-from bftrainer.elastic.state import Counters, State
+from bftrainer.elastic.process import reports
+from bftrainer.elastic.process.reports import is_inherited, trial_mark
+from bftrainer.elastic.state.continuing import OwnOptions
+from bftrainer.elastic.state.state import Counters, State
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 

@@ -13,7 +13,7 @@ from torch.optim.swa_utils import SWALR
 from torch.utils.data import DataLoader, TensorDataset
 
 from bftrainer.elastic import ElasticError, Run
-from bftrainer.elastic.models import end_watch
+from bftrainer.elastic.script.models import end_watch
 
 Optimizer = torch.optim.Optimizer
 Build = Callable[[Optimizer], Any]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bftrainer.elastic.run_info import Length
-from bftrainer.elastic.state import Counters
+from bftrainer.elastic.loop.run_info import Length
+from bftrainer.elastic.state.state import Counters
 from bftrainer.ground import protocol
 from bftrainer.ground.errors import ElasticError
 from bftrainer.ground.protocol import Failed

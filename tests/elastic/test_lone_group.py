@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import nn
 
 from bftrainer.batch import process
-from bftrainer.elastic import lone_group
-from bftrainer.elastic.lone_group import COLLECTIVES, refuse_layers
+from bftrainer.elastic.network import lone_group
+from bftrainer.elastic.network.lone_group import COLLECTIVES, refuse_layers
 from bftrainer.ground.errors import ElasticError
 from bftrainer.ground.protocol import Remarked
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess

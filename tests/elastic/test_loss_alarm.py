@@ -12,11 +12,11 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from bftrainer import elastic
-from bftrainer.elastic import control as control_module
-from bftrainer.elastic import loss_alarm
-from bftrainer.elastic.loss_alarm import FiniteLosses, limit_of
-from bftrainer.elastic.loss_rule import end_looking
-from bftrainer.elastic.models import end_watch
+from bftrainer.elastic.gradients import loss_alarm
+from bftrainer.elastic.gradients.loss_alarm import FiniteLosses, limit_of
+from bftrainer.elastic.gradients.loss_rule import end_looking
+from bftrainer.elastic.process import control as control_module
+from bftrainer.elastic.script.models import end_watch
 from bftrainer.ground.errors import ElasticError
 from bftrainer.ground.protocol import Diverged, Finished
 from tests.elastic.controller import Controller, TemplateProcess

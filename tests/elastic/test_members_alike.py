@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bftrainer import elastic
-from bftrainer.elastic import ElasticError, comparison, light
+from bftrainer.elastic import ElasticError
+from bftrainer.elastic.gradients import comparison, light
 from bftrainer.ground import files
 from bftrainer.ground.protocol import Failed, Finished, Interrupted, Remarked
 from tests.elastic import journal

@@ -13,8 +13,8 @@ import pytest
 
 import trainers.examples
 from bftrainer.batch import process
-from bftrainer.elastic.origin_check import CONTINUE
-from bftrainer.elastic.store import StoreClient
+from bftrainer.elastic.checkpoints.origin_check import CONTINUE
+from bftrainer.elastic.process.store import StoreClient
 from bftrainer.ground.protocol import Commit, Entered, Interrupted, Progress
 from tests.elastic.controller import Controller
 from tests.elastic.mpi_workers import MpiWorkers

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from bftrainer.elastic import checkpoint
-from bftrainer.elastic.origin import RunOrigin
-from bftrainer.elastic.origin_check import CONTINUE
+from bftrainer.elastic.checkpoints import checkpoint
+from bftrainer.elastic.checkpoints.origin import RunOrigin
+from bftrainer.elastic.checkpoints.origin_check import CONTINUE
 from bftrainer.ground import files
 from bftrainer.ground.protocol import Entered, Failed, Remarked
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset, WeightedRandomSampler
 
 from bftrainer.elastic import ElasticError, Sharded
-from bftrainer.elastic.batch import Cutting
-from bftrainer.elastic.loader import Loader, OwnOrder, View
+from bftrainer.elastic.data.loader import Loader, OwnOrder, View
+from bftrainer.elastic.script.batch import Cutting
 from bftrainer.ground.protocol import Interrupted
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess

@@ -18,10 +18,10 @@ import pytest
 import torch
 from torch._C._distributed_c10d import HashStore, PrefixStore
 
-from bftrainer.elastic import group
-from bftrainer.elastic.collective import settle
-from bftrainer.elastic.group import Group
-from bftrainer.elastic.store import StoreServer
+from bftrainer.elastic.network import group
+from bftrainer.elastic.network.collective import settle
+from bftrainer.elastic.network.group import Group
+from bftrainer.elastic.process.store import StoreServer
 from bftrainer.ground.protocol import Commit
 from tests.support.pairs import commit_of
 from tests.support.port_stranger import PAIRS, PREAMBLE, RECV_READY, SEND, SEND_READY, Stranger

@@ -12,9 +12,16 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from bftrainer.elastic import ElasticError, GlobalBatch, Run
-from bftrainer.elastic import control as control_module
-from bftrainer.elastic.loss_rule import LossRule, SampleLoss, Verdict, end_looking, judge, terms_of
-from bftrainer.elastic.models import end_watch
+from bftrainer.elastic.gradients.loss_rule import (
+    LossRule,
+    SampleLoss,
+    Verdict,
+    end_looking,
+    judge,
+    terms_of,
+)
+from bftrainer.elastic.process import control as control_module
+from bftrainer.elastic.script.models import end_watch
 from tests.elastic.public_losses import BATCH, SHARE, Loss, all_losses, model, truth
 
 pytestmark = pytest.mark.filterwarnings("ignore:reduction. 'mean' divides:UserWarning")

@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from bftrainer import elastic
-from bftrainer.elastic import control as control_module
 from bftrainer.elastic.hooks import optuna
+from bftrainer.elastic.process import control as control_module
 from bftrainer.ground.protocol import Reported
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess

@@ -10,11 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from bftrainer.elastic import checkpoint, resharding, shards
-from bftrainer.elastic import control as control_module
-from bftrainer.elastic.batch import Cutting, GlobalBatch
-from bftrainer.elastic.shards import Box, whole_box
-from bftrainer.elastic.state import Counters, Snapshots, State
+from bftrainer.elastic.checkpoints import checkpoint, resharding
+from bftrainer.elastic.network import shards
+from bftrainer.elastic.network.shards import Box, whole_box
+from bftrainer.elastic.process import control as control_module
+from bftrainer.elastic.script.batch import Cutting, GlobalBatch
+from bftrainer.elastic.state.state import Counters, Snapshots, State
 from bftrainer.ground import files
 from bftrainer.study import checkpoint_files, disk
 

@@ -17,10 +17,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from bftrainer.batch import process
 from bftrainer.elastic import ElasticError, GenerationInfo, Run
-from bftrainer.elastic import control as control_module
-from bftrainer.elastic.buckets import GradientReducer
-from bftrainer.elastic.gradient_bucket import layout
-from bftrainer.elastic.state_transfer import MemberStatus, choose_source
+from bftrainer.elastic.gradients.buckets import GradientReducer
+from bftrainer.elastic.gradients.gradient_bucket import layout
+from bftrainer.elastic.loop.state_transfer import MemberStatus, choose_source
+from bftrainer.elastic.process import control as control_module
 from bftrainer.ground.protocol import Interrupted
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess

@@ -12,9 +12,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from bftrainer.elastic import GlobalBatch, Run, run_phases
-from bftrainer.elastic import control as control_module
-from bftrainer.elastic.run_phases import CHANGES, RunLife, RunPhase
+from bftrainer.elastic import GlobalBatch, Run
+from bftrainer.elastic.loop import run_phases
+from bftrainer.elastic.loop.run_phases import CHANGES, RunLife, RunPhase
+from bftrainer.elastic.process import control as control_module
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 
 # Written by hand: is_looping, is_rehearsing, has_state, has_batch, is_counted.

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from bftrainer.elastic import sample_prints
-from bftrainer.elastic.loader import Loader
-from bftrainer.elastic.sample_prints import NOT_COMPARED, UNKNOWN, SamplePrint, print_of
+from bftrainer.elastic.data import sample_prints
+from bftrainer.elastic.data.loader import Loader
+from bftrainer.elastic.data.sample_prints import NOT_COMPARED, UNKNOWN, SamplePrint, print_of
 from bftrainer.ground.errors import ElasticError
 from bftrainer.ground.protocol import Interrupted, Remarked
 from tests.elastic.controller import Controller, TemplateProcess
@@ -28,7 +28,8 @@ from bftrainer import elastic
 
 kind, workers = sys.argv[1], int(sys.argv[2])
 if kind == "earlier":  # as in the release before: shorter nonces, and no prints
-    from bftrainer.elastic import group, sample_prints
+    from bftrainer.elastic.data import sample_prints
+    from bftrainer.elastic.network import group
     group.NONCE_BYTES, sample_prints.encoded = 16, lambda prints: []
 torch.manual_seed(3)
 inputs = torch.randn(64, 4)

@@ -20,8 +20,8 @@ from torch.utils.data import (
 )
 
 from bftrainer.elastic import ElasticError
-from bftrainer.elastic.batch import EpochPlan, active, share
-from bftrainer.elastic.loader import Loader, View, epoch_order
+from bftrainer.elastic.data.loader import Loader, View, epoch_order
+from bftrainer.elastic.script.batch import EpochPlan, active, share
 
 plans = st.builds(
     EpochPlan,

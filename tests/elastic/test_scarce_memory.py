@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.elastic.batch import Cutting, GlobalBatch, PerWorkerBatch
+from bftrainer.elastic.script.batch import Cutting, GlobalBatch, PerWorkerBatch
 from bftrainer.ground.protocol import LEAST_NODES
 from tests.elastic.controller import Controller, TemplateProcess
 

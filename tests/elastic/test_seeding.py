@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from bftrainer.elastic.state import part_streams
+from bftrainer.elastic.state.state import part_streams
 from bftrainer.elastic.worker import seed_alike
 
 

@@ -13,8 +13,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from bftrainer.elastic import ElasticError, Run
-from bftrainer.elastic import control as control_module
-from bftrainer.elastic.models import end_watch
+from bftrainer.elastic.process import control as control_module
+from bftrainer.elastic.script.models import end_watch
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 

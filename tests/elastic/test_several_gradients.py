@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from bftrainer import elastic
 from bftrainer.elastic import ElasticError
-from bftrainer.elastic.buckets import GradientReducer
-from bftrainer.elastic.group import Broken
+from bftrainer.elastic.gradients.buckets import GradientReducer
+from bftrainer.elastic.network.group import Broken
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 

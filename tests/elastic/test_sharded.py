@@ -61,7 +61,7 @@ def test_a_stranger_on_the_node_costs_a_start_and_is_no_failure(
     script.write_text(
         "import os, pathlib, time\n"
         "from bftrainer import elastic\n"
-        "from bftrainer.elastic import shards\n"
+        "from bftrainer.elastic.network import shards\n"
         f"here = pathlib.Path({str(tmp_path)!r})\n"
         "def found(*_):\n"
         "    (here / f'met-{os.getpid()}').touch()\n"

@@ -15,7 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bftrainer.elastic import ElasticError
-from bftrainer.elastic.shared_values import MAX, MEAN, SUM, Contribution, combined, numbers_in
+from bftrainer.elastic.network.shared_values import (
+    MAX,
+    MEAN,
+    SUM,
+    Contribution,
+    combined,
+    numbers_in,
+)
 from bftrainer.ground.protocol import Failed
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess

@@ -12,7 +12,8 @@ from bftrainer.batch import process
 ENDS = """\
 import datetime, sys, time
 import torch.distributed as dist
-from bftrainer.elastic import collective, side_threads
+from bftrainer.elastic.network import collective
+from bftrainer.elastic.process import side_threads
 
 class Last:
     def __init__(self):

@@ -12,8 +12,8 @@ from datetime import timedelta
 
 import pytest
 
-from bftrainer.elastic.group import TorchStore
-from bftrainer.elastic.store import NONCE_BYTES, PROOF_BYTES, StoreClient, StoreServer
+from bftrainer.elastic.network.group import TorchStore
+from bftrainer.elastic.process.store import NONCE_BYTES, PROOF_BYTES, StoreClient, StoreServer
 from bftrainer.ground import reception
 from bftrainer.ground.reception import PAUSE_S
 from tests.fuzz.door import memory_bytes

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from bftrainer.elastic import accelerate_compat, torch_compat
+from bftrainer.elastic.script import accelerate_compat, torch_compat
 from bftrainer.ground import versions
 
 

@@ -14,13 +14,13 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from bftrainer import elastic
-from bftrainer.elastic import control as control_module
-from bftrainer.elastic import loss_alarm
-from bftrainer.elastic.control import Control
-from bftrainer.elastic.loss_alarm import MOST_WAITING, FiniteLosses
-from bftrainer.elastic.loss_rule import end_looking
-from bftrainer.elastic.models import end_watch
-from bftrainer.elastic.training_loss import LossMean, LossReporter, reporter_for
+from bftrainer.elastic.gradients import loss_alarm
+from bftrainer.elastic.gradients.loss_alarm import MOST_WAITING, FiniteLosses
+from bftrainer.elastic.gradients.loss_rule import end_looking
+from bftrainer.elastic.gradients.training_loss import LossMean, LossReporter, reporter_for
+from bftrainer.elastic.process import control as control_module
+from bftrainer.elastic.process.control import Control
+from bftrainer.elastic.script.models import end_watch
 from bftrainer.ground.protocol import BY_AGENT, BY_DAEMON, TELLS_LOSS, TrainingLoss, WorkerConfig
 from tests.elastic.controller import Controller, TemplateProcess
 
@@ -171,7 +171,7 @@ def told_by(
     """Train without changing anything, one report for each update; return losses and weights."""
     sent: list[TrainingLoss] = []
     monkeypatch.setattr(Control, "send", lambda _control, message: sent.append(message))
-    monkeypatch.setattr("bftrainer.elastic.training_loss.REPORT_EVERY_S", 0.0)
+    monkeypatch.setattr("bftrainer.elastic.gradients.training_loss.REPORT_EVERY_S", 0.0)
     monkeypatch.setattr(loss_alarm, "reporter_for", LossReporter)
     net = nn.Linear(1, 1, bias=False)
     nn.init.constant_(net.weight, 2.0)

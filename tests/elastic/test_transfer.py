@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from bftrainer.elastic import device, transfer
-from bftrainer.elastic.group import Group
-from bftrainer.elastic.store import StoreServer
+from bftrainer.elastic.network import device
+from bftrainer.elastic.network.group import Group
+from bftrainer.elastic.process.store import StoreServer
+from bftrainer.elastic.state import transfer
 from tests.elastic.scripts import pretended
 from tests.support.pairs import group_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bftrainer.elastic.vote_record import DeclaredWeight, VoteLayout, VoteSums
+from bftrainer.elastic.gradients.vote_record import DeclaredWeight, VoteLayout, VoteSums
 
 LAYOUT = VoteLayout(parameters=3, compared=2, has_square=True)
 # By hand, as the release before has them: a vote, three marks, weight and share, two compared

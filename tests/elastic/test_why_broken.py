@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bftrainer.elastic.group import Broken
-from bftrainer.elastic.membership import why_broken
+from bftrainer.elastic.loop.membership import why_broken
+from bftrainer.elastic.network.group import Broken
 
 
 @pytest.mark.parametrize(

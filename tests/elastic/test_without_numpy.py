@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from bftrainer.elastic.sample_prints import print_of
-from bftrainer.elastic.store import StoreServer
+from bftrainer.elastic.data.sample_prints import print_of
+from bftrainer.elastic.process.store import StoreServer
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 from tests.elastic.scripts import pretended
 from tests.support.pairs import group_of

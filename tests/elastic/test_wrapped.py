@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from bftrainer.batch import process
-from bftrainer.elastic.models import unwrap
-from bftrainer.elastic.shards import shards_of
+from bftrainer.elastic.network.shards import shards_of
+from bftrainer.elastic.script.models import unwrap
 from bftrainer.ground.errors import ElasticError
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess

@@ -43,7 +43,7 @@ from trainers.agent.start import KEEP_FREED_MEMORY
 # Lives until it is killed or told to stop; its control thread answers by itself.
 WAITING = """
 import subprocess, sys, threading
-from bftrainer.elastic import control
+from bftrainer.elastic.process import control
 from bftrainer.ground import protocol
 child = subprocess.Popen(["sleep", "600"])
 print("child", child.pid, flush=True)
@@ -53,7 +53,7 @@ threading.Event().wait()
 # Takes exactly one commit, reports, and ends as its argument says.
 ENDING = """
 import sys, time
-from bftrainer.elastic import control
+from bftrainer.elastic.process import control
 from bftrainer.ground import protocol
 ours = control.current()
 ours.send(protocol.Warm(warm_up_s=0.25))

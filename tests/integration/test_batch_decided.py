@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.elastic.try_record import RECORD as VARIABLE
+from bftrainer.elastic.loop.try_record import RECORD as VARIABLE
 from bftrainer.fleet.generations.members import Rescaled
 from bftrainer.lab.try_records import Records, epochs
 from bftrainer.model.trainer import BatchRange, TrainerState

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer.batch import process
-from bftrainer.elastic import worker_keeper
+from bftrainer.elastic.process import worker_keeper
 from bftrainer.fleet.wire.messages import Hello, KillWorker, Leave, Leaving, StartWorker, TellWorker
 from bftrainer.ground.protocol import Commit, Member, to_body
 from tests.integration.agent_harness import Daemon, Lab, in_lab, until, write_executable
@@ -28,7 +28,7 @@ from tests.support.processes import below, is_running
 WORKER = """
 import multiprocessing as mp, multiprocessing.connection, os, subprocess, sys, threading, time
 from pathlib import Path
-from bftrainer.elastic import control
+from bftrainer.elastic.process import control
 from bftrainer.ground import protocol
 
 def here_is(pid):
@@ -160,7 +160,7 @@ LEAVES = """
 import multiprocessing as mp, os, subprocess, sys, tempfile, threading
 from multiprocessing import shared_memory
 from pathlib import Path
-from bftrainer.elastic import control
+from bftrainer.elastic.process import control
 from bftrainer.ground import protocol
 block = shared_memory.SharedMemory(create=True, size=64)
 lock = mp.get_context("spawn").Lock()
@@ -242,7 +242,7 @@ def test_shared_memory_and_temporary_files_are_removed(
 SHARES = """
 import threading, torch
 from torch.utils.data import DataLoader, TensorDataset
-from bftrainer.elastic import control
+from bftrainer.elastic.process import control
 from bftrainer.ground import protocol
 def share(_=0):
     torch.multiprocessing.set_sharing_strategy("file_system")
@@ -385,7 +385,7 @@ def test_signals_that_were_ignored_at_the_start_are_heeded(tmp_path: Path) -> No
 def test_a_process_that_starts_others_without_end_is_ended(tmp_path: Path) -> None:
     text = (
         "import os, sys\n"
-        "from bftrainer.elastic import worker_keeper\n"
+        "from bftrainer.elastic.process import worker_keeper\n"
         "worker_keeper.adopt()\n"
         "if os.fork() == 0:\n"
         "    for _ in range(10_000):\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer.cli.main import main
-from bftrainer.elastic.origin_check import CONTINUE, OriginCheck
+from bftrainer.elastic.checkpoints.origin_check import CONTINUE, OriginCheck
 from bftrainer.fleet.runtimes.base import worker_config
 from bftrainer.ground import files
 from bftrainer.ground.fence import path_for, write_whole

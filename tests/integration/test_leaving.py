@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.elastic import worker_keeper
+from bftrainer.elastic.process import worker_keeper
 from bftrainer.fleet.wire.messages import Ending, Hello, Leave, Leaving, TellWorker
 from bftrainer.ground.protocol import Commit, Member, Prepare, Stop, to_body
 from tests.integration.agent_harness import Daemon, Lab, in_lab, until
@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 import bftrainer.elastic as elastic
-from bftrainer.elastic import control
+from bftrainer.elastic.process import control
 
 what, mark = sys.argv[1], Path("in-" + control.current().config.worker_id)
 
@@ -131,7 +131,7 @@ def test_a_worker_and_its_pilot_leave_from_anywhere(tmp_path: Path, what: str) -
 ON_DEVICES = """
 import sys, threading
 from pathlib import Path
-from bftrainer.elastic import control
+from bftrainer.elastic.process import control
 from bftrainer.ground import protocol
 own = control.current()
 control.leave_end_to_agent(True)

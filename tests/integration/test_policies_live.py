@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer.decide.policies.base import policy_names
-from bftrainer.elastic.try_record import RECORD as VARIABLE
+from bftrainer.elastic.loop.try_record import RECORD as VARIABLE
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.lab.try_records import Records, epochs
 from bftrainer.model.trainer import BatchRange, CheckpointContract, TrainerRecord

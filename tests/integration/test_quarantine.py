@@ -29,7 +29,7 @@ quarantine_s: 300
 PICKY = (
     """\
 import pathlib
-from bftrainer.elastic import control
+from bftrainer.elastic.process import control
 if pathlib.Path("bad-" + control.current().config.node).exists():
     raise RuntimeError("the disk of this node is full")
 """

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from bftrainer.elastic.control import key_of
+from bftrainer.elastic.process.control import key_of
 from bftrainer.fleet.generations import stimuli
 from bftrainer.fleet.generations.adoption import adopt
 from bftrainer.fleet.generations.generation import GenerationMachine

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bftrainer.elastic import group
-from bftrainer.elastic.group import Group
-from bftrainer.elastic.store import StoreServer
+from bftrainer.elastic.network import group
+from bftrainer.elastic.network.group import Group
+from bftrainer.elastic.process.store import StoreServer
 from bftrainer.ground.backend_choice import BackendOffer
 from bftrainer.ground.protocol import Commit, Member
 

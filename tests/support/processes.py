@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bftrainer.elastic import worker_keeper
+from bftrainer.elastic.process import worker_keeper
 
 
 def is_running(pid: int) -> bool:

@@ -26,7 +26,7 @@ from bftrainer.batch.addresses import (
     resolved,
     source_towards,
 )
-from bftrainer.elastic.store import StoreServer
+from bftrainer.elastic.process.store import StoreServer
 from bftrainer.fleet.wire.endpoint import (
     AgentConfig,
     endpoints_in,

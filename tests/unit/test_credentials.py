@@ -11,7 +11,7 @@ import pytest
 from bftrainer.api.documents import CodecError, schema
 from bftrainer.api.http_messages import read_change
 from bftrainer.decide.policies.base import load_policy, policy_names
-from bftrainer.elastic.store import StoreClient, StoreServer
+from bftrainer.elastic.process.store import StoreClient, StoreServer
 from bftrainer.fleet.wire.keys import generate_pair
 from bftrainer.fleet.wire.peers import (
     Done,

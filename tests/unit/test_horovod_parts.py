@@ -12,11 +12,11 @@ from contextlib import closing
 
 import pytest
 
-from bftrainer.elastic.control import Control
 from bftrainer.elastic.horovod import world as sockets
 from bftrainer.elastic.horovod.session import Session, install
 from bftrainer.elastic.horovod.world import Front, HorovodContext, SingleStore
-from bftrainer.elastic.store import StoreClient, StoreServer
+from bftrainer.elastic.process.control import Control
+from bftrainer.elastic.process.store import StoreClient, StoreServer
 from bftrainer.fleet.runtimes.base import Resize, load_runtime, resize_of, worker_config
 from bftrainer.fleet.runtimes.horovod import BOOTSTRAP
 from bftrainer.ground import reception

@@ -287,15 +287,15 @@ READS = {
     "bftrainer/cli/site.py": 1,  # of root
     "bftrainer/cli/solve.py": 1,  # a pipe is as good
     "bftrainer/cli/step_probes.py": 2,  # in a directory made a moment before
-    "bftrainer/elastic/device.py": 1,  # /proc
+    "bftrainer/elastic/network/device.py": 1,  # /proc
     "bftrainer/ground/fence.py": 1,  # a directory
     "bftrainer/elastic/mpi/membership.py": 1,  # what runtime ``command`` made
     "bftrainer/ground/ports.py": 1,  # /proc
     "bftrainer/ground/regular_file.py": 4,
-    "bftrainer/elastic/try_record.py": 2,  # in the scratch directory of ``try``
+    "bftrainer/elastic/loop/try_record.py": 2,  # in the scratch directory of ``try``
     "bftrainer/ground/versions.py": 1,  # torch's own, as it is imported
     "bftrainer/elastic/worker.py": 1,  # /dev/null
-    "bftrainer/elastic/worker_keeper.py": 3,  # /proc
+    "bftrainer/elastic/process/worker_keeper.py": 3,  # /proc
     "bftrainer/study/checkpoint_files.py": 1,  # a copy in a directory made a moment before
     "trainers/agent/preambles.py": 1,  # in the pilot's own directory, as the next two
     "trainers/agent/programs.py": 1,

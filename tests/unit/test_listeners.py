@@ -16,7 +16,7 @@ import pytest
 
 from bftrainer.batch import process
 from bftrainer.elastic.horovod.world import Front, SingleStore, asked_of
-from bftrainer.elastic.store import NONCE_BYTES, StoreServer
+from bftrainer.elastic.process.store import NONCE_BYTES, StoreServer
 from bftrainer.fleet.wire.keys import generate_pair
 from bftrainer.fleet.wire.router import CurveRouter
 from tests.support.machine import ROOT
@@ -32,7 +32,7 @@ KNOWN = {
     "bftrainer/batch/local/server.py": "Unix; its directory is the user's",
     "bftrainer/elastic/horovod/world.py": "TCP, loopback; a random word",
     "bftrainer/elastic/shared_template.py": "Unix, mode 0600",
-    "bftrainer/elastic/store.py": "TCP; proof of the token",
+    "bftrainer/elastic/process/store.py": "TCP; proof of the token",
     "bftrainer/fleet/wire/router.py": "TCP; CURVE: wire, peers, relays, an own daemon's verbs",
     "trainers/command/keeper.py": "TCP; reserves a port, does not listen",
     "trainers/examples/command_sgd.py": "TCP; an example",

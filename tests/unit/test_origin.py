@@ -6,8 +6,14 @@ from typing import Any
 
 import pytest
 
-from bftrainer.elastic.origin import EXPORTED, Difference, RunOrigin, compare, environment_of
-from bftrainer.elastic.origin_check import in_a_sentence, origin_of, refusal
+from bftrainer.elastic.checkpoints.origin import (
+    EXPORTED,
+    Difference,
+    RunOrigin,
+    compare,
+    environment_of,
+)
+from bftrainer.elastic.checkpoints.origin_check import in_a_sentence, origin_of, refusal
 from bftrainer.ground.protocol import WorkerConfig
 
 HIDDEN = "hf_abcdef0123456789"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.elastic.control import Control
-from bftrainer.elastic.passed_over import MOST_ASIDE, TellingSearch
+from bftrainer.elastic.checkpoints.passed_over import MOST_ASIDE, TellingSearch
+from bftrainer.elastic.process.control import Control
 from bftrainer.fleet.generations import stimuli
 from bftrainer.ground import fence, files, protocol
 from bftrainer.ground.files import ForeignError

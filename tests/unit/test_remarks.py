@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from bftrainer.elastic import light
-from bftrainer.elastic.control import Control
-from bftrainer.elastic.generations import GenerationInfo
-from bftrainer.elastic.in_common import ExtraComparison, ScalerCopy, of_callbacks
-from bftrainer.elastic.remarks import MOST, Remarks
-from bftrainer.elastic.state import Counters, State
+from bftrainer.elastic.gradients import light
+from bftrainer.elastic.gradients.in_common import ExtraComparison, ScalerCopy, of_callbacks
+from bftrainer.elastic.process.control import Control
+from bftrainer.elastic.process.generations import GenerationInfo
+from bftrainer.elastic.state.remarks import MOST, Remarks
+from bftrainer.elastic.state.state import Counters, State
 from bftrainer.ground.protocol import Remarked, WorkerConfig
 
 

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from bftrainer.batch import process
-from bftrainer.elastic import control, params
-from bftrainer.elastic import reports as reporting
+from bftrainer.elastic import params
 from bftrainer.elastic.hooks import optuna
-from bftrainer.elastic.reports import Reports
+from bftrainer.elastic.process import control
+from bftrainer.elastic.process import reports as reporting
+from bftrainer.elastic.process.reports import Reports
 from bftrainer.fleet.wire.endpoint import AgentConfig
 from bftrainer.fleet.wire.keys import generate_pair, save_pair
 from bftrainer.fleet.wire.messages import WorkerSaid

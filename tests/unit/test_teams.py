@@ -309,7 +309,8 @@ def test_trainers_of_earlier_journals_have_one_worker_per_node() -> None:
 
 HOOKS = """
 import importlib, os, socket
-from bftrainer.elastic import control, hooks
+from bftrainer.elastic import hooks
+from bftrainer.elastic.process import control
 from bftrainer.ground.protocol import WorkerConfig
 print(os.environ.get("LOCAL_RANK"))
 ours, theirs = socket.socketpair()

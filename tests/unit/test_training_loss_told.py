@@ -16,7 +16,7 @@ from bftrainer.api.page.parts import curves, row
 from bftrainer.api.privacy import for_peer
 from bftrainer.api.service import Peer
 from bftrainer.cli.status import trainer_lines
-from bftrainer.elastic.training_loss import mean_loss
+from bftrainer.elastic.gradients.training_loss import mean_loss
 from bftrainer.ground import protocol
 from bftrainer.ground.protocol import TrainingLoss
 from bftrainer.journal.journal import Journal

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from bftrainer.elastic import try_record
-from bftrainer.elastic.state import State
+from bftrainer.elastic.loop import try_record
+from bftrainer.elastic.state.state import State
 from bftrainer.lab.try_figures import (
     FirstDifference,
     ModelFacts,

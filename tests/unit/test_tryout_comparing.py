@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from bftrainer.elastic import checkpoint
+from bftrainer.elastic.checkpoints import checkpoint
 from bftrainer.ground import files
 from bftrainer.lab.try_comparison import (
     Comparison,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.elastic import checkpoint, checkpoint_disk
-from bftrainer.elastic.control import Control
+from bftrainer.elastic.checkpoints import checkpoint, disk
+from bftrainer.elastic.process.control import Control
 from bftrainer.fleet.generations import stimuli
 from bftrainer.ground import files, protocol
 from bftrainer.ground.errors import ElasticError
@@ -49,7 +49,7 @@ def _fail(number: int) -> None:
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.ESTALE, errno.EDQUOT])
 def test_an_error_of_the_file_system_is_told_and_ends_nothing(number: int, tmp_path: Path) -> None:
     with _control() as (control, agent):
-        with checkpoint_disk.telling(control, tmp_path):
+        with disk.telling(control, tmp_path):
             _fail(number)
         cause = _said(agent).cause
     assert cause.startswith("BFT-1342: ")
@@ -60,11 +60,11 @@ def test_an_error_of_the_file_system_is_told_and_ends_nothing(number: int, tmp_p
 def test_a_write_that_does_not_end_is_told_while_it_lasts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint_disk, "SLOW_S", 0.05)
+    monkeypatch.setattr(disk, "SLOW_S", 0.05)
     with _control() as (control, agent):
-        with checkpoint_disk.telling(control, tmp_path):
+        with disk.telling(control, tmp_path):
             assert "has not ended" in _said(agent).cause  # it hangs until then
-        with checkpoint_disk.telling(control, tmp_path, usual_s=1000.0):
+        with disk.telling(control, tmp_path, usual_s=1000.0):
             pass
         assert not select.select([agent], [], [], 0.0)[0], "as long as usual"
 

@@ -18,7 +18,7 @@ from threading import Thread
 from typing import NamedTuple, NoReturn
 
 from bftrainer.batch.addresses import LOOPBACK, host_addresses, host_of, in_network, source_towards
-from bftrainer.elastic.worker_keeper import adopt, remove_unmapped
+from bftrainer.elastic.process.worker_keeper import adopt, remove_unmapped
 from bftrainer.fleet.logs import OneLine
 from bftrainer.fleet.wire import messages
 from bftrainer.fleet.wire.endpoint import AgentConfig

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from bftrainer.elastic.control import key_of
+from bftrainer.elastic.process.control import key_of
 from bftrainer.fleet.background import Background
 from bftrainer.fleet.wire import peers
 from bftrainer.fleet.wire.keys import KeyPair

@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 
 from bftrainer.batch import process
-from bftrainer.elastic.worker_keeper import own_place, remove_shared, remove_unmapped
+from bftrainer.elastic.process.worker_keeper import own_place, remove_shared, remove_unmapped
 from trainers.agent.preambles import NO_PREAMBLE, Output, Preamble
 from trainers.agent.start import KILLED
 from trainers.agent.templates import TemplateEvents, when_ended

@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
-from bftrainer.elastic.control import Key, key_of
+from bftrainer.elastic.process.control import Key, key_of
 from bftrainer.fleet.wire.peers import (
     NO_KEY,
     Done,

@@ -25,8 +25,8 @@ from typing import Any
 
 import bftrainer
 from bftrainer.batch import process
+from bftrainer.elastic.process.worker_keeper import end_below, remove, temporary_place
 from bftrainer.elastic.shared_template import peer_uid
-from bftrainer.elastic.worker_keeper import end_below, remove, temporary_place
 from bftrainer.fleet.wire.private import read_private
 from bftrainer.ground.ports import VARIABLE
 from bftrainer.model.errors import BftError

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bftrainer.elastic.control import Key, key_of
-from bftrainer.elastic.training_loss import mean_loss
+from bftrainer.elastic.gradients.training_loss import mean_loss
+from bftrainer.elastic.process.control import Key, key_of
 from bftrainer.fleet.wire.messages import WorkerExited, WorkerReport, WorkerSaid
 from bftrainer.fleet.wire.peers import NO_KEY, PeerStanding
 from bftrainer.ground import protocol

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bftrainer.batch import process
-from bftrainer.elastic import worker_keeper
+from bftrainer.elastic.process import worker_keeper
 from bftrainer.model.container import ENDED_EARLY
 from bftrainer.model.preamble import CODE
 from trainers.agent.channel import Channel

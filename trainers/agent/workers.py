@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bftrainer.elastic.worker_keeper import end_below, reap, sweep
+from bftrainer.elastic.process.worker_keeper import end_below, reap, sweep
 from bftrainer.fleet.wire.messages import (
     StartWorker,
     TellWorker,

@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 
-from bftrainer.elastic.worker_keeper import adopt
+from bftrainer.elastic.process.worker_keeper import adopt
 from trainers.command.keeper import Keeper
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from bftrainer.elastic.reports import Reports, finite
+from bftrainer.elastic.process.reports import Reports, finite
 from bftrainer.ground import protocol
 from bftrainer.ground.fields import MOST
 from bftrainer.model.trainer import CheckpointContract, Launch, Mark

@@ -21,8 +21,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from bftrainer.elastic.process.worker_keeper import LAST_S, reap, sweep
 from bftrainer.elastic.worker import SPENT_LOGS, remove_spent_logs
-from bftrainer.elastic.worker_keeper import LAST_S, reap, sweep
 from bftrainer.fleet.runtimes.checks import signal_number
 from bftrainer.ground import protocol
 from bftrainer.ground.errors import ElasticError

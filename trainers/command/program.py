@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from bftrainer.batch import process
-from bftrainer.elastic.worker_keeper import temporary_place
+from bftrainer.elastic.process.worker_keeper import temporary_place
 from bftrainer.ground.fence import write_whole
 from bftrainer.ground.protocol import Commit, WorkerConfig
 from bftrainer.ground.regular_file import read_file

@@ -180,7 +180,7 @@ def main() -> None:
     sys.path[:] = [p for p in sys.path if Path(p or os.curdir).resolve() != own_folder]
     _load(package / "elastic" / "finder.py").ensure_importable(package)
     protocol = importlib.import_module("bftrainer.ground.protocol")
-    control = importlib.import_module("bftrainer.elastic.control")
+    control = importlib.import_module("bftrainer.elastic.process.control")
     control.start(protocol.from_body(config["worker"]), None)
     elastic = importlib.import_module("bftrainer.elastic.run")
     probes: list[Probe] = []

@@ -36,7 +36,7 @@ from bftrainer.batch.containers.runtime import (
     GpuVendor,
     ImageForm,
 )
-from bftrainer.elastic.worker_keeper import LAST_S, adopt, children, sweep
+from bftrainer.elastic.process.worker_keeper import LAST_S, adopt, children, sweep
 from bftrainer.model.container import (
     ENDED_EARLY,
     MARK,

@@ -6,7 +6,7 @@ none of the libraries is required. See docs/howto/train-huggingface-lightning.md
 
 import os
 
-from bftrainer.elastic import control
+from bftrainer.elastic.process import control
 
 if control.is_worker():
     # Frameworks take these as a sign of torchrun and would form a process group of their own.

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
-from bftrainer.elastic.batch import BatchPiece, GlobalBatch, LogicalWorkers
-from bftrainer.elastic.loader import reloaded
+from bftrainer.elastic.data.loader import reloaded
+from bftrainer.elastic.network.shards import is_sharded
 from bftrainer.elastic.run import Run
-from bftrainer.elastic.shards import is_sharded
-from bftrainer.elastic.torch_compat import tree_map
+from bftrainer.elastic.script.batch import BatchPiece, GlobalBatch, LogicalWorkers
+from bftrainer.elastic.script.torch_compat import tree_map
 from bftrainer.ground.errors import ElasticError
 
 _NOTHING = object()

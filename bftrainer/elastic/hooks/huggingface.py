@@ -24,15 +24,15 @@ from transformers import (
 )
 from transformers.trainer_callback import ExportableState
 
-from bftrainer.elastic import control as control_module
-from bftrainer.elastic.batch import LogicalWorkers
-from bftrainer.elastic.comparison import ERROR
-from bftrainer.elastic.generations import GenerationInfo
+from bftrainer.elastic.gradients.comparison import ERROR
+from bftrainer.elastic.gradients.in_common import InCommon, of_callbacks
 from bftrainer.elastic.hooks import huggingface_compat
 from bftrainer.elastic.hooks.driven import Batches, Counted, FrameworkHook, unusable
-from bftrainer.elastic.in_common import InCommon, of_callbacks
-from bftrainer.elastic.own_sharding import own_sharding, refuse_accelerate
-from bftrainer.elastic.torch_compat import mark_stepped, replace_step
+from bftrainer.elastic.process import control as control_module
+from bftrainer.elastic.process.generations import GenerationInfo
+from bftrainer.elastic.script.batch import LogicalWorkers
+from bftrainer.elastic.script.own_sharding import own_sharding, refuse_accelerate
+from bftrainer.elastic.script.torch_compat import mark_stepped, replace_step
 
 # Properties of this process, or arguments of this script: not part of the run's state.
 _OWN_PLACE = ("is_local_process_zero", "is_world_process_zero", "stateful_callbacks")

@@ -17,14 +17,14 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from bftrainer.elastic import control as control_module
-from bftrainer.elastic.batch import LogicalWorkers
-from bftrainer.elastic.comparison import ERROR
-from bftrainer.elastic.generations import GenerationInfo
+from bftrainer.elastic.gradients.comparison import ERROR
+from bftrainer.elastic.gradients.in_common import InCommon, of_callbacks
 from bftrainer.elastic.hooks import lightning_compat
 from bftrainer.elastic.hooks.driven import Batches, Counted, FrameworkHook, unusable
-from bftrainer.elastic.in_common import InCommon, of_callbacks
-from bftrainer.elastic.own_sharding import own_sharding
+from bftrainer.elastic.process import control as control_module
+from bftrainer.elastic.process.generations import GenerationInfo
+from bftrainer.elastic.script.batch import LogicalWorkers
+from bftrainer.elastic.script.own_sharding import own_sharding
 
 _library: Any = lightning_compat.module_of()
 _strategies: Any = lightning_compat.module_of("strategies")

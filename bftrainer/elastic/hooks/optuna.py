@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
-from bftrainer.elastic import reports
-from bftrainer.elastic.reports import params
+from bftrainer.elastic.process import reports
+from bftrainer.elastic.process.reports import params
 from bftrainer.ground.errors import ElasticError
 
 log = logging.getLogger("bftrainer.elastic")

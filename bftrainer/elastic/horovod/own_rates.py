@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from bftrainer.elastic.continuing import OwnOptions, tell_changes
 from bftrainer.elastic.horovod.horovod_compat import handlers_of, objects_of
-from bftrainer.elastic.models import Optimizers
+from bftrainer.elastic.script.models import Optimizers
+from bftrainer.elastic.state.continuing import OwnOptions, tell_changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,13 +26,10 @@ from typing import Any, NoReturn
 
 import torch
 
-from bftrainer.elastic import checkpoint
-from bftrainer.elastic import control as control_module
-from bftrainer.elastic.checkpoint_disk import CheckpointDisk
-from bftrainer.elastic.collective import Broken
-from bftrainer.elastic.continuing import remark_of
-from bftrainer.elastic.control import Control, die, key_of
-from bftrainer.elastic.generations import WorkerGenerations
+from bftrainer.elastic.checkpoints import checkpoint
+from bftrainer.elastic.checkpoints.disk import CheckpointDisk
+from bftrainer.elastic.checkpoints.origin_check import OriginCheck
+from bftrainer.elastic.checkpoints.passed_over import TellingSearch
 from bftrainer.elastic.horovod.horovod_compat import (
     SAVED,
     handlers_of,
@@ -42,11 +39,14 @@ from bftrainer.elastic.horovod.horovod_compat import (
 )
 from bftrainer.elastic.horovod.own_rates import OwnRates
 from bftrainer.elastic.horovod.world import HorovodContext
-from bftrainer.elastic.origin_check import OriginCheck
-from bftrainer.elastic.passed_over import TellingSearch
-from bftrainer.elastic.reports import NO_REPORTS, Reports
-from bftrainer.elastic.run_info import StepDurations
-from bftrainer.elastic.state import part_streams
+from bftrainer.elastic.loop.run_info import StepDurations
+from bftrainer.elastic.network.collective import Broken
+from bftrainer.elastic.process import control as control_module
+from bftrainer.elastic.process.control import Control, die, key_of
+from bftrainer.elastic.process.generations import WorkerGenerations
+from bftrainer.elastic.process.reports import NO_REPORTS, Reports
+from bftrainer.elastic.state.continuing import remark_of
+from bftrainer.elastic.state.state import part_streams
 from bftrainer.ground.errors import ElasticError
 from bftrainer.ground.fence import Fence
 from bftrainer.ground.main_module import first_path, run_main

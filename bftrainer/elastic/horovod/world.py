@@ -29,10 +29,10 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bftrainer.elastic.collective import GROUP_TIMEOUT_S, AbandonableCall, Broken
-from bftrainer.elastic.control import Control, Key, end_as_loss, key_of
-from bftrainer.elastic.state_transfer import overtaken
-from bftrainer.elastic.store import StoreClient
+from bftrainer.elastic.loop.state_transfer import overtaken
+from bftrainer.elastic.network.collective import GROUP_TIMEOUT_S, AbandonableCall, Broken
+from bftrainer.elastic.process.control import Control, Key, end_as_loss, key_of
+from bftrainer.elastic.process.store import StoreClient
 from bftrainer.ground.protocol import Commit
 from bftrainer.ground.reception import Reception
 

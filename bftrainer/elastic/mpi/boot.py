@@ -60,9 +60,9 @@ def main() -> int:
     channel.set_inheritable(False)
     config = protocol.from_body(json.loads(first_line(channel))["config"])
     library.serve_pmi(f"bft-{config.worker_id}-{os.uname().nodename}-{os.getpid()}")
-    keeper = importlib.import_module("bftrainer.elastic.worker_keeper")
+    keeper = importlib.import_module("bftrainer.elastic.process.worker_keeper")
     keeper.name_shared(keeper.own_place(os.getpid()))  # the agent removes what is left
-    control = importlib.import_module("bftrainer.elastic.control").start(config, channel)
+    control = importlib.import_module("bftrainer.elastic.process.control").start(config, channel)
     worker = importlib.import_module("bftrainer.elastic.worker")
     return int(worker.serve(config, control, library.begin))  # does not return
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from bftrainer.elastic.store import StoreClient
+from bftrainer.elastic.process.store import StoreClient
 from bftrainer.ground.protocol import Commit
 
 LOOK_EVERY = 64  # tests between two checks for a newer generation

@@ -20,15 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bftrainer.elastic.batch import Terms
-from bftrainer.elastic.collective import GROUP_TIMEOUT_S, AbandonableCall, Broken
-from bftrainer.elastic.control import Control, Key, end_as_loss, key_of
-from bftrainer.elastic.generations import WorkerGenerations
+from bftrainer.elastic.loop.run_info import StepDurations
 from bftrainer.elastic.mpi import library
 from bftrainer.elastic.mpi.comm import Comm, GroupBroken, Union, unite
 from bftrainer.elastic.mpi.state_transfer import MpiStateTransfer
-from bftrainer.elastic.reports import finite
-from bftrainer.elastic.run_info import StepDurations
+from bftrainer.elastic.network.collective import GROUP_TIMEOUT_S, AbandonableCall, Broken
+from bftrainer.elastic.process.control import Control, Key, end_as_loss, key_of
+from bftrainer.elastic.process.generations import WorkerGenerations
+from bftrainer.elastic.process.reports import finite
+from bftrainer.elastic.script.batch import Terms
 from bftrainer.ground.protocol import Commit
 
 log = logging.getLogger("bftrainer.elastic")

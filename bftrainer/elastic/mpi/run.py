@@ -14,15 +14,15 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bftrainer.elastic import control as control_module
-from bftrainer.elastic.control import Control
+from bftrainer.elastic.loop.run_info import StepDurations
 from bftrainer.elastic.mpi import library
 from bftrainer.elastic.mpi.comm import Comm, GroupBroken
 from bftrainer.elastic.mpi.membership import Change, Launched, MpiMembership
 from bftrainer.elastic.mpi.state import BlockRows, MpiState, RecentCopies
 from bftrainer.elastic.mpi.state_transfer import Disk, MpiStateTransfer
-from bftrainer.elastic.reports import params
-from bftrainer.elastic.run_info import StepDurations
+from bftrainer.elastic.process import control as control_module
+from bftrainer.elastic.process.control import Control
+from bftrainer.elastic.process.reports import params
 from bftrainer.ground.errors import ElasticError
 
 COPY_S = 1.0  # between two copies of the rows to a neighbour's memory

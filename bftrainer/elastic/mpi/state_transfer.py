@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bftrainer.elastic import reports
-from bftrainer.elastic.checkpoint_disk import CheckpointDisk
-from bftrainer.elastic.control import Control
+from bftrainer.elastic.checkpoints.disk import CheckpointDisk
+from bftrainer.elastic.checkpoints.origin_check import OriginCheck
+from bftrainer.elastic.checkpoints.passed_over import TellingSearch
 from bftrainer.elastic.mpi.comm import Comm
 from bftrainer.elastic.mpi.state import (
     BlockRows,
@@ -29,9 +29,9 @@ from bftrainer.elastic.mpi.state import (
     choose,
     pieces,
 )
-from bftrainer.elastic.origin_check import OriginCheck
-from bftrainer.elastic.passed_over import TellingSearch
-from bftrainer.elastic.reports import NO_REPORTS, Reports
+from bftrainer.elastic.process import reports
+from bftrainer.elastic.process.control import Control
+from bftrainer.elastic.process.reports import NO_REPORTS, Reports
 from bftrainer.ground import files
 from bftrainer.ground.errors import ElasticError
 from bftrainer.ground.fence import Fence

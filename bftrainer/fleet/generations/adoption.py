@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bftrainer.elastic.control import key_of
+from bftrainer.elastic.process.control import key_of
 from bftrainer.fleet.generations.generation import GenerationMachine, mark_of
 from bftrainer.fleet.generations.members import Parked, Regrouped, Worker
 from bftrainer.fleet.generations.restart import RestartMachine

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import TypeVar
 
-from bftrainer.elastic.training_loss import mean_loss
+from bftrainer.elastic.gradients.training_loss import mean_loss
 from bftrainer.ground.protocol import Gpu, GpusInUse, TrainingLoss
 from bftrainer.model.trainer import GpuLoad, TrainerProgress, TrainerRecord
 

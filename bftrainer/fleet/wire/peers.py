@@ -28,7 +28,7 @@ from pydantic import (
     model_serializer,
 )
 
-from bftrainer.elastic.control import key_of
+from bftrainer.elastic.process.control import key_of
 from bftrainer.fleet.wire.keys import KeyPair
 from bftrainer.fleet.wire.messages import MAX_LISTED, SCHEMA, Count, Name, Strict, Words
 from bftrainer.fleet.wire.router import CurveRouter, Origin, SocketPump, has_input

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from bftrainer.elastic.membership import Membership
+from bftrainer.elastic.loop.membership import Membership
 from bftrainer.ground.protocol import Commit
 
 step, generation = int(sys.argv[1]), int(sys.argv[2])

@@ -18,8 +18,8 @@ import torch
 from holding import hold  # type: ignore[import-not-found]  # beside this script
 from torch.utils.data import Dataset
 
-from bftrainer.elastic import group
-from bftrainer.elastic.group import Broken
+from bftrainer.elastic.network import group
+from bftrainer.elastic.network.group import Broken
 
 directory = Path(os.environ["BFT_TEST_DIR"])
 _journal = (directory / f"journal-{os.getpid()}.jsonl").open("a", buffering=1)

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from bftrainer import elastic
-from bftrainer.elastic import control
+from bftrainer.elastic.process import control
 
 MOST_CALLS = 20  # of run.step(): a run that never commits ends, too
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from bftrainer.elastic import device, group
-from bftrainer.elastic.device import DeviceCollective
+from bftrainer.elastic.network import device, group
+from bftrainer.elastic.network.device import DeviceCollective
 from bftrainer.ground.backend_choice import BackendOffer
 
 NO_GPU = BackendOffer(why_not="the model is not on a GPU")

@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from bftrainer import elastic
-from bftrainer.elastic import comparison
+from bftrainer.elastic.gradients import comparison
 
 SAMPLES, BATCH, RHO, LR = 49, 8, 0.5, 0.05
 settings: dict[str, Any] = {"kind": "sam", "dies": 0, "delay_s": 0.003, **json.loads(sys.argv[1])}

@@ -26,8 +26,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler
 
 from bftrainer import elastic
-from bftrainer.elastic import group
-from bftrainer.elastic.group import Broken
+from bftrainer.elastic.network import group
+from bftrainer.elastic.network.group import Broken
 
 settings: dict[str, Any] = {
     "samples": 203,

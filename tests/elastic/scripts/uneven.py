@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from bftrainer import elastic
-from bftrainer.elastic import control
+from bftrainer.elastic.process import control
 
 BATCH = 4
 

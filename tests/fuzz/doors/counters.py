@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from bftrainer.elastic.control import Control
-from bftrainer.elastic.run_info import Length
-from bftrainer.elastic.state import State
-from bftrainer.elastic.writer import CheckpointWriter
+from bftrainer.elastic.loop.run_info import Length
+from bftrainer.elastic.process.control import Control
+from bftrainer.elastic.state.state import State
+from bftrainer.elastic.state.writer import CheckpointWriter
 from bftrainer.ground import files
 from bftrainer.ground.protocol import WorkerConfig
 from tests.fuzz.door import Door

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bftrainer.elastic.store import NONCE_BYTES, PROOF_BYTES, StoreServer
+from bftrainer.elastic.process.store import NONCE_BYTES, PROOF_BYTES, StoreServer
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import bytestrings
 from tests.support.strangers import say_to

@@ -6,10 +6,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from bftrainer.elastic import checkpoint
-from bftrainer.elastic.control import Control
+from bftrainer.elastic.checkpoints import checkpoint
 from bftrainer.elastic.mpi.state import MpiState
 from bftrainer.elastic.mpi.state_transfer import Disk
+from bftrainer.elastic.process.control import Control
 from bftrainer.ground import files
 from bftrainer.ground.errors import ElasticError
 from bftrainer.ground.fence import Fence, claim

@@ -15,7 +15,7 @@ from typing import Any
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from bftrainer.elastic.reports import finite
+from bftrainer.elastic.process.reports import finite
 from bftrainer.fleet.generations import stimuli
 from bftrainer.fleet.generations.adoption import adopt
 from bftrainer.fleet.generations.generation import GenerationMachine

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from bftrainer.batch import process
-from bftrainer.elastic import worker_keeper
+from bftrainer.elastic.process import worker_keeper
 from tests.support.hosts.rack import PATH, HostError, Rack
 from tests.support.own_root import KERNELS_DIRECTORIES
 from tests.support.waiting import wait_for

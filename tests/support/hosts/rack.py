@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from bftrainer.batch import process
-from bftrainer.elastic import worker_keeper
+from bftrainer.elastic.process import worker_keeper
 from tests.support.hosts.plan import USERS
 from tests.support.waiting import wait_for
 

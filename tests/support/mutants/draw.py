@@ -17,8 +17,9 @@ from typing import Any, Final
 
 _GIVEBACK: Final = "giveback feasible victims skipped_jobs limit reserve"
 _STEP: Final = (
-    "batch buckets collective generations group loader loss_rule membership models rates run"
-    " run_info state state_transfer transfer"
+    "data/loader gradients/buckets gradients/loss_rule gradients/rates loop/membership"
+    " loop/run_info loop/state_transfer network/collective network/group process/generations"
+    " run script/batch script/models state/state state/transfer"
 )
 # Area → patterns of its modules; the first area that has a module keeps it.
 AREAS: Final = {
