@@ -10,13 +10,14 @@ import pytest
 import torch
 from torch import nn
 
+from bftrainer.api import checkpoint_files
 from bftrainer.elastic import checkpoint, resharding, shards
 from bftrainer.elastic import control as control_module
 from bftrainer.elastic.batch import Cutting, GlobalBatch
 from bftrainer.elastic.shards import Box, whole_box
 from bftrainer.elastic.state import Counters, Snapshots, State
 from bftrainer.ground import files
-from bftrainer.study import checkpoint_files, disk
+from bftrainer.study import disk
 
 ROWS, COLUMNS = 5, 3
 
