@@ -7,7 +7,7 @@ PACKAGES := bftrainer milp trainers slurm_plugins lsf_adapters scripts tests
 
 FRESH := --hypothesis-profile=fresh $$($(BIN)/python scripts/proofs.py --fresh)
 
-.PHONY: help venv system demo test test-site test-e2e test-pure test-long test-shard newest proofs lint
+.PHONY: help venv system demo test test-kernel test-site test-e2e test-pure test-long test-shard newest proofs lint
 .PHONY: bench horovod sbom audit site dist bundle clean
 
 help:  ## list the targets
@@ -57,6 +57,9 @@ QUIET := -m "not long" -o cache_dir=.pytest_cache/pure
 test-pure: venv
 	$(BIN)/python -m pytest $(QUIET) -n 2 $(BY_FILE) $(PURE) \
 		|| { $(AGAIN); $(BIN)/python -m pytest $(QUIET) $(ALONE) $(PURE); exit 1; }
+
+test-kernel: venv system  ## the tests of the kernel alone (ARCHITECTURE.md)
+	$(BIN)/python -m pytest --kernel -m "not long" -o cache_dir=.pytest_cache/kernel -n 2 $(BY_FILE)
 
 LONGER := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[trackers,notebooks,site]'
 

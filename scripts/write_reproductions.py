@@ -22,10 +22,10 @@ from pathlib import Path
 from _bench.targets import ROOT
 
 from bftrainer.batch import process
-from bftrainer.cli.reproduce import DATA_VARIABLE
 from bftrainer.lab.papers import tolerances
 from bftrainer.lab.papers.paper import Paper, load, names, reproduce
 from bftrainer.lab.papers.verdicts import FullRun, NumberVerdict, counts
+from bftrainer.lab.verbs.reproduce import DATA_VARIABLE
 from bftrainer.model.columns import columns
 
 RESULTS, DESIGN = ROOT / "docs" / "results.md", ROOT / "docs" / "design" / "reproduce.md"

@@ -3,7 +3,8 @@
 Property tests take the same examples at every run, so that a red run is the doing of a
 change. Fresh ones: ``--hypothesis-profile=fresh``, which ``make test-long`` does ten times.
 ``--shard K/N`` runs the Kth of N parts of what was asked for, and the cache keeps what became of
-long proofs: see tests/support/proofs.py.
+long proofs: see tests/support/proofs.py. ``--kernel`` collects the files of the kernel alone: see
+tests/support/kernel.py.
 """
 
 import gc
@@ -22,7 +23,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-from tests.support import costs, proofs
+from tests.support import costs, kernel, proofs
 
 # A shell has its background jobs ignore it, and what tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -60,6 +61,13 @@ LONG_FILES = ("_conformance.py", "test_lsf_accidents.py", "test_third_system.py"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shard", metavar="K/N", help="run part K (from 0) of N, by file")
+    parser.addoption("--kernel", action="store_true", help="collect the kernel's files alone")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    if not config.getoption("--kernel") or not collection_path.is_file():
+        return None
+    return not kernel.is_of_kernel(collection_path.relative_to(kernel.ROOT).as_posix()) or None
 
 
 def _name(config: pytest.Config, test: str) -> str:

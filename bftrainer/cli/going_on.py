@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from bftrainer.api.checkpoint_files import unstartable
 from bftrainer.cli.options import GroupedCommand, option
 from bftrainer.cli.spec import COMMAND
 from bftrainer.elastic.checkpoints.origin import (
@@ -35,7 +36,6 @@ from bftrainer.ground import files
 from bftrainer.model.columns import shown
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import TrainerSpec
-from bftrainer.study.checkpoint_files import unstartable
 
 _BARE = "--continue"
 _IN_FULL = {_BARE: f"{_BARE}={ARGUMENTS}"}  # word without a value -> with the usual one

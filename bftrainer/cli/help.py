@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from bftrainer.cli.habits import verb_meant
-from bftrainer.cli.main import VERBS
+from bftrainer.cli.main import all_verbs
 from bftrainer.cli.options import argument, option, verb
 from bftrainer.cli.output import is_terminal, print_as_it_is, print_lines, terminal_width
 from bftrainer.cli.pages import command_of, name_of, names_meant, pages
@@ -24,7 +24,7 @@ _CODE = re.compile(r"(?:BFT-?)?(\d{4})", re.IGNORECASE)
 
 
 def _verbs(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    return [name for name in VERBS if name.startswith(incomplete)]
+    return [name for name in all_verbs() if name.startswith(incomplete)]
 
 
 @verb(
@@ -41,7 +41,7 @@ def explain_word(context: click.Context, words: tuple[str, ...], *, lists_pages:
     if len(words) == 1 and (code := _CODE.fullmatch(words[0])):
         _explain(f"BFT-{code[1]}")
         return
-    if len(words) == 1 and words[0] not in VERBS and _shows(words[0]):
+    if len(words) == 1 and words[0] not in all_verbs() and _shows(words[0]):
         return
     current = context.find_root()
     for word in words:
@@ -75,7 +75,9 @@ def _shows_page(word: str) -> bool:
     page_by_last_part = {page.rpartition("/")[2]: page for page in installed}
     near_parts = get_close_matches(name.rpartition("/")[2], page_by_last_part)
     near = names or list(map(page_by_last_part.__getitem__, near_parts))
-    if len(names) > 1 or (not names and (word != name or (near and not verb_meant(word, VERBS)))):
+    if len(names) > 1 or (
+        not names and (word != name or (near and not verb_meant(word, all_verbs())))
+    ):
         steps = ", or ".join(map(command_of, near)) or "bftrainer help --pages lists all."
         raise UsageError(
             "BFT-1454",

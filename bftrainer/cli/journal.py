@@ -198,8 +198,8 @@ def _print_comparison(comparison: dict[str, Any]) -> None:
 
 def _repeated(entries: Iterable[JournalEntry]) -> dict[str, Any]:
     """Return the document of ``--json``: how many entries there are, and which differ."""
+    from bftrainer.daemon import journal_replay  # noqa: PLC0415 - numpy takes 0.1 s
     from bftrainer.fleet.generations import rescale_log  # noqa: PLC0415 - as below
-    from bftrainer.lab.simulator import journal_replay  # noqa: PLC0415 - numpy takes 0.1 s
 
     plans, rescales = list[dict[str, Any]](), list[dict[str, Any]]()
     n_plans = n_rescales = n_foreign = 0

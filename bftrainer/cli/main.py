@@ -6,9 +6,6 @@ A verb's module is imported when the verb is used, so that ``--help`` and comple
 from __future__ import annotations
 
 import contextlib
-import functools
-import importlib
-import operator
 import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -19,27 +16,19 @@ import click
 from bftrainer import __version__
 from bftrainer.cli import streams
 from bftrainer.cli.output import print_lines
+from bftrainer.cli.verb_plugins import added_verbs, command_at, in_order
 from bftrainer.ground.regular_file import why
 from bftrainer.model.errors import BftError, ExitCode, NoDaemonError, exit_code_of
 
-# who uses them -> verb -> (module:command, text for --help)
+# who uses them -> verb -> (module:command, text for --help); other rooms add theirs (verb_plugins)
 GROUPS = {
     "Begin here": {
-        "try": (
-            "bftrainer.cli.tryout:try_out",
-            "Try your own script on nodes that come and go here.",
-        ),
-        "demo": (
-            "bftrainer.cli.tryout:demo",
-            "Watch trainers live on the idle nodes of this machine.",
-        ),
         "up": ("bftrainer.cli.up:up", "Start your own daemon, without an administrator."),
         "down": ("bftrainer.cli.up:down", "End your own daemon and release its nodes."),
         "help": ("bftrainer.cli.help:explain_word", "Explain a verb or an error, or open a page."),
     },
     "Your trainers": {
         "submit": ("bftrainer.cli.submit:submit", "Hand a training to the daemon."),
-        "study": ("bftrainer.cli.study:study", "Search hyper-parameters on idle nodes."),
         "profile": ("bftrainer.cli.profile:profile", "Predict how a script scales with its nodes."),
         "cancel": ("bftrainer.cli.change:cancel", "End trainers."),
         "hold": ("bftrainer.cli.change:hold", "Keep trainers from having nodes."),
@@ -87,19 +76,12 @@ GROUPS = {
         ),
     },
     "Before there is a site, and research": {
-        "whatif": ("bftrainer.cli.simulate:whatif", "Say what your machine's idle time is worth."),
-        "simulate": ("bftrainer.cli.simulate:simulate", "Replay a record (trace) of idle nodes."),
-        "compare": ("bftrainer.cli.simulate:compare", "Play policies on the same idle nodes."),
-        "trace": ("bftrainer.cli.trace:trace", "Describe, make and convert such records."),
         "replay": (
             "bftrainer.cli.journal:replay",
             "Take the decisions of a daemon's journal again.",
         ),
-        "solve": ("bftrainer.cli.solve:solve", "Decide who gets which node, from a file."),
-        "reproduce": ("bftrainer.cli.reproduce:reproduce", "Run a paper's evaluation again."),
     },
 }
-VERBS = functools.reduce(operator.or_, GROUPS.values())  # of all groups, in their order
 HELP = {  # what to type -> what for
     "bftrainer try SCRIPT": "begin with your own script, on this machine",
     "bftrainer VERB -h": "the options of a verb, with an example",
@@ -115,7 +97,8 @@ Verbs = Mapping[str, tuple[str, str]]
 class LazyGroup(click.Group):
     """A group that knows its verbs by name and imports one at a time.
 
-    A word that is none of them leads to the one that it may mean.
+    A word that is none of its own is looked for among the verbs that are added to it; if it is none
+    of those, it leads to the one that it may mean.
     """
 
     def __init__(
@@ -123,29 +106,49 @@ class LazyGroup(click.Group):
         *args: Any,
         groups: Mapping[str, Verbs],
         help_lines: Mapping[str, str] = MappingProxyType({}),
+        path: str = "",
         **more: Any,
     ) -> None:
-        """Take the verbs by the titles of their groups, and what to type for help."""
+        """Take the verbs by the titles of their groups, and what to type for help.
+
+        ``path``: of this group in the tables of verbs that are added.
+        """
         super().__init__(*args, **more)
-        self._groups, self._help = groups, help_lines
+        self._groups, self._help, self._path = groups, help_lines, path
         self._verbs: dict[str, tuple[str, str]] = {}
         for verbs in groups.values():
             self._verbs.update(verbs)
 
+    def all_verbs(self) -> Verbs:
+        """Return the verbs, those that are added among them, in the order of the help."""
+        verbs: dict[str, tuple[str, str]] = {}
+        for section in self._sections().values():
+            verbs.update(section)
+        return verbs
+
+    def _sections(self) -> dict[str, Verbs]:
+        """Return all verbs by the titles under which they are listed."""
+        added = added_verbs(self._path)
+        added = {name: row for name, row in added.items() if name not in self._verbs}
+        sections: dict[str, Verbs] = {}
+        for title in dict.fromkeys((*self._groups, *(row.title for row in added.values()))):
+            verbs = dict(self._groups.get(title, {}))
+            rows = {name: row for name, row in added.items() if row.title == title}
+            order = in_order(verbs, rows)
+            verbs |= {name: (row.place, row.text) for name, row in rows.items()}
+            sections[title] = {name: verbs[name] for name in order}
+        return sections
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Name the verbs in the order of the table."""
-        return list(self._verbs)
+        return list(self.all_verbs())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Import the verb's module and return its command."""
-        if cmd_name not in self._verbs:
+        row = self._verbs.get(cmd_name) or added_verbs(self._path).get(cmd_name)
+        if row is None:
             return None
-        place, _ = self._verbs[cmd_name]
-        module_name, _, attribute = place.partition(":")
-        command = getattr(importlib.import_module(module_name), attribute)
-        if not isinstance(command, click.Command):
-            raise TypeError(f"{module_name}:{attribute} is not a command")
-        return command
+        return command_at(row[0])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -154,9 +157,12 @@ class LazyGroup(click.Group):
         word = str(args[0])
         if word in self._verbs or ctx.resilient_parsing or word.startswith("-"):
             return super().resolve_command(ctx, args)
+        verbs = self.all_verbs()
+        if word in verbs:
+            return super().resolve_command(ctx, args)
         from bftrainer.cli.mistakes import unknown_verb  # noqa: PLC0415 - for mistakes only
 
-        raise unknown_verb(self, ctx, word, args[1:], self._verbs)
+        raise unknown_verb(self, ctx, word, args[1:], verbs)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb; that no daemon answers is told while it is known which verb it was."""
@@ -175,7 +181,7 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """List the verbs without importing them."""
-        for title, verbs in self._groups.items():
+        for title, verbs in self._sections().items():
             with formatter.section(title):
                 formatter.write_dl([(verb, text) for verb, (_, text) in verbs.items()])
         if self._help:
@@ -227,6 +233,11 @@ def cli() -> None:
     trainers the nodes that ordinary jobs leave idle, and takes them back when a job needs them. A
     pilot is the batch job that holds such a node.
     """
+
+
+def all_verbs() -> Verbs:
+    """Return all verbs, those of other rooms and packages among them, in the order of the help."""
+    return cli.all_verbs()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -12,10 +12,16 @@ import click
 from bftrainer.cli import habits
 from bftrainer.cli.sbatch_habits import IGNORED, refusal_of
 from bftrainer.cli.submit import submit
+from bftrainer.cli.verb_plugins import is_out_of_date
 from bftrainer.model.errors import UsageError
 
 _OF_HOST = ("--host", "--host-program")  # options before the verb
 _IDS = "ID..."  # not required where options choose trainers, too
+_NONE_ADDED = (
+    "No installed package adds verbs (entry points bftrainer.verbs): the installation is older than"
+    " this code."
+)
+_INSTALL = "Install bftrainer again (in a clone: pip install -e .)."
 MOST_CHOICES = 4  # of an option, which a next step names
 # What a judge finds: a hint for the cause ("": none) and what to type ("": see the help).
 _Advice = Iterator[tuple[str, str]]
@@ -52,6 +58,8 @@ def unknown_verb(
         step = f"bftrainer help {page}"
         return Meant(f"{cause} '{step}' is about that.", ctx, step)
     hint, step = habits.in_group(ctx.info_name or "", word)
+    if not hint and is_out_of_date():
+        hint, step = _NONE_ADDED, _INSTALL
     if hint:
         return Meant(f"{cause} {hint}", ctx, step)
     typed_verb, further = habits.without_prefix(word, rest)
@@ -171,6 +179,8 @@ def _verb_of_group(problem: click.ClickException, path: str) -> _Advice:
     hint, step = habits.in_group(path.rpartition(" ")[2], word)
     if hint:
         yield hint, step
+    elif is_out_of_date():
+        yield _NONE_ADDED, _INSTALL
     elif verb := habits.verb_meant(word, context.command.list_commands(context)):
         step = f"{path} {verb} ...; '{path} {verb} -h' says what it takes."
         yield f"Did you mean '{path} {verb}'?", step

@@ -24,7 +24,7 @@ def page_source(socket_name: str | None, replay: Path | None) -> PageSource:
     from bftrainer.api.page.source import LiveSource  # noqa: PLC0415 - -h does not need it
 
     if replay is not None:
-        from bftrainer.lab.journal_page import JournalSource  # noqa: PLC0415 - SQLAlchemy is slow
+        from bftrainer.daemon.journal_page import JournalSource  # noqa: PLC0415 - SQLAlchemy is slow
 
         print_lines(f"Reading {replay} ...", err=True)  # a minute where it has 10,000 decisions
         return JournalSource(replay)

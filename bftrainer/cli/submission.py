@@ -15,6 +15,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bftrainer.api.checkpoint_files import (
+    bring,
+    make_checkpoint_dir,
+    newest_whole,
+    remove_if_empty,
+    set_aside,
+    unstartable,
+)
 from bftrainer.api.client import Client
 from bftrainer.cli.array_table import INDEX
 from bftrainer.cli.option_values import ArrayOption
@@ -24,14 +32,6 @@ from bftrainer.model.columns import shown
 from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.trainer import TrainerChange, TrainerSpec
 from bftrainer.model.views import TrainerView
-from bftrainer.study.checkpoint_files import (
-    bring,
-    make_checkpoint_dir,
-    newest_whole,
-    remove_if_empty,
-    set_aside,
-    unstartable,
-)
 
 TOO_MANY_NOW = "BFT-1031"  # the limit of submissions per minute
 RETRY_S = 2.0

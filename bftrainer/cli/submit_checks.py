@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import bftrainer
+from bftrainer.api import checkpoint_files
 from bftrainer.batch import process
 from bftrainer.cli.container import text_of_spec, why_untried
 from bftrainer.cli.module_script import check_module
@@ -19,7 +20,6 @@ from bftrainer.ground.regular_file import open_stream
 from bftrainer.ground.versions import TELL_PYTHON, TELL_TORCH
 from bftrainer.model.errors import UsageError
 from bftrainer.model.trainer import TrainerSpec
-from bftrainer.study import checkpoint_files
 
 # The package that a runtime's workers import, and a program that tells the releases and, for a
 # package beside torch, prints its version.

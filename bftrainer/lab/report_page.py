@@ -1,7 +1,7 @@
 """A report as its readers get it: the answer, then sentences, pictures and tables. Pure.
 
-``bftrainer.lab.html`` makes a page of it and ``bftrainer.cli.report_text`` prints it, so that both
-say the same under the same headings. A terminal has no pictures: it gets ``Section.drawn``.
+``lab.html`` makes a page of it and ``lab.verbs.report_text`` prints it, so that both say the same
+under the same headings. A terminal has no pictures: it gets ``Section.drawn``.
 """
 
 from __future__ import annotations

@@ -17,10 +17,10 @@ from statistics import mean
 from typing import TYPE_CHECKING
 
 from bftrainer.batch.traces.fragments import HOUR_S, Fragments, make_fragments
+from bftrainer.daemon.journal_replay import KIND
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.decide.throughput.curves import fitted
 from bftrainer.journal.decisions import DecisionReader
-from bftrainer.lab.simulator.journal_replay import KIND
 from bftrainer.lab.simulator.metrics import measure
 from bftrainer.lab.simulator.physical import MEASURED, PhysicalModel
 from bftrainer.lab.simulator.replay import Outcome, Replay

@@ -2,8 +2,8 @@
 
 A field is declared where it stands (``model.trainer_spec``), by ``declared(…)``. Name, type and
 default of its option are the field's. ``cli.declared_options`` makes options of submit of the
-declarations, ``api.admission`` checks ranges and texts, ``api.privacy`` hides, ``cli.study`` gives
-the best trial what it had, ``fleet.runtimes.base`` hands to workers, and
+declarations, ``api.admission`` checks ranges and texts, ``api.privacy`` hides, ``study.verbs``
+gives the best trial what it had, ``fleet.runtimes.base`` hands to workers, and
 ``scripts/write_json_fields.py`` writes what the field means. Pure.
 """
 
@@ -33,7 +33,7 @@ class InStudy(enum.Enum):
     """What studies do with the options of a field."""
 
     REPEATED = enum.auto()  # its trials have it; ``study best --script`` gives it as it is
-    REWORDED = enum.auto()  # likewise, in words that ``cli.study.results`` makes
+    REWORDED = enum.auto()  # likewise, in words that ``study.verbs.results`` makes
     DECIDED = enum.auto()  # by the study, which refuses it among its options
     DROPPED = enum.auto()  # its trials have it, and the best is trained again without
 

@@ -16,6 +16,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from bftrainer.api.checkpoint_files import (
+    ChangingError,
+    bring,
+    copy_newest,
+    drop_copies,
+    make_checkpoint_dir,
+)
 from bftrainer.api.client import Client
 from bftrainer.model.columns import counted
 from bftrainer.model.errors import BftError, UsageError
@@ -26,13 +33,6 @@ from bftrainer.model.trainer import (
     TrainerRecord,
     TrainerSpec,
     TrainerState,
-)
-from bftrainer.study.checkpoint_files import (
-    ChangingError,
-    bring,
-    copy_newest,
-    drop_copies,
-    make_checkpoint_dir,
 )
 from bftrainer.study.configurations import perturbed
 from bftrainer.study.directory import Events, StudyDirectory, unwritable

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.batch import process
+from bftrainer.daemon.journal_replay import Again, take_again
 from bftrainer.journal.projection import JournalEntry
 from bftrainer.lab.demo.sidecar import DaemonProcess
-from bftrainer.lab.simulator.journal_replay import Again, take_again
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec
 from bftrainer.model.views import StatusView
 from milp.problem import Curve

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
+from bftrainer.daemon.journal_replay import Again, take_again
 from bftrainer.lab.demo.sidecar import DaemonProcess
-from bftrainer.lab.simulator.journal_replay import Again, take_again
 from bftrainer.model.trainer import TrainerChange, TrainerState
 from bftrainer.model.views import TrainerView
 from slurm_plugins.testcluster.cluster import SlurmTestCluster

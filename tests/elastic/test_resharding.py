@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from bftrainer.api import checkpoint_files
 from bftrainer.elastic.checkpoints import checkpoint, resharding
 from bftrainer.elastic.network import shards
 from bftrainer.elastic.network.shards import Box, whole_box
@@ -17,7 +18,7 @@ from bftrainer.elastic.process import control as control_module
 from bftrainer.elastic.script.batch import Cutting, GlobalBatch
 from bftrainer.elastic.state.state import Counters, Snapshots, State
 from bftrainer.ground import files
-from bftrainer.study import checkpoint_files, disk
+from bftrainer.study import disk
 
 ROWS, COLUMNS = 5, 3
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from bftrainer.daemon.journal_replay import take_again
 from bftrainer.journal.journal import Journal
-from bftrainer.lab.simulator.journal_replay import take_again
 from bftrainer.model.trainer import TrainerState
 from milp.problem import Curve
 from tests.integration.daemon_scripts import SLOW, trainer_spec

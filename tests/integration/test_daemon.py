@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from bftrainer.batch import process
+from bftrainer.daemon.journal_page import JournalSource
+from bftrainer.daemon.journal_replay import KIND, take_again
 from bftrainer.daemon.metrics import MEANINGS
 from bftrainer.ground.fence import path_for
-from bftrainer.lab.journal_page import JournalSource
-from bftrainer.lab.simulator.journal_replay import KIND, take_again
 from bftrainer.model.decision import DecisionRecord
 from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.timeline import USES, NodeUse, TimelineView

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from bftrainer.batch.local.client import LocalServer
+from bftrainer.daemon.journal_replay import take_again
 from bftrainer.journal import Journal
 from bftrainer.lab.demo.sidecar import DaemonProcess
-from bftrainer.lab.simulator.journal_replay import take_again
 from tests.integration.daemon_scripts import SLOW, trainer_spec
 from tests.support.site import Site, start_warm_server
 from tests.support.waiting import wait_for

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.lab.simulator.journal_replay import KIND, take_again
+from bftrainer.daemon.journal_replay import KIND, take_again
 from bftrainer.model.decision import DecisionRecord
 from bftrainer.model.trainer import TrainerState
 from tests.integration.daemon_scripts import SLOW, trainer_spec

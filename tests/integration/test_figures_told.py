@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer.cli.main import main
-from bftrainer.lab.journal_page import JournalSource
+from bftrainer.daemon.journal_page import JournalSource
 from bftrainer.model.trainer import GpuLoad, TrainerState
 from bftrainer.model.views import TrainerView
 from tests.integration.cli_fixtures import Output, output

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from bftrainer.daemon.journal_replay import take_again
 from bftrainer.journal import Journal
 from bftrainer.lab.demo.sidecar import DaemonProcess
-from bftrainer.lab.simulator.journal_replay import take_again
 from bftrainer.model.errors import BftError
 from bftrainer.model.trainer import TrainerState
 from tests.integration.daemon_scripts import SLOW, trainer_spec

@@ -10,8 +10,8 @@ import pytest
 
 from bftrainer.cli.daemon import print_next_of_daemon
 from bftrainer.cli.main import main
-from bftrainer.cli.tryout import LEGEND, DemoScreen
 from bftrainer.daemon.service import has_ended
+from bftrainer.lab.verbs.tryout import LEGEND, DemoScreen
 from bftrainer.model.trainer import TrainerState
 from tests.integration.cli_fixtures import Output, home, output, service
 from tests.support.memory_service import MemoryService
@@ -75,7 +75,7 @@ def test_lines_of_a_demonstration_are_explained_once(
     monkeypatch: pytest.MonkeyPatch, output: Output
 ) -> None:
     monkeypatch.setattr("bftrainer.lab.demo.watch.line", lambda _watch: "n1=job cnn:2@1")
-    monkeypatch.setattr("bftrainer.cli.tryout.LINE_INTERVAL_S", 0.0)
+    monkeypatch.setattr("bftrainer.lab.verbs.tryout.LINE_INTERVAL_S", 0.0)
     screen = DemoScreen(is_live=False, on_stderr=False)
     for _ in range(2):
         screen.see(SimpleNamespace(is_over=False))  # type: ignore[arg-type]  # a line needs no more

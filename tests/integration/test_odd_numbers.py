@@ -11,10 +11,10 @@ from pathlib import Path
 from bftrainer.batch.local.adapter import LocalBatchSystem
 from bftrainer.batch.local.client import start_server
 from bftrainer.daemon.daemon import Daemon
+from bftrainer.daemon.journal_replay import KIND, take_again
 from bftrainer.daemon.options import DaemonOptions
 from bftrainer.daemon.service import DaemonService
 from bftrainer.journal.journal import Journal
-from bftrainer.lab.simulator.journal_replay import KIND, take_again
 from bftrainer.model.cluster import Job, Snapshot
 from bftrainer.model.decision import DecisionRecord
 from bftrainer.model.trainer import MeasuredCosts

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from bftrainer.cli.main import main
+from bftrainer.daemon import journal_replay
 from bftrainer.daemon.reload import KIND, PolicyChanged
-from bftrainer.lab.simulator import journal_replay
 from bftrainer.model.views import StatusView
 from bftrainer.site.policy import load_policy, policy_hash
 from tests.integration.daemon_scripts import light_spec

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from bftrainer.daemon.journal_replay import KIND, take_again
 from bftrainer.lab.demo.sidecar import DaemonProcess
-from bftrainer.lab.simulator.journal_replay import KIND, take_again
 from bftrainer.model.views import TrainerView
 from milp.problem import Curve
 from tests.integration.daemon_scripts import SLOW, trainer_spec

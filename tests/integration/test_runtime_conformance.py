@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import trainers.examples
-from bftrainer.lab.simulator.journal_replay import KIND, take_again
+from bftrainer.daemon.journal_replay import KIND, take_again
 from bftrainer.model.trainer import CheckpointContract, TrainerSpec
 from bftrainer.model.views import TrainerView
 from tests.conformance.runtime import CURVE, RuntimeConformance, RuntimeKit, open_site

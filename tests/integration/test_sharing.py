@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.lab.simulator import journal_replay
+from bftrainer.daemon import journal_replay
 from bftrainer.model.errors import BftError
 from tests.integration.daemon_scripts import light_spec
 from tests.support.site import Site

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from bftrainer.daemon.harm.ledger import How
+from bftrainer.daemon.journal_replay import KIND, take_again
 from bftrainer.lab.demo.sidecar import DaemonProcess
-from bftrainer.lab.simulator.journal_replay import KIND, take_again
 from bftrainer.model.reports import HarmReport
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.integration.daemon_scripts import light_spec

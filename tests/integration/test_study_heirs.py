@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 
-from bftrainer.study.checkpoint_files import copy_newest
+from bftrainer.api.checkpoint_files import copy_newest
 from tests.integration.study_fixtures import POLICY, StudyUser
 from tests.support.site import Site
 from tests.support.waiting import wait_for

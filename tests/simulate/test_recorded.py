@@ -11,8 +11,8 @@ import pytest
 
 from bftrainer.batch.traces.generator import GeneratorParameters, generate
 from bftrainer.cli.main import main
+from bftrainer.daemon.journal_replay import KIND, Again, take_again
 from bftrainer.journal.journal import Journal
-from bftrainer.lab.simulator.journal_replay import KIND, Again, take_again
 from bftrainer.lab.simulator.physical import costs_from_mapping
 from bftrainer.lab.simulator.session import Choices, play
 from bftrainer.lab.workloads import by_name

@@ -10,8 +10,8 @@ import pytest
 from rich.cells import cell_len
 
 from bftrainer.cli.main import main
-from bftrainer.cli.report_text import print_report
 from bftrainer.lab.report_page import ReportPage, Section
+from bftrainer.lab.verbs.report_text import print_report
 from bftrainer.model.columns import TextTable
 from tests.simulate.test_whatif import SACCT
 from tests.support.report_words import check_same_words, parts_of

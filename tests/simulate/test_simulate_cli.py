@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from bftrainer.cli import simulate as simulate_module
-from bftrainer.cli import trace as trace_module
 from bftrainer.cli.main import main
 from bftrainer.lab.simulator.metrics import WHICH_FIGURE, WORDS
 from bftrainer.lab.simulator.physical import MEASURED
+from bftrainer.lab.verbs import simulate as simulate_module
+from bftrainer.lab.verbs import trace as trace_module
 from bftrainer.model.errors import ExitCode
 
 Output = pytest.CaptureFixture[str]

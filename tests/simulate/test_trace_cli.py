@@ -10,8 +10,8 @@ import pytest
 
 from bftrainer.batch import process
 from bftrainer.batch.traces import SAMPLE, read_trace
-from bftrainer.cli import trace as trace_module
 from bftrainer.cli.main import main
+from bftrainer.lab.verbs import trace as trace_module
 from bftrainer.model.errors import ExitCode
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "traces"

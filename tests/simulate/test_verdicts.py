@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from bftrainer.cli.reproduce import DATA_VARIABLE
 from bftrainer.lab.papers.findings import ValueLine
 from bftrainer.lab.papers.paper import Paper, Result, load, names, reproduce
 from bftrainer.lab.papers.tolerances import Inputs
@@ -21,6 +20,7 @@ from bftrainer.lab.papers.verdicts import (
     missing_lines,
     verdict_of,
 )
+from bftrainer.lab.verbs.reproduce import DATA_VARIABLE
 from tests.support.machine import ROOT
 
 PAPERS = [load(name) for name in names()]

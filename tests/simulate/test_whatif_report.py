@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from bftrainer.batch.traces.fragments import make_fragments
-from bftrainer.cli import simulate as verbs
 from bftrainer.cli.main import cli
 from bftrainer.lab import html
 from bftrainer.lab.report import check_place
+from bftrainer.lab.verbs import simulate as verbs
 from bftrainer.lab.whatif import Assumptions, advice, page, replays, study
 from bftrainer.lab.whatif import document as words
 from bftrainer.lab.whatif.advice import BusinessCase

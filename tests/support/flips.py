@@ -21,12 +21,12 @@ from bftrainer.cli.common import read_journal
 from bftrainer.daemon import accounts
 from bftrainer.daemon.decider import DECISION
 from bftrainer.daemon.harm import monitor
+from bftrainer.daemon.journal_page import JournalSource
 from bftrainer.journal.backup import back_up, restore
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.mark import JOURNAL_NAME, MARK_NAME
 from bftrainer.journal.projection import PilotRecord
 from bftrainer.journal.tables import ACCOUNT_SUMS
-from bftrainer.lab.journal_page import JournalSource
 from bftrainer.model.cluster import NodeState
 from bftrainer.model.decision import DecisionRecord
 from bftrainer.model.errors import BftError

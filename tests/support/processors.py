@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 
 from bftrainer.batch import process
+from bftrainer.daemon.journal_replay import KIND, take_again
 from bftrainer.decide.isolation import decide_surely
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.journal.journal import Journal
-from bftrainer.lab.simulator.journal_replay import KIND, take_again
 from bftrainer.model.decision import DecisionInput, DecisionRecord, Memory, Settings
 from bftrainer.model.fairness import Usage
 from bftrainer.model.trainer import (

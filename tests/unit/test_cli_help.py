@@ -11,7 +11,7 @@ import click
 import pytest
 
 from bftrainer.cli.codes import additions, meanings, texts
-from bftrainer.cli.main import VERBS, cli, main
+from bftrainer.cli.main import all_verbs, cli, main
 from bftrainer.cli.options import range_in_words
 from bftrainer.cli.sentences import CODE, Sentence, sentences
 from bftrainer.model.errors import ExitCode
@@ -33,7 +33,7 @@ def below(verb: str) -> Iterator[click.Context]:
         yield context
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", all_verbs())
 def test_the_example_of_every_verb_is_a_command_line_of_it(
     verb: str, monkeypatch: pytest.MonkeyPatch, capsys: Output
 ) -> None:
@@ -61,7 +61,7 @@ def test_the_help_of_every_verb_fits_and_says_what_each_option_is(
     width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    for verb in VERBS:
+    for verb in all_verbs():
         for context in below(verb):
             command, where = context.command, context.command_path
             silent = [p.opts for p in command.params if isinstance(p, click.Option) and not p.help]

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from bftrainer.cli import solve as solve_module
 from bftrainer.cli.main import main
-from bftrainer.cli.solve import SOLVERS, fold
+from bftrainer.lab.verbs import solve as solve_module
+from bftrainer.lab.verbs.solve import SOLVERS, fold
 from bftrainer.model.errors import ExitCode
 from milp.reference.backends import BACKENDS
 

@@ -65,8 +65,8 @@ from bftrainer.api.documents import encode
 from bftrainer.api.privacy import for_peer
 from bftrainer.api.service import Peer
 from bftrainer.cli.spec import build_spec
-from bftrainer.cli.study.results import _repeated
-from bftrainer.cli.study.run import _section
+from bftrainer.study.verbs.results import _repeated
+from bftrainer.study.verbs.run import _section
 from bftrainer.cli.submit_options import SPEC_OPTIONS, parameters_of_tries, read_directives
 from bftrainer.fleet.runtimes.base import worker_config
 from bftrainer.model.errors import UsageError

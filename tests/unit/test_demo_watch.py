@@ -12,9 +12,9 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from bftrainer.cli.tryout import drawn
 from bftrainer.lab.demo.local_site import DemoSite
 from bftrainer.lab.demo.watch import Watch, page
+from bftrainer.lab.verbs.tryout import drawn
 from bftrainer.model.cluster import Job, JobState, Node, NodeState, Snapshot
 from bftrainer.model.trainer import TrainerProgress, TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.model.views import StatusView, TrainerView

@@ -17,7 +17,8 @@ from pathlib import Path
 import click
 import pytest
 
-from bftrainer.cli.main import VERBS, cli, main
+from bftrainer.cli.main import all_verbs as root_verbs
+from bftrainer.cli.main import cli, main
 from bftrainer.model.errors import exit_code_of
 
 ROOT = Path(__file__).parents[2]
@@ -223,7 +224,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", root_verbs())
 def test_every_verb_shows_its_help_and_refuses_what_it_does_not_know(
     verb: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,7 +12,6 @@ from bftrainer.api.admission import check_lent, check_spec
 from bftrainer.api.page.parts import row
 from bftrainer.cli.sizes import changed_sizes
 from bftrainer.cli.spec import build_spec
-from bftrainer.cli.study.run import base_spec
 from bftrainer.cli.submit import _worth_reading
 from bftrainer.cli.submit_options import read_directives
 from bftrainer.daemon.explain.constraints import constraint_sentences
@@ -35,6 +34,7 @@ from bftrainer.model.size_words import (
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec
 from bftrainer.model.views import ConstraintEffect, TrainerView
 from bftrainer.study.document import parse_study
+from bftrainer.study.verbs.run import base_spec
 from tests.support.generations import Driver
 from tests.support.snapshots import node, record
 from trainers.agent.team import split

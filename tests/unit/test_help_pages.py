@@ -16,7 +16,7 @@ from rich.cells import cell_len
 
 from bftrainer.batch import process
 from bftrainer.cli import pages
-from bftrainer.cli.main import VERBS, main
+from bftrainer.cli.main import all_verbs, main
 from bftrainer.cli.markdown import page_lines
 from bftrainer.cli.pages import command_of, names_meant, with_commands
 from bftrainer.decide.policies.base import policy_names
@@ -43,7 +43,7 @@ def test_every_page_opens_by_the_command_that_messages_name(capsys: Output) -> N
             continue
         program, verb, *words = command_of(name).split()
         assert (program, verb, len(words)) == ("bftrainer", "help", 1)
-        assert words[0] not in VERBS
+        assert words[0] not in all_verbs()
         assert main(["help", *words]) == 0, name
         shown = " ".join(capsys.readouterr().out.split())
         title = path.read_text("utf-8").splitlines()[0].removeprefix("# ").replace("**", "")
@@ -117,7 +117,7 @@ def test_a_page_is_text_in_its_width_that_can_be_copied(
                 assert len(line.split()) == 1 or cell_len(line) <= width, (name, line)
                 assert not MARKDOWN.search(line), (name, line)
         for linked in LINKED.findall(text):
-            assert linked not in VERBS
+            assert linked not in all_verbs()
             assert len(names_meant(linked, names)) == 1, (name, linked)
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from bftrainer.daemon.decider import DECISION
+from bftrainer.daemon.journal_page import JournalSource
 from bftrainer.daemon.uses import CURVES, KIND, UsesOfNodes
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.projection import PilotRecord, PilotState
-from bftrainer.lab.journal_page import JournalSource
 from bftrainer.model.cluster import NodeState
 from bftrainer.model.decision import DecisionInput, DecisionRecord
 from bftrainer.model.timeline import USES, TimelineView

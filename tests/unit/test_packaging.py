@@ -22,7 +22,7 @@ from packaging.version import Version
 
 from bftrainer import __version__
 from bftrainer.batch.process import Completed, run
-from bftrainer.cli.main import VERBS, cli
+from bftrainer.cli.main import all_verbs, cli
 from bftrainer.site.policy.model import SitePolicy
 from slurm_plugins.hook.main import main as slurm_hook
 from slurm_plugins.testcluster.main import main as slurm_cluster
@@ -57,7 +57,7 @@ def pages(share: Path) -> dict[str, str]:
 
 
 def test_programs_verbs_and_the_policy_have_manual_pages(pages: dict[str, str]) -> None:
-    verbs = {f"bftrainer-{verb}.{8 if verb == 'daemon' else 1}" for verb in VERBS}
+    verbs = {f"bftrainer-{verb}.{8 if verb == 'daemon' else 1}" for verb in all_verbs()}
     others = {"bftrainer.1", "bftrainer-slurm-hook.8", "bftrainer-testcluster.1"}
     assert set(pages) == verbs | others | {"bftrainer-policy.5"}
     text = pages["bftrainer-status.1"]

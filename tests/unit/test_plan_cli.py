@@ -10,9 +10,6 @@ from typing import Any
 import pytest
 
 from bftrainer.cli.main import main
-from bftrainer.cli.study import plan as plan_module
-from bftrainer.cli.study.plan import keep_plan, parse_price, parse_time, plan_for, with_plan
-from bftrainer.cli.study.run import base_spec
 from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.model.trainer import (
     MeasuredCosts,
@@ -24,6 +21,9 @@ from bftrainer.model.trainer import (
 from bftrainer.study.directory import new_directory, write_directory
 from bftrainer.study.document import read_study
 from bftrainer.study.plan.document import Carried
+from bftrainer.study.verbs import plan as plan_module
+from bftrainer.study.verbs.plan import keep_plan, parse_price, parse_time, plan_for, with_plan
+from bftrainer.study.verbs.run import base_spec
 from tests.support import pages
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "studies.md"

@@ -12,8 +12,8 @@ from unittest import mock
 
 import pytest
 
+from bftrainer.api.checkpoint_files import FIRST, ChangingError, copy_newest, drop_copies
 from bftrainer.model.errors import UsageError
-from bftrainer.study.checkpoint_files import FIRST, ChangingError, copy_newest, drop_copies
 from trainers.command.program import LINK, directory_of, take
 
 

@@ -27,7 +27,7 @@ SEQUENCES = frozenset(
     {
         "bftrainer/api/privacy.py:_failure",
         "bftrainer/batch/traces/text.py:iso_instants",
-        "bftrainer/cli/study/run.py:check_trial",
+        "bftrainer/study/verbs/run.py:check_trial",
         "bftrainer/decide/throughput/fit.py:fitted_parts",
         "bftrainer/lab/papers/bftrainer/diverse.py:fig14",
         "bftrainer/lab/papers/rubberband/profiles.py:steady",

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from bftrainer.daemon.journal_replay import take_again
 from bftrainer.fleet.trainers.takeover import remembered
 from bftrainer.journal.journal import Journal
-from bftrainer.lab.simulator.journal_replay import take_again
 from bftrainer.model.canonical import parse
 from bftrainer.model.decision import (
     DecisionInput,

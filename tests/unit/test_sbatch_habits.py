@@ -17,7 +17,7 @@ from bftrainer.cli.sbatch_habits import notes_on_partition
 from bftrainer.cli.sbatch_options import OPTIONS
 from bftrainer.cli.sbatch_values import Dependency, parse_dependency, parse_mail_types
 from bftrainer.cli.submit import GROUPS, submit
-from bftrainer.cli.tryout import try_out
+from bftrainer.lab.verbs.tryout import try_out
 from bftrainer.model.canonical import encode
 from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.model.trainer_spec import TrainerSpec

@@ -54,7 +54,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudyDirectory:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BFTRAINER_SOCKET", str(tmp_path / "no-daemon"))
     monkeypatch.setenv(ANY_OWNER, "")  # verbs set it
-    monkeypatch.setattr("bftrainer.cli.study.run.REACH_S", 0.0)
+    monkeypatch.setattr("bftrainer.study.verbs.run.REACH_S", 0.0)
     (tmp_path / "train.py").write_text("print()\n")
     write(name="own")
     found = begun()

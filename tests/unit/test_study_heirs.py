@@ -9,13 +9,13 @@ from unittest import mock
 
 import pytest
 
+from bftrainer.api.checkpoint_files import bring, copy_newest
 from bftrainer.ground import files
 from bftrainer.ground.fence import SUFFIX
 from bftrainer.model.study import Report
 from bftrainer.model.trainer import TrainerProgress, TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.model.views import TrainerView
 from bftrainer.study.actions import Actor
-from bftrainer.study.checkpoint_files import bring, copy_newest
 from bftrainer.study.trial_table import KnownTrial
 from bftrainer.study.trials import Start
 from tests.unit.test_study_parts import DOCUMENT, PARAMETERS, known, stored, study, view
@@ -81,7 +81,7 @@ def test_an_heir_waits_while_its_parent_writes_without_a_pause(tmp_path: Path) -
     one = Population(tmp_path)
     one.saves()
     with mock.patch(
-        "bftrainer.study.checkpoint_files._identities", side_effect=[{}, {Path(): ()}] * 3
+        "bftrainer.api.checkpoint_files._identities", side_effect=[{}, {Path(): ()}] * 3
     ):
         assert not one.create(budget=6)
     assert len(one.storage.trials()) == 1

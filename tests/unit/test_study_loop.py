@@ -13,7 +13,6 @@ from unittest import mock
 
 import pytest
 
-from bftrainer.cli.study import control, lookup
 from bftrainer.model.errors import BftError, ExitCode, UsageError
 from bftrainer.model.study import Report, StudyView, TrialView
 from bftrainer.model.trainer import TrainerChange
@@ -27,6 +26,7 @@ from bftrainer.study.directory import (
 from bftrainer.study.rungs import best_first, rule_of
 from bftrainer.study.trial_table import know
 from bftrainer.study.trials import Start, StudyTrial, TrialStage, TrialValue
+from bftrainer.study.verbs import control, lookup
 from tests.unit.test_study_parts import DOCUMENT, PARAMETERS, stored, study, view
 
 CHECKPOINTS = ("step-000000000001-generation-00000001.bft", "step-000000000002-g.bft")

@@ -16,7 +16,6 @@ import click
 import pytest
 
 from bftrainer.cli.main import cli, main
-from bftrainer.cli.study.results import command_of
 from bftrainer.ground.fence import write_whole
 from bftrainer.model.errors import ExitCode
 from bftrainer.study.directory import (
@@ -31,6 +30,7 @@ from bftrainer.study.directory import (
 from bftrainer.study.loop import summary_of
 from bftrainer.study.trial_table import SILENT, SUMMARY_SCHEMA, TrialRow, row_of
 from bftrainer.study.trials import TrialStage
+from bftrainer.study.verbs.results import command_of
 from tests.unit.test_study_parts import known, stored, view
 
 Output = pytest.CaptureFixture[str]
@@ -71,7 +71,7 @@ def refused(capsys: Output, *words: str) -> str:
 
 def begun(**changes: Any) -> StudyDirectory:
     """Return a study that has begun."""
-    from bftrainer.cli.study.run import _study_of
+    from bftrainer.study.verbs.run import _study_of
 
     study, is_new = _study_of("digits.yaml", "train.py", ("--lr", "{lr}"), None, None)
     assert is_new
@@ -303,7 +303,7 @@ def test_where_no_daemon_ever_answers_it_ends(
     how: tuple[str, ...], capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("optuna")
-    monkeypatch.setattr("bftrainer.cli.study.run.REACH_S", 0.5)
+    monkeypatch.setattr("bftrainer.study.verbs.run.REACH_S", 0.5)
     study = begun()
     assert main(["study", "run", *how, "digits"]) == ExitCode.DAEMON_UNREACHABLE
     said = capsys.readouterr().err

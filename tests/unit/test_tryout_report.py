@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import bftrainer
-from bftrainer.cli.tryout import _print_next
 from bftrainer.lab.try_records import EpochUse, SpeedBySize
 from bftrainer.lab.tryout import TryReport, WorkerKill, as_text, evidence, wrong
+from bftrainer.lab.verbs.tryout import _print_next
 
 WHOLE = tuple(EpochUse(epoch=n, of=10, used=10) for n in range(3))
 REPORT = TryReport(

@@ -10,7 +10,7 @@ import click
 import pytest
 from ruamel.yaml import YAML
 
-from bftrainer.cli.main import VERBS, cli, main
+from bftrainer.cli.main import all_verbs, cli, main
 from bftrainer.cli.yaml_text import yaml_text
 from bftrainer.model.errors import ExitCode
 
@@ -61,7 +61,7 @@ def test_the_document_is_the_same_in_every_release_of_yaml(version: tuple[int, i
 
 def test_every_verb_that_has_json_has_yaml() -> None:
     root, with_json = click.Context(cli, info_name="bftrainer"), 0
-    for verb in VERBS:
+    for verb in all_verbs():
         for context in below(root, verb):
             options = {flag for each in context.command.params for flag in each.opts}
             names = {each.name for each in context.command.params}

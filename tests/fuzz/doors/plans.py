@@ -6,11 +6,11 @@ import tempfile
 from pathlib import Path
 
 from bftrainer.api.documents import document
-from bftrainer.cli.study.plan import read_plan
 from bftrainer.model.errors import UsageError
 from bftrainer.study.plan.document import NAME, Carried, PlanRequest, plan_study
 from bftrainer.study.plan.problem import Cloud, ScalingProfile, rung_stages
 from bftrainer.study.rungs import Sha
+from bftrainer.study.verbs.plan import read_plan
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import as_json, bytestrings, documents
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bftrainer.cli.study.lookup import read_summary
 from bftrainer.model.errors import BftError
 from bftrainer.study.directory import read_directory, read_wishes
 from bftrainer.study.document import StudyErrors, read_study
+from bftrainer.study.verbs.lookup import read_summary
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import as_json, bytestrings, documents
 

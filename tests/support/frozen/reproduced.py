@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.batch import process
-from bftrainer.cli.reproduce import DATA_VARIABLE
+from bftrainer.lab.verbs.reproduce import DATA_VARIABLE
 from tests.support.frozen.changes import Change, same
 from tests.support.frozen.lines import Plain
 

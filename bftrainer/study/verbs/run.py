@@ -31,17 +31,6 @@ from bftrainer.cli.option_values import parse_gpus, parse_sizes
 from bftrainer.cli.options import ANY_OWNER_OPTION, JSON, PATH, SOCKET, argument, option, verb
 from bftrainer.cli.output import duration, is_terminal, print_json, print_lines, print_pairs
 from bftrainer.cli.spec import COMMAND, build_spec, find_command
-from bftrainer.cli.study.lookup import (
-    await_verb,
-    best_line,
-    default_path,
-    find_path,
-    find_study,
-    is_document,
-    open_loop,
-    read_summary,
-)
-from bftrainer.cli.study.plan import keep_plan, plan_for
 from bftrainer.cli.submit_checks import check_here, check_script
 from bftrainer.cli.submit_options import (
     SPEC_OPTIONS,
@@ -68,6 +57,17 @@ from bftrainer.study.directory import (
     write_directory,
 )
 from bftrainer.study.trial_table import OVER, SUMMARY_SCHEMA
+from bftrainer.study.verbs.lookup import (
+    await_verb,
+    best_line,
+    default_path,
+    find_path,
+    find_study,
+    is_document,
+    open_loop,
+    read_summary,
+)
+from bftrainer.study.verbs.plan import keep_plan, plan_for
 
 if TYPE_CHECKING:
     from bftrainer.study.configurations import Parameter

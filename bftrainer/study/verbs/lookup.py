@@ -149,9 +149,9 @@ def open_loop(
 ) -> Iterator[StudyLoop]:
     """Hold the study's lock and return its loop (BFT-1631, BFT-1624)."""
     try:
-        from bftrainer.cli.study.plan import with_plan  # noqa: PLC0415
         from bftrainer.study.loop import StudyLoop  # noqa: PLC0415 - Optuna takes 0.2 s
         from bftrainer.study.storage import StudyStorage, repair  # noqa: PLC0415
+        from bftrainer.study.verbs.plan import with_plan  # noqa: PLC0415
     except ModuleNotFoundError as problem:
         if (problem.name or "").partition(".")[0] != "optuna":
             raise

@@ -13,11 +13,11 @@ from bftrainer.api.documents import schema
 from bftrainer.cli.common import connect
 from bftrainer.cli.options import JSON, SOCKET, argument, verb
 from bftrainer.cli.output import print_json, print_lines
-from bftrainer.cli.study.lookup import STUDY, await_verb, find_study, open_loop, read_summary
 from bftrainer.model.columns import counted, shown
 from bftrainer.model.errors import BftError, UsageError
 from bftrainer.study.directory import StudyDirectory, Wishes, change_wishes, is_running, read_wishes
 from bftrainer.study.trial_table import FAILED, OVER, STOPPED
+from bftrainer.study.verbs.lookup import STUDY, await_verb, find_study, open_loop, read_summary
 
 
 def wish(

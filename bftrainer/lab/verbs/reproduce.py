@@ -20,8 +20,8 @@ import click
 
 from bftrainer.cli.options import PATH, PROCESSES, VerbGroup, option, shown_example, verb
 from bftrainer.cli.output import print_lines, print_table
-from bftrainer.cli.trace import LateProgress
 from bftrainer.lab.papers.paper import about, load, names
+from bftrainer.lab.verbs.trace import LateProgress
 from bftrainer.model.errors import UsageError, exit_code_of
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from click.core import ParameterSource
 from bftrainer.batch.traces.text import ReadOptions, unreadable
 from bftrainer.cli.options import FILE, option
 from bftrainer.cli.output import print_json
-from bftrainer.cli.report_text import print_report
-from bftrainer.cli.trace import LateProgress, instant
 from bftrainer.ground.regular_file import open_stream
+from bftrainer.lab.verbs.report_text import print_report
+from bftrainer.lab.verbs.trace import LateProgress, instant
 from bftrainer.model.columns import counted
 from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.model.hostlist import ParseError

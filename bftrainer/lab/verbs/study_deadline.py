@@ -14,11 +14,11 @@ import click
 from bftrainer.cli.common import read_journal
 from bftrainer.cli.options import FILE, JSON, PATH, SOCKET, argument, option, verb
 from bftrainer.cli.output import answer, duration, print_lines, print_table
-from bftrainer.cli.study.plan import SPEED, parse_price, parse_time, scaling_of_study
-from bftrainer.cli.trace import READING, READING_NAMES, SELECTION, SELECTION_NAMES, load
 from bftrainer.ground.regular_file import open_stream
+from bftrainer.lab.verbs.trace import READING, READING_NAMES, SELECTION, SELECTION_NAMES, load
 from bftrainer.model.columns import counted, shown
 from bftrainer.model.errors import UsageError
+from bftrainer.study.verbs.plan import SPEED, parse_price, parse_time, scaling_of_study
 
 if TYPE_CHECKING:
     from bftrainer.batch.traces.fragments import Fragments

@@ -21,8 +21,8 @@ from click.core import ParameterSource
 
 from bftrainer.cli.options import JSON, PATH, PROCESSES, option, verb
 from bftrainer.cli.output import print_json, print_lines
-from bftrainer.cli.report_text import print_report
-from bftrainer.cli.trace import (
+from bftrainer.lab.verbs.report_text import print_report
+from bftrainer.lab.verbs.trace import (
     READING,
     READING_NAMES,
     SELECTION,
@@ -31,7 +31,7 @@ from bftrainer.cli.trace import (
     load,
     workload_of,
 )
-from bftrainer.cli.whatif_harm import HARM_OPTIONS, OWN_NAMES, answer_harm, is_asked
+from bftrainer.lab.verbs.whatif_harm import HARM_OPTIONS, OWN_NAMES, answer_harm, is_asked
 from bftrainer.model.columns import counted
 from bftrainer.model.errors import UsageError
 
@@ -494,8 +494,8 @@ def whatif(
         answer_harm(sacct_file=sacct_file, processes=processes, as_json=as_json, **options)
         return
     options = {name: value for name, value in options.items() if name not in {"harm", *OWN_NAMES}}
-    from bftrainer.cli.present_look import look_at_lending  # noqa: PLC0415 - loads the adapter
     from bftrainer.decide.policies.base import load_policy  # noqa: PLC0415 - numpy takes 0.1 s
+    from bftrainer.lab.verbs.present_look import look_at_lending  # noqa: PLC0415 - loads the adapter
     from bftrainer.lab.whatif import as_document, report_of, study  # noqa: PLC0415
 
     for name in options["policies"]:

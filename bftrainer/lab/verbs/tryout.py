@@ -16,7 +16,6 @@ from bftrainer.cli.module_script import AS_MODULE, file_of
 from bftrainer.cli.next_commands import print_next
 from bftrainer.cli.options import JSON, option, verb
 from bftrainer.cli.output import is_terminal, print_json, print_lines
-from bftrainer.cli.report_text import print_report
 from bftrainer.cli.spec import build_spec
 from bftrainer.cli.submit import warn_of_late_options
 from bftrainer.cli.submit_checks import check_here, check_script
@@ -27,6 +26,7 @@ from bftrainer.cli.submit_options import (
     given,
     parameters_of_tries,
 )
+from bftrainer.lab.verbs.report_text import print_report
 from bftrainer.model.errors import UsageError
 
 if TYPE_CHECKING:
