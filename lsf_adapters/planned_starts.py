@@ -25,7 +25,6 @@ from bftrainer.model.hostlist import ParseError
 _PART = re.compile(r"(\d{1,6}) (day|hour|minute|second)s?\b")
 _UNIT_S = {"day": 86400.0, "hour": 3600.0, "minute": 60.0, "second": 1.0}
 _HOST = re.compile(r"(\d{1,6})\*([A-Za-z0-9][A-Za-z0-9._-]{0,254})")
-PLAN_FILE = "lsb.allocation.plan.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

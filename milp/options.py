@@ -141,12 +141,6 @@ def _rows(
     ]
 
 
-def forget_rows() -> None:
-    """Make every row anew from now on, as a process does that has just begun."""
-    _row.cache_clear()
-    _edges.cache_clear()
-
-
 @lru_cache(maxsize=REMEMBERED)
 def _row(
     terms: tuple[Any, ...], n_present: int, last: int, t_fwd_s: float, objective: Objective

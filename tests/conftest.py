@@ -42,6 +42,9 @@ gc.disable()  # until all tests are collected: what they are made of stays
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # two cores are busy with other tests
 os.environ["BFT_STRICT_PHASES"] = "1"  # a phase of a run that its table forbids raises
 
+# Processes that run tests for one command have to choose the same ones, also at midnight.
+os.environ.setdefault("BFT_DAY_OF_TESTS", str(datetime.now(tz=UTC).toordinal()))
+
 SAME = 25  # examples of a test that names no number; of fresh ones it takes 100
 # How long an example takes says something about the machine's other work, not about the code.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -81,7 +84,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if (shard := config.getoption("--shard")) is not None:
         part, n_parts = (int(number) for number in shard.split("/"))
         names = {_name(config, item.nodeid) for item in items}
-        chosen = set(proofs.shards(names, n_parts, proofs.known())[part])
+        day = int(os.environ["BFT_DAY_OF_TESTS"])
+        drawn = proofs.shards(names, n_parts, proofs.known())[part]
+        chosen = {name for name in drawn if proofs.is_due(name, day)}
         others = [item for item in items if _name(config, item.nodeid) not in chosen]
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if _name(config, item.nodeid) in chosen]

@@ -1,4 +1,4 @@
-"""The warm-up of nodes: a decision that knows it moves fewer nodes for small gains (ADR 7). Pure.
+"""The warm-up of nodes: a decision that knows it moves fewer nodes for small gains (ADR 42). Pure.
 
 ``observe`` is an estimator (``observation``), ``problem`` uses the estimate.
 """

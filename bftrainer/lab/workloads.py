@@ -10,7 +10,6 @@ the paper's have ``nodes``, ``curves`` and ``jobs``.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +31,6 @@ MAX_TEXT = 200  # characters
 SCHEMA = "bftrainer/workload/1"
 MAX_BYTES = 256 << 20
 _CURVES = ("curve", "utility")
-_OPTIONAL = ("gres", "user", "account", "utility", "sizes")  # not written without a value
 _OWN, _PUBLISHED = Form(), Form(ignores_unknown=True)
 # Table 2: samples per second by size, in thousands.
 SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -149,11 +147,6 @@ class Table2Network:
     def slug(self) -> str:
         """Its name on the command line."""
         return self.name.lower()
-
-    def scaling_efficiency(self, size: int) -> float:
-        """Return the throughput at a size of the table over that of one node, per node."""
-        at = SIZES.index(size)
-        return self.curve.samples_per_s[at] / self.curve.samples_per_s[0] / size
 
 
 def _network(name: str) -> Table2Network:
@@ -308,7 +301,7 @@ def _read(path: Path) -> TrainerWorkload:
     if not isinstance(document, dict):
         raise TypeError("it is no JSON object")
     if document.get("schema") == SCHEMA:
-        rows = [_renamed(row, "values", "samples_per_s") for row in document["trainers"]]
+        rows = [_with_rates(row) for row in document["trainers"]]
         trainers = codec(_Own, _OWN).decode({"schema": SCHEMA, "trainers": rows}).trainers
     elif {"nodes", "curves", "jobs"} <= set(document):
         trainers = _published(codec(_Tables, _PUBLISHED).decode(document))
@@ -320,28 +313,8 @@ def _read(path: Path) -> TrainerWorkload:
     return TrainerWorkload(name=str(document.get("name", path.stem))[:100], submissions=submissions)
 
 
-def write_workload(path: Path, workload: TrainerWorkload) -> None:
-    """Write our form.
-
-    Raises:
-        TraceError: BFT-4002, the file cannot be written.
-    """
-    own_form = _Own(schema=SCHEMA, name=workload.name, trainers=workload.submissions)
-    document = codec(_Own, _OWN).encode(own_form)
-    rows = [_renamed(row, "samples_per_s", "values") for row in document["trainers"]]
-    for row in rows:
-        for name in _OPTIONAL:
-            if not row.get(name):
-                row.pop(name, None)
-    document["trainers"] = rows
-    try:
-        path.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    except OSError as problem:
-        raise unreadable(path, problem) from problem
-
-
-def _renamed(row: Any, from_name: str, to_name: str) -> Any:
-    """Return a trainer whose curves have another name for their values."""
+def _with_rates(row: Any) -> Any:
+    """Return a trainer whose curves call their values by the name that ``Curve`` has for them."""
     if not isinstance(row, dict):
         return row
     renamed = dict(row)
@@ -349,7 +322,7 @@ def _renamed(row: Any, from_name: str, to_name: str) -> Any:
         curve = row.get(name)
         if isinstance(curve, dict):
             renamed[name] = {
-                to_name if key == from_name else key: value for key, value in curve.items()
+                "samples_per_s" if key == "values" else key: value for key, value in curve.items()
             }
     return renamed
 

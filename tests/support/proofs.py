@@ -3,11 +3,14 @@
 ``tests/proofs.json`` is kept with the sources: shards are cut by its seconds, and
 ``scripts/proofs.py`` lists it. A run writes what it saw into pytest's cache; ``scripts/proofs.py
 --accept`` takes that over.
+
+Each file of tests that runs alone (tests/integration/test_alone.py) is a proof of its own.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +19,8 @@ FILE = Path(__file__).parents[1] / "proofs.json"
 CACHE_KEY = "bftrainer/proofs"
 FRESH = " (fresh)"  # after the file whose property tests took new examples
 UNKNOWN_S = 15.0  # of a test that has not run yet
+ALONE = "tests/integration/test_alone.py::test_a_file_passes_alone["
+ALONE_DAYS = 5  # in which each shard runs all of its files alone: more would double its time
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +50,17 @@ def known() -> dict[str, Proof]:
 
 
 def file_of(test: str) -> str:
-    """Return the file of a test's id, with "(fresh)" where it is."""
+    """Return the file of a test's id, with "(fresh)" where it is; a file that runs alone is one."""
+    if test.startswith(ALONE):
+        return test
     return test.split("::", maxsplit=1)[0]
+
+
+def is_due(test: str, day: int) -> bool:
+    """Return whether shards run a test on a day: of the files that run alone they run a part."""
+    if not test.startswith(ALONE):
+        return True
+    return zlib.crc32(test.encode()) % ALONE_DAYS == day % ALONE_DAYS
 
 
 def shards(tests: Iterable[str], n_shards: int, proofs: Mapping[str, Proof]) -> list[list[str]]:

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from tests.support.proofs import UNKNOWN_S, Proof, file_of, read, shards, written
+from collections import Counter
+
+from tests.support.proofs import (
+    ALONE,
+    ALONE_DAYS,
+    UNKNOWN_S,
+    Proof,
+    file_of,
+    is_due,
+    read,
+    shards,
+    written,
+)
 
 SECONDS = {"a": (40.0, 20.0), "b": (30.0,), "c": (30.0,), "d": (11.0, 11.0), "e": (25.0,)}
 PROOFS = {
@@ -27,6 +39,17 @@ def test_shards_do_not_depend_on_the_order_of_tests() -> None:
     a, b = ([f"tests/{file}.py::test_{n}" for n in (1, 2, 3)] for file in "ab")
     proofs = {t: Proof("passed", int(t[-1]) / 10, "2026-11-26", "c0ffee") for t in (*a, *b)}
     assert shards([*a, *b[::-1]], 2, proofs) == shards([*a[::-1], *b], 2, proofs) == [a, b]
+
+
+def test_files_that_run_alone_are_spread_over_shards_and_days() -> None:
+    tests = [f"{ALONE}tests/unit/test_{number}.py]" for number in range(700)]
+    parts = shards([*tests, *PROOFS], 7, PROOFS)
+    assert all(90 <= len(part) <= 110 for part in parts)
+    alone = sorted({*parts[0]} - {*PROOFS})
+    days_of = {test: [day for day in range(ALONE_DAYS) if is_due(test, day)] for test in alone}
+    assert {len(days) for days in days_of.values()} == {1}
+    assert max(Counter(day for (day,) in days_of.values()).values()) < 40
+    assert all(is_due(test, day) for test in PROOFS for day in range(ALONE_DAYS))
 
 
 def test_a_written_record_is_read_again() -> None:

@@ -162,7 +162,7 @@ class Origin:
 class CurveRouter:
     """One listening socket with its authentication and its connection monitor.
 
-    ``refused_messages`` counts what was refused or dropped, by reason. ``dead_after_s``: close
+    ``refusals`` counts what was refused or dropped, by reason. ``dead_after_s``: close
     connections that are silent for so long; None: those that TCP gives up alone.
     """
 

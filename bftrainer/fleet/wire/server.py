@@ -61,7 +61,7 @@ class AgentServer:
     A broken connection is silence, too, where it says more of us than of the agent, which closes
     a path that it takes for dead: soon after we slept, when most break at once, and when nothing
     was heard for a while before. Ages are times of ``awake``.
-    Both run in the event loop. ``refused_messages`` counts what was refused or dropped.
+    Both run in the event loop. ``refusals`` counts what was refused or dropped.
 
     Agents of pilots that have ended are told to leave.
 

@@ -102,7 +102,7 @@ class PhysicalCosts:
 # The pauses are the limits of scripts/bench_rescale.py with 200 MB of state (docs/results.md);
 # measured pauses are shorter. Detection is half a poll interval
 # of 1 s. Claim: half of Slurm's default backfill interval of 30 s, and 5 s for the pilot.
-# Checkpoints: a quarter of a trainer's default (ADR 23). Warm-up and resume depend on the
+# Checkpoints: a quarter of a trainer's default (ADR 32). Warm-up and resume depend on the
 # user's script.
 MEASURED = PhysicalCosts(
     detection=constant(0.5),
