@@ -26,6 +26,7 @@ class Verdict(StrEnum):
 
     HELD = "held"
     UNSURE = "unsure"  # missed, by less than the interval
+    MISSED = "missed"  # and so is the stored result: no news
     LOST = "lost"
     NOT_MEASURED = "not measured"
 
@@ -108,8 +109,8 @@ def promises(path: Path = FILE) -> list[Promise]:
     ]
 
 
-def verdict_of(row: Target | None) -> Verdict:
-    """Return what a row says; without an interval what was measured decides."""
+def verdict_of(row: Target | None, stored: Target | None = None) -> Verdict:
+    """Return what a row says beside the stored one; without an interval its measurement decides."""
     if row is None:
         return Verdict.NOT_MEASURED
     if row.is_met:
@@ -117,6 +118,8 @@ def verdict_of(row: Target | None) -> Verdict:
     best = row.low if row.relation == "<=" else row.high
     if best is not None and replace(row, measured=best).is_met:
         return Verdict.UNSURE
+    if stored is not None and not stored.is_met:
+        return Verdict.MISSED
     return Verdict.LOST
 
 

@@ -182,6 +182,9 @@ def test_short_forms_judge_and_store_nothing(lab: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().out.splitlines()[-1].endswith("lost, moved")
     assert (lab / "kept" / "x.json").read_text() == before
     assert not (lab / "pages").exists()
+    write_results.keep(_result(_row(1.7)), lab / "kept")  # it was missed before
+    assert command.main([]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith("missed")
 
 
 def test_full_forms_are_kept_if_they_are_whole(
