@@ -139,5 +139,5 @@ def _worst(rows: Sequence[Target]) -> Target | None:
     """Return the row that is furthest on the wrong side; all are of one relation."""
     if not rows:
         return None
-    choose = max if rows[0].relation == "<=" else min
-    return choose(rows, key=lambda row: row.measured)
+    by_size = sorted(rows, key=lambda row: row.measured)
+    return by_size[-1 if rows[0].relation == "<=" else 0]
