@@ -8,7 +8,7 @@ PACKAGES := bftrainer milp trainers slurm_plugins lsf_adapters scripts tests
 FRESH := --hypothesis-profile=fresh $$($(BIN)/python scripts/proofs.py --fresh)
 
 .PHONY: help venv system demo test test-kernel test-site test-e2e test-pure test-long test-shard newest proofs lint
-.PHONY: bench horovod sbom audit site dist bundle clean
+.PHONY: promises promises-full release-check bench horovod sbom audit site dist bundle clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -123,24 +123,18 @@ dist bundle:
 	PYTHON=$(PYTHON) scripts/install_system.sh venv
 	packaging/build.sh $@
 
-bench: venv system  ## every benchmark in full, results in bench-out/
-	mkdir -p bench-out
+promises: venv system  ## what README promises, measured in an hour; fails if it does not hold
+	$(BIN)/python scripts/promises.py
+
+promises-full: venv system  ## the same in full: docs/results, README's table and docs/results.md
+	$(BIN)/python scripts/promises.py --full
+
+release-check: venv  ## before a release: is each promise measured, and not too long ago?
+	$(BIN)/python scripts/promises.py --check
+
+bench: venv system  ## every paper and every benchmark in full, results in bench-out/ and docs/
 	$(BIN)/python scripts/write_reproductions.py --run
-	$(BIN)/python scripts/bench_solvers.py --json bench-out/solvers.json
-	$(BIN)/python scripts/bench_rescale.py --json bench-out/rescale.json
-	$(BIN)/python scripts/bench_rescale.py --hosts --json bench-out/rescale_hosts.json
-	$(BIN)/python scripts/bench_rescale.py --sharded --json bench-out/rescale_sharded.json
-	$(BIN)/python scripts/bench_containers.py --json bench-out/containers.json
-	$(BIN)/python scripts/bench_torture.py --json bench-out/torture.json
-	$(BIN)/python scripts/bench_nemesis.py --json bench-out/nemesis.json
-	$(BIN)/python scripts/bench_clean.py --json bench-out/clean.json
-	$(BIN)/python scripts/bench_giveback.py --json bench-out/giveback.json
-	$(BIN)/python scripts/bench_gpus.py --json bench-out/gpus.json
-	$(BIN)/python scripts/bench_lent_gpus.py --json bench-out/lent_gpus.json
-	$(BIN)/python scripts/bench_scale.py --json bench-out/scale.json
-	$(BIN)/python scripts/bench_site.py --validate 3 --json bench-out/site.json
-	$(BIN)/python scripts/bench_convergence.py --json bench-out/convergence.json
-	$(BIN)/python scripts/bench_own.py --json bench-out/own.json
+	$(BIN)/python scripts/promises.py --full --all
 
 horovod: venv  ## build Horovod against the torch of .venv, install it there, run its tests
 	scripts/build_horovod.sh $(VENV)

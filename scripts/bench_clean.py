@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Final
 
 from _bench.benchmark import Benchmark, Measured, note
-from _bench.stats import quantile
+from _bench.stats import quantile, quantile_interval
 from _bench.waiting import BenchError
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -102,7 +102,13 @@ def measure(options: argparse.Namespace, measured: Measured) -> None:
         )
     times = [leftover.free_s for leftover in leftovers if leftover.way not in OF_THE_WORKER]
     note_of_jobs = f"Slurm: {quantile([j.free_s for j in jobs], 0.95):.2f} s" if jobs else ""
-    measured.at_most("until process-free, p95", quantile(times, 0.95), FREE_S, note=note_of_jobs)
+    measured.at_most(
+        "until process-free, p95",
+        quantile(times, 0.95),
+        FREE_S,
+        note=note_of_jobs,
+        interval=quantile_interval(times, 0.95),
+    )
 
 
 def row(way: str, runtime: str, found: Iterable[Left]) -> tuple[str, ...]:

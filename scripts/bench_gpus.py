@@ -240,6 +240,7 @@ def _judge_parts(by_seed: Sequence[dict[str, ArmRun]], measured: Measured) -> No
         by_chance.high,
         "s",
         note=f"95% {added.low:+.2f} to {added.high:+.2f}; the limit is the null pair's",
+        interval=(added.low, added.high),
     )
 
 

@@ -162,18 +162,12 @@ def lost_per_1000(outcomes: Sequence[LentOutcome]) -> float:
 def judge(played: Played, measured: Measured) -> None:
     """Hold the lent parts against what was promised."""
     for load, arm in sorted(played):
+        outcomes = played[load, arm]
+        if arm is Arm.NODES:
+            _judge_added(f"{load:.0%} load, whole nodes", outcomes, measured)
         if arm is not Arm.PARTS:
             continue
-        outcomes = played[load, arm]
-        blocks = [block for outcome in outcomes for block in outcome.blocks]
-        by_chance = added_percent(blocks, is_null=True)
-        measured.at_most(
-            f"added wait of ordinary jobs, {load:.0%} load",
-            added_percent(blocks).mean,
-            MOST_ADDED_PERCENT,
-            "%",
-            f"by chance {by_chance.low:+.2f} to {by_chance.high:+.2f}%",
-        )
+        _judge_added(f"{load:.0%} load", outcomes, measured)
         measured.at_most(
             f"lost backfill cycles, {load:.0%} load",
             lost_per_1000(outcomes),
@@ -189,6 +183,19 @@ def judge(played: Played, measured: Measured) -> None:
                 "%",
                 "as much as by whole nodes",
             )
+
+
+def _judge_added(case: str, outcomes: Sequence[LentOutcome], measured: Measured) -> None:
+    blocks = [block for outcome in outcomes for block in outcome.blocks]
+    added, by_chance = added_percent(blocks), added_percent(blocks, is_null=True)
+    measured.at_most(
+        f"added wait of ordinary jobs, {case}",
+        added.mean,
+        MOST_ADDED_PERCENT,
+        "%",
+        f"by chance {by_chance.low:+.2f} to {by_chance.high:+.2f}%",
+        interval=(added.low, added.high),
+    )
 
 
 BENCHMARK = Benchmark(

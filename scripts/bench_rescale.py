@@ -6,7 +6,7 @@ Real processes, loopback; on CPUs with gloo, on GPUs (``--device cuda``) with wh
 from here. *Pause*: from a survivor's last step before a change to its first one after, less the
 usual step; of SIGKILL from the kill; the worst survivor counts. *Silent node* and so on: from
 SIGSTOP, or the loss of the cable, to the others' next step. ``--hosts``: the same pauses, and
-torchrun's, where each node has a network of its own, plain and at 1 Gbit/s, beside loopback.
+torchrun's, where each node has a network of its own, plain, at 10 and at 1 Gbit/s, beside loopback.
 ``--sharded``: models sharded over the workers of a node, beside whole ones and torch's HSDP.
 *Step*: both arms in turns, the ratio of medians with a bootstrap interval. Other systems are set
 up to favour them: rendezvous in a process of its own, shortest time-outs, snapshots on tmpfs,

@@ -1,9 +1,10 @@
-"""Write docs/results.md: promises, verdicts on papers, and every benchmark's targets.
+"""Write docs/results.md (promises, verdicts on papers, benchmarks) and README's promises.
 
 Takes the files that ``bench_X.py --json`` wrote from a directory (bench-out, where ``make bench``
 puts them), keeps of each what the page shows in docs/results/, in place of what was there, and
-writes the page from all that is kept. ``write_results.py docs/results`` writes the page anew. The
-table of the papers is that of ``write_reproductions.py``.
+writes the page and README's table from all that is kept. ``write_results.py docs/results`` writes
+them anew. The table of the papers is that of ``write_reproductions.py``; what is promised stands in
+``promises.ini``.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import write_reproductions
+from _bench.promises import Promise, Verdict, promises, verdict_of
 from _bench.targets import ROOT, Target
 
 from bftrainer.model.columns import columns
@@ -28,9 +30,9 @@ SHOWN = 1  # targets of a benchmark; more only where more are missed
 HEAD = """\
 # Results
 
-What was measured, how, and what was missed? This page first has what [README](../README.md)
-promises with the measurement behind it, then what came out of the papers that we repeat, and then
-each benchmark.
+What was measured, how, and what was missed? This page first has what is promised, in
+[README](../README.md) and beyond, with the measurement behind it, then what came out of the papers
+that we repeat, and then each benchmark. `make promises` measures the promises again in an hour.
 
 How do I read a benchmark's section? It begins with the question that the benchmark asks. Then come
 the command, the day and the commit of its last run, the number of targets that were met and are not
@@ -44,43 +46,8 @@ its documentation, and untried.
 
 `scripts/write_results.py` writes this page; its docstring has the method.
 """
-PROMISES = (  # what README promises; what was measured; by what, when
-    (
-        "A rescale hardly stops the training.",
-        (
-            "from 1 to 2 workers with 200 MB of state the pause is 0.10 s (p95) on one host; at "
-            "1 Gbit/s it is 1.7 s, which is what the network needs for these"
-        ),
-        "`scripts/bench_rescale.py` (2026-11-21, 90a6e65), `--hosts` (2026-11-26, 9eece9a)",
-    ),
-    (
-        "A killed worker costs the others one step.",
-        "they train again after 0.19 s (p95)",
-        "`scripts/bench_rescale.py` (2026-11-21, 90a6e65)",
-    ),
-    (
-        "Rescales do not change what is learnt.",
-        "after more than 30 rescales the accuracy is within 0.5 points of a fixed size",
-        "`scripts/bench_convergence.py` (2026-11-21, 08fc7af)",
-    ),
-    (
-        "Ordinary jobs hardly notice.",
-        (
-            "on 500 nodes their mean wait changed by -0.04 % in a simulated day (95% interval "
-            "-0.26 to 0.17 %); on 5,000 nodes it changed by 1.7 % (-1.6 to 5.1 %), so that less "
-            "than 1 % is not shown there"
-        ),
-        "`scripts/bench_site.py --hours 24` (2026-11-27, 2fe1c325)",
-    ),
-    (
-        "It is fast enough for large sites.",
-        (
-            "a poll and a decision take 0.45 s with 10,000 nodes, as many pending jobs, and no "
-            "reserve"
-        ),
-        "`scripts/bench_scale.py` (2026-11-23, c711f81)",
-    ),
-)
+HEADS = ("promise", "to keep", "measured", "beside it", "by")
+README, MARK = ROOT / "README.md", "promises"
 PAPERS = """\
 ## Papers repeated
 
@@ -116,11 +83,19 @@ def read_result(path: Path, remark: str = "") -> Result:
             command=recorded.get("command", "unknown command"),
             date=recorded.get("date", "unknown date"),
             commit=recorded.get("commit", "unknown commit"),
-            remark=remark or recorded.get("remark", ""),
+            remark=remark or recorded.get("remark", "") or _circumstances(body),
             targets=tuple(map(_target, body["targets"])),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as problem:
         raise ValueError(f"{path} is not a benchmark's result: {problem!r}") from problem
+
+
+def _circumstances(body: Mapping[str, Any]) -> str:
+    """Return the load and the duration of a run, as a benchmark writes them."""
+    if "load_after" not in body:
+        return ""
+    loads = f"Load {body['load']:.1f} at the start, {body['load_after']:.1f} at the end"
+    return f"{loads}; {body['took_s'] / 60:.0f} minutes."
 
 
 def _target(plain: Mapping[str, Any]) -> Target:
@@ -131,20 +106,31 @@ def _target(plain: Mapping[str, Any]) -> Target:
 def keep(result: Result, directory: Path) -> None:
     """Write what the page needs of a result."""
     recorded = {name: getattr(result, name) for name in ("command", "date", "commit", "remark")}
-    targets = [asdict(target) for target in result.targets]
+    targets = [_without_unknown(asdict(target)) for target in result.targets]
     body = {"benchmark": result.benchmark, "recorded": recorded, "targets": targets}
     directory.mkdir(parents=True, exist_ok=True)
     text = json.dumps(body, indent=1, ensure_ascii=False) + "\n"
     (directory / f"{result.benchmark}.json").write_text(text, encoding="utf-8")
 
 
+def _without_unknown(target: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in target.items() if value is not None}
+
+
+def stored_results(kept: Path) -> dict[str, Result]:
+    """Return what is kept, by name, in the order of names."""
+    results = map(read_result, sorted(kept.glob("*.json")))
+    return {result.benchmark: result for result in results}
+
+
 def page_of(kept: Path, scripts: Path) -> str:
     """Return the page: promises, papers, each benchmark that has a result, then those without."""
-    results = sorted(map(read_result, kept.glob("*.json")), key=lambda one: one.benchmark)
+    results = stored_results(kept)
     questions = dict(_questions(scripts))
     papers = f"{PAPERS}\n{write_reproductions.block()}"
-    parts, measured_scripts = [HEAD, promises(), papers], set[str]()
-    for result in results:
+    told = f"## Promises\n\n{table_of(promises(), results)}"
+    parts, measured_scripts = [HEAD, told, papers], set[str]()
+    for result in results.values():
         if script := script_of(result.benchmark, questions):
             measured_scripts.add(script)
             parts.append("\n".join(_section(result, script, questions[script])))
@@ -155,10 +141,42 @@ def page_of(kept: Path, scripts: Path) -> str:
     return "\n".join(parts)
 
 
-def promises() -> str:
-    """Return the section of what README promises."""
-    rows = (("promise", "measured", "by"), ("---",) * 3, *PROMISES)
-    return "\n".join(("## Promises", "", *(f"| {' | '.join(row)} |" for row in rows), ""))
+def readme_of(readme: str, results: Mapping[str, Result]) -> str:
+    """Return README with the table of the promises that it tells."""
+    told = [promise for promise in promises() if promise.is_in_readme]
+    return write_reproductions.filled(readme, MARK, f"{table_of(told, results)}\n")
+
+
+def table_of(told: Iterable[Promise], results: Mapping[str, Result]) -> str:
+    """Return promises beside their hard case as it was measured, and by what."""
+    rows = (HEADS, ("---",) * len(HEADS), *(_promise_cells(promise, results) for promise in told))
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _promise_cells(promise: Promise, results: Mapping[str, Result]) -> tuple[str, ...]:
+    result = results.get(promise.result)
+    row = promise.worst_of(result.targets) if result else None
+    if result is None or row is None:
+        return f"{promise.says}.", "", str(Verdict.NOT_MEASURED), "", ""
+    circumstances = [part for part in (promise.case_of(row), row.note, _interval_of(row)) if part]
+    figure = f"**{in_words(row.measured, row.unit)}**"
+    if circumstances:
+        figure += f" ({'; '.join(circumstances)})"
+    if verdict_of(row) is not Verdict.HELD:
+        figure += ", missed"
+    by = f"`{result.command}` ({result.date}, {result.commit})"
+    return f"{promise.says}.", _limit_of(row), figure, promise.alternative_of(result.targets), by
+
+
+def _limit_of(target: Target) -> str:
+    sign = "≤" if target.relation == "<=" else "≥"
+    return f"{sign}{in_words(target.limit, target.unit)}"
+
+
+def _interval_of(row: Target) -> str:
+    if row.low is None or row.high is None or "95%" in row.note:
+        return ""
+    return f"95% {row.low:.3g} to {row.high:.3g}"
 
 
 def script_of(benchmark: str, scripts: Iterable[str]) -> str:
@@ -178,9 +196,8 @@ def _section(result: Result, script: str, question: str) -> Iterator[str]:
     yield from textwrap.wrap(result.remark, 118)
     rows = []
     for target in targets:
-        sign = "≤" if target.relation == "<=" else "≥"
-        limit, figure = (in_words(value, target.unit) for value in (target.limit, target.measured))
-        rows.append((target.name, f"{sign}{limit}", figure + ("" if target.is_met else ", missed")))
+        figure = in_words(target.measured, target.unit) + ("" if target.is_met else ", missed")
+        rows.append((target.name, _limit_of(target), figure))
     yield from ("", "```", columns(("TARGET", "TO REACH", "MEASURED"), rows).rstrip(), "```", "")
 
 
@@ -206,6 +223,14 @@ def _questions(scripts: Path) -> Iterator[tuple[str, str]]:
         yield path.stem.removeprefix("bench_"), text.splitlines()[0]
 
 
+def write_pages() -> None:
+    """Write docs/results.md and README's table from all that is kept."""
+    page = page_of(ROOT / KEPT, ROOT / "scripts")
+    readme = readme_of(README.read_text(encoding="utf-8"), stored_results(ROOT / KEPT))
+    (ROOT / PAGE).write_text(page, encoding="utf-8")
+    README.write_text(readme, encoding="utf-8")
+
+
 def main(arguments: Iterable[str]) -> int:
     """Keep the results of a directory, write the page."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
@@ -217,10 +242,9 @@ def main(arguments: Iterable[str]) -> int:
     try:
         for path in sorted(options.directory.glob("*.json")):
             keep(read_result(path, options.remark), ROOT / KEPT)
-        page = page_of(ROOT / KEPT, ROOT / "scripts")
+        write_pages()
     except ValueError as problem:
         parser.error(str(problem))
-    (ROOT / PAGE).write_text(page, encoding="utf-8")
     return 0
 
 

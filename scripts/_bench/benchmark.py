@@ -22,11 +22,13 @@ from typing import Any, Final
 from rich.table import Table
 
 from _bench.machine import machine
+from _bench.stats import Ends
 from _bench.targets import Target, console, exit_code, print_targets, write_json
 from _bench.waiting import BenchError
 from bftrainer.model.errors import BftError
 
 INTERRUPTED: Final = 130
+UNKNOWN: Final[Ends] = (None, None)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,12 +51,23 @@ class Measured:
         self.tables.append(table)
 
     def at_most(
-        self, name: str, measured: float, limit: float, unit: str = "s", note: str = ""
+        self,
+        name: str,
+        measured: float,
+        limit: float,
+        unit: str = "s",
+        note: str = "",
+        *,
+        interval: Ends = UNKNOWN,
     ) -> None:
-        """Add a target with an upper limit."""
+        """Add a target with an upper limit; ``interval``: the ends of its 95% interval."""
+        low, high = interval
         self.targets.append(
-            Target(name=name, measured=measured, limit=limit, relation="<=", unit=unit, note=note)
-        )
+            Target(
+                name=name, measured=measured, limit=limit, relation="<=", unit=unit, note=note,
+                low=low, high=high,
+            )
+        )  # fmt: skip
 
     def at_least(
         self, name: str, measured: float, limit: float, unit: str = "s", note: str = ""
@@ -112,7 +125,8 @@ class Benchmark:
         took_s = time.monotonic() - began_s
         print(f"{took_s:.0f} s; load {load:.1f} at the start, {os.getloadavg()[0]:.1f} at the end")
         if options.json and (status is None or measured.targets):
-            about = {"processor": machine(), "took_s": took_s, "load": load, "quick": options.quick}
+            about = {"processor": machine(), "took_s": took_s, "quick": options.quick}
+            about |= {"load": load, "load_after": os.getloadavg()[0], "is_whole": status is None}
             write_json(options.json, self.name, {**about, **measured.results}, measured.targets)
         return exit_code(measured.targets) if status is None else status
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from _bench.mishaps import MISHAPS
 from _bench.rescaling import KINDS, Pause
 from _bench.rival import TIMEOUT_S, RivalPause
-from _bench.stats import quantile, tail
+from _bench.stats import Ends, quantile, quantile_interval, tail
 from _bench.targets import Target, console
 
 LIMIT_S: Final = {"1->2": 0.25, "2->4": 0.25, "4->2": 0.05, "rank 0 leaves": 0.05, "SIGKILL": 0.30}
@@ -72,7 +72,8 @@ def _own_targets(model: str, found: Found, wire_s: float) -> Iterator[Target]:
     for case, values, limit in parts:
         if values:
             name, value = tail(values)
-            yield _target(f"{model}: {case}", value, limit, f"{name} of {len(values)}")
+            ends = quantile_interval(values, 0.95)
+            yield _target(f"{model}: {case}", value, limit, f"{name} of {len(values)}", ends=ends)
     if found.check_s is not None:
         yield _target(
             f"{model}: membership check of a step",
@@ -106,6 +107,7 @@ def _step_targets(model: str, found: Found) -> Iterator[Target]:
             STEP_RATIO,
             f"upper end; ratio {ratio:.4f}, 95% in [{low:.4f}, {high:.4f}]",
             unit="",
+            ends=(low, high),
         )
 
 
@@ -117,10 +119,13 @@ def _target(
     *,
     relation: Literal["<=", ">="] = "<=",
     unit: str = "s",
+    ends: Ends = (None, None),
 ) -> Target:
+    low, high = ends
     return Target(
-        name=name, measured=measured, limit=limit, relation=relation, unit=unit, note=remark
-    )
+        name=name, measured=measured, limit=limit, relation=relation, unit=unit, note=remark,
+        low=low, high=high,
+    )  # fmt: skip
 
 
 # ---- tables --------------------------------------------------------------------------

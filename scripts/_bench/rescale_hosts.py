@@ -1,8 +1,9 @@
 """``bench_rescale --hosts``: the same rescales where each node has a network of its own.
 
-Three beds, one after the other: loopback; nodes behind a bridge, each with a network stack and
-a cable of its own (``network``); the same with cables of 1 Gbit/s. On each our trainer, then
-torchrun. Its snapshots are in a tmpfs that all its nodes share: it loads them without a network.
+Four beds, one after the other: loopback; nodes behind a bridge, each with a network stack and a
+cable of its own (``network``); the same with cables of 10 and of 1 Gbit/s. On each our trainer,
+then torchrun. Its snapshots are in a tmpfs that all its nodes share: it loads them without a
+network.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from _bench.waiting import BenchError
 from tests.support import network
 from tests.support.network import Network
 
-RATE: Final = "1gbit"
-BEDS: Final = ("loopback", "hosts", "hosts at 1 Gbit/s")
+BEDS: Final = ("loopback", "hosts", "hosts at 10 Gbit/s", "hosts at 1 Gbit/s")
+GBITS: Final = {BEDS[2]: 10.0, BEDS[3]: 1.0}  # of each cable; the others have no limit
 # Parameters and momentum. Headers are not counted: tc-tbf(8) sees long segments with one each.
 STATE_BYTES: Final = {"big": 8 * 25_202_698, "small": 8 * 10_074}
-WIRE_S_PER_BYTE: Final = 8 / 1e9
+WIRE_S_PER_BYTE: Final = 8 / 1e9  # at 1 Gbit/s
 
 
 def measure_hosts(model: str, amount: Amount, scratch: Path, measured: Measured) -> None:
@@ -53,7 +54,7 @@ def measure_hosts(model: str, amount: Amount, scratch: Path, measured: Measured)
 def _network(bed: str) -> AbstractContextManager[Network | None]:
     if bed == BEDS[0]:
         return contextlib.nullcontext()
-    return Network(RATE if bed == BEDS[2] else "")
+    return Network(f"{GBITS[bed]:g}gbit" if bed in GBITS else "")
 
 
 def _torchrun(where: Path, model: str, cycles: int, found: Found, own: Network | None) -> None:
@@ -72,7 +73,7 @@ def _torchrun(where: Path, model: str, cycles: int, found: Found, own: Network |
 def _judge(model: str, found: dict[str, Found], measured: Measured) -> None:
     wire_s = STATE_BYTES[model] * WIRE_S_PER_BYTE
     for bed, result in found.items():
-        limited_s = wire_s if bed == BEDS[2] else 0.0
+        limited_s = wire_s / GBITS.get(bed, math.inf)
         measured.targets += targets_of(f"{model}, {bed}", result, limited_s)
     measured.table(
         f"{model} model: pauses of the worst survivor, s",

@@ -184,6 +184,7 @@ def _judge_pauses(result: Found, measured: Measured) -> None:
             PAUSE_RATIO,
             "",
             f"upper end; ratio {ratio:.3g}, 95% in [{low:.3g}, {high:.3g}], {rounds} rounds",
+            interval=(low, high),
         )
         rows.append((kind, *_cells(ours), *_cells(beside)))
     if rows:
@@ -242,6 +243,7 @@ def _judge_steps(result: Found, measured: Measured) -> None:
         STEP_RATIO,
         "",
         f"upper end; ratio {ratio:.4f}, 95% in [{low:.4f}, {high:.4f}], {len(ours)} pairs",
+        interval=(low, high),
     )
     step_s, plain_step_s = median(chain.from_iterable(ours)), median(chain.from_iterable(beside))
     measured.tables.append(

@@ -9,10 +9,13 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from statistics import median
 
 RESAMPLES = 2000
 P95_NEEDS = 20  # below, a 95th percentile is the maximum under another name
+BEYOND = 0.025  # the chance that a quantile lies below its 95% interval, and that above
+Ends = tuple[float | None, float | None]  # of an interval; None: nothing bounds it there
 
 
 def quantile(values: Sequence[float], q: float) -> float:
@@ -28,6 +31,19 @@ def tail(values: Sequence[float]) -> tuple[str, float]:
     if len(values) < P95_NEEDS:
         return "max", max(values)
     return "p95", quantile(values, 0.95)
+
+
+def quantile_interval(values: Sequence[float], q: float) -> Ends:
+    """Return the values between which the quantile of all lies with 95%, whatever their law.
+
+    How many of n values a quantile exceeds is binomial. Few values do not bound a high one.
+    """
+    n, by_size = len(values), sorted(values)
+    below = list(accumulate(math.comb(n, k) * q**k * (1.0 - q) ** (n - k) for k in range(n)))
+    low_ranks = [k for k, chance in enumerate(below) if chance <= BEYOND]
+    high_ranks = [k for k, chance in enumerate(below) if chance >= 1.0 - BEYOND]
+    low = by_size[low_ranks[-1]] if low_ranks else None
+    return low, by_size[high_ranks[0]] if high_ranks else None
 
 
 def ratio_interval(

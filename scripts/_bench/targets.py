@@ -35,6 +35,9 @@ class Target:
     relation: Literal["<=", ">="]
     unit: str = "s"
     note: str = ""  # e.g. "p95 of 30"
+    # Ends of the 95% interval, in the same unit; None: not known, or nothing bounds it there.
+    low: float | None = None
+    high: float | None = None
 
     @property
     def is_met(self) -> bool:

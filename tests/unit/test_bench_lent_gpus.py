@@ -122,7 +122,9 @@ def test_parts_are_held_against_the_promises_and_against_whole_nodes() -> None:
     played = {(0.9, Arm.NODES): [outcome(30.0)], (0.9, Arm.PARTS): [outcome(80.0, n_lost=1)]}
     bench_lent_gpus.judge(played, measured)
     values = [(target.measured, target.limit) for target in measured.targets]
-    assert values == [pytest.approx(pair) for pair in ((0.4, 0.5), (2.0, 1.0), (80.0, 30.0))]
+    added = (0.4, 0.5)  # by parts, and at the end by whole nodes; each with its interval
+    assert values == [pytest.approx(pair) for pair in (added, (2.0, 1.0), (80.0, 30.0), added)]
+    assert [target.low is None for target in measured.targets] == [False, True, True, False]
 
 
 def test_without_the_log_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:

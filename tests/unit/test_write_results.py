@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import write_results
+from _bench.promises import recipes
 from _bench.targets import Target, write_json
 
 ROOT = Path(__file__).parents[2]
@@ -83,22 +84,10 @@ def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
         write_results.read_result(path)
 
 
-def test_each_figure_of_the_readme_is_one_of_the_promises() -> None:
-    """README tells promises in words; commits, commands and what was missed are in the results."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    promised = readme.partition("\n## What it promises\n")[2].partition("\n## ")[0]
-    figures = re.findall(r"\*\*(.+?)\*\*", promised.replace("\n  ", " "))
-    told = write_results.promises()
-    assert len(figures) == 5
-    assert [one for one in figures if one not in told] == []
-    assert not re.search(r"\b[0-9a-f]{7,8}\b|bench_\w+\.py", readme)
-
-
 def test_benchmarks_are_few_and_run_by_one_command() -> None:
     names = {path.name for path in (ROOT / "scripts").glob("bench_*.py")}
     assert len(names) <= MOST_BENCHMARKS
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert set(re.findall(r"bench_\w+\.py", makefile)) == names
+    assert {recipe.full.split()[0] for recipe in recipes().values()} == names
 
 
 def test_pages_name_benchmarks_that_are_there() -> None:

@@ -170,5 +170,7 @@ def targets(cells: Sequence[Judged]) -> list[Target]:
             relation="<=",
             unit="%",
             note=f"mean {100 * wait.mean:.2f}%, from {100 * wait.low:.2f}%, {len(blocks)} blocks",
+            low=100.0 * wait.low,
+            high=100.0 * wait.high,
         ),
     ]
