@@ -31,6 +31,12 @@ NAMES = tuple(f"n{k:04d}" for k in range(800))
 N_FREE, N_UNWANTED, N_TRAINERS = 20, 5, 30
 CONSTRAINTS = ("", "a100", "v100", "a100|v100")
 TYPICAL_MS = 5.0
+BENCHMARK = Benchmark(
+    name="giveback",
+    title="Give-back, 30 trainers on 800 nodes, processor time",
+    about=__doc__,
+    quick="10 instead of 100 decisions each",
+)
 
 
 def job(job_id: str, n_nodes: int, *, features: str = "", limit_s: float = 600.0) -> Job:
@@ -187,13 +193,5 @@ def measure(asked: argparse.Namespace, measured: Measured) -> None:
     )
 
 
-BENCHMARK = Benchmark(
-    name="giveback",
-    title="Give-back, 30 trainers on 800 nodes, processor time",
-    about=__doc__,
-    quick="10 instead of 100 decisions each",
-    measure=measure,
-)
-
 if __name__ == "__main__":
-    sys.exit(BENCHMARK.main())
+    sys.exit(BENCHMARK.main(measure))

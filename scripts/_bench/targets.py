@@ -12,7 +12,7 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -51,6 +51,30 @@ class Target:
     def verdict(self) -> str:
         """``met`` or ``missed``."""
         return "met" if self.is_met else "missed"
+
+
+def at_most(name: str, measured: float, limit: float, unit: str = "s", note: str = "") -> Target:
+    """Return a target with an upper limit."""
+    return Target(name=name, measured=measured, limit=limit, relation="<=", unit=unit, note=note)
+
+
+def at_least(name: str, measured: float, limit: float, unit: str = "s", note: str = "") -> Target:
+    """Return a target with a lower limit."""
+    return Target(name=name, measured=measured, limit=limit, relation=">=", unit=unit, note=note)
+
+
+def new_table(
+    title: str, headings: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1
+) -> Table:
+    """Return a table; the first ``left`` columns are text, the others numbers."""
+    table = Table(title=title, title_justify="left")
+    for heading in headings[:left]:
+        table.add_column(heading)
+    for heading in headings[left:]:
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def print_targets(title: str, targets: list[Target]) -> None:
