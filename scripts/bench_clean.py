@@ -60,6 +60,22 @@ COMMITTED: Final = ("command", "horovod")  # go on when they know their size
 FREE_S: Final = 0.3  # then the daemon has an agent cancelled (fleet.release)
 GIVE_UP_S: Final = 30.0
 KEPT: Final = "torchinductor_"  # the cache of torch.compile, which later workers use
+ALONE = Commit(
+    generation=1,
+    attempt=1,
+    token="t",  # noqa: S106 - no secret
+    members=(Member(worker_id="w1", rank=0, node="n1", address="127.0.0.1"),),
+)
+BENCHMARK = Benchmark(
+    name="clean",
+    title="What a give-back leaves",
+    about=__doc__,
+    quick="two loader processes in an all-reduce, each way and runtime once, one job",
+    options={
+        "--repeats": {"type": int, "default": 3, "help": "ends of each kind (default 3)"},
+        "--jobs": {"type": int, "default": 10, "help": "ordinary jobs (default 10)"},
+    },
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,14 +243,6 @@ def awaited(pids: set[int]) -> set[int]:
     return pids
 
 
-ALONE = Commit(
-    generation=1,
-    attempt=1,
-    token="t",  # noqa: S106 - no secret
-    members=(Member(worker_id="w1", rank=0, node="n1", address="127.0.0.1"),),
-)
-
-
 def order(lab: Lab, runtime: str, args: tuple[str, str]) -> StartWorker:
     """Return the order of a worker."""
     if runtime == "horovod":
@@ -297,17 +305,5 @@ def ended_job(cluster: SlurmTestCluster, place: Path) -> Left:
     )  # fmt: skip
 
 
-BENCHMARK = Benchmark(
-    name="clean",
-    title="What a give-back leaves",
-    about=__doc__,
-    quick="two loader processes in an all-reduce, each way and runtime once, one job",
-    options={
-        "--repeats": {"type": int, "default": 3, "help": "ends of each kind (default 3)"},
-        "--jobs": {"type": int, "default": 10, "help": "ordinary jobs (default 10)"},
-    },
-    measure=measure,
-)
-
 if __name__ == "__main__":
-    sys.exit(BENCHMARK.main())
+    sys.exit(BENCHMARK.main(measure))

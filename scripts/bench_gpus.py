@@ -38,6 +38,35 @@ LEAST_GIVEN_BACK_PERCENT = 90.0
 MOST_IN_VAIN_PERCENT = 10.0
 POLL_S = 1.0  # until a lender sees that a GPU is free; then its pilot waits for batch_sched_delay
 MOST_BY_CHANCE_S = 1.0  # of the mean wait: between the two runs without bftrainer
+BENCHMARK = Benchmark(
+    name="gpus",
+    title="GPU by GPU",
+    about=__doc__,
+    quick="one minute, one seed",
+    options={
+        "--arms": {
+            "default": ",".join(arms.USUAL),
+            "help": "(default %(default)s; also: pairs, fours); the runs without bftrainer are "
+            "always made",
+        },
+        "--seeds": {"type": int, "help": f"(default {SEEDS}, quick 1)"},
+        "--seed": {"type": int, "default": 1, "help": "the first"},
+        "--span": {"type": float, "help": "of submissions, s (default 600, quick 60)"},
+        "--judge": {"type": Path, "help": "judge the runs that --json wrote to this file again"},
+        "--batch-delay": {
+            "type": int,
+            "default": arms.BATCH_DELAY_S,
+            "help": "Slurm's batch_sched_delay: the longest that its main scheduler lets jobs wait "
+            "after their submission, s (default %(default)s, as Slurm's; 0 as nowhere)",
+        },
+        "--typical-run": {
+            "type": float,
+            "default": arms.TYPICAL_RUN_S,
+            "help": "of the jobs, the median, s (default %(default)s)",
+        },
+        "--load": {"type": float, "default": 0.7, "help": "GPU-seconds asked for, of all"},
+    },
+)
 
 
 def measure(arguments: argparse.Namespace, measured: Measured) -> None:
@@ -71,10 +100,10 @@ def _settings(arguments: argparse.Namespace) -> arms.Settings:
 
 
 def _played(arguments: argparse.Namespace, settings: arms.Settings) -> list[dict[str, ArmRun]]:
-    chosen = _chosen(arguments.arms)
+    arms_to_play = _chosen(arguments.arms)
     n_seeds = arguments.seeds or (1 if arguments.quick else SEEDS)
     return [
-        {run.arm: run for run in arms.play(settings, chosen, seed)}
+        {run.arm: run for run in arms.play(settings, arms_to_play, seed)}
         for seed in range(arguments.seed, arguments.seed + n_seeds)
     ]
 
@@ -93,11 +122,9 @@ def _kept(path: Path) -> list[dict[str, ArmRun]]:
 
 
 def _chosen(names: str) -> tuple[arms.Arm, ...]:
-    wanted = names_in(names)
-    by_name = {arm.name: arm for arm in arms.ARMS}
-    refuse_unknown(wanted, tuple(by_name))
-    needed = [name for name in by_name if name in wanted or name in ("without", "again")]
-    return tuple(by_name[name] for name in needed)
+    words = names_in(names)
+    refuse_unknown(words, [arm.name for arm in arms.ARMS])
+    return tuple(arm for arm in arms.ARMS if arm.name in {*words, "without", "again"})
 
 
 def _tabulate_lent(seed: int, runs: Sequence[ArmRun], measured: Measured) -> None:
@@ -107,7 +134,7 @@ def _tabulate_lent(seed: int, runs: Sequence[ArmRun], measured: Measured) -> Non
         idle, hand_overs = measures.idle_of(run), measures.hand_overs_of(run)
         of_kinds = (idle.whole_gpu_s, idle.leftover_gpu_s)
         lent = (idle.lent_whole_gpu_s, idle.lent_leftover_gpu_s)
-        left = (hand_overs.given_back, hand_overs.preempted, hand_overs.in_vain)
+        pilots_left = (hand_overs.given_back, hand_overs.preempted, hand_overs.in_vain)
         per_gpu_hour = "-"
         if idle.lent_gpu_s:
             per_gpu_hour = f"{run.n_submitted * HOUR_S / idle.lent_gpu_s:.0f}"
@@ -116,7 +143,7 @@ def _tabulate_lent(seed: int, runs: Sequence[ArmRun], measured: Measured) -> Non
                 run.arm,
                 *(f"{gpu_s:,.0f}" for gpu_s in (*of_kinds, *lent)),
                 f"{100.0 * idle.lent_share:.1f}%",
-                *(str(count) for count in left),
+                *(str(count) for count in pilots_left),
                 str(hand_overs.gpus),
                 per_gpu_hour,
             )
@@ -167,13 +194,13 @@ def _tabulate_noticed(seed: int, runs: dict[str, ArmRun], measured: Measured) ->
     usual_requests = fmean((without.n_requests, runs["again"].n_requests))
     rows = []
     for run in runs.values():
-        lost = reordered = "-"
+        lost_cycles = reordered = "-"
         if run is not without:  # all are held against this one, the null pair too
-            lost = str(measures.lost_cycles(run, without))
+            lost_cycles = str(measures.lost_cycles(run, without))
             reordered = f"{100.0 * measures.reordered_share(run, without):.1f}%"
         more_requests = (run.n_requests - usual_requests) / (run.span_s / MINUTE_S)
         wait_s = fmean(measures.waits_of(run).values())
-        rows.append((run.arm, f"{wait_s:.1f}", lost, reordered, f"{more_requests:+.0f}"))
+        rows.append((run.arm, f"{wait_s:.1f}", lost_cycles, reordered, f"{more_requests:+.0f}"))
     headings = ("arm", "mean wait, s", "lost cycles", "other order", "requests a minute")
     title = f"Seed {seed}: what {len(without.jobs)} ordinary jobs notice"
     measured.table(title, headings, rows, left=1)
@@ -195,15 +222,15 @@ def _tabulate_harm(
     pairs["whole, predicted"] = _all_of(predictions)
     rows = []
     for arm, of_arm in pairs.items():
-        added = measures.added_wait(of_arm)
-        rows.append((arm, f"{added.mean:+.2f}", f"{added.low:+.2f} to {added.high:+.2f}"))
-        measured.results.setdefault("added_wait_s", {})[arm] = asdict(added)
+        added_s = measures.added_wait(of_arm)
+        rows.append((arm, f"{added_s.mean:+.2f}", f"{added_s.low:+.2f} to {added_s.high:+.2f}"))
+        measured.results.setdefault("added_wait_s", {})[arm] = asdict(added_s)
         if arm == "again":
             measured.at_most(
                 "two runs without bftrainer, mean wait apart",
-                abs(added.mean),
+                abs(added_s.mean),
                 MOST_BY_CHANCE_S,
-                note=f"95% {added.low:+.2f} to {added.high:+.2f}",
+                note=f"95% {added_s.low:+.2f} to {added_s.high:+.2f}",
             )
     title = f"Added to the mean wait, s, {len(by_seed)} seeds (again: by chance alone)"
     measured.table(title, ("arm", "mean", "95% interval"), rows, left=1)
@@ -212,11 +239,11 @@ def _tabulate_harm(
 def _judge_parts(by_seed: Sequence[dict[str, ArmRun]], measured: Measured) -> None:
     """Hold the GPUs that were lent one by one against what was promised."""
     idle = [measures.idle_of(runs["parts"]) for runs in by_seed]
-    left = [measures.hand_overs_of(runs["parts"]) for runs in by_seed]
+    hand_overs = [measures.hand_overs_of(runs["parts"]) for runs in by_seed]
     lent = sum(of_seed.lent_gpu_s for of_seed in idle) / sum(of_seed.gpu_s for of_seed in idle)
-    given_back = sum(of_seed.given_back for of_seed in left)
-    preempted = sum(of_seed.preempted for of_seed in left)
-    in_vain = sum(of_seed.in_vain for of_seed in left)
+    given_back = sum(of_seed.given_back for of_seed in hand_overs)
+    preempted = sum(of_seed.preempted for of_seed in hand_overs)
+    in_vain = sum(of_seed.in_vain for of_seed in hand_overs)
     measured.at_least("parts: idle GPU time lent", 100.0 * lent, LEAST_LENT_PERCENT, "%")
     measured.at_least(
         "parts: hand-overs given back before Slurm preempted",
@@ -232,15 +259,15 @@ def _judge_parts(by_seed: Sequence[dict[str, ArmRun]], measured: Measured) -> No
         "%",
         note=f"{in_vain} of {given_back + in_vain}",
     )
-    added = measures.added_wait([(runs["without"], runs["parts"]) for runs in by_seed])
+    added_s = measures.added_wait([(runs["without"], runs["parts"]) for runs in by_seed])
     by_chance = measures.added_wait([(runs["without"], runs["again"]) for runs in by_seed])
     measured.at_most(
         "parts: added to the mean wait",
-        added.mean,
+        added_s.mean,
         by_chance.high,
         "s",
-        note=f"95% {added.low:+.2f} to {added.high:+.2f}; the limit is the null pair's",
-        interval=(added.low, added.high),
+        note=f"95% {added_s.low:+.2f} to {added_s.high:+.2f}; the limit is the null pair's",
+        interval=(added_s.low, added_s.high),
     )
 
 
@@ -274,36 +301,5 @@ def _compare(
     )
 
 
-BENCHMARK = Benchmark(
-    name="gpus",
-    title="GPU by GPU",
-    about=__doc__,
-    quick="one minute, one seed",
-    options={
-        "--arms": {
-            "default": ",".join(arms.USUAL),
-            "help": "(default %(default)s; also: pairs, fours); the runs without bftrainer are "
-            "always made",
-        },
-        "--seeds": {"type": int, "help": f"(default {SEEDS}, quick 1)"},
-        "--seed": {"type": int, "default": 1, "help": "the first"},
-        "--span": {"type": float, "help": "of submissions, s (default 600, quick 60)"},
-        "--judge": {"type": Path, "help": "judge the runs that --json wrote to this file again"},
-        "--batch-delay": {
-            "type": int,
-            "default": arms.BATCH_DELAY_S,
-            "help": "Slurm's batch_sched_delay: the longest that its main scheduler lets jobs wait "
-            "after their submission, s (default %(default)s, as Slurm's; 0 as nowhere)",
-        },
-        "--typical-run": {
-            "type": float,
-            "default": arms.TYPICAL_RUN_S,
-            "help": "of the jobs, the median, s (default %(default)s)",
-        },
-        "--load": {"type": float, "default": 0.7, "help": "GPU-seconds asked for, of all"},
-    },
-    measure=measure,
-)
-
 if __name__ == "__main__":
-    sys.exit(BENCHMARK.main())
+    sys.exit(BENCHMARK.main(measure))

@@ -44,6 +44,23 @@ MOST_ADDED_PERCENT = 0.5
 MOST_LOST = 1.0  # per 1,000 starts
 Key = tuple[float, Arm]
 Played = Mapping[Key, Sequence[LentOutcome]]
+BENCHMARK = Benchmark(
+    name="lent_gpus",
+    title="Lent GPUs",
+    about=__doc__,
+    quick="one hour at 90%, after six",
+    options={
+        "--loads": {
+            "type": float,
+            "nargs": "+",
+            "metavar": "X",
+            "help": "asked of all GPU time (default 0.75 0.9 1, quick 0.9)",
+        },
+        "--hours": {"type": float, "help": f"counted (default {HOURS:g}, quick {QUICK_HOURS:g})"},
+        "--seeds": {"type": int, "default": SEEDS, "help": "stretches of the log"},
+        "--processes": {"type": int, "default": os.cpu_count() or 1, "help": "runs side by side"},
+    },
+)
 
 
 def measure(arguments: argparse.Namespace, measured: Measured) -> None:
@@ -198,24 +215,5 @@ def _judge_added(case: str, outcomes: Sequence[LentOutcome], measured: Measured)
     )
 
 
-BENCHMARK = Benchmark(
-    name="lent_gpus",
-    title="Lent GPUs",
-    about=__doc__,
-    quick="one hour at 90%, after six",
-    measure=measure,
-    options={
-        "--loads": {
-            "type": float,
-            "nargs": "+",
-            "metavar": "X",
-            "help": "asked of all GPU time (default 0.75 0.9 1, quick 0.9)",
-        },
-        "--hours": {"type": float, "help": f"counted (default {HOURS:g}, quick {QUICK_HOURS:g})"},
-        "--seeds": {"type": int, "default": SEEDS, "help": "stretches of the log"},
-        "--processes": {"type": int, "default": os.cpu_count() or 1, "help": "runs side by side"},
-    },
-)
-
 if __name__ == "__main__":
-    sys.exit(BENCHMARK.main())
+    sys.exit(BENCHMARK.main(measure))

@@ -74,8 +74,8 @@ def _judged(schedule: Schedule, kept: Path | None = None) -> tuple[Life, tuple[B
     broken = judge(life.recorded)
     if kept is not None and not broken:
         shutil.rmtree(kept)
-    for one in broken:
-        note(f"seed {schedule.seed}: {one.rule}: {one.why}")
+    for breach in broken:
+        note(f"seed {schedule.seed}: {breach.rule}: {breach.why}")
     count, steps = len(schedule.faults), sum(life.steps)
     verdict = "broke a rule" if broken else "all rules held"
     note(f"seed {schedule.seed}: {count} faults, {steps} updates, {life.took_s:.0f} s: {verdict}")
@@ -86,16 +86,16 @@ def _told(schedule: Schedule, life: Life, broken: Sequence[Breach]) -> dict[str,
     """Return what the JSON file has of a life."""
     stories, free = life.recorded.stories, life.recorded.free
     stops_s = {
-        one.trainer_id: longest_stop(one.updates_s, one.ended_s, free, N_TRAINERS)[0]
-        for one in stories
+        story.trainer_id: longest_stop(story.updates_s, story.ended_s, free, N_TRAINERS)[0]
+        for story in stories
     }
     beside = ("steps", "left_out", "refusals", "n_starts", "tracebacks", "took_s")
     return {
         **schedule.document(),
-        "broken": [asdict(one) for one in broken],
+        "broken": [asdict(breach) for breach in broken],
         "longest_stop_s": {name: round(stop_s, 1) for name, stop_s in stops_s.items()},
         "pilots": len(life.recorded.jobs),
-        "states": {one.trainer_id: one.state for one in stories},
+        "states": {story.trainer_id: story.state for story in stories},
         **{name: getattr(life, name) for name in beside},
     }
 
@@ -104,7 +104,7 @@ def _shrunk(
     schedule: Schedule, broken: Sequence[Breach], options: argparse.Namespace
 ) -> dict[str, Any]:
     """Return the shortest part of a schedule that breaks one of the same rules; write it down."""
-    rules = {one.rule for one in broken}
+    rules = {breach.rule for breach in broken}
 
     def part(faults: tuple[Fault, ...]) -> Schedule:
         return Schedule(seed=schedule.seed, faults=closed_up(faults))
@@ -112,13 +112,14 @@ def _shrunk(
     def fails(faults: tuple[Fault, ...]) -> bool:
         note(f"seed {schedule.seed}: with {len(faults)} faults")
         try:
-            return bool(rules & {one.rule for one in _judged(part(faults))[1]})
+            _, breaches = _judged(part(faults))
         except BenchError as problem:  # it says nothing of the product
             note(str(problem))
             return False
+        return any(breach.rule in rules for breach in breaches)
 
-    found = reduce(schedule.faults, fails, options.shrink)
-    shortest = part(found.items)
+    reduced = reduce(schedule.faults, fails, options.shrink)
+    shortest = part(reduced.items)
     path = options.keep / f"nemesis-{schedule.seed}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(shortest.document(), indent=1) + "\n")
@@ -128,8 +129,8 @@ def _shrunk(
         note(f"  {fault}")
     return {
         **shortest.document(),
-        "tries": found.tries,
-        "is_least": found.is_least,
+        "tries": reduced.tries,
+        "is_least": reduced.is_least,
         "command": again,
     }
 
@@ -138,11 +139,11 @@ def _report(
     lives: Sequence[dict[str, Any]], breaches: Sequence[Breach], measured: Measured
 ) -> None:
     faults = [fault for life in lives for fault in life["faults"]]
-    updates = sum(sum(one["steps"]) for one in lives)
-    of = f"{len(faults)} faults in {len(lives)} lives, {updates} updates"
+    updates = sum(sum(life["steps"]) for life in lives)
+    basis = f"{len(faults)} faults in {len(lives)} lives, {updates} updates"
     for rule in RULES:
-        count = sum(one.rule == rule.name for one in breaches)
-        measured.at_most(rule.words, count, 0, "", of)
+        count = sum(breach.rule == rule.name for breach in breaches)
+        measured.at_most(rule.words, count, 0, "", basis)
     counts = Counter(str(fault["kind"]) for fault in faults)
     measured.table("Faults", ("kind", "how often"), [(k, str(n)) for k, n in counts.most_common()])
     measured.table(
@@ -150,15 +151,15 @@ def _report(
         ("seed", "faults", "left out", "updates", "pilots", "longest stop, s", "daemons"),
         [
             (
-                *(str(one["seed"]), str(len(one["faults"])), str(len(one["left_out"]))),
-                *(str(sum(one["steps"])), str(one["pilots"])),
-                *(f"{max(one['longest_stop_s'].values()):.1f}", str(one["n_starts"])),
+                *(str(life["seed"]), str(len(life["faults"])), str(len(life["left_out"]))),
+                *(str(sum(life["steps"])), str(life["pilots"])),
+                *(f"{max(life['longest_stop_s'].values()):.1f}", str(life["n_starts"])),
             )
-            for one in lives
+            for life in lives
         ],
     )  # fmt: skip
     measured.tables += [
-        f"seed {one['seed']}: {text}" for one in lives for text in one["tracebacks"]
+        f"seed {life['seed']}: {text}" for life in lives for text in life["tracebacks"]
     ]
 
 
@@ -192,9 +193,8 @@ BENCHMARK = Benchmark(
             "help": "journals, logs and shrunken schedules (%(default)s)",
         },
     },
-    measure=measure,
     check=check,
 )
 
 if __name__ == "__main__":
-    sys.exit(BENCHMARK.main())
+    sys.exit(BENCHMARK.main(measure))

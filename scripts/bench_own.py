@@ -38,6 +38,17 @@ RIVALS = (1, 2, 4)  # nodes of the job that is requeued
 FIRST_STEP_S = 60.0
 PAUSE_S, LONGEST_PAUSE_S = 0.2, 1.0
 PREEMPTIONS = 20  # of pilots, in all cells together
+BENCHMARK = Benchmark(
+    name="own",
+    title="A daemon of one's own",
+    about=__doc__,
+    quick="one cell and one rival, a minute each",
+    options={
+        "--seconds": {"type": float, "default": 0.0, "help": "of each run"},
+        "--seed": {"type": int, "default": 1, "help": "of the other users' jobs"},
+        "--user": {"default": "", "help": "account of the researcher; needs root"},
+    },
+)
 
 
 def measure(options: argparse.Namespace, measured: Measured) -> None:
@@ -131,18 +142,5 @@ def _tabulate(found: dict[str, Elastic], rivals: list[Trained], measured: Measur
     measured.table("Training on what others leave", heads, rows)
 
 
-BENCHMARK = Benchmark(
-    name="own",
-    title="A daemon of one's own",
-    about=__doc__,
-    quick="one cell and one rival, a minute each",
-    measure=measure,
-    options={
-        "--seconds": {"type": float, "default": 0.0, "help": "of each run"},
-        "--seed": {"type": int, "default": 1, "help": "of the other users' jobs"},
-        "--user": {"default": "", "help": "account of the researcher; needs root"},
-    },
-)
-
 if __name__ == "__main__":
-    sys.exit(BENCHMARK.main())
+    sys.exit(BENCHMARK.main(measure))

@@ -151,8 +151,7 @@ BENCHMARK = Benchmark(
         },
     },
     check=check,
-    measure=measure,
 )
 
 if __name__ == "__main__":
-    sys.exit(BENCHMARK.main())
+    sys.exit(BENCHMARK.main(measure))

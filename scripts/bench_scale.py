@@ -47,6 +47,12 @@ LENT = tuple(
     for widths, n_pending in (("single GPUs", 0), ("single GPUs", 500), ("mixed widths", 0))
 )
 LENT_SETTINGS = replace(SETTINGS, lend=Lend.AUTO, p_jmax=GPU_TRAINERS)
+BENCHMARK = Benchmark(
+    name="scale",
+    title="A large site",
+    about=__doc__,
+    quick="1,000 nodes only",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,13 +214,5 @@ def timed(call: Callable[[], T]) -> tuple[float, T]:
     return time.process_time() - began_s, result
 
 
-BENCHMARK = Benchmark(
-    name="scale",
-    title="A large site",
-    about=__doc__,
-    quick="1,000 nodes only",
-    measure=measure,
-)
-
 if __name__ == "__main__":
-    sys.exit(BENCHMARK.main())
+    sys.exit(BENCHMARK.main(measure))

@@ -35,6 +35,39 @@ ARMS: tuple[Arm, ...] = ("without", "bftrainer", "preemptable")
 LARGE_SEEDS = 2
 QUICK_SEEDS = 2
 QUICK_SCENARIOS = ("phantom of 20, limit, lively", "blocked head, 30/30 s", "churn, 30/0.5 s")
+BENCHMARK = Benchmark(
+    name="site",
+    title="A whole machine",
+    about=__doc__,
+    quick="64 nodes, 2 h, 3 scenarios",
+    options={
+        "--only": {"default": "", "help": "names or parts of names, comma-separated"},
+        "--seeds": {"type": int, "default": workload.SEEDS, "help": "of each cell of the grid"},
+        "--hours": {"type": float, "help": "counted, of each cell (default 3, of the large 24)"},
+        "--start-time": {
+            "type": float,
+            "default": 0.0,
+            "help": "of a worker, from its agent's hello to its first step, s, in the grid",
+        },
+        "--poll-interval": {"type": float, "help": "between two polls, s, in the grid"},
+        "--swf": {"type": Path, "help": "a cell more, of the jobs of this log"},
+        "--cpu-minutes": {
+            "type": float,
+            "default": 90.0,
+            "help": "of the grid: no more seeds beyond, if the added wait asks for them",
+        },
+        "--processes": {"type": int, "default": os.cpu_count() or 1, "help": "side by side"},
+        "--validate": {
+            "type": int,
+            "default": 0,
+            "metavar": "RUNS",
+            "help": "so many real runs of each kind: whole nodes, shared nodes, preempting there",
+        },
+        "--validate-minutes": {"type": float, "default": 4.0, "help": "of each (default 4)"},
+        "--keep": {"type": Path, "metavar": "DIR", "help": "store the real runs here"},
+        "--replay": {"type": Path, "metavar": "DIR", "help": "compare the runs stored here"},
+    },
+)
 
 
 def measure(arguments: argparse.Namespace, measured: Measured) -> None:
@@ -194,40 +227,5 @@ def _compare(runs: Iterable[RealRun], measured: Measured) -> None:
     measured.results["validation"] = [asdict(comparison) for comparison in comparisons]
 
 
-BENCHMARK = Benchmark(
-    name="site",
-    title="A whole machine",
-    about=__doc__,
-    quick="64 nodes, 2 h, 3 scenarios",
-    options={
-        "--only": {"default": "", "help": "names or parts of names, comma-separated"},
-        "--seeds": {"type": int, "default": workload.SEEDS, "help": "of each cell of the grid"},
-        "--hours": {"type": float, "help": "counted, of each cell (default 3, of the large 24)"},
-        "--start-time": {
-            "type": float,
-            "default": 0.0,
-            "help": "of a worker, from its agent's hello to its first step, s, in the grid",
-        },
-        "--poll-interval": {"type": float, "help": "between two polls, s, in the grid"},
-        "--swf": {"type": Path, "help": "a cell more, of the jobs of this log"},
-        "--cpu-minutes": {
-            "type": float,
-            "default": 90.0,
-            "help": "of the grid: no more seeds beyond, if the added wait asks for them",
-        },
-        "--processes": {"type": int, "default": os.cpu_count() or 1, "help": "side by side"},
-        "--validate": {
-            "type": int,
-            "default": 0,
-            "metavar": "RUNS",
-            "help": "so many real runs of each kind: whole nodes, shared nodes, preempting there",
-        },
-        "--validate-minutes": {"type": float, "default": 4.0, "help": "of each (default 4)"},
-        "--keep": {"type": Path, "metavar": "DIR", "help": "store the real runs here"},
-        "--replay": {"type": Path, "metavar": "DIR", "help": "compare the runs stored here"},
-    },
-    measure=measure,
-)
-
 if __name__ == "__main__":
-    sys.exit(BENCHMARK.main())
+    sys.exit(BENCHMARK.main(measure))

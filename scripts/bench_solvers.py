@@ -25,6 +25,18 @@ from _bench.benchmark import Benchmark, Measured
 from _bench.machine import versions
 from _bench.timing import Part, table_of
 
+PARTS: Final = ("sizes", "decision", "reference")
+BENCHMARK = Benchmark(
+    name="solvers",
+    title="Targets",
+    about=__doc__,
+    quick="fewer problems (about a minute)",
+    options={
+        "--limit": {"type": float, "metavar": "S", "help": "seconds per reference solve"},
+        "--parts": {"nargs": "+", "choices": PARTS, "default": PARTS, "help": "measure these"},
+    },
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amount:
@@ -45,7 +57,6 @@ QUICK: Final = Amount(
     reference={(5, 20): 2, (10, 100): 1, (30, 800): 1},
     limit_s=5.0,
 )
-PARTS: Final = ("sizes", "decision", "reference")
 
 
 def measure(arguments: argparse.Namespace, measured: Measured) -> None:
@@ -68,17 +79,5 @@ def _parts(amount: Amount, parts: Sequence[str], limit_s: float) -> Iterator[Par
         yield solvers_reference.measure(amount.reference, limit_s)
 
 
-BENCHMARK = Benchmark(
-    name="solvers",
-    title="Targets",
-    about=__doc__,
-    quick="fewer problems (about a minute)",
-    measure=measure,
-    options={
-        "--limit": {"type": float, "metavar": "S", "help": "seconds per reference solve"},
-        "--parts": {"nargs": "+", "choices": PARTS, "default": PARTS, "help": "measure these"},
-    },
-)
-
 if __name__ == "__main__":
-    sys.exit(BENCHMARK.main())
+    sys.exit(BENCHMARK.main(measure))

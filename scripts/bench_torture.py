@@ -44,6 +44,19 @@ CHILD_MB = 512.0  # of the helper; a verb needs a third of it
 QUICK = (2, 15.0)
 SLICE_S = 30.0
 FLOOD_S = 60.0
+BENCHMARK = Benchmark(
+    name="torture",
+    title="While others mean harm",
+    about=__doc__,
+    quick="two minutes; shows that it works",
+    options={
+        "--minutes": {"type": float, "default": 10.0, "help": "of attacks (default 10)"},
+        "--only": {"action": "append", "help": f"these attacks, of: {', '.join(NAMES)}"},
+        "--floods": {"action": "store_true", "help": "each flood alone, and who else must wait"},
+        "--keep": {"type": Path, "help": "copy journal and logs here"},
+        "--size": {"type": int, "default": 3, "help": "of the innocent, in nodes (default 3)"},
+    },
+)
 
 
 def measure(asked: argparse.Namespace, measured: Measured) -> None:
@@ -53,15 +66,15 @@ def measure(asked: argparse.Namespace, measured: Measured) -> None:
         raise BenchError(why)
     pairs, length_s = QUICK if asked.quick else (round(60 * asked.minutes / SLICE_S), SLICE_S)
     try:
-        with site(asked.size, asked.only or (FLOODS if asked.floods else ())) as there:
+        with site(asked.size, asked.only or (FLOODS if asked.floods else ())) as hosts:
             if asked.floods:
                 measured.results["benchmark"] = "torture_floods"  # a result of its own
-                people.prepare(there)
-                _measure_floods(there, asked.only or FLOODS, measured)
+                people.prepare(hosts)
+                _measure_floods(hosts, asked.only or FLOODS, measured)
             else:
-                _measure(there, pairs, length_s, measured)
+                _measure(hosts, pairs, length_s, measured)
             if asked.keep:
-                there.keep(asked.keep)
+                hosts.keep(asked.keep)
     except (AssertionError, HostError) as problem:
         raise BenchError(str(problem)) from problem
 
@@ -69,13 +82,16 @@ def measure(asked: argparse.Namespace, measured: Measured) -> None:
 def _measure(there: Site, pairs: int, length_s: float, measured: Measured) -> None:
     people.prepare(there)
     (pid,) = there.daemon.pids()
-    before_mb, found = memory_mb(pid), list[Slice]()
-    for one in slices(there, pairs, length_s):
-        found.append(one)
-        measured.results["slices"] = [asdict(one) for one in found]
+    before_mb = memory_mb(pid)
+    periods: list[Slice] = []
+    for period in slices(there, pairs, length_s):
+        periods.append(period)
+        measured.results["slices"] = [asdict(period) for period in periods]
     lives = there.daemon.pids() == [pid]
     measured.at_least("the daemon lives", float(lives), 1, "")
-    by_kind = {kind: [one for one in found if one.kind == kind] for kind in (PEACE, ATTACK, LOAD)}
+    by_kind: dict[str, list[Slice]] = {PEACE: [], ATTACK: [], LOAD: []}
+    for period in periods:
+        by_kind[period.kind].append(period)
     _judge_speed(by_kind, measured)
     _judge_answers(by_kind, measured)
     _judge_harm(there, by_kind[ATTACK], measured)
@@ -112,94 +128,78 @@ def _measure_floods(there: Site, names: Sequence[str], measured: Measured) -> No
 
 
 def _judge_speed(by_kind: dict[str, list[Slice]], measured: Measured) -> None:
-    attack, load = ([[one.rate] for one in by_kind[kind]] for kind in (ATTACK, LOAD))
-    kept, low, high = ratio_interval(attack, load, of=mean)
-    of = f"{low:.3f} to {high:.3f} (95 %), {len(attack)} pairs of slices"
-    measured.at_least("steps of the innocent", kept, KEPT, "", of)
-    measured.results["kept"] = (kept, low, high)
-    gaps = [one.gap_s for one in by_kind[ATTACK]]
+    attack = [[period.rate] for period in by_kind[ATTACK]]
+    load = [[period.rate] for period in by_kind[LOAD]]
+    share, low, high = ratio_interval(attack, load, of=mean)
+    note = f"{low:.3f} to {high:.3f} (95 %), {len(attack)} pairs of slices"
+    measured.at_least("steps of the innocent", share, KEPT, "", note)
+    measured.results["kept"] = (share, low, high)
+    gaps = [period.gap_s for period in by_kind[ATTACK]]
     hangs = sum(gap_s > HANG_S for gap_s in gaps)
     measured.at_most("hangs", hangs, 0, "", f"longest without a step {max(gaps):.1f} s")
 
 
 def _judge_answers(by_kind: dict[str, list[Slice]], measured: Measured) -> None:
-    answers = [s for one in by_kind[ATTACK] for s in one.seen.answers_s]
-    missing = sum(one.seen.unanswered for one in by_kind[ATTACK])
+    answers = [s for period in by_kind[ATTACK] for s in period.seen.answers_s]
+    missing = sum(period.seen.unanswered for period in by_kind[ATTACK])
     measured.at_most("socket answers, p99", quantile(answers, 0.99), ANSWER_S,
                      note=f"{len(answers)} answers, {missing} missing")  # fmt: skip
-    fronts = [s for one in by_kind[ATTACK] for s in one.fronts_s]
+    fronts = [s for period in by_kind[ATTACK] for s in period.fronts_s]
     measured.at_most("Horovod's rendezvous answers, p99",
                      quantile(fronts, 0.99) if fronts else HANG_S, ANSWER_S,
                      note=f"{len(fronts)} answers")  # fmt: skip
-    waits = {
-        kind: [s for one in every for s in one.done.waits_s] for kind, every in by_kind.items()
-    }
+    waits = {kind: _waits(periods) for kind, periods in by_kind.items()}
     if waits[PEACE] and waits[ATTACK]:
         added_s = median(waits[ATTACK]) - median(waits[PEACE])
-        of = f"{len(waits[ATTACK])} jobs, {len(waits[PEACE])} in peace"
-        measured.at_most("ordinary job: added wait, median", added_s, ADDED_S, note=of)
+        note = f"{len(waits[ATTACK])} jobs, {len(waits[PEACE])} in peace"
+        measured.at_most("ordinary job: added wait, median", added_s, ADDED_S, note=note)
 
 
-def _waits(every: Sequence[Slice]) -> list[float]:
-    return [wait_s for one in every for wait_s in one.done.waits_s]
+def _waits(periods: Sequence[Slice]) -> list[float]:
+    return [wait_s for period in periods for wait_s in period.done.waits_s]
 
 
 def _judge_harm(there: Site, attacks: Sequence[Slice], measured: Measured) -> None:
-    done = [one.done for one in attacks]
-    sent = sum(len(one.submitted) for one in done)
-    refused = sum(one.refused for one in done)
+    doings = [period.done for period in attacks]
+    n_sent = sum(len(doing.submitted) for doing in doings)
+    n_refused = sum(doing.refused for doing in doings)
     child_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     marks = people.marks(there)
     harm = {
         "wrong sums of the innocent": there.wrong_sums,
         "failures it is charged": there.view().record.failures,
-        "submissions lost": sum(len(one.lost) for one in done),
-        "submissions refused": refused,
-        "verbs that hang": sum(len(one.hanging) for one in done),
-        "verbs with tracebacks or control characters": sum(len(one.ugly) for one in done),
+        "submissions lost": sum(len(doing.lost) for doing in doings),
+        "submissions refused": n_refused,
+        "verbs that hang": sum(len(doing.hanging) for doing in doings),
+        "verbs with tracebacks or control characters": sum(len(doing.ugly) for doing in doings),
         "foreign code run, links followed": len(marks),
     }
     measured.results |= {"harm": harm, "marks": marks}
     for name, count in harm.items():
-        of = f"of {sent + refused}" if name.startswith("submissions") else ""
-        measured.at_most(name, count, 0, "", of)
+        note = f"of {n_sent + n_refused}" if name.startswith("submissions") else ""
+        measured.at_most(name, count, 0, "", note)
     measured.at_most("largest helper", child_mb, CHILD_MB, "MB", "of all processes started here")
 
 
 def _words(by_kind: dict[str, list[Slice]]) -> Iterator[str]:
-    for kind, every in by_kind.items():
-        waits = _waits(every) or [0.0]
+    for kind, periods in by_kind.items():
+        waits = _waits(periods) or [0.0]
         yield (
-            f"{kind}: {sum(one.seen.span_s for one in every):.0f} s, "
-            f"{mean(one.rate for one in every):.2f} steps/s, "
-            f"{mean(one.cpu for one in every):.2f} processors of eve's, "
+            f"{kind}: {sum(period.seen.span_s for period in periods):.0f} s, "
+            f"{mean(period.rate for period in periods):.2f} steps/s, "
+            f"{mean(period.cpu for period in periods):.2f} processors of eve's, "
             f"jobs waited {median(waits):.2f} s (worst {max(waits):.2f})"
         )
     answers: dict[str, Counter[str]] = {}
-    for one in by_kind[ATTACK]:
-        for name, ended in one.eve.items():
+    for period in by_kind[ATTACK]:
+        for name, ended in period.eve.items():
             answers.setdefault(name, Counter()).update(ended.answers)
     for name, counts in answers.items():
         yield f"{name}: " + ", ".join(f"{n} {what}" for what, n in counts.most_common())
-    for one in by_kind[ATTACK]:
-        for problem in (*one.done.lost, *one.done.hanging, *one.done.ugly):
+    for period in by_kind[ATTACK]:
+        for problem in (*period.done.lost, *period.done.hanging, *period.done.ugly):
             yield f"[yellow]{problem!r}[/]"
 
 
-BENCHMARK = Benchmark(
-    name="torture",
-    title="While others mean harm",
-    about=__doc__,
-    quick="two minutes; shows that it works",
-    options={
-        "--minutes": {"type": float, "default": 10.0, "help": "of attacks (default 10)"},
-        "--only": {"action": "append", "help": f"these attacks, of: {', '.join(NAMES)}"},
-        "--floods": {"action": "store_true", "help": "each flood alone, and who else must wait"},
-        "--keep": {"type": Path, "help": "copy journal and logs here"},
-        "--size": {"type": int, "default": 3, "help": "of the innocent, in nodes (default 3)"},
-    },
-    measure=measure,
-)
-
 if __name__ == "__main__":
-    sys.exit(BENCHMARK.main())
+    sys.exit(BENCHMARK.main(measure))

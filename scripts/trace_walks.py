@@ -41,7 +41,7 @@ from typing import Any, Final
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the tests' control plane
 
-from _bench.targets import Target, console, exit_code, print_targets, write_json
+from _bench.targets import at_most, console, exit_code, print_targets, write_json
 from rich.table import Table
 
 from bftrainer.decide.decision import decide
@@ -151,26 +151,24 @@ def main() -> int:
     if "decision" in arguments.parts:
         decision_walks = decisions()
     targets = [
-        _target(f"modules, {walk}", len(walks[walk]), MOST[walk]) for walk in MOST if walk in walks
+        at_most(f"modules, {walk}", len(walks[walk]), MOST[walk], "")
+        for walk in MOST
+        if walk in walks
     ]
     results: dict[str, Any] = {"walks": walks}
     if decision_walks:
         worst = max(decision_walks, key=attrgetter("n_returns"))
         usual = median([walk.n_returns for walk in decision_walks])
         basis = f"median of {len(decision_walks)}: {usual:g}"
-        targets.append(_target("returns, one decision", worst.n_returns, MOST_RETURNS, basis))
+        targets.append(at_most("returns, one decision", worst.n_returns, MOST_RETURNS, "", basis))
         n_moves = max([walk.n_moves for walk in decision_walks])
-        targets.append(_target("moves of the snapshot", n_moves, MOST_MOVES))
+        targets.append(at_most("moves of the snapshot", n_moves, MOST_MOVES, ""))
         results["decision"] = worst.modules
     _print(walks)
     print_targets("Walks", targets)
     if arguments.json:
         write_json(arguments.json, "walks", results, targets)
     return exit_code(targets)
-
-
-def _target(name: str, measured: int, limit: int, of: str = "") -> Target:
-    return Target(name=name, measured=measured, limit=limit, relation="<=", unit="", note=of)
 
 
 def _print(walks: dict[str, Walk]) -> None:

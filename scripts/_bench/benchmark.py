@@ -1,9 +1,9 @@
 """What all benchmarks do alike: options, progress, tables, targets, JSON file, exit status.
 
-A script defines a ``Benchmark`` and ends with ``sys.exit(BENCHMARK.main())``. Every one has
-``--quick`` and ``--json FILE``. Exit status: 0 when every target is met, 1 when one is missed or
-the measurement fails, 130 when it is stopped by a signal; what was measured until then is printed
-and written.
+A script defines a ``Benchmark`` and ends with ``sys.exit(BENCHMARK.main(measure))``; each
+has ``--quick`` and ``--json FILE``. Exit status: 0 when every target is met, 1 when one is missed
+or the measurement fails, 130 when it is stopped by a signal; what was measured until then is
+printed and written.
 """
 
 from __future__ import annotations
@@ -23,17 +23,26 @@ from rich.table import Table
 
 from _bench.machine import machine
 from _bench.stats import Ends
-from _bench.targets import Target, console, exit_code, print_targets, write_json
+from _bench.targets import (
+    UNKNOWN,
+    Target,
+    at_least,
+    at_most,
+    console,
+    exit_code,
+    new_table,
+    print_targets,
+    write_json,
+)
 from _bench.waiting import BenchError
 from bftrainer.model.errors import BftError
 
 INTERRUPTED: Final = 130
-UNKNOWN: Final[Ends] = (None, None)
 
 
 @dataclass(slots=True, kw_only=True)
 class Measured:
-    """What a benchmark has measured so far; ``measure`` fills it in."""
+    """What a benchmark has measured so far."""
 
     targets: list[Target] = field(default_factory=list)
     results: dict[str, Any] = field(default_factory=dict)  # samples, for the JSON file
@@ -43,12 +52,7 @@ class Measured:
         self, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1
     ) -> None:
         """Add a table; the first ``left`` columns are text."""
-        table = Table(title=title, title_justify="left")
-        for number, heading in enumerate(headings):
-            table.add_column(heading, justify="left" if number < left else "right")
-        for row in rows:
-            table.add_row(*row)
-        self.tables.append(table)
+        self.tables.append(new_table(title, headings, rows, left=left))
 
     def at_most(
         self,
@@ -61,32 +65,23 @@ class Measured:
         interval: Ends = UNKNOWN,
     ) -> None:
         """Add a target with an upper limit; ``interval``: the ends of its 95% interval."""
-        low, high = interval
-        self.targets.append(
-            Target(
-                name=name, measured=measured, limit=limit, relation="<=", unit=unit, note=note,
-                low=low, high=high,
-            )
-        )  # fmt: skip
+        self.targets.append(at_most(name, measured, limit, unit, note, interval=interval))
 
     def at_least(
         self, name: str, measured: float, limit: float, unit: str = "s", note: str = ""
     ) -> None:
         """Add a target with a lower limit."""
-        self.targets.append(
-            Target(name=name, measured=measured, limit=limit, relation=">=", unit=unit, note=note)
-        )
+        self.targets.append(at_least(name, measured, limit, unit, note))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
-    """One benchmark: its name, its options, and what it measures."""
+    """One benchmark: its name and its options."""
 
     name: str  # bench_NAME.py
     title: str  # of the table of targets
     about: str | None  # the script's docstring
     quick: str  # help of --quick
-    measure: Callable[[argparse.Namespace, Measured], None]
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # flag -> add_argument
     check: Callable[[argparse.ArgumentParser, argparse.Namespace], None] = lambda *_: None
 
@@ -104,14 +99,17 @@ class Benchmark:
         self.check(parser, options)
         return options
 
-    def main(self, argv: Sequence[str] | None = None) -> int:
-        """Measure, print, write; return the exit status."""
-        options = self.parse(argv)
+    def main(self, measure: Callable[[argparse.Namespace, Measured], None]) -> int:
+        """Measure what the command line asks for, print, write; return the exit status.
+
+        ``measure`` fills in what it has measured, also when it is stopped.
+        """
+        options = self.parse()
         signal.signal(signal.SIGTERM, _interrupt)
         measured, began_s, load = Measured(), time.monotonic(), os.getloadavg()[0]
         status = None
         try:
-            self.measure(options, measured)
+            measure(options, measured)
         except (BenchError, BftError) as problem:
             status = 1
             console().print(f"[bold red]{problem}[/]")

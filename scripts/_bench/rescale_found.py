@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median
-from typing import Any, Final, Literal
-
-from rich.table import Table
+from typing import Any, Final
 
 from _bench.mishaps import MISHAPS
 from _bench.rescaling import KINDS, Pause
 from _bench.rival import TIMEOUT_S, RivalPause
-from _bench.stats import Ends, quantile, quantile_interval, tail
-from _bench.targets import Target, console
+from _bench.stats import quantile, quantile_interval, tail
+from _bench.targets import Target, at_least, at_most, console, new_table
 
 LIMIT_S: Final = {"1->2": 0.25, "2->4": 0.25, "4->2": 0.05, "rank 0 leaves": 0.05, "SIGKILL": 0.30}
 GROWN: Final = ("1->2", "2->4")
@@ -72,15 +70,15 @@ def _own_targets(model: str, found: Found, wire_s: float) -> Iterator[Target]:
     for case, values, limit in parts:
         if values:
             name, value = tail(values)
-            ends = quantile_interval(values, 0.95)
-            yield _target(f"{model}: {case}", value, limit, f"{name} of {len(values)}", ends=ends)
+            ends, note = quantile_interval(values, 0.95), f"{name} of {len(values)}"
+            yield at_most(f"{model}: {case}", value, limit, note=note, interval=ends)
     if found.check_s is not None:
-        yield _target(
+        yield at_most(
             f"{model}: membership check of a step",
             1e6 * found.check_s,
             1e6 * CHECK_S,
+            "us",
             "median",
-            unit="us",
         )
 
 
@@ -89,43 +87,25 @@ def _ratios(model: str, found: Found) -> Iterator[Target]:
         pauses, rival_pauses = found.of(kind), found.of_other("torchrun", kind)
         if pauses and rival_pauses:
             name, value = tail(pauses)
-            yield _target(
+            yield at_least(
                 f"{model}: {kind} shorter than torchrun",
                 median(p.pause_s for p in rival_pauses) / max(value, 1e-3),
                 TIMES_SHORTER[kind],
+                "",
                 f"its median of {len(rival_pauses)} / our {name}",
-                relation=">=",
-                unit="",
             )
 
 
 def _step_targets(model: str, found: Found) -> Iterator[Target]:
     for size, (ratio, low, high) in found.steps.items():
-        yield _target(
+        yield at_most(
             f"{model}: step / DDP step, size {size}",
             high,
             STEP_RATIO,
+            "",
             f"upper end; ratio {ratio:.4f}, 95% in [{low:.4f}, {high:.4f}]",
-            unit="",
-            ends=(low, high),
+            interval=(low, high),
         )
-
-
-def _target(
-    name: str,
-    measured: float,
-    limit: float,
-    remark: str,
-    *,
-    relation: Literal["<=", ">="] = "<=",
-    unit: str = "s",
-    ends: Ends = (None, None),
-) -> Target:
-    low, high = ends
-    return Target(
-        name=name, measured=measured, limit=limit, relation=relation, unit=unit, note=remark,
-        low=low, high=high,
-    )  # fmt: skip
 
 
 # ---- tables --------------------------------------------------------------------------
@@ -174,7 +154,10 @@ def beside(found: Found) -> tuple[list[str], list[list[str]]]:
 
 def _own_cell(found: Found, kind: str) -> str:
     values = found.of(kind)
-    return f"{tail(values)[1]:.3f} of {len(values)}" if values else "-"
+    if not values:
+        return "-"
+    _, value = tail(values)
+    return f"{value:.3f} of {len(values)}"
 
 
 def _other_cell(found: Found, system: str, kind: str) -> str:
@@ -190,12 +173,7 @@ def _other_cell(found: Found, system: str, kind: str) -> str:
 
 
 def _print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    table = Table(title=title, title_justify="left")
-    for i, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if i else "left")
-    for row in rows:
-        table.add_row(*row)
-    console().print(table)
+    console().print(new_table(title, headings, rows))
 
 
 def _own_cells(found: Found, kind: str) -> list[str]:

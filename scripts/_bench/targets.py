@@ -12,17 +12,19 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from rich.console import Console
 from rich.table import Table
 
+from _bench.stats import Ends
 from bftrainer.batch.process import run
 
 ROOT = Path(__file__).resolve().parents[2]
+UNKNOWN: Final[Ends] = (None, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,40 @@ class Target:
     def verdict(self) -> str:
         """``met`` or ``missed``."""
         return "met" if self.is_met else "missed"
+
+
+def at_most(
+    name: str,
+    measured: float,
+    limit: float,
+    unit: str = "s",
+    note: str = "",
+    *,
+    interval: Ends = UNKNOWN,
+) -> Target:
+    """Return a target with an upper limit; ``interval``: the ends of its 95% interval."""
+    low, high = interval
+    upper = Target(name=name, measured=measured, limit=limit, relation="<=", unit=unit, note=note)
+    return replace(upper, low=low, high=high)
+
+
+def at_least(name: str, measured: float, limit: float, unit: str = "s", note: str = "") -> Target:
+    """Return a target with a lower limit."""
+    return Target(name=name, measured=measured, limit=limit, relation=">=", unit=unit, note=note)
+
+
+def new_table(
+    title: str, headings: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1
+) -> Table:
+    """Return a table; the first ``left`` columns are text, the others numbers."""
+    table = Table(title=title, title_justify="left")
+    for heading in headings[:left]:
+        table.add_column(heading)
+    for heading in headings[left:]:
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def print_targets(title: str, targets: list[Target]) -> None:

@@ -15,7 +15,7 @@ from typing import ParamSpec, TypeVar
 from rich.table import Table
 
 from _bench.stats import quantile
-from _bench.targets import Target
+from _bench.targets import Target, at_most
 
 CALLS = 5
 ENOUGH_S = 1.0  # calls so long are not interrupted as easily: fewer of them will do
@@ -85,24 +85,14 @@ def summary(
 
 def median_target(name: str, row: Row, limit_s: float) -> Target:
     """The median of a line has a limit."""
-    return Target(
-        name=f"{name}, {row.trainers} x {row.nodes}",
-        measured=row.median_s,
-        limit=limit_s,
-        relation="<=",
-        note=f"median of {row.runs}",
-    )
+    size = f"{row.trainers} x {row.nodes}"
+    return at_most(f"{name}, {size}", row.median_s, limit_s, note=f"median of {row.runs}")
 
 
 def max_target(name: str, row: Row, limit_s: float) -> Target:
     """The maximum of a line has a limit."""
-    return Target(
-        name=f"{name}, {row.trainers} x {row.nodes}",
-        measured=row.max_s,
-        limit=limit_s,
-        relation="<=",
-        note=f"maximum of {row.runs}",
-    )
+    size = f"{row.trainers} x {row.nodes}"
+    return at_most(f"{name}, {size}", row.max_s, limit_s, note=f"maximum of {row.runs}")
 
 
 def table_of(title: str, rows: Sequence[Row]) -> Table:

@@ -97,26 +97,25 @@ def play(settings: Settings, arms: Sequence[Arm], seed: int) -> list[ArmRun]:
     """
     items = workload(settings, seed)
     settings.say(f"seed {seed}: {sum(item.n_tasks for item in items)} jobs")
-    ready = threading.Barrier(len(arms))
+    start_together = threading.Barrier(len(arms))
     with ThreadPoolExecutor(len(arms)) as pool:
-        futures = [pool.submit(_play, settings, arm, seed, items, ready) for arm in arms]
+        futures = [pool.submit(_play, settings, arm, seed, items, start_together) for arm in arms]
         return [future.result() for future in futures]
 
 
 def workload(settings: Settings, seed: int) -> tuple[WorkloadItem, ...]:
     """Return the jobs of a seed."""
-    return generate(
-        GpuDemand(
-            n_nodes=N_NODES,
-            gpus_per_node=GPUS_PER_NODE,
-            cpus_per_node=CPUS_PER_NODE,
-            memory_mb=MEMORY_MB,
-            span_s=settings.span_s,
-            load=settings.load,
-            typical_run_s=settings.typical_run_s,
-            seed=seed,
-        )
+    demand = GpuDemand(
+        n_nodes=N_NODES,
+        gpus_per_node=GPUS_PER_NODE,
+        cpus_per_node=CPUS_PER_NODE,
+        memory_mb=MEMORY_MB,
+        span_s=settings.span_s,
+        load=settings.load,
+        typical_run_s=settings.typical_run_s,
+        seed=seed,
     )
+    return generate(demand)
 
 
 def predict(settings: Settings, seed: int) -> list[tuple[ArmRun, ArmRun]]:
@@ -232,8 +231,9 @@ def _run(
     finally:
         run.stop()
     records = run.records()
-    if refused := [record.error for record in records if record.error]:
-        raise BenchError(f"{arm.name}, seed {seed}: a job was refused: {refused[0]}")
+    errors = [record.error for record in records if record.error]
+    if errors:
+        raise BenchError(f"{arm.name}, seed {seed}: a job was refused: {errors[0]}")
     ordinary = {(record.job_id or "").partition("_")[0] for record in records}
     controller = controller_log.read(log.read_text(errors="replace"), ordinary, origin_s)
     settings.say(f"seed {seed}, {arm.name}: done")

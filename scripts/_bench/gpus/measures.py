@@ -96,15 +96,18 @@ def idle_of(run: ArmRun) -> Idle:
         pilots = [pilot for pilot in run.pilots if pilot.node == node]
         spans = [(job.started_s, job.ended_s) for job in jobs]
         spans += [(pilot.started_s, pilot.ended_s) for pilot in pilots]
-        moments = {0.0, run.span_s} | {min(max(s, 0.0), run.span_s) for span in spans for s in span}
-        ordered = sorted(moments)
-        for from_s, to_s in pairwise(ordered):
-            used = sum(job.gpus_per_node for job in jobs if job.started_s <= from_s < job.ended_s)
-            lent = sum(pilot.gpus for pilot in pilots if pilot.started_s <= from_s < pilot.ended_s)
-            idle = max(0, run.gpus_per_node - used)
-            kind = 1 if used else 0
-            sums[kind] += idle * (to_s - from_s)
-            sums[2 + kind] += min(idle, lent) * (to_s - from_s)
+        moments = {0.0, run.span_s}
+        for span in spans:
+            moments.update(min(max(at_s, 0.0), run.span_s) for at_s in span)
+        for from_s, to_s in pairwise(sorted(moments)):
+            n_used = sum(job.gpus_per_node for job in jobs if job.started_s <= from_s < job.ended_s)
+            n_lent = sum(
+                pilot.gpus for pilot in pilots if pilot.started_s <= from_s < pilot.ended_s
+            )
+            n_idle = max(0, run.gpus_per_node - n_used)
+            kind = 1 if n_used else 0
+            sums[kind] += n_idle * (to_s - from_s)
+            sums[2 + kind] += min(n_idle, n_lent) * (to_s - from_s)
     return Idle(
         whole_gpu_s=sums[0],
         leftover_gpu_s=sums[1],
@@ -174,8 +177,8 @@ def added_wait(pairs: Sequence[tuple[ArmRun, ArmRun]]) -> Interval:
     chance = random.Random(1)  # noqa: S311 - statistics, not a secret
     means = []
     for _ in range(RESAMPLES):
-        drawn = [chance.choice(by_seed) for _ in by_seed]
-        means.append(fmean(fmean(chance.choices(waits, k=len(waits))) for waits in drawn))
+        seeds = [chance.choice(by_seed) for _ in by_seed]
+        means.append(fmean(fmean(chance.choices(waits, k=len(waits))) for waits in seeds))
     means.sort()
     return Interval(
         mean=fmean(fmean(waits) for waits in by_seed),
@@ -194,10 +197,10 @@ def lost_cycles(run: ArmRun, control: ArmRun) -> int:
 def reordered_share(run: ArmRun, control: ArmRun) -> float:
     """Return the share of pairs of jobs that start in the other order than without bftrainer."""
     starts_s: Mapping[tuple[int, int], float] = {job.key: job.started_s for job in control.jobs}
-    ordered = sorted((starts_s[job.key], job.started_s) for job in run.jobs if job.key in starts_s)
+    starts = sorted((starts_s[job.key], job.started_s) for job in run.jobs if job.key in starts_s)
     n_pairs = n_reordered = 0
-    for position, (before_s, after_s) in enumerate(ordered):
-        for other_before_s, other_after_s in ordered[position + 1 :]:
+    for position, (before_s, after_s) in enumerate(starts):
+        for other_before_s, other_after_s in starts[position + 1 :]:
             if other_before_s - before_s <= APART_S:
                 continue
             n_pairs += 1

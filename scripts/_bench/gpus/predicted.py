@@ -73,9 +73,12 @@ def specs_of(items: Sequence[WorkloadItem]) -> dict[tuple[int, int], JobSpec]:
         first = len(specs) + 1
         numbers[number] = list(range(first, first + item.n_tasks))
         share = None
-        if (own := item.share) is not None:
+        if item.share is not None:
             share = Share(
-                cpus=own.cpus, memory_mb=own.memory_mb, gpus=own.gpus, gpu_type=own.gpu_type
+                cpus=item.share.cpus,
+                memory_mb=item.share.memory_mb,
+                gpus=item.share.gpus,
+                gpu_type=item.share.gpu_type,
             )
         for task in range(item.n_tasks):
             limit_s = item.limit_s or item.duration_s

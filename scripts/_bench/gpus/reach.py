@@ -40,9 +40,9 @@ def reach_of(run: ArmRun) -> Reach | None:
         jobs = [job for job in run.jobs if node in job.nodes]
         usable: list[tuple[float, float, int]] = []
         for from_s, to_s in pairwise(_moments(run, jobs)):
-            there = [job for job in jobs if job.started_s <= from_s < job.ended_s]
-            n_idle = max(0, run.gpus_per_node - sum(job.gpus_per_node for job in there))
-            n_usable = min(n_idle, _n_supplied(run, there))
+            running = [job for job in jobs if job.started_s <= from_s < job.ended_s]
+            n_idle = max(0, run.gpus_per_node - sum(job.gpus_per_node for job in running))
+            n_usable = min(n_idle, _n_supplied(run, running))
             idle_gpu_s += n_idle * (to_s - from_s)
             stranded_gpu_s += (n_idle - n_usable) * (to_s - from_s)
             usable.append((from_s, to_s, n_usable))
@@ -59,10 +59,10 @@ def _moments(run: ArmRun, jobs: Sequence[OrdinaryJob]) -> list[float]:
     return sorted(moments)
 
 
-def _n_supplied(run: ArmRun, there: Sequence[OrdinaryJob]) -> int:
+def _n_supplied(run: ArmRun, running: Sequence[OrdinaryJob]) -> int:
     """Return how many GPUs find a core and memory beside the jobs that are there."""
-    cpus = run.cpus_per_node - sum(job.cpus for job in there)
-    memory_mb = run.memory_mb - sum(job.memory_mb for job in there)
+    cpus = run.cpus_per_node - sum(job.cpus for job in running)
+    memory_mb = run.memory_mb - sum(job.memory_mb for job in running)
     return max(0, min(cpus // CORE, memory_mb // LEAST_MEMORY_MB))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -52,13 +52,15 @@ class Bed:
 
     def steps(self) -> list[int]:
         """Return the newest update of each trainer, whether or not it is kept."""
-        return [
-            max(
-                (x["step"] for lines in of.values() for x in lines if x["kind"] == "committed"),
-                default=0,
-            )
-            for of in map(self.processes, range(len(self.trainers)))
-        ]
+        return [self._newest_step(number) for number in range(len(self.trainers))]
+
+    def _newest_step(self, number: int) -> int:
+        newest = 0
+        for lines in self.processes(number).values():
+            for line in lines:
+                if line["kind"] == "committed":
+                    newest = max(newest, line["step"])
+        return newest
 
     def hurry(self) -> None:
         """Let the trainers wait no longer."""
@@ -66,11 +68,12 @@ class Bed:
 
     def states(self) -> list[str]:
         """Return the state of each trainer; "": unknown."""
-        try:
-            shown = {one["record"]["trainer_id"]: one["record"]["state"] for one in self.shown()}
-        except (OSError, BftError, ValueError):
-            shown = {}
-        return [shown.get(trainer_id, "") for trainer_id in self.trainers]
+        state_of = {}
+        with suppress(OSError, BftError, ValueError):
+            for trainer in self.shown():
+                record = trainer["record"]
+                state_of[record["trainer_id"]] = record["state"]
+        return [state_of.get(trainer_id, "") for trainer_id in self.trainers]
 
     def shown(self) -> list[dict[str, Any]]:
         """Return the trainers as the daemon shows them; none if it does not answer."""

@@ -36,6 +36,7 @@ LIVE: Final = {"PENDING", "RUNNING", "COMPLETING", "CONFIGURING"}
 JOBS: Final = ("squeue", "-h", f"-p{PARTITION}", "-tall", "-o%i|%j|%N|%T")
 SLURM_LOGS: Final = "/var/log/slurm"
 LINES: Final = 6  # of a traceback, the last
+LOGS: Final = (".bftrainer/*/daemon.*", ".bftrainer/*/pilots/*/*.log", "first/bft-*/logs/*")
 
 
 def jobs(there: Bed) -> tuple[PilotJob, ...]:
@@ -53,18 +54,18 @@ def of_daemon(there: Bed) -> dict[str, str]:
 
 def pilots(there: Bed) -> tuple[tuple[PilotJob, ...], dict[str, str]]:
     """Return Slurm's and the daemon's as soon as they agree; if they do not, those of the end."""
-    seen: tuple[tuple[PilotJob, ...], dict[str, str]] = ((), {})
+    latest: tuple[tuple[PilotJob, ...], dict[str, str]] = ((), {})
 
     def agree() -> bool:
-        nonlocal seen
+        nonlocal latest
         with contextlib.suppress(HostError):
-            seen = jobs(there), of_daemon(there)
-            return not pilot_breaches(*seen)
+            latest = jobs(there), of_daemon(there)
+            return not pilot_breaches(*latest)
         return False
 
     with contextlib.suppress(BenchError):
         wait_until(agree, "pilots are settled", patience_s=SETTLE_S, interval_s=1.0)
-    return seen
+    return latest
 
 
 def recorded(
@@ -78,7 +79,7 @@ def recorded(
     there.daemon.says("down")
     left_jobs, orphans = _left(there)
     return Recorded(
-        stories=tuple(_story(there, k, states[k], ended_s) for k in range(len(states))),
+        stories=tuple(_story(there, k, state, ended_s) for k, state in enumerate(states)),
         free=tuple(free),
         jobs=seen[0],
         pilots=seen[1],
@@ -91,32 +92,33 @@ def recorded(
 
 def _left(there: Bed) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return pilots' jobs and processes that stay, after a while."""
-    left: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    remains: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
     def none() -> bool:
-        nonlocal left
+        nonlocal remains
         with contextlib.suppress(HostError):
-            live = (job for job in jobs(there) if job.is_live)
-            left = tuple(f"job {one.job_id}, {one.name}" for one in live), tuple(_processes(there))
-            return left == ((), ())
+            live = [f"job {job.job_id}, {job.name}" for job in jobs(there) if job.is_live]
+            remains = tuple(live), tuple(_processes(there))
+            return remains == ((), ())
         return False
 
     with contextlib.suppress(BenchError):
         wait_until(none, "nothing is left", patience_s=SETTLE_S, interval_s=1.0)
-    return left
+    return remains
 
 
 def _processes(there: Bed) -> list[str]:
     """Name the user's processes on all hosts."""
-    found = []
+    processes = []
     for host in there.cluster.plan.hosts:
         for pid in there.cluster.processes(host):
             with contextlib.suppress(OSError):
                 entry = Path(f"/proc/{pid}")
                 if entry.stat().st_uid == USER:
                     line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                    found += [f"{host}: {line.strip()}"] if line else []  # a zombie has none
-    return found
+                    if line:  # a zombie has none
+                        processes.append(f"{host}: {line.strip()}")
+    return processes
 
 
 def _journal(there: Bed) -> str:
@@ -127,24 +129,26 @@ def _journal(there: Bed) -> str:
 def _says(there: Bed, *words: str) -> str:
     """Run a verb that judges the journal; "": it found nothing."""
     argv = (sys.executable, "-P", "-m", "bftrainer", *words)
-    done = there.cluster.run(LOGIN, *argv, user=there.daemon.user, timeout_s=VERB_S)
-    said = f"{done.stdout}\n{done.stderr}".strip()
-    return "" if done.is_ok else said[-2000:] or f"status {done.returncode}"
+    ended = there.cluster.run(LOGIN, *argv, user=there.daemon.user, timeout_s=VERB_S)
+    if ended.is_ok:
+        return ""
+    text = f"{ended.stdout}\n{ended.stderr}".strip()
+    return text[-2000:] or f"status {ended.returncode}"
 
 
 def _story(there: Bed, number: int, state: str, ended_s: float) -> Story:
     processes = there.processes(number)
-    written = sorted(place(there.directory, number).glob("parameters-*.json"))
+    results = sorted(place(there.directory, number).glob("parameters-*.json"))
     updates_s = kept_updates_s(processes)
     return Story(
         trainer_id=there.trainers[number],
         state=state,
         n_epochs=there.n_epochs,
         expected=undisturbed(number, there.n_epochs),
-        parameters={path.stem: tuple(json.loads(path.read_text())) for path in written},
+        parameters={path.stem: tuple(json.loads(path.read_text())) for path in results},
         epochs=tuple(epochs(processes)),
         updates_s=updates_s,
-        ended_s=updates_s[-1] if written and updates_s else ended_s,
+        ended_s=updates_s[-1] if results and updates_s else ended_s,
     )
 
 
@@ -160,26 +164,20 @@ def undisturbed(number: int, n_epochs: int) -> tuple[float, ...]:
         (directory / "hurry").touch()
         argv = (sys.executable, str(WORKLOAD), *arguments(number, n_epochs, directory, directory))
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        done = process.run(argv, timeout_s=VERB_S, env=environment)
-        written = list(directory.glob("parameters-*.json"))
-        if not written:
-            raise BenchError(f"the undisturbed run failed: {done.stderr[-1000:]}")
-        return tuple(json.loads(written[0].read_text()))
+        ended = process.run(argv, timeout_s=VERB_S, env=environment)
+        results = list(directory.glob("parameters-*.json"))
+        if not results:
+            raise BenchError(f"the undisturbed run failed: {ended.stderr[-1000:]}")
+        return tuple(json.loads(results[0].read_text()))
 
 
 def logs(there: Bed) -> list[Path]:
     """Return the logs of daemon, pilots and workers."""
     home = there.cluster.home / there.daemon.user
-    return [
-        path
-        for pattern in (
-            ".bftrainer/*/daemon.*",
-            ".bftrainer/*/pilots/*/*.log",
-            "first/bft-*/logs/*",
-        )
-        for path in sorted(home.glob(pattern))
-        if path.is_file()
-    ]
+    paths: list[Path] = []
+    for pattern in LOGS:
+        paths += sorted(home.glob(pattern))
+    return [path for path in paths if path.is_file()]
 
 
 def tracebacks(there: Bed) -> list[str]:
@@ -187,17 +185,19 @@ def tracebacks(there: Bed) -> list[str]:
 
     Workers that have lost a member may have some.
     """
-    found = []
-    for path in (one for one in logs(there) if one.name.startswith(("daemon", "agent"))):
+    texts = []
+    for path in logs(there):
+        if not path.name.startswith(("daemon", "agent")):
+            continue
         lines = path.read_text(errors="replace").splitlines()
         for number, line in enumerate(lines):
             if line.startswith("Traceback"):
-                ends = (k for k in range(number + 1, len(lines)) if not lines[k].startswith(" "))
-                end = next(ends, len(lines) - 1)
-                found.append(
-                    f"{path.name}: {' / '.join(lines[max(number, end - LINES) : end + 1])}"
-                )
-    return found
+                end = number + 1
+                while end < len(lines) - 1 and lines[end].startswith(" "):
+                    end += 1
+                last_lines = lines[max(number, end - LINES) : end + 1]
+                texts.append(f"{path.name}: {' / '.join(last_lines)}")
+    return texts
 
 
 def keep(there: Bed, directory: Path) -> None:

@@ -102,14 +102,14 @@ class Keeper:
 
     def _says(self, *words: str) -> bool:
         try:
-            done = self._daemon.says(*words)
+            ended = self._daemon.says(*words)
         except (OSError, HostError) as problem:
             self._refused(f"{words[0]}: {problem}")
             return False
-        if not done.is_ok:
-            said = " ".join(f"{done.stdout}\n{done.stderr}".split())
-            self._refused(f"{words[0]}: {said[-400:]}")
-        return done.is_ok
+        if not ended.is_ok:
+            text = " ".join(f"{ended.stdout}\n{ended.stderr}".split())
+            self._refused(f"{words[0]}: {text[-400:]}")
+        return ended.is_ok
 
     def _refused(self, why: str) -> None:
         self.refusals.append(why)

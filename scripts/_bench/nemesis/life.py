@@ -70,11 +70,11 @@ def live(schedule: Schedule, kept: Path | None = None) -> Life:
     began_s = time.monotonic()
     n_epochs = math.ceil(SLOWER * schedule.span_s / EPOCH_S) + SPARE_EPOCHS
     try:
-        with bed(n_epochs) as there:
-            life = _life(there, schedule)
-            life.tracebacks = books.tracebacks(there)
+        with bed(n_epochs) as test_bed:
+            life = _life(test_bed, schedule)
+            life.tracebacks = books.tracebacks(test_bed)
             if kept is not None:
-                books.keep(there, kept)
+                books.keep(test_bed, kept)
     except (AssertionError, HostError) as problem:
         raise BenchError(f"seed {schedule.seed}: {problem}") from problem
     life.took_s = time.monotonic() - began_s
@@ -131,13 +131,13 @@ class Event:
 
 def events(schedule: Schedule) -> list[Event]:
     """Return begins and ends in their order; an end comes before a begin of the same time."""
-    found = [Event(at_s=fault.at_s, fault=fault, is_end=False) for fault in schedule.faults]
-    found += [
+    moments = [Event(at_s=fault.at_s, fault=fault, is_end=False) for fault in schedule.faults]
+    moments += [
         Event(at_s=fault.end_s, fault=fault, is_end=True)
         for fault in schedule.faults
         if fault.duration_s
     ]
-    return sorted(found, key=lambda event: (event.at_s, not event.is_end))
+    return sorted(moments, key=lambda event: (event.at_s, not event.is_end))
 
 
 def _inject(schedule: Schedule, injectors: Mapping[Kind, Injector]) -> list[str]:
@@ -149,13 +149,16 @@ def _inject(schedule: Schedule, injectors: Mapping[Kind, Injector]) -> list[str]
         time.sleep(max(0.0, began_s + event.at_s - time.monotonic()))
         if fault in left_out:
             continue
-        note(f"{time.monotonic() - began_s:.1f} {'end' if event.is_end else 'begin'} of {fault}")
         injector = injectors[fault.kind]
+        passed_s = time.monotonic() - began_s
+        if event.is_end:
+            note(f"{passed_s:.1f} end of {fault}")
+            injector.end(fault)
+            continue
+        note(f"{passed_s:.1f} begin of {fault}")
         try:
-            (injector.end if event.is_end else injector.begin)(fault)
+            injector.begin(fault)
         except (AssertionError, HostError) as problem:
-            if event.is_end:
-                raise
             left_out[fault] = f"{fault}: {problem}"
     return list(left_out.values())
 

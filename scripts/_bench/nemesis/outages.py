@@ -34,8 +34,8 @@ class Outages:
             case Kind.CUT:
                 self._cluster.cut(fault.target)
             case _:
-                for host, other in self._deaf(fault):
-                    self._set(host, fault, *self._dropped(other))
+                for host, speaker in self._deaf(fault):
+                    self._set(host, fault, *self._dropped(speaker))
 
     def end(self, fault: Fault) -> None:
         """Undo it."""
@@ -55,13 +55,15 @@ class Outages:
         if fault.kind is Kind.DEAF:
             return [(fault.target, "")]
         if fault.kind is Kind.MUTE:
-            others = (host for host in self._cluster.plan.hosts if host != fault.target)
-            return [(host, fault.target) for host in others]
-        one, other = fault.target.split("+")
-        return [(one, other), (other, one)]
+            hosts = self._cluster.plan.hosts
+            return [(host, fault.target) for host in hosts if host != fault.target]
+        first, second = fault.target.split("+")
+        return [(first, second), (second, first)]
 
-    def _dropped(self, other: str) -> tuple[str, ...]:
-        return rules.from_hosts([self._cluster.plan.address(other)]) if other else (HEARS_NOTHING,)
+    def _dropped(self, speaker: str) -> tuple[str, ...]:
+        if not speaker:
+            return (HEARS_NOTHING,)
+        return rules.from_hosts([self._cluster.plan.address(speaker)])
 
     def _set(self, host: str, fault: Fault, *lines: str) -> None:
         """Give a host these rules for a fault, in place of those that it has for it."""

@@ -35,35 +35,36 @@ def reduce(items: Sequence[T], fails: Callable[[tuple[T, ...]], bool], most: int
         most: tries.
     """
     tried: dict[Numbers, bool] = {}
-    left: Numbers = tuple(range(len(items)))
+    numbers: Numbers = tuple(range(len(items)))
     n_parts = 2
-    while len(left) > 1:
+    while len(numbers) > 1:
         shorter = None
-        for part in _parts(left, n_parts):
+        for part in _parts(numbers, n_parts):
             if part not in tried:
                 if len(tried) >= most:
-                    return Reduced(items=_of(items, left), tries=len(tried), is_least=False)
+                    return Reduced(items=_of(items, numbers), tries=len(tried), is_least=False)
                 tried[part] = fails(_of(items, part))
             if tried[part]:
                 shorter = part
                 break
         if shorter is not None:
-            n_parts = 2 if len(shorter) <= len(left) // n_parts + 1 else max(n_parts - 1, 2)
-            left = shorter
-        elif n_parts < len(left):
-            n_parts = min(2 * n_parts, len(left))
+            n_parts = 2 if len(shorter) <= len(numbers) // n_parts + 1 else max(n_parts - 1, 2)
+            numbers = shorter
+        elif n_parts < len(numbers):
+            n_parts = min(2 * n_parts, len(numbers))
         else:
             break
-    return Reduced(items=_of(items, left), tries=len(tried), is_least=True)
+    return Reduced(items=_of(items, numbers), tries=len(tried), is_least=True)
 
 
 def _parts(numbers: Numbers, n_parts: int) -> Iterator[Numbers]:
     """Yield each part, then all but each part."""
-    cuts = [len(numbers) * one // n_parts for one in range(n_parts + 1)]
+    cuts = [len(numbers) * k // n_parts for k in range(n_parts + 1)]
     parts = [numbers[begin:end] for begin, end in pairwise(cuts)]
     yield from parts
     if n_parts > 2:  # of two parts the rest is the other one
-        yield from (tuple(n for n in numbers if n not in part) for part in parts)
+        for part in parts:
+            yield tuple(n for n in numbers if n not in part)
 
 
 def _of(items: Sequence[T], numbers: Numbers) -> tuple[T, ...]:

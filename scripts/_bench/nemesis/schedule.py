@@ -150,7 +150,9 @@ class Schedule:
             ValueError: it is none.
         """
         try:
-            faults = [Fault(**{**one, "kind": Kind(one["kind"])}) for one in document["faults"]]
+            faults = [
+                Fault(**{**fault, "kind": Kind(fault["kind"])}) for fault in document["faults"]
+            ]
             return cls(seed=int(document["seed"]), faults=in_order(faults))
         except (KeyError, TypeError) as problem:
             raise ValueError(f"this is no schedule: {problem!r}") from problem
@@ -234,14 +236,16 @@ def targets(nodes: Sequence[str], n_trainers: int) -> dict[Kind, tuple[str, ...]
 
 def is_allowed(fault: Fault, before: Sequence[Fault], nodes: Sequence[str]) -> bool:
     """Whether a fault may come beside earlier ones, see ``draw``."""
-    beside = [one for one in before if one.end_s >= fault.at_s]
-    if any(one.effect == fault.effect for one in beside):
+    beside = [earlier for earlier in before if earlier.end_s >= fault.at_s]
+    if any(earlier.effect == fault.effect for earlier in beside):
         return False
-    rests_from_s = max((one.end_s for one in before if one.is_of_daemon), default=-DAEMON_REST_S)
+    rests_from_s = max(
+        (earlier.end_s for earlier in before if earlier.is_of_daemon), default=-DAEMON_REST_S
+    )
     if fault.is_of_daemon and fault.at_s < rests_from_s + DAEMON_REST_S:
         return False
-    without_power = (one for one in beside if Kind.POWER in (one.kind, fault.kind))
-    if any(one.hosts & fault.hosts for one in without_power):
+    without_power = (earlier for earlier in beside if Kind.POWER in (earlier.kind, fault.kind))
+    if any(earlier.hosts & fault.hosts for earlier in without_power):
         return False
     return all_down_s([*before, fault], nodes) <= ALL_DOWN_S
 
@@ -253,7 +257,10 @@ def all_down_s(faults: Sequence[Fault], nodes: Sequence[str]) -> float:
     longest_s = lasts_s = 0.0
     for begin_s, end_s in pairwise(times):
         down = {fault.target for fault in cuts if fault.at_s <= begin_s and fault.end_s >= end_s}
-        lasts_s = lasts_s + end_s - begin_s if down >= set(nodes) else 0.0
+        if down >= set(nodes):
+            lasts_s += end_s - begin_s
+        else:
+            lasts_s = 0.0
         longest_s = max(longest_s, lasts_s)
     return longest_s
 

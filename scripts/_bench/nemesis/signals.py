@@ -66,26 +66,30 @@ class Signals:
             records = [self._bed.records[int(fault.target)]]
             return [pid for pid, _ in self._workers(records, self._bed.cluster.powered)]
         on_node = list(self._workers(self._bed.records, [fault.target]))
-        return [max(on_node, key=lambda one: one[1])[0]] if on_node else []
+        if not on_node:
+            return []
+        newest, _ = max(on_node, key=lambda worker: worker[1])
+        return [newest]
 
     def _workers(
         self, records: Iterable[Records], hosts: Iterable[str]
     ) -> Iterator[tuple[int, float]]:
         """Yield processes that have written records, and when they last did, since the epoch."""
         running = {host: self._numbers(host) for host in hosts}
-        for path in (path for of in records for path in of.directory.glob("samples-*.jsonl")):
-            _, host, pid = path.stem.split("-")
-            if outside := running.get(host, {}).get(int(pid)):
-                yield outside, path.stat().st_mtime
+        for trainer in records:
+            for path in trainer.directory.glob("samples-*.jsonl"):
+                _, host, pid = path.stem.split("-")
+                if outside := running.get(host, {}).get(int(pid)):
+                    yield outside, path.stat().st_mtime
 
     def _numbers(self, host: str) -> dict[int, int]:
         """Return the user's processes of a host, numbered there -> numbered outside."""
-        found = {}
+        outside = {}
         with suppress(OSError, HostError):  # it has no power
             for pid in self._bed.cluster.processes(host):
                 with suppress(OSError):
                     text = Path(f"/proc/{pid}/status").read_text()
                     lines = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
                     if int(lines["Uid"].split()[0]) == USER:
-                        found[int(lines["NSpid"].split()[-1])] = pid
-        return found
+                        outside[int(lines["NSpid"].split()[-1])] = pid
+        return outside

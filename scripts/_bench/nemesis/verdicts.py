@@ -184,9 +184,9 @@ def pilot_of(job_name: str) -> str:
 
 
 def _stops(recorded: Recorded) -> Iterator[str]:
-    needed = len(recorded.stories)  # each trains on one node at least
+    n_trainers = len(recorded.stories)  # each trains on one node at least
     for story in recorded.stories:
-        stop_s, at_s = longest_stop(story.updates_s, story.ended_s, recorded.free, needed)
+        stop_s, at_s = longest_stop(story.updates_s, story.ended_s, recorded.free, n_trainers)
         if stop_s > STOP_S:
             alone_s = without_daemon_s(at_s, at_s + stop_s, recorded.free)
             yield (
@@ -198,9 +198,9 @@ def _stops(recorded: Recorded) -> Iterator[str]:
 def without_daemon_s(begin_s: float, end_s: float, free: Sequence[Free]) -> float:
     """Return for how much of a time no daemon ran; it counts, but its user had to start one."""
     return sum(
-        max(0.0, min(end_s, later.at_s) - max(begin_s, one.at_s))
-        for one, later in pairwise(free)
-        if not one.has_daemon
+        max(0.0, min(end_s, later.at_s) - max(begin_s, look.at_s))
+        for look, later in pairwise(free)
+        if not look.has_daemon
     )
 
 
@@ -224,10 +224,11 @@ def longest_stop(
 
 def _scarce(free: Sequence[Free], needed: int) -> list[tuple[float, float]]:
     """Return the times in which too few nodes were free."""
-    ends_s = [one.at_s for one in free[1:]] + [free[-1].at_s] if free else []
-    return [
-        (one.at_s, end_s) for one, end_s in zip(free, ends_s, strict=True) if one.nodes < needed
-    ]
+    times = []
+    for look, later in pairwise([*free, *free[-1:]]):
+        if look.nodes < needed:
+            times.append((look.at_s, later.at_s))
+    return times
 
 
 def kept_updates_s(processes: Mapping[str, Sequence[Line]]) -> tuple[float, ...]:

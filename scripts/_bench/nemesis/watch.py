@@ -58,8 +58,8 @@ class Watch:
         if CONTROLLER in self._down() or not self._bed.is_on(CONTROLLER):
             return set()
         usable = {node for node, state in map(str.split, self._asked(*NODES)) if state in USABLE}
-        taken = {node for line in self._asked(*JOBS) for node in expand(line)}
-        return usable - taken
+        busy = {node for line in self._asked(*JOBS) for node in expand(line)}
+        return usable - busy
 
     def _asked(self, *argv: str) -> list[str]:
         try:

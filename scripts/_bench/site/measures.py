@@ -10,7 +10,7 @@ from itertools import chain
 from operator import attrgetter
 from statistics import fmean
 
-from _bench.targets import Target
+from _bench.targets import Target, at_least, at_most
 from bftrainer.lab.site.arms import Arm, ArmOutcome, Harvest
 from bftrainer.lab.site.workload import Cell
 
@@ -130,47 +130,33 @@ def least_harvest(cell: Cell) -> float:
 
 def targets(cells: Sequence[Judged]) -> list[Target]:
     """Return what the grid has to reach."""
-    by_cell = []
+    reached = []
     for judgement in cells:
         name = judgement.cell.name
-        by_cell += [
-            Target(
-                name=f"{name}: avoidable lost cycles",
-                measured=1000.0 * judgement.avoidable / max(1, judgement.starts),
-                limit=MOST_AVOIDABLE,
-                relation="<=",
-                unit="per 1,000",
-                note=f"{judgement.avoidable} of {judgement.starts} backfill starts",
-            ),
-            Target(
-                name=f"{name}: held, of the oracle",
-                measured=100.0 * judgement.of_oracle,
-                limit=100.0 * least_harvest(judgement.cell),
-                relation=">=",
-                unit="%",
-                note=f"{judgement.harvest.oracle_s / 3600:,.0f} node-h",
-            ),
-        ]
+        reached.append(
+            at_most(
+                f"{name}: avoidable lost cycles",
+                1000.0 * judgement.avoidable / max(1, judgement.starts),
+                MOST_AVOIDABLE,
+                "per 1,000",
+                f"{judgement.avoidable} of {judgement.starts} backfill starts",
+            )
+        )
+        reached.append(
+            at_least(
+                f"{name}: held, of the oracle",
+                100.0 * judgement.of_oracle,
+                100.0 * least_harvest(judgement.cell),
+                "%",
+                f"{judgement.harvest.oracle_s / 3600:,.0f} node-h",
+            )
+        )
     starts = sum(judgement.starts for judgement in cells)
+    reached.append(at_least("backfill starts in all", starts, FEWEST_STARTS, "starts"))
     blocks = list(chain.from_iterable(judgement.blocks for judgement in cells))
     wait = added_wait(blocks)
-    return [
-        *by_cell,
-        Target(
-            name="backfill starts in all",
-            measured=starts,
-            limit=FEWEST_STARTS,
-            relation=">=",
-            unit="starts",
-        ),
-        Target(
-            name="added wait of all jobs, upper end",
-            measured=100.0 * wait.high,
-            limit=100.0 * MOST_ADDED,
-            relation="<=",
-            unit="%",
-            note=f"mean {100 * wait.mean:.2f}%, from {100 * wait.low:.2f}%, {len(blocks)} blocks",
-            low=100.0 * wait.low,
-            high=100.0 * wait.high,
-        ),
-    ]
+    basis = f"mean {100 * wait.mean:.2f}%, from {100 * wait.low:.2f}%, {len(blocks)} blocks"
+    name = "added wait of all jobs, upper end"
+    ends = 100.0 * wait.low, 100.0 * wait.high
+    reached.append(at_most(name, ends[1], 100.0 * MOST_ADDED, "%", basis, interval=ends))
+    return reached

@@ -194,14 +194,11 @@ def _ended_s(base_id: str, ends_s: Mapping[str, float]) -> float:
     return max(end_s for job_id, end_s in ends_s.items() if job_id.partition("_")[0] == base_id)
 
 
-_STORED = TypeAdapter(RealRun)
-
-
 def keep(run: RealRun, directory: Path) -> Path:
     """Store a run in a directory under its name; return the file."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{run.name.replace(' ', '-').replace(',', '')}.json"
-    path.write_bytes(_STORED.dump_json(run, indent=1) + b"\n")
+    path.write_bytes(TypeAdapter(RealRun).dump_json(run, indent=1) + b"\n")
     return path
 
 
@@ -214,8 +211,9 @@ def kept(directory: Path) -> list[RealRun]:
     paths = sorted(directory.glob("*.json"))
     if not paths:
         raise BenchError(f"no run is stored in {directory}")
+    document = TypeAdapter(RealRun)
     try:
-        return [_STORED.validate_json(path.read_bytes()) for path in paths]
+        return [document.validate_json(path.read_bytes()) for path in paths]
     except ValueError as problem:
         first, *_ = str(problem).splitlines()
         raise BenchError(f"a file of {directory} is no stored run: {first}") from problem

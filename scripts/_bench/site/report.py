@@ -7,10 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from rich.table import Table
-
 from _bench.site.measures import Judged, added_wait
-from _bench.targets import console
+from _bench.targets import console, new_table
 
 HEADINGS = ("cell", "seeds", "starts", "lost /1,000", "without", "preempt.", "avoidable",
             "waits, s", "added wait", "held", "asked", "/ first step", "refused", "decide",
@@ -19,12 +17,10 @@ HEADINGS = ("cell", "seeds", "starts", "lost /1,000", "without", "preempt.", "av
 
 def print_cells(name: str, judged: Sequence[Judged]) -> None:
     """Print a row for each cell."""
-    table = Table(title=f"The machine beside {name}", title_justify="left")
-    for heading in HEADINGS:
-        table.add_column(heading, justify="left" if heading == "cell" else "right")
+    rows = []
     for judgement in judged:
         wait = added_wait(judgement.blocks)
-        table.add_row(
+        row = (
             judgement.cell.name,
             str(judgement.seeds),
             str(judgement.starts),
@@ -43,24 +39,23 @@ def print_cells(name: str, judged: Sequence[Judged]) -> None:
             f"{judgement.decide_ms:.1f} ms",
             f"{sum(judgement.cpu_s.values()):.0f} s",
         )
-    console().print(table)
+        rows.append(row)
+    console().print(new_table(f"The machine beside {name}", HEADINGS, rows))
     print_causes(judged)
 
 
 def print_causes(judged: Sequence[Judged]) -> None:
     """Print of what the oracle could hold before the reserve, why it was not held."""
-    table = Table(title="Of what could be held, by cause, %", title_justify="left")
     causes_s: Counter[str] = Counter()
     for judgement in judged:
         causes_s.update(judgement.harvest.causes_s)
     causes = [cause for cause, _ in (+causes_s).most_common()]
-    for heading in ("cell", *causes):
-        table.add_column(heading, justify="left" if heading == "cell" else "right")
+    rows = []
     for judgement in judged:
         idle_s = sum(judgement.harvest.causes_s.values()) or 1.0
         shares = (100.0 * judgement.harvest.causes_s.get(cause, 0.0) / idle_s for cause in causes)
-        table.add_row(judgement.cell.name, *(f"{share:.1f}" for share in shares))
-    console().print(table)
+        rows.append((judgement.cell.name, *(f"{share:.1f}" for share in shares)))
+    console().print(new_table("Of what could be held, by cause, %", ("cell", *causes), rows))
 
 
 def as_values(judgement: Judged) -> dict[str, Any]:

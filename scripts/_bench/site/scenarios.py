@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from _bench.targets import Target
+from _bench.targets import Target, at_most
 from bftrainer.lab.site.arms import ArmOutcome, SharedStage
 from bftrainer.lab.site.machine import JobSpec, SchedulerSettings
 
@@ -152,12 +152,11 @@ def target(scenario: Scenario, found: ArmOutcome) -> Target:
         raise ValueError(f"{scenario.name} ran without bftrainer")
     hours = COUNTED_S / 3600.0
     share = harvest.held_s / harvest.oracle_s if harvest.oracle_s else 1.0
-    return Target(
-        name=scenario.name,
-        measured=harvest.submissions / (N_OURS * hours),
-        limit=MOST_SUBMISSIONS,
-        relation="<=",
-        unit="per node-h",
-        note=f"held {100 * share:.0f}% of the oracle's {harvest.oracle_s / 3600:.0f} node-h, "
+    return at_most(
+        scenario.name,
+        harvest.submissions / (N_OURS * hours),
+        MOST_SUBMISSIONS,
+        "per node-h",
+        f"held {100 * share:.0f}% of the oracle's {harvest.oracle_s / 3600:.0f} node-h, "
         f"{harvest.releases / hours:.0f} given back per h",
     )

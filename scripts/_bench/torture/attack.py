@@ -29,13 +29,11 @@ NAMES = (*EVERYWHERE, *ON_DAEMONS_HOST, *ONLY_FLOODS)
 Once = Callable[[random.Random], str]
 PATIENCE_S = 60.0  # for the attack under way
 TURN_S = 0.1  # of burning
+_FORK = multiprocessing.get_context("fork")
 
 
 def _no_end() -> None:
     """Nothing lasts."""
-
-
-_FORK = multiprocessing.get_context("fork")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,9 +65,9 @@ class Eve:
         Raises:
             BenchError: she could not: an attack that does not take place proves nothing.
         """
-        said = self._child.stdout.readline() if self._child.stdout is not None else b""
-        answer: dict[str, Any] = json.loads(said or "{}")
-        if not said or "problem" in answer:
+        line = self._child.stdout.readline() if self._child.stdout is not None else b""
+        answer: dict[str, Any] = json.loads(line or "{}")
+        if not line or "problem" in answer:
             why = answer.get("problem") or self._log.read_text()[-2000:]
             raise BenchError(f"eve on {self.host}: {why}")
         return {name: Ended(**ended) for name, ended in answer.items()}

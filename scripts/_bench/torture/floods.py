@@ -39,12 +39,12 @@ class Flooder:
         if time.monotonic() > self._cancelled_s + AGAIN_S:
             self._cancelled_s = time.monotonic()
             self._cancel()
-        what = "none runs"
+        outcome = "none runs"
         for pid in set(_submissions()) - self._known:
             self._known.add(pid)
             with contextlib.suppress(OSError):
-                what = self._attack(pid, chance.choice(("flood", "hold", "stop")))
-        return what
+                outcome = self._attack(pid, chance.choice(("flood", "hold", "stop")))
+        return outcome
 
     def _attack(self, pid: int, how: str) -> str:
         output = os.open(f"/proc/{pid}/fd/1", os.O_WRONLY | os.O_NONBLOCK)
@@ -53,16 +53,16 @@ class Flooder:
                 os.kill(pid, signal.SIGSTOP)
             self._held.append((time.monotonic() + HELD_S, output, pid))
             return how
-        written, last_s = 0, time.monotonic()
+        n_bytes, last_s = 0, time.monotonic()
         with contextlib.suppress(OSError):
-            while written < MOST_BYTES and time.monotonic() < last_s + FULL_S:
+            while n_bytes < MOST_BYTES and time.monotonic() < last_s + FULL_S:
                 try:
-                    written += os.write(output, BLOCK)
+                    n_bytes += os.write(output, BLOCK)
                     last_s = time.monotonic()
                 except BlockingIOError:
                     time.sleep(0.001)
         os.close(output)
-        return "flood, over 64 MB taken" if written > 64 << 20 else "flood"
+        return "flood, over 64 MB taken" if n_bytes > 64 << 20 else "flood"
 
     def end(self) -> None:
         """Let go all."""
@@ -83,10 +83,12 @@ class Flooder:
 
 
 def _submissions() -> list[int]:
-    found = []
+    pids = []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             words = (entry / "cmdline").read_bytes().split(b"\0")
-            if words[0].endswith(b"sbatch") and any(w.startswith(b"--job-name=p0") for w in words):
-                found += [int(entry.name)] if entry.stat().st_uid == os.getuid() else []
-    return found
+            is_pilot = any(word.startswith(b"--job-name=p0") for word in words)
+            is_hers = entry.stat().st_uid == os.getuid()
+            if words[0].endswith(b"sbatch") and is_pilot and is_hers:
+                pids.append(int(entry.name))
+    return pids

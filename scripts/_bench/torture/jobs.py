@@ -39,10 +39,10 @@ PATIENCE_S = 60.0
 def submit(chance: random.Random) -> str:
     """Submit one of them."""
     arguments = chance.choice(LOOKS_FINE if chance.random() < 0.5 else ATTACKS)
-    done = run("sbatch", "--parsable", *arguments, *_PROGRAM)
-    if done.returncode:
+    ended = run("sbatch", "--parsable", *arguments, *_PROGRAM)
+    if ended.returncode:
         return "refused"
-    run("scancel", done.stdout.strip().partition(";")[0])
+    run("scancel", ended.stdout.strip().partition(";")[0])
     return "taken, cancelled"
 
 

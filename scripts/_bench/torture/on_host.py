@@ -73,11 +73,11 @@ class OnHost:
         if self._is_daemons:
             self._verb("cancel", "--now", self._own)
             self._trainer("flood")  # it waits for a pilot again and again
-        wanted = self._setup.only or NAMES
+        names = self._setup.only or NAMES
         attacks = tuple(self._all())
         if unlisted := [attack.name for attack in attacks if attack.name not in NAMES]:
             raise ValueError(f"attacks that --only cannot choose: {', '.join(unlisted)}")
-        self._attacks = [attack for attack in attacks if attack.name in wanted]
+        self._attacks = [attack for attack in attacks if attack.name in names]
 
     @property
     def _is_daemons(self) -> bool:
@@ -109,9 +109,11 @@ class OnHost:
 
     def attack(self, name: str = "") -> None:
         """Begin one attack, or all but those that are floods alone."""
-        self._begin(
-            [a for a in self._attacks if a.name == name or (not name and a.name not in ONLY_FLOODS)]
-        )
+        if name:
+            attacks = [attack for attack in self._attacks if attack.name == name]
+        else:
+            attacks = [attack for attack in self._attacks if attack.name not in ONLY_FLOODS]
+        self._begin(attacks)
 
     def burn(self) -> None:
         """Use as much processor time as the last attack, by processes of the same number."""
@@ -128,11 +130,14 @@ class OnHost:
     def rest(self) -> dict[str, Any]:
         """End what goes on; what it was."""
         span_s = time.monotonic() - self._began_s
-        ended = {one.name: one.stop() for one in self._running}
+        ended = {attacker.name: attacker.stop() for attacker in self._running}
         self._running = []
         if not self._is_burning:
             self._shares = {name: cpu_s / span_s for name, (cpu_s, _) in ended.items()}
-        return {n: asdict(Ended(cpu_s=cpu_s, answers=dict(a))) for n, (cpu_s, a) in ended.items()}
+        return {
+            name: asdict(Ended(cpu_s=cpu_s, answers=dict(answers)))
+            for name, (cpu_s, answers) in ended.items()
+        }
 
     def _trainer(self, name: str) -> None:
         self._own = self._verb("submit", "--parsable", "-J", name, "--runtime", "command", "--",
@@ -159,16 +164,16 @@ def _steal() -> bool:
 
 def main() -> None:
     """Do what is said until nothing is said any more."""
-    here = OnHost(Setup(**json.loads(sys.argv[1])))
+    on_host = OnHost(Setup(**json.loads(sys.argv[1])))
     for line in sys.stdin:
         try:
             word, *arguments = line.split(maxsplit=1)
-            answer = getattr(here, word)(*(argument.strip() for argument in arguments)) or {}
+            answer = getattr(on_host, word)(*(argument.strip() for argument in arguments)) or {}
         except Exception:  # noqa: BLE001 - told to whoever asked
             answer = {"problem": traceback.format_exc()}
         print(json.dumps(answer), flush=True)
     with contextlib.suppress(RuntimeError):
-        here.rest()
+        on_host.rest()
 
 
 if __name__ == "__main__":

@@ -61,16 +61,16 @@ class Ride:
             if self._unsent:
                 self._unsent = self._unsent[self.socket.send(self._unsent) :]
         try:
-            said = self.socket.recv(1 << 16)
+            data = self.socket.recv(1 << 16)
         except BlockingIOError:
             return "connected"
-        if not said:
+        if not data:
             raise ConnectionResetError
-        self._heard += said
+        self._heard += data
         return self._answer()
 
     def _answer(self) -> str:
-        what = "was answered"
+        event = "was answered"
         while len(self._heard) >= HEADER.size:
             size, operation, slot, _, length, _ = HEADER.unpack_from(self._heard)
             if operation > RECEIVE_READY or not HEADER.size <= size <= MOST_BYTES:
@@ -80,15 +80,15 @@ class Ride:
             if len(self._heard) < size:
                 break
             if size > HEADER.size:
-                what = "heard a message"
+                event = "heard a message"
             self._heard = self._heard[size:]
             if operation == SEND_READY:
                 self._unsent += HEADER.pack(HEADER.size, RECEIVE_READY, slot, 0, length, 0)
             elif operation == RECEIVE_READY and length <= MOST_BYTES:
                 head = HEADER.pack(HEADER.size + length, SEND_BUFFER, slot, 0, length, 0)
                 self._unsent += head + FORGED * (length // 4)
-                what = "was asked for one"
-        return what
+                event = "was asked for one"
+        return event
 
 
 class Racer:
@@ -102,15 +102,18 @@ class Racer:
 
     def race(self, chance: random.Random) -> str:
         """Look for ports, connect to those that are due, go on with what is open."""
-        now_s, found = time.monotonic(), self._ports.found()
-        for address in found - self._seen:
+        now_s = time.monotonic()
+        addresses = self._ports.found()
+        for address in addresses - self._seen:
             for delay_s in (*DELAYS_S, *(2.0 * chance.random() for _ in range(3))):
                 heapq.heappush(self._due, (now_s + delay_s, address))
-        self._seen = found
+        self._seen = addresses
         heard = ["waited"]
         while self._due and self._due[0][0] <= now_s:
             _, address = heapq.heappop(self._due)
-            for number in NUMBERS if len(self._open) < MOST_OPEN else ():
+            if len(self._open) >= MOST_OPEN:
+                continue
+            for number in NUMBERS:
                 ride = Ride(address, number)
                 self._open[ride.socket.fileno()] = ride
                 heard.append("began")

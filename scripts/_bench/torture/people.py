@@ -70,18 +70,18 @@ class People:
         self._is_study = bool((number + 1) // 2 % 2)  # an attack and its load do the same
         self.done = Done()
         self._pool = ThreadPoolExecutor(3)
-        self._ada = [self._pool.submit(one) for one in (self._submits, self._in_shared)]
+        self._ada = [self._pool.submit(self._submits), self._pool.submit(self._in_shared)]
         self._all = [*self._ada, self._pool.submit(self._bob)]
 
     @property
     def have_done(self) -> bool:
         """Whether nothing of it goes on."""
-        return all(one.done() for one in self._all)
+        return all(doing.done() for doing in self._all)
 
     def end(self) -> Done:
         """Look for what was submitted, and tidy up."""
-        for one in self._all:
-            one.result()
+        for doing in self._all:
+            doing.result()
         self._pool.shutdown()
         client = self._site.daemon.client
         for trainer_id in self.done.submitted:
@@ -94,7 +94,7 @@ class People:
 
     @property
     def _has_ada_done(self) -> bool:
-        return all(one.done() for one in self._ada)
+        return all(doing.done() for doing in self._ada)
 
     def _every(self, interval_s: float) -> bool:
         time.sleep(interval_s)
@@ -114,13 +114,13 @@ class People:
     def _submits(self) -> None:
         ada = self._site.ada
         while self._every(SUBMIT_EVERY_S):
-            said = ada.says("submit", "--parsable", "--hold", "-J", f"n{time.time_ns()}",
-                            "--runtime", "command", "--", "/bin/true")  # fmt: skip
-            if said.is_ok:
-                self.done.submitted.append(said.stdout.strip())
+            answer = ada.says("submit", "--parsable", "--hold", "-J", f"n{time.time_ns()}",
+                              "--runtime", "command", "--", "/bin/true")  # fmt: skip
+            if answer.is_ok:
+                self.done.submitted.append(answer.stdout.strip())
             else:
                 self.done.refused += 1
-                self._look("submit --hold", said)
+                self._look("submit --hold", answer)
 
     def _in_shared(self) -> None:
         """Use the directory: study in one of two, a trainer's logs in the other."""
@@ -135,27 +135,24 @@ class People:
             self._verb("study", "run", f"{STUDY}.yaml", "trial.py", "{lr}")
             self._verb("study", "status", f"{STUDY}.study")
         else:
-            given = (
-                "-J",
-                TRAINER,
-                "--runtime",
-                "command",
-                "--parsable",
-                "--",
-                "/bin/echo",
-                "written",
-            )
-            if (said := self._verb("submit", *given)).is_ok:
-                self._ends(said.stdout.strip())
+            options = ("-J", TRAINER, "--runtime", "command", "--parsable")
+            answer = self._verb("submit", *options, "--", "/bin/echo", "written")
+            if answer.is_ok:
+                self._ends(answer.stdout.strip())
 
     def _verb(self, *words: str) -> Completed:
         program = str(Path(sys.executable).with_name("bftrainer"))
-        said = self._site.cluster.run(CONTROLLER, program, *words, user="ada", cwd=str(self._place),
-                                      env=self._site.ada.env, timeout_s=VERB_S)  # fmt: skip
-        what = " ".join(words[:2])
-        self.done.verbs[what] = said.returncode
-        self._look(what, said)
-        return said
+        answer = self._site.cluster.run(
+            *(CONTROLLER, program, *words),
+            user="ada",
+            cwd=str(self._place),
+            env=self._site.ada.env,
+            timeout_s=VERB_S,
+        )
+        verb = " ".join(words[:2])
+        self.done.verbs[verb] = answer.returncode
+        self._look(verb, answer)
+        return answer
 
     def _look(self, what: str, said: Completed) -> None:
         text = said.stdout + said.stderr
@@ -177,8 +174,8 @@ class People:
 
 def marks(site: Site) -> list[str]:
     """Lines that show that code of eve's ran as another, or that a link of hers was followed."""
-    shown = site.cluster.run(CONTROLLER, "cat", str(SHARED / "marks"), str(CANARY)).stdout
-    return [line for line in shown.splitlines() if line != "precious"]
+    text = site.cluster.run(CONTROLLER, "cat", str(SHARED / "marks"), str(CANARY)).stdout
+    return [line for line in text.splitlines() if line != "precious"]
 
 
 def prepare(site: Site) -> None:

@@ -37,13 +37,13 @@ class Plants:
 
     def plant(self, chance: random.Random) -> str:
         """Look for a new directory, and plant everything that is not there yet."""
-        new = [place for place in SHARED.glob("slice-*") if place not in self._planted]
-        for place in new:
+        places = [place for place in SHARED.glob("slice-*") if place not in self._planted]
+        for place in places:
             self._planted.add(place)
-            for what in (self._modules, self._study, self._checkpoints):
+            for plant in (self._modules, self._study, self._checkpoints):
                 with contextlib.suppress(OSError):  # it is ada's already: she was first
-                    what(place, chance)
-        return "planted" if new else "nothing new"
+                    plant(place, chance)
+        return "planted" if places else "nothing new"
 
     def _modules(self, place: Path, _chance: random.Random) -> None:
         for name in MODULES:

@@ -40,40 +40,42 @@ class Ports:
 
     def found(self) -> set[Address]:
         """Look here, tell the others, and hear what they see."""
-        here = set(_listening(self._victim, self._addresses[self._host]))
-        if here != self._told:
-            self._told, path = here, self._place / self._host
-            new = path.with_suffix(f".{os.getpid()}")
-            new.write_text(json.dumps(sorted(here)))
-            new.rename(path)
+        addresses = set(_listening(self._victim, self._addresses[self._host]))
+        if addresses != self._told:
+            self._told = addresses
+            path = self._place / self._host
+            draft = path.with_suffix(f".{os.getpid()}")
+            draft.write_text(json.dumps(sorted(addresses)))
+            draft.rename(path)
         if time.monotonic() > self._heard_s + TOLD_EVERY_S:
-            self._others, self._heard_s = set(self._hear()), time.monotonic()
-        return here | self._others
+            self._others = set(self._hear())
+            self._heard_s = time.monotonic()
+        return addresses | self._others
 
     def _hear(self) -> Iterator[Address]:
-        for other in self._addresses:
+        for host in self._addresses:
             with contextlib.suppress(OSError):
-                for address, port in json.loads((self._place / other).read_text()):
+                for address, port in json.loads((self._place / host).read_text()):
                     if not address.startswith(LOOPBACK):
                         yield address, port
 
 
 def _listening(uid: int, own: str) -> Iterator[Address]:
     """Ask the kernel, sock_diag(7): /proc/net/tcp takes fifty times as long."""
-    asked = struct.pack("=BBBxI48x", socket.AF_INET, socket.IPPROTO_TCP, 0, 1 << LISTEN)
+    question = struct.pack("=BBBxI48x", socket.AF_INET, socket.IPPROTO_TCP, 0, 1 << LISTEN)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, SOCK_DIAG) as kernel:
-        kernel.send(_HEAD.pack(_HEAD.size + len(asked), BY_FAMILY, DUMP, 1, 0) + asked)
+        kernel.send(_HEAD.pack(_HEAD.size + len(question), BY_FAMILY, DUMP, 1, 0) + question)
         while True:
-            said = kernel.recv(1 << 16)
-            while said:
-                size, kind, *_ = _HEAD.unpack_from(said)
+            answer = kernel.recv(1 << 16)
+            while answer:
+                size, kind, *_ = _HEAD.unpack_from(answer)
                 if kind != BY_FAMILY:  # the end
                     return
-                port, number, owner = _SOCKET.unpack_from(said, _HEAD.size)
+                port, number, owner = _SOCKET.unpack_from(answer, _HEAD.size)
                 address = socket.inet_ntoa(number)
                 if int.from_bytes(owner, sys.byteorder) == uid:
                     yield own if address == ANY else address, port
-                said = said[size:]
+                answer = answer[size:]
 
 
 class Stranger:
@@ -93,12 +95,12 @@ class Stranger:
             client = socket.create_connection(chance.choice(ports), PATIENCE_S)
         except OSError:
             return "refused"
-        what = chance.choice(("idle", "slow", "silence", "garbage", "flood", "nested", "half"))
-        if what in {"idle", "slow"}:
-            self._held.append((client, what == "slow"))
-            return what
+        manner = chance.choice(("idle", "slow", "silence", "garbage", "flood", "nested", "half"))
+        if manner in {"idle", "slow"}:
+            self._held.append((client, manner == "slow"))
+            return manner
         with client:
-            return _say(client, what, chance)
+            return _say(client, manner, chance)
 
     def _drip(self) -> None:
         """Let each slow connection say one byte more; the oldest make room."""

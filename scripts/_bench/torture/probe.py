@@ -37,17 +37,17 @@ class Probe:
 
     def watch(self, is_over: Callable[[float, int], bool]) -> Seen:
         """Watch until it is over, by the seconds since the begin and the nodes that make steps."""
-        seen = Seen(began_s=time.time())
+        sight = Seen(began_s=time.time())
         began_s = at_s = time.monotonic()
-        nodes = self._look(seen)
+        nodes = self._look(sight)
         while not is_over(at_s - began_s, nodes if at_s < self._moved_s + STILL_S else 0):
             time.sleep(PAUSE_S)
             now_s = time.monotonic()
-            seen.node_seconds += nodes * (now_s - at_s)
+            sight.node_seconds += nodes * (now_s - at_s)
             at_s = now_s
-            nodes = self._look(seen)
-        seen.span_s = at_s - began_s
-        return seen
+            nodes = self._look(sight)
+        sight.span_s = at_s - began_s
+        return sight
 
     def _look(self, seen: Seen) -> int:
         asked_s = time.monotonic()

@@ -116,15 +116,16 @@ def _daemon(stack: ExitStack, cluster: Cluster, directory: Path) -> tuple[HostsD
         agent=[sys.executable, "-I", "-m", "trainers.agent"],
         users=["ada", "bob", "eve"],
     )
-    asked = directory / "submit.sock"
+    helper_socket = directory / "submit.sock"
     enter = ("nsenter", f"--target={cluster.pid(CONTROLLER)}", "--all", "--wdns=/", "--")
-    stack.enter_context(submit_helper.listening(asked, config, enter))
+    stack.enter_context(submit_helper.listening(helper_socket, config, enter))
     place = directory / "run"
     place.mkdir(mode=0o755)
     shutil.chown(place, USERS["bftrainer"], USERS["bftrainer"])
     daemon = HostsDaemon(
         cluster, directory / "state", POLICY, host=CONTROLLER, user="bftrainer",
-        options={"submit_helper": str(asked), "hook_file": HOOK}, socket=place / "daemon.sock",
+        options={"submit_helper": str(helper_socket), "hook_file": HOOK},
+        socket=place / "daemon.sock",
     )  # fmt: skip
     stack.callback(daemon.stop)
     daemon.start()
@@ -154,13 +155,13 @@ def _eves(stack: ExitStack, cluster: Cluster, directory: Path, socket: Path, inn
     )  # fmt: skip
     argv = (sys.executable, "-m", "_bench.torture.on_host")
     env = {"PYTHONPATH": str(WORKLOADS.parent), "PYTHONDONTWRITEBYTECODE": "1"}
-    found = []
+    eves = []
     for host in setup.addresses:
         full = cluster.argv(host, *argv, json.dumps(setup.on(host, only)), user="eve", env=env)
-        found.append(stack.enter_context(Eve(host, full, directory / f"eve-{host}.log")))
+        eves.append(stack.enter_context(Eve(host, full, directory / f"eve-{host}.log")))
     for word in ("prepare", "stop", "arm"):
-        for eve in found:
+        for eve in eves:
             eve.tell(word)
-        for eve in found:
+        for eve in eves:
             eve.done()
-    return tuple(found)
+    return tuple(eves)

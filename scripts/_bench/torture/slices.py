@@ -45,7 +45,7 @@ class Slice:
     @property
     def cpu(self) -> float:
         """Processors that eve used, in the mean."""
-        return sum(one.cpu_s for one in self.eve.values()) / self.seen.span_s
+        return sum(ended.cpu_s for ended in self.eve.values()) / self.seen.span_s
 
 
 def slices(site: Site, pairs: int, length_s: float) -> Iterator[Slice]:
@@ -66,18 +66,18 @@ def _slice(site: Site, kind: str, number: int, length_s: float) -> Slice:
     _all(site, kind)
     people = People(site, number, time.monotonic() + length_s)
     try:
-        seen = probe.watch(
+        sight = probe.watch(
             lambda s, n: people.have_done and s > length_s + RECOVERY_S * (n < site.size)
         )
-        done = people.end()
+        doings = people.end()
     finally:
         eve = _all(site, "rest") if kind != PEACE else {}
-    steps, gap_s = steps_in(updates(site.ada.records()), seen)
-    one = Slice(kind=kind, seen=seen, done=done, eve=eve, fronts_s=_fronts(site, seen),
-                steps=steps, gap_s=gap_s)  # fmt: skip
-    note(f"{kind}: {one.rate:.2f} steps/s on {seen.node_seconds / seen.span_s:.2f} nodes for "
-         f"{seen.span_s:.0f} s, {one.cpu:.2f} processors of eve's")  # fmt: skip
-    return one
+    steps, gap_s = steps_in(updates(site.ada.records()), sight)
+    period = Slice(kind=kind, seen=sight, done=doings, eve=eve, fronts_s=_fronts(site, sight),
+                   steps=steps, gap_s=gap_s)  # fmt: skip
+    note(f"{kind}: {period.rate:.2f} steps/s on {sight.node_seconds / sight.span_s:.2f} nodes for "
+         f"{sight.span_s:.0f} s, {period.cpu:.2f} processors of eve's")  # fmt: skip
+    return period
 
 
 def _all(site: Site, word: str) -> dict[str, Ended]:
@@ -98,10 +98,10 @@ def steps_in(found: Sequence[Update], seen: Seen) -> tuple[int, float]:
     """Return steps beyond all earlier ones, and the longest time without one, of a slice."""
     times: list[float] = []
     highest = 0
-    for one in found:
-        if one.step > highest:
-            highest = one.step
-            times.append(one.at_s)
+    for update in found:
+        if update.step > highest:
+            highest = update.step
+            times.append(update.at_s)
     first, last = seen.began_s, seen.began_s + seen.span_s
     begin, end = bisect.bisect_left(times, first), bisect.bisect_right(times, last)
     inside = times[begin:end]
@@ -111,5 +111,9 @@ def steps_in(found: Sequence[Update], seen: Seen) -> tuple[int, float]:
 
 def _fronts(site: Site, seen: Seen) -> list[float]:
     lines = (site.ada.directory / "front.log").read_text().splitlines()
-    found = [tuple(map(float, line.split())) for line in lines]
-    return [took_s for at_s, took_s in found if seen.began_s <= at_s < seen.began_s + seen.span_s]
+    times_s = []
+    for line in lines:
+        at_s, took_s = map(float, line.split())
+        if seen.began_s <= at_s < seen.began_s + seen.span_s:
+            times_s.append(took_s)
+    return times_s

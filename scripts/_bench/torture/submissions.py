@@ -87,9 +87,9 @@ class Submitter:
             connection.request(method, path, body=body)
             answer = connection.getresponse()
             text = answer.read()
-            return answer.status, json.loads(
-                text
-            ) if answer.status < http.client.BAD_REQUEST else {}
+            if answer.status >= http.client.BAD_REQUEST:
+                return answer.status, {}
+            return answer.status, json.loads(text)
         except (OSError, http.client.HTTPException):
             return http.client.SERVICE_UNAVAILABLE, {}  # turned away: also an answer
         finally:

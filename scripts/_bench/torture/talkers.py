@@ -59,8 +59,8 @@ class Talker:
             words = ("submit", "--parsable", "-J", self._name, str(self._path))
             self._trainer_id = self._verb(words)
             return "submitted"
-        shown = json.loads(self._verb(("status", self._trainer_id, "--json")))
-        return str(shown["record"]["state"])
+        status = json.loads(self._verb(("status", self._trainer_id, "--json")))
+        return str(status["record"]["state"])
 
     def end(self) -> None:
         """Cancel it."""
