@@ -1,4 +1,4 @@
-"""The gauges of the house, on a real Slurm: ``scripts/trace_walks.py`` and ``scripts/house.py``."""
+"""The gauges of the house: ``scripts/trace_walks.py``, on a real Slurm, and ``support.house``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_walks_are_traced_on_a_real_slurm(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_the_house_has_its_rooms_in_order(tmp_path: Path) -> None:
-    found = {one["name"]: one for one in gauged(tmp_path, "scripts/house.py")}
+    found = {one["name"]: one for one in gauged(tmp_path, "-m", "tests.support.house")}
     missed = {name for name, one in found.items() if one["measured"] > one["limit"]}
     # How much there is of it is told, and no limit.
     amounts = {"lines of the product", "lines of Python in all", "words of documents"}

@@ -15,9 +15,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from house import House
 
 from bftrainer.batch import process
+from tests.support.house import House
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("bftrainer", "lsf_adapters", "milp", "slurm_plugins", "trainers")

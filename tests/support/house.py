@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """Gauges the house: size, rooms, names and words, beside their limits.
 
-    scripts/house.py [--tree DIR] [--names] [--json FILE]
+    python -m tests.support.house [--tree DIR] [--names] [--json FILE]
 
 ``--tree`` gauges another checkout. Equipment (the test clusters) and examples are counted apart
 from the product. A room is a package directly below ``bftrainer``, or one of the other packages;
@@ -22,9 +21,10 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
 
-from _bench.targets import Target, at_most, exit_code, print_targets
+from _bench.targets import Target, at_most, console, exit_code, print_targets  # noqa: E402
 
 PACKAGES = ("bftrainer", "milp", "trainers", "slurm_plugins", "lsf_adapters")
 APART = ("slurm_plugins/testcluster/", "lsf_adapters/testcluster/", "trainers/examples/")
@@ -188,7 +188,7 @@ class House:
 
 def floors() -> dict[str, int]:
     """Return the floor of each room, 0 on top, from the contract in pyproject.toml."""
-    text = (Path(__file__).resolve().parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     contracts = tomllib.loads(text)["tool"]["importlinter"]["contracts"]
     (layers,) = (c["layers"] for c in contracts if c["type"] == "layers" and "containers" not in c)
     return {
@@ -210,17 +210,17 @@ def _share(found: list[str | None]) -> float:
 def main() -> int:
     """Gauge; return 0 when all limits are met."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--tree", type=Path, default=Path(__file__).resolve().parents[1])
+    parser.add_argument("--tree", type=Path, default=ROOT)
     parser.add_argument("--names", action="store_true", help="print the names behind the figures")
     parser.add_argument("--json", type=Path, metavar="FILE")
     arguments = parser.parse_args()
     house = House(arguments.tree)
     targets = house.targets()
     print_targets("House", targets)
-    print(f"words of documents: {house.words():,}; they have no limit")
+    console().print(f"words of documents: {house.words():,}; they have no limit")
     if arguments.names:
         for heading in ("upward", "clashes", "participles"):
-            print(f"{heading}: {', '.join(getattr(house, heading)())}")
+            console().print(f"{heading}: {', '.join(getattr(house, heading)())}")
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(t) for t in targets]), encoding="utf-8")
     return exit_code(targets)
