@@ -27,6 +27,7 @@ from bftrainer.fleet.generations.members import NodeOffer
 from bftrainer.fleet.pilots.pilots import PilotBook
 from bftrainer.fleet.pilots.strays import StrayPilots
 from bftrainer.fleet.pilots.vain import LateAgents
+from bftrainer.fleet.release import LOOK_EVERY_S
 from bftrainer.fleet.wire.endpoint import remember, remembered_port
 from bftrainer.fleet.wire.keys import KeyPair
 from bftrainer.fleet.wire.listener import offered_at
@@ -39,8 +40,8 @@ from bftrainer.site.policy.model import SitePolicy
 LOG = logging.getLogger("bftrainer.daemon")
 ENDPOINT_NAME: Final = "endpoint"
 KEPT_PILOT_DIRECTORIES: Final = 50
+UNHEEDED_LIMIT_S: Final = 5.0  # then for jobs whose agents are not heard; they are killed at 2 s
 LEAVE_LIMIT_S: Final = 10.0  # for agents, when the daemon ends with its nodes
-LOOK_EVERY_S: Final = 0.1  # whether they have left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +190,7 @@ class Actuator:
             pilot_ids = sorted(agents.connected)
             LOG.warning("pilots %s did not leave; they are cancelled", ", ".join(pilot_ids))
             self.traffic.ends.cancel(self.pilots.job_ids(pilot_ids))
+        await self.traffic.ends.end_unheeded(UNHEEDED_LIMIT_S)
 
     async def close(self) -> None:
         """Close all connections; pilots, agents and workers go on."""

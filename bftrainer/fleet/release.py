@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from typing import Final
 
+from bftrainer.batch.awake import AWAKE
 from bftrainer.batch.batch_system import PilotObservation
 from bftrainer.fleet.background import Background, ready_threads
 from bftrainer.fleet.control_plane import ControlPlane
@@ -20,6 +21,7 @@ from bftrainer.fleet.wire.messages import Leave
 from bftrainer.model.decision import Release
 
 MOST_AT_ONCE: Final = 32  # users whose pilots are cancelled
+LOOK_EVERY_S: Final = 0.1  # whether pilots have left
 TOLD_PATIENCE_S: Final = 0.3  # told agents normally leave within a tenth of this
 
 
@@ -75,6 +77,17 @@ class PilotEnds:
             self._pilots.cancel(
                 [i for i, is_forced in order.items() if is_forced is force], force=force
             )
+
+    async def end_unheeded(self, patience_s: float) -> None:
+        """Wait for pilots that were asked to leave; cancel with force those that do not.
+
+        A signal reaches nobody on a node that lost its power while the controller was restarted:
+        Slurm 22.05 goes on calling the job RUNNING, until its limit or until it is killed.
+        """
+        deadline_s = AWAKE() + patience_s
+        while (job_ids := self._pilots.unheeded()) and AWAKE() < deadline_s:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_EVERY_S)
+        self.cancel(job_ids, force=True)
 
     async def explain(
         self,

@@ -17,14 +17,15 @@ from bftrainer.daemon.kill_switch import Draining
 from bftrainer.daemon.poller import Poller
 from bftrainer.fleet.background import Background
 from bftrainer.fleet.control_plane import ControlPlane
-from bftrainer.fleet.pilots.pilots import Pilot, PilotBook
+from bftrainer.fleet.pilots.pilots import GONE, Pilot, PilotBook
 from bftrainer.fleet.release import PilotEnds
 from bftrainer.journal.journal import Journal
 from bftrainer.model.cluster import Snapshot
-from bftrainer.model.decision import Claim
+from bftrainer.model.decision import Claim, Release
 from bftrainer.model.errors import BatchSystemError
 from bftrainer.site.policy.model import SitePolicy
 from tests.support.snapshots import T0, idle_nodes, pending, snapshot
+from tests.support.waiting import wait_for
 from tests.unit.test_polling import Silent
 
 # Looks that nobody calls for are far apart, those that are called for are not.
@@ -196,3 +197,41 @@ def test_a_pilot_that_is_stuck_is_not_looked_for_for_ever(journal: Journal) -> N
             self.cancelled += [(job_id, force) for job_id in job_ids]
 
     asyncio.run(_with_looks(Daemon(journal, Stuck()), test))
+
+
+class Deaf(Queue):
+    """Its jobs take no signal: their node has lost its power, and forgotten them."""
+
+    def cancel_pilots(self, job_ids: Sequence[str], *, force: bool) -> None:
+        if force:
+            super().cancel_pilots(job_ids, force=force)
+        else:
+            self.cancelled += [(job_id, force) for job_id in job_ids]
+
+
+def test_a_job_that_takes_no_signal_is_killed_before_the_daemon_ends(journal: Journal) -> None:
+    """Found on Slurm 22.05: a node lost its power while slurmctld was started again."""
+
+    async def test(daemon: Daemon) -> None:
+        daemon.launch(1)
+        daemon.draining.end_daemon("down", 0.0)
+        await daemon.ends.end_unheeded(0.0)
+        await asyncio.to_thread(wait_for, lambda: not daemon.queue.jobs)
+        assert ("1", True) in daemon.queue.cancelled
+
+    asyncio.run(_with_looks(Daemon(journal, Deaf()), test))
+
+
+def test_a_pilot_whose_agent_said_that_it_leaves_is_not_killed(journal: Journal) -> None:
+    async def test(daemon: Daemon) -> None:
+        daemon.launch(1)
+        daemon.launch(2)
+        for pilot_id in daemon.book.pilots:
+            daemon.book.agent_came(pilot_id)
+        leave = [Release(pilot_id=name, node="n", reason="down") for name in daemon.book.pilots]
+        daemon.book.release(leave, told=daemon.book.pilots)
+        daemon.book.agent_left("p000001", "down")
+        daemon.book.agent_left("p000002", GONE)
+        assert daemon.book.unheeded() == ["2"]
+
+    asyncio.run(_with_looks(Daemon(journal, Queue()), test))

@@ -337,6 +337,18 @@ class PilotBook:
             return []
         return self.job_ids(late)
 
+    def unheeded(self) -> list[str]:
+        """Return jobs of pilots that were asked to leave, and of whose end nothing tells.
+
+        Their agents are not heard, or never were, and no look has shown the end.
+        """
+        pilot_ids = []
+        for pilot_id, pilot in self.pilots.items():
+            is_unheard = pilot.silent_s is None or pilot.unheard_s is not None
+            if pilot.was_asked and is_unheard:
+                pilot_ids.append(pilot_id)
+        return self.job_ids(pilot_ids)
+
     def _give_up(self, now_s: float) -> list[str]:
         given_up = []
         for pilot_id, pilot in self.pilots.items():
