@@ -66,7 +66,9 @@ def side_of(module: str) -> str:
 
 def is_of_kernel(file: str) -> bool:
     """Return whether a test file, by its path from the root, is the kernel's."""
-    return not _ELSEWHERE.search(file) and not _names_a_satellite(ROOT / file)
+    if not file.endswith(".py") or _ELSEWHERE.search(file):
+        return False
+    return not _names_a_satellite(ROOT / file)
 
 
 def _names_a_satellite(path: Path) -> bool:
