@@ -70,7 +70,11 @@ class Site(LocalSite):
             view = self.view(trainer_id)
             return view if len(view.observed_nodes) in sizes else None
 
-        return wait_for(reached, what=f"{trainer_id} has one of the sizes {sizes}")
+        try:
+            return wait_for(reached, what=f"{trainer_id} has one of the sizes {sizes}")
+        except AssertionError as problem:
+            reasons = " ".join(self.client.explain(trainer_id).sentences)
+            raise AssertionError(f"{problem}; the daemon explains: {reasons}") from problem
 
     def trains_at(self, trainer_id: str, *sizes: int) -> None:
         """Wait for a complete generation; members that are stopping are observed, too."""
