@@ -59,27 +59,29 @@ def main(arguments: Sequence[str]) -> int:
     names = [promise.name for promise in promises()]
     if unknown := set(options.only or ()) - set(names):
         parser.error(f"no promise is called {', '.join(sorted(unknown))}; there are {names}")
-    told = [promise for promise in promises() if promise.name in (options.only or names)]
+    promise_list = [promise for promise in promises() if promise.name in (options.only or names)]
     stored = write_results.stored_results(KEPT)
     if options.check:
-        problems = list(too_old(told, stored))
+        problems = list(too_old(promise_list, stored))
         print("\n".join(problems) or "Each promise is measured, and none too long ago.")
         return 1 if problems else 0
-    chosen = recipes_for(told, is_full=options.full, has_all=options.all)
+    chosen_recipes = recipes_for(promise_list, is_full=options.full, has_all=options.all)
     if options.dry_run:
-        print(plan_of(chosen, is_full=options.full))
+        print(plan_of(chosen_recipes, is_full=options.full))
         return 0
-    results = measured_by(chosen, is_full=options.full)
+    results = measured_by(chosen_recipes, is_full=options.full)
     if options.full:
         write_results.write_pages()
-    print(report_of(told, stored, results))
-    verdicts = [verdict_of(row_of(promise, results), row_of(promise, stored)) for promise in told]
+    print(report_of(promise_list, stored, results))
+    verdicts = [
+        verdict_of(row_of(promise, results), row_of(promise, stored)) for promise in promise_list
+    ]
     return 1 if Verdict.LOST in verdicts else 0
 
 
-def recipes_for(told: Sequence[Promise], *, is_full: bool, has_all: bool) -> list[Recipe]:
+def recipes_for(promise_list: Sequence[Promise], *, is_full: bool, has_all: bool) -> list[Recipe]:
     """Return what has to run, once for all promises that it measures."""
-    needed = {promise.result for promise in told}
+    needed = {promise.result for promise in promise_list}
     return [
         recipe
         for name, recipe in recipes().items()
@@ -94,20 +96,22 @@ def command_of(recipe: Recipe, *, is_full: bool) -> tuple[str, float]:
     return recipe.short, recipe.short_minutes
 
 
-def plan_of(chosen: Sequence[Recipe], *, is_full: bool) -> str:
+def plan_of(chosen_recipes: Sequence[Recipe], *, is_full: bool) -> str:
     """Return what would run, with its minutes."""
-    commands = [command_of(recipe, is_full=is_full) for recipe in chosen]
+    commands = [command_of(recipe, is_full=is_full) for recipe in chosen_recipes]
     rows = [(f"{minutes:g}", f"scripts/{command}") for command, minutes in commands]
     total = sum(minutes for _, minutes in commands)
     return columns((">MINUTES", "COMMAND"), [*rows, (f"{total:g}", "in all")])
 
 
-def measured_by(chosen: Sequence[Recipe], *, is_full: bool) -> dict[str, write_results.Result]:
+def measured_by(
+    chosen_recipes: Sequence[Recipe], *, is_full: bool
+) -> dict[str, write_results.Result]:
     """Run benchmarks one after another; return what came out, and keep it if in full."""
     results = {}
     directory = OUT if is_full else OUT / "short"
     directory.mkdir(parents=True, exist_ok=True)
-    for recipe in chosen:
+    for recipe in chosen_recipes:
         path = directory / f"{recipe.result}.json"
         path.unlink(missing_ok=True)
         is_ended = _run(*command_of(recipe, is_full=is_full), path)
@@ -162,10 +166,10 @@ def row_of(promise: Promise, results: Results) -> Target | None:
     return promise.worst_of(result.targets) if result else None
 
 
-def report_of(told: Sequence[Promise], stored: Results, results: Results) -> str:
+def report_of(promise_list: Sequence[Promise], stored: Results, results: Results) -> str:
     """Return the table of promises: what is stored, what came out now, and verdicts."""
     rows = []
-    for promise in told:
+    for promise in promise_list:
         before, now = row_of(promise, stored), row_of(promise, results)
         verdict = str(verdict_of(now, before))
         if before and now and _is_outside(before.measured, now):
@@ -190,12 +194,12 @@ def _is_outside(value: float, row: Target) -> bool:
     return is_below or (row.high is not None and value > row.high)
 
 
-def too_old(told: Sequence[Promise], stored: Results) -> Iterator[str]:
+def too_old(promise_list: Sequence[Promise], stored: Results) -> Iterator[str]:
     """Yield why what is stored does not do for a release."""
-    for promise in told:
+    for promise in promise_list:
         if row_of(promise, stored) is None:
             yield f"{promise.name}: not measured (scripts/{recipes()[promise.result].full})"
-    for name in dict.fromkeys(promise.result for promise in told):
+    for name in dict.fromkeys(promise.result for promise in promise_list):
         if name in stored:
             yield from _aged(recipes()[name], stored[name].commit.partition(" ")[0])
 
