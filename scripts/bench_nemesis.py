@@ -44,6 +44,9 @@ TRIES: Final = 20  # lives in which a failing schedule is shrunk
 
 def measure(options: argparse.Namespace, measured: Measured) -> None:
     """Live through every schedule, and shrink those that fail."""
+    if options.join:
+        _join(options.join, measured)
+        return
     if why := why_not():
         raise BenchError(why)
     schedules = _schedules(options)
@@ -59,6 +62,20 @@ def measure(options: argparse.Namespace, measured: Measured) -> None:
     finally:
         measured.results["lives"] = lives
         _report(lives, breaches, measured)
+
+
+def _join(paths: Sequence[Path], measured: Measured) -> None:
+    """Judge together the lives of several runs, which must be of the same commit."""
+    runs = [json.loads(path.read_text()) for path in paths]
+    commits = {run["recorded"]["commit"] for run in runs}
+    if len(commits) > 1:
+        raise BenchError(f"--join: the runs are of several commits: {', '.join(sorted(commits))}")
+    lives = [life for run in runs for life in run["lives"]]
+    lives.sort(key=lambda life: life["seed"])
+    command = f"scripts/bench_nemesis.py --shrink 0, {len(runs)} runs"
+    measured.results["recorded"] = {**runs[0]["recorded"], "command": command}
+    measured.results["lives"] = lives
+    _report(lives, [Breach(**breach) for life in lives for breach in life["broken"]], measured)
 
 
 def _schedules(options: argparse.Namespace) -> list[Schedule]:
@@ -182,6 +199,12 @@ BENCHMARK = Benchmark(
         "--seeds": {"type": int, "default": 0, "help": f"so many ({SEEDS})"},
         "--faults": {"type": int, "default": 0, "help": f"of each seed ({FAULTS})"},
         "--repeat": {"type": Path, "metavar": "FILE", "help": "the schedule of this file, instead"},
+        "--join": {
+            "type": Path,
+            "nargs": "+",
+            "metavar": "FILE",
+            "help": "judge together the lives that runs with --json wrote, instead",
+        },
         "--shrink": {
             "type": int,
             "default": TRIES,

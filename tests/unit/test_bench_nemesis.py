@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import bench_nemesis
 import pytest
+from _bench.benchmark import Measured
 from _bench.nemesis import verdicts
 from _bench.nemesis.life import events
 from _bench.nemesis.reduction import reduce
@@ -27,7 +29,18 @@ from _bench.nemesis.schedule import (
     is_allowed,
     targets,
 )
-from _bench.nemesis.verdicts import Free, PilotJob, Recorded, Rule, Story, judge, longest_stop
+from _bench.nemesis.verdicts import (
+    RULES,
+    Breach,
+    Free,
+    PilotJob,
+    Recorded,
+    Rule,
+    Story,
+    judge,
+    longest_stop,
+)
+from _bench.waiting import BenchError
 
 from bftrainer.lab.try_records import EpochUse, Line
 
@@ -365,3 +378,47 @@ def test_when_the_tries_run_out_the_shortest_so_far_is_given() -> None:
 def test_a_list_of_which_no_part_fails_stays_whole() -> None:
     found = reduce(range(4), lambda _: False, 100)
     assert (found.items, found.is_least) == ((0, 1, 2, 3), True)
+
+
+# ---- several runs -------------------------------------------------------------------------
+
+
+def run_of(seed: int, commit: str, broken: Sequence[Breach] = ()) -> dict[str, Any]:
+    """Return what a run of one life, of two faults, writes."""
+    life = {
+        **Schedule(seed=seed, faults=draw(seed, 60, NODES, 3).faults[:2]).document(),
+        "broken": [asdict(breach) for breach in broken],
+        "longest_stop_s": {"t1": 3.0 + seed},
+        "pilots": 4,
+        "steps": [5, 5],
+        "left_out": [],
+        "n_starts": 1,
+        "tracebacks": [],
+    }
+    return {"recorded": {"commit": commit, "date": "2026-11-30"}, "lives": [life]}
+
+
+def joined(directory: Path, runs: Sequence[dict[str, Any]]) -> Measured:
+    paths = [directory / f"{number}.json" for number in range(len(runs))]
+    for path, run in zip(paths, runs, strict=True):
+        path.write_text(json.dumps(run))
+    measured = Measured()
+    options = bench_nemesis.BENCHMARK.parse(["--join", *map(str, paths)])
+    bench_nemesis.measure(options, measured)
+    return measured
+
+
+def test_runs_of_one_commit_are_judged_together(tmp_path: Path) -> None:
+    rule = RULES[0]
+    runs = [run_of(7, "abc", [Breach(rule=rule.name, why="a sum is off")]), run_of(2, "abc")]
+    measured = joined(tmp_path, runs)
+    assert [life["seed"] for life in measured.results["lives"]] == [2, 7]
+    assert measured.results["recorded"]["commit"] == "abc"
+    counts = {target.name: target.measured for target in measured.targets}
+    assert counts == {each.words: int(each == rule) for each in RULES}
+    assert {target.note for target in measured.targets} == {"4 faults in 2 lives, 20 updates"}
+
+
+def test_runs_of_different_commits_are_not_judged_together(tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match="several commits: abc, def"):
+        joined(tmp_path, [run_of(1, "abc"), run_of(2, "def")])
