@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bftrainer.model.cluster import Node
+from bftrainer.model.generic_resources import by_kind, items_of
 from bftrainer.model.parts import Lend, NodePart, single_gpu
 
-Amounts = Mapping[str, int]  # of one pilot, by trackable resource
+Amounts = Mapping[str, int]  # of one pilot, by trackable resource; memory in MB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,17 +55,32 @@ def pilot_sizes(nodes: Sequence[Node], lend: Lend) -> tuple[PilotSize, ...]:
 
 
 def amounts_of(nodes: Iterable[Node]) -> Amounts:
-    """Return what a pilot of a whole node takes at most: as much as any node has."""
-    cpus, gpus = 1, 0
+    """Return what a pilot of a whole node takes: as many CPUs and GPUs as any node has.
+
+    And the memory of the smallest node: a user whose limit is below that of the largest may still
+    have the small ones.
+    """
+    most = {"node": 1, "cpu": 1, "gres/gpu": 0}
+    memories_mb: list[int] = []
     for node in nodes:
-        cpus, gpus = max(cpus, node.cpus), max(gpus, node.gpus)
-    return {"node": 1, "cpu": cpus, "gres/gpu": gpus}
+        amounts = {"cpu": node.cpus, "gres/gpu": node.gpus}
+        if node.gpus:
+            for gpu_type, n_gpus in by_kind(items_of(node.node_type)).items():
+                if gpu_type:
+                    amounts[f"gres/gpu:{gpu_type}"] = n_gpus
+        if node.memory_mb:
+            memories_mb.append(node.memory_mb)
+        for resource, amount in amounts.items():
+            most[resource] = max(amount, most.get(resource, 0))
+    return {**most, "mem": min(memories_mb, default=0)}
 
 
 def _single(node: Node) -> PilotSize:
     """Return a single GPU of a node."""
     lent = node.lends[0]
-    amounts = {"node": 1, "cpu": lent.cpus, "gres/gpu": 1}
+    amounts = {"node": 1, "cpu": lent.cpus, "mem": lent.memory_mb, "gres/gpu": 1}
+    if lent.gpu_type:
+        amounts[f"gres/gpu:{lent.gpu_type}"] = 1
     return PilotSize(amounts=amounts, part=single_gpu(node, lent), n_on_node=node.gpus)
 
 
@@ -91,6 +107,8 @@ def resource_in_nodes(resource: str, count: int, sizes: Iterable[PilotSize]) -> 
             takes = share_words(size)
             if amount > 1:
                 takes = f", and a pilot takes {amount}"
+                if resource == "mem":
+                    takes += "M"
             of_sizes.append((size.nodes_within(resource, count), takes))
     may_start = [(n_nodes, takes) for n_nodes, takes in of_sizes if n_nodes]
     return min(may_start or of_sizes)

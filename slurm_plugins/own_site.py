@@ -67,8 +67,8 @@ QOS = (
     *("Name", "MaxJobsPU", "MaxSubmitPU", "GrpJobs", "GrpSubmit", "MaxTRESPU", "GrpTRES"),
     *("MaxTRES", "MaxWall", "PreemptExemptTime"),
 )
-_OF_JOBS = ("MaxJobs", "MaxSubmit", "GrpJobs", "GrpSubmit", "MaxJobsPU", "MaxSubmitPU")
-_OF_RESOURCES = ("GrpTRES", "MaxTRESPU")
+_JOB_LIMITS = ("MaxJobs", "MaxSubmit", "GrpJobs", "GrpSubmit", "MaxJobsPU", "MaxSubmitPU")
+_RESOURCE_LIMITS = ("GrpTRES", "MaxTRESPU")
 _COUNT = re.compile(r"[0-9]{1,18}")
 _PREEMPTING = ("preempt/partition_prio", "preempt/qos")
 _ENDS = ("CANCEL", "REQUEUE")  # modes that end a job; SUSPEND keeps its memory and GPUs
@@ -361,19 +361,19 @@ def association_of(found: Sequence[Row], account: str, partition: str) -> Row | 
 
 def node_limits(row: Row, owner: str, sizes: Sequence[PilotSize]) -> Iterator[NodeLimit]:
     """Return the limits of an association or QOS that are set, for pilots of these sizes."""
-    for name in _OF_JOBS:
+    for name in _JOB_LIMITS:
         if _COUNT.fullmatch(row.get(name, "")):
-            n_nodes, share = own_pilots.jobs_in_nodes(int(row[name]), sizes)
-            yield NodeLimit(n_nodes=n_nodes, words=f"{name}={row[name]} of {owner}{share}")
-    for name in _OF_RESOURCES:
-        for resource, count in _resources(row.get(name, "")):
+            n_nodes, about_pilot = own_pilots.jobs_in_nodes(int(row[name]), sizes)
+            yield NodeLimit(n_nodes=n_nodes, words=f"{name}={row[name]} of {owner}{about_pilot}")
+    for name in _RESOURCE_LIMITS:
+        for resource, count, amount in _resources(row.get(name, "")):
             if own_pilots.takes_any(resource, sizes):
-                n_nodes, takes = own_pilots.resource_in_nodes(resource, count, sizes)
-                words = f"{name}={resource}={count} of {owner}{takes}"
+                n_nodes, about_pilot = own_pilots.resource_in_nodes(resource, count, sizes)
+                words = f"{name}={resource}={amount} of {owner}{about_pilot}"
                 yield NodeLimit(n_nodes=n_nodes, words=words)
-    for resource, count in _resources(row.get("MaxTRES", "")):
-        if not own_pilots.fits_any(resource, count, sizes):  # of one job
-            yield NodeLimit(n_nodes=0, words=f"MaxTRES={resource}={count} of {owner}")
+    for resource, count, amount in _resources(row.get("MaxTRES", "")):  # of each job
+        if not own_pilots.fits_any(resource, count, sizes):
+            yield NodeLimit(n_nodes=0, words=f"MaxTRES={resource}={amount} of {owner}")
 
 
 def wall_s(row: Row) -> float | None:
@@ -384,11 +384,18 @@ def wall_s(row: Row) -> float | None:
     return duration_s(text)
 
 
-def _resources(text: str) -> Iterator[tuple[str, int]]:
+def _resources(text: str) -> Iterator[tuple[str, int, str]]:
+    """Yield each resource of a limit, how much of it there is, and that as it is printed.
+
+    Memory is in MB; sacctmgr prints it with a unit, ``mem=400G``.
+    """
     for word in text.split(","):
-        name, _, count = word.partition("=")
-        if _COUNT.fullmatch(count):
-            yield name, int(count)
+        name, _, amount = word.partition("=")
+        if _COUNT.fullmatch(amount):
+            yield name, int(amount), amount
+        elif name == "mem":
+            with contextlib.suppress(ParseError):
+                yield name, parse.memory_mb_of(amount), amount
 
 
 def choose(partitions: Mapping[str, Row], config: Mapping[str, str], wanted: str) -> Row:

@@ -167,14 +167,15 @@ class _Page:
         return stream.getvalue().splitlines()
 
     def _text(self, inline: Any) -> str:
-        """Return a line of Markdown with the stand-ins of its styles."""
+        """Return one block of Markdown with stand-ins for bold and code, and no HTML."""
         parts, targets = list[str](), list[str]()
         for token in inline.children or ():
             kind = token.type
             if kind == "text":
                 parts.append(legible(token.content))
             elif kind == "code_inline":
-                parts.append(self._code_in_line(shown(token.content)))
+                # To be copied as it stands: ``legible`` would put commands into it.
+                parts.append(self._marked_as_code(shown(token.content)))
             elif kind == "strong_open":
                 parts.append(BOLD)
             elif kind == "strong_close":
@@ -188,10 +189,10 @@ class _Page:
             elif kind == "link_open":
                 targets.append(str(token.attrs.get("href", "")))
             elif kind == "link_close":
-                parts.append(self._place(targets.pop()))
+                parts.append(self._destination(targets.pop()))
         return "".join(parts)
 
-    def _code_in_line(self, code: str) -> str:
+    def _marked_as_code(self, code: str) -> str:
         return f"{CODE}{self._on_one_line(code)}{END_CODE}"
 
     def _on_one_line(self, words: str) -> str:
@@ -199,7 +200,7 @@ class _Page:
             return words
         return words.replace(" ", KEPT_SPACE)
 
-    def _place(self, target: str) -> str:
+    def _destination(self, target: str) -> str:
         """Return where a link leads, to be written after its text; "": to this page."""
         if "://" in target or target.startswith("mailto:"):
             where = shown(target)

@@ -34,8 +34,7 @@ def decide(given: DecisionInput, policy: AllocationPolicy | None) -> Plan:
     """Return the assignment of nodes to trainers, the claims and the releases.
 
     While part of the snapshot is unread, nothing is claimed; give-back uses what is known.
-    Without nodes or jobs nothing is released either (observation *unknown*), and the assignment
-    stays unchanged.
+    Without its nodes or its jobs nothing is released either, and the assignment stays unchanged.
 
     Args:
         given: everything the decision depends on.
@@ -49,7 +48,7 @@ def decide(given: DecisionInput, policy: AllocationPolicy | None) -> Plan:
         return unchanged(given, NO_ANSWER)
     draft = _begun(given, policy)
     if given.gives_back_only:
-        return _in_haste(giveback.stage(draft))
+        return _giving_back_only(giveback.stage(draft))
     for stage in STAGES:
         draft = stage(draft)
     decided = draft.decided
@@ -65,7 +64,7 @@ def decide(given: DecisionInput, policy: AllocationPolicy | None) -> Plan:
         wake_at_s=min(draft.wakes_s, default=None),
         swaps=draft.swaps,
     )
-    if decided is None:
+    if decided is None:  # no policy was asked
         return plan
     return replace(
         plan, allocation=decided.allocation, order=decided.order, dropped=decided.dropped
@@ -106,7 +105,7 @@ def _begun(given: DecisionInput, policy: AllocationPolicy | None) -> Draft:
     )
 
 
-def _in_haste(draft: Draft) -> Plan:
+def _giving_back_only(draft: Draft) -> Plan:
     """Return a plan that only releases nodes for ordinary jobs."""
     memory = end_cost.asked(draft.memory, draft.releases, draft.given)
     plan = replace(unchanged(draft.given, "Not evaluated yet."), releases=draft.releases)

@@ -255,9 +255,10 @@ class _Judge:
     def _further(
         self, way: Iterable[NodeDemand], choices: Iterable[Choice], off: NodeSet
     ) -> list[Choice]:
-        """Return the hosts that a job of 1 to 3 nodes takes beyond its least, if they have room.
+        """Return the hosts that a job with a range of nodes takes beyond its least, ``choices``.
 
-        Without our pilots it would begin on them.
+        As many as have room, and none ``off``, which others keep. Without our pilots it would
+        begin on them, too.
         """
         hosts: NodeSet = 0
         for choice in choices:

@@ -75,7 +75,7 @@ class Reception(Generic[P]):
     def _welcome(self) -> None:
         """Accept one connection, then let the others have a turn.
 
-        ``sock_accept`` may lose one when it is cancelled.
+        ``sock_accept`` may lose a connection when it is cancelled.
         """
         try:
             connection, _ = self._listener.accept()
@@ -83,7 +83,7 @@ class Reception(Generic[P]):
             if problem.errno in _NO_DESCRIPTORS:  # the listener stays readable: do not spin
                 self._loop.remove_reader(self._listener)
                 self._loop.call_later(PAUSE_S, self._listen)
-            return  # else it is gone again
+            return  # else the connection is gone again
         self._strangers[connection] = self._loop.create_task(self._receive(connection))
         for stranger in list(self._strangers.values())[: -self.most_strangers]:
             stranger.cancel()

@@ -385,7 +385,7 @@ class Plan:
     allocation: Allocation | None  # None: nothing to allocate or observation unknown
     memory: Memory
     trouble: str = ""  # why the policy has no answer; the assignment is then unchanged
-    wake_at_s: float | None = None  # the policy asks for a decision by then
+    wake_at_s: float | None = None  # a decision is due by then, on the clock of ``now_s``
     order: tuple[str, ...] = ()  # of admission, by the policy; (): order of submission
     dropped: Mapping[str, str] = field(default_factory=dict)  # trainer to end -> reason
     # Node with a pilot of another user -> trainer that gets it when that pilot is gone.

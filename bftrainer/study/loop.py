@@ -75,7 +75,7 @@ class StudyLoop:
         self._wishes = Wishes()
         self._silent_since: dict[int, float] = {}
         self._summary_s = -math.inf
-        self._failed = self._failed_in_row = 0  # trials, since this process began
+        self._n_failed = self._n_failed_in_row = 0  # trials, since this process began
         self._is_away = self._is_pause_told = False
         self._is_hasty = False  # the next turn is not to wait for news
         self._has_news = True
@@ -222,7 +222,7 @@ class StudyLoop:
         if not values:
             return
         self._storage.report(trial.number, values)
-        self._failed_in_row = 0
+        self._n_failed_in_row = 0
         document = self._study.document
         for units, value in values.items():
             line = f"trial {trial.number}: {document.metric} {value:g} at {units} {document.unit}"
@@ -244,7 +244,7 @@ class StudyLoop:
         if trial.stage is TrialStage.COMPLETE:
             reason = ""
         if trial.stage is TrialStage.FAILED:
-            self._failed, self._failed_in_row = self._failed + 1, self._failed_in_row + 1
+            self._n_failed, self._n_failed_in_row = self._n_failed + 1, self._n_failed_in_row + 1
         self._storage.finish(
             trial.number,
             trial.stage,
@@ -261,25 +261,25 @@ class StudyLoop:
         self._events.happened(str(trial.stage), line, trial=trial.number, reason=reason)
 
     def _refuse_hopeless(self, trials: Sequence[KnownTrial], wanted: int) -> None:
-        """Stop asking for trials when the newest that ended all failed and no trial ever reported.
+        """Raise BFT-1629 if the last HOPELESS that ended all failed and no trial ever reported.
 
-        Where others take the place of failed ones there would be no end: there it is enough that
-        the last ones failed, or as many as are wanted, since this process began.
+        With ``failed: ignore`` others take the place of failed ones without end. There it is
+        enough that HOPELESS failed in a row since this process began, or as many as are wanted.
         """
         ends = (TrialStage.COMPLETE, TrialStage.FAILED)  # others: for the user's or study's sake
         ended = [trial for trial in trials if trial.stage in ends]
         ended.sort(key=lambda trial: (trial.stored.ended_s or math.inf, trial.number))
         newest = ended[-HOPELESS:]
         has_report = any(trial.values for trial in trials)
-        failed = _at_stage(TrialStage.FAILED, newest)
-        is_script = len(failed) == HOPELESS and not has_report
-        is_endless = self._failed_in_row >= HOPELESS or self._failed >= max(HOPELESS, wanted)
-        if not (is_script or (is_endless and self._study.document.failed == "ignore")):
+        newest_failed = _at_stage(TrialStage.FAILED, newest)
+        is_script_broken = len(newest_failed) == HOPELESS and not has_report
+        is_endless = self._n_failed_in_row >= HOPELESS or self._n_failed >= max(HOPELESS, wanted)
+        if not (is_script_broken or (is_endless and self._study.document.failed == "ignore")):
             return
         path = self._study.path
-        count = self._failed
+        count = self._n_failed
         next_step = f"run {path} again; 'bftrainer study stop {path}' ends its trials"
-        if is_script:
+        if is_script_broken:
             count = HOPELESS
             next_step = f"end its trials with 'bftrainer study stop {path}' and begin another study"
         self._write_summary(FAILED, trials)

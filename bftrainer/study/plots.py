@@ -29,7 +29,7 @@ from bftrainer.study.trials import Scalar, TrialStage
 _ENDS = {str(stage) for stage in TrialStage if stage.is_over}
 _UNITS = ((2 * 86400.0, 86400.0, "days"), (2 * 3600.0, 3600.0, "hours"), (120.0, 60.0, "minutes"))
 KINDS: Final = ("history", "parallel", "importance", "rungs")
-ONE, ALL = (9.0, 5.5), (17.0, 10.5)  # inches
+ONE_INCHES, ALL_INCHES = (9.0, 5.5), (17.0, 10.5)  # width, height
 OTHERWISE = "print the numbers with 'bftrainer study export'"
 BEST, POOL, ACTIVE, PALE = "#D55E00", "#009E73", "#0072B2", "#BBBBBB"
 MOST_SHADES = 9  # in the legend
@@ -544,7 +544,7 @@ def draw(material: Material, kind: str | None, path: Path) -> None:
         TraceError: BFT-4004, matplotlib is not installed.
     """
     check_values(material)
-    figure = new_canvas(ONE if kind else ALL, OTHERWISE)
+    figure = new_canvas(ONE_INCHES if kind else ALL_INCHES, OTHERWISE)
     summary = material.summary
     figure.suptitle(
         _text(f"{summary.name}: {len(summary.trials)} trials, rule {summary.rule.get('name')}, ")

@@ -80,7 +80,7 @@ class LsfTestCluster:
     # -- up and down -------------------------------------------------------------
 
     def up(self) -> None:
-        """Start the server and wait until it answers.
+        """Start mbatchd and wait until it answers.
 
         What an earlier run left in the directory is ended and removed first.
 
@@ -94,7 +94,7 @@ class LsfTestCluster:
         for name in _SUBDIRECTORIES:
             (self.directory / name).mkdir()
             (self.directory / name).chmod(0o755)
-        (self.directory / "ev").chmod(0o1777)
+        (self.directory / "ev").chmod(0o1777)  # any user's job notes its start and end there
         self.directory.chmod(0o755)
         self.config.logdir.mkdir(parents=True)
         self.config.save()

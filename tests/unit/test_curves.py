@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from bftrainer.daemon.service import check_fit
 from bftrainer.decide.isolation import unfit
 from bftrainer.decide.problem import problem_trainer
-from bftrainer.decide.throughput.curves import fitted
+from bftrainer.decide.throughput.curves import fitted, points_of
 from bftrainer.model.decision import Settings
 from bftrainer.model.errors import UsageError
-from bftrainer.model.trainer import MeasuredCosts, TrainerRecord
+from bftrainer.model.trainer import MeasuredCosts, SizeThroughput, TrainerRecord
 from bftrainer.site.policy.model import SiteObjective
 from milp.check import validate
 from milp.problem import Curve, Objective, Problem
@@ -144,3 +144,17 @@ def test_a_trainer_that_shares_everything_with_another_keeps_its_own_name() -> N
     assert problem_trainer(one, (), settings).trainer_id == "t1"
     other = replace(one, trainer_id="t2")
     assert problem_trainer(other, (), settings).trainer_id == "t2"
+
+
+def test_a_rate_has_the_error_of_the_batch_at_which_it_was_measured() -> None:
+    costs = MeasuredCosts(
+        samples_per_s_by_size=((1, 120.0), (2, 230.0)),
+        samples_per_s_by_batch=((1, 32, 90.0), (1, 64, 120.0), (2, 32, 230.0)),
+        throughput=(
+            SizeThroughput(size=1, batch=64, told_error=0.01),
+            SizeThroughput(size=1, batch=32, told_error=0.2),
+            SizeThroughput(size=2, batch=32, told_error=0.03),
+            SizeThroughput(size=2, batch=64),  # observed, and not yet published
+        ),
+    )
+    assert [point.error for point in points_of(costs)] == [0.01, 0.03]

@@ -46,6 +46,9 @@ def test_pilots_are_of_single_gpus_and_of_nodes_that_lend_none() -> None:
         ("q|||||node=5||||\n", (5, "MaxTRESPU=node=5 of X" + SHARE)),
         ("q|||||cpu=3||||\n", (0, "MaxTRESPU=cpu=3 of X, and a pilot takes 4")),
         ("q|||||||cpu=3||\n", (0, "MaxTRES=cpu=3 of X")),
+        ("q|||||gres/gpu:a100=8||||\n", (2, "MaxTRESPU=gres/gpu:a100=8 of X" + SHARE)),
+        ("q||||||mem=12G|||\n", (3, "GrpTRES=mem=12G of X, and a pilot takes 1000M")),
+        ("q|||||||mem=500M||\n", (0, "MaxTRES=mem=500M of X")),
     ],
 )
 def test_single_gpus_count_as_shares_of_a_node(text: str, expected: tuple[int, str]) -> None:
@@ -66,3 +69,19 @@ def test_beside_whole_nodes_limits_allow_these() -> None:
         (2, "MaxTRESPU=cpu=130 of X, and a pilot takes 64"),
     ]
     assert limits("q|||||cpu=40||||\n", both) == [(2, "MaxTRESPU=cpu=40 of X, and a pilot takes 4")]
+
+
+def test_limits_on_memory_and_on_one_type_hold_for_whole_nodes() -> None:
+    small, large, plain = (
+        Node(name="s", state=NodeState.IDLE, node_type="gpu:a100:2", gpus=2, memory_mb=256_000),
+        Node(name="l", state=NodeState.IDLE, node_type="gpu:a100:4", gpus=4, memory_mb=1_024_000),
+        Node(name="c", state=NodeState.IDLE),  # its memory is not known
+    )
+    whole = pilot_sizes([small, large, plain], Lend.NODES)
+    assert limits("q|||||gres/gpu:a100=9|mem=1.50T|||\n", whole) == [
+        (6, "GrpTRES=mem=1.50T of X, and a pilot takes 256000M"),
+        (2, "MaxTRESPU=gres/gpu:a100=9 of X, and a pilot takes 4"),
+    ]
+    for not_binding in ("gres/gpu:v100=1", "mem=some", "license/matlab=1"):
+        assert limits(f"q|||||{not_binding}||||\n", whole) == []
+    assert limits("q|||||mem=1G||||\n", pilot_sizes([plain], Lend.NODES)) == []

@@ -351,12 +351,16 @@ class Keeper:
         self._leave(self._talk.generation)
 
     def _ended_by_itself(self, status: int, ran_s: float) -> None:
+        """Go by an end that nobody asked for; SAVED and FAILED wait for news that explains them."""
         contract = self._orders.contract
         if status == 0 and self._rank == 0:
             self._finish()
         elif status == 0:
-            self._stage = ProgramState.OVER  # only the first node's end completes the trainer
+            # Only the first node's end completes the trainer; until then it stays a member.
+            self._stage = ProgramState.OVER
             self._talk.entered(time.monotonic())
+        # Alone, a program that saves at once would be started again without end; one of several
+        # may have been told by the others.
         elif status == contract.saved_status and (not self._is_alone() or ran_s >= MIN_RUN_S):
             self._wait_for_news(ProgramState.SAVED)
         elif status == -signal.SIGTERM:  # the batch system takes the node
@@ -368,7 +372,8 @@ class Keeper:
             self._failure = f"BFT-1418 {self._orders.config.script} ended with status {status}."
             if self._orders.preamble and status == NOT_STARTED:
                 output, path = "\n".join(self._last_lines), self._orders.preamble
-                self._failure = why_not_started(output, status, path).replace(":", "", 1)
+                code, _, cause = why_not_started(output, status, path).partition(": ")
+                self._failure = f"{code} {cause}"
             self._wait_for_news(ProgramState.FAILED)
 
     def _wait_for_news(self, stage: ProgramState) -> None:

@@ -171,7 +171,7 @@ class _PartlyUsed:
             )
 
     def _blocks(self) -> Iterator[_Events]:
-        """Yield the events of some nodes with GPUs at a time."""
+        """Yield the events on nodes with GPUs, those of some neighbouring nodes at a time."""
         table, n_nodes = self._table, len(self._installed)
         run, first = np.array(table.run_of), np.array(table.first)
         last = first + np.array(table.count)
@@ -184,6 +184,7 @@ class _PartlyUsed:
             stop = np.minimum(last[in_block], low + at_once)
             count = stop - begin
             of_run = np.repeat(run[in_block], count)
+            # The nodes of each range, one after the other.
             node = np.arange(len(of_run)) - np.repeat(np.cumsum(count) - count - begin, count)
             keep = has_gpus[node]
             of_run, node = of_run[keep], node[keep]

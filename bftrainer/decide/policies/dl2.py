@@ -303,7 +303,7 @@ class Filling:
         return replace(decided, state=state, wake_at_s=until_s if waits else None)
 
     def _terms(self, choose: Choose) -> Callable[[int], tuple[Term, ...]]:
-        """Return what the sizes follow from: scores where the filling ended."""
+        """Return a function of a trainer: its worth, and its score where the filling ended."""
         scores = None
         if self.seen and isinstance(choose, Best):
             scores = choose.scores(self._rows.rows())
@@ -311,11 +311,12 @@ class Filling:
 
         def terms(j: int) -> tuple[Term, ...]:
             if j not in place:
-                return (Term("trainers that are seen before it", len(place)),)
+                return (Term("trainers seen, without it", len(place)),)
             worth = Term("of its work until T_fwd", 100.0 * self._rows.worth(j), "%")
             if scores is None:
                 return (worth,)
-            score = Term("score of one more, over void", float(scores[place[j]] - scores[-1]))
+            void_score = scores[-1]
+            score = Term("score of one more, over void", float(scores[place[j]] - void_score))
             return score, worth
 
         return terms

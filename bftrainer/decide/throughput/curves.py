@@ -12,7 +12,7 @@ statistics of its size, a window in which old ones fade (EWMA); the time comes i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
@@ -26,7 +26,7 @@ from milp.portable import geometric_mean
 from milp.problem import Curve, Problem, ProblemTrainer
 from milp.worth import curve_at
 
-OLD_ERROR: Final = 0.05  # relative, for throughputs without statistics
+ASSUMED_ERROR: Final = 0.05  # relative, for throughputs without statistics
 SETTLE_S, SETTLE_STEPS = 1.0, 3  # of a new generation, to warm caches and buffers
 OBSERVE_S: Final = 2.0  # one observation; a report comes every half second
 WINDOW: Final = 30.0  # observations this long ago weigh 1/e: a minute of training
@@ -62,11 +62,11 @@ def fitted(record: TrainerRecord, *, explores: bool) -> Fitted:
 
 
 def points_of(costs: MeasuredCosts) -> tuple[MeasuredSize, ...]:
-    """Return the throughputs published to decisions, with their errors.
+    """Return the throughputs published to decisions, with their errors then, by ascending size.
 
-    Per node no size counts as more than ``LEAP`` times as fast as the smallest.
+    Per node no size counts as more than ``LEAP`` times as fast as the smallest, the first.
     """
-    errors = {entry.size: entry.told_error for entry in costs.throughput}
+    errors = _errors_by_size(costs)
     points: list[MeasuredSize] = []
     max_per_node = math.inf
     for size, rate in costs.samples_per_s_by_size:
@@ -74,9 +74,22 @@ def points_of(costs: MeasuredCosts) -> tuple[MeasuredSize, ...]:
             continue
         if not points:
             max_per_node = LEAP * rate / size
-        error = min(1.0, errors.get(size, OLD_ERROR))
+        error = min(1.0, errors.get(size, ASSUMED_ERROR))
         points.append(MeasuredSize(size, min(rate, max_per_node * size), error))
     return tuple(points)
+
+
+def _errors_by_size(costs: MeasuredCosts) -> Mapping[int, float]:
+    """Return the error of each size's throughput: that of its fastest batch, whose rate it is."""
+    fastest: dict[int, tuple[float, int]] = {}  # size -> rate, batch
+    for size, batch, rate in costs.samples_per_s_by_batch:
+        fastest[size] = max((rate, batch), fastest.get(size, (0.0, 0)))
+    errors: dict[int, float] = {}
+    for entry in costs.throughput:
+        _, fastest_batch = fastest.get(entry.size, (0.0, entry.batch))
+        if entry.batch == fastest_batch:
+            errors[entry.size] = entry.told_error
+    return errors
 
 
 def put_to_scale(problem: Problem, records: Iterable[TrainerRecord], *, is_bold: bool) -> Problem:

@@ -102,7 +102,7 @@ class Cluster:
         return CPUS_PER_TASK * (workers + servers), workers * has_gpu
 
     def give(self, job: Dl2Job, workers: int, servers: int) -> bool:
-        """Place tasks together on the node of least load; whether they fit."""
+        """Place tasks together on the node of least load, the only one tried; whether they fit."""
         if not self._loads:
             return False
         cpus, gpus = self.need(job, workers, servers)
