@@ -199,12 +199,7 @@ BENCHMARK = Benchmark(
         "--seeds": {"type": int, "default": 0, "help": f"so many ({SEEDS})"},
         "--faults": {"type": int, "default": 0, "help": f"of each seed ({FAULTS})"},
         "--repeat": {"type": Path, "metavar": "FILE", "help": "the schedule of this file, instead"},
-        "--join": {
-            "type": Path,
-            "nargs": "+",
-            "metavar": "FILE",
-            "help": "judge together the lives that runs with --json wrote, instead",
-        },
+        "--join": {"type": Path, "nargs": "+", "metavar": "FILE", "help": "judge the lives of"},
         "--shrink": {
             "type": int,
             "default": TRIES,

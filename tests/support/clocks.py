@@ -22,6 +22,20 @@ time.time = _shifted
 """
 """A ``sitecustomize`` that adds the seconds in a file, like "+3600s"."""
 
+SHIFTED_SBATCH = """\
+#!/bin/sh
+ahead_s=$(tr -d s < {file})
+for word; do
+    shift
+    case $word in
+        *=now+*) word=${{word%+*}}+$((${{word##*+}} + ahead_s)) ;;
+    esac
+    set -- "$@" "$word"
+done
+exec {sbatch} "$@"
+"""
+"""An sbatch that adds ``now+SECONDS`` to that clock; the real one adds to the machine's."""
+
 
 @dataclass(frozen=True, slots=True)
 class PythonClock:

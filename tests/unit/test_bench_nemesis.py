@@ -42,7 +42,9 @@ from _bench.nemesis.verdicts import (
 )
 from _bench.waiting import BenchError
 
+from bftrainer.batch import process
 from bftrainer.lab.try_records import EpochUse, Line
+from tests.support.clocks import SHIFTED_SBATCH
 
 NODES = ("n1", "n2", "n3", "n4", "n5")
 SEEDS = range(1, 13)
@@ -378,6 +380,22 @@ def test_when_the_tries_run_out_the_shortest_so_far_is_given() -> None:
 def test_a_list_of_which_no_part_fails_stays_whole() -> None:
     found = reduce(range(4), lambda _: False, 100)
     assert (found.items, found.is_least) == ((0, 1, 2, 3), True)
+
+
+# ---- the clock ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("ahead", "deadline_s"), [("+3600s", 3700), ("-3600s", -3500)])
+def test_a_shifted_sbatch_counts_from_its_own_now(
+    tmp_path: Path, ahead: str, deadline_s: int
+) -> None:
+    file, sbatch = tmp_path / "ahead", tmp_path / "sbatch"
+    file.write_text(f"{ahead}\n")
+    sbatch.write_text(SHIFTED_SBATCH.format(file=file, sbatch="printf '[%s]'"))
+    sbatch.chmod(0o755)
+    argv = [str(sbatch), "--comment=two words", "--deadline=now+100", "--time=4", "a b.sh"]
+    done = process.run(argv, timeout_s=10.0)
+    assert done.stdout == f"[--comment=two words][--deadline=now+{deadline_s}][--time=4][a b.sh]"
 
 
 # ---- several runs -------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""A wall clock of the login host's Python processes that is set while they run.
+"""A wall clock of the login host that is set while its processes run.
 
-Hosts of one machine share its clock. The daemon and its user's verbs read this one, whose file is
-on the disk of the login host; agents, workers and Slurm keep the machine's.
+Hosts of one machine share its clock. The daemon, its user's verbs and their sbatch read this one,
+whose file is on the disk of the login host; agents, workers and Slurm keep the machine's.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 from _bench.nemesis.schedule import Fault
-from tests.support.clocks import SHIFTED
+from _bench.targets import ROOT
+from tests.support.clocks import SHIFTED, SHIFTED_SBATCH
 from tests.support.hosts import Cluster
 from tests.support.hosts.plan import LOGIN
+from tests.support.hosts.rack import PATH
 
 PLACE: Final = "/var/lib/nemesis"
 FILE: Final = f"{PLACE}/ahead"
@@ -23,14 +25,18 @@ class Clock:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        install = f"install -d {PLACE}; cat > {PLACE}/sitecustomize.py"
-        cluster.does(LOGIN, "sh", "-ec", install, stdin=SHIFTED.format(file=FILE))
+        cluster.does(LOGIN, "install", "-d", PLACE)
+        sbatch = cluster.does(LOGIN, "which", "sbatch").strip()
+        for name, text in (("sitecustomize.py", SHIFTED), ("sbatch", SHIFTED_SBATCH)):
+            install = f"cat > {PLACE}/{name}; chmod 755 {PLACE}/{name}"
+            program = text.format(file=FILE, sbatch=sbatch)
+            cluster.does(LOGIN, "sh", "-ec", install, stdin=program)
         self._set(0)
 
     @staticmethod
     def environment() -> dict[str, str]:
         """Return the environment in which a process has this clock."""
-        return {"PYTHONPATH": PLACE}
+        return {"PYTHONPATH": PLACE, "PATH": f"{PLACE}:{ROOT}/.venv/bin:{PATH}"}
 
     def begin(self, fault: Fault) -> None:
         """Set it ahead, or behind."""
