@@ -422,14 +422,21 @@ class Journal:
         if limit is not None:
             remaining = limit
         with self._transaction(is_reading=True) as connection:
-            after_seq = max(after_seq, tables.first_to_follow(connection) - 1)
+            first = tables.first_to_follow(connection)
+            if after_seq < first:
+                tables.check_removed(connection, self.where, first)
+                after_seq = first - 1
         while remaining > 0:
             size = int(min(_BATCH_ROWS, remaining))
             query = tables.select_entries().where(table.c.seq > after_seq)
             if kind is not None:
                 query = query.where(table.c.kind == kind)
             rows = self._rows(query.order_by(table.c.seq).limit(size))
-            for row in rows:
+            for place, row in enumerate(rows):
+                # Entries are removed from the front alone, between two batches.
+                if kind is None and place and row["seq"] != after_seq + 1:
+                    why = f"entry {after_seq + 1} is missing"
+                    raise JournalError.of("BFT-2205", self.where, why)
                 after_seq = row["seq"]
                 yield self._entry(row)
             if len(rows) < size:

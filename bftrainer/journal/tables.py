@@ -12,7 +12,7 @@ lost row becomes BFT-2205, never a wrong decision.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Select, Table, delete, func, insert, select, text, update
@@ -287,10 +287,15 @@ def select_entries() -> Select[Any]:
 def read_entries(connection: Connection, where: str, query: Select[Any]) -> list[Row]:
     """Return the rows of a query; each is as it was written, whatever else is in the file.
 
+    Args:
+        connection: in a transaction.
+        where: the journal.
+        query: of entries ordered by their numbers, either way.
+
     Raises:
         JournalError: BFT-2205.
     """
-    rows = []
+    rows: list[Row] = []
     for mapping in connection.execute(query).mappings():
         row = dict(mapping)
         previous = row.pop("before_sha256")
@@ -300,7 +305,21 @@ def read_entries(connection: Connection, where: str, query: Select[Any]) -> list
             why = f"the checksum of entry {row['seq']} does not fit"
             raise JournalError.of("BFT-2205", where, why)
         rows.append(row)
+    _check_order(rows, where)
     return rows
+
+
+def _check_order(rows: Sequence[Row], where: str) -> None:
+    """Raise BFT-2205 if entries are out of order.
+
+    In a damaged tree a page may stand in two places: the file then tells its entries twice, each
+    as it was written, instead of others.
+    """
+    numbers = [row["seq"] for row in rows]
+    ascending = sorted(set(numbers))
+    if numbers not in (ascending, ascending[::-1]):
+        why = f"entries {ascending[0]} to {ascending[-1]} are out of order"
+        raise JournalError.of("BFT-2205", where, why)
 
 
 def _hash_before_the_first(connection: Connection, where: str, row: Row) -> str:
@@ -347,12 +366,27 @@ def verify(connection: Connection, where: str, *, begin: int = 0) -> int:
 def first_to_follow(connection: Connection) -> int:
     """Return where the chain begins: a checkpoint if the first entry was removed, otherwise 0.
 
-    Entries before that checkpoint are being removed and need not be complete.
+    Entries before that checkpoint are being removed, oldest first.
     """
     if first_entry(connection) <= 1:
         return 0
     table = projection.entries
     return _number(connection, select(func.min(table.c.seq)).where(table.c.kind == CHECKPOINT))
+
+
+def check_removed(connection: Connection, where: str, checkpoint: int) -> None:
+    """Raise BFT-2205 if entries before a checkpoint are not those that a removal leaves.
+
+    Those that are left follow each other. In a damaged tree the first ones may only seem removed:
+    others stand in their place.
+    """
+    seq = projection.entries.c.seq
+    query = select(seq).where(seq < checkpoint).order_by(seq)
+    last = first_entry(connection) - 1
+    for number in connection.execute(query).scalars():
+        if number != last + 1:
+            raise JournalError.of("BFT-2205", where, f"entry {number} follows entry {last}")
+        last = number
 
 
 def _read_again(connection: Connection, begin: int) -> tuple[int, str]:

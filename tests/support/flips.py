@@ -34,6 +34,7 @@ from bftrainer.model.trainer import TrainerSpec
 from tests.support.snapshots import T0
 from tests.support.timelines import PLAN, input_of, nodes, pilot
 
+INNER_TABLE = 5  # type of an inner page of a table's tree
 SMALL_PAGE_BYTES = 512  # SQLite's smallest: a journal of all kinds of pages is then 20 kB
 HARMLESS = ("BFT-1112",)  # of a page: no decision is left to show
 REFUSALS = frozenset(
@@ -221,6 +222,26 @@ class Flipper:
         for what in logged.seen:
             yield Finding(bit, way, what)
         self.outcomes[f"{way} {outcome}"] += 1
+
+
+def misleading(data: bytes) -> Iterator[int]:
+    """Yield the bits that make a page's child another of its children: that one then comes twice.
+
+    Pages of type 5 are the inner ones of tables: SQLite's file format, "B-tree Pages".
+    """
+    for begin in range(SMALL_PAGE_BYTES, len(data), SMALL_PAGE_BYTES):  # the first: the schema's
+        page = data[begin : begin + SMALL_PAGE_BYTES]
+        if page[0] != INNER_TABLE:
+            continue
+        n_cells = int.from_bytes(page[3:5])
+        cells = [int.from_bytes(page[at : at + 2]) for at in range(12, 12 + 2 * n_cells, 2)]
+        places = [*cells, 8]  # the last child is in the header
+        children = {place: int.from_bytes(page[place : place + 4]) for place in places}
+        for place, child in children.items():
+            for other in children.values():
+                difference = child ^ other
+                if difference.bit_count() == 1:
+                    yield 8 * (begin + place + 3) + difference.bit_length() - 1
 
 
 def undecodable(original: Path, scratch: Path, most: int) -> list[int]:

@@ -13,6 +13,7 @@ from tests.support.flips import (
     SMALL_PAGE_BYTES,
     WAYS,
     Flipper,
+    misleading,
     undecodable,
     write_journal,
 )
@@ -43,6 +44,13 @@ def test_a_schema_that_is_no_text_is_refused_with_a_code(
     """Seen failing before: UnicodeDecodeError, of sqlite3's own message."""
     bits = undecodable(original, tmp_path, most=3)
     assert [flipper.flipped(bit) for bit in bits] == [[], [], []]
+
+
+def test_entries_that_come_twice_instead_of_others_are_found(flipper: Flipper) -> None:
+    """Seen failing before: each entry was as it was written, and some were missing."""
+    bits = list(misleading(flipper.data))
+    assert len(bits) > 2
+    assert [flipper.flipped(bit, ["read", "verify"]) for bit in bits] == [[]] * len(bits)
 
 
 @pytest.mark.parametrize("verb", ["verify", "replay", "report", "web", "backup"])
