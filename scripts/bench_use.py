@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
+import re
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -47,7 +47,8 @@ LOAD_S: Final = 180.0  # of a processor in an hour: 5%
 MEMORY_MB: Final = 250.0
 INSTALL_S, DEMO_S = 180.0, 120.0
 LIMIT_S: Final = 1800.0  # of one command
-MB: Final = 1e6
+MB_OF: Final = {"kB": 0.001, "MB": 1.0}
+DOWNLOADED: Final = re.compile(r"Downloading \S+ \(([\d.]+) (kB|MB)\)")
 SCRIPT: Final = "#!/usr/bin/env python3\nimport torch\n"
 
 # Submissions, restarts, and the seconds of each figure of processor time.
@@ -112,7 +113,7 @@ def _measure_load(
         note(name)
         value_s = processor_s_per_hour(daemon, span_s, do)
         measured.at_most(name, value_s, LOAD_S, note=f"of {span_s:g} s")
-    memory_mb = peak_bytes(daemon.pid) / MB
+    memory_mb = peak_bytes(daemon.pid) / 1e6
     measured.at_most(f"memory, {queued} queued", memory_mb, MEMORY_MB, "MB", "peak")
 
 
@@ -162,13 +163,12 @@ def judge_submit(costs: dict[str, list[Cost]], measured: Measured) -> None:
 
 def _measure_install(base: Path, measured: Measured) -> None:
     """Do as README says, with an empty cache of downloads."""
-    source, venv, cache = base / "source", base / "venv", base / "cache"
-    archive = ("git", "-C", str(ROOT), "archive", f"--output={base}/source.tar", "HEAD")
-    cost_of(partial(run, archive, timeout_s=LIMIT_S))
-    shutil.unpack_archive(base / "source.tar", source)
-    environment = {**os.environ, "PIP_CACHE_DIR": str(cache)}
+    source, venv = base / "source", base / "venv"
+    clone = ("git", "clone", "-q", "--shared", str(ROOT), str(source))
+    cost_of(partial(run, clone, timeout_s=LIMIT_S))
+    environment = {**os.environ, "PIP_CACHE_DIR": str(base / "cache"), "PIP_PROGRESS_BAR": "off"}
     here = partial(run, timeout_s=LIMIT_S, env=environment, cwd=source)
-    pip = (f"{venv}/bin/python", "-m", "pip", "install", "-q", "-c", "constraints.txt")
+    pip = (f"{venv}/bin/python", "-m", "pip", "install", "-c", "constraints.txt")
     demo = (f"{venv}/bin/bftrainer", "demo", "--no-live", "--no-wait", "--out", str(base / "out"))
     commands = {
         "environment": (sys.executable, "-m", "venv", str(venv)),
@@ -176,16 +176,18 @@ def _measure_install(base: Path, measured: Measured) -> None:
         "install": (*pip, ".[torch,demo]"),
         "demo": demo,
     }
-    walls_s, caches_mb = {}, {}
-    for name, argv in commands.items():
-        note(name)
-        walls_s[name] = cost_of(partial(here, argv)).wall_s
-        caches_mb[name] = sum(file.stat().st_size for file in cache.rglob("*.*")) / MB
-    measured.results |= {"installation_s": walls_s, "downloaded_mb": caches_mb}
-    loaded_mb = caches_mb["install"] - caches_mb["torch"]
+    costs = {name: cost_of(partial(here, argv)) for name, argv in commands.items()}
+    walls_s = {name: cost.wall_s for name, cost in costs.items()}
+    measured.results["installation_s"] = walls_s
+    loaded_mb = downloaded_mb(costs["install"].text)
     text = f"{loaded_mb:.0f} MB downloaded; torch before it: {walls_s['torch']:.0f} s"
     measured.at_most("install", walls_s["install"], INSTALL_S, note=text)
     measured.at_most("demo", walls_s["demo"], DEMO_S)
+
+
+def downloaded_mb(text: str) -> float:
+    """Return how much pip says that it has downloaded."""
+    return sum(float(size) * MB_OF[unit] for size, unit in DOWNLOADED.findall(text))
 
 
 if __name__ == "__main__":

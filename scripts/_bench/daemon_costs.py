@@ -34,6 +34,7 @@ class Cost:
 
     wall_s: float
     processor_s: float  # children included
+    text: str = ""  # that it printed
 
 
 @contextmanager
@@ -63,7 +64,8 @@ def cost_of(command: Callable[[], Completed]) -> Cost:
     done = command()
     if not done.is_ok:
         raise BenchError(f"{' '.join(done.argv)}: {done.stderr.strip() or done.stdout[-500:]}")
-    return Cost(wall_s=time.monotonic() - began_s, processor_s=_of_children_s() - before_s)
+    wall_s, used_s = time.monotonic() - began_s, _of_children_s() - before_s
+    return Cost(wall_s=wall_s, processor_s=used_s, text=done.stdout)
 
 
 def _of_children_s() -> float:

@@ -83,3 +83,12 @@ def test_the_restart_that_is_promised_is_the_one_with_the_queue() -> None:
     assert (worst.name, worst.measured) == (name, 2.5)
     assert promise.alternative_of(measured.targets) == "1.5 s with none"
     assert not re.search("processor", worst.name)
+
+
+def test_what_pip_downloaded_is_what_it_says() -> None:
+    text = (
+        "Processing /wheels/rich-15.0.0-py3-none-any.whl\n"
+        "Collecting textual\n  Downloading textual-8.2.8-py3-none-any.whl (731 kB)\n"
+        "  Downloading numpy-2.4.0-cp311-cp311-manylinux_2_27_x86_64.whl (16.5 MB)\n"
+    )
+    assert bench_use.downloaded_mb(text) == pytest.approx(17.231)
