@@ -127,7 +127,7 @@ def submit(
     values = {**chosen(ctx, script), "module": module}
     has_source = resume_from is not None
     specs = _specs(script, args, values, way, has_source=has_source)
-    checks = check_here(specs[0])
+    checks = check_here(specs[0], imports_torch=dry_run)
     print_lines(*ignored(values), err=True)
     warn_of_late_options(ctx, script, args)
     starts: list[str] = []

@@ -32,6 +32,12 @@ _PROBES = {
     "mpi": ("", ""),  # its library is looked for on the node
 }
 _NOTHING = ("/bin/sh", "-c", ":")
+# The import of torch takes seconds, and minutes from a file system that others use, too. A torch
+# that does not import is told of by the first worker, as is one that the nodes alone lack.
+_FIND_TORCH = (
+    f"import runpy; there = runpy.run_path({versions.__file__!r})['there']()[1] or"
+    " __import__('torch').__version__; sys.stdout.write('bft-torch %s\\n' % there); "
+)
 # ``-c`` looks for modules in the working directory, a template does not.
 _NOT_HERE = "import sys; sys.path[:] = [p for p in sys.path if p]; "
 # What runs in the interpreter on a node; a container may lack it.
@@ -74,8 +80,13 @@ def _script_refusal(script: str, reason: str) -> UsageError:
     )
 
 
-def check_here(spec: TrainerSpec) -> tuple[str, ...]:
+def check_here(spec: TrainerSpec, *, imports_torch: bool = True) -> tuple[str, ...]:
     """Check everything that a spec refers to on this machine; change nothing.
+
+    Args:
+        spec: the trainer.
+        imports_torch: to see that it can be; False: it is only looked for, in a fraction of a
+            second.
 
     Returns:
         A sentence for each check.
@@ -108,7 +119,11 @@ def check_here(spec: TrainerSpec) -> tuple[str, ...]:
     text, image = text_of_spec(spec), _check_image(spec)
     tried: tuple[str, ...] = ()
     if image.is_here:
-        tried = (*check_module(spec), _check_interpreter(spec, text), *_check_syntax(spec, text))
+        tried = (
+            *check_module(spec),
+            _check_interpreter(spec, text, imports_torch=imports_torch),
+            *_check_syntax(spec, text),
+        )
     return (
         script,
         f"working directory {spec.cwd} exists",
@@ -147,7 +162,7 @@ def _check_program(program: str) -> str:
     return f"program {program} can be run"
 
 
-def _check_interpreter(spec: TrainerSpec, text: str) -> str:
+def _check_interpreter(spec: TrainerSpec, text: str, *, imports_torch: bool) -> str:
     advice = "Name the Python that has your packages with --interpreter or --venv."
     if text and spec.runtime not in _PROBES:
         run_under(text, _NOTHING, environment=spec.environment, cwd=spec.cwd)
@@ -162,6 +177,8 @@ def _check_interpreter(spec: TrainerSpec, text: str) -> str:
     if spec.runtime not in _PROBES:
         return f"interpreter {path} can be run"
     package, probe = _PROBES[spec.runtime]
+    if probe == TELL_TORCH and not imports_torch:
+        probe = _FIND_TORCH
     under, code = "", "BFT-1006"
     if text:
         probe = _NOT_HERE + _SEES_US + probe

@@ -4,6 +4,7 @@ The interpreter that is to be judged reads this file, too, and it may be any: Py
 able to. Run by path it prints the releases that are there (``there``), without importing torch.
 """
 
+import importlib.util
 import re
 import sys
 from pathlib import Path
@@ -87,13 +88,15 @@ def there() -> "tuple[str, str]":
 
 
 def _torch_there() -> str:
-    for place in sys.path:
-        try:
-            text = (Path(place) / "torch" / "version.py").read_bytes()
-        except (OSError, ValueError):
-            continue
-        return _first_group(_VERSION_LINE, text.decode("utf-8", "replace"))
-    return ""
+    try:
+        # What an import would take, be it a stray torch.py.
+        spec = importlib.util.find_spec("torch")
+        if spec is None or not spec.submodule_search_locations:
+            return ""
+        text = (Path(next(iter(spec.submodule_search_locations))) / "version.py").read_bytes()
+    except (ImportError, OSError, ValueError):
+        return ""
+    return _first_group(_VERSION_LINE, text.decode("utf-8", "replace"))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from statistics import median
 
@@ -16,6 +17,22 @@ RESAMPLES = 2000
 P95_NEEDS = 20  # below, a 95th percentile is the maximum under another name
 BEYOND = 0.025  # the chance that a quantile lies below its 95% interval, and that above
 Ends = tuple[float | None, float | None]  # of an interval; None: nothing bounds it there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A mean and its 95% interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of_samples(cls, mean: float, samples: Iterable[float]) -> Interval:
+        """Return what resampling says of a mean."""
+        by_size = sorted(samples)
+        last = len(by_size) - 1
+        return cls(mean=mean, low=by_size[round(0.025 * last)], high=by_size[round(0.975 * last)])
 
 
 def quantile(values: Sequence[float], q: float) -> float:

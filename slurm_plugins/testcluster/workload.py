@@ -20,7 +20,7 @@ import pydantic
 
 from bftrainer.model.errors import BatchSystemError, ExitCode, UsageError
 from slurm_plugins.testcluster.cluster import SlurmTestCluster
-from slurm_plugins.testcluster.jobs import Share
+from slurm_plugins.testcluster.jobs import Kind, Share
 
 
 class WorkloadItem(pydantic.BaseModel):
@@ -32,7 +32,7 @@ class WorkloadItem(pydantic.BaseModel):
     n_nodes: int = pydantic.Field(ge=1)
     duration_s: float = pydantic.Field(gt=0)
     limit_s: float | None = pydantic.Field(default=None, gt=0)
-    kind: Literal["sbatch", "srun"] = "sbatch"
+    kind: Literal["sbatch", "srun", "immediate"] = "sbatch"  # immediate: srun, at once or never
     # Of each node; none of them: whole nodes.
     gpus: int = pydantic.Field(default=0, ge=0)
     gpu_type: str = ""
@@ -43,7 +43,7 @@ class WorkloadItem(pydantic.BaseModel):
 
     @pydantic.model_validator(mode="after")
     def _can_be_asked_for(self) -> Self:
-        if self.n_tasks > 1 and self.kind == "srun":
+        if self.n_tasks > 1 and self.kind != "sbatch":
             raise ValueError("srun has no arrays")
         if self.gpu_type and not self.gpus:
             raise ValueError("a type of GPU, but no number")
@@ -220,13 +220,18 @@ class WorkloadRun:
             if not job_ids.get(item.after):
                 return _Submission(error="The job that it waits for was refused.")
             extra_args = (f"--dependency=afterok:{job_ids[item.after]}",)
+        kind: Kind = "sbatch"
+        if item.kind != "sbatch":
+            kind = "srun"
+        if item.kind == "immediate":
+            extra_args += ("--immediate",)
         submitted_s = time.time()
         try:
             job_id = self._cluster.submit(
                 n_nodes=item.n_nodes,
                 duration_s=item.duration_s,
                 limit_s=item.limit_s,
-                kind=item.kind,
+                kind=kind,
                 share=item.share,
                 n_tasks=item.n_tasks,
                 extra_args=extra_args,

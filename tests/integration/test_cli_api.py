@@ -171,6 +171,33 @@ def test_an_interpreter_without_torch_is_named(home: Path, output: Output) -> No
     assert "no such wheel" in captured.err
 
 
+def test_submit_looks_for_torch_and_a_dry_run_imports_it(
+    home: Path, service: MemoryService, output: Output
+) -> None:
+    imports = home / "imports"
+    (home / "site" / "torch.py").unlink()
+    package = home / "site" / "torch"
+    package.mkdir()
+    (package / "version.py").write_text("__version__ = '2.99.0'\n")
+    (package / "__init__.py").write_text(
+        f"open({str(imports)!r}, 'a').write('torch\\n')\nfrom torch.version import __version__\n"
+    )
+    assert main(["submit", "train.py"]) == 0
+    assert not imports.exists()
+    assert main(["submit", "--dry-run", "-J", "other", "train.py"]) == 0
+    assert imports.read_text().split() == ["torch"]
+    assert "imports torch 2.99.0" in output.readouterr().out
+    assert [record.spec.name for record in service.records.values()] == ["train"]
+
+
+def test_a_torch_that_does_not_tell_its_release_is_imported(home: Path, output: Output) -> None:
+    package = home / "site" / "torch"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise ImportError('half a wheel')\n")
+    assert main(["submit", "train.py"]) == ExitCode.USAGE
+    assert "half a wheel" in output.readouterr().err
+
+
 def test_the_real_torch_is_imported(home: Path, output: Output) -> None:
     torch = pytest.importorskip("torch")
     assert main(["submit", "--export", "PYTHONPATH=", "--dry-run", "train.py"]) == 0

@@ -13,8 +13,9 @@ from pathlib import Path
 import bench_gpus
 import pytest
 from _bench import choosing
-from _bench.gpus import controller_log, measures, predicted, reach
+from _bench.gpus import arms, measures, predicted, reach
 from _bench.gpus.measures import ArmRun, HandOvers, Idle, OrdinaryJob, Pilot
+from _bench.real_slurm import slurm_log
 from _bench.waiting import BenchError
 
 from bftrainer.lab.site.sharing import NodeCapacity
@@ -67,14 +68,13 @@ def run_of(*jobs: OrdinaryJob, pilots: tuple[Pilot, ...] = (), seed: int = 1) ->
 
 
 def test_pilots_are_those_of_the_log_and_of_their_partition() -> None:
-    told = controller_log.read(LOG, {"3"}, START_S)
-    first, second = told.pilots
-    assert (first.job_id, first.node, first.is_preempted) == ("1", "n1", True)
+    log = slurm_log.read(LOG)
+    first, second = arms.pilots_of(log, 1, START_S)
+    assert (first.node, first.is_preempted) == ("n1", True)
     assert first.ended_s - first.started_s == pytest.approx(6.002)  # preempted, not when it left
     assert (second.node, second.is_preempted) == ("n2", False)
     assert second.ended_s - second.started_s == pytest.approx(8.484)
-    assert told.n_submitted == 2  # 2 and 4; 1 came before the start
-    assert len(told.cycles_s) == 1
+    assert arms.submitted_since(log, START_S, {"3"}) == 2  # 2 and 4; 1 came before the start
 
 
 def test_idle_gpus_are_of_free_nodes_or_of_used_ones() -> None:

@@ -10,9 +10,10 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from _bench.site import real, real_runs, slurm_log, validate
+from _bench.real_slurm import slurm_log
+from _bench.real_slurm.slurm_log import LoggedStart
+from _bench.site import real, real_runs, validate
 from _bench.site.real import NotedJob, PreemptableRun, RealRun
-from _bench.site.slurm_log import LoggedStart
 from _bench.waiting import BenchError
 
 from bftrainer.lab.site.machine import JobSpec

@@ -17,11 +17,11 @@ def test_jobs_ask_for_the_load_wanted_within_the_run(minutes: float) -> None:
     demand = replace(DEMAND, minutes=minutes)
     jobs = generate(demand)
     assert len(jobs) == 320
-    assert sum(j.n_nodes * j.run_s for j in jobs) / (
+    assert sum(j.n_nodes * j.duration_s for j in jobs) / (
         16 * max(j.at_s for j in jobs)
     ) == pytest.approx(0.65, abs=0.05)
     assert max(j.at_s for j in jobs) <= demand.span_s
-    assert all(60 * j.limit_min > j.run_s for j in jobs)
+    assert all(j.limit_s and j.limit_s > j.duration_s for j in jobs)
     assert {j.kind for j in jobs} == {"sbatch", "srun", "immediate"}
     assert max(j.n_nodes for j in jobs) == 12
     assert all(j.n_nodes == 1 for j in jobs if j.kind == "immediate")

@@ -501,3 +501,25 @@ def _shown(site: Site) -> int:
     record = site.book.records[site.trainer_id]
     view = TrainerView(record=record, planned_nodes=(), requested_nodes=(), observed_nodes=())
     return view.step
+
+
+def test_a_tick_reads_clocks_as_often_however_many_trainers_wait(
+    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten times a second a daemon looks at all of them, and a clock is a call of the kernel."""
+    site, readings, counts = Site(tmp_path, journal), list[float](), list[int]()
+
+    def read() -> float:
+        readings.append(site.now_s)
+        return site.now_s
+
+    for name in ("_clock", "_steady"):
+        monkeypatch.setattr(site.book, name, read)
+    for n_trainers in (10, 40):
+        while len(site.book.trainers) < n_trainers:
+            directory = tmp_path / str(len(site.book.trainers))
+            site.book.submit(trainer_spec(directory, SLOW, n_max=4))
+        readings.clear()
+        site.book.tick()
+        counts.append(len(readings))
+    assert 0 < counts[0] == counts[1]

@@ -498,24 +498,25 @@ class TrainerBook:
             self._handle(trainer, stimulus)
 
     def tick(self) -> None:
-        """Advance the time in every machine."""
+        """Advance the time in every machine; clocks are read once, however many trainers wait."""
+        now_s, steady_s = self._clock(), self._steady()
         for trainer in list(self.trainers.values()):
             if not trainer.machine.is_idle:
                 self._handle(trainer, stimuli.TimePassed())
             self._write_reports(trainer)
             if trainer.machine.course.is_ended:
                 self._go_on(trainer)
-            if trainer.machine.has_wound_up(self._steady()):
+            if trainer.machine.has_wound_up(steady_s):
                 self._cancelled(trainer.record.trainer_id)
             if trainer.record.requeued_s is not None and not trainer.machine.has_workers:
                 self._replace(trainer, requeued_s=None)
                 self._write(trainer, "requeued", {"state": str(trainer.record.state)})
                 self._on_change()
             if trainer.record.overtime_s is None:
-                self._end_time(trainer)
+                self._end_time(trainer, now_s)
         self._let_go()
-        cuts = self.cuts.have_changed(self.trainers.values(), self._steady())
-        if self.quarantine.has_changed(self._clock()) or cuts:
+        cuts = self.cuts.have_changed(self.trainers.values(), steady_s)
+        if self.quarantine.has_changed(now_s) or cuts:
             self._on_change()
 
     # ---- consequences ------------------------------------------------------------------
@@ -579,8 +580,8 @@ class TrainerBook:
 
     def _write_reports(self, trainer: Trainer) -> None:
         """Write new reports; not each of a script that reports at every step."""
-        now_s, report = self._steady(), trainer.unwritten
-        if report is not None and now_s >= trainer.wrote_reports_s + REPORTS_EVERY_S:
+        report = trainer.unwritten
+        if report and (now_s := self._steady()) >= trainer.wrote_reports_s + REPORTS_EVERY_S:
             trainer.wrote_reports_s = now_s
             if self.takes_report(trainer.record):
                 self._write(trainer, "reported", report)
@@ -679,9 +680,8 @@ class TrainerBook:
         self._write(trainer, "parked", parked)
         self._on_change()
 
-    def _end_time(self, trainer: Trainer) -> None:
+    def _end_time(self, trainer: Trainer, now_s: float) -> None:
         """Have a trainer whose time limit is over leave its nodes after a checkpoint."""
-        now_s = self._clock()
         if record_updates.has_time_over(trainer.record, now_s):
             self._replace(trainer, overtime_s=now_s)
             self._write(trainer, "time-limit", {"limit_s": trainer.record.spec.time_limit_s})

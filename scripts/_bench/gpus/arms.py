@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,10 +22,11 @@ from functools import partial
 from pathlib import Path
 
 from _bench import sdiag
-from _bench.gpus import controller_log, predicted
+from _bench.gpus import predicted
 from _bench.gpus.measures import ArmRun, OrdinaryJob, Pilot
-from _bench.real_slurm import cycles
+from _bench.real_slurm import cycles, slurm_log
 from _bench.real_slurm.light import light_trainers, wait_for_nodes
+from _bench.real_slurm.slurm_log import SlurmLog
 from _bench.waiting import BenchError
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.lab.site.sharing import NodeCapacity
@@ -38,6 +39,7 @@ N_NODES = 6
 GPUS_PER_NODE = 4
 CPUS_PER_NODE = 16
 MEMORY_MB = 16_000
+PILOTS = "bf"  # their partition
 BF_INTERVAL_S = 5
 PHASE = 0.4  # of that interval, after the begin of a cycle
 TYPICAL_RUN_S = 40.0  # about 90 jobs in ten minutes, as in the administrators' hour
@@ -235,7 +237,7 @@ def _run(
     if errors:
         raise BenchError(f"{arm.name}, seed {seed}: a job was refused: {errors[0]}")
     ordinary = {(record.job_id or "").partition("_")[0] for record in records}
-    controller = controller_log.read(log.read_text(errors="replace"), ordinary, origin_s)
+    controller = slurm_log.read(log.read_text(errors="replace"))
     settings.say(f"seed {seed}, {arm.name}: done")
     return ArmRun(
         arm=arm.name,
@@ -245,8 +247,8 @@ def _run(
         span_s=settings.span_s,
         bf_interval_s=BF_INTERVAL_S,
         jobs=tuple(_job(record, origin_s) for record in records),
-        pilots=tuple(_pilot(pilot, arm, origin_s) for pilot in controller.pilots),
-        n_submitted=controller.n_submitted,
+        pilots=tuple(pilots_of(controller, arm.gpus_per_pilot, origin_s)),
+        n_submitted=submitted_since(controller, origin_s, ordinary),
         n_requests=sum(load.rpcs.values()),
         cpus_per_node=CPUS_PER_NODE,
         memory_mb=MEMORY_MB,
@@ -269,11 +271,20 @@ def _job(record: JobRecord, origin_s: float) -> OrdinaryJob:
     )
 
 
-def _pilot(pilot: controller_log.PilotRun, arm: Arm, origin_s: float) -> Pilot:
-    return Pilot(
-        node=pilot.node,
-        gpus=arm.gpus_per_pilot,
-        started_s=pilot.started_s - origin_s,
-        ended_s=pilot.ended_s - origin_s,
-        is_preempted=pilot.is_preempted,
-    )
+def pilots_of(log: SlurmLog, gpus: int, origin_s: float) -> Iterator[Pilot]:
+    """Yield the pilots that ran; of Slurm's log, so that no daemon judges itself."""
+    for job_id, start in sorted(log.starts.items(), key=lambda started: started[1].at_s):
+        if start.partition == PILOTS:
+            yield Pilot(
+                node=start.nodes[0],
+                gpus=gpus,
+                started_s=start.at_s - origin_s,
+                ended_s=log.ends_s.get(job_id, math.inf) - origin_s,
+                is_preempted=job_id in log.preempted,
+            )
+
+
+def submitted_since(log: SlurmLog, from_s: float, ordinary: Collection[str]) -> int:
+    """Count the pilots, whether or not they ran; ``ordinary``: jobs that are none."""
+    since_s = [at_s for job_id, at_s in log.accepted_s.items() if job_id not in ordinary]
+    return sum(at_s >= from_s for at_s in since_s)

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 
-RESAMPLES = 2000
+from _bench.stats import RESAMPLES, Interval
+
 LOST_CYCLE_SHARE = 0.8  # of a bf_interval later than without bftrainer
 TAKEN_WITHIN_S = 10.0  # an ordinary job starts on the node of a pilot that was given back for it
 APART_S = 1.0  # starts that are closer have no order
@@ -150,15 +151,6 @@ def hand_overs_of(run: ArmRun) -> HandOvers:
     return HandOvers(given_back=given_back, preempted=preempted, in_vain=in_vain, gpus=gpus)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
-    """A mean and its 95% interval."""
-
-    mean: float
-    low: float
-    high: float
-
-
 def waits_of(run: ArmRun) -> dict[tuple[int, int], float]:
     """Return how long each job waited, s."""
     return {job.key: job.started_s - job.submitted_s for job in run.jobs}
@@ -179,12 +171,7 @@ def added_wait(pairs: Sequence[tuple[ArmRun, ArmRun]]) -> Interval:
     for _ in range(RESAMPLES):
         seeds = [chance.choice(by_seed) for _ in by_seed]
         means.append(fmean(fmean(chance.choices(waits, k=len(waits))) for waits in seeds))
-    means.sort()
-    return Interval(
-        mean=fmean(fmean(waits) for waits in by_seed),
-        low=means[round(0.025 * (RESAMPLES - 1))],
-        high=means[round(0.975 * (RESAMPLES - 1))],
-    )
+    return Interval.of_samples(fmean(fmean(waits) for waits in by_seed), means)
 
 
 def lost_cycles(run: ArmRun, control: ArmRun) -> int:

@@ -13,10 +13,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from _bench.gpus.measures import HandOvers, Interval
-
-RESAMPLES = 2000
-LOW_SHARE, HIGH_SHARE = 0.025, 0.975
+from _bench.gpus.measures import HandOvers
+from _bench.stats import RESAMPLES, Interval
 
 
 class EndOfPilot(enum.StrEnum):
@@ -104,14 +102,10 @@ def added_percent(blocks: Sequence[BlockWait], *, is_null: bool = False) -> Inte
         is_null: what chance adds instead.
     """
     chance = random.Random(1)  # noqa: S311 - statistics, not a secret
-    samples = sorted(
+    samples = (
         _percent(chance.choices(blocks, k=len(blocks)), is_null=is_null) for _ in range(RESAMPLES)
     )
-    return Interval(
-        mean=_percent(blocks, is_null=is_null),
-        low=samples[round(LOW_SHARE * (RESAMPLES - 1))],
-        high=samples[round(HIGH_SHARE * (RESAMPLES - 1))],
-    )
+    return Interval.of_samples(_percent(blocks, is_null=is_null), samples)
 
 
 def _percent(blocks: Sequence[BlockWait], *, is_null: bool) -> float:

@@ -10,7 +10,6 @@ import re
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from _bench.benchmark import note
@@ -48,12 +47,7 @@ class Keeper:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def stop(self) -> None:

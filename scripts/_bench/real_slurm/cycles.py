@@ -7,28 +7,18 @@ Called by what runs on a test cluster.
 
 from __future__ import annotations
 
-import re
-from datetime import datetime
 from pathlib import Path
 
+from _bench.real_slurm.slurm_log import cycles_s
 from _bench.waiting import BenchError, wait_until
 from slurm_plugins.testcluster import SlurmTestCluster
 
-_BEGIN = re.compile(r"^\[([0-9T:.-]+)\] .*backfill: beginning$", re.MULTILINE)
 PATIENCE_S = 90.0
 
 
 def read(log: Path) -> tuple[float, ...]:
     """Return the begin of every cycle so far (epoch)."""
-    return tuple(map(_epoch_s, _BEGIN.findall(_text(log))))
-
-
-def _text(log: Path) -> str:
-    return log.read_text(encoding="utf-8", errors="replace")
-
-
-def _epoch_s(stamp: str) -> float:
-    return datetime.fromisoformat(stamp).timestamp()
+    return cycles_s(log.read_text(encoding="utf-8", errors="replace"))
 
 
 def note(cluster: SlurmTestCluster) -> Path:

@@ -1,6 +1,6 @@
 """The ordinary jobs of a run, drawn from a seed.
 
-Numbers in, ``PlannedJob``s out; the same arguments give the same jobs.
+Numbers in, ``WorkloadItem``s out; the same arguments give the same jobs.
 
 Arrivals come in campaigns: most jobs of a campaign within its first two fifths, so that
 a queue builds up and big jobs block it; small jobs all the time, so that the scheduler
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-import pydantic
+from slurm_plugins.testcluster.workload import WorkloadItem
 
 T = TypeVar("T")
 Kind = Literal["sbatch", "srun", "immediate"]
@@ -32,18 +32,6 @@ SIGMA = 1.5  # most jobs are short, most node-seconds are those of a few
 SHORTEST_S = 1.0
 LONGEST_SHARE = 1 / 6  # of the span
 KINDS: tuple[tuple[Kind, float], ...] = (("sbatch", 0.76), ("srun", 0.16), ("immediate", 0.08))
-
-
-class PlannedJob(pydantic.BaseModel):
-    """One ordinary job, as its user asks for it."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
-
-    at_s: float = pydantic.Field(ge=0)  # after the start of the run
-    n_nodes: int = pydantic.Field(ge=1)
-    run_s: float = pydantic.Field(gt=0)
-    limit_min: int = pydantic.Field(ge=1)
-    kind: Kind = "sbatch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +50,7 @@ class Demand:
         return 60.0 * self.minutes * SPAN_SHARE
 
 
-def generate(demand: Demand) -> tuple[PlannedJob, ...]:
+def generate(demand: Demand) -> tuple[WorkloadItem, ...]:
     """Draw the jobs, in order of submission."""
     chance = random.Random(demand.seed)  # noqa: S311 - a workload, not a secret
     arrivals = sorted(_arrival(chance, demand.span_s) for _ in range(demand.n_jobs))
@@ -76,11 +64,11 @@ def generate(demand: Demand) -> tuple[PlannedJob, ...]:
     raw_s = [math.exp(SIGMA * chance.gauss(0.0, 1.0)) for _ in kinds_and_sizes]
     run_s = _scaled(raw_s, [n for _, n in kinds_and_sizes], demand)
     return tuple(
-        PlannedJob(
+        WorkloadItem(
             at_s=round(at_s, 3),
             n_nodes=n_nodes,
-            run_s=round(seconds, 3),
-            limit_min=max(_one_of(chance, LIMITS_MIN), math.ceil((seconds + 10.0) / 60.0)),
+            duration_s=round(seconds, 3),
+            limit_s=60.0 * max(_one_of(chance, LIMITS_MIN), math.ceil((seconds + 10.0) / 60.0)),
             kind=kind,
         )
         for (at_s, _), (kind, n_nodes), seconds in zip(

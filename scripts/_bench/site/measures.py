@@ -10,6 +10,7 @@ from itertools import chain
 from operator import attrgetter
 from statistics import fmean
 
+from _bench.stats import Interval
 from _bench.targets import Target, at_least, at_most
 from bftrainer.lab.site.arms import Arm, ArmOutcome, Harvest
 from bftrainer.lab.site.workload import Cell
@@ -21,15 +22,6 @@ LEAST_HARVEST = ((0.5, 0.90), (math.inf, 0.75))  # cycle, of an interval; share 
 Z_95 = 1.96
 Runs = Mapping[Arm, ArmOutcome]  # of one seed
 WAIT_S, REFUSED, CPU_S = attrgetter("wait_s"), attrgetter("refused"), attrgetter("cpu_s")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
-    """A mean and its 95% interval."""
-
-    mean: float
-    low: float
-    high: float
 
 
 def added_wait(blocks: Sequence[tuple[float, float]]) -> Interval:

@@ -16,7 +16,7 @@ from typing import Literal, Self
 
 from pydantic import TypeAdapter
 
-from _bench.site.slurm_log import SlurmLog
+from _bench.real_slurm.slurm_log import SlurmLog
 from _bench.waiting import BenchError
 from bftrainer.lab.site.machine import JobSpec
 from bftrainer.lab.site.sharing import NodeCapacity, NodeSet, Share

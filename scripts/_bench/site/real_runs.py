@@ -16,11 +16,9 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from _bench.real_slurm import cycles, workload
-from _bench.real_slurm.submit import JobOutcome, Submitter
-from _bench.site import slurm_log
+from _bench.real_slurm import cycles, slurm_log, workload
+from _bench.real_slurm.slurm_log import SlurmLog
 from _bench.site.real import PREEMPTABLE, NotedJob, RealRun, preemptable_of
-from _bench.site.slurm_log import SlurmLog
 from _bench.waiting import BenchError, wait_until
 from bftrainer.lab.site.machine import JobSpec
 from bftrainer.lab.site.sharing import NodeCapacity, Share
@@ -57,7 +55,7 @@ def play_whole(seed: int, minutes: float) -> RealRun:
     Raises:
         BenchError, BftError: the run did not come to its end.
     """
-    planned_jobs = workload.generate(
+    items = workload.generate(
         workload.Demand(
             n_jobs=round(JOBS_PER_MINUTE * minutes),
             n_nodes=N_WHOLE_NODES,
@@ -67,16 +65,11 @@ def play_whole(seed: int, minutes: float) -> RealRun:
         )
     )
     with _cluster(_whole_config) as cluster:
-        log = cycles.note(cluster)
-        origin_s = cycles.at_phase(cluster, log, PHASE)
-        submitter = Submitter(cluster, planned_jobs, origin_s)
-        outcomes, problem = submitter.run(1.5 * MINUTE_S * minutes + DRAIN_S)
-        if problem:
-            raise BenchError(problem)
+        ran = _run_items(cluster, items, minutes)
         return RealRun.of(
-            _whole_node_jobs(outcomes, planned_jobs, origin_s),
-            slurm_log.read(log.read_text(encoding="utf-8", errors="replace")),
-            origin_s,
+            _noted_jobs(ran.records),
+            ran.log,
+            ran.origin_s,
             name=f"whole nodes, seed {seed}",
             kind="whole nodes",
             n_nodes=N_WHOLE_NODES,
@@ -88,26 +81,6 @@ def _whole_config(directory: Path) -> ClusterConfig:
     return ClusterConfig(
         directory=directory, n_nodes=N_WHOLE_NODES, gpus_per_node=0, bf_interval_s=BF_INTERVAL_S
     )
-
-
-def _whole_node_jobs(
-    outcomes: Sequence[JobOutcome], planned: Sequence[workload.PlannedJob], origin_s: float
-) -> Iterator[NotedJob]:
-    """Yield the jobs that ran; an immediate one may have been refused."""
-    for outcome in outcomes:
-        times_s = (outcome.submitted_s, outcome.started_s, outcome.ended_s)
-        submitted_s, started_s, ended_s = times_s
-        if submitted_s is None or started_s is None or ended_s is None:
-            continue
-        planned_job = planned[outcome.number]
-        yield NotedJob(
-            job_id=outcome.job_id,
-            spec=_spec(outcome.n_nodes, MINUTE_S * planned_job.limit_min, planned_job.kind),
-            submitted_s=submitted_s + origin_s,
-            started_s=started_s + origin_s,
-            ended_s=ended_s + origin_s,
-            nodes=outcome.nodes,
-        )
 
 
 def play_shared(seed: int, minutes: float) -> RealRun:
@@ -190,7 +163,7 @@ class _Ran:
 
 
 def _run_items(cluster: SlurmTestCluster, items: Sequence[WorkloadItem], minutes: float) -> _Ran:
-    """Run jobs to the end of the last one."""
+    """Run jobs to the end of the last one; an immediate one may be refused."""
     log = cycles.note(cluster)
     run = WorkloadRun(cluster, items)
     origin_s = cycles.at_phase(cluster, log, PHASE)
@@ -199,7 +172,7 @@ def _run_items(cluster: SlurmTestCluster, items: Sequence[WorkloadItem], minutes
         is_done = run.wait(1.5 * MINUTE_S * minutes + DRAIN_S)
     finally:
         run.stop()
-    records = run.records()
+    records = [r for r in run.records() if not (r.error and r.item.kind == "immediate")]
     refusals = [record.error for record in records if record.error]
     if refusals or not is_done:
         raise BenchError(f"jobs had not ended in time, or were refused: {refusals[:1]}")
@@ -268,7 +241,7 @@ def _noted_jobs(records: Sequence[JobRecord]) -> Iterator[NotedJob]:
             share = Share(**asdict(item.share))
         yield NotedJob(
             job_id=record.job_id or "",
-            spec=_spec(item.n_nodes, item.limit_s or 0.0, "sbatch", share),
+            spec=_spec(item.n_nodes, item.limit_s or 0.0, item.kind, share),
             submitted_s=record.submitted_s or 0.0,
             started_s=record.started_s or 0.0,
             ended_s=record.ended_s or 0.0,

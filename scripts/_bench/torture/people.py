@@ -15,6 +15,7 @@ from pathlib import Path
 from _bench.host_jobs import job_wait
 from _bench.torture.plants import CANARY, SHARED, STUDY, TRAINER
 from _bench.torture.site import Site
+from _bench.torture.talkers import LOOP
 from bftrainer.batch.process import Completed
 from bftrainer.model.errors import BftError
 from tests.support.hosts import HostError
@@ -30,21 +31,7 @@ parameters: {lr: {type: float, low: 0.1, high: 0.3}}
 sampler: random
 rule: {name: sha, trials: 1, least: 1, most: 1, eta: 2}
 """
-_TRIAL = """\
-import sys, torch
-from torch.utils.data import DataLoader, TensorDataset
-from bftrainer import elastic
-model = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=float(sys.argv[1]))
-data = TensorDataset(torch.randn(48, 4), torch.randn(48, 1))
-run = elastic.Run(model, optimizer, DataLoader(data, batch_size=24), epochs=1)
-for _ in run.epochs():
-    for x, y in run.batches():
-        optimizer.zero_grad()
-        torch.nn.functional.mse_loss(model(x), y).backward()
-        run.step()
-    run.report(1.0)
-"""
+_TRIAL = LOOP.replace("4800", "48").replace("10**6", "1") + "    run.report(1.0)\n"
 
 
 @dataclass(slots=True, kw_only=True)

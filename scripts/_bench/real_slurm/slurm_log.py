@@ -49,22 +49,30 @@ class SlurmLog:
     accepted_s: Mapping[str, float]  # of sbatch; an array has one entry, without a task
     starts: Mapping[str, LoggedStart]
     ends_s: Mapping[str, float]  # of what was preempted: when it was cancelled
+    preempted: frozenset[str]
 
 
 def read(text: str) -> SlurmLog:
     """Read a log."""
     passes = [(_epoch_s(at), depth) for at, depth in _PASS.findall(text)]
     ends_s = _times(_COMPLETED, text)
-    for job, at_s in _times(_PREEMPTED, text).items():
+    cancels_s = _times(_PREEMPTED, text)
+    for job, at_s in cancels_s.items():
         ends_s[job] = min(at_s, ends_s.get(job, at_s))
     return SlurmLog(
-        cycles_s=tuple(map(_epoch_s, _CYCLE.findall(text))),
+        cycles_s=cycles_s(text),
         passes_s=tuple(at_s for at_s, _ in passes),
         full_passes_s=tuple(at_s for at_s, depth in passes if depth == _FULL),
         accepted_s=_times(_ACCEPTED, text),
         starts=dict(_starts(text)),
         ends_s=ends_s,
+        preempted=frozenset(cancels_s),
     )
+
+
+def cycles_s(text: str) -> tuple[float, ...]:
+    """Return when the cycles of backfill began."""
+    return tuple(map(_epoch_s, _CYCLE.findall(text)))
 
 
 def _times(line: re.Pattern[str], text: str) -> dict[str, float]:
