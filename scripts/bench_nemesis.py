@@ -21,6 +21,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,11 +71,10 @@ def _join(paths: Sequence[Path], measured: Measured) -> None:
     commits = {run["recorded"]["commit"] for run in runs}
     if len(commits) > 1:
         raise BenchError(f"--join: the runs are of several commits: {', '.join(sorted(commits))}")
-    lives = [life for run in runs for life in run["lives"]]
-    lives.sort(key=lambda life: life["seed"])
+    lives = sorted((life for run in runs for life in run["lives"]), key=itemgetter("seed"))
     command = f"scripts/bench_nemesis.py --shrink 0, {len(runs)} runs"
-    measured.results["recorded"] = {**runs[0]["recorded"], "command": command}
-    measured.results["lives"] = lives
+    recorded = {**runs[0]["recorded"], "command": command}
+    measured.results.update(recorded=recorded, lives=lives)
     _report(lives, [Breach(**breach) for life in lives for breach in life["broken"]], measured)
 
 

@@ -22,14 +22,7 @@ from typing import Final
 
 from _bench.benchmark import Benchmark, Measured, note
 from _bench.choosing import names_in, refuse_unknown
-from _bench.daemon_costs import (
-    Cost,
-    changes,
-    cost_of,
-    processor_s_per_hour,
-    restart,
-    taken_site,
-)
+from _bench.daemon_costs import Cost, changes, cost_of, processor_s_per_hour, restart, taken_site
 from _bench.memory import peak_bytes
 from _bench.real_slurm.light import light_trainers
 from _bench.stats import quantile_interval, tail
@@ -101,11 +94,7 @@ def _measure_daemon(
 
 
 def _measure_load(
-    cluster: SlurmTestCluster,
-    daemon: DaemonProcess,
-    queued: int,
-    span_s: float,
-    measured: Measured,
+    cluster: SlurmTestCluster, daemon: DaemonProcess, queued: int, span_s: float, measured: Measured
 ) -> None:
     change = partial(next, changes(cluster))
     for state, do in (("still", lambda: None), ("changing", change)):

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from _bench.real_slurm import cycles, slurm_log, workload
 from _bench.real_slurm.slurm_log import SlurmLog
-from _bench.site.real import PREEMPTABLE, NotedJob, RealRun, preemptable_of
+from _bench.site.real import PREEMPTABLE, NotedJob, RealRun, RunKind, preemptable_of
 from _bench.waiting import BenchError, wait_until
 from bftrainer.lab.site.machine import JobSpec
 from bftrainer.lab.site.sharing import NodeCapacity, Share
@@ -65,15 +65,7 @@ def play_whole(seed: int, minutes: float) -> RealRun:
         )
     )
     with _cluster(_whole_config) as cluster:
-        ran = _run_items(cluster, items, minutes)
-        return RealRun.of(
-            _noted_jobs(ran.records),
-            ran.log,
-            ran.origin_s,
-            name=f"whole nodes, seed {seed}",
-            kind="whole nodes",
-            n_nodes=N_WHOLE_NODES,
-        )
+        return _run_items(cluster, items, minutes).noted("whole nodes", seed, N_WHOLE_NODES)
 
 
 def _whole_config(directory: Path) -> ClusterConfig:
@@ -92,16 +84,10 @@ def play_shared(seed: int, minutes: float) -> RealRun:
     has_types = seed % 2 == 0
     items = shared_items(seed, MINUTE_S * minutes, has_types=has_types)
     with _cluster(partial(_shared_config, has_types=has_types)) as cluster:
-        ran = _run_items(cluster, items, minutes)
-        return RealRun.of(
-            _noted_jobs(ran.records),
-            ran.log,
-            ran.origin_s,
-            name=f"GPUs{', types' if has_types else ''}, seed {seed}",
-            kind="GPUs",
-            n_nodes=N_SHARED_NODES,
-            capacities=tuple(map(_capacity, cluster.config.gres)),
-        )
+        run = _run_items(cluster, items, minutes).noted("GPUs", seed, N_SHARED_NODES)
+        if has_types:
+            run = replace(run, name=f"GPUs, types, seed {seed}")
+        return replace(run, capacities=tuple(map(_capacity, cluster.config.gres)))
 
 
 def play_preempting(seed: int, minutes: float) -> RealRun:
@@ -132,16 +118,11 @@ def play_preempting(seed: int, minutes: float) -> RealRun:
             interval_s=0.5,
         )
         ran = _run_items(cluster, items, minutes)
-        run = RealRun.of(
-            _noted_jobs(ran.records),
-            ran.log,
-            ran.origin_s,
-            name=f"GPUs, preempting, seed {seed}",
-            kind="GPUs, preempting",
-            n_nodes=N_SHARED_NODES,
+        return replace(
+            ran.noted("GPUs, preempting", seed, N_SHARED_NODES),
             capacities=tuple(map(_capacity, cluster.config.gres)),
+            preemptable=preemptable_of(ran.log, ran.origin_s, share, PREEMPTABLE_S),
         )
-        return replace(run, preemptable=preemptable_of(ran.log, ran.origin_s, share, PREEMPTABLE_S))
 
 
 def _as_asked(share: Share) -> AskedShare:
@@ -160,6 +141,11 @@ class _Ran:
     origin_s: float  # epoch
     records: Sequence[JobRecord]
     log: SlurmLog
+
+    def noted(self, kind: RunKind, seed: int, n_nodes: int) -> RealRun:
+        """Return it as a run of that name."""
+        jobs, name = _noted_jobs(self.records), f"{kind}, seed {seed}"
+        return RealRun.of(jobs, self.log, self.origin_s, name=name, kind=kind, n_nodes=n_nodes)
 
 
 def _run_items(cluster: SlurmTestCluster, items: Sequence[WorkloadItem], minutes: float) -> _Ran:
