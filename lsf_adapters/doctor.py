@@ -306,7 +306,8 @@ def _preemption(facts: Facts) -> Holds:
 def _delays(facts: Facts) -> Iterator[Values]:
     """Yield where it is set how long an ordinary job preempts nothing."""
     setting_of = {"lsb.params": facts.parameters}
-    setting_of |= {f"lsb.queues, {queue.name}": queue.settings for queue in facts.others}
+    for queue in facts.others:
+        setting_of[f"lsb.queues, {queue.name}"] = queue.settings
     for where, settings in setting_of.items():
         delay_s = number_of(settings.get("PREEMPT_DELAY", ""))
         if delay_s:

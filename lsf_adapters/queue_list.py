@@ -415,9 +415,12 @@ def _number(text: str) -> float | None:
 
 
 def _reasons(text: str) -> tuple[str, ...]:
-    sentences = map(str.strip, _REASON_SPLIT.split(text))
-    reasons = (_HOST_COUNT.sub("", sentence) for sentence in sentences)
-    return tuple(reason for reason in reasons if reason not in _NOTHING)
+    reasons = []
+    for sentence in _REASON_SPLIT.split(text):
+        reason = _HOST_COUNT.sub("", sentence.strip())
+        if reason not in _NOTHING:
+            reasons.append(reason)
+    return tuple(reasons)
 
 
 def reader(dialect: Dialect) -> Callable[[str, float], list[JobRow]]:

@@ -85,7 +85,7 @@ def sum_of_products(row: Iterable[float], other: Iterable[float]) -> float:
 
 def geometric_mean(values: Iterable[float]) -> float:
     """Return the geometric mean of numbers > 0, of which there is one at least."""
-    logs = [log(value) for value in values]
+    logs = list(map(log, values))
     return exp(math.fsum(logs) / len(logs))
 
 

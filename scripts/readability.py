@@ -41,7 +41,7 @@ FILLERS: Final = frozenset(_FILLERS.split())
 # Per 1,000 lines of code; scattered: per cent of the modules. What the house has reached.
 MOST_IN_ALL: Final = {
     "names": 2.0,
-    "comprehensions": 27.0,
+    "comprehensions": 25.0,
     "nested": 0.1,
     "conditionals": 7.2,
     "scattered": 8.0,

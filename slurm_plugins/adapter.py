@@ -250,7 +250,8 @@ class SlurmBatchSystem(LaunchingSystem):
         jobs, steps = self._split(job_ids)
         states = dict(super().pilot_states(jobs))
         if self._floor:
-            states |= {step_id: self._floor.observe(step_id) for step_id in steps}
+            for step_id in steps:
+                states[step_id] = self._floor.observe(step_id)
         return states
 
     def _split(self, ids: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -360,7 +361,7 @@ def create(options: Mapping[str, Any]) -> SlurmBatchSystem:
     """
     slots = [name for name in _SLOTS if name in options]
     if slots:
-        raise OptionError("BFT-1461", [_of_slots(name) for name in slots])
+        raise OptionError("BFT-1461", list(map(_of_slots, slots)))
     return SlurmBatchSystem(checked(SlurmOptions, options, code="BFT-1220", name="Slurm"))
 
 

@@ -370,10 +370,9 @@ def _share_nodes(partition: Mapping[str, str], other: Mapping[str, str]) -> bool
 
 
 def _scheduler(config: Mapping[str, str], settings: SlurmSettings) -> Holds:
-    words = [word.strip() for word in config.get("SchedulerParameters", "").split(",")]
     values = {}
-    for word in words:
-        parameter, _, value = word.partition("=")
+    for word in config.get("SchedulerParameters", "").split(","):
+        parameter, _, value = word.strip().partition("=")
         values[parameter] = value
     # slurm.conf(5), 22.05: the default is 500; values below 1 are ignored.
     depth = int(_number(values.get("bf_max_job_test", ""))) or 500

@@ -132,8 +132,9 @@ def type_of(*requests: str) -> tuple[str, str]:
     types = set[str]()
     for text in requests:
         with suppress(ParseError):
-            counts = by_kind(items_of(text))
-            types.update(kind for kind, count in counts.items() if count and kind)
+            for kind, count in by_kind(items_of(text)).items():
+                if count and kind:
+                    types.add(kind)
     if len(types) > 1:
         return "", SEVERAL_TYPES
     return next(iter(types), ""), ""

@@ -221,7 +221,7 @@ def _can_share(asked: Request, config: ControllerConfig | None) -> bool:
     """Return whether others may use the rest of its nodes; not if it takes all of their memory."""
     if config is None or not config.are_nodes_shared or not asked.get("can_share"):
         return False
-    return not config.is_memory_counted or any(asked.get(name) for name in _MEMORY)
+    return not config.is_memory_counted or any(map(asked.get, _MEMORY))
 
 
 def _with_gpus(job: Job, asked: Request, n_nodes: int, limits: SharingLimits) -> Request:

@@ -138,7 +138,9 @@ class PilotLauncher(commands.PilotLauncher):
 
     def learn_users(self, jobs: Iterable[Job]) -> None:
         """Remember whose pilots there are: only their users can cancel them."""
-        self.users.update({job.job_id: job.user for job in jobs if job.pilot_id is not None})
+        for job in jobs:
+            if job.pilot_id is not None:
+                self.users[job.job_id] = job.user
         for job_id in list(self.users)[:-MOST_USERS]:  # long gone
             del self.users[job_id]
 

@@ -152,14 +152,14 @@ class SharingLimits:
 
         Of several partitions all must say the same: which it is for is not known before it starts.
         """
-        defaults = {self._default_memory(partition) for partition in self._each_of(names)}
+        defaults = set(map(self._default_memory, self._each_of(names)))
         if len(defaults) != 1:
             return NO_DEFAULT
         return defaults.pop()
 
     def default_per_gpu_in(self, names: Sequence[str]) -> DefaultPerGpu:
         """Return what a job of these partitions has for each GPU; see ``default_memory_in``."""
-        defaults = {self._default_per_gpu(partition) for partition in self._each_of(names)}
+        defaults = set(map(self._default_per_gpu, self._each_of(names)))
         if len(defaults) != 1:
             return DefaultPerGpu()
         return defaults.pop()
@@ -168,7 +168,7 @@ class SharingLimits:
         """Return what is known of each of these partitions; without names, of the default one."""
         if not names:
             return [self.partition_of(names)]
-        return [self.partitions.get(name) for name in names]
+        return list(map(self.partitions.get, names))
 
     def _default_per_gpu(self, partition: PartitionLimits | None) -> DefaultPerGpu:
         if partition is None or self.cluster is None:
@@ -420,7 +420,7 @@ def _share(
     node: Node, room: UnusedPart, cluster: ClusterLimits, pilots: PartitionLimits, its: NodeLimits
 ) -> _Share | None:
     """Return what a GPU is lent with; None: a pilot could not have as much as it needs."""
-    n_gpus, core = sum(gpus.count for gpus in room.gpus), its.cpus_per_core
+    n_gpus, core = room.n_gpus, its.cpus_per_core
     usable, most_gpus, most_cpus = its.usable_cpus, n_gpus, _most_cpus(pilots, its)
     if most_cpus is not None:
         usable = min(usable, most_cpus)
@@ -460,7 +460,7 @@ def _memory_mb(
 
 def _lends(room: UnusedPart, share: _Share, its: NodeLimits, n_may: int) -> tuple[LentGpus, ...]:
     """Return the GPUs by type; those free are as many as CPUs and memory are left for."""
-    n_gpus = sum(gpus.count for gpus in room.gpus)
+    n_gpus = room.n_gpus
     n_free = sum(gpus.free for gpus in room.gpus)
     cpus_left = _cpus_left(room, its, n_gpus, n_free)
     cpus = share.cpus

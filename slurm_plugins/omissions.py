@@ -51,8 +51,7 @@ def _preempt_each_other(settings: Record, partitions: Iterable[Record]) -> bool:
     if not _has(settings, "preempttype") or settings["preempttype"] == "preempt/none":
         return False
     usual = settings.get("preemptmode", "OFF")
-    modes = [record.get("preemptmode", usual).upper() for record in partitions]
-    return sum(mode not in _NO for mode in modes) > 1
+    return sum(record.get("preemptmode", usual).upper() not in _NO for record in partitions) > 1
 
 
 def _has(record: Record, name: str) -> bool:

@@ -400,7 +400,7 @@ def _resources(text: str) -> Iterator[tuple[str, int, str]]:
 
 def choose(partitions: Mapping[str, Row], config: Mapping[str, str], wanted: str) -> Row:
     """Return the partition asked for, or the only one that fits (BFT-1281)."""
-    fitting = [name for name in partitions if not why_not(name, partitions, config)]
+    fitting = _fitting(partitions, config)
     candidates = "There is none here."
     if fitting:
         candidates = f"Partitions that are: {', '.join(fitting)}."
@@ -421,6 +421,10 @@ def choose(partitions: Mapping[str, Row], config: Mapping[str, str], wanted: str
     )
 
 
+def _fitting(partitions: Mapping[str, Row], config: Mapping[str, str]) -> list[str]:
+    return [name for name in partitions if not why_not(name, partitions, config)]
+
+
 def check_preemption(name: str, partitions: Mapping[str, Row], config: Mapping[str, str]) -> None:
     """Refuse a partition whose jobs keep their nodes from others (BFT-1282)."""
     if reason := why_not(name, partitions, config):
@@ -428,10 +432,7 @@ def check_preemption(name: str, partitions: Mapping[str, Row], config: Mapping[s
             "Ask the site for a preemptable partition (scavenge, killable, preempt); "
             "its administrator can also run bftrainer for all users."
         )
-        fitting = [
-            partition for partition in partitions if not why_not(partition, partitions, config)
-        ]
-        if fitting:
+        if fitting := _fitting(partitions, config):
             advice = f"Use {' or '.join(fitting)} (--partition)."
         raise UsageError(
             "BFT-1282",

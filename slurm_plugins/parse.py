@@ -143,6 +143,11 @@ class UnusedPart:
     memory_mb: int
     unclear: str = ""  # why Slurm does not tell; then there are no GPUs here
 
+    @property
+    def n_gpus(self) -> int:
+        """Return the GPUs of all types."""
+        return sum(kind.count for kind in self.gpus)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRow:

@@ -276,7 +276,7 @@ def check_sizes(
         cause = f"The set has {len(sizes)} sizes; the limit is {MAX_SIZES}."
     elif sizes and (sizes[0] != n_min or sizes[-1] != n_max):
         cause = f"The set of sizes must begin with {n_min} (n_min) and end with {n_max} (n_max)."
-    elif any(a >= b for a, b in itertools.pairwise(sizes)):
+    elif not _is_rising(sizes):
         cause = "The sizes of the set must rise."
     else:
         return
@@ -299,6 +299,10 @@ def check_curve(curve: Curve) -> None:
             )
 
 
+def _is_rising(sizes: Sequence[int]) -> bool:
+    return all(smaller < larger for smaller, larger in itertools.pairwise(sizes))
+
+
 def _check_points(curve: Curve) -> None:
     sizes, rates = curve.sizes, curve.samples_per_s
     if not sizes:
@@ -307,7 +311,7 @@ def _check_points(curve: Curve) -> None:
         cause = f"The curve has {len(sizes)} sizes but {len(rates)} rates."
     elif len(sizes) > MAX_POINTS:
         cause = f"The curve has {len(sizes)} points; the limit is {MAX_POINTS}."
-    elif sizes[0] < 1 or any(a >= b for a, b in itertools.pairwise(sizes)):
+    elif sizes[0] < 1 or not _is_rising(sizes):
         cause = "The sizes of the curve must be whole numbers from 1, each above the last."
     elif sizes[-1] > MAX_NODES:
         cause = f"The sizes of the curve go beyond {MAX_NODES}."

@@ -59,12 +59,12 @@ def document(name: str, body: Any) -> dict[str, Any]:
 
 def listing(name: str, items: Sequence[Any], **more: Any) -> dict[str, Any]:
     """Wrap several views: a list under the document's name."""
-    return {"schema": schema(name), **encode(more), name: [encode(item) for item in items]}
+    return {"schema": schema(name), **encode(more), name: list(map(encode, items))}
 
 
 def trials_document(specs: Sequence[Any]) -> dict[str, Any]:
     """Return what submits these specs, at least one: what they share, then what each has alone."""
-    records = [encode(spec) for spec in specs]
+    records = list(map(encode, specs))
     common = records[0]
     trials = [_differing(record, common) for record in records]
     return {"schema": schema("trials"), "spec": common, "trials": trials}
@@ -87,7 +87,7 @@ def check_schema(name: str, value: Any, *, formerly: Sequence[str] = ()) -> dict
     """
     if not isinstance(value, dict):
         raise CodecError("", "must be an object")
-    if value.get("schema") not in [schema(kind) for kind in (name, *formerly)]:
+    if value.get("schema") not in list(map(schema, (name, *formerly))):
         raise CodecError("schema", f"must be {schema(name)!r}")
     return value
 
@@ -126,12 +126,12 @@ def error_of(value: Any) -> BftError | None:
     if not isinstance(value, dict) or not isinstance(value.get("error"), dict):
         return None
     error = value["error"]
-    texts = [error.get(name) for name in ("code", "cause", "next_step")]
+    texts = list(map(error.get, ("code", "cause", "next_step")))
     exit_code = error.get("exit_code")
     if not all(isinstance(text, str) for text in texts) or not isinstance(exit_code, int):
         return None
-    codes = {int(code) for code in ExitCode}
-    code, cause, next_step = (str(text) for text in texts)
+    codes = set(map(int, ExitCode))
+    code, cause, next_step = map(str, texts)
     return BftError(
         code,
         cause,

@@ -193,7 +193,7 @@ class Sight:
                 curves.append(replace(curve, losses=()))
             else:
                 curves.append(curve)
-        base = [self._state(state) for state in view.base]
+        base = list(map(self._state, view.base))
         changes = []
         for at_s, node, use, trainer_id in view.changes:
             changes.append((at_s, node, *self._state((use, trainer_id))))

@@ -71,7 +71,9 @@ def submission_bytes(specs: Iterable[TrainerSpec], standing: int = 0) -> int:
     total, long_parts = DECISIONS * _decision_bytes(standing), set[object]()
     for spec in specs:
         total += RECORDS * _record_bytes(spec) + decided_bytes(spec) + DECISION_BYTES
-        long_parts.update(part for part in _LONG_PARTS(spec) if _length(part) > LONG_CHARS)
+        for part in _LONG_PARTS(spec):
+            if _length(part) > LONG_CHARS:
+                long_parts.add(part)
     return total + sum(map(_length, long_parts))
 
 

@@ -86,9 +86,9 @@ def fault_of(request: PilotRequest, *, has_lines: bool = True) -> str:
         return "its id is not made of letters, digits, '.', '_' and '-'"
     if wrong := [key for key in request.environment if not _VARIABLE.fullmatch(key)]:
         return f"{wrong[0]!r} is not the name of a variable"
-    words = (*request.agent_argv, str(request.log_path), *request.environment.values())
-    if any("\0" in word for word in words):
+    text = "".join((*request.agent_argv, str(request.log_path), *request.environment.values()))
+    if "\0" in text:
         return "it contains a null character"
-    if not has_lines and any("\n" in word for word in words):
+    if not has_lines and "\n" in text:
         return "its command line, its log's path or a variable contains a line break"
     return ""

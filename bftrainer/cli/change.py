@@ -220,7 +220,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def _keeping(names: Sequence[str]) -> str:
     """Return how to keep single trainers, or nodes, from each other."""
-    if all(is_trainer_id(name) for name in names):
+    if all(map(is_trainer_id, names)):
         return f"bftrainer hold {' '.join(names)} keeps trainers from having nodes"
     return (
         f"'scontrol update NodeName={shlex.quote(names[0])} State=DRAIN Reason=...' keeps jobs of"

@@ -40,7 +40,7 @@ def parse_variables(text: str) -> tuple[tuple[str, str], ...]:
     """
     first, comma, _ = text.partition(",")
     if comma and "=" not in first:
-        return tuple(parse_variable(part) for part in text.split(","))
+        return tuple(map(parse_variable, text.split(",")))
     key, _, value = text.partition("=")
     if _NEXT_VARIABLE.search(value):
         print_lines(

@@ -77,10 +77,7 @@ _BY_USER = (
     "It takes trainers by ids, or by user, name and state.",
     "bftrainer {} ID..., or --user USER, --name NAME, --state STATE.",
 )
-_PARTITION = (
-    "A daemon has one partition, and all of it is shown.",
-    "bftrainer {}; {} of the batch system.",
-)
+_ONE_PARTITION = "A daemon has one partition, and all of it is shown."
 _WHATIF = (
     "It says what a machine's idle time is worth; bftrainer policy test says what a setting of the "
     "policy changes."
@@ -89,26 +86,28 @@ _POLICY_STEP = (
     "Edit it (the service's is /etc/bftrainer/policy.yaml), check it by bftrainer policy check "
     "FILE, then bftrainer policy reload."
 )
-_JOBS_OF_PARTITION = "'squeue -p PARTITION' lists jobs"
-_NODES_OF_PARTITION = "'sinfo -p PARTITION' lists nodes"
-# Options of one verb of ours that it does not take: what is said, and what to type.
-_OF_VERBS = {
-    **{
-        (verb, option): (_BY_NAMES[0], _BY_NAMES[1].format(verb))
-        for verb in ("requeue", "update")
-        for option in ("-u", "--user", "--me", "-p", "--partition")
-    },
-    **{
-        (verb, option): (_BY_USER[0], _BY_USER[1].format(verb))
-        for verb in ("cancel", "hold", "release")
-        for option in ("-p", "--partition", "-q", "--qos", "-A", "--account", "-w", "--nodelist")
-    },
-    **{
-        (verb, option): (_PARTITION[0], _PARTITION[1].format(verb, slurm_step))
-        for verb, slurm_step in (("status", _JOBS_OF_PARTITION), ("nodes", _NODES_OF_PARTITION))
-        for option in ("-p", "--partition")
-    },
-    ("whatif", "--max-nodes"): (
+_OF_PARTITIONS = ("-p", "--partition")
+_OF_USERS = ("-u", "--user", "--me", *_OF_PARTITIONS)
+_OF_JOBS = (*_OF_PARTITIONS, "-q", "--qos", "-A", "--account", "-w", "--nodelist")
+# Verb of ours -> options that it does not take, what is said, and what to type.
+_OF_VERBS: dict[str, tuple[tuple[str, ...], str, str]] = {
+    "requeue": (_OF_USERS, *_BY_NAMES),
+    "update": (_OF_USERS, *_BY_NAMES),
+    "cancel": (_OF_JOBS, *_BY_USER),
+    "hold": (_OF_JOBS, *_BY_USER),
+    "release": (_OF_JOBS, *_BY_USER),
+    "status": (
+        _OF_PARTITIONS,
+        _ONE_PARTITION,
+        "bftrainer {}; 'squeue -p PARTITION' lists jobs of the batch system.",
+    ),
+    "nodes": (
+        _OF_PARTITIONS,
+        _ONE_PARTITION,
+        "bftrainer {}; 'sinfo -p PARTITION' lists nodes of the batch system.",
+    ),
+    "whatif": (
+        ("--max-nodes",),
         _WHATIF,
         "bftrainer policy test OLD NEW --trace FILE, where NEW is a policy file with max_nodes.",
     ),
@@ -213,7 +212,10 @@ def superfluous(message: str, verb: str) -> tuple[str, str]:
 
 def option_meant(option: str, verb: str) -> tuple[str, str]:
     """Return a sentence on what takes the place of an option ("": none), and what to type."""
-    return _OF_VERBS.get((verb, option), ("", ""))
+    options, answer, step = _OF_VERBS.get(verb, ((), "", ""))
+    if option in options:
+        return answer, step.format(verb)
+    return "", ""
 
 
 def in_group(group: str, word: str) -> tuple[str, str]:

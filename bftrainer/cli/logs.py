@@ -83,7 +83,7 @@ def logs(
     if as_json:
         print_json(listing("logs", files, trainer_id=trainer_id))
     elif as_list:
-        print_table(HEADERS, [_row(item) for item in files])
+        print_table(HEADERS, list(map(_row, files)))
     elif follow:
         _follow(client, trainer_id, matching_files, owner)
     elif is_all or rank is not None or generation is not None:

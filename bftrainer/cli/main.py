@@ -135,7 +135,8 @@ class LazyGroup(click.Group):
             verbs = dict(self._groups.get(title, {}))
             rows = {name: row for name, row in added.items() if row.title == title}
             order = in_order(verbs, rows)
-            verbs |= {name: (row.place, row.text) for name, row in rows.items()}
+            for name, row in rows.items():
+                verbs[name] = (row.place, row.text)
             sections[title] = {name: verbs[name] for name in order}
         return sections
 

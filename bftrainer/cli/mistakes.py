@@ -209,8 +209,8 @@ def _choice(problem: click.ClickException, path: str) -> _Advice:
     wrong = _param_of(problem)
     if not isinstance(wrong, click.Option) or not isinstance(wrong.type, click.Choice):
         return
-    names = [str(getattr(choice, "name", choice)) for choice in wrong.type.choices]
-    words = [f"{wrong.opts[-1]} {name}" for name in names]
+    option = wrong.opts[-1]
+    words = [f"{option} {getattr(choice, 'name', choice)}" for choice in wrong.type.choices]
     if len(words) <= MOST_CHOICES:
         yield "", f"{path} {' or '.join(words)}"
 

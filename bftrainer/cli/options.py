@@ -310,7 +310,8 @@ def _id_of(name: str, records: Sequence[TrainerRecord]) -> str:
 def _complete_trainer_id(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     client = connect(ctx.params.get("socket_name"), timeout_s=COMPLETION_TIMEOUT_S)
     try:
-        ids = [view.record.trainer_id for view in client.trainers()]
+        views = client.trainers()
     except BftError:
         return []  # completion cannot report errors
+    ids = [view.record.trainer_id for view in views]
     return [trainer_id for trainer_id in ids if trainer_id.startswith(incomplete)]

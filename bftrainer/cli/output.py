@@ -94,7 +94,7 @@ def print_csv(headers: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
     """Print rows as CSV; no text reaches a terminal as a command, nor a table as a formula."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     for row in (headers, *rows):
-        writer.writerow([_harmless(value) for value in row])
+        writer.writerow(list(map(_harmless, row)))
 
 
 def _harmless(value: object) -> object:

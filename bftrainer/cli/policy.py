@@ -208,7 +208,7 @@ def check(
                 "ok": not problems,
                 "policy_hash": sha256,
                 "problems": [_problem_document(problem, paths[0]) for problem in problems],
-                "notices": [asdict(notice) for notice in notices],
+                "notices": list(map(asdict, notices)),
             }
         )
     else:

@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from bftrainer.model.lookups import by_name
+
 
 class OptionValue(enum.Enum):
     """What an option of sbatch takes."""
@@ -245,5 +247,5 @@ _ROWS: Final[Iterable[SbatchOption]] = (
     _option("usage", _SBATCH, value=_NONE),
     _option("V version", _SBATCH, value=_NONE),
 )  # fmt: skip
-OPTIONS: Final = {option.name: option for option in _ROWS}
+OPTIONS: Final = by_name(_ROWS)
 BY_SHORT: Final = {option.short: option for option in _ROWS if option.short}

@@ -84,8 +84,11 @@ def measure_steps(
                 children.callback(child.wait)
                 children.callback(process.kill_group, child.pid)
             _await_all(workers, limit_s)
-        results = [result for worker in workers if (result := worker.result()) is not None]
-        last_lines = [worker.last_line() for worker in workers]
+        results, last_lines = list[dict[str, Any]](), list[str]()
+        for worker in workers:
+            last_lines.append(worker.last_line())
+            if (result := worker.result()) is not None:
+                results.append(result)
     codes = [worker.status for worker in workers]
     lacks_memory = any(result["lacks_memory"] for result in results) or -signal.SIGKILL in codes
     if len(results) == per_node:

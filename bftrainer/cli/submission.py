@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from bftrainer.api.checkpoint_files import (
@@ -205,4 +206,4 @@ def placed(args: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...]:
     def value(place: re.Match[str]) -> str:
         return place["kept"] or values[place["place"]]
 
-    return tuple(_PLACE.sub(value, argument) for argument in args)
+    return tuple(map(partial(_PLACE.sub, value), args))

@@ -261,7 +261,7 @@ def _is_shell_script(path: Path) -> bool:
     """Return whether the first line names a shell, or one is for sbatch or bsub."""
     with contextlib.suppress(OSError), open_stream(path, is_typed=True) as stream:
         lines = stream.read(MOST_OF_SCRIPT).splitlines() or [b""]
-        return bool(_SHELL.match(lines[0])) or any(_BATCH.match(line) for line in lines)
+        return bool(_SHELL.match(lines[0])) or any(map(_BATCH.match, lines))
     return False
 
 

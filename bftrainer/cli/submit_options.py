@@ -54,7 +54,8 @@ def _parameters(is_meant: Callable[[Declaration], bool]) -> frozenset[str]:
     names: set[str] = set()
     for name, declaration in declarations(TrainerSpec).items():
         if is_meant(declaration):
-            names.update(part.parameter or name for part in declaration.options)
+            for part in declaration.options:
+                names.add(part.parameter or name)
     return frozenset(names)
 
 

@@ -64,8 +64,10 @@ def layout(
             stays.remove(place)
             below.append(place)
     left_out = list[int]()
-    spared = [names.index(name) for name in optional if name in names]
-    for place in spared:
+    for name in optional:
+        if name not in names:
+            continue
+        place = names.index(name)
         if _total(widths, stays) > width and place in stays:
             stays.remove(place)
             left_out.append(place)

@@ -35,6 +35,7 @@ from bftrainer.fleet.wire.messages import Leave
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.projection import PilotState
 from bftrainer.model.decision import Plan, Replacing
+from bftrainer.model.lookups import by_node
 from bftrainer.site.policy.model import SitePolicy
 
 LOG = logging.getLogger("bftrainer.daemon")
@@ -208,7 +209,7 @@ class Actuator:
         self, assignment: Mapping[str, str], replacing: Mapping[str, Replacing] | None
     ) -> None:
         """Give each trainer those of its nodes whose agents are connected."""
-        offers = {offer.node: offer for offer in self.plane.offers().values()}
+        offers = by_node(self.plane.offers().values())
         targets: dict[str, list[NodeOffer]] = {}
         for node, trainer_id in assignment.items():
             if node in offers:

@@ -31,6 +31,7 @@ from bftrainer.journal.projection import JournalEntry, PilotState
 from bftrainer.model.cluster import node_of
 from bftrainer.model.decision import DecisionRecord, PilotView
 from bftrainer.model.errors import ExitCode, UsageError
+from bftrainer.model.lookups import by_pilot
 from bftrainer.model.progress import CurvesNote
 from bftrainer.model.reports import Asked
 from bftrainer.model.study import Seen
@@ -203,7 +204,9 @@ class _History:
         give_backs, preemptions = self._counts.get(entry.incarnation, (0, 0))
         for_jobs = set[str]()
         if self.last is not None:
-            for_jobs.update(r.pilot_id for r in self.last.plan.releases if r.for_job)
+            for release in self.last.plan.releases:
+                if release.for_job:
+                    for_jobs.add(release.pilot_id)
         for pilot in entry.pilots:
             before = self._states.get(pilot.pilot_id)
             self._states[pilot.pilot_id] = pilot.state
@@ -217,8 +220,8 @@ class _History:
 
 def _with_pilots(last: DecisionRecord, entry: JournalEntry) -> DecisionRecord:
     """Return a decision as it would have been with the pilots of an entry."""
-    records = {record.pilot_id: record for record in entry.pilots}
-    pilots = {pilot.pilot_id: pilot for pilot in last.input.pilots}
+    records = by_pilot(entry.pilots)
+    pilots = by_pilot(last.input.pilots)
     training = dict(last.input.training)
     for pilot_id, record in records.items():
         if record.state is PilotState.ENDED:

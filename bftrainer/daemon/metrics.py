@@ -306,12 +306,12 @@ def daemon_figures(
         )
     )
     if polling is not None:
-        requests = {count.kind: count.total for count in polling.requests}
-        meaning = "Requests to the batch system's controller."
-        samples.append(_by_label("controller_requests_total", meaning, "kind", requests))
-        relays = {count.kind: count.total for count in polling.told}
-        meaning = "What relays of the hook told, and what was refused."
-        samples.append(_by_label("hook_relays_total", meaning, "kind", relays))
+        for name, meaning, counts in (
+            ("controller_requests", "Requests to the batch system's controller.", polling.requests),
+            ("hook_relays", "What relays of the hook told, and what was refused.", polling.told),
+        ):
+            totals = {count.kind: count.total for count in counts}
+            samples.append(_by_label(f"{name}_total", meaning, "kind", totals))
     return tuple(samples)
 
 

@@ -17,6 +17,7 @@ from bftrainer.fleet.pilots.refusal_words import waiting
 from bftrainer.model.cluster import FREE, PART_MARK, Node, NodeState, node_of
 from bftrainer.model.decision import PoolNode
 from bftrainer.model.gpu_shares import HeldPart, gpu_counts, is_up, part_number
+from bftrainer.model.lookups import by_name
 from bftrainer.model.parts import NodePart
 from bftrainer.model.trainer import GpuLoad
 from bftrainer.model.views import LentGpuTotals, NodeView, PartView, lent_totals, nodes_of
@@ -54,7 +55,7 @@ class NodeTable:
         self._late = state.late.by_node()
         self._pool: dict[str, PoolNode] = {}
         if self._plan is not None:
-            self._pool = {node.name: node for node in self._plan.pool}
+            self._pool = by_name(self._plan.pool)
 
         self._reserve_counts: Counter[str] = Counter()  # of parts, by node
         self._held_off_counts = Counter(map(node_of, state.seen.memory.held_off))
@@ -91,14 +92,19 @@ class NodeTable:
 
     def _parted(self, node: Node, part_pilots: Sequence[tuple[NodePart, Pilot]]) -> NodeView:
         """Return the view of a node that lends its GPUs one by one."""
-        parts = tuple([self._part(part, pilot) for part, pilot in part_pilots])
-        held_parts = [
-            HeldPart(part=part, is_started=pilot.start_s is not None) for part, pilot in part_pilots
-        ]
+        views: list[PartView] = []
+        held_parts: list[HeldPart] = []
+        ends_s: list[float] = []
+        for part, pilot in part_pilots:
+            view = self._part(part, pilot)
+            views.append(view)
+            held_parts.append(HeldPart(part=part, is_started=pilot.start_s is not None))
+            if view.usable_until_s is not None:
+                ends_s.append(view.usable_until_s)
+        parts = tuple(views)
         counts = gpu_counts(node, held_parts)
         n_free = sum([count.free for count in counts])
         use = self._use_of_parts(node, parts, n_free)
-        ends_s = [part.usable_until_s for part in parts if part.usable_until_s is not None]
         return NodeView(
             name=node.name,
             state=node.state.value,

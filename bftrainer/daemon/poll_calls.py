@@ -67,8 +67,10 @@ class PollCalls:
         if is_unshown:
             self.pace.calls.call(now_s + UNSEEN_S)
         nodes = snapshot.nodes or ()
-        completing = {n.name for n in nodes if n.state is NodeState.COMPLETING}
-        self._completing = {n: self._completing.get(n, 0) + 1 for n in completing}
+        looks_before, self._completing = self._completing, {}
+        for node in nodes:
+            if node.state is NodeState.COMPLETING:
+                self._completing[node.name] = looks_before.get(node.name, 0) + 1
         self._owing += 1
         if not owes_node:
             self._owing = 0

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Protocol
 
 from bftrainer.batch.announcer import Announcement, Announcer
@@ -160,14 +160,8 @@ class Poller:
             looks=self.pace.looks,
             called_looks=self.pace.called_looks,
             last_look_s=self.pace.last_look_s,
-            requests=tuple(
-                RequestCount(kind=kind, total=total)
-                for kind, total in sorted(self._system.request_counts().items())
-            ),
-            told=tuple(
-                RequestCount(kind=kind, total=total)
-                for kind, total in sorted(self._system.told_counts().items())
-            ),
+            requests=_in_order(self._system.request_counts()),
+            told=_in_order(self._system.told_counts()),
         )
 
     async def _listen(self) -> None:
@@ -255,3 +249,7 @@ class Poller:
         counts = Counter(self._system.request_counts())
         before, self._counts = self._counts, counts
         return counts - before
+
+
+def _in_order(totals: Mapping[str, int]) -> tuple[RequestCount, ...]:
+    return tuple(RequestCount(kind=kind, total=totals[kind]) for kind in sorted(totals))

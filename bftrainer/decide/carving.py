@@ -15,6 +15,7 @@ from bftrainer.decide.draft import Draft
 from bftrainer.model.census import census_of
 from bftrainer.model.cluster import PART_MARK, Node, NodeState, node_of
 from bftrainer.model.decision import PoolNode
+from bftrainer.model.lookups import by_name
 from bftrainer.model.parts import n_gpus_of_host
 
 
@@ -80,12 +81,12 @@ def carved(draft: Draft, units: Iterable[Unit]) -> Draft:
         names_of_units[unit.names[0]] = node.name
         nodes.append(node)
     ends_s = {node.name: node.usable_until_s for node in draft.pool.nodes}
-    by_name = {node.name: node for node in nodes}
+    node_of_name = by_name(nodes)
     for pool_node in draft.pool.nodes:
         if pool_node.name not in unit_of:
             pool_nodes.append(pool_node)
         elif pool_node.name in names_of_units:
-            node = by_name[names_of_units[pool_node.name]]
+            node = node_of_name[names_of_units[pool_node.name]]
             unit_ends_s = [ends_s[name] for name in unit_of[pool_node.name].names]
             earliest_s = min([end_s for end_s in unit_ends_s if end_s is not None], default=None)
             pool_nodes.append(

@@ -26,7 +26,7 @@ from bftrainer.model.cluster import PART_MARK, Node
 from bftrainer.model.decision import DecisionInput
 from bftrainer.model.node_request import NOTHING, NodeRequest, asked
 from bftrainer.model.parts import NodePart, host_of, n_gpus_of_host
-from milp.problem import Problem, ProblemNode, ProblemTrainer
+from milp.problem import Problem, ProblemNode, ProblemTrainer, names_of
 
 HOLD_S: Final = 120.0  # an unused one keeps its pilot, so that it is back soon after a short cut
 ANYTHING: Final = NodeRequest()
@@ -201,8 +201,7 @@ def suited(problem: Problem, given: DecisionInput, warm_up_s: float = 0.0) -> Pr
         requests.append(asked(spec))
     node_by_name = census_of(given.snapshot).by_name
     barred = barred_from(given)
-    names = [node.name for node in problem.nodes]
-    classes = Classes(names, node_by_name, requests, barred)
+    classes = Classes(names_of(problem.nodes), node_by_name, requests, barred)
     # A trainer of which no node trains yet has the type of its joining nodes.
     held_nodes = set[str]()
     for pilot in given.pilots:

@@ -34,6 +34,7 @@ from bftrainer.decide.queue.backfill import BackfillPlan
 from bftrainer.decide.victims import Pick, tiers_of
 from bftrainer.model.census import LOST_STATES, NodeCensus, whole, why_it_waits
 from bftrainer.model.cluster import Job, Node, NodeState, node_of
+from bftrainer.model.lookups import by_job, by_name
 from bftrainer.model.node_sets import NodeSet
 from bftrainer.model.parts import ANY_TYPE, NodePart, type_name
 from bftrainer.model.queue import JobNeeds, NodeDemand
@@ -118,7 +119,7 @@ class RankedHosts:
 
     def update(self, changed: Sequence[HostRoom]) -> None:
         """Take the rooms into account that have changed, in order, since the beginning."""
-        for room in {room.name: room for room in changed[self._n_changes :]}.values():
+        for room in by_name(changed[self._n_changes :]).values():
             choice = self._considered(room)
             if choice is not None:
                 insort(self._ranking, self._ranked(choice))
@@ -454,7 +455,7 @@ def spared(draft: Draft) -> set[str]:
     GPUs that it asks for; a job that needs no GPU, or all of a host, spares none. If more were
     needed, the job would show it when it could start, as any other does (``judge``).
     """
-    jobs = {job.job_id: job for job in draft.queue.jobs}
+    jobs = by_job(draft.queue.jobs)
     by_host: dict[str, list[str]] = {}
     for name in sorted(draft.census.ours):
         by_host.setdefault(node_of(name), []).append(name)

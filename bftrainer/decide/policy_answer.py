@@ -39,6 +39,7 @@ from bftrainer.decide.throughput.explore import Explores
 from bftrainer.model.canonical import to_plain
 from bftrainer.model.decision import DecisionInput
 from bftrainer.model.errors import BftError
+from bftrainer.model.lookups import by_trainer
 from bftrainer.model.trainer import TrainerRecord
 from milp.check import find_violations
 from milp.problem import Objective, Problem
@@ -99,7 +100,7 @@ def on_problem(offer: Offer, problem: Problem, policy: AllocationPolicy) -> list
     Those that bind nothing in this decision are not among them.
     """
     given, memory = offer.given, offer.memory
-    records = {record.trainer_id: record for record in given.trainers}
+    records = by_trainer(given.trainers)
     settings, traits, owners = given.settings, policy.traits, owners_of(offer.pool, given)
     constraints: list[OnProblem] = [Rests(given=given)]
     if owners.pilots:
@@ -225,7 +226,7 @@ def _unusable(policy: AllocationPolicy, why: str) -> BftError:
 
 def _violations(problem: Problem, decided: Decided, now_s: float) -> list[str]:
     """Return which rules an answer breaks: the problem's, with trainers in the answer's order."""
-    trainers = {trainer.trainer_id: trainer for trainer in problem.trainers}
+    trainers = by_trainer(problem.trainers)
     order, wake_at_s = decided.order, decided.wake_at_s
     names = (*order, *decided.dropped)
     violations = [f"{name} is not a trainer" for name in names if name not in trainers]

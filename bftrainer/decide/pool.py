@@ -25,6 +25,7 @@ from bftrainer.decide import borrowers
 from bftrainer.model.census import FREE_STATES, LOST_STATES, NodeCensus, once_per_look
 from bftrainer.model.cluster import PART_MARK, JobState, Node, NodeState, node_of
 from bftrainer.model.decision import DecisionInput, Memory, PilotView, Pool, PoolNode, Settings
+from bftrainer.model.lookups import by_node
 from bftrainer.model.parts import Lend
 from bftrainer.model.queue import GapEnd, Then
 
@@ -101,8 +102,8 @@ def build_pool(
         closing: ends all gaps, whatever the batch system plans.
         spared: parts that stay when the job starts that is planned next on their host.
     """
-    by_node = {p.node: p for p in pilots}
-    looked_at = census.free | by_node.keys()
+    pilots_on = by_node(pilots)
+    looked_at = census.free | pilots_on.keys()
     printed = earlier(_of_parts(printed, looked_at), closing, looked_at)
     planned_ends = _of_parts(planned, looked_at).items()
     sooner = {**printed, **{n: e for n, e in planned_ends if e.is_before(printed.get(n))}}
@@ -112,7 +113,7 @@ def build_pool(
     usable, candidates, due = list[PoolNode](), list[PoolNode](), dict[str, str]()
     not_used = dict(_not_free(census.snapshot.nodes or ()))
     for node in census.sets.members(census.sets.named(looked_at)):
-        pilot, end = by_node.get(node.name), sooner.get(node.name)
+        pilot, end = pilots_on.get(node.name), sooner.get(node.name)
         if pilot is None:
             until_s, why = sorter.until_s(end), sorter.why_not_take(node, end)
             pilot_facts = "", False, ""

@@ -28,6 +28,7 @@ from bftrainer.model.assignments import nodes_by_trainer
 from bftrainer.model.census import census_of
 from bftrainer.model.cluster import PART_MARK, node_of
 from bftrainer.model.decision import DecisionInput, Memory, Pool, PoolNode, Settings
+from bftrainer.model.lookups import by_trainer
 from bftrainer.model.parts import most_units, n_gpus_of_host, smallest_lending_host
 from bftrainer.model.trainer import MeasuredCosts, TrainerRecord, TrainerSpec
 from milp.problem import Problem, ProblemNode, ProblemTrainer
@@ -281,7 +282,7 @@ def _with_losses(problem: Problem, given: DecisionInput, memory: Memory) -> Prob
     life_node_s = losses.life_s(memory.losses, given.now_s)
     if math.isinf(life_node_s):
         return problem
-    records = {record.trainer_id: record for record in given.trainers}
+    records = by_trainer(given.trainers)
     with_losses = partial(
         losses.expected,
         settings=given.settings,

@@ -100,7 +100,7 @@ class WithSlowNodes(Constraint[Problem, Decided]):
         fractions = {
             node: fraction_now(slow_node, settings, now_s) for node, slow_node in slow_nodes.items()
         }
-        answers = [ask(offered) for offered in without_some(problem, fractions)]
+        answers = list(map(ask, without_some(problem, fractions)))
         return max(
             answers,
             key=lambda decided: worth(problem, fractions, decided.allocation.assignment),

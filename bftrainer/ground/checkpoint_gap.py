@@ -30,7 +30,7 @@ INTERVALS = 2  # an older checkpoint is overdue anyway
 def lives_in(text: str) -> tuple[float, ...]:
     """Return the lives that an environment variable names; none if it is no list of times."""
     try:
-        lives = tuple(float(word) for word in text.split())
+        lives = tuple(map(float, text.split()))
     except ValueError:
         return ()
     return lives if all(0.0 <= life < math.inf for life in lives) else ()
@@ -103,7 +103,8 @@ class Slowdown:
             before_s, beside_s = (self._took_s[key] / self._steps[key] for key in (False, True))
             lost_s = wall_s * max(0.0, 1.0 - before_s / beside_s)
         for sums in (self._steps, self._took_s):
-            sums.update({key: value / 2.0 for key, value in sums.items()})
+            for key in sums:
+                sums[key] /= 2.0
         return lost_s
 
 

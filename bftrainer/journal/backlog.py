@@ -102,8 +102,10 @@ class Backlog:
         if isinstance(item, EntryDraft):
             if isinstance(item.payload, str) and len(item.payload) <= KEPT_BYTES:
                 self.kept.append(EntryDraft(item.kind, item.payload))
-            self.trainers |= {parse(record)["trainer_id"]: record for record in item.trainers}
-            self.pilots |= {parse(record)["pilot_id"]: record for record in item.pilots}
+            for record in item.trainers:
+                self.trainers[parse(record)["trainer_id"]] = record
+            for record in item.pilots:
+                self.pilots[parse(record)["pilot_id"]] = record
             self.texts |= item.texts
 
     def follow(self, later: Backlog) -> None:

@@ -448,7 +448,7 @@ class Journal:
         table = projection.entries
         query = tables.select_entries().where(table.c.kind == kind)
         rows = self._rows(query.order_by(table.c.seq.desc()).limit(count))
-        return [self._entry(row) for row in reversed(rows)]
+        return list(map(self._entry, reversed(rows)))
 
     def latest(self, kind: str) -> JournalEntry | None:
         """Return the last entry of a kind."""

@@ -341,7 +341,8 @@ class Projection:
                 if self._is_begun:
                     _compare(records_of, records)
                 records_of.clear()
-            records_of.update({name: (plain, row["seq"]) for name, plain in records.items()})
+            for name, plain in records.items():
+                records_of[name] = (plain, row["seq"])
             if table is pilots:
                 for pilot_id in records:
                     self._count(pilot_id)

@@ -423,7 +423,7 @@ def _rows_after(connection: Connection, seq: int) -> Iterator[Row]:
     table = projection.entries
     while True:
         query = select(table).where(table.c.seq > seq).order_by(table.c.seq).limit(_BATCH_ROWS)
-        rows = [dict(row) for row in connection.execute(query).mappings()]
+        rows = list(map(dict, connection.execute(query).mappings()))
         yield from rows
         if not rows:
             return

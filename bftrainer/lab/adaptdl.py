@@ -41,6 +41,7 @@ from bftrainer.decide.policies.base import (
 )
 from bftrainer.decide.policy_answer import ask
 from bftrainer.model.errors import UsageError
+from bftrainer.model.lookups import by_name
 from milp.problem import Curve, Objective, Problem, ProblemNode, ProblemTrainer
 from milp.tables import FloatArray
 
@@ -457,13 +458,13 @@ class AdaptdlPlay:
         self._state = decided.state
         self._held = {name: tuple(gpus) for name, gpus in gpus_of.items()}
         sizes = decided.allocation.sizes()
-        by_name = {job.name: job for job in active}
+        job_of_name = by_name(active)
         resized = [job for job in active if len(job.nodes) != sizes.get(job.name, 0)]
         for job in resized:
             job.move(())
         for name, why in decided.dropped.items():
-            by_name[name].dropped = why
-        order = [by_name[name] for name in in_order(by_name, decided.order)]
+            job_of_name[name].dropped = why
+        order = [job_of_name[name] for name in in_order(job_of_name, decided.order)]
         if not decided.order:
             order.sort(key=lambda job: sizes.get(job.name, 0))
         free = [GPUS_PER_NODE] * NODES

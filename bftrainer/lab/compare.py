@@ -41,6 +41,7 @@ from bftrainer.lab.site.workload import Cell
 from bftrainer.lab.site.workload_play import play as play_site
 from bftrainer.lab.workloads import Submission, TrainerWorkload
 from bftrainer.model.columns import TextTable
+from bftrainer.model.lookups import by_name
 from bftrainer.study.plots import matplotlib, new_canvas
 
 MINUTE_S = 60
@@ -251,8 +252,10 @@ class Site(Arena):
         mean_s, p95_s, last_s = completions(trainers, run.begin_s, run.end_s)
         n_samples = sum(t.processed for t in trainers)
         static = static_samples(trainers, run.harvest.idle_s / span_s, self.p_jmax, span_s)
-        without_s = sum(before_s for before_s, _ in run.arm.blocks)
-        beside_s = sum(after_s for _, after_s in run.arm.blocks)
+        without_s = beside_s = 0.0
+        for before_s, after_s in run.arm.blocks:
+            without_s += before_s
+            beside_s += after_s
         return Score(
             jct_mean_s=mean_s,
             jct_p95_s=p95_s,
@@ -292,9 +295,9 @@ def play_all(
     on_progress: Callable[[float], None] = lambda _: None,
 ) -> dict[Key, Score]:
     """Return all scores."""
-    by_name = {arena.name: arena for arena in arenas}
-    tasks = [(name, policy, seed) for name, seed, policy in product(by_name, seeds, policies)]
-    return play_each(partial(_play, by_name), tasks, processes=processes, on_progress=on_progress)
+    arena_of = by_name(arenas)
+    tasks = [(name, policy, seed) for name, seed, policy in product(arena_of, seeds, policies)]
+    return play_each(partial(_play, arena_of), tasks, processes=processes, on_progress=on_progress)
 
 
 def _play(arenas: dict[str, Arena], key: Key) -> Score:

@@ -273,7 +273,7 @@ class Figure:
 def _utilization(axes: Any, runs: Sequence[ReplayRun]) -> None:
     names = _policies(runs)
     values = [100 * run.metrics.utilization for run in runs]
-    bars = axes.bar(names, values, color=[_colour(i) for i in range(len(runs))], width=0.6)
+    bars = axes.bar(names, values, color=list(map(_colour, range(len(runs)))), width=0.6)
     axes.bar_label(bars, labels=[f"{value:.1f}" for value in values], padding=2)
     axes.set(ylabel="U = A_e / A_s (%)", xlabel="policy", ylim=(0, max(100, *values) * 1.08))
     axes.grid(axis="y", alpha=0.3)

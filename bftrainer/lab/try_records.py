@@ -132,7 +132,9 @@ def makers(processes: Mapping[str, Sequence[Line]]) -> dict[int, Key]:
     last = 0 if key is None else _last_step(branches[key])
     while key is not None:
         branch = branches.pop(key)  # a generation is nobody's successor twice
-        made_by |= {step: key for step in branch.steps if branch.step < step <= last}
+        for step in branch.steps:
+            if branch.step < step <= last:
+                made_by[step] = key
         key, last = _before(branches, key, branch), branch.step
     return made_by
 
@@ -237,10 +239,11 @@ def losses(processes: Mapping[str, Sequence[Line]]) -> dict[int, float]:
             kind = line["reduction"] or kind
     by_update = {}
     for update, parts in sorted(shares.items()):
+        of_parts, weights = zip(*parts.values(), strict=True)
         if kind == "sum":
-            by_update[update] = sum(loss for loss, _ in parts.values())
+            by_update[update] = sum(of_parts)
         else:
-            weight = sum(weight for _, weight in parts.values()) or 1.0
+            weight = sum(weights) or 1.0
             by_update[update] = sum(x * w for x, w in parts.values() if w) / weight
     return by_update
 

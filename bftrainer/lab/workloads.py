@@ -301,7 +301,7 @@ def _read(path: Path) -> TrainerWorkload:
     if not isinstance(document, dict):
         raise TypeError("it is no JSON object")
     if document.get("schema") == SCHEMA:
-        rows = [_with_rates(row) for row in document["trainers"]]
+        rows = list(map(_with_rates, document["trainers"]))
         trainers = codec(_Own, _OWN).decode({"schema": SCHEMA, "trainers": rows}).trainers
     elif {"nodes", "curves", "jobs"} <= set(document):
         trainers = _published(codec(_Tables, _PUBLISHED).decode(document))

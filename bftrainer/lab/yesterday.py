@@ -72,7 +72,8 @@ def past_of(journal: Journal, hours: float) -> Past:
         unread += record is None
         if record is not None and (nodes := record.input.snapshot.nodes) is not None:
             decisions += 1
-            availability.node_types |= {node.name: node.node_type for node in nodes}
+            for node in nodes:
+                availability.node_types[node.name] = node.node_type
             availability.note(record.input.now_s, _available(record.input))
     if not availability.begin_s < availability.end_s:
         raise UsageError(
@@ -125,11 +126,16 @@ class Availability:
         node_types = None
         if self.node_types:
             node_types = [self.node_types[name] for name in names]
+        nodes, starts_s, ends_s = list[int](), list[float](), list[float]()
+        for name, start_s, fragment_end_s in self._fragments:
+            nodes.append(index[name])
+            starts_s.append(start_s)
+            ends_s.append(fragment_end_s)
         return make_fragments(
             names=names,
-            node=[index[name] for name, _, _ in self._fragments],
-            start_s=[start_s for _, start_s, _ in self._fragments],
-            end_s=[end_s for _, _, end_s in self._fragments],
+            node=nodes,
+            start_s=starts_s,
+            end_s=ends_s,
             span_s=(self.begin_s, self.end_s),
             node_types=node_types,
             source="the journal",

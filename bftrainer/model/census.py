@@ -25,6 +25,7 @@ from bftrainer.model.cluster import (
     node_of,
 )
 from bftrainer.model.decision import PilotView
+from bftrainer.model.lookups import by_name
 from bftrainer.model.node_sets import NodeSets
 from bftrainer.model.parts import NodePart
 
@@ -218,7 +219,7 @@ def _parts(by_name: Mapping[str, Node], names: Iterable[str]) -> dict[str, NodeP
 # By the tuple of nodes and not by the snapshot: it stays the same where only jobs have changed.
 @once_per_look
 def _by_name(nodes: tuple[Node, ...]) -> Mapping[str, Node]:
-    return {node.name: node for node in nodes}
+    return by_name(nodes)
 
 
 @once_per_look

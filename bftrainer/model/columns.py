@@ -25,7 +25,7 @@ def level_line(parts: Sequence[float]) -> str:
 
 def columns(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return rows in aligned plain columns; a header that starts with > aligns right."""
-    names = [heading(header) for header in headers]
+    names = list(map(heading, headers))
     cells = [list(map(shown, row)) for row in rows]
     widths = [max(map(cell_width, column)) for column in zip(names, *cells, strict=True)]
     if any(names):

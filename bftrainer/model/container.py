@@ -71,7 +71,8 @@ class ContainerOrder:
     def decoded(cls, word: str) -> ContainerOrder:
         """Return what ``encoded`` made; raise ValueError, TypeError or KeyError if it is not."""
         body: dict[str, Any] = json.loads(word)
-        body |= {name: tuple(map(str, body[name])) for name in _SEVERAL}
+        for name in _SEVERAL:
+            body[name] = tuple(map(str, body[name]))
         return cls(**body)
 
 
@@ -123,11 +124,11 @@ def text_of(mounts: Iterable[BindMount]) -> str:
 
 def outside(mounts: Iterable[BindMount], places: Sequence[str]) -> list[BindMount]:
     """Return the mounts whose source is neither one of these places nor below one."""
-    roots = [PurePosixPath(place) for place in places]
+    roots = list(map(PurePosixPath, places))
     elsewhere: list[BindMount] = []
     for mount in mounts:
         source = PurePosixPath(mount.source)
-        is_below_root = any(source.is_relative_to(root) for root in roots)
+        is_below_root = any(map(source.is_relative_to, roots))
         if ".." in source.parts or not is_below_root:
             elsewhere.append(mount)
     return elsewhere

@@ -394,10 +394,9 @@ class Plan:
 
     def without_taking(self, before: Memory) -> Plan:
         """Return the plan with its releases only: no trainer gets a further node."""
-        released_nodes = {release.node for release in self.releases}
         assignment = dict(before.assignment)
-        for node in released_nodes:
-            assignment.pop(node, None)
+        for release in self.releases:
+            assignment.pop(release.node, None)
         memory = replace(self.memory, assignment=assignment, policy_state=before.policy_state)
         return replace(self, assignment=assignment, claims=(), dropped={}, swaps={}, memory=memory)
 

@@ -75,12 +75,15 @@ def gpu_counts(node: Node, held_parts: Iterable[HeldPart]) -> tuple[GpuCount, ..
 
 def _blocked_gpus(node: Node) -> int:
     """Return how many GPUs no job has, though none of them could start a pilot."""
-    n_lent_free = sum([lent.n_free for lent in node.lends])
+    n_lent = n_lent_free = 0
+    for lent in node.lends:
+        n_lent += lent.n_gpus
+        n_lent_free += lent.n_free
     n_unused = 0
     if node.left is not None:
         n_unused = node.left.gpus
     elif node.state in FREE:
-        n_unused = sum([lent.n_gpus for lent in node.lends])
+        n_unused = n_lent
     return max(0, n_unused - n_lent_free)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from bftrainer.model.cluster import PART_MARK, LentGpus, Node, NodeLeft, Snapshot, node_of
+from bftrainer.model.lookups import by_name
 
 ANY_TYPE = "gpu"  # of GPUs whose type has no name
 NOT_SHARED = "Ordinary jobs do not share it, so it is lent as a whole (lend: auto)."
@@ -85,7 +86,7 @@ def as_lent(snapshot: Snapshot, lend: Lend, before: Snapshot | None = None) -> S
         return snapshot
     node_before: dict[str, Node] = {}
     if before is not None:
-        node_before = {node.name: node for node in before.nodes or ()}
+        node_before = by_name(before.nodes or ())
     lent: list[Node] = []
     for node in nodes:
         if not _is_changed(node, lend):

@@ -23,6 +23,7 @@ from typing import Final
 from bftrainer.model.cluster import PART_MARK, JobState, Node, NodeState, node_of
 from bftrainer.model.decision import DecisionInput, PilotView, Plan
 from bftrainer.model.gpu_shares import GpuShare, shares_of, shares_text
+from bftrainer.model.lookups import by_node
 from bftrainer.model.progress import CurvesNote, ProgressCurve, ProgressCurves
 from bftrainer.model.reports import day_of
 from bftrainer.model.study import Seen
@@ -126,7 +127,7 @@ def pieced(
 
 def uses(given: DecisionInput, plan: Plan) -> dict[str, State]:
     """Return the use of every node of the snapshot, as a decision saw it."""
-    whole_nodes = {pilot.node: pilot for pilot in given.pilots}
+    whole_nodes = by_node(given.pilots)
     parted = _PartedNodes(given, plan)
     reserve = frozenset(plan.reserve)
     states: dict[str, State] = {}
@@ -184,16 +185,20 @@ class _PartedNodes:
             self.pilots.setdefault(part.node, []).append(
                 (part.name, part.gpus, state, is_unstarted)
             )
-        self._n_reserved = Counter([node_of(name) for name in plan.reserve])  # parts, by node
+        self._n_reserved = Counter(map(node_of, plan.reserve))  # parts, by node
         self._reserve = frozenset(plan.reserve)
 
     def state_of(self, node: Node, whole: PilotView | None) -> State:
         """Return the shares of a node; ``whole``: the pilot that has, or is to have, all of it."""
-        n_gpus = sum([lent.n_gpus for lent in node.lends]) or node.gpus
+        n_lent = n_free = 0
+        for lent in node.lends:
+            n_lent += lent.n_gpus
+            n_free += lent.n_free
+        n_gpus = n_lent or node.gpus
         if whole is not None:
             use, trainer_id = _of_pilot(whole, self._given, self._plan)
             return NodeUse.SHARED, shares_text({(use, trainer_id): n_gpus})
-        n_free, n_reserved = sum([lent.n_free for lent in node.lends]), n_gpus
+        n_reserved = n_gpus
         if node.name not in self._reserve:
             n_reserved = self._n_reserved.get(node.name, 0)
         held_parts = tuple(self.pilots.get(node.name, ()))
@@ -461,7 +466,7 @@ class NodeUses:
             self._is_resumed = False
             return
         day, training = day_of(self.now_s, self._zone()), self._nodes_with(NodeUse.TRAINING)
-        had = self._counts.total() - sum([self._nodes_with(use) for use in _NOT_HAD])
+        had = self._counts.total() - sum(map(self._nodes_with, _NOT_HAD))
         had_s, trained_s = self._days.pop(day, (0.0, 0.0))
         self._days[day] = had_s + had * passed_s, trained_s + training * passed_s
         while len(self._days) > MOST_DAYS:

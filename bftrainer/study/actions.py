@@ -57,7 +57,7 @@ def filled(args: Sequence[str], parameters: Mapping[str, Scalar]) -> tuple[str, 
         name = match[1]
         return str(parameters[name]) if name in parameters else match[0]
 
-    return tuple(_PLACE.sub(value, argument) for argument in args)
+    return tuple(map(partial(_PLACE.sub, value), args))
 
 
 def check_places(args: Sequence[str], names: Sequence[str]) -> None:

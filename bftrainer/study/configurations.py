@@ -318,12 +318,12 @@ def _parameters_of(
 
 def _parameter_of(values: Sequence[Scalar]) -> Parameter:
     """Return the parameter that has these values."""
-    types = {type(value) for value in values}  # a bool is no number here
+    types = set(map(type, values))  # a bool is no number here
     if types == {int}:
-        integers = [int(value) for value in values]
+        integers = list(map(int, values))
         return IntParameter(type="int", low=min(integers), high=max(integers))
     if types <= {int, float}:
-        numbers = [float(value) for value in values]
+        numbers = list(map(float, values))
         return FloatParameter(type="float", low=min(numbers), high=max(numbers))
     return CategoricalParameter(type="categorical", choices=tuple(dict.fromkeys(values)))
 

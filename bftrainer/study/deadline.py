@@ -224,7 +224,7 @@ class Work:
     @property
     def most_nodes(self) -> int:
         """Nodes beyond which nothing gets faster, at most ``MOST_NODES``."""
-        return min(MOST_NODES, max(self._wide(part) for part in self.parts) * self._n_max)
+        return min(MOST_NODES, max(map(self._wide, self.parts)) * self._n_max)
 
     def rates(self) -> Floats:
         """Return the share of each part done in a second by 0 to ``most_nodes`` nodes."""

@@ -327,7 +327,7 @@ def _is_alternative(step: str | int) -> bool:
 
 def _ours(path: Path, problems: Sequence[PolicyProblem]) -> StudyErrors:
     """Return the problems under our code: those of the form have codes of policies."""
-    return StudyErrors(path, [_our_problem(problem) for problem in problems])
+    return StudyErrors(path, list(map(_our_problem, problems)))
 
 
 def _our_problem(problem: PolicyProblem) -> PolicyProblem:

@@ -162,7 +162,8 @@ class StudyLoop:
             self._events.happened("back", "the daemon is back")
         if news.is_whole:
             self._known_views, self._whole_s = {}, now_s
-        self._known_views |= {view.tag.key: view for view in news.trials}
+        for view in news.trials:
+            self._known_views[view.tag.key] = view
         is_pool_new = view_before is None or news.pool_nodes != view_before.pool_nodes
         if is_pool_new:
             self._events.happened("pool", nodes=news.pool_nodes)

@@ -103,7 +103,7 @@ class Drawer:
         if states == self._seen:
             return
         self._memory, self._seen = optuna.create_study(direction=self._direction), states
-        self._memory.add_trials([_as_tpe_sees(trial) for trial in past])
+        self._memory.add_trials(list(map(_as_tpe_sees, past)))
 
     def _point(self, number: int) -> dict[str, Scalar]:
         """Return the point of the sequence with a number."""

@@ -384,7 +384,7 @@ def trial_table(summary: StudySummary, trials: Sequence[TrialRow]) -> TextTable:
             ">TRIAL", "STAGE", f">{summary.metric.upper()}", ">AT", ">BUDGET", ">NODES",
             ">NODE-TIME", "PARAMETERS",
         ),
-        rows=tuple(_cells(row) for row in trials),
+        rows=tuple(map(_cells, trials)),
     )  # fmt: skip
 
 
@@ -501,7 +501,7 @@ def summarized(
 
 def refreshed(summary: StudySummary, view: StudyView, at_s: float) -> StudySummary:
     """Return an earlier summary with what the daemon knows now: no loop runs the study."""
-    stored = [_stored(row) for row in summary.trials]
+    stored = list(map(_stored, summary.trials))
     trials = know(stored, view.trials, unit=summary.unit, retry=summary.retry)
     head = {name: getattr(summary, name) for name in _HEAD}
     return summarized(trials, view, at_s, **head)

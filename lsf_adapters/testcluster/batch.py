@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Mapping
 
+from bftrainer.model.lookups import by_name
 from lsf_adapters.testcluster import dependency, plan_file
 from lsf_adapters.testcluster.config import MASTER, LsfConfig, Queue
 from lsf_adapters.testcluster.events import EventsFile
@@ -38,7 +39,7 @@ class Batch:
     def __init__(self, config: LsfConfig) -> None:
         self.config = config
         self.runner = Runner(config.directory, config.conf, config.enter)
-        self.queue_of: dict[str, Queue] = {queue.name: queue for queue in config.all_queues}
+        self.queue_of: dict[str, Queue] = by_name(config.all_queues)
         self._store = Store(config.directory / "work" / "state")
         self.jobs, self.hosts, self.queues = self._store.load()
         self.hosts.setdefault(MASTER, Host(name=MASTER, slots=0, gpus=0))
@@ -259,10 +260,10 @@ class Batch:
 
     def _forget_old(self, now_s: float) -> None:
         oldest_s = now_s - self.config.profile.clean_period_s
-        old_keys = [key for key, job in self.jobs.items() if job.end_s and job.end_s < oldest_s]
-        for key in old_keys:
-            del self.jobs[key]
-            self._dirty.add(key)
+        for key, job in list(self.jobs.items()):
+            if job.end_s and job.end_s < oldest_s:
+                del self.jobs[key]
+                self._dirty.add(key)
 
     # -- hosts ------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from bftrainer.model.lookups import by_name
 from lsf_adapters.testcluster.config import Parameters, Queue
 
 _MAX_ESTIMATES = 8  # of starts in one pass; the first jobs' are the ones that matter
@@ -124,7 +125,7 @@ class _Pass:
         now_s: float,
     ) -> None:
         self.plan = Plan()
-        self._hosts = {host.name: host for host in hosts}
+        self._hosts = by_name(hosts)
         self._held = list(held)
         self._parameters = parameters
         self._now_s = now_s

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from lsf_adapters.testcluster.state import Host, Job, QueueState
 
@@ -55,12 +56,24 @@ class Store:
         gone: Iterable[str] = (),
     ) -> None:
         """Append what changed."""
-        records = [("job", job.key, job.to_values()) for job in jobs]
-        records += [("gone", key, {}) for key in gone]
-        records += [("host", name, dataclasses.asdict(host)) for name, host in hosts.items()]
-        records += [("queue", name, dataclasses.asdict(queue)) for name, queue in queues.items()]
-        if not records:
-            return
-        with self._path.open("a") as file:
-            for record in records:
-                file.write(json.dumps(record, separators=(",", ":")) + "\n")
+        lines = "".join(map(_line, _records(jobs, hosts, queues, gone)))
+        if lines:
+            with self._path.open("a") as file:
+                file.write(lines)
+
+
+def _records(
+    jobs: Iterable[Job], hosts: dict[str, Host], queues: dict[str, QueueState], gone: Iterable[str]
+) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for job in jobs:
+        yield "job", job.key, job.to_values()
+    for key in gone:
+        yield "gone", key, {}
+    for name, host in hosts.items():
+        yield "host", name, dataclasses.asdict(host)
+    for name, queue in queues.items():
+        yield "queue", name, dataclasses.asdict(queue)
+
+
+def _line(record: tuple[str, str, dict[str, Any]]) -> str:
+    return json.dumps(record, separators=(",", ":")) + "\n"

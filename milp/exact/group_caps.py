@@ -109,7 +109,7 @@ def _grouped(
         firsts = sorted({first_of[j] for j in members})
         if not firsts:
             continue
-        inner_rows = tuple([outer_rows.pop(j) for j in firsts])
+        inner_rows = tuple(map(outer_rows.pop, firsts))
         outer_rows[firsts[0]] = _group(inner_rows, limit, tolerance)
         first_of.update(dict.fromkeys(members, firsts[0]))
     return [outer_rows[j] for j in sorted(outer_rows)]

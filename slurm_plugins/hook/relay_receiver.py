@@ -165,8 +165,9 @@ class Relays:
     def is_whole(self) -> bool:
         """Return whether all registered relays are there, and one at least has a file."""
         with self._lock:
-            there = {link.key for link in self._links.values() if link.is_there}
-            return there == self._allowed and any(link.tells for link in self._links.values())
+            return self._keys_there() == self._allowed and any(
+                link.tells for link in self._links.values()
+            )
 
     def why_untold(self) -> str:
         """Say why no relay tells."""
@@ -296,10 +297,13 @@ class Relays:
                     link.is_silent = True
                     self._changed(link, "lost", f"is lost: silent for {SILENT_S:g} s")
 
+    def _keys_there(self) -> set[str]:
+        return {link.key for link in self._links.values() if link.is_there}
+
     def _changed(self, link: _Link, count: str, what: str) -> None:
         """Note that a relay comes or goes; called with the lock held."""
         self._counts[count] += 1
-        n_there = len({peer.key for peer in self._links.values() if peer.is_there})
+        n_there = len(self._keys_there())
         level, consequence = logging.WARNING, ", and the daemon polls, too"
         if count in {"connected", "waiting"}:
             level = logging.INFO

@@ -116,7 +116,7 @@ class SlurmTestCluster:
         self.jobs.end_srun()
         # A slurmd waits for its jobs; those still running now ignore signals.
         processes.kill(self._processes(jobs_only=True))
-        daemons = [self._pid(name) for name in ("slurmctld", "slurmdbd", "munged")]
+        daemons = list(map(self._pid, ("slurmctld", "slurmdbd", "munged")))
         daemons += [self._pid("slurmd", name) for name in self.config.node_names]
         processes.end([pid for pid in daemons if pid is not None], patience_s=2)
         processes.kill(self._processes())

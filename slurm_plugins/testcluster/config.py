@@ -121,13 +121,14 @@ class ClusterConfig:
         """The names of those: gpu, shard."""
         names = set[str]()
         for gres in set(self.gres):
-            names.update(resource.name for resource in gpu_files.resources_of(gres))
+            for resource in gpu_files.resources_of(gres):
+                names.add(resource.name)
         return tuple(sorted(names))
 
     @property
     def n_gpu_files(self) -> int:
         """How many files stand for the GPUs of any node."""
-        return max(gpu_files.files_needed(gres) for gres in set(self.gres))
+        return max(map(gpu_files.files_needed, set(self.gres)))
 
     @property
     def node_names(self) -> tuple[str, ...]:

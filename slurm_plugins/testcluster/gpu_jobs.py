@@ -70,8 +70,8 @@ def _job(chance: random.Random, demand: GpuDemand) -> WorkloadItem:
     if chance.random() < WHOLE_NODES_SHARE:
         n_nodes = min(LARGEST_WHOLE, demand.n_nodes)
         return WorkloadItem(at_s=0.0, n_nodes=n_nodes, duration_s=run_s, limit_s=limit_s)
-    counts = [(gpus, share) for gpus, share in GPU_COUNTS if gpus <= demand.gpus_per_node]
-    gpus = chance.choices([gpus for gpus, _ in counts], [share for _, share in counts])[0]
+    shares = {gpus: share for gpus, share in GPU_COUNTS if gpus <= demand.gpus_per_node}
+    gpus = chance.choices(list(shares), list(shares.values()))[0]
     n_tasks = 1
     if gpus == 1 and chance.random() < ARRAY_SHARE:
         n_tasks = chance.randint(2, MOST_TASKS)

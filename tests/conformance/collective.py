@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from bftrainer.elastic.network.collective import LEFT_BEHIND, Broken, Collective, settle
-from tests.support.waiting import wait_for
+from tests.support.waiting import never, wait_for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,10 +25,6 @@ class End:
     def tensor(self, *values: float) -> torch.Tensor:
         """Return new values where this member computes."""
         return torch.tensor(values, device=self.device)
-
-
-def never() -> bool:
-    return False
 
 
 class CollectiveConformance:

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from bftrainer.elastic.process import control
 from bftrainer.elastic.process.store import StoreServer
+from bftrainer.elastic.script.models import end_watch
 from tests.elastic.controller import TemplateProcess
 from tests.elastic.frameworks import FRAMEWORKS, Framework
 
@@ -35,3 +37,11 @@ def store() -> Iterator[StoreServer]:
     server = StoreServer("127.0.0.1")
     yield server
     server.close()
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each test is a process of its own as far as the runtime can tell."""
+    monkeypatch.setattr(control, "_current", [])
+    yield
+    end_watch()

@@ -507,3 +507,8 @@ class Controller:
             said = [type(m).__name__ for m in worker.said][-8:]
             parts.append(f"--- {worker.worker_id} rc={worker.returncode} said {said}\n{text}")
         return "\n".join(parts)
+
+
+def settings_of(**settings: object) -> list[str]:
+    """Return the arguments of a script that reads its settings as JSON."""
+    return [json.dumps(settings)]

@@ -21,10 +21,9 @@ from bftrainer.ground import backend_choice
 from bftrainer.ground.backend_choice import BackendChoice, BackendOffer, choose
 from bftrainer.ground.errors import ElasticError
 from bftrainer.ground.protocol import WorkerConfig
-from tests.conformance.collective import never
 from tests.elastic.scripts import pretended
 from tests.support.pairs import commit_of, group_of, outcomes
-from tests.support.waiting import wait_for
+from tests.support.waiting import never, wait_for
 
 GPU = [pretended.offer(f"GPU {i}") for i in range(3)]
 NO_GPU = pretended.NO_GPU

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +15,16 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from bftrainer.elastic import ElasticError, Run
 from bftrainer.elastic.checkpoints import checkpoint
-from bftrainer.elastic.process import control as control_module
-from bftrainer.elastic.script.models import end_watch, one_optimizer, parts_of
+from bftrainer.elastic.script.models import one_optimizer, parts_of
 from bftrainer.elastic.state.state import Counters, State
 from bftrainer.ground import fence
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 
+pytestmark = pytest.mark.usefixtures("plain")
+
 THAWING = SCRIPTS / "thawing.py"
 X = torch.randn(16, 4, generator=torch.Generator().manual_seed(5))
-
-
-@pytest.fixture(autouse=True)
-def plain(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Each test is a process of its own as far as the runtime can tell."""
-    monkeypatch.setattr(control_module, "_current", [])
-    yield
-    end_watch()
 
 
 def state_of(count: int = 1) -> State:

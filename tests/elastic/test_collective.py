@@ -15,8 +15,9 @@ from bftrainer.elastic.network.collective import Broken, ExpiredError, settle
 from bftrainer.elastic.network.device import DeviceCollective, Stillborn, new_nccl, probe
 from bftrainer.elastic.network.group import Group
 from bftrainer.elastic.process.store import StoreServer
-from tests.conformance.collective import CollectiveConformance, End, never
+from tests.conformance.collective import CollectiveConformance, End
 from tests.support.pairs import pair
+from tests.support.waiting import never
 
 CPU = torch.device("cpu")
 

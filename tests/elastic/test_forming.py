@@ -19,11 +19,7 @@ from bftrainer.elastic.process.control import Control
 from bftrainer.elastic.process.store import StoreServer
 from bftrainer.ground.protocol import WorkerConfig
 from tests.support.pairs import commit_of
-from tests.support.waiting import wait_for
-
-
-def never() -> bool:
-    return False
+from tests.support.waiting import never, wait_for
 
 
 def forming(worker_id: str) -> FormingGroups:

@@ -21,15 +21,11 @@ from bftrainer.elastic.gradients import comparison, light
 from bftrainer.ground import files
 from bftrainer.ground.protocol import Failed, Finished, Interrupted, Remarked
 from tests.elastic import journal
-from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess, holds_of
+from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess, holds_of, settings_of
 
 TRAIN = SCRIPTS / "train_alike.py"
 MOST_MEMBERS = 4000
 NUMBERS = st.integers(0, (1 << light.DIGEST_BITS) - 1)
-
-
-def _settings(**more: object) -> list[str]:
-    return [json.dumps(more)]
 
 
 # ---- the sums of votes -----------------------------------------------------------------------
@@ -247,11 +243,11 @@ def _run(
     with Controller(directory, template) as c:
         if settings.get("mutation") in OF_DATA:
             odd = {**settings, "odd": True}
-            ids = [c.start(TRAIN, _settings(**each))[0] for each in (settings, odd)]
+            ids = [c.start(TRAIN, settings_of(**each))[0] for each in (settings, odd)]
             c.warm(ids)
             c.commit_only(ids)
         else:
-            ids = c.begin(TRAIN, _settings(**settings), count=count)
+            ids = c.begin(TRAIN, settings_of(**settings), count=count)
         c.until(lambda: all(c.workers[i].returncode is not None for i in ids), "they ended")
         said = {i: c.workers[i].all(Failed) for i in ids}
     return {i: failed for i, (failed,) in said.items() if failed} if any(said.values()) else {}
@@ -287,7 +283,7 @@ def test_extra_state_that_differs_is_named_once_and_the_training_goes_on(
     tmp_path: Path, template: TemplateProcess
 ) -> None:
     with Controller(tmp_path, template) as c:
-        ids = c.begin(TRAIN, _settings(mutation="counter"), count=2)
+        ids = c.begin(TRAIN, settings_of(mutation="counter"), count=2)
         c.finished()
         logs = {i: c.workers[i].log.read_text() for i in ids}
         [[remark], others] = [c.workers[i].all(Remarked) for i in ids]
@@ -304,7 +300,7 @@ def test_adopt_takes_the_schedule_of_rank_0_and_says_so(
 ) -> None:
     settings = {"schedule": "step", "mutation": "schedule", "equal": "adopt"}
     with Controller(tmp_path, template) as c:
-        ids = c.begin(TRAIN, _settings(**settings), count=2)
+        ids = c.begin(TRAIN, settings_of(**settings), count=2)
         c.finished()
         log = c.workers[ids[0]].log.read_text()
         [[remark], others] = [c.workers[i].all(Remarked) for i in ids]
@@ -330,7 +326,7 @@ def test_workers_of_another_torch_are_not_compared_bit_for_bit_and_it_is_said(
     settings: dict[str, Any] = {"mutation": "seed", "epochs": 1000, "delay_s": 0.002}
     with Controller(tmp_path, template) as c:
         versions = ("", "2.0.1", "2.0.1")
-        ids = [c.start(TRAIN, _settings(**settings, torch=version))[0] for version in versions]
+        ids = [c.start(TRAIN, settings_of(**settings, torch=version))[0] for version in versions]
         c.form(ids[:2], new=ids)
         c.until(lambda: c.workers[ids[0]].all(Remarked), "it is said")
         c.form(ids)  # the last one alone does otherwise now, and has the torch of the second
@@ -364,7 +360,7 @@ def test_a_worker_that_ends_alone_is_told_so_and_the_training_does_not_end(
     tmp_path: Path, template: TemplateProcess, equal: str
 ) -> None:
     with Controller(tmp_path, template) as c:
-        ids = c.begin(TRAIN, _settings(mutation="stopping", equal=equal), count=2)
+        ids = c.begin(TRAIN, settings_of(mutation="stopping", equal=equal), count=2)
         if equal == "off":
             c.finished(ids[1:])
             return
@@ -384,8 +380,8 @@ def test_workers_that_end_early_together_end_well(
     tmp_path: Path, template: TemplateProcess, stop: int
 ) -> None:
     with Controller(tmp_path, template) as c:
-        ids = c.begin(TRAIN, _settings(stop=stop, holds=holds_of((2, 3), apart=3)), count=2)
-        more = c.start(TRAIN, _settings(stop=stop))
+        ids = c.begin(TRAIN, settings_of(stop=stop, holds=holds_of((2, 3), apart=3)), count=2)
+        more = c.start(TRAIN, settings_of(stop=stop))
         c.warm(more)
         c.form([*ids[1:], *more, ids[0]])
         assert {finished.step for finished in c.finished()} == {stop}
@@ -397,7 +393,7 @@ def test_a_worker_that_is_lost_where_all_end_early_holds_up_nobody(
     tmp_path: Path, template: TemplateProcess
 ) -> None:
     with Controller(tmp_path, template) as c:
-        ids = c.begin(TRAIN, _settings(stop=7, stray=1), count=3)
+        ids = c.begin(TRAIN, settings_of(stop=7, stray=1), count=3)
         c.trained_to(7)
         c.until((tmp_path / "stray").exists, "rank 1 is about to end, the others wait for it")
         c.kill(ids[1])
@@ -437,7 +433,7 @@ def test_workers_that_do_alike_are_never_told_apart(
     """Members come, leave and are lost; all updates are those of one learning rate and sum."""
     sizes = (2, 3, -2) if kind == "mixed step" else (2, 3, 1, -2, 3, 2, 1, 3, -2, 3, 2)
     script, _ = KINDS[kind]
-    settings = _settings(**script, epochs=3 + len(sizes) // 3, holds=holds_of(sizes, apart=3))
+    settings = settings_of(**script, epochs=3 + len(sizes) // 3, holds=holds_of(sizes, apart=3))
     with Controller(tmp_path, template) as c:
         c.through(sizes, TRAIN, settings, apart=3)
         logs = c.logs()

@@ -17,6 +17,7 @@ from bftrainer.elastic.process import control as control_module
 from bftrainer.ground.protocol import Reported
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
+from tests.support.pruned import TrialPruned
 
 TRAIN = SCRIPTS / "train_ids.py"
 
@@ -62,10 +63,6 @@ def test_a_report_is_of_the_updates_and_complete_epochs_until_then(
     optuna.trial().report(4.0, step=99)
     assert kept(run)[-1] == (4, 4, 2, 20)
     assert capfd.readouterr() == ("", "")
-
-
-class TrialPruned(Exception):  # noqa: N818 - Optuna's name
-    """As Optuna's."""
 
 
 @pytest.mark.usefixtures("plain")

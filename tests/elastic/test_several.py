@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +13,12 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from bftrainer.elastic import ElasticError, Run
-from bftrainer.elastic.process import control as control_module
-from bftrainer.elastic.script.models import end_watch
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 
+pytestmark = pytest.mark.usefixtures("plain")
+
 GAN = SCRIPTS / "gan.py"
-
-
-@pytest.fixture(autouse=True)
-def plain(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Each test is a process of its own as far as the runtime can tell."""
-    monkeypatch.setattr(control_module, "_current", [])
-    yield
-    end_watch()
 
 
 def test_two_models_train_together_at_any_size(tmp_path: Path, template: TemplateProcess) -> None:

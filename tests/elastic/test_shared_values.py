@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import itertools
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from bftrainer.elastic.network.shared_values import (
 )
 from bftrainer.ground.protocol import Failed
 from tests.elastic import journal
-from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
+from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess, settings_of
 
 TRAIN = SCRIPTS / "train_together.py"
 VALUES = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=6)
@@ -74,10 +73,6 @@ def test_other_values_are_refused(value: Any) -> None:
     assert refused.value.code == "BFT-1436"
 
 
-def _settings(**more: object) -> list[str]:
-    return [json.dumps(more)]
-
-
 def _called(directory: Path, place: str) -> list[journal.Entry]:
     return [e for e in journal.entries(directory, "called") if e["place"] == place]
 
@@ -115,7 +110,7 @@ def test_the_mean_of_an_epoch_is_that_of_one_process(
         place = tmp_path / str(count)
         place.mkdir()
         with Controller(place, template) as c:
-            c.begin(TRAIN, _settings(plateau=True), count=count)
+            c.begin(TRAIN, settings_of(plateau=True), count=count)
             c.finished()
         means.append(_common(_called(place, "epoch"), "epoch"))
     assert len(means[0]) == 4
@@ -128,7 +123,7 @@ def test_calls_within_batches_are_those_of_the_workers_that_have_samples(
     tmp_path: Path, template: TemplateProcess
 ) -> None:
     with Controller(tmp_path, template) as c:
-        c.begin(TRAIN, _settings(in_batch=True, epochs=2), count=3)
+        c.begin(TRAIN, settings_of(in_batch=True, epochs=2), count=3)
         c.finished()
     before = _common(_called(tmp_path, "before"), "step")
     assert {at: v for (at,), v in before.items()} == {
@@ -143,7 +138,7 @@ def test_calls_within_batches_are_those_of_the_workers_that_have_samples(
 def test_members_that_come_and_go_compute_the_same(
     tmp_path: Path, template: TemplateProcess
 ) -> None:
-    settings = _settings(epochs=60, plateau=True, in_batch=True, delay_s=0.01)
+    settings = settings_of(epochs=60, plateau=True, in_batch=True, delay_s=0.01)
     with Controller(tmp_path, template) as c:
         ids = c.start(TRAIN, settings, count=3)
         c.form(ids[:1], new=ids)
@@ -167,7 +162,7 @@ def test_those_that_remain_repeat_a_call_in_which_a_member_was_lost(
     tmp_path: Path, template: TemplateProcess, victim: int
 ) -> None:
     """The first computes on while others wait in the call; it, or one that waits, is killed."""
-    settings = _settings(epochs=3, hang_at=2, plateau=True)
+    settings = settings_of(epochs=3, hang_at=2, plateau=True)
     with Controller(tmp_path, template) as c:
         ids = c.begin(TRAIN, settings, count=3)
         c.until(lambda: len(journal.entries(tmp_path, "at the call")) == 3, "all but one wait")
@@ -188,7 +183,7 @@ def test_those_that_remain_repeat_a_call_in_which_a_member_was_lost(
 
 def test_a_call_waits_for_a_member_that_is_slow(tmp_path: Path, template: TemplateProcess) -> None:
     with Controller(tmp_path, template) as c:
-        c.begin(TRAIN, _settings(epochs=2, slow_s=3.0), count=2)
+        c.begin(TRAIN, settings_of(epochs=2, slow_s=3.0), count=2)
         c.finished()
     assert len(_common(_called(tmp_path, "epoch"), "epoch")) == 2
 
@@ -198,7 +193,7 @@ def test_a_call_on_one_worker_alone_ends_with_both_places(
     tmp_path: Path, template: TemplateProcess, place: str
 ) -> None:
     with Controller(tmp_path, template) as c:
-        ids = c.begin(TRAIN, _settings(first_alone=place), count=2)
+        ids = c.begin(TRAIN, settings_of(first_alone=place), count=2)
         failed = c.failed(ids[0])
     assert failed.code == "BFT-1437"
     lines = TRAIN.read_text().splitlines()

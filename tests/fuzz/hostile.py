@@ -9,6 +9,8 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from bftrainer.ground import files
+
 LONGEST = 1 << 20  # characters
 ODD = (
     *("(", ")", "[", "]", "{", "}", ",", "|", "&", "*", "-", ":", "=", "\t", "\n", "\\", '"', "'"),
@@ -97,3 +99,8 @@ def _with_changes(sample: Any, chance: Any, value: Any) -> Any:
         inner = _with_changes(sample[at], chance, value)
         return [*sample[:at], *([inner] * chance.choice((0, 1, 2, 50))), *sample[at + 1 :]]
     return value
+
+
+def with_checksum(header: Any) -> bytes:
+    """Return a file of our own with this header and no arrays."""
+    return b"".join(map(bytes, files.parts_of(header, [])))

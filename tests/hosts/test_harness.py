@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from bftrainer.batch import process
 from tests.support.hosts import Cluster, HostError, Names, running_hosts
+from tests.support.hosts.cluster import cluster_of_hosts
 from tests.support.processes import below, is_running
 from tests.support.waiting import wait_for
 
@@ -42,10 +42,7 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=float(sys
 """
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with running_hosts(n_nodes=4) as running:
-        yield running
+cluster = cluster_of_hosts(n_nodes=4)
 
 
 def reaches(cluster: Cluster, host: str, other: str, port: int = 22) -> bool:

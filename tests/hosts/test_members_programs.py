@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.hosts import Cluster, running_hosts
+from tests.support.hosts import Cluster
+from tests.support.hosts.cluster import cluster_of_hosts
 from tests.support.hosts.own_daemon import OwnDaemon
 from tests.support.waiting import wait_for
 
@@ -18,10 +18,7 @@ MPI = ("--runtime", "mpi", "--interpreter", sys.executable, str(EXAMPLES / "mpi_
 COMMAND = ("--runtime", "command", "--", sys.executable, str(EXAMPLES / "command_sgd.py"))
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with running_hosts(n_nodes=3) as running:
-        yield running
+cluster = cluster_of_hosts(n_nodes=3)
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
 from bftrainer.api.address import ADDRESS_NAME
 from tests.support import far_attack, far_attacker
-from tests.support.hosts import Cluster, running_hosts
+from tests.support.hosts import Cluster
+from tests.support.hosts.cluster import cluster_of_hosts
 from tests.support.hosts.own_daemon import OwnDaemon, updates, uses
 from tests.support.hosts.plan import CONTROLLER, LOGIN
 from tests.support.waiting import wait_for
@@ -18,10 +18,7 @@ pytestmark = pytest.mark.slurm
 EPOCHS = 150
 
 
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with running_hosts(n_nodes=2) as running:
-        yield running
+cluster = cluster_of_hosts(scope="function", n_nodes=2)
 
 
 @pytest.mark.long

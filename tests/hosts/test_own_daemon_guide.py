@@ -10,7 +10,8 @@ import pytest
 
 from bftrainer.batch import process
 from tests.support import pages
-from tests.support.hosts import Cluster, running_hosts
+from tests.support.hosts import Cluster
+from tests.support.hosts.cluster import cluster_of_hosts
 from tests.support.hosts.own_daemon import VERB_S, OwnDaemon
 from tests.support.waiting import wait_for
 
@@ -46,10 +47,7 @@ class User:
         return self.cluster.does("login", *shown).split()
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with running_hosts(n_nodes=N_NODES, names="debian") as running:
-        yield running
+cluster = cluster_of_hosts(n_nodes=N_NODES, names="debian")
 
 
 @pytest.fixture

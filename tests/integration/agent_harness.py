@@ -209,3 +209,8 @@ def write_executable(path: Path, text: str) -> Path:
     path.write_text(text)
     os.chmod(path, 0o700)  # noqa: PTH101 - the mode is the point
     return path
+
+
+async def end_of(daemon: Daemon, worker_id: str) -> WorkerExited:
+    """Wait for the end of a worker."""
+    return await until(lambda: daemon.exited(worker_id), f"{worker_id} has ended")

@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from bftrainer.api.client import Client
+from bftrainer.cli.main import main
+from bftrainer.model.errors import ExitCode
+from bftrainer.model.trainer import TrainerSpec
 from tests.support.memory_service import MemoryService, prepare_home, serving, socket_of
 
 Output = pytest.CaptureFixture[str]
@@ -33,3 +37,9 @@ def service(home: Path) -> Iterator[MemoryService]:
 def output(capsys: Output) -> Output:
     """What the command has printed."""
     return capsys
+
+
+def spec_of(*argv: str) -> TrainerSpec:
+    """Submit the first trainer; return what the daemon was told of it."""
+    assert main(["submit", *argv]) == ExitCode.OK
+    return Client(socket_of()).trainer("t1").record.spec

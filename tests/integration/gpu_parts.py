@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from bftrainer.daemon.decider import DECISION
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.cluster import node_of
@@ -18,7 +20,7 @@ from milp.problem import Curve
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from slurm_plugins.testcluster.jobs import Share
 from tests.integration.daemon_scripts import LIGHT, trainer_spec
-from tests.integration.slurm_fixtures import daemon_on, running_cluster
+from tests.integration.slurm_fixtures import daemon_on, running_cluster, set_preempt_mode
 from tests.support.waiting import wait_for
 
 CPUS_PER_GPU, MEMORY_PER_GPU_MB = 4, 4000
@@ -210,3 +212,18 @@ def lender(
         finally:
             made.leaves()
             made.daemon.stop()
+
+
+def quiet_gpu_cluster(**changes: Any) -> Any:
+    """Return a fixture: a cluster in which nobody but us frees a GPU.
+
+    What is given back is not left to who is faster. ``changes`` are those of ``gpu_cluster``.
+    """
+
+    @pytest.fixture(scope="module")
+    def cluster() -> Iterator[SlurmTestCluster]:
+        with gpu_cluster(**changes) as running:
+            set_preempt_mode(running, "OFF")
+            yield running
+
+    return cluster

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -133,3 +133,42 @@ def slurm_system(slurm_cluster: SlurmTestCluster) -> SlurmBatchSystem:
             "reservations_interval_s": 0,
         }
     )
+
+
+def cluster_with(*, scope: Literal["function", "module"] = "module", **settings: Any) -> Any:
+    """Return a fixture: a running cluster; ``settings`` are those of ``ClusterConfig``."""
+
+    @pytest.fixture(scope=scope)
+    def cluster() -> Iterator[SlurmTestCluster]:
+        with running_cluster(**settings) as running:
+            yield running
+
+    return cluster
+
+
+def fast_cluster_with(**settings: Any) -> Any:
+    """Return the same with the fast scheduler cycle."""
+    return cluster_with(bf_interval_s=2, scheduler_parameters=FAST_CYCLE, **settings)
+
+
+def daemon_under(policy: str, *, starts: bool = True) -> Any:
+    """Return a fixture: each test's own daemon on the module's ``cluster`` (``daemon_on``)."""
+
+    @pytest.fixture
+    def sidecar(cluster: SlurmTestCluster, tmp_path: Path) -> Iterator[DaemonProcess]:
+        with daemon_on(cluster, tmp_path, policy, starts=starts) as daemon:
+            yield daemon
+
+    return sidecar
+
+
+def total_cycles(cluster: SlurmTestCluster) -> int:
+    """Return how many cycles both schedulers have had."""
+    lines = cluster.command("sdiag").stdout.splitlines()
+    return sum(int(line.split()[-1]) for line in lines if "Total cycles" in line)
+
+
+def set_preempt_mode(cluster: SlurmTestCluster, mode: str) -> None:
+    """Whether Slurm itself may end pilots."""
+    done = cluster.command("scontrol", "update", "PartitionName=bf", f"PreemptMode={mode}")
+    assert done.is_ok, done.stderr

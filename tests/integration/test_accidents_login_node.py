@@ -6,16 +6,15 @@ docs/howto/operate.md ("Accidents") says what an administrator sees of each.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from bftrainer.model.errors import BftError
-from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
+from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.accident_site import AccidentSite
 from tests.integration.daemon_scripts import light_spec
-from tests.integration.slurm_fixtures import running_cluster
+from tests.integration.slurm_fixtures import fast_cluster_with
 from tests.integration.test_journal_full import small_disk
 from tests.support.small_disk import fill
 from tests.support.waiting import wait_for
@@ -25,12 +24,7 @@ __all__ = ["small_disk"]
 pytestmark = pytest.mark.slurm
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmTestCluster]:
-    with running_cluster(
-        n_nodes=3, gpus_per_node=0, bf_interval_s=2, scheduler_parameters=FAST_CYCLE
-    ) as running:
-        yield running
+cluster = fast_cluster_with(n_nodes=3, gpus_per_node=0)
 
 
 @pytest.mark.long

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from bftrainer.fleet.generations.members import Rescaled
 from bftrainer.lab.try_records import Records, epochs
 from bftrainer.model.trainer import BatchRange, TrainerState
 from tests.integration.daemon_scripts import SLOW, trainer_spec
-from tests.support.site import Site
+from tests.support.site import Site, opened_site
 from tests.support.waiting import wait_for
 
 POLICY = """\
@@ -26,10 +25,7 @@ hold_idle_s: 20
 """
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with Site.open(tmp_path / "site", n_nodes=3, policy=POLICY) as opened:
-        yield opened
+site = opened_site(scope="function", n_nodes=3, policy=POLICY)
 
 
 def _submit(site: Site, directory: Path, batch: BatchRange, **changes: object) -> str:

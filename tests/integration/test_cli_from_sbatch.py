@@ -5,19 +5,18 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from bftrainer.api.client import Client
 from bftrainer.cli.main import main
 from bftrainer.model.errors import ExitCode
-from bftrainer.model.trainer import TrainerSpec, TrainerState
-from tests.integration.cli_fixtures import Output, home, output, service
+from bftrainer.model.trainer import TrainerState
+from tests.integration.cli_fixtures import Output, home, output, service, spec_of
 from tests.integration.test_daemon import DaemonSite
 from tests.integration.test_mistakes import HEAD, POLICY, TRAIN
-from tests.support.memory_service import MemoryService, error_code, socket_of
+from tests.support.memory_service import MemoryService, error_code
+from tests.support.site import opened_site
 
 __all__ = ["home", "output", "service"]
 
@@ -32,20 +31,12 @@ srun python train.py --epochs 2 > log.txt
 """
 
 
-@pytest.fixture(scope="module")
-def shared_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonSite]:
-    with DaemonSite.open(tmp_path_factory.mktemp("site"), n_nodes=2, policy=POLICY) as opened:
-        yield opened
+shared_site = opened_site(DaemonSite, n_nodes=2, policy=POLICY)
 
 
 def job(text: str = JOB) -> str:
     Path("job.sh").write_text(text)
     return "job.sh"
-
-
-def spec_of(*argv: str) -> TrainerSpec:
-    assert main(["submit", *argv]) == ExitCode.OK
-    return Client(socket_of()).trainer("t1").record.spec
 
 
 class Keyboard(io.StringIO):

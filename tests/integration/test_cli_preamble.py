@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.api.client import Client
 from bftrainer.cli.main import main
 from bftrainer.model.errors import ExitCode
 from bftrainer.model.preamble import MAX_BYTES
-from bftrainer.model.trainer import TrainerSpec
-from tests.integration.cli_fixtures import Output, home, output, service
-from tests.support.memory_service import MemoryService, error_code, socket_of
+from tests.integration.cli_fixtures import Output, home, output, service, spec_of
+from tests.support.memory_service import MemoryService, error_code
 
 __all__ = ["home", "output", "service"]
 
@@ -22,11 +20,6 @@ def preamble(text: str | bytes) -> str:
     path = Path("env.sh")
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return str(path)
-
-
-def spec_of(*argv: str) -> TrainerSpec:
-    assert main(["submit", *argv]) == ExitCode.OK
-    return Client(socket_of()).trainer("t1").record.spec
 
 
 @pytest.mark.usefixtures("service")

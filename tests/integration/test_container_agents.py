@@ -19,12 +19,11 @@ from bftrainer.fleet.wire.messages import (
     KillWorker,
     StartWorker,
     TellWorker,
-    WorkerExited,
 )
 from bftrainer.ground.protocol import Commit, Member, WorkerConfig, from_body, to_body
 from bftrainer.model.trainer import CheckpointContract, TrainerRecord, TrainerSpec, TrainerState
 from tests.conformance.container_runtime import ContainerKit
-from tests.integration.agent_harness import Daemon, Lab, in_lab, until
+from tests.integration.agent_harness import Daemon, Lab, end_of, in_lab, until
 from tests.support.containers import has, podman_kit, real_kit, recorded, stood_for
 from tests.support.processes import is_running
 
@@ -95,10 +94,6 @@ async def _met(lab: Lab) -> Daemon:
     return daemon
 
 
-async def _end(daemon: Daemon, worker_id: str) -> WorkerExited:
-    return await until(lambda: daemon.exited(worker_id), f"{worker_id} has ended")
-
-
 def _written(path: Path) -> Callable[[], bool]:
     return lambda: path.exists() and bool(path.read_text())
 
@@ -116,7 +111,7 @@ def test_workers_fork_from_one_template_in_the_image(
             told = tmp_path / worker_id
             order = lab.order(worker_id, script, environment=(("TOKEN", "given"),))
             daemon.send(_contained(order, kit, args=(str(told),)))
-            await _end(daemon, worker_id)
+            await end_of(daemon, worker_id)
             facts = json.loads(told.read_text())
             assert facts["environ"]["TOKEN"] == "given"  # noqa: S105
             assert facts["there"] == str(tmp_path)
@@ -129,7 +124,7 @@ def test_workers_fork_from_one_template_in_the_image(
         pid = begun.pid
         assert is_running(pid)
         daemon.send(KillWorker(worker_id="w3"))
-        assert (await _end(daemon, "w3")).returncode == -signal.SIGKILL
+        assert (await end_of(daemon, "w3")).returncode == -signal.SIGKILL
         assert not is_running(pid)
 
     in_lab(tmp_path, scenario)
@@ -173,7 +168,7 @@ def test_a_program_in_an_image_is_asked_for_its_checkpoint(
         await until(lambda: daemon.said("w1", "Entered"), "the program runs")
         parked = dataclasses.replace(commit, generation=2, members=())
         daemon.send(TellWorker(worker_id="w1", body=to_body(parked)))
-        assert (await _end(daemon, "w1")).returncode == 0
+        assert (await end_of(daemon, "w1")).returncode == 0
         assert daemon.said("w1", "Saved")
         assert saved.read_text() == "stop\n"  # it could read the file, too
 
@@ -199,7 +194,7 @@ def test_an_image_that_cannot_be_started_says_why(
         daemon = await _met(lab)
         order = lab.order("w1", lab.script("tell.py", TELLING))
         daemon.send(_contained(order, wrong))
-        end = await _end(daemon, "w1")
+        end = await end_of(daemon, "w1")
         assert end.cause.startswith(why)
         assert os.uname().nodename in end.cause
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -23,9 +22,13 @@ from tests.integration.daemon_scripts import trainer_spec
 from tests.integration.lsf_fixtures import PARAMETERS, running_lsf
 from tests.integration.slurm_fixtures import daemon_on, running_cluster
 from tests.support import core_files
+from tests.support.core_files import core_files_allowed
 from tests.support.processes import is_running, parent_of
 from tests.support.site import Site
 from tests.support.waiting import wait_for
+
+__all__ = ["core_files_allowed"]
+pytestmark = pytest.mark.usefixtures("core_files_allowed")
 
 LIFTING = "ulimit -Sc hard\n"
 CRASHING = "import os; os.abort()\n"
@@ -37,18 +40,6 @@ print("BFT step=1 samples=1", flush=True)
 time.sleep(600)
 """
 POLICY = "poll_interval_s: 0.2\nreserve_nodes_per_type: 0\nfailure_budget: 1\nexplore_budget: 0\n"
-
-
-@pytest.fixture(autouse=True)
-def _allowed() -> Iterator[None]:
-    """Whatever is started here may write core files, as on many sites."""
-    before = core_files.allow()
-    if before[1] == 0:
-        pytest.skip("this machine allows nobody core files")
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_CORE, before)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from tests.integration.daemon_scripts import BROKEN, LIGHT, SLOW, trainer_spec
 from tests.support import monitoring
 from tests.support.processes import is_running
 from tests.support.repeating import repeated_equal
-from tests.support.site import Site
+from tests.support.site import Site, opened_site
 from tests.support.timelines import uses_now
 from tests.support.waiting import wait_for
 
@@ -62,11 +61,8 @@ class DaemonSite(Site):
         return self.view(trainer_id).record.progress.step
 
 
-@pytest.fixture(scope="module")
-def shared_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonSite]:
-    """One site for all tests here: agents stay warm between them (hold_idle_s)."""
-    with DaemonSite.open(tmp_path_factory.mktemp("site"), n_nodes=3, policy=POLICY) as opened:
-        yield opened
+# One site for all tests here: agents stay warm between them (hold_idle_s).
+shared_site = opened_site(DaemonSite, n_nodes=3, policy=POLICY)
 
 
 def test_a_killed_daemon_disturbs_no_trainer_and_its_heir_adopts_them(site: DaemonSite) -> None:

@@ -10,8 +10,7 @@ import pytest
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.daemon_scripts import light_spec
-from tests.integration.slurm_fixtures import slurm_cluster
-from tests.integration.test_slurm_harm import set_preempt_mode
+from tests.integration.slurm_fixtures import set_preempt_mode, slurm_cluster
 from tests.support.waiting import wait_for
 
 __all__ = ["slurm_cluster"]

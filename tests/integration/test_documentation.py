@@ -18,10 +18,12 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from bftrainer.batch import process
-from tests.support.browser import chromium, complaints
+from tests.support.browser import complaints, driver
 from tests.support.left_over import nothing_left
 from tests.support.machine import ROOT
 from tests.support.waiting import wait_for
+
+__all__ = ["driver"]
 
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 BIN = Path(sys.prefix) / "bin"
@@ -142,12 +144,6 @@ def address(request: pytest.FixtureRequest, site: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()
-
-
-@pytest.fixture(scope="module")
-def driver() -> Iterator[Any]:
-    with chromium() as found:
-        yield found
 
 
 @pytest.mark.long

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from bftrainer.model.views import TrainerView
 from tests.integration.daemon_scripts import SLOW
 from tests.integration.test_daemon import DaemonSite
 from tests.support.processes import below, is_running, parent_of
+from tests.support.site import opened_site
 from tests.support.waiting import wait_for
 
 POLICY = """\
@@ -69,12 +69,7 @@ LOADS = SLOW.replace("shuffle=True)", "shuffle=True, num_workers=2)").replace(
 ENDS_EARLY = SLOW.replace("        run.step()", "        run.step()\n    break")
 
 
-@pytest.fixture(scope="module")
-def shared_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonSite]:
-    base = tmp_path_factory.mktemp("site")
-    # Agents start their own templates: a script here kills the parent of its template.
-    with DaemonSite.open(base, n_nodes=2, policy=POLICY, options=()) as opened:
-        yield opened
+shared_site = opened_site(DaemonSite, n_nodes=2, policy=POLICY, options=())
 
 
 def _in_trouble(site: DaemonSite, trainer: str) -> TrainerView | None:

@@ -20,7 +20,7 @@ from bftrainer.model.trainer import CheckpointContract, TrainerSpec, TrainerStat
 from tests.integration.daemon_scripts import trainer_spec
 from tests.integration.study_fixtures import POLICY, StudyUser
 from tests.support.accounts import accounts, as_user, python_for_all, scratch
-from tests.support.site import Site
+from tests.support.site import Site, opened_site
 from tests.support.waiting import wait_for
 
 BFTRAINER = str(Path(sys.executable).with_name("bftrainer"))
@@ -30,10 +30,7 @@ PROGRAM = 'print("BFT epoch=1 value=0.5", flush=True)\n'
 by_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes users and their files")
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with Site.open(tmp_path_factory.mktemp("site"), n_nodes=2, policy=POLICY) as opened:
-        yield opened
+site = opened_site(n_nodes=2, policy=POLICY)
 
 
 def plant(directory: Path) -> Callable[[], list[str]]:

@@ -25,13 +25,10 @@ from bftrainer.fleet.wire.messages import DaemonMessage, Hello, Welcome
 from bftrainer.model.views import TrainerView
 from tests.integration.daemon_scripts import SLOW
 from tests.integration.test_daemon import POLICY, DaemonSite
+from tests.support.site import opened_site
 from tests.support.waiting import wait_for
 
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonSite]:
-    with DaemonSite.open(tmp_path_factory.mktemp("site"), n_nodes=3, policy=POLICY) as opened:
-        yield opened
+site = opened_site(DaemonSite, n_nodes=3, policy=POLICY)
 
 
 class Liar:

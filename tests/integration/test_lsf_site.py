@@ -16,6 +16,7 @@ from lsf_adapters.testcluster import LsfTestCluster
 from lsf_adapters.testcluster.config import Parameters, Queue
 from tests.integration.lsf_fixtures import lsf_adapter, running_lsf
 from tests.integration.volclava_fixtures import needs_volclava, volclava_config
+from tests.support.assignments import values_in
 from tests.support.volclava import RealVolclava
 from tests.support.waiting import wait_for
 
@@ -57,12 +58,8 @@ def site_init(cluster: Cluster, directory: Path, capsys: Output, **options: str)
 
 
 def values(text: str) -> dict[str, str]:
-    lines = [line for line in text.splitlines() if not line.startswith("#")]
-    return {key.strip(): value.strip() for key, is_one, value in map(_split, lines) if is_one}
-
-
-def _split(line: str) -> tuple[str, str, str]:
-    return line.partition("=")
+    lines = [line for line in text.splitlines() if "=" in line]
+    return values_in(line for line in lines if not line.startswith("#"))
 
 
 def as_installed(texts: dict[str, str]) -> dict[str, Any]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from bftrainer.model.trainer import TrainerRecord, TrainerState
 from tests.integration.test_daemon import DaemonSite
+from tests.support.site import opened_site
 
 POLICY = """\
 poll_interval_s: 0.2
@@ -56,11 +56,7 @@ TWICE = "model(x).pow(2).mean().backward()\n        run.step()"
 LENGTHS = HEAD.replace("randn(200", "randn(200 + os.getpid() % 97") + TRAIN
 
 
-@pytest.fixture(scope="module")
-def shared_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonSite]:
-    base = tmp_path_factory.mktemp("site")
-    with DaemonSite.open(base, n_nodes=2, policy=POLICY) as opened:
-        yield opened
+shared_site = opened_site(DaemonSite, n_nodes=2, policy=POLICY)
 
 
 def _ended(site: DaemonSite, text: str, **changes: object) -> tuple[TrainerRecord, int]:

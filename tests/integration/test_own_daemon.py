@@ -6,7 +6,6 @@ import json
 import re
 import sys
 import time
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -16,12 +15,11 @@ from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.cluster import node_of
 from bftrainer.model.errors import ExitCode
 from bftrainer.model.trainer import TrainerState
-from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from slurm_plugins.testcluster.sharing import Sharing
 from tests.integration.daemon_scripts import SLOW, light_spec, trainer_spec
 from tests.integration.gpu_parts import CPUS_PER_GPU, LINEAR, MOST, SEES, gpu_cluster, share_of
 from tests.integration.researchers import Researcher, researcher, researching
-from tests.integration.slurm_fixtures import running_cluster
+from tests.integration.slurm_fixtures import fast_cluster_with
 from tests.support.waiting import wait_for
 
 __all__ = ["researcher"]
@@ -30,18 +28,13 @@ pytestmark = pytest.mark.slurm
 GRACE_S = 60
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmTestCluster]:
-    with running_cluster(
-        n_nodes=3,
-        gpus_per_node=0,
-        bf_interval_s=2,
-        scheduler_parameters=FAST_CYCLE,
-        pilot_partition="scavenge",
-        preempt_mode="REQUEUE",
-        grace_time_s=GRACE_S,
-    ) as running:
-        yield running
+cluster = fast_cluster_with(
+    n_nodes=3,
+    gpus_per_node=0,
+    pilot_partition="scavenge",
+    preempt_mode="REQUEUE",
+    grace_time_s=GRACE_S,
+)
 
 
 def test_without_a_daemon_up_is_what_comes_next_on_such_a_cluster(researcher: Researcher) -> None:

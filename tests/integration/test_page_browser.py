@@ -27,12 +27,14 @@ from bftrainer.model.trainer import (
     TrainerSpec,
     TrainerState,
 )
-from tests.support.browser import chromium, complaints, resize
+from tests.support.browser import complaints, driver, resize
 from tests.support.memory_service import MemoryService, NoTrials, prepare_home, serving, socket_of
 from tests.support.parted_nodes import lending_node, part_pilot, plan_of, seen_with
 from tests.support.snapshots import T0
 from tests.support.timelines import PLAN, input_of, trained
 from tests.support.waiting import wait_for
+
+__all__ = ["driver"]
 
 LOG = ("t2.1 on n1", "epoch 1", "CUDA out of memory.")
 HOSTILE = '<img src=x onerror="document.title=1">"\'&\u202e</td><script>alert(1)</script>'
@@ -83,12 +85,6 @@ class Page:
 
     def click(self, selector: str) -> None:
         self.run(f"document.querySelector('{selector}').click()")
-
-
-@pytest.fixture(scope="module")
-def driver() -> Iterator[Any]:
-    with chromium() as found:
-        yield found
 
 
 @pytest.fixture

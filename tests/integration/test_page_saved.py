@@ -7,7 +7,6 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +21,12 @@ from bftrainer.lab.demo.page import RunPage
 from bftrainer.model.errors import BftError
 from bftrainer.model.trainer import TrainerState
 from tests.integration.test_page_browser import HOSTILE, Page, record
-from tests.support.browser import chromium, complaints, resize
+from tests.support.browser import complaints, driver, resize
 from tests.support.memory_service import MemoryService, prepare_home, serving, socket_of
 from tests.support.timelines import PLAN, trained
 from tests.support.waiting import wait_for
 
-
-@pytest.fixture(scope="module")
-def driver() -> Iterator[Any]:
-    with chromium() as found:
-        yield found
+__all__ = ["driver"]
 
 
 @pytest.fixture

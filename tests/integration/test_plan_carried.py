@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,7 +19,7 @@ from slurm_plugins.testcluster import FAST_CYCLE
 from tests.integration.lsf_fixtures import PARAMETERS, running_lsf
 from tests.integration.slurm_fixtures import daemon_on, running_cluster
 from tests.integration.study_fixtures import POLICY, StudyUser
-from tests.support.site import Site
+from tests.support.site import Site, opened_site
 from tests.support.waiting import wait_for
 
 RULE = {"name": "sha", "trials": 4, "least": 1, "most": 4, "eta": 2}
@@ -134,10 +134,7 @@ def check(
     assert [t["stage"] for t in user.summary("study")["trials"]].count("complete") == 1
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with Site.open(tmp_path / "site", n_nodes=4, policy=POLICY) as opened:
-        yield opened
+site = opened_site(scope="function", n_nodes=4, policy=POLICY)
 
 
 @pytest.mark.long

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,9 @@ from bftrainer.elastic.loop.try_record import RECORD as VARIABLE
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.lab.try_records import Records, epochs
 from bftrainer.model.trainer import BatchRange, CheckpointContract, TrainerRecord
-from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
+from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.daemon_scripts import LIGHT, SLOW, trainer_spec
-from tests.integration.slurm_fixtures import running_cluster
+from tests.integration.slurm_fixtures import fast_cluster_with
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.long]
@@ -34,12 +33,7 @@ policy: {name}
 """
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmTestCluster]:
-    with running_cluster(
-        n_nodes=5, gpus_per_node=0, bf_interval_s=2, scheduler_parameters=FAST_CYCLE
-    ) as running:
-        yield running
+cluster = fast_cluster_with(n_nodes=5, gpus_per_node=0)
 
 
 class Live:

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from bftrainer.fleet.runtimes.base import load_runtime
-from bftrainer.fleet.wire.messages import Hello, KillWorker, StartWorker, WorkerExited
+from bftrainer.fleet.wire.messages import Hello, KillWorker, StartWorker
 from bftrainer.ground.protocol import WorkerConfig, from_body
 from bftrainer.model.trainer import CheckpointContract, TrainerRecord, TrainerSpec, TrainerState
 from tests.conformance.runtime import POLICY
-from tests.integration.agent_harness import Daemon, Lab, in_lab, until
+from tests.integration.agent_harness import Daemon, Lab, end_of, in_lab, until
 from tests.integration.daemon_scripts import light_spec, trainer_spec
 from tests.support.processes import is_running
 from tests.support.site import Site
@@ -56,10 +56,6 @@ async def _met(lab: Lab, *, interpreters: tuple[str, ...] = ()) -> Daemon:
     return daemon
 
 
-async def _end(daemon: Daemon, worker_id: str) -> WorkerExited:
-    return await until(lambda: daemon.exited(worker_id), f"{worker_id} has ended")
-
-
 def _as_trainer(lab: Lab, order: StartWorker, runtime: str) -> StartWorker:
     """Return the order of the same worker by another runtime."""
     config = from_body(order.config)
@@ -93,7 +89,7 @@ def test_workers_of_a_template_start_under_their_preamble(tmp_path: Path) -> Non
             order.config["cwd"] = str(there)
             daemon.send(order)
         for worker_id in ("w1", "w2"):
-            await _end(daemon, worker_id)
+            await end_of(daemon, worker_id)
             told = _told(tmp_path / worker_id)
             assert told["MADE"] == f"given in {there}"
             assert (told["CHANGED"], told["WRAPPED"]) == ("preamble", "1")
@@ -116,7 +112,7 @@ def test_a_preamble_that_fails_says_why(tmp_path: Path, runtime: str) -> None:
         for worker_id in ("w1", "w2"):  # another one tries again
             order = lab.order(worker_id, script, preamble=FAILING)
             daemon.send(order if runtime == "torch" else _as_trainer(lab, order, runtime))
-            assert (await _end(daemon, worker_id)).cause == WHY
+            assert (await end_of(daemon, worker_id)).cause == WHY
             log = tmp_path / f"{worker_id}.log"
             await until(partial(_says, log, "no such module"), "its log")
 
@@ -162,7 +158,7 @@ def test_a_preamble_that_hangs_ends_with_its_worker(tmp_path: Path) -> None:
         daemon.send(lab.order("w1", script, preamble=hanging))
         await until(lambda: pids.exists() and pids.read_text(), "the preamble runs")
         daemon.send(KillWorker(worker_id="w1"))
-        assert "BFT-1061" in (await _end(daemon, "w1")).cause
+        assert "BFT-1061" in (await end_of(daemon, "w1")).cause
         assert not is_running(int(pids.read_text()))
         daemon.send(lab.order("w2", script, preamble=hanging))
         await until(lambda: len(pids.read_text().split()) == 2, "another template")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,11 +14,11 @@ import trainers.examples
 from bftrainer.daemon.journal_replay import KIND, take_again
 from bftrainer.model.trainer import CheckpointContract, TrainerSpec
 from bftrainer.model.views import TrainerView
-from tests.conformance.runtime import CURVE, RuntimeConformance, RuntimeKit, open_site
+from tests.conformance.runtime import CURVE, N_NODES, POLICY, RuntimeConformance, RuntimeKit
 from tests.integration.daemon_scripts import SLOW, trainer_spec, write_script
 from tests.support import hurried
 from tests.support.repeating import repeated_equal
-from tests.support.site import Site
+from tests.support.site import Site, opened_site
 
 HURRIED = str(Path(hurried.__file__).resolve())
 SGD = Path(trainers.examples.__file__).parent / "command_sgd.py"
@@ -27,11 +26,8 @@ HOROVOD_SGD, MPI_SGD = SGD.with_name("horovod_sgd.py"), SGD.with_name("mpi_sgd.p
 BATCH = 24
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """One site for all runtimes."""
-    with open_site(tmp_path_factory.mktemp("site")) as opened:
-        yield opened
+# One for all of them: agents stay warm between the tests (hold_idle_s).
+site = opened_site(n_nodes=N_NODES, policy=POLICY)
 
 
 class TorchKit:

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,9 +21,9 @@ import trainers.examples
 from bftrainer.batch import process
 from bftrainer.model.trainer import CheckpointContract, Launch, TrainerSpec, TrainerState
 from bftrainer.model.views import TrainerView
-from tests.conformance.runtime import CURVE, N_NODES, open_site
+from tests.conformance.runtime import CURVE, N_NODES, POLICY
 from tests.integration.daemon_scripts import trainer_spec
-from tests.support.site import Site
+from tests.support.site import Site, opened_site
 from tests.support.waiting import wait_for
 
 SGD = Path(trainers.examples.__file__).with_name("mpi_sgd.py")
@@ -104,11 +104,8 @@ def assert_exact(directory: Path, n_steps: int, view: TrainerView) -> None:
     assert view.record.progress.samples == n_samples
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """One site for all MPIs."""
-    with open_site(tmp_path_factory.mktemp("site")) as opened:
-        yield opened
+# One for all of them: agents stay warm between the tests (hold_idle_s).
+site = opened_site(n_nodes=N_NODES, policy=POLICY)
 
 
 @pytest.mark.parametrize("find", [debian, named])

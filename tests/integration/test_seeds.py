@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,6 +11,7 @@ from bftrainer.model.trainer import TrainerState
 from milp.problem import Curve
 from tests.integration.test_daemon import DaemonSite
 from tests.integration.test_mistakes import POLICY
+from tests.support.site import opened_site
 from tests.support.waiting import wait_for
 
 # As in public scripts: a split, a vocabulary, a list and weights, all without a seed.
@@ -45,12 +45,7 @@ for epoch in run.epochs():
 CURVE = Curve(sizes=(1, 2, 3), samples_per_s=(240.0, 470.0, 690.0))
 
 
-@pytest.fixture(scope="module")
-def shared_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonSite]:
-    base = tmp_path_factory.mktemp("site")
-    # Copies of one warm process would begin alike.
-    with DaemonSite.open(base, n_nodes=3, policy=POLICY, options=()) as opened:
-        yield opened
+shared_site = opened_site(DaemonSite, n_nodes=3, policy=POLICY, options=())
 
 
 def _starts(site: DaemonSite, trainer: str, least: int) -> list[tuple[str, ...]]:

@@ -8,7 +8,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -26,14 +26,14 @@ from bftrainer.lab.harm.replica import share_of
 from bftrainer.model.trainer import TrainerSpec
 from milp.problem import Curve
 from slurm_plugins.described_site import read_site
-from slurm_plugins.testcluster import FAST_CYCLE, ClusterConfig, SlurmTestCluster, accounting
+from slurm_plugins.testcluster import ClusterConfig, SlurmTestCluster, accounting
 from slurm_plugins.testcluster.workload import WorkloadItem, WorkloadRun
 from tests.integration.daemon_scripts import SLOW, trainer_spec
 from tests.integration.slurm_fixtures import (
     enterable_directory,
+    fast_cluster_with,
     need_slurm,
     remove_cluster,
-    running_cluster,
 )
 from tests.support.waiting import wait_for
 
@@ -58,17 +58,7 @@ harm_slo_s: 60
 """
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmTestCluster]:
-    """Four idle nodes, and sacct."""
-    with running_cluster(
-        n_nodes=N_NODES,
-        gpus_per_node=0,
-        bf_interval_s=2,
-        scheduler_parameters=FAST_CYCLE,
-        accounting=True,
-    ) as running:
-        yield running
+cluster = fast_cluster_with(n_nodes=N_NODES, gpus_per_node=0, accounting=True)
 
 
 def export(

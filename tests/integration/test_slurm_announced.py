@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import select
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,8 +20,7 @@ from slurm_plugins.hook.scripts import MAX_LINE_BYTES
 from slurm_plugins.testcluster import SlurmTestCluster
 from slurm_plugins.testcluster.jobs import Share
 from slurm_plugins.testcluster.sharing import Sharing
-from tests.integration.gpu_parts import Lender, gpu_cluster, lender
-from tests.integration.test_slurm_harm import set_preempt_mode
+from tests.integration.gpu_parts import Lender, lender, quiet_gpu_cluster
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.long]
@@ -58,14 +56,10 @@ REQUESTS = (
 _LATER = ("job_id", "partitions", "priority", "submit_s")
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmTestCluster]:
-    """Nobody but us frees a GPU: what is given back is not left to who is faster."""
-    types = (("gpu:a100:4", "typed"), ("gpu:4", "plain"), ("gpu:4", "plain"))
-    sharing = Sharing(memory_per_gpu_mb=PER_GPU_MB)
-    with gpu_cluster(node_types=types, sharing=sharing) as running:
-        set_preempt_mode(running, "OFF")
-        yield running
+cluster = quiet_gpu_cluster(
+    node_types=(("gpu:a100:4", "typed"), ("gpu:4", "plain"), ("gpu:4", "plain")),
+    sharing=Sharing(memory_per_gpu_mb=PER_GPU_MB),
+)
 
 
 def held(cluster: SlurmTestCluster, request: str, partition: str) -> str:

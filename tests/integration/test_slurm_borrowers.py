@@ -13,7 +13,7 @@ from bftrainer.model.views import PollingView
 from milp.problem import Curve
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.daemon_scripts import light_spec
-from tests.integration.slurm_fixtures import daemon_on, running_cluster
+from tests.integration.slurm_fixtures import cluster_with, daemon_on
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.long]
@@ -24,11 +24,8 @@ LINEAR = Curve(sizes=tuple(range(1, N + 1)), samples_per_s=tuple(10.0 * n for n 
 POLICY = "reserve_nodes_per_type: 0\nmin_gap_s: 30\ngap_margin_s: 5\nhold_idle_s: 1\n"
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmTestCluster]:
-    """Four nodes with Slurm's own slow cycle."""
-    with running_cluster(n_nodes=N, gpus_per_node=0, has_hook=True) as running:
-        yield running
+# Slurm's own slow cycle.
+cluster = cluster_with(n_nodes=N, gpus_per_node=0, has_hook=True)
 
 
 def of_daemon(daemon: DaemonProcess) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from bftrainer.model.reports import UnusableNode
 from slurm_plugins.adapter import create
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.integration.daemon_scripts import light_spec
-from tests.integration.slurm_fixtures import daemon_on, running_cluster, whole_look
+from tests.integration.slurm_fixtures import daemon_under, running_cluster, whole_look
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.long]
@@ -59,10 +59,7 @@ def cluster() -> Iterator[SlurmTestCluster]:
                 file.unlink()
 
 
-@pytest.fixture
-def sidecar(cluster: SlurmTestCluster, tmp_path: Path) -> Iterator[DaemonProcess]:
-    with daemon_on(cluster, tmp_path, POLICY) as daemon:
-        yield daemon
+sidecar = daemon_under(POLICY)
 
 
 def _harm(sidecar: DaemonProcess, node: str) -> UnusableNode | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,10 +14,9 @@ from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.trainer import TrainerChange
 from milp.problem import Curve
 from slurm_plugins.adapter import create
-from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
+from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.daemon_scripts import light_spec
-from tests.integration.slurm_fixtures import running_cluster, whole_look
-from tests.integration.test_slurm_harm import set_preempt_mode
+from tests.integration.slurm_fixtures import fast_cluster_with, set_preempt_mode, whole_look
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slurm
@@ -34,12 +32,7 @@ hold_idle_s: 1
 """
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmTestCluster]:
-    with running_cluster(
-        n_nodes=N, bf_interval_s=2, message_timeout_s=5, scheduler_parameters=FAST_CYCLE
-    ) as running:
-        yield running
+cluster = fast_cluster_with(n_nodes=N, message_timeout_s=5)
 
 
 def sidecar_of(cluster: SlurmTestCluster, state_dir: Path, partition: str = "bf") -> DaemonProcess:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from bftrainer.cli.sbatch_options import OPTIONS
 from bftrainer.cli.sbatch_script.directives import read_directives
 from slurm_plugins.testcluster import SlurmTestCluster
-from tests.integration.slurm_fixtures import running_cluster
+from tests.integration.slurm_fixtures import cluster_with
 
 pytestmark = [pytest.mark.slurm, pytest.mark.long]
 
@@ -47,10 +46,7 @@ LINES = (
 )
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmTestCluster]:
-    with running_cluster(n_nodes=3) as running:
-        yield running
+cluster = cluster_with(n_nodes=3)
 
 
 @pytest.mark.parametrize("lines", LINES)

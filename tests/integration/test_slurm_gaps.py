@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from bftrainer.model.queue import Then
 from slurm_plugins.adapter import SlurmBatchSystem, create
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.integration.daemon_scripts import light_spec
-from tests.integration.slurm_fixtures import daemon_on, running_cluster, whole_look
+from tests.integration.slurm_fixtures import cluster_with, daemon_on, whole_look
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slurm
@@ -28,16 +27,13 @@ pytestmark = pytest.mark.slurm
 MARGIN_S = 120
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmTestCluster]:
-    """Four nodes that plan half a day ahead."""
-    with running_cluster(
-        n_nodes=4,
-        bf_interval_s=2,
-        message_timeout_s=5,
-        scheduler_parameters=f"{FAST_CYCLE},bf_window=720",
-    ) as running:
-        yield running
+# It plans half a day ahead.
+cluster = cluster_with(
+    n_nodes=4,
+    bf_interval_s=2,
+    message_timeout_s=5,
+    scheduler_parameters=f"{FAST_CYCLE},bf_window=720",
+)
 
 
 @pytest.fixture(scope="module")

@@ -19,11 +19,11 @@ from slurm_plugins.parse import FIELD, RECORD
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.integration.slurm_fixtures import (
     running_cluster,
+    set_preempt_mode,
     slurm_cluster,
     slurm_system,
     whole_look,
 )
-from tests.integration.test_slurm_harm import set_preempt_mode
 from tests.support.snapshots import given_back
 from tests.support.waiting import wait_for
 

@@ -13,7 +13,7 @@ from slurm_plugins.testcluster.jobs import Share
 from slurm_plugins.testcluster.main import main
 from slurm_plugins.testcluster.sharing import Sharing
 from slurm_plugins.testcluster.workload import WorkloadItem, WorkloadRun
-from tests.integration.slurm_fixtures import running_cluster
+from tests.integration.slurm_fixtures import running_cluster, total_cycles
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slurm
@@ -47,14 +47,9 @@ def states(cluster: SlurmTestCluster, jobs: Sequence[str]) -> list[str]:
 def settled(cluster: SlurmTestCluster, jobs: Sequence[str], wanted: Sequence[str]) -> None:
     """Wait for the states, and see that two further cycles leave them as they are."""
     wait_for(lambda: states(cluster, jobs) == list(wanted), what=f"{wanted}")
-    seen = cycles(cluster)
-    wait_for(lambda: cycles(cluster) >= seen + 2, what="two more cycles")
+    seen = total_cycles(cluster)
+    wait_for(lambda: total_cycles(cluster) >= seen + 2, what="two more cycles")
     assert states(cluster, jobs) == list(wanted)
-
-
-def cycles(cluster: SlurmTestCluster) -> int:
-    said = cluster.command("sdiag").stdout
-    return sum(int(line.split()[-1]) for line in said.splitlines() if "Total cycles" in line)
 
 
 def in_use(cluster: SlurmTestCluster) -> str:

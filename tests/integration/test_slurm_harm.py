@@ -18,7 +18,7 @@ from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.reports import HarmReport
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.integration.daemon_scripts import light_spec
-from tests.integration.slurm_fixtures import running_cluster
+from tests.integration.slurm_fixtures import running_cluster, set_preempt_mode
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slurm
@@ -149,12 +149,6 @@ def test_hand_overs_are_measured_and_late_ones_answered(
     again = list(take_again(sidecar.entries(KIND)))
     assert again
     assert all(a.is_equal for a in again)  # backing off or not
-
-
-def set_preempt_mode(cluster: SlurmTestCluster, mode: str) -> None:
-    """Whether Slurm itself may end pilots."""
-    done = cluster.command("scontrol", "update", "PartitionName=bf", f"PreemptMode={mode}")
-    assert done.is_ok, done.stderr
 
 
 def _hand_overs(sidecar: DaemonProcess, count: int) -> HarmReport | None:

@@ -27,7 +27,7 @@ from slurm_plugins.hook.squeue_row import ClusterFacts
 from slurm_plugins.hook.watch import HookFile
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.daemon_scripts import light_spec
-from tests.integration.slurm_fixtures import running_cluster
+from tests.integration.slurm_fixtures import cluster_with
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slurm
@@ -35,11 +35,8 @@ pytestmark = pytest.mark.slurm
 N_NODES = 4
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmTestCluster]:
-    """Four nodes with Slurm's own slow cycle: nothing here is found by waiting for it."""
-    with running_cluster(n_nodes=N_NODES, has_hook=True) as running:
-        yield running
+# Slurm's own slow cycle: nothing here is found by waiting for it.
+cluster = cluster_with(n_nodes=N_NODES, has_hook=True)
 
 
 def test_who_reads_sees_at_once_that_slurm_tells(cluster: SlurmTestCluster) -> None:

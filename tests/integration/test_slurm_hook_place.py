@@ -13,7 +13,7 @@ from bftrainer.batch import process
 from slurm_plugins.hook.lines import announcement
 from slurm_plugins.hook.scripts import FIRST_LINE, MAX_BYTES, OLD
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
-from tests.integration.slurm_fixtures import running_cluster
+from tests.integration.slurm_fixtures import cluster_with
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slurm
@@ -22,10 +22,7 @@ PRIVATE = "what only SlurmUser may write\n"
 NOBODY = 65534
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmTestCluster]:
-    with running_cluster(n_nodes=1, has_hook=True, scheduler_parameters=FAST_CYCLE) as running:
-        yield running
+cluster = cluster_with(n_nodes=1, has_hook=True, scheduler_parameters=FAST_CYCLE)
 
 
 @pytest.fixture

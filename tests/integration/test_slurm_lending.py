@@ -17,7 +17,8 @@ from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from slurm_plugins.testcluster.jobs import Share
 from slurm_plugins.testcluster.sharing import Sharing
 from slurm_plugins.trial import NodeTrial
-from tests.integration.slurm_fixtures import running_cluster, whole_look
+from tests.integration.slurm_fixtures import running_cluster, total_cycles, whole_look
+from tests.support.parted_nodes import lent_by
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.long]
@@ -40,10 +41,6 @@ AGENT = (
 def seen(system: SlurmBatchSystem) -> Node:
     [node] = whole_look(system).nodes or ()
     return node
-
-
-def shown(node: Node) -> list[tuple[str, int, int, int, int]]:
-    return [(g.gpu_type, g.n_gpus, g.n_free, g.cpus, g.memory_mb) for g in node.lends]
 
 
 def starts(cluster: SlurmTestCluster, share: Share, *words: str) -> str:
@@ -152,9 +149,9 @@ def test_a_shared_node_lends_what_is_free_of_it(
     with running_cluster(**NODE, node_types=((gres, ""),), gpu_cores=cores) as cluster:
         system = create(cluster.config.batch_options())
         node = seen(system)
-        assert (shown(node), node.is_shared, node.why_whole) == (idle, True, "")
+        assert (lent_by(node), node.is_shared, node.why_whole) == (idle, True, "")
         starts(cluster, share, *words)
-        assert shown(seen(system)) == used
+        assert lent_by(seen(system)) == used
 
 
 def test_this_release_does_not_tell_of_shards_in_use_so_no_part_is_lent() -> None:
@@ -187,12 +184,12 @@ def test_pilots_share_a_node_with_each_other_and_with_jobs(logs: Path) -> None:
         pilots.start(seen(system), n_gpus=2)
         assert len(pilots.devices()) == 1
         node = seen(system)
-        assert shown(node) == [("a100", 4, 1, 2, 2000)]
+        assert lent_by(node) == [("a100", 4, 1, 2, 2000)]
         pilots.start(node)
         two, one = pilots.devices()
         devices = [*two.split(","), *one.split(",")]
         assert sorted(devices) == ["1", "2", "3"], "the ordinary job has the first"
-        assert shown(seen(system)) == [("a100", 4, 0, 2, 2000)]
+        assert lent_by(seen(system)) == [("a100", 4, 0, 2, 2000)]
         marked = [job.pilot_id for job in system.snapshot().jobs or () if job.pilot_id]
         assert len(marked) == 2
         pilots.leave()
@@ -206,7 +203,7 @@ def test_cores_near_a_gpu_that_are_in_use_hold_no_pilot(logs: Path) -> None:
         system = create(cluster.config.batch_options())
         starts(cluster, Share(cpus=6, memory_mb=100))
         node = seen(system)
-        assert shown(node) == [("a100", 4, 2, 1, 2000)]
+        assert lent_by(node) == [("a100", 4, 2, 1, 2000)]
         pilots = Pilots(system, logs)
         for _ in range(node.lends[0].n_free):
             pilots.start(node)
@@ -234,7 +231,7 @@ def test_all_that_is_lent_starts_under_a_limit_of_cpus(most: int, n_lent: int, l
     with running_cluster(**NODE, sharing=sharing) as cluster:
         system = create(cluster.config.batch_options())
         node, pilots = seen(system), Pilots(system, logs)
-        assert shown(node) == [("", 4, n_lent, 1, 2000)]
+        assert lent_by(node) == [("", 4, n_lent, 1, 2000)]
         for number in range(n_lent):
             pilots.start(node)
             assert len(pilots.devices()) == number + 1
@@ -248,7 +245,7 @@ def test_cores_and_memory_of_the_system_are_not_lent(logs: Path) -> None:
     with running_cluster(**NODE, sharing=sharing) as cluster:
         system = create(cluster.config.batch_options())
         node, pilots = seen(system), Pilots(system, logs)
-        assert shown(node) == [("", 4, 4, 1, 1500)]
+        assert lent_by(node) == [("", 4, 4, 1, 1500)]
         for _ in range(4):
             pilots.start(node)
         assert len(pilots.devices()) == 4
@@ -266,8 +263,8 @@ def test_beside_jobs_that_may_share_cpus_slurm_puts_no_pilot(word: str, logs: Pa
         pilot = cluster.submit(
             n_nodes=1, duration_s=600.0, share=ONE_GPU, user=None, partition="bf"
         )
-        before = cycles(cluster)
-        wait_for(lambda: cycles(cluster) >= before + 3, what="three more cycles")
+        before = total_cycles(cluster)
+        wait_for(lambda: total_cycles(cluster) >= before + 3, what="three more cycles")
         assert cluster.started_s(pilot) is None, "as it is said"
         cluster.cancel(pilot)
 
@@ -275,7 +272,7 @@ def test_beside_jobs_that_may_share_cpus_slurm_puts_no_pilot(word: str, logs: Pa
 def test_an_exclusive_partition_is_not_shared() -> None:
     with running_cluster(**NODE, sharing=Sharing(over_subscribe="EXCLUSIVE")) as cluster:
         node = seen(create(cluster.config.batch_options()))
-        assert (shown(node), node.is_shared) == ([("", 4, 4, 2, 2000)], False)
+        assert (lent_by(node), node.is_shared) == ([("", 4, 4, 2, 2000)], False)
 
 
 def test_a_release_is_tried_with_a_part_where_parts_are_lent() -> None:
@@ -285,8 +282,3 @@ def test_a_release_is_tried_with_a_part_where_parts_are_lent() -> None:
         steps = list(NodeTrial(system, release, "bf").steps())
         assert [step.what for step in steps if not step.is_passed] == []
         assert any("with gpu:1" in step.seen for step in steps)
-
-
-def cycles(cluster: SlurmTestCluster) -> int:
-    said = cluster.command("sdiag").stdout
-    return sum(int(line.split()[-1]) for line in said.splitlines() if "Total cycles" in line)

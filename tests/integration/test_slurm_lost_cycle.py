@@ -18,7 +18,7 @@ from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.reports import HarmReport
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.daemon_scripts import light_spec
-from tests.integration.slurm_fixtures import running_cluster
+from tests.integration.slurm_fixtures import cluster_with
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.long]
@@ -46,12 +46,7 @@ _CYCLE = re.compile(r"Last cycle when: .*\(([0-9]+)\)")
 _PREEMPTED = r"^\[(\S+)\] preempted JobId=\d+ .*JobId={}$"
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmTestCluster]:
-    with running_cluster(
-        n_nodes=4, gpus_per_node=0, bf_interval_s=CYCLE_S, has_hook=True
-    ) as cluster:
-        yield cluster
+cluster = cluster_with(n_nodes=4, gpus_per_node=0, bf_interval_s=CYCLE_S, has_hook=True)
 
 
 def test_a_lost_cycle_is_in_the_figures_and_one_that_was_not_lost_is_not(

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from slurm_plugins.testcluster import SlurmTestCluster
 from slurm_plugins.testcluster.jobs import Share
-from tests.integration.gpu_parts import Lender, gpu_cluster, lender, share_of
-from tests.integration.test_slurm_harm import set_preempt_mode
+from tests.integration.gpu_parts import Lender, lender, quiet_gpu_cluster, share_of
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.long]
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmTestCluster]:
-    """Nobody but us frees a GPU: what is given back is not left to who is faster."""
-    with gpu_cluster() as running:
-        set_preempt_mode(running, "OFF")
-        yield running
+cluster = quiet_gpu_cluster()
 
 
 def ended_well(lent: Lender, n_parts: int) -> None:

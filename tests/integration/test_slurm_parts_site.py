@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,13 @@ from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.views import PartView
 from slurm_plugins.testcluster import SlurmTestCluster
 from slurm_plugins.testcluster.jobs import Share
-from tests.integration.gpu_parts import POLICY, Lender, gpu_cluster, lender, share_of
-from tests.integration.test_slurm_harm import set_preempt_mode
+from tests.integration.gpu_parts import (
+    POLICY,
+    Lender,
+    lender,
+    quiet_gpu_cluster,
+    share_of,
+)
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.long]
@@ -21,13 +25,11 @@ TWO_TYPES = "gpu:a100:2,gpu:1g.10gb:4"
 UNTYPED = "gpu:4"
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmTestCluster]:
-    """A host with two types, one of them a part of a GPU, and two without types; cores bound."""
-    types = ((TWO_TYPES, "mixed"), (UNTYPED, "plain"), (UNTYPED, "plain,big"))
-    with gpu_cluster(node_types=types, gpu_cores="own") as running:
-        set_preempt_mode(running, "OFF")  # nobody but us frees a GPU
-        yield running
+# A host with two types, one of them a part of a GPU, and two without types; cores bound.
+cluster = quiet_gpu_cluster(
+    node_types=((TWO_TYPES, "mixed"), (UNTYPED, "plain"), (UNTYPED, "plain,big")),
+    gpu_cores="own",
+)
 
 
 def test_trainers_and_jobs_with_types_get_those_types(

@@ -26,7 +26,7 @@ from tests.integration.gpu_parts import (
     share_of,
 )
 from tests.integration.researchers import Researcher, researcher
-from tests.integration.test_slurm_harm import set_preempt_mode
+from tests.integration.slurm_fixtures import set_preempt_mode
 from tests.support.other_users import needs_root
 from tests.support.shared_site import POLICY, Person, SharedSite, shared_site
 from tests.support.waiting import wait_for

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.views import PollingView
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.integration.daemon_scripts import light_spec
-from tests.integration.slurm_fixtures import running_cluster
+from tests.integration.slurm_fixtures import cluster_with
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slurm
@@ -27,13 +26,8 @@ RPCS = {"nodes": "REQUEST_NODE_INFO", "jobs": "REQUEST_JOB_INFO"}
 _RPC = re.compile(r"^\s+(REQUEST_\w+)\s+\(\s*\d+\) count:(\d+)", re.MULTILINE)
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmTestCluster]:
-    """Two nodes that tell of jobs, if somebody wants to hear it."""
-    with running_cluster(
-        n_nodes=N_NODES, has_hook=True, scheduler_parameters=FAST_CYCLE
-    ) as running:
-        yield running
+# The nodes tell of jobs, if somebody wants to hear it.
+cluster = cluster_with(n_nodes=N_NODES, has_hook=True, scheduler_parameters=FAST_CYCLE)
 
 
 def daemon(cluster: SlurmTestCluster, folder: Path, policy: str, *, hook: bool) -> DaemonProcess:

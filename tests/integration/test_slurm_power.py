@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,10 +9,14 @@ import pytest
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.cluster import NodeState
 from slurm_plugins.adapter import create
-from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
+from slurm_plugins.testcluster import SlurmTestCluster
 from slurm_plugins.testcluster.power import booted
 from tests.integration.daemon_scripts import light_spec
-from tests.integration.slurm_fixtures import daemon_on, need_slurm, running_cluster, whole_look
+from tests.integration.slurm_fixtures import (
+    daemon_under,
+    fast_cluster_with,
+    whole_look,
+)
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slurm
@@ -22,24 +25,13 @@ FAST, SLOW = {"n1", "n2"}, {"n3", "n4"}
 POLICY = "poll_interval_s: 0.2\nreserve_nodes_per_type: 0\nrequests_per_minute: 1000\n"
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmTestCluster]:
-    need_slurm()
-    with running_cluster(
-        n_nodes=4,
-        node_types=(("", "fast"), ("", "fast"), ("", "slow"), ("", "slow")),
-        saves_power=True,
-        bf_interval_s=2,
-        message_timeout_s=5,
-        scheduler_parameters=FAST_CYCLE,
-    ) as found:
-        yield found
-
-
-@pytest.fixture
-def sidecar(cluster: SlurmTestCluster, tmp_path: Path) -> Iterator[DaemonProcess]:
-    with daemon_on(cluster, tmp_path, POLICY, starts=False) as daemon:
-        yield daemon
+cluster = fast_cluster_with(
+    n_nodes=4,
+    node_types=(("", "fast"), ("", "fast"), ("", "slow"), ("", "slow")),
+    saves_power=True,
+    message_timeout_s=5,
+)
+sidecar = daemon_under(POLICY, starts=False)
 
 
 def state_of(cluster: SlurmTestCluster, node: str) -> NodeState:

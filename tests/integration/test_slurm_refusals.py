@@ -15,8 +15,8 @@ from click.testing import CliRunner
 from bftrainer.cli.main import cli
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.reports import TakenCount
-from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
-from tests.integration.slurm_fixtures import daemon_on, running_cluster
+from slurm_plugins.testcluster import SlurmTestCluster
+from tests.integration.slurm_fixtures import daemon_on, fast_cluster_with
 from tests.integration.test_slurm_accounting import POLICY, spec
 from tests.support.waiting import wait_for
 
@@ -26,17 +26,7 @@ N_NODES = 4
 LONGER_S = 9.0  # than the first three pauses
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmTestCluster]:
-    with running_cluster(
-        n_nodes=N_NODES,
-        gpus_per_node=0,
-        bf_interval_s=2,
-        scheduler_parameters=FAST_CYCLE,
-        accounting=True,
-        enforces_limits=True,
-    ) as running:
-        yield running
+cluster = fast_cluster_with(n_nodes=N_NODES, gpus_per_node=0, accounting=True, enforces_limits=True)
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from slurm_plugins.hook.watch import Heard
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.slurm_fixtures import running_cluster
 from tests.integration.test_slurm_hook import given_back, starts, training_everywhere, view
-from tests.support.relays import RelayProcess, free_port, heard, hook_file
+from tests.support.relays import RelayProcess, end, free_port, heard, hook_file
 from tests.support.waiting import wait_for
 
 
@@ -80,10 +80,6 @@ def told(tmp_path: Path) -> Iterator[Told]:
         finally:
             for part in made.parts:
                 part.end()
-
-
-def end(number: int) -> str:
-    return f"end\t{number}\t5\tbatch\tn1\n"
 
 
 def numbers(hook: RelayedHook, count: int) -> list[float]:

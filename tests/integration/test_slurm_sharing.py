@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from slurm_plugins.adapter import create
-from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
+from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.daemon_scripts import light_spec
-from tests.integration.slurm_fixtures import daemon_on, need_slurm, running_cluster, whole_look
+from tests.integration.slurm_fixtures import (
+    daemon_on,
+    fast_cluster_with,
+    whole_look,
+)
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slurm
@@ -25,17 +28,9 @@ POLICY = (
 )
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmTestCluster]:
-    need_slurm()
-    with running_cluster(
-        n_nodes=4,
-        node_types=(*[("gpu:a100:4", "a100")] * 2, *[("", "intel")] * 2),
-        bf_interval_s=2,
-        message_timeout_s=5,
-        scheduler_parameters=FAST_CYCLE,
-    ) as found:
-        yield found
+cluster = fast_cluster_with(
+    n_nodes=4, node_types=(*[("gpu:a100:4", "a100")] * 2, *[("", "intel")] * 2), message_timeout_s=5
+)
 
 
 @pytest.mark.long

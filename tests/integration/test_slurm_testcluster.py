@@ -8,7 +8,6 @@ import pwd
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,12 @@ from bftrainer.model.errors import UsageError
 from slurm_plugins.testcluster import FAST_CYCLE, ClusterConfig, SlurmTestCluster, processes
 from slurm_plugins.testcluster.main import main
 from slurm_plugins.testcluster.workload import WorkloadItem, WorkloadRun, load_workload
-from tests.integration.slurm_fixtures import enterable_directory, need_slurm, running_cluster
+from tests.integration.slurm_fixtures import (
+    cluster_with,
+    enterable_directory,
+    need_slurm,
+    running_cluster,
+)
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slurm
@@ -29,10 +33,7 @@ REPOSITORY = Path(__file__).parents[2]
 SMALL: dict[str, Any] = {"n_nodes": 2, "bf_interval_s": 2, "scheduler_parameters": FAST_CYCLE}
 
 
-@pytest.fixture
-def cluster() -> Iterator[SlurmTestCluster]:
-    with running_cluster(**SMALL) as running:
-        yield running
+cluster = cluster_with(scope="function", **SMALL)
 
 
 def left(config: ClusterConfig) -> frozenset[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +18,12 @@ from slurm_plugins.releases import release_of
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster, processes
 from slurm_plugins.testcluster.cluster import free_ports
 from tests.integration.daemon_scripts import light_spec
-from tests.integration.slurm_fixtures import daemon_on, running_cluster, whole_look
+from tests.integration.slurm_fixtures import (
+    daemon_on,
+    fast_cluster_with,
+    running_cluster,
+    whole_look,
+)
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slurm
@@ -27,13 +31,8 @@ pytestmark = pytest.mark.slurm
 DYNAMIC = "d1"
 
 
-@pytest.fixture
-def cluster() -> Iterator[SlurmTestCluster]:
-    """Two nodes, and room for more."""
-    with running_cluster(
-        n_nodes=2, gpus_per_node=0, bf_interval_s=2, scheduler_parameters=FAST_CYCLE
-    ) as running:
-        yield running
+# There is room for more nodes.
+cluster = fast_cluster_with(scope="function", n_nodes=2, gpus_per_node=0)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,19 +13,14 @@ from bftrainer.cli.main import cli
 from slurm_plugins import trial
 from slurm_plugins.adapter import create
 from slurm_plugins.releases import KNOWN, release_of
-from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
-from tests.integration.slurm_fixtures import running_cluster, whole_look
+from slurm_plugins.testcluster import SlurmTestCluster
+from tests.integration.slurm_fixtures import fast_cluster_with, whole_look
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slurm
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmTestCluster]:
-    with running_cluster(
-        n_nodes=1, gpus_per_node=0, bf_interval_s=2, scheduler_parameters=FAST_CYCLE
-    ) as running:
-        yield running
+cluster = fast_cluster_with(n_nodes=1, gpus_per_node=0)
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,13 @@ import pytest
 from bftrainer.lab.demo.sidecar import DaemonProcess
 from bftrainer.model.errors import BftError
 from slurm_plugins.adapter import create
-from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
+from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.daemon_scripts import SLOW, trainer_spec
-from tests.integration.slurm_fixtures import daemon_on, need_slurm, running_cluster, whole_look
+from tests.integration.slurm_fixtures import (
+    daemon_under,
+    fast_cluster_with,
+    whole_look,
+)
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slurm
@@ -31,24 +34,13 @@ SEES = 'print("sees", os.environ.get("CUDA_VISIBLE_DEVICES", "none"), flush=True
 TEXT = SLOW.replace('print("worker", os.getpid(), flush=True)', SEES)
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmTestCluster]:
-    need_slurm()
-    with running_cluster(
-        n_nodes=8,
-        node_types=tuple(HAS[f"n{number}"] for number in range(1, 9)),
-        nodes_per_switch=4,
-        bf_interval_s=2,
-        message_timeout_s=5,
-        scheduler_parameters=FAST_CYCLE,
-    ) as found:
-        yield found
-
-
-@pytest.fixture
-def sidecar(cluster: SlurmTestCluster, tmp_path: Path) -> Iterator[DaemonProcess]:
-    with daemon_on(cluster, tmp_path, POLICY) as daemon:
-        yield daemon
+cluster = fast_cluster_with(
+    n_nodes=8,
+    node_types=tuple(HAS[f"n{number}"] for number in range(1, 9)),
+    nodes_per_switch=4,
+    message_timeout_s=5,
+)
+sidecar = daemon_under(POLICY)
 
 
 def test_a_look_shows_types_features_and_switches(cluster: SlurmTestCluster) -> None:

@@ -7,7 +7,7 @@ import io
 import json
 import shlex
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,14 +26,10 @@ from tests.integration.study_fixtures import (
     end,
     outcome,
 )
-from tests.support.site import Site
+from tests.support.site import Site, opened_site
 from tests.support.waiting import wait_for
 
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with Site.open(tmp_path_factory.mktemp("site"), n_nodes=3, policy=POLICY) as opened:
-        yield opened
+site = opened_site(n_nodes=3, policy=POLICY)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -13,7 +12,7 @@ import pytest
 
 from bftrainer.api.checkpoint_files import copy_newest
 from tests.integration.study_fixtures import POLICY, StudyUser
-from tests.support.site import Site
+from tests.support.site import Site, opened_site
 from tests.support.waiting import wait_for
 
 HEIR, PARENT, LAST = "4", "3", 2  # by these seeds; intervals
@@ -79,11 +78,7 @@ SCRIPTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    base = tmp_path_factory.mktemp("site")
-    with Site.open(base, n_nodes=3, policy=POLICY, options=()) as opened:
-        yield opened
+site = opened_site(n_nodes=3, policy=POLICY, options=())
 
 
 def _outcome(home: Path, trial: str) -> dict[str, Any]:

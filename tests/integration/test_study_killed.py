@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,16 +19,13 @@ from tests.integration.study_fixtures import (
     Victim,
     outcome,
 )
-from tests.support.site import Site
+from tests.support.site import Site, opened_site
 
 pytestmark = pytest.mark.long
 INSTANTS = 17  # for each kind
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with Site.open(tmp_path_factory.mktemp("site"), n_nodes=3, policy=POLICY) as opened:
-        yield opened
+site = opened_site(n_nodes=3, policy=POLICY)
 
 
 @pytest.fixture(scope="module")

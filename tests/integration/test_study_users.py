@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import subprocess
-from collections.abc import Iterator
 from contextlib import redirect_stderr
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 
 from tests.integration.study_fixtures import POLICY, StudyUser, end
 from tests.support import pages
-from tests.support.site import Site
+from tests.support.site import Site, opened_site
 from tests.support.waiting import wait_for
 
 PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "train-command.md").read_text()
@@ -21,11 +20,7 @@ COMMAND = {"submit": {"runtime": "command", "interpreter": "python3", "max-failu
 BROKEN = "raise SystemExit(3)\n"
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    base = tmp_path_factory.mktemp("site")
-    with Site.open(base, n_nodes=3, policy=POLICY, options=()) as opened:
-        yield opened
+site = opened_site(n_nodes=3, policy=POLICY, options=())
 
 
 @pytest.fixture(scope="module")

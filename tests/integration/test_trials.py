@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -15,7 +14,7 @@ from bftrainer.model.errors import BftError
 from bftrainer.model.study import Report, StudyView, TrialTag, TrialView
 from bftrainer.model.trainer import TrainerChange, TrainerSpec
 from tests.integration.daemon_scripts import trainer_spec
-from tests.support.site import Site
+from tests.support.site import Site, opened_site
 from tests.support.waiting import wait_for
 
 POLICY = """\
@@ -48,10 +47,7 @@ for epoch in run.epochs():
 MOST = 4
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with Site.open(tmp_path_factory.mktemp("site"), n_nodes=2, policy=POLICY) as opened:
-        yield opened
+site = opened_site(n_nodes=2, policy=POLICY)
 
 
 def _specs(site: Site, study: str, count: int, **changes: object) -> list[TrainerSpec]:

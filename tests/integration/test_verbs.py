@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from bftrainer.model.trainer import TrainerChange, TrainerSpec, TrainerState
 from milp.problem import Curve
 from tests.elastic.controller import SCRIPTS
 from tests.integration.daemon_scripts import SLOW, trainer_spec, write_script
-from tests.support.site import Site
+from tests.support.site import Site, opened_site
 from tests.support.waiting import wait_for
 
 POLICY = """\
@@ -66,10 +65,7 @@ class VerbSite(Site):
         return self.view(trainer_id).record.progress.step
 
 
-@pytest.fixture(scope="module")
-def shared_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VerbSite]:
-    with VerbSite.open(tmp_path_factory.mktemp("site"), n_nodes=2, policy=POLICY) as opened:
-        yield opened
+shared_site = opened_site(VerbSite, n_nodes=2, policy=POLICY)
 
 
 @pytest.mark.long

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 import sys
 from dataclasses import replace
@@ -17,6 +16,7 @@ from bftrainer.model.trainer import TrainerState
 from tests.integration.cli_fixtures import home, service
 from tests.integration.test_cli_api import submitted
 from tests.support.memory_service import MemoryService
+from tests.support.terminals import Terminal
 
 __all__ = ["home", "service"]
 WIDTHS = (40, 60, 80, 81, 120, 160, 200)
@@ -24,11 +24,6 @@ LOG = "/home/someone/.bftrainer/cluster/logs/t2/generation-0001-worker-0.log"
 REASON = f"BFT-1423: The script ended without training with bftrainer. The end of {LOG} says why."
 LONG = "a-name-that-somebody-has-made-of-all-the-parameters-of-a-run-lr0.001-wd0.1-bs256"
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.fixture

@@ -35,14 +35,11 @@ from bftrainer.lab.papers.dl2.setting import (
 )
 from bftrainer.lab.papers.dl2.training import Acting
 from bftrainer.lab.teach.learner import Adam, LearningStep, batch_of
+from tests.support.dl2 import job, tasks
 
 SPEEDS, _ = read_speeds(None, TESTBED)
 RINGS, _ = read_speeds(None, ALL_REDUCE)
 VOID = 1e6  # a score that is always chosen
-
-
-def job(number: int, kind: str = "vgg-16", epochs: float = 100.0) -> Dl2Job:
-    return Dl2Job(number=number, type=MODELS.index(kind), arrives=0, epochs=epochs)
 
 
 def cluster(*jobs: Dl2Job, nodes: int = 200) -> Cluster:
@@ -51,10 +48,6 @@ def cluster(*jobs: Dl2Job, nodes: int = 200) -> Cluster:
 
 def all_types() -> list[Dl2Job]:
     return [job(k, kind, 40.0 + 30.0 * k) for k, kind in enumerate(MODELS)]
-
-
-def tasks(one: Cluster) -> list[tuple[int, int]]:
-    return [(job.workers, job.servers) for job in one.jobs]
 
 
 # ---- schedulers --------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from bftrainer.lab.papers.dl2.training import Acting
 from bftrainer.lab.papers.findings import ValueLine
 from bftrainer.lab.papers.paper import reproduce
 from bftrainer.model.errors import UsageError
+from tests.support.dl2 import job, tasks
 
 DATA = os.environ.get("BFTRAINER_DATA", "")
 FOLDER = Path(DATA) if DATA and (Path(DATA) / RECORDS).is_file() else None
@@ -43,16 +44,8 @@ SPEEDS, _ = read_speeds(None, TESTBED)
 SMALL = replace(TESTBED, nodes=2, jobs=2)
 
 
-def job(number: int, kind: str, epochs: float = 100.0) -> Dl2Job:
-    return Dl2Job(number=number, type=MODELS.index(kind), arrives=0, epochs=epochs)
-
-
 def cluster(*jobs: Dl2Job) -> Cluster:
     return Cluster(SMALL, SPEEDS, list(jobs))
-
-
-def tasks(one: Cluster) -> list[tuple[int, int]]:
-    return [(job.workers, job.servers) for job in one.jobs]
 
 
 def test_drf_by_hand() -> None:

@@ -41,3 +41,10 @@ def resize(driver: Any, width: int, height: int) -> None:
 def complaints(driver: Any) -> list[str]:
     """Return what the browser complained of: errors of scripts, what the CSP refused."""
     return [one["message"] for one in driver.get_log("browser")]
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[Any]:
+    """One browser for the tests of a module."""
+    with chromium() as browser:
+        yield browser

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 import resource
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 _SOFT_AND_HARD = re.compile(r"^Max core file size\s+(\S+)\s+(\S+)", re.MULTILINE)
 
@@ -32,3 +35,15 @@ def allow() -> tuple[int, int]:
     before = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (before[1], before[1]))
     return before
+
+
+@pytest.fixture
+def core_files_allowed() -> Iterator[None]:
+    """Whatever the test starts may write core files, as on many sites."""
+    before = allow()
+    if before[1] == 0:
+        pytest.skip("this machine allows nobody core files")
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, before)

@@ -19,6 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import click
+
 from tests.support.flips import SMALL_PAGE_BYTES, WAYS, Finding, Flipper, write_journal
 
 ROUNDS = 60  # of a large journal
@@ -57,23 +59,18 @@ def main() -> int:
 
 
 def _flip_all(flipper: Flipper, bits: list[int], turns: list[list[str]]) -> int:
-    _say(f"a journal of {len(flipper.data)} bytes, {len(bits)} bits")
+    click.echo(f"a journal of {len(flipper.data)} bytes, {len(bits)} bits")
     began_s, findings = time.monotonic(), list[Finding]()
     for number, bit in enumerate(bits, 1):
         for finding in flipper.flipped(bit, turns[number % len(turns)]):
             findings.append(finding)
-            _say(str(finding))
+            click.echo(str(finding))
         if number % 1000 == 0:
-            _say(f"{number} bits, {time.monotonic() - began_s:.0f} s")
+            click.echo(f"{number} bits, {time.monotonic() - began_s:.0f} s")
     for outcome, count in sorted(flipper.outcomes.items()):
-        _say(f"{outcome}: {count}")
-    _say(f"{len(bits)} bits, {len(findings)} findings")
+        click.echo(f"{outcome}: {count}")
+    click.echo(f"{len(bits)} bits, {len(findings)} findings")
     return 1 if findings else 0
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

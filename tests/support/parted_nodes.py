@@ -77,3 +77,8 @@ def big_site(n_nodes: int, *, gpus: int = 8) -> tuple[DecisionInput, Plan]:
 def plan_of(assignment: Mapping[str, str], *, reserve: tuple[str, ...] = ()) -> Plan:
     """Return a plan that is otherwise empty."""
     return replace(PLAN, assignment=assignment, reserve=reserve)
+
+
+def lent_by(node: Node) -> list[tuple[str, int, int, int, int]]:
+    """Return type, GPUs, free ones, processors and memory of a GPU, for each type."""
+    return [(g.gpu_type, g.n_gpus, g.n_free, g.cpus, g.memory_mb) for g in node.lends]

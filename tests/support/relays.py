@@ -86,3 +86,8 @@ def hook_file(directory: Path) -> Path:
     file.write_text("bftrainer-hook 1\n")
     file.chmod(0o644)
     return file
+
+
+def end(number: int) -> str:
+    """Return the hook's line about the end of a job."""
+    return f"end\t{number}\t5\tbatch\tn1\n"

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
+
+import pytest
 
 from bftrainer.batch.local.client import LocalClient, LocalServer, start_server
 from bftrainer.batch.local.cluster import NODE_VARIABLE
@@ -21,6 +23,7 @@ from bftrainer.model.views import TrainerView
 from tests.support.waiting import wait_for
 
 WARM = ("--warm",)
+Scope = Literal["function", "module"]
 
 
 def start_warm_server(directory: Path, **settings: Any) -> LocalServer:
@@ -125,3 +128,14 @@ def environment(path: Path) -> list[bytes]:
         return (path / "environ").read_bytes().split(b"\0")
     except OSError:
         return []
+
+
+def opened_site(kind: type[Site] = Site, *, scope: Scope = "module", **settings: Any) -> Any:
+    """Return a fixture: a site; ``settings`` are those of its ``open``."""
+
+    @pytest.fixture(scope=scope)
+    def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+        with kind.open(tmp_path_factory.mktemp("site"), **settings) as opened:
+            yield opened
+
+    return site

@@ -307,3 +307,9 @@ def claimed(plan: Plan) -> set[str]:
 
 def released(plan: Plan) -> set[str]:
     return {r.node for r in plan.releases}
+
+
+def record_of(user: str, trainer_id: str, *, account: str = "", n_min: int = 1) -> TrainerRecord:
+    """Return the record of somebody's trainer."""
+    of_bob = record(trainer_id, n_min=n_min)
+    return replace(of_bob, spec=replace(of_bob.spec, user=user, account=account))

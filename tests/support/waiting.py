@@ -33,3 +33,8 @@ def wait_for(
             named = what or getattr(condition, "__qualname__", "condition")
             raise AssertionError(f"not within {timeout_s:g} s: {named} (last result: {result!r})")
         time.sleep(interval_s)
+
+
+def never() -> bool:
+    """Return False: nothing breaks the waiting off."""
+    return False

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import closing
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from bftrainer.batch.awake import AwakeClock
 from bftrainer.fleet.control_plane import ControlPlane, Listener
@@ -19,6 +16,7 @@ from bftrainer.fleet.wire.server import ENDED
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.projection import PilotRecord, PilotState
 from bftrainer.site.policy.model import SitePolicy
+from tests.support.journals import journal_at
 from tests.unit.test_wire import Agent, hello, until
 
 PILOTS = ("p000001", "p000002", "p000003")
@@ -60,10 +58,7 @@ class Heir:
         await until(lambda: set(pilot_ids) <= self.plane.agents.connected.keys(), "they came")
 
 
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    with closing(Journal.open(tmp_path / "journal.db", clock=lambda: 100.0)) as journal:
-        yield journal
+journal = journal_at(100.0)
 
 
 def _runs(heir: Heir, scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:

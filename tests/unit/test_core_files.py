@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import resource
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,10 @@ import pytest
 from bftrainer.batch import process
 from bftrainer.model.preamble import under
 from tests.support import core_files
+from tests.support.core_files import core_files_allowed
+
+__all__ = ["core_files_allowed"]
+pytestmark = pytest.mark.usefixtures("core_files_allowed")
 
 # Becomes a program as an agent starts one.
 STARTING = """
@@ -21,17 +23,6 @@ forbid_core_files()
 os.execv(sys.argv[1], sys.argv[1:])
 """
 CRASHING = ("/bin/sh", "-c", "cat /proc/self/limits; kill -ABRT $$")
-
-
-@pytest.fixture(autouse=True)
-def _allowed() -> Iterator[None]:
-    before = core_files.allow()
-    if before[1] == 0:
-        pytest.skip("this machine allows nobody core files")
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_CORE, before)
 
 
 def crashed(directory: Path, *argv: str) -> tuple[tuple[str, str], bool]:

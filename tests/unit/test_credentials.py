@@ -23,7 +23,8 @@ from bftrainer.fleet.wire.peers import (
 )
 from bftrainer.ground.protocol import Commit, Member
 from bftrainer.model.trainer import TrainerChange
-from tests.unit.test_limits import decided, of, settings_with
+from tests.support.snapshots import record_of
+from tests.unit.test_limits import decided, settings_with
 from trainers.agent.peer_recovery import PeerRecovery
 from trainers.agent.workers import Workers
 
@@ -139,11 +140,11 @@ def test_a_user_changes_neither_whose_a_trainer_is_nor_what_it_is_charged_to() -
 @pytest.mark.parametrize("name", [n for n in policy_names() if not n.startswith("example")])
 def test_no_weight_lifts_a_cap(name: str) -> None:
     """The greatest weight and size that a user may ask for, under every policy."""
-    greedy = [of("ann", f"t{j}") for j in range(1, 4)]
+    greedy = [record_of("ann", f"t{j}") for j in range(1, 4)]
     greedy = [
         replace(one, spec=replace(one.spec, weight=1e6, n_max=10, account="x")) for one in greedy
     ]
-    trainers = [*greedy, of("bob", "t9")]
+    trainers = [*greedy, record_of("bob", "t9")]
     settings = settings_with(by_user={"ann": 3}, by_account={"x": 2})
     plan = decided(trainers, settings, load_policy(name))
     whose = {one.trainer_id: one.spec.user for one in trainers}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import sys
@@ -19,6 +18,7 @@ from bftrainer.cli.main import main
 from bftrainer.model.errors import ExitCode
 from bftrainer.model.site import NOTHING, Finding, Weight
 from slurm_plugins.doctor import SlurmSettings, findings, unknown
+from tests.support.terminals import Terminal
 from tests.unit.test_slurm_doctor import BATCH, GOOD, configured
 
 Output = pytest.CaptureFixture[str]
@@ -95,11 +95,6 @@ def test_the_status_is_8_where_something_stops_you_or_may_harm_jobs() -> None:
     assert (of(), of(Weight.LOSS)) == (0, 0)
     for weight in (Weight.STOP, Weight.HARM, Weight.UNKNOWN):
         assert of(Weight.LOSS, weight) == 8
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120, 200])

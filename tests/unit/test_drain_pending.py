@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
-
-import pytest
 
 from bftrainer.batch.awake import AWAKE
 from bftrainer.batch.batch_system import BatchSystem
@@ -24,6 +21,7 @@ from bftrainer.model.cluster import Snapshot
 from bftrainer.model.decision import Claim, Release
 from bftrainer.model.errors import BatchSystemError
 from bftrainer.site.policy.model import SitePolicy
+from tests.support.journals import journal_at
 from tests.support.snapshots import T0, idle_nodes, pending, snapshot
 from tests.support.waiting import wait_for
 from tests.unit.test_polling import Silent
@@ -113,10 +111,7 @@ class Daemon:
         await asyncio.wait_for(self.looked.wait(), AT_MOST_S)
 
 
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    with Journal.open(tmp_path / "journal.db", clock=lambda: T0) as journal:
-        yield journal
+journal = journal_at(T0)
 
 
 async def _with_looks(daemon: Daemon, test: Any) -> None:

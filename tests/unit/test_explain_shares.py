@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from bftrainer.daemon.explain.sizes import explain_trainer
 from bftrainer.model.decision import Memory, Settings
 from bftrainer.model.fairness import Limits, Usage, Used
 from bftrainer.model.trainer import TrainerRecord
-from tests.support.snapshots import T0, Fold, idle_nodes, record, snapshot
+from tests.support.snapshots import T0, Fold, idle_nodes, record_of, snapshot
 
 SIX = idle_nodes(6)
-
-
-def of(user: str, trainer_id: str, *, account: str = "", n_min: int = 1) -> TrainerRecord:
-    made = record(trainer_id, n_min=n_min)
-    return replace(made, spec=replace(made.spec, user=user, account=account))
 
 
 def told(
@@ -38,10 +31,10 @@ def test_a_limit_makes_a_trainer_wait_or_small_or_never_start() -> None:
     limits = Limits(by_user={"ann": 3}, by_account={"x": 1})
     settings = Settings(reserve_nodes_per_type=0, limits=limits)
     queue = [
-        of("ann", "t1", n_min=2),
-        of("ann", "t2", n_min=2),
-        of("ann", "t3", n_min=4),
-        of("bob", "t4", account="x"),
+        record_of("ann", "t1", n_min=2),
+        record_of("ann", "t2", n_min=2),
+        record_of("ann", "t3", n_min=4),
+        record_of("bob", "t4", account="x"),
     ]
     said = told(settings, queue)
     full = "The trainers of user ann have 3 nodes, and the policy allows 3 at once"
@@ -60,7 +53,9 @@ def test_fair_share_names_who_used_what_and_when_the_user_comes_first() -> None:
     used = {"": {"ann": Used(amount=36_000.0, at_s=T0), "bob": Used(amount=3_600.0, at_s=T0)}}
     busy = Used(amount=36_000.0, at_s=T0)
     memory = Memory(usage=Usage(at_s=T0, node_s=used, busy_s=busy))
-    said = told(settings, [of("ann", "t1"), of("bob", "t2"), of("bob", "t3")], memory)
+    said = told(
+        settings, [record_of("ann", "t1"), record_of("bob", "t2"), record_of("bob", "t3")], memory
+    )
     assert said["t1"] == (
         "It is the turn of others by fair share: user ann has used 10.0 node-hours, those who have"
         " nodes 1.0 to 1.0; half is forgotten in 24 h. At the latest in 38.4 h ann comes first."
@@ -70,7 +65,10 @@ def test_fair_share_names_who_used_what_and_when_the_user_comes_first() -> None:
 
 
 def test_without_either_nothing_is_said_of_them() -> None:
-    said = told(Settings(reserve_nodes_per_type=0, p_jmax=1), [of("ann", "t1"), of("bob", "t2")])
+    said = told(
+        Settings(reserve_nodes_per_type=0, p_jmax=1),
+        [record_of("ann", "t1"), record_of("bob", "t2")],
+    )
     assert (
         said["t2"] == "It is number 2 in the queue and the policy runs 1 trainer at once (p_jmax)."
     )

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from bftrainer.ground.protocol import TELLS_GPUS, Gpu, GpusInUse, WorkerConfig
 from bftrainer.journal.journal import Journal
 from bftrainer.model.progress import ProgressCurves
 from bftrainer.model.trainer import GpuLoad, TrainerProgress
+from tests.support.journals import journal_at
 from tests.unit.test_trainer_book import Site
 from tests.unit.test_training_loss_told import view
 from trainers.agent import gpus as gpus_module
@@ -300,10 +300,7 @@ def test_a_tool_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyP
 # ---- the daemon --------------------------------------------------------------------------
 
 
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    with closing(Journal.open(tmp_path / "journal.db", clock=lambda: 100.0)) as opened:
-        yield opened
+journal = journal_at(100.0)
 
 
 def test_the_daemon_has_them_by_trainer_and_node_while_it_trains(

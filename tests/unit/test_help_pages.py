@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import io
 import re
 import shutil
 import sys
@@ -21,6 +20,7 @@ from bftrainer.cli.markdown import page_lines
 from bftrainer.cli.pages import command_of, names_meant, with_commands
 from bftrainer.decide.policies.base import policy_names
 from tests.support.machine import ROOT
+from tests.support.terminals import Terminal
 
 Output = pytest.CaptureFixture[str]
 WIDTHS = (
@@ -155,11 +155,6 @@ def test_colours_are_left_out_where_nobody_wants_them(monkeypatch: pytest.Monkey
     monkeypatch.setenv("NO_COLOR", "1")
     assert page_lines(text, 80, is_drawn=True) == ["\x1b[1mUse\x1b[0m `a b` and `c`."]
     assert page_lines(text, 80) == ["Use `a b` and `c`."]
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_a_page_longer_than_the_terminal_goes_through_the_readers_pager(

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ import pytest
 from bftrainer.journal import Journal, PilotRecord, PilotState, backlog
 from bftrainer.model.errors import BftError
 from bftrainer.model.trainer import TrainerSpec
+from tests.support.journals import Look
 from tests.support.waiting import wait_for
 
 SPEC = TrainerSpec(name="net", user="ada", script="/home/ada/train.py")
@@ -27,12 +28,6 @@ PILOT = PilotRecord(
     time_limit_s=600.0,
     owner="ada",
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    turn: int
-    nodes: tuple[str, ...] = tuple(f"n{number}" for number in range(500))
 
 
 @pytest.fixture

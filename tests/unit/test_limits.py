@@ -14,15 +14,20 @@ from bftrainer.model.cluster import NodeState
 from bftrainer.model.decision import DecisionInput, Memory, Plan, Settings
 from bftrainer.model.fairness import Limits, Usage, Used
 from bftrainer.model.trainer import TrainerRecord
-from tests.support.snapshots import T0, Fold, held, idle_nodes, node, record, released, snapshot
+from tests.support.snapshots import (
+    T0,
+    Fold,
+    held,
+    idle_nodes,
+    node,
+    record,
+    record_of,
+    released,
+    snapshot,
+)
 
 TEN = idle_nodes(10)
 NAMES = [one.name for one in TEN]
-
-
-def of(user: str, trainer_id: str, *, account: str = "", n_min: int = 1) -> TrainerRecord:
-    made = record(trainer_id, n_min=n_min)
-    return replace(made, spec=replace(made.spec, user=user, account=account))
 
 
 def settings_with(p_jmax: int = 10, **limits: object) -> Settings:
@@ -60,7 +65,12 @@ def sizes_by(plan: Plan, trainers: list[TrainerRecord], field: str) -> Counter[s
 @pytest.mark.parametrize("name", [n for n in policy_names() if not n.startswith("example")])
 @pytest.mark.parametrize("is_running", [False, True])
 def test_every_policy_keeps_within_the_limits(name: str, is_running: bool) -> None:
-    trainers = [of("ann", "t1"), of("ann", "t2"), of("bob", "t3"), of("ann", "t4", account="x")]
+    trainers = [
+        record_of("ann", "t1"),
+        record_of("ann", "t2"),
+        record_of("bob", "t3"),
+        record_of("ann", "t4", account="x"),
+    ]
     settings = settings_with(by_user={"ann": 4}, by_account={"*": 6, "x": 1})
     held_by = {"ann": ["t1", "t2", "t4"], "bob": ["t3"]}
     order = [one for own in held_by.values() for one in own]
@@ -76,7 +86,9 @@ def test_every_policy_keeps_within_the_limits(name: str, is_running: bool) -> No
 
 @pytest.mark.parametrize("name", [n for n in policy_names() if not n.startswith("example")])
 def test_every_policy_lets_those_run_whose_turn_it_is(name: str) -> None:
-    trainers = [of("ann", f"t{j}", n_min=3) for j in range(1, 6)] + [of("bob", "t6", n_min=2)]
+    trainers = [record_of("ann", f"t{j}", n_min=3) for j in range(1, 6)] + [
+        record_of("bob", "t6", n_min=2)
+    ]
     used = {"": {"ann": Used(amount=1e5, at_s=T0), "cat": Used(amount=1e4, at_s=T0)}}
     settings = replace(settings_with(p_jmax=2), fair_share_half_life_s=3600.0)
     given = DecisionInput(
@@ -100,21 +112,21 @@ def test_every_policy_lets_those_run_whose_turn_it_is(name: str) -> None:
 
 
 def test_what_a_full_user_leaves_goes_to_others() -> None:
-    trainers = [of("ann", "t1"), of("ann", "t2"), of("bob", "t3")]
+    trainers = [record_of("ann", "t1"), record_of("ann", "t2"), record_of("bob", "t3")]
     for name in ("milp", "equal-share", "fcfs-greedy"):
         plan = decided(trainers, settings_with(by_user={"*": 3, "bob": 7}), load_policy(name))
         assert sizes_by(plan, trainers, "user") == {"ann": 3, "bob": 7}, name
 
 
 def test_who_has_no_room_takes_no_place_in_the_queue() -> None:
-    trainers = [of("ann", f"t{j}", n_min=2) for j in range(1, 6)] + [of("bob", "t6")]
+    trainers = [record_of("ann", f"t{j}", n_min=2) for j in range(1, 6)] + [record_of("bob", "t6")]
     plan = decided(trainers, settings_with(p_jmax=3, by_user={"ann": 4}), load_policy("milp"))
     assert sizes_by(plan, trainers, "user") == {"ann": 4, "bob": 6}
     assert plan.order == ("t1", "t2", "t6")
 
 
 def test_a_lowered_limit_takes_nodes_though_the_rescale_budget_is_used_up() -> None:
-    trainers = [of("ann", "t1"), of("bob", "t2")]
+    trainers = [record_of("ann", "t1"), record_of("bob", "t2")]
     training = dict.fromkeys(NAMES[:6], "t1")
     given = DecisionInput(
         now_s=T0,

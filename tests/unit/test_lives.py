@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-
-import pytest
 
 from bftrainer.daemon.explain.lives import VAIN_STARTS, is_vain, kept, vain_sentence
 from bftrainer.fleet.trainers import record_updates
@@ -16,6 +12,7 @@ from bftrainer.ground import protocol
 from bftrainer.ground.checkpoint_gap import LIVES
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import Lives, Mark, TrainerRecord, TrainerState, as_decided
+from tests.support.journals import journal_at
 from tests.support.snapshots import record
 from tests.unit.test_trainer_book import Site
 
@@ -48,10 +45,7 @@ class LivingSite(Site):
             self.say(worker_id, said)
 
 
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    with closing(Journal.open(tmp_path / "journal.db", clock=lambda: 100.0)) as journal:
-        yield journal
+journal = journal_at(100.0)
 
 
 def test_lives_that_begin_where_the_last_one_began_are_a_finding(

@@ -11,6 +11,7 @@ from bftrainer.batch.batch_system import PilotRequest
 from bftrainer.model.errors import BatchSystemError
 from lsf_adapters.adapter import LsfBatchSystem, create
 from lsf_adapters.snapshot import OBSERVED_ONLY
+from tests.support.commands import write_command
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "lsf" / "volclava"
 PRINTS = {
@@ -26,17 +27,16 @@ PRINTS = {
 def other(tmp_path: Path) -> LsfBatchSystem:
     """Commands that print what a volclava did, and another name."""
     for command, name in PRINTS.items():
-        _command(tmp_path / command, f"cat {RECORDED / name}.txt")
+        write_command(tmp_path / command, f"cat {RECORDED / name}.txt")
     long, wide = (RECORDED / f"bjobs-{form}.txt" for form in ("UF-21", "w"))
-    _command(tmp_path / "bjobs", f'case "$*" in *-UF*) cat {long};; *) cat {wide};; esac')
-    _command(tmp_path / "lsid", "echo 'Openlava project 3.3'; echo; echo 'My cluster name is lab'")
-    _command(tmp_path / "bsub", f"touch {tmp_path}/submitted; echo 'Job <1> is submitted to x'")
+    write_command(tmp_path / "bjobs", f'case "$*" in *-UF*) cat {long};; *) cat {wide};; esac')
+    write_command(
+        tmp_path / "lsid", "echo 'Openlava project 3.3'; echo; echo 'My cluster name is lab'"
+    )
+    write_command(
+        tmp_path / "bsub", f"touch {tmp_path}/submitted; echo 'Job <1> is submitted to x'"
+    )
     return create({"bindir": str(tmp_path)})
-
-
-def _command(path: Path, text: str) -> None:
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
 
 
 def test_it_is_seen_but_never_decided_on(other: LsfBatchSystem) -> None:

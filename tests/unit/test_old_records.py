@@ -6,7 +6,6 @@ of a statement, and the daemon starts (HTCONDOR-2025-0002, CVE-2023-49934).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from bftrainer.model.trainer import TrainerRecord
 from bftrainer.site.policy.model import SitePolicy
 from tests.support.claiming import claiming_of
 from tests.support.generations import offer
+from tests.support.journals import journal_at
 from tests.support.snapshots import T0, record
 from tests.unit.test_users_apart import book_of, in_loop
 
@@ -44,11 +44,7 @@ NAMES = (
 )
 
 
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    with Journal.open(tmp_path / "journal.db", clock=lambda: T0) as journal:
-        journal.begin_incarnation()
-        yield journal
+journal = journal_at(T0, begins=True)
 
 
 def _of(user: str) -> TrainerRecord:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from bftrainer.model.decision import (
     SlowNode,
 )
 from bftrainer.model.fairness import Usage, Used
+from tests.support.journals import journal_at
 from tests.support.snapshots import T0, Fold, idle_nodes, record, snapshot
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "journal"
@@ -31,11 +31,7 @@ LEARNS = Settings(straggler_threshold=0.8)
 SLOW = {"n2": SlowNode(fraction=0.4, seen_s=T0, trainer_id="t1")}
 
 
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    with Journal.open(tmp_path / "journal.db", clock=lambda: T0) as opened:
-        opened.begin_incarnation()
-        yield opened
+journal = journal_at(T0, begins=True)
 
 
 def _write(journal: Journal, memory: Memory, settings: Settings | None = None) -> None:

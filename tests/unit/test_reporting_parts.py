@@ -24,6 +24,7 @@ from bftrainer.fleet.wire.messages import WorkerSaid
 from bftrainer.ground.errors import ElasticError
 from bftrainer.ground.protocol import MAX_REPORTS, Report, Reported, to_body
 from bftrainer.model.trainer import Mark
+from tests.support.pruned import TrialPruned
 from tests.support.waiting import wait_for
 from trainers.agent.link import DaemonLink
 from trainers.agent.pacer import EVERY_S, Pacer
@@ -233,10 +234,6 @@ def test_what_is_said_to_be_there_is_optuna_s(trial: optuna.Trial) -> None:
     ours = {name for name in dir(trial) if not name.startswith("_")}
     before = {"set_system_attr", "system_attrs", "study", "last_step"}
     assert ours - before <= set(dir(theirs.Trial))
-
-
-class TrialPruned(Exception):  # noqa: N818 - Optuna's name
-    """As Optuna's, which need not be installed."""
 
 
 class TooWide(TrialPruned):

@@ -28,6 +28,7 @@ from lsf_adapters.queues import LsfSettings, facts
 from slurm_plugins import site_files as slurm
 from slurm_plugins.adapter import create as create_slurm
 from tests.support import pages
+from tests.support.assignments import values_in
 from tests.unit.test_lsf_doctor import VOLCLAVA, ibm
 from tests.unit.test_slurm_doctor import BATCH, CONFIG, GOOD
 
@@ -45,11 +46,7 @@ def queue_of(file: SiteFile) -> dict[str, str]:
     """The stanza's settings."""
     lines = [line for line in file.text.splitlines() if not line.startswith("#")]
     assert (lines[0], lines[-1]) == ("Begin Queue", "End Queue")
-    return {key.strip(): value.strip() for key, _, value in map(_split, lines[1:-1])}
-
-
-def _split(line: str) -> tuple[str, str, str]:
-    return line.partition("=")
+    return values_in(lines[1:-1])
 
 
 @pytest.fixture
@@ -100,7 +97,7 @@ def test_the_queue_of_ibms_lsf() -> None:
 def test_the_administrators_page_shows_the_same_queue() -> None:
     page = (Path(__file__).parents[2] / "docs" / "howto" / "lsf-site.md").read_text()
     lines = page.partition("Begin Queue\n")[2].partition("End Queue")[0].splitlines()
-    shown = {key.strip(): value.partition("#")[0].strip() for key, _, value in map(_split, lines)}
+    shown = values_in(line.partition("#")[0] for line in lines)
     queue = queue_of(lsf_files(ibm(pilots={"users": "bft"}))["lsb.queues.bftrainer"])
     assert shown == {key: value for key, value in queue.items() if key != "DESCRIPTION"}
     for option in LsfOptions.model_fields:

@@ -18,15 +18,12 @@ from slurm_plugins.hook import scripts
 from slurm_plugins.hook.main import main
 from slurm_plugins.hook.scripts import FIRST_LINE, MAX_BYTES, OLD
 from slurm_plugins.hook.watch import HookFile
+from tests.support.relays import end
 
 ME = os.getuid()
 NOBODY = 65534
 needs_root = pytest.mark.skipif(ME != 0, reason="only root can give a file away")
 A_LOOK_IS_WANTED = Announcement(at_s=0.0, partition="")
-
-
-def end(number: int) -> str:
-    return f"end\t{number}\t5\tbatch\tn1\n"
 
 
 def told(path: Path, text: str) -> None:

@@ -26,6 +26,7 @@ from lsf_adapters.hosts import WHOLE_HOSTS
 from slurm_plugins import adapter, lending, parse
 from slurm_plugins.lending import SharingLimits
 from slurm_plugins.parse import UnusedPart
+from tests.support.parted_nodes import lent_by
 from tests.support.snapshots import running, snapshot
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "slurm"
@@ -87,10 +88,6 @@ def lent(found: parse.NodeRow, of: SharingLimits, pilots_gpus: int = 0) -> Node:
     return lending.with_parts(node, found.room, "bf", of, pilots_gpus)
 
 
-def shown(node: Node) -> list[tuple[str, int, int, int, int]]:
-    return [(g.gpu_type, g.n_gpus, g.n_free, g.cpus, g.memory_mb) for g in node.lends]
-
-
 @pytest.mark.parametrize(
     ("gres", "used", "cpus", "memory_used", "expected"),
     [
@@ -125,7 +122,7 @@ def test_what_a_node_lends(
     expected: list[tuple[str, int, int, int, int]],
 ) -> None:
     node = lent(row(gres, used, cpus, memory_used), limits())
-    assert (shown(node), node.is_shared, node.why_whole) == (expected, True, "")
+    assert (lent_by(node), node.is_shared, node.why_whole) == (expected, True, "")
 
 
 @pytest.mark.parametrize(
@@ -153,20 +150,20 @@ def test_settings_of_the_site_bound_a_part(
     settings: dict[str, str], expected: tuple[int, int, int, int]
 ) -> None:
     node = lent(row(), limits(**settings))
-    assert shown(node) == [("", *expected)]
+    assert lent_by(node) == [("", *expected)]
 
 
 def test_cores_for_the_system_are_not_free() -> None:
     of = limits(node="CPUEfctv=12 CoreSpecCount=4")
-    assert shown(lent(row("gpu:4", "gpu:3", "13/3/0/16"), of)) == [("", 4, 0, 1, 16000)]
-    assert shown(lent(row("gpu:4", "gpu:3", "11/5/0/16"), of)) == [("", 4, 1, 1, 16000)]
+    assert lent_by(lent(row("gpu:4", "gpu:3", "13/3/0/16"), of)) == [("", 4, 0, 1, 16000)]
+    assert lent_by(lent(row("gpu:4", "gpu:3", "11/5/0/16"), of)) == [("", 4, 1, 1, 16000)]
 
 
 def test_cores_of_gpus_in_use_are_none_of_the_others() -> None:
     """Three GPUs in use with one core each: of their twelve restricted ones nine are idle."""
     of = limits(node="RestrictedCoresPerGPU=4(0-15)")
-    assert shown(lent(row("gpu:4", "gpu:3", "3/13/0/16"), of)) == [("", 4, 1, 4, 16000)]
-    assert shown(lent(row("gpu:4", "gpu:2", "2/14/0/16"), of)) == [("", 4, 2, 4, 16000)]
+    assert lent_by(lent(row("gpu:4", "gpu:3", "3/13/0/16"), of)) == [("", 4, 1, 4, 16000)]
+    assert lent_by(lent(row("gpu:4", "gpu:2", "2/14/0/16"), of)) == [("", 4, 2, 4, 16000)]
 
 
 def test_fewer_cpus_than_gpus_for_pilots_bound_their_number() -> None:
@@ -174,7 +171,7 @@ def test_fewer_cpus_than_gpus_for_pilots_bound_their_number() -> None:
     assert lending.bounds_cpus("bf", of)
     assert not lending.bounds_cpus("bf", limits(ordinary="MaxCPUsPerNode=4"))
     for n_used, n_free in ((0, 2), (1, 1), (2, 0), (3, 0)):
-        assert shown(lent(row(), of, n_used)) == [("", 4, n_free, 1, 16000)]
+        assert lent_by(lent(row(), of, n_used)) == [("", 4, n_free, 1, 16000)]
     assert lent(row(), limits(pilots="MaxMemPerNode=3")).why_whole == lending.NO_CPU.format(
         name="bf"
     )
@@ -225,7 +222,7 @@ def test_what_slurm_does_not_tell_lends_nothing() -> None:
 
 @pytest.mark.parametrize("state", ["down", "drained", "reserved"])
 def test_a_node_that_cannot_take_jobs_now_has_no_free_gpu(state: str) -> None:
-    assert shown(lent(row(state=state), limits())) == [("", 4, 0, 4, 16000)]
+    assert lent_by(lent(row(state=state), limits())) == [("", 4, 0, 4, 16000)]
 
 
 def test_a_node_on_which_a_job_started_since_it_was_read_has_no_free_gpu() -> None:
@@ -235,15 +232,19 @@ def test_a_node_on_which_a_job_started_since_it_was_read_has_no_free_gpu() -> No
     (node,) = not_idle_where_jobs_run([read.node], [running("7", "n1")])
     node = replace(node, partitions=("batch", "bf"))
     full = lending.with_parts(node, read.room, "bf", limits())
-    assert shown(full) == [("", 4, 0, 4, 16000)]
+    assert lent_by(full) == [("", 4, 0, 4, 16000)]
     as_last_read = lent(read, limits())
-    assert shown(as_last_read) == [("", 4, 4, 4, 16000)]
-    assert shown(not_idle_where_jobs_run([as_last_read], [running("7", "n1")])[0]) == shown(full)
+    assert lent_by(as_last_read) == [("", 4, 4, 4, 16000)]
+    assert lent_by(not_idle_where_jobs_run([as_last_read], [running("7", "n1")])[0]) == lent_by(
+        full
+    )
 
 
 def test_gpus_of_a_node_on_which_a_job_completes_are_those_that_it_does_not_have() -> None:
     """They are not for anybody now, and have been given to nobody either."""
-    ((_, n_gpus, n_free, _, _),) = shown(lent(row("gpu:4", "gpu:1", state="completing"), limits()))
+    ((_, n_gpus, n_free, _, _),) = lent_by(
+        lent(row("gpu:4", "gpu:1", state="completing"), limits())
+    )
     assert (n_gpus, n_free) == (4, 3)
 
 

@@ -18,6 +18,7 @@ from bftrainer.model.hostlist import ParseError
 from slurm_plugins import job_requests, parse
 from slurm_plugins.adapter import SlurmBatchSystem, create
 from slurm_plugins.releases import KNOWN, release_of, unknown_among
+from tests.support.commands import write_command
 from tests.support.snapshots import (
     Fold,
     claimed,
@@ -34,27 +35,22 @@ RECORDED = Path(__file__).parents[1] / "fixtures" / "slurm" / "25.05"
 NEW = "26.11"
 
 
-def _command(path: Path, text: str) -> None:
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-
-
 def slurm(at: Path, commands: str, controller: str, **options: str) -> SlurmBatchSystem:
     """Commands that print what Slurm 25.05 did, under versions of the caller's choice."""
     config = (RECORDED / "config.txt").read_text().replace("25.05.8", controller)
     (at / "config.txt").write_text(config)
-    _command(
+    write_command(
         at / "sinfo", f'[ "$1" = -V ] && echo "slurm {commands}" || cat {RECORDED}/busy.sinfo.txt'
     )
     asked = f"*-t*) cat {RECORDED}/busy.asked.txt;; *-u*) cat {RECORDED}/busy.names.txt;;"
-    _command(at / "squeue", f'case "$*" in {asked} *) cat {RECORDED}/busy.squeue.txt;; esac')
+    write_command(at / "squeue", f'case "$*" in {asked} *) cat {RECORDED}/busy.squeue.txt;; esac')
     shown = f"*config*) cat {at}/config.txt;; *topology*) cat {RECORDED}/topology.txt;;"
-    _command(
+    write_command(
         at / "scontrol", f'case "$*" in {shown} *) cat {RECORDED}/busy.reservations.txt;; esac'
     )
-    _command(at / "sdiag", f"cat {RECORDED}/busy.sdiag.txt")
-    _command(at / "sbatch", f"touch {at}/submitted; echo 4711")
-    _command(at / "scancel", f'echo "$*" >>{at}/cancelled')
+    write_command(at / "sdiag", f"cat {RECORDED}/busy.sdiag.txt")
+    write_command(at / "sbatch", f"touch {at}/submitted; echo 4711")
+    write_command(at / "scancel", f'echo "$*" >>{at}/cancelled')
     path = f"{at}:/usr/bin:/bin"
     return create({"environment": {"PATH": path}, "user": "root", **options})
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from bftrainer.cli import output, tables
 from bftrainer.cli.status import COLUMNS, USUAL, headers_of
 from bftrainer.model.columns import columns, counted
+from tests.support.terminals import Terminal
 
 WIDTHS = [*range(40, 201, 8), 79, 80, 81]
 PATH = "/home/someone/.bftrainer/cluster/logs/t2/worker-0.log"
@@ -141,11 +142,6 @@ def test_plain_columns_align_by_cells() -> None:
     plain = columns(("NAME", ">N"), [("学習", "1"), ("é", "22"), ("abcde", "3")])
     assert plain.splitlines() == ["NAME    N", "学習    1", "é      22", "abcde   3"]
     assert len({cell_len(line) for line in plain.splitlines()}) == 1
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def printed(rows: Sequence[Sequence[str]], monkeypatch: pytest.MonkeyPatch, **env: str) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from bftrainer.model.views import TrainerView
 from bftrainer.site.policy.model import SitePolicy
 from tests.integration.daemon_scripts import SLOW, trainer_spec
 from tests.support.generations import offer
+from tests.support.journals import journal_at
 
 
 class Site:
@@ -136,10 +135,7 @@ def _progress(generation: int, step: int) -> protocol.Progress:
     )
 
 
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    with closing(Journal.open(tmp_path / "journal.db", clock=lambda: 100.0)) as journal:
-        yield journal
+journal = journal_at(100.0)
 
 
 def test_generation_and_size_change_together(tmp_path: Path, journal: Journal) -> None:

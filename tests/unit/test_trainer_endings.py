@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from bftrainer.ground import protocol
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import CheckpointContract, TrainerState
 from tests.support.generations import offer
+from tests.support.journals import journal_at
 from tests.support.snapshots import record
 from tests.unit.test_trainer_book import Site
 
@@ -60,10 +59,7 @@ class EndingSite(Site):
         self.steady_s += for_s
 
 
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    with closing(Journal.open(tmp_path / "journal.db", clock=lambda: 100.0)) as journal:
-        yield journal
+journal = journal_at(100.0)
 
 
 def _training(tmp_path: Path, journal: Journal) -> EndingSite:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ from bftrainer.model.progress import MOST_POINTS, Point, ProgressCurve, Progress
 from bftrainer.model.timeline import TimelineView
 from bftrainer.model.trainer import TrainerProgress, TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.model.views import TrainerView
+from tests.support.journals import journal_at
 from tests.unit.test_teams import Two
 from tests.unit.test_trainer_book import Site
 
@@ -33,10 +32,7 @@ def said(loss: float | None, weight: float, *, generation: int = 1, step: int = 
     return TrainingLoss(generation=generation, step=step, loss=loss, weight=weight)
 
 
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    with closing(Journal.open(tmp_path / "journal.db", clock=lambda: 100.0)) as opened:
-        yield opened
+journal = journal_at(100.0)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,13 +13,10 @@ from bftrainer.ground.protocol import Report, Reported
 from bftrainer.journal.journal import Journal
 from bftrainer.model.study import TrialTag
 from bftrainer.model.trainer import TrainerChange, TrainerState
+from tests.support.journals import journal_at
 from tests.unit.test_trainer_book import Site, _entered
 
-
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    with closing(Journal.open(tmp_path / "journal.db", clock=lambda: 100.0)) as journal:
-        yield journal
+journal = journal_at(100.0)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -37,6 +37,7 @@ from slurm_plugins.commands import SlurmCommands
 from slurm_plugins.snapshot import SnapshotReader
 from tests.integration.daemon_scripts import SLOW, trainer_spec
 from tests.support.claiming import claiming_of
+from tests.support.journals import journal_at
 from tests.support.memory_service import MemoryService
 from tests.support.snapshots import T0, record, running
 from tests.support.timelines import PLAN
@@ -56,10 +57,7 @@ def in_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
     return run
 
 
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    with Journal.open(tmp_path / "journal.db", clock=lambda: T0) as journal:
-        yield journal
+journal = journal_at(T0)
 
 
 class Slow:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from bftrainer.site.policy.model import SitePolicy
 from bftrainer.site.submit.client import check_run_as
 from slurm_plugins import adapter as slurm
 from tests.support.generations import offer
+from tests.support.journals import journal_at
 from tests.support.snapshots import T0, running, snapshot
 from tests.unit.test_trainer_book import Site
 from tests.unit.test_who_says import WARM, _left_behind, _report
@@ -33,10 +33,7 @@ CLAIM = Claim(node="n1", time_limit_s=3600.0, for_trainer="t1")
 OF_ALICE = replace(running("71", "n1"), pilot_id="p000001", user="alice")
 
 
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    with Journal.open(tmp_path / "journal.db", clock=lambda: T0) as journal:
-        yield journal
+journal = journal_at(T0)
 
 
 @pytest.fixture

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,13 @@ from bftrainer.ground.protocol import Commit, Member
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import TrainerState
 from tests.support.generations import offer
+from tests.support.journals import journal_at
 from tests.unit.test_trainer_book import Site, _entered, _progress
 
 YEAR_S = 365 * 86400.0
 
 
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    with closing(Journal.open(tmp_path / "journal.db", clock=lambda: 100.0)) as journal:
-        yield journal
+journal = journal_at(100.0)
 
 
 @pytest.fixture

@@ -68,8 +68,11 @@ class Search:
     def found(self, asked: Mapping[str, Member], silent: Collection[str], now_s: float) -> bool:
         """Record who answered; return whether that is to be reported."""
         before = self.silent
-        after = {endpoint: m for endpoint, m in before.items() if endpoint not in asked}
-        after |= {endpoint: m for endpoint, m in asked.items() if endpoint in silent}
+        after = dict(before)
+        for endpoint, member in asked.items():
+            after.pop(endpoint, None)
+            if endpoint in silent:
+                after[endpoint] = member
         self.silent = after
         if self.silent:
             self.pause_s = AGAIN_S

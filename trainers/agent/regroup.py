@@ -247,7 +247,7 @@ class Regroup:
         ``silent``: endpoints of members' agents that this one cannot connect to.
         """
         self._silent = sorted(silent)
-        workers = [self._with_promise(worker) for worker in own]
+        workers = list(map(self._with_promise, own))
         self._is_orphaned = is_orphaned
         if not is_orphaned or self._stuck(workers) == NO_KEY:
             self._round = None
@@ -305,7 +305,7 @@ class Regroup:
         """Answer a peer; return also what follows for an own worker."""
         if isinstance(question, SurveyTrainer):  # its worker is stuck: the generation is broken
             self._nudged = max(self._nudged, (question.generation, question.attempt))
-            workers = [self._with_promise(w) for w in own]
+            workers = list(map(self._with_promise, own))
             return self._surveyed(workers, is_orphaned=is_orphaned), []
         worker = next((w for w in own if w.worker_id == question.worker_id), None)
         if not is_orphaned:

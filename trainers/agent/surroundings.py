@@ -49,7 +49,8 @@ def is_of_pilot(name: str) -> bool:
 
 def leave_pilot(environ: MutableMapping[str, str]) -> None:
     """Remove what is true of the pilot alone; set what all interpreters have in common."""
-    for name in [name for name in environ if is_of_pilot(name)]:
-        del environ[name]
+    for name in list(environ):
+        if is_of_pilot(name):
+            del environ[name]
     name, value = HASH_SEED
     environ[name] = value

@@ -176,8 +176,12 @@ class Gathered:
 
     def _training_loss(self, body: Body) -> Body:
         """Return the first worker's report, with the mean over all that said theirs so far."""
-        reports = [newest["TrainingLoss"] for newest in self._newest if "TrainingLoss" in newest]
-        loss, weight = mean_loss((report["loss"], report["weight"]) for report in reports)
+        losses = []
+        for newest in self._newest:
+            if "TrainingLoss" in newest:
+                report = newest["TrainingLoss"]
+                losses.append((report["loss"], report["weight"]))
+        loss, weight = mean_loss(losses)
         return {**body, "loss": loss, "weight": min(weight, float(MOST))}
 
 

@@ -59,7 +59,7 @@ class Ring:
         """Return the sums, bit-identical on all ranks."""
         if self._is_first:
             rows = [numbers, *(json.loads(_line(peer)) for peer in self._peers)]
-            numbers = [sum(column) for column in zip(*rows, strict=True)]
+            numbers = list(map(sum, zip(*rows, strict=True)))
         for peer in self._peers:
             peer.write(json.dumps(numbers).encode() + b"\n")
             peer.flush()

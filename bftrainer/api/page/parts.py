@@ -114,12 +114,17 @@ def curves(found: TimelineView) -> dict[str, Part]:
 
 def _columns(curve: ProgressCurve) -> Part:
     from_s, _, _ = curve.points[0]
+    seconds, rates, sizes = list[int](), list[float](), list[int]()
+    for at_s, rate, size in curve.points:
+        seconds.append(round(at_s - from_s))
+        rates.append(float(f"{rate:.4g}"))
+        sizes.append(size)
     return {
         "is_whole": curve.is_whole,
         "from_s": from_s,
-        "at": [round(at_s - from_s) for at_s, _, _ in curve.points],
-        "rate": [float(f"{rate:.4g}") for _, rate, _ in curve.points],
-        "size": [size for _, _, size in curve.points],
+        "at": seconds,
+        "rate": rates,
+        "size": sizes,
         "loss": list(map(_short, losses_of(curve))),
         "gpu": list(map(_short, gpu_uses_of(curve))),
     }

@@ -51,8 +51,8 @@ class SavedSource:
         self._slow = {name: part.ask() for name, part in source.slow().items()}
         trainer_ids = [view.record.trainer_id for view in self._status.trainers]
         self._explained = {i: source.explain(i) for i in trainer_ids[-MOST_EXPLAINED:]}
-        names = [study["study"] for study in self._slow.get("studies", {}).get("studies", ())]
-        self._studies = {name: source.study(name) for name in names}
+        studies = self._slow.get("studies", {}).get("studies", ())
+        self._studies = {study["study"]: source.study(study["study"]) for study in studies}
         self._logs = {i: _log_of(source, i) for i in self._explained}
 
     def timeline(self, seen: Seen | None) -> TimelineView:

@@ -36,7 +36,7 @@ class Apptainer:
     def fault(self, call: ContainerCall) -> str:
         """Say what of a call it cannot do; "": nothing."""
         for mount in call.mounts:
-            if any(mark in mount.source + mount.target for mark in ":,"):
+            if not set(":,").isdisjoint(mount.source + mount.target):
                 return f"{self.name} cannot mount {mount.source}, whose name has a colon or comma"
         return ""
 

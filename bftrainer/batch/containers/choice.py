@@ -17,6 +17,7 @@ from bftrainer.batch.containers.podman import Podman
 from bftrainer.batch.containers.runtime import ContainerRuntime, Find, ImageForm
 from bftrainer.model.container import AUTO, REGISTRY, RUNTIMES, SCHEMES
 from bftrainer.model.errors import UsageError
+from bftrainer.model.lookups import by_name
 
 APPTAINER: Final = Apptainer("apptainer", "APPTAINERENV_")
 SINGULARITY: Final = Apptainer("singularity", "SINGULARITYENV_")
@@ -27,7 +28,7 @@ BUBBLEWRAP: Final = Bubblewrap()
 EACH: Final[tuple[ContainerRuntime, ...]] = (
     *(APPTAINER, SINGULARITY, PODMAN, CHARLIECLOUD, ENROOT, BUBBLEWRAP),
 )
-BY_NAME: Final[Mapping[str, ContainerRuntime]] = {runtime.name: runtime for runtime in EACH}
+BY_NAME: Final[Mapping[str, ContainerRuntime]] = by_name(EACH)
 # For each form of an image, the runtimes that take it, the one to prefer first.
 PREFERENCES: Final[Mapping[ImageForm, tuple[ContainerRuntime, ...]]] = {
     ImageForm.SIF: (APPTAINER, SINGULARITY),

@@ -35,7 +35,7 @@ class Enroot:
     def fault(self, call: ContainerCall) -> str:
         """Say what of a call it cannot do; "": nothing."""
         for mount in call.mounts:
-            if any(mark in mount.source + mount.target for mark in (":", " ", "\t")):
+            if not set(": \t").isdisjoint(mount.source + mount.target):
                 return f"enroot cannot mount {mount.source}, whose name has a colon or a blank"
         return ""
 

@@ -232,7 +232,7 @@ class JobRequest:
         if any(not name or "=" in name for name in self.environment):
             raise ValueError("a name in environment is empty or holds '='")
         texts = (*self.argv, *self.environment, *self.environment.values(), str(self.log_path))
-        if any("\0" in text for text in texts):
+        if "\0" in "".join(texts):
             raise ValueError("a text holds a null character")
 
 

@@ -159,7 +159,9 @@ class _Board:
         in_the_way: list[LocalAllocation] = []
         for node in nodes:
             in_the_way += self.pilots.get(node, ())
-        self.result.preempted += [p.job_id for p in in_the_way if not p.is_ending]
+        for pilot in in_the_way:
+            if not pilot.is_ending:
+                self.result.preempted.append(pilot.job_id)
         if in_the_way:
             self.result.claims[job.job_id] = nodes
         else:

@@ -53,6 +53,7 @@ from bftrainer.model.cluster import (
     SchedulerCycle,
 )
 from bftrainer.model.errors import BatchSystemError, BftError, ExitCode, UsageError
+from bftrainer.model.lookups import by_job
 from milp.plain import Form, codec, encode_any, parse
 
 ORDINARY_PARTITION = "batch"
@@ -277,7 +278,7 @@ class Operations:
         }
 
     def _op_pilots(self, *, job_ids: list[str]) -> Fields:
-        ended = {job.job_id: job for job in self._cluster.ended}
+        ended = by_job(self._cluster.ended)
         return {"pilots": {i: pilot_of(self._cluster.jobs.get(i, ended.get(i))) for i in job_ids}}
 
     def _op_history(self) -> Fields:

@@ -99,8 +99,10 @@ def write_npz(path: Path, trace: Fragments) -> None:
         "span_s": np.array(trace.span_s),
     }
     if trace.gpus is not None:
-        arrays |= {name: getattr(trace.gpus, key) for key, name in _IN_NPZ_GPUS.items()}
-        arrays |= {name: _whole(arrays[name]) for name in ("gpu_start", "gpu_end")}
+        for key, name in _IN_NPZ_GPUS.items():
+            arrays[name] = getattr(trace.gpus, key)
+        for name in ("gpu_start", "gpu_end"):
+            arrays[name] = _whole(arrays[name])
         arrays |= {_GPU_KINDS: list(trace.gpus.kinds), _GPU_UNCLEAR: trace.gpus.unclear}
     with path.open("wb") as file:
         by_name: dict[str, Any] = {str(_IN_NPZ.get(key, key)): arrays[key] for key in arrays}

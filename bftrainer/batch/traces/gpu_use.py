@@ -103,7 +103,9 @@ def _installed(
     """Return the types of GPUs, and how many of each a node has (nodes x types)."""
     present: set[str] = set()
     for node in nodes.values():
-        present |= {kind for kind, count in node.gpus.items() if count}
+        for kind, count in node.gpus.items():
+            if count:
+                present.add(kind)
     kinds = sorted(present)
     place = {kind: number for number, kind in enumerate(kinds)}
     installed = np.zeros((len(table.names), len(kinds)), dtype=np.int32)
@@ -146,7 +148,7 @@ class _PartlyUsed:
         for events in self._blocks():
             for offer in np.unique(self._offer_of[events.node]).tolist():
                 parts.extend(self._of_offer(events.of(self._offer_of[events.node] == offer), offer))
-        columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        columns = list(map(np.concatenate, zip(*parts, strict=True)))
         node, kind, _, start_s, _ = columns
         order = np.lexsort((start_s, kind, node))
         return tuple(column[order] for column in columns)

@@ -159,7 +159,7 @@ class RunReader:
         Raises:
             TraceError: BFT-4001, a cell cannot be read.
         """
-        self.table.tells_gpus = any(name in row for name in _RESOURCES)
+        self.table.tells_gpus = not row.keys().isdisjoint(_RESOURCES)
         try:
             return self._take(row, number)
         except (ValueError, OverflowError) as problem:

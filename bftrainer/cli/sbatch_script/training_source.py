@@ -37,7 +37,8 @@ def imports_of(text: str) -> frozenset[str]:
             if path:
                 names |= {path.partition(".")[0], path}
         if module:
-            names |= {f"{module}.{word}" for word in re.findall(r"\w+", imported)}
+            for word in re.findall(r"\w+", imported):
+                names.add(f"{module}.{word}")
     return frozenset(names)
 
 

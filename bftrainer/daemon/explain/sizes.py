@@ -22,6 +22,7 @@ from bftrainer.model.assignments import nodes_by_trainer
 from bftrainer.model.cluster import Node
 from bftrainer.model.columns import counted
 from bftrainer.model.decision import Plan, PoolNode, Settings, Term, Terms
+from bftrainer.model.lookups import by_name
 from bftrainer.model.node_request import NodeRequest, asked
 from bftrainer.model.size_words import size_words, units
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
@@ -163,7 +164,7 @@ def _too_few(
     if not seen:  # nothing is known of the cluster
         return
     requests = [asked(record.spec) for record in records]
-    classes = Classes(names, {node.name: node for node in seen}, requests)
+    classes = Classes(names, by_name(seen), requests)
     for record, request in zip(records, requests, strict=True):
         its_nodes = held.get(record.trainer_id, ())
         if request.gpus_per_unit:

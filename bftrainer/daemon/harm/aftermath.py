@@ -155,8 +155,10 @@ def fold(state: Aftermath, given: DecisionInput, plan: Plan) -> tuple[Aftermath,
 def _with_releases(state: Aftermath, given: DecisionInput, plan: Plan) -> Aftermath:
     """Add when pilots were asked to leave, and forget those that are over."""
     pilot_ids = {pilot.pilot_id for pilot in given.pilots}
-    pilot_ids.update(watch.job.pilot_id or "" for watch in state.watches.values())
-    pilot_ids.update(job.pilot_id or "" for job in state.running.values())
+    for watch in state.watches.values():
+        pilot_ids.add(watch.job.pilot_id or "")
+    for job in state.running.values():
+        pilot_ids.add(job.pilot_id or "")
     asked_s = {release.pilot_id: given.now_s for release in plan.releases} | dict(state.asked_s)
     for pilot_id in asked_s.keys() - pilot_ids:
         del asked_s[pilot_id]
@@ -171,7 +173,7 @@ def _is_whole(snapshot: Snapshot) -> bool:
 
 
 def _shared(pilots: Iterable[PilotView]) -> set[str]:
-    parts = [lent_part(pilot) for pilot in pilots]
+    parts = list(map(lent_part, pilots))
     return {part.node for part in parts if part is not None}
 
 

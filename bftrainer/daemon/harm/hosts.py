@@ -26,6 +26,7 @@ from typing import Final
 from bftrainer.daemon.harm.ends import End
 from bftrainer.daemon.harm.lost_cycle import WHOLE_S
 from bftrainer.model.cluster import FREE, Job, JobState, Node, Snapshot, node_of
+from bftrainer.model.lookups import by_job, by_pilot
 from bftrainer.model.parts import NodePart, type_name
 
 ANY: Final = ""  # GPUs of no certain type
@@ -208,11 +209,11 @@ class _Account:
         self._before, self._node, self._jobs = before or LentHost(), node, jobs
         self._parts, self._present = parts, present
         self._hosts = hosts
-        self._open = {end.pilot_id: end for end in ends}
+        self._open = by_pilot(ends)
         all_parts = [*parts.values(), *(end.part for end in ends if end.part is not None)]
         self._types = {part.gpu_type for part in all_parts} | {*self._before.free_gpus} - {ANY}
         if node is not None:
-            self._types.update(type_name(lent) for lent in node.lends)
+            self._types.update(map(type_name, node.lends))
         self._is_memory_counted = any(part.memory_mb for part in all_parts)
         self._room = self._otherwise()
         self._left_by_jobs = self._came_free()
@@ -229,7 +230,7 @@ class _Account:
 
     def settle(self) -> list[tuple[End, Job]]:
         """Return which jobs got which of the parts that pilots left."""
-        by_id = {job.job_id: job for job in self._jobs}
+        by_id = by_job(self._jobs)
         waiting = [by_id[job_id] for job_id in self._lacks]
         waiting.sort(key=lambda job: (job.start_s or 0.0, job.job_id))
         for job in waiting:
@@ -270,9 +271,8 @@ class _Account:
         for pilot_id, part in self._parts.items():
             if self._present[pilot_id] is JobState.COMPLETING:
                 needs.append(_need_of_part(part))
-        ending = [job.job_id for job in self._jobs if job.state is JobState.COMPLETING]
-        needs.extend(self._needs[job_id] for job_id in ending)
-        return needs
+        ending = [job for job in self._jobs if job.state is JobState.COMPLETING]
+        return [*needs, *(self._needs[job.job_id] for job in ending)]
 
     def _is_shown_free(self, need: HostNeed, shown: _Room) -> bool:
         """Return whether what a completing job has is in what the host shows free.
@@ -339,16 +339,18 @@ class _Account:
             return
         for job in self._newcomers:
             if self._has_all(job, self._node):
-                n_all = self._n_free() + sum(part.gpus for part in self._gone())
-                self._needs[job.job_id] = HostNeed(gpus=n_all)
+                self._needs[job.job_id] = HostNeed(gpus=self._n_had())
         silent = [job for job in self._newcomers if not self._is_told(job)]
         if not silent or self._node.left is None or len(self._node.lends) != 1:
             return
         n_now = sum(_free_gpus(self._node).values())
-        n_had = self._n_free() + sum(part.gpus for part in self._gone())
         n_told = sum(self._needs[job.job_id].gpus for job in self._newcomers)
-        need = self._typed(HostNeed(gpus=max(0, n_had - n_now - n_told)))
+        need = self._typed(HostNeed(gpus=max(0, self._n_had() - n_now - n_told)))
         self._needs[silent[0].job_id] = need
+
+    def _n_had(self) -> int:
+        """Return how many GPUs newcomers can have come to have."""
+        return self._n_free() + sum(part.gpus for part in self._gone())
 
     def _has_all(self, job: Job, node: Node) -> bool:
         """Return whether a job has the host to itself, and nothing of it is free."""

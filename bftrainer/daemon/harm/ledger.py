@@ -51,6 +51,7 @@ from bftrainer.daemon.harm.lost_cycle import WHOLE_S, Preemption
 from bftrainer.daemon.harm.pending import StaysPending
 from bftrainer.model.cluster import EndedBy, Job, JobState, node_of
 from bftrainer.model.decision import DecisionInput, PilotView, Plan, Slept
+from bftrainer.model.lookups import by_job, by_pilot
 from bftrainer.model.parts import NodePart
 from bftrainer.model.reports import DelayBucket, LostCycle
 
@@ -443,7 +444,7 @@ def fold(
         plan: the decision.
         took_s: duration of the decision.
     """
-    views = {pilot.pilot_id: pilot for pilot in given.pilots}
+    views = by_pilot(given.pilots)
     ending = ledger.ends.keys() | ledger.settled
     ends = dict(ledger.ends)
     for pilot_id in ledger.held.keys() - views.keys() - ending:  # ended without a message
@@ -465,7 +466,7 @@ def fold(
         ends = open_ends
     started = _started(views.values())
     if plan.releases:
-        jobs = {job.job_id: job for job in given.snapshot.jobs or ()}
+        jobs = by_job(given.snapshot.jobs or ())
         for release in plan.releases:
             pilot_id = release.pilot_id
             if pilot_id in started and pilot_id not in ending and pilot_id not in ends:

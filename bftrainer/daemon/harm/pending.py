@@ -18,6 +18,7 @@ from typing import Final
 from bftrainer.daemon.harm.ends import lent_part
 from bftrainer.model.cluster import Job, JobState
 from bftrainer.model.decision import DecisionInput
+from bftrainer.model.lookups import by_pilot
 
 CYCLES_UNTIL_STARTED: Final = 1.0
 
@@ -49,7 +50,7 @@ def fold(
     state: PendingPilots, given: DecisionInput
 ) -> tuple[PendingPilots, tuple[StaysPending, ...]]:
     """Process one decision's input; return also the pilots that have been pending for too long."""
-    views = {view.pilot_id: view for view in given.pilots}
+    views = by_pilot(given.pilots)
     requested = [
         pilot_id
         for pilot_id in views.keys() - state.listed

@@ -116,7 +116,7 @@ def make_report(
         share_in_vain=_share(len(vain), len(vain) + n_asked_for),
         in_vain_per_hour=_share(len(vain), hours),
         vain=tuple(VainCount(why=w.value, nodes=why[w]) for w in Why),
-        worst=tuple(_worst_case(h) for h in worst(hand_overs, WORST_SHOWN)),
+        worst=tuple(map(_worst_case, worst(hand_overs, WORST_SHOWN))),
         back_off_level=state.level,
         back_off=backoff.sentence(state),
         taken_by=_taken_by(settled.n_taken_by),
@@ -233,7 +233,7 @@ def _leavings(settled: _Settled) -> Leavings:
         p95_s=quantile(times_s, 0.95),
         max_s=max(times_s, default=None),
         precision_s=precision_s,
-        nodes=tuple(_unusable(event) for event in events[-WORST_SHOWN:]),
+        nodes=tuple(map(_unusable, events[-WORST_SHOWN:])),
     )
     p, q = ours, theirs
     if p.share is None or p.low is None or p.high is None:

@@ -30,7 +30,7 @@ from typing import ClassVar
 from bftrainer.decide.constraints.chain import Ask, Constraint
 from bftrainer.decide.policies.base import Decided
 from bftrainer.model.decision import DecisionInput, Ends, Memory, Pool, Swap
-from milp.problem import Allocation, Problem
+from milp.problem import Allocation, Problem, names_of
 from milp.worth import allocation_value, rate
 
 SUBMIT_S = 1.0  # a poll shows the free node, sbatch, and the main scheduler's pass
@@ -105,7 +105,7 @@ def _worth(allocation: Allocation, problem: Problem, owners: Owners, cost_s: flo
     """Return the worth of an allocation less the price of its swaps."""
     assignment = allocation.assignment
     swaps = Counter([assignment[node] for node in owners.swaps(assignment)])
-    in_pool, sizes = {node.name for node in problem.nodes}, allocation.unit_sizes(problem)
+    in_pool, sizes = set(names_of(problem.nodes)), allocation.unit_sizes(problem)
     prices = []
     for trainer in problem.trainers:
         if late := swaps[trainer.trainer_id]:

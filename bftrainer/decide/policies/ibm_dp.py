@@ -16,6 +16,7 @@ from bftrainer.decide.policies.base import About, Context, Decided, Policy, Trai
 from bftrainer.decide.policies.convolution import Floats, best_sizes
 from bftrainer.decide.policies.distribution import Handing
 from bftrainer.model.decision import Term
+from bftrainer.model.lookups import by_trainer
 from milp.check import validate
 from milp.pool import PoolView, view_pool
 from milp.problem import Curve, Objective, Problem, ProblemTrainer
@@ -95,7 +96,7 @@ def _ordered(problem: Problem, order: Sequence[str]) -> Problem:
 
 
 def _by_id(problem: Problem) -> dict[str, ProblemTrainer]:
-    return {trainer.trainer_id: trainer for trainer in problem.trainers}
+    return by_trainer(problem.trainers)
 
 
 def _is_due(round_s: float | None, period_s: float, now_s: float) -> bool:

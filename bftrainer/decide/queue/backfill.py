@@ -58,7 +58,7 @@ class BackfillPlan:
             times_s.add(end_s)
         self._times_s = sorted(times_s)
         del self._times_s[bisect_right(self._times_s, self._until_s) :]
-        self._free_at = [self._free_then(at_s) for at_s in self._times_s]
+        self._free_at = list(map(self._free_then, self._times_s))
         self._off: dict[float, tuple[int, NodeSet]] = {}  # limit -> (plans counted, nodes)
         self.planned_starts: list[tuple[GapEnd, NodeSet]] = []  # of each planned job
         self.is_full = False  # as many jobs are planned as a decision has time for

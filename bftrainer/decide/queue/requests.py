@@ -15,6 +15,7 @@ from operator import attrgetter
 
 from bftrainer.model.census import NodeCensus, whole, why_it_waits
 from bftrainer.model.cluster import Job, Node, NodeLeft, Rule, Way, meets
+from bftrainer.model.lookups import by_name
 from bftrainer.model.node_request import gpus_of_type
 from bftrainer.model.node_sets import NodeSet
 from bftrainer.model.queue import JobNeeds, NodeDemand
@@ -37,7 +38,7 @@ class Requests:
         """Index partitions, reservations and jobs that start together."""
         snapshot, sets = census.snapshot, census.sets
         self._sets, self._now_s = sets, now_s
-        self._partitions = {partition.name: partition for partition in snapshot.partitions}
+        self._partitions = by_name(snapshot.partitions)
         self._reservations: list[tuple[str, float, NodeSet]] = []
         for reservation in snapshot.reservations or ():
             if reservation.end_s > now_s:
@@ -56,7 +57,7 @@ class Requests:
             return JobNeeds(why_not=f"It starts together with job {parts[0].job_id}.")
         alike = ASKS(job)
         if alike not in self._known:
-            self._known[alike] = _joint([self._of(part) for part in parts])
+            self._known[alike] = _joint(list(map(self._of, parts)))
         return self._known[alike]
 
     def _of(self, job: Job) -> JobNeeds:

@@ -19,7 +19,7 @@ from bftrainer.decide.policies.base import Decided
 from bftrainer.decide.throughput.curves import fitted
 from bftrainer.model.trainer import TrainerRecord
 from milp.portable import exp2, log2
-from milp.problem import Allocation, Curve, Marginal, Objective, Problem, ProblemTrainer
+from milp.problem import Allocation, Curve, Marginal, Objective, Problem, ProblemTrainer, names_of
 from milp.worth import allocation_value, curve_at
 
 ErrorAt = Callable[[int], float]  # size -> relative error of the curve there
@@ -131,7 +131,7 @@ def _lesson(error_at: ErrorAt, size: int) -> float:
 
 
 def _present(problem: Problem) -> dict[str, int]:
-    pool = {node.name for node in problem.nodes}
+    pool = set(names_of(problem.nodes))
     return {t.trainer_id: len(pool.intersection(t.current)) for t in problem.trainers}
 
 

@@ -177,7 +177,7 @@ def fit(points: tuple[MeasuredSize, ...], n_max: int, guess: Guess = CAUTIOUS) -
         return Fitted(Curve(sizes=tuple(unmeasured_sizes), samples_per_s=tuple(rates)), ())
     measured_sizes, values, errors = zip(*points, strict=True)
     sizes = sorted({*_powers_of_two(n_max), n_max, *measured_sizes})
-    bases = [_basis(size) for size in measured_sizes]
+    bases = list(map(_basis, measured_sizes))
     parts = fitted_parts(bases, values, errors, guess.parts, _SPREAD)
     model = [sum_of_products(_basis(size), parts) for size in sizes]  # seconds per sample
     positions = list(map(sizes.index, measured_sizes))

@@ -176,9 +176,12 @@ def _of_arguments(old: Sequence[str], new: Sequence[str]) -> tuple[list[str], li
     """Return what differs, lengths that have grown, and whether only the order differs."""
     before, now = options_of(old), options_of(new)
     differing = [name for name in {**now, **before} if before.get(name) != now.get(name)]
-    grown = [name for name in differing if _has_grown(name, before.get(name), now.get(name))]
-    refusals = [_changed(name, before, now) for name in differing if name not in grown]
-    lengths = [_changed(name, before, now) for name in grown]
+    refusals, lengths = list[str](), list[str]()
+    for name in differing:
+        if _has_grown(name, before.get(name), now.get(name)):
+            lengths.append(_changed(name, before, now))
+        else:
+            refusals.append(_changed(name, before, now))
     return refusals, lengths, not differing and list(before) != list(now)
 
 

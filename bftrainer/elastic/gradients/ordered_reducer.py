@@ -110,7 +110,7 @@ class OrderedReducer(GradientReducer):
     def begin(self, share: float, number: int = 0, passes: Sequence[int] = (1,)) -> None:
         """Start the pass of one logical worker."""
         if number == 0:
-            self._before = [buffer.clone() for buffer in self._buffers]
+            self._before = list(map(torch.clone, self._buffers))
             self._first = []
         else:
             self._restore(self._before)
@@ -152,7 +152,7 @@ class OrderedReducer(GradientReducer):
             return
         is_first = self.group is None or self.group.rank == 0
         if is_first and self._number == 0:
-            self._first = [buffer.clone() for buffer in self._buffers]
+            self._first = list(map(torch.clone, self._buffers))
         if self._passes[self._place]:
             self._keep_leaves()
         if self._is_last:

@@ -302,7 +302,7 @@ class StateTransfer:
         keeps = self.has_state or self.state.shards is not None
         landing = model_tensors
         if keeps:
-            landing = [torch.empty_like(tensor) for tensor in model_tensors]
+            landing = list(map(torch.empty_like, model_tensors))
         if not self.has_state:
             self.keep_initial()
         spare, self.spare = self.spare, []

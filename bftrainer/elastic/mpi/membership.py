@@ -193,7 +193,7 @@ class MpiMembership(WorkerGenerations):
             ),
         )
         group = self._in_use = Comm(self._mpi, union.raw, self._is_overtaken(commit))
-        new_ranks = [rank_of.get(name) for name in union.ids]
+        new_ranks = list(map(rank_of.get, union.ids))
         resumed = ""
         if union.old_ids:
             self._handover.move_rows(group, len(union.old_ids), new_ranks, len(rank_of))

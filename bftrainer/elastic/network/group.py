@@ -493,7 +493,7 @@ def build(
             choice = attempt_all(attempt, meeting, choice)
             data = attempt.collective
         group = Group(pg, store, rank, size, None if is_sharded else data, choice)
-        lengths = {len(nonce) for nonce in nonces}
+        lengths = set(map(len, nonces))
         group.compares = lengths == {NONCE_BYTES}
         if is_sharded:
             group.copies = connector.copies(data, choice)

@@ -89,16 +89,19 @@ def differing(old: Mapping[str, str], new: Mapping[str, str]) -> str:
         return ""
     if not old or not new:
         return f"{new.get('class', 'none')} (it has {old.get('class', 'none')})"
-    names = [name for name in {**new, **old} if old.get(name) != new.get(name)]
     return ", ".join(
-        f"{name} {new.get(name, 'none')} (it has {old.get(name, 'none')})" for name in names
+        f"{name} {new.get(name, 'none')} (it has {old.get(name, 'none')})"
+        for name in _differing_names(old, new)
     )
 
 
 def has_other_code(old: Mapping[str, str], new: Mapping[str, str]) -> bool:
     """Return whether they differ in what a state cannot bring back: classes and functions."""
-    names = {name for name in {**new, **old} if old.get(name) != new.get(name)}
-    return any(name.endswith("class") or "function " in name for name in names)
+    return any(name.endswith("class") or "function " in name for name in _differing_names(old, new))
+
+
+def _differing_names(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    return [name for name in {**new, **old} if old.get(name) != new.get(name)]
 
 
 def position_in(state: Any) -> int:

@@ -794,7 +794,7 @@ class TrainerBook:
         self, trainer: Trainer, kind: str, payload: object, also: Sequence[TrainerRecord] = ()
     ) -> None:
         body = {"trainer_id": trainer.record.trainer_id, "what": payload}
-        records = [record_updates.written(record) for record in (trainer.record, *also)]
+        records = list(map(record_updates.written, (trainer.record, *also)))
         self._journal.note(kind, body, trainers=records)
         trainer.unwritten = None
         self.news.changed(trainer.record.spec)

@@ -152,8 +152,8 @@ class AgentServer:
     def begins_cut_off(self, awaited: Collection[str]) -> bool:
         """Return whether agents of an earlier daemon are not there because most are not."""
         now = self._awake()
-        ages_s = [now - connection.heard_s for connection in self._by_pilot.values()]
-        if not self.reach.is_cut_off([*ages_s, *[self._timeout_s for _ in awaited]]):
+        unheard_s = [self._timeout_s] * len(awaited)
+        if not self.reach.is_cut_off([*self._ages_s(now), *unheard_s]):
             return False
         for pilot_id in awaited:
             self.reach.left(pilot_id, now - self._timeout_s)
@@ -374,13 +374,15 @@ class AgentServer:
         self._schedule_check()
         self._router.drain()
         now = self._awake()
-        ages_s = [now - connection.heard_s for connection in self._by_pilot.values()]
-        is_cut_off = self.reach.is_cut_off(ages_s)
+        is_cut_off = self.reach.is_cut_off(self._ages_s(now))
         for connection in list(self._by_pilot.values()):
             if now - connection.heard_s <= self._timeout_s:
                 continue
             if is_cut_off:
                 self.reach.left(connection.pilot_id, connection.heard_s)
             self._lose(connection, UNREACHABLE if is_cut_off else SILENT)
-        ages_s = [now - connection.heard_s for connection in self._by_pilot.values()]
-        self.give_up(self.reach.lost(ages_s, now))
+        self.give_up(self.reach.lost(self._ages_s(now), now))
+
+    def _ages_s(self, now: float) -> list[float]:
+        """Return how long ago each connected agent was heard."""
+        return [now - connection.heard_s for connection in self._by_pilot.values()]

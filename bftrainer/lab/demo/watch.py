@@ -405,8 +405,8 @@ def page(watch: Watch) -> WatchPage:
 
 
 def _names(watch: Watch) -> dict[str, str]:
-    records = [view.record for view in watch.status.trainers]
-    return {record.trainer_id: record.spec.name for record in records}
+    views = watch.status.trainers
+    return {view.record.trainer_id: view.record.spec.name for view in views}
 
 
 def _what(node: Span, names: dict[str, str]) -> str:

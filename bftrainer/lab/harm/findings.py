@@ -269,8 +269,11 @@ def _of_block(block: Mapping[str, BlockWaits], partition: str) -> BlockWaits:
 
 def change(blocks: Sequence[tuple[int, float]], seed: int) -> WaitChange:
     """Return the change of the wait per job; blocks are jobs and job-seconds."""
-    jobs = sum(count for count, _ in blocks)
-    mean_s = sum(seconds for _, seconds in blocks) / max(1, jobs)
+    jobs, waits_s = 0, 0.0
+    for n_jobs, wait_s in blocks:
+        jobs += n_jobs
+        waits_s += wait_s
+    mean_s = waits_s / max(1, jobs)
     if len(blocks) < 2 or not jobs:
         return WaitChange(mean_s=mean_s, low_s=None, high_s=None)
     chance = random.Random(seed)  # noqa: S311 - a resampling, not a secret

@@ -19,6 +19,7 @@ from bftrainer.model.cluster import Node, NodeState
 from bftrainer.model.errors import ExitCode, UsageError
 from bftrainer.model.generic_resources import by_kind, items_of
 from bftrainer.model.hostlist import ParseError
+from bftrainer.model.lookups import by_name
 from slurm_plugins.described_gpus import as_lending
 from slurm_plugins.described_site import DescribedNode, DescribedPartition, DescribedSite
 from slurm_plugins.parse import memory_mb_of
@@ -137,7 +138,7 @@ class _Builder:
             in_partitions.update(partition.nodes)
         self.nodes = [node for node in site.nodes if node.name in in_partitions]
         self._bits = {node.name: 1 << number for number, node in enumerate(self.nodes)}
-        self._of_name = {partition.name: partition for partition in self._partitions}
+        self._of_name = by_name(self._partitions)
         n_unused = len(site.nodes) - len(self.nodes)
         self.notes = list[str]()
         if n_unused:
@@ -331,7 +332,7 @@ class _Fitting:
     """The room that the empty site has for jobs."""
 
     def __init__(self, site: DescribedSite, nodes: Sequence[DescribedNode]) -> None:
-        self._of_name: Mapping[str, DescribedNode] = {node.name: node for node in nodes}
+        self._of_name: Mapping[str, DescribedNode] = by_name(nodes)
         self._has_memory = site.scheduler.is_memory_counted
         self._enough: dict[tuple[str, Share | None], int] = {}
 
@@ -343,8 +344,9 @@ class _Fitting:
             return f"the files describe no partition {logged.partition or 'without a name'}"
         key = (partition.name, share)
         if key not in self._enough:
-            nodes = [self._of_name[name] for name in partition.nodes]
-            self._enough[key] = sum(self._fits(node, partition, share) for node in nodes)
+            self._enough[key] = sum(
+                self._fits(self._of_name[name], partition, share) for name in partition.nodes
+            )
         if logged.n_nodes > len(partition.nodes):
             return f"partition {partition.name} has only {len(partition.nodes)} nodes"
         if logged.n_nodes > self._enough[key]:

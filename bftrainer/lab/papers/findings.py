@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from bftrainer.lab.papers.tolerances import half_unit
 from bftrainer.model.columns import TextTable
+from bftrainer.model.lookups import by_name
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -136,7 +137,7 @@ class Finding:
         """Draw lines, or bars, by label over x; a chart that is there gets more of them."""
         entry = dict(self.drawn[key])
         name = str(entry.pop("name", key)).format(**words)
-        charts = {chart.name: chart for chart in self.charts}
+        charts = by_name(self.charts)
         chart = charts.get(name)
         if chart is None:
             title = entry.pop("title").format(**words)

@@ -135,7 +135,7 @@ def costs_from_mapping(
                 f"Choose from {', '.join(sorted(names))}.",
             )
         values = value if isinstance(value, list) else [value]
-        if not values or not all(_is_duration(v) for v in values):
+        if not values or not all(map(_is_duration, values)):
             raise UsageError(
                 "BFT-4102",
                 f"{where}: {name} is not a number of seconds, nor a list of them.",

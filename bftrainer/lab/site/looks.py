@@ -79,7 +79,7 @@ class MachineLooks:
         self._machine, self._shows_gpus, self._lending = machine, shows_gpus, lending
         self._parted: dict[int, Node] = {}  # the nodes in use as they were last shown
         self._names = [f"n{k:05d}" for k in range(machine.settings.n_nodes)]
-        nodes = [self._node(k) for k in range(machine.settings.n_nodes)]
+        nodes = list(map(self._node, range(machine.settings.n_nodes)))
         self._nodes: dict[NodeState, list[Node]] = {}
         for state in STATES:
             self._nodes[state] = [dataclasses.replace(node, state=state) for node in nodes]

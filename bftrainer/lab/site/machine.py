@@ -29,6 +29,7 @@ from bftrainer.lab.site.occupancy import (
 )
 from bftrainer.lab.site.shared import Need
 from bftrainer.lab.site.sharing import NodeCapacity, NodeSet, Share, SitePartition
+from bftrainer.model.lookups import by_name
 
 PREEMPT_S = 0.1  # from the signal to the start of who preempts (measured, main scheduler)
 # Of ``PreemptableUsers``.
@@ -178,7 +179,7 @@ class Machine:
         self.occupancy: NodeOccupancy = WholeNodes(settings.n_nodes)
         if settings.capacities:
             self.occupancy = SharedNodes(settings)
-        self._partitions = {partition.name: partition for partition in settings.partitions}
+        self._partitions = by_name(settings.partitions)
         self.completing: NodeSet = 0  # after preemptable jobs, not usable yet
         self.closed: NodeSet = 0  # by maintenance
         self.pending: list[SiteJob] = []

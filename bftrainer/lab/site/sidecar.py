@@ -192,7 +192,9 @@ class Core:
         self.cpu_s += time.process_time() - began_s
         self.n_decisions += 1
         self._memory, self.not_used = plan.memory, plan.not_used
-        self.given_back.update(r.pilot_id for r in plan.releases if r.for_job)
+        for release in plan.releases:
+            if release.for_job:
+                self.given_back.add(release.pilot_id)
         self._follow(plan)
         return plan
 

@@ -46,7 +46,7 @@ from bftrainer.lab.workloads import Submission, diverse
 from bftrainer.lab.yesterday import Availability
 from bftrainer.model.decision import DecisionInput, DecisionRecord, Plan
 from bftrainer.model.errors import UsageError
-from milp.problem import Problem
+from milp.problem import Problem, names_of
 
 # Of a journal
 PARTS = 10  # that its time is cut into
@@ -170,7 +170,7 @@ def read(records: Iterable[DecisionRecord], *, seed: int) -> FromJournal:
         lessons.steps += steps_of(problem, context, sizes, chance)
         lessons.teachers[record.input.settings.policy] += 1
         n_decisions += 1
-        pool.note(record.input.now_s, {node.name for node in problem.nodes})
+        pool.note(record.input.now_s, frozenset(names_of(problem.nodes)))
         for trainer in problem.trainers:
             progress = context.trainers[trainer.trainer_id]
             submission = Submission(
@@ -324,7 +324,8 @@ class _Drawing:
 
     def decided(self, question: DecisionInput, _: Plan) -> None:
         """Note when the steps were taken."""
-        self.steps += [(question.now_s, step) for step in self._open]
+        for step in self._open:
+            self.steps.append((question.now_s, step))
         self._open = []
 
 

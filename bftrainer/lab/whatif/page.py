@@ -118,8 +118,11 @@ def _label_time(axes: Any, begin_s: float, hours: float) -> None:
     midnight_h = -(begin_s / HOUR_S % DAY_H) % DAY_H
     step_h = DAY_H * max(1, round(hours / DAY_H / 8))
     places = np.arange(midnight_h, hours, step_h)
-    days = [datetime.fromtimestamp(begin_s + at_h * HOUR_S, UTC) for at_h in places.tolist()]
-    axes.set_xticks(places, [f"{day:%a} {day.day} {day:%b}" for day in days])
+    labels = []
+    for place_h in places.tolist():
+        day = datetime.fromtimestamp(begin_s + place_h * HOUR_S, UTC)
+        labels.append(f"{day:%a} {day.day} {day:%b}")
+    axes.set_xticks(places, labels)
     axes.set_xlabel("day (UTC)")
 
 

@@ -188,8 +188,7 @@ class YamlNode:
         for step in path:
             if node.is_mapping:
                 # A key that comes twice: the last one counts, as in ``value``.
-                names = [str(key.value) for key in node.keys]
-                node = dict(zip(names, node.items, strict=True)).get(str(step), node)
+                node = dict(zip(_names(node), node.items, strict=True)).get(str(step), node)
             elif isinstance(step, int) and step < len(node.items):
                 node = node.items[step]
         return node
@@ -337,11 +336,17 @@ def _close(node: YamlNode) -> None:
         for key, item in zip(node.keys, node.items, strict=True):
             if item.value is None and not item.is_mapping:
                 item.line, item.column = key.line, key.column  # nothing has no place
-        names = [str(key.value) for key in node.keys]
-        values = [item.value for item in node.items]
-        node.value = dict(zip(names, values, strict=True))
+        node.value = dict(zip(_names(node), _values(node), strict=True))
     else:
-        node.value = [item.value for item in node.items]
+        node.value = _values(node)
+
+
+def _names(node: YamlNode) -> list[str]:
+    return [str(key.value) for key in node.keys]
+
+
+def _values(node: YamlNode) -> list[Any]:
+    return [item.value for item in node.items]
 
 
 def _scalar(text: str) -> Any:

@@ -129,7 +129,8 @@ def load_policy_files(
         raise PolicyErrors(problems[0].path or paths[0], problems)
     policy = SitePolicy.model_validate(values)
     origins = dict.fromkeys(SitePolicy.model_fields, DEFAULT_ORIGIN)
-    origins |= {name: setting.place for name, setting in settings.items()}
+    for name, setting in settings.items():
+        origins[name] = setting.place
     return LoadedPolicy(
         policy=policy,
         path=files[0] if len(files) == 1 else None,

@@ -334,7 +334,7 @@ def _why_nobody(account: pwd.struct_passwd) -> str:
 
 
 def _groups_of(account: pwd.struct_passwd) -> set[str]:
-    return {_group_name(gid) for gid in os.getgrouplist(account.pw_name, account.pw_gid)}
+    return set(map(_group_name, os.getgrouplist(account.pw_name, account.pw_gid)))
 
 
 def _group_name(gid: int) -> str:

@@ -204,7 +204,7 @@ class Bound:
         self._prices = np.unique([0.0, *np.geomspace(price / RANGE, highest, PRICES), price])
         by_price = [relaxation.to_pay(float(price)) for price in self._prices]
         # One more than stages: prices x instances, and by instances the time that it takes at all.
-        self._to_pay = tuple(np.stack(tables) for tables in zip(*by_price, strict=True))
+        self._to_pay = tuple(map(np.stack, zip(*by_price, strict=True)))
         self._least_s = relaxation.to_pay(1.0, weight=0.0)
 
     def rest(self, stage: int, instances: int, left_s: Floats) -> Floats:

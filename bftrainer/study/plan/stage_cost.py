@@ -238,7 +238,7 @@ def simulate(costs: Costs, plan: tuple[int, ...]) -> Drawn:
     """Draw the length of every trial and return the critical paths and what they cost."""
     times: list[Floats] = []
     paid: list[Floats] = []
-    instances = [costs.cloud.instances(gpus) for gpus in plan]
+    instances = list(map(costs.cloud.instances, plan))
     before = 0
     for index, gpus in enumerate(plan):
         count = instances[index]

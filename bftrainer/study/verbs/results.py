@@ -118,5 +118,5 @@ def export(study_name: str, socket_name: str | None, *, as_json: bool) -> None:
     rows = []
     for row in summary.trials:
         cells = [getattr(row, column) for column in _COLUMNS]
-        rows.append(cells + [row.parameters.get(name) for name in names])
+        rows.append(cells + list(map(row.parameters.get, names)))
     print_csv([*_COLUMNS, *names], rows)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -13,10 +12,9 @@ from bftrainer.elastic.loop.run_info import Length
 from bftrainer.elastic.process.control import Control
 from bftrainer.elastic.state.state import State
 from bftrainer.elastic.state.writer import CheckpointWriter
-from bftrainer.ground import files
 from bftrainer.ground.protocol import WorkerConfig
 from tests.fuzz.door import Door
-from tests.fuzz.hostile import bytestrings, documents
+from tests.fuzz.hostile import bytestrings, documents, with_checksum
 
 _HEADER = {
     "layout": 5,
@@ -43,15 +41,11 @@ def _peeked(raw: bytes) -> None:
         Length(epochs=None, samples=500).is_done(known)
 
 
-def _with_checksum(header: Any) -> bytes:
-    return b"".join(map(bytes, files.parts_of(header, [])))
-
-
 DOORS = (
     Door(
         name="checkpoint-counters",
         call=_peeked,
-        inputs=bytestrings(_with_checksum(_HEADER)) | documents(_HEADER).map(_with_checksum),
+        inputs=bytestrings(with_checksum(_HEADER)) | documents(_HEADER).map(with_checksum),
         from_bytes=bytes,
     ),
 )

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from bftrainer.elastic.checkpoints import checkpoint
 from bftrainer.elastic.mpi.state import MpiState
 from bftrainer.elastic.mpi.state_transfer import Disk
 from bftrainer.elastic.process.control import Control
-from bftrainer.ground import files
 from bftrainer.ground.errors import ElasticError
 from bftrainer.ground.fence import Fence, claim
 from bftrainer.ground.protocol import WorkerConfig
 from tests.fuzz.door import Door
-from tests.fuzz.hostile import as_json, bytestrings, documents
+from tests.fuzz.hostile import as_json, bytestrings, documents, with_checksum
 
 LAYOUT = 5
 MOST_BYTES = 250_000  # a larger one, which only its user can have made, costs in proportion
@@ -53,10 +51,6 @@ def _resumed(raw: bytes) -> None:
         Disk(Control(CONFIG, None), _NoState(), name).load()
 
 
-def _with_checksum(header: Any) -> bytes:
-    return b"".join(map(bytes, files.parts_of(header, [])))
-
-
 def _claimed(raw: bytes) -> None:
     with tempfile.TemporaryDirectory(prefix="bft-fuzz-") as name:
         (Path(name) / "fence.json").write_bytes(raw)
@@ -68,9 +62,9 @@ DOORS = (
         name="checkpoint-file",
         call=_resumed,
         refuses_with=(ElasticError,),  # of another model
-        inputs=(
-            bytestrings(_with_checksum(_HEADER)) | documents(_HEADER).map(_with_checksum)
-        ).filter(lambda raw: len(raw) <= MOST_BYTES),
+        inputs=(bytestrings(with_checksum(_HEADER)) | documents(_HEADER).map(with_checksum)).filter(
+            lambda raw: len(raw) <= MOST_BYTES
+        ),
         from_bytes=bytes,
     ),
     Door(

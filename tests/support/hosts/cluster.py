@@ -8,7 +8,7 @@ import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any, Literal, Self
 
 import pytest
 
@@ -22,7 +22,7 @@ from tests.support.hosts.rack import COMMAND_S, PATH, HostError, Rack, enter
 from tests.support.hosts.why_not import why_not
 from tests.support.waiting import wait_for
 
-__all__ = ["Cluster", "HostError", "running_hosts"]
+__all__ = ["Cluster", "HostError", "cluster_of_hosts", "running_hosts"]
 
 _DAEMONS = {CONTROLLER: "slurmctld", LOGIN: ""}  # of other hosts: slurmd
 
@@ -318,3 +318,14 @@ class Cluster:
     def make_writable(self, host: str, place: str) -> None:
         """Undo ``make_read_only``."""
         enter(self.pid(host), ("mount", "pid"), "umount", "--lazy", place)
+
+
+def cluster_of_hosts(*, scope: Literal["function", "module"] = "module", **settings: Any) -> Any:
+    """Return a fixture: a running cluster; ``settings`` are those of ``Plan``."""
+
+    @pytest.fixture(scope=scope)
+    def cluster() -> Iterator[Cluster]:
+        with running_hosts(**settings) as running:
+            yield running
+
+    return cluster

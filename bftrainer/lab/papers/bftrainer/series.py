@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from bftrainer.lab.simulator.trainers import SimTrainer, rates_of
 from bftrainer.model.decision import DecisionInput, Plan
+from bftrainer.model.lookups import by_trainer
 from bftrainer.model.trainer import TrainerRecord
 from milp.problem import Curve
 
@@ -81,7 +82,7 @@ class PlanRecorder:
             if present[trainer_id] < size:
                 lost_samples += _cost(self._records[trainer_id], size, size - 1)
                 n_preempted += 1
-        self._records = {record.trainer_id: record for record in question.trainers}
+        self._records = by_trainer(question.trainers)
         rate, fines = 0.0, 0.0
         for trainer_id, record in self._records.items():
             rate += _rate(record, after[trainer_id])

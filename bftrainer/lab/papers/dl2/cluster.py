@@ -161,7 +161,7 @@ class Cluster:
 
     def rows(self) -> Array:
         """Return the rows of the jobs in the window."""
-        return np.array([self.row(job) for job in self.seen]).reshape(-1, self.setting.features)
+        return np.array(list(map(self.row, self.seen))).reshape(-1, self.setting.features)
 
     def mask(self) -> Mask:
         """Return which actions keep within a job's most; void always does."""

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from bftrainer.lab.papers.paper import Extent, read_expected
 from bftrainer.model.errors import UsageError
+from bftrainer.model.lookups import by_name
 
 TABLES = read_expected(__package__)["tables"]
 RESULTS = read_expected(__package__)["results"]
@@ -100,7 +101,7 @@ ALL_REDUCE = Setting(
     types=7,
     has_servers=False,
 )
-SETTINGS = {setting.name: setting for setting in (LARGE, TESTBED, ALL_REDUCE)}
+SETTINGS = by_name((LARGE, TESTBED, ALL_REDUCE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

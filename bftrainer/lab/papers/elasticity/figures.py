@@ -77,7 +77,8 @@ def _farthest_size(scaled: Mapping[int, Sequence[Training]], goal: int) -> float
     """Return the number of workers at the end that is farthest from the goal."""
     sizes = set[int]()
     for trials in scaled.values():
-        sizes.update(trial.workers for trial in trials)
+        for trial in trials:
+            sizes.add(trial.workers)
     return float(max(sizes, key=lambda size: abs(size - goal)))
 
 

@@ -94,7 +94,8 @@ def nearest(reading: Table2Reading) -> Residual:
     plans = {row: list(_stages(row, reading)) for row in reading.rows}
     gpus_of_plans = {1}
     for plan in plans.values():
-        gpus_of_plans.update(gpus for _, gpus, _ in plan)
+        for _, gpus, _ in plan:
+            gpus_of_plans.add(gpus)
     sizes = sorted(gpus_of_plans)
     model = LinearModel()
     column = {gpus: model.column("epoch", LEAST_EPOCH_S, MOST_EPOCH_S) for gpus in sizes}
