@@ -109,8 +109,9 @@ def harm(
         report = connect(socket_name).harm(since_s)
     else:
         from bftrainer.daemon.harm import monitor  # noqa: PLC0415 - SQLAlchemy is slow
+        from bftrainer.daemon.harm.book import rule_of  # noqa: PLC0415 - likewise
 
-        rule = monitor.rule_of(_policy(policy_file))
+        rule = rule_of(_policy(policy_file))
         with read_journal(journal, is_verified=False) as opened:
             records, state = monitor.read_records(opened), monitor.read_state(opened)
             report = monitor.report_of(records, state, rule, since_s=since_s, until_s=time.time())

@@ -23,6 +23,7 @@ from bftrainer.daemon.decider import DECISION
 from bftrainer.daemon.explain.sizes import explain_trainer
 from bftrainer.daemon.explain.trainers import planned_speed
 from bftrainer.daemon.harm import monitor
+from bftrainer.daemon.harm.book import rule_of
 from bftrainer.daemon.uses import CURVES
 from bftrainer.daemon.uses import KIND as USES
 from bftrainer.journal.decisions import DecisionReader
@@ -337,7 +338,7 @@ def _explained(view: TrainerView, last: DecisionRecord) -> Explanation:
 
 def _reports(journal: Journal, until_s: float) -> dict[str, Callable[[], Any]]:
     records, state = monitor.read_records(journal), monitor.read_state(journal)
-    rule = monitor.rule_of(SitePolicy())
+    rule = rule_of(SitePolicy())
     harm = monitor.report_of(records, state, rule, since_s=None, until_s=until_s)
     accounts = read(journal, until_s)
     spans = {"since_s": accounts.since_s, "until_s": accounts.until_s}

@@ -25,6 +25,7 @@ from bftrainer.model.fairness import limit_of
 from bftrainer.model.parts import share_of_host
 from bftrainer.model.queue import earliest
 
+BACKS_OFF: Final = "bftrainer backs off"  # begins the reason
 LEAST_SHARE: Final = 1e-9  # of a node; less is rounding
 
 
@@ -172,7 +173,7 @@ def _reason(settings: Settings, most: int) -> str:
     if settings.max_held_nodes != most:
         return f"The policy allows {nodes} (max_nodes)."
     return (
-        f"bftrainer backs off: it holds {nodes} for now,"
+        f"{BACKS_OFF}: it holds {nodes} for now,"
         " because nodes were handed over too late or in vain (bftrainer report harm)."
     )
 

@@ -15,9 +15,9 @@ from bftrainer.batch.announcer import Announcement, UnseenAnnouncements
 from bftrainer.batch.awake import AwakeClock, Patience
 from bftrainer.daemon.awakenings import Awakenings
 from bftrainer.daemon.harm.backoff import BackOff, record_hand_over
+from bftrainer.daemon.harm.book import on_our_clock
 from bftrainer.daemon.harm.ends import End
 from bftrainer.daemon.harm.ledger import Rule, hand_over, slow_part
-from bftrainer.daemon.harm.monitor import on_our_clock
 from bftrainer.decide.claims import DID_NOT_CONNECT
 from bftrainer.fleet import release
 from bftrainer.fleet.wire.keys import KeyPair, generate_pair

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer.batch.local.adapter import create
-from bftrainer.daemon.harm.monitor import MAX_LEAVING_S, on_our_clock
+from bftrainer.daemon.harm.book import MAX_LEAVING_S, on_our_clock
 from bftrainer.decide.throughput.curves import (
     OBSERVE_S,
     SETTLE_S,

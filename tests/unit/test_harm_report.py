@@ -15,6 +15,7 @@ from bftrainer.api.documents import document, view_of
 from bftrainer.daemon.harm import backoff, ledger
 from bftrainer.daemon.harm.aftermath import Departure, Unusable
 from bftrainer.daemon.harm.backoff import BackOff
+from bftrainer.daemon.harm.book import on_our_clock
 from bftrainer.daemon.harm.ledger import (
     BUCKETS_S,
     HandOver,
@@ -28,7 +29,7 @@ from bftrainer.daemon.harm.ledger import (
     quantile,
     slow_part,
 )
-from bftrainer.daemon.harm.monitor import HarmMonitor, on_our_clock
+from bftrainer.daemon.harm.monitor import HarmMonitor
 from bftrainer.daemon.harm.report import make_report, wilson
 from bftrainer.daemon.metrics import (
     MetricSample,

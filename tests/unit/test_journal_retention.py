@@ -15,6 +15,7 @@ from bftrainer.daemon.harm.backoff import BackOff
 from bftrainer.daemon.harm.monitor import SAID_AGAIN_S, HarmMonitor
 from bftrainer.journal import InstanceLock, Journal, PilotRecord, PilotState, tables
 from bftrainer.journal.mark import MARK_NAME
+from bftrainer.model.decision import Settings
 from bftrainer.model.errors import BftError, ExitCode
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.site.policy.model import SitePolicy
@@ -242,7 +243,7 @@ def test_a_level_that_lasts_outlives_the_entries_that_are_removed(dated: DatedJo
         dated.now_s += 40 * DAY_S
         monitor = HarmMonitor(journal, SitePolicy(), lambda: dated.now_s)
         for _ in range(3):
-            monitor._change(monitor.state)
+            monitor.applied(Settings())
             dated.now_s += SAID_AGAIN_S / 2
         assert len(list(journal.entries(backoff.KIND))) == 2
         journal.compact(30 * DAY_S)

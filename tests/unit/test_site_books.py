@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bftrainer.lab.site.looks import job_id_of
 from bftrainer.lab.site.machine import JobSpec, Machine, SchedulerSettings
 from bftrainer.lab.site.scheduler import Backfill, MainScheduler
 from bftrainer.lab.site.sidecar import LEAVE_S, LOOK_S, ORDER_S, Core, Sidecar
+from bftrainer.model.cluster import EndedBy
 from bftrainer.model.decision import Claim, Memory, PilotView, Plan, Release
 
 N_NODES = 8
@@ -162,3 +164,80 @@ def test_a_pilot_is_seen_as_the_same_object_while_nothing_of_it_changes() -> Non
     site.release(before.pilot_id)
     (after,) = site.sidecar.views()
     assert after.is_leaving
+
+
+# ---- hand-overs ------------------------------------------------------------------------------
+
+N_SERVED = 40
+CLEANED_S = 30.0  # by an epilog: who had to preempt starts so much later
+APART_S = 100.0  # jobs of srun, which run on
+JOB_NODES = (2, 4, 6)  # each more than the reserve, which is as many as the last one had
+HELD_S = 100.0  # by then the daemon has what it can
+
+
+def served_site(*, gives_back: bool = True, **slurm: float) -> tuple[Machine, Sidecar]:
+    """A machine of idle nodes, and a daemon beside it that decides by itself."""
+    machine = Machine(SchedulerSettings(n_nodes=N_SERVED, **slurm))  # type: ignore[arg-type]  # numbers
+    MainScheduler(machine)
+    sidecar = Sidecar(machine, core=Core(machine, policy_values={"give_back": gives_back}))
+    backfill = Backfill(machine, sidecar.know)
+    sidecar.last_cycle = lambda: backfill.last
+    machine.at(BEGIN_S, sidecar.begin)
+    return machine, sidecar
+
+
+def preempting_jobs() -> list[JobSpec]:
+    """Jobs of srun, which preempt before any word of them can be heard."""
+    jobs = []
+    for number, n_nodes in enumerate(JOB_NODES, 1):
+        job = JobSpec(
+            number=number,
+            submit_s=HELD_S + APART_S * number,
+            n_nodes=n_nodes,
+            limit_s=HOUR_S,
+            run_s=HOUR_S,
+            kind="srun",
+        )
+        jobs.append(job)
+    return jobs
+
+
+def held_after_preemptions(*, gives_back: bool) -> int:
+    """Return how many nodes are held when all these jobs have preempted, and started late."""
+    machine, _ = served_site(gives_back=gives_back, end_cost_s=CLEANED_S)
+    machine.load(preempting_jobs())
+    machine.run(HELD_S + APART_S * (len(JOB_NODES) + 1))
+    assert machine.n_preempted >= len(JOB_NODES)
+    return machine.held.bit_count()
+
+
+def test_the_daemon_holds_half_where_hand_overs_are_late() -> None:
+    """It held what the jobs left, as one that promises nothing."""
+    n_all = N_SERVED - 1  # but for the reserve
+    assert held_after_preemptions(gives_back=True) == n_all // 2
+    assert held_after_preemptions(gives_back=False) > n_all // 2
+
+
+def test_a_job_that_was_given_nodes_is_looked_for_until_it_has_them() -> None:
+    """Nobody looked before the next regular time."""
+    machine, sidecar = served_site(sched_min_interval_s=60.0)  # it waits for backfill
+    submit_s = 90.3
+    job = JobSpec(number=1, submit_s=submit_s, n_nodes=4, limit_s=HOUR_S, run_s=HOUR_S)
+    machine.load([job])
+    machine.run(submit_s + 1.0)
+    assert sidecar.core.given_back
+    before = sidecar.core.pace.looks
+    machine.run(submit_s + 9.0)
+    assert sidecar.core.pace.looks == before + 3  # 1, 2 and 4 s after another
+
+
+def test_slurm_says_which_pilots_it_preempted() -> None:
+    """It said nothing of how a pilot had ended."""
+    machine, sidecar = served_site()
+    machine.run(HELD_S)
+    cancelled, preempted, *_ = machine.preemptable.values()
+    machine.cancel_preemptable(cancelled)
+    machine.preempt([preempted])
+    job_ids = [job_id_of(cancelled.name), job_id_of(preempted.name)]
+    states = sidecar.core.slurm.pilot_states(job_ids).values()
+    assert [state.ended_by for state in states] == [EndedBy.CANCELLED, EndedBy.PREEMPTED]

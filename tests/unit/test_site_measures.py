@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from _bench.site import measures, scenarios
 
+from bftrainer.decide.limits import _reason
 from bftrainer.decide.pool import KEPT_FREE
 from bftrainer.lab.site import workload
 from bftrainer.lab.site.arms import (
@@ -23,6 +24,7 @@ from bftrainer.lab.site.arms import (
     waiting_s,
 )
 from bftrainer.lab.site.losses import (
+    BACKED_OFF,
     HELD,
     HELD_OFF,
     LATE,
@@ -45,6 +47,7 @@ from bftrainer.lab.site.machine import (
 )
 from bftrainer.lab.site.scheduler import Backfill, BlockedSince, MainScheduler, Opening
 from bftrainer.lab.site.workload import Demand, generate
+from bftrainer.model.decision import Settings
 
 # ---- jobs ------------------------------------------------------------------------------------
 
@@ -157,6 +160,11 @@ def test_what_is_not_held_has_a_cause() -> None:
         "Job 7 ...",
     )
     assert [cause_of(why) for why in reasons] == [RESERVE, UNSEEN, HELD_OFF, UNASKED, PLANNED]
+
+
+def test_a_node_that_the_back_off_leaves_free_has_a_cause_of_its_own() -> None:
+    """It counted as one whose planned use is near."""
+    assert cause_of(_reason(replace(Settings(), max_held_nodes=3), 3)) == BACKED_OFF
 
 
 # ---- measures --------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ gone shows that the host was left well.
 
 After such an event the node gets no pilot for a time that doubles with each one (``cooling``),
 from when it is usable again. Events are journalled with the harm records, from which a restarted
-daemon reads them. Called by ``bftrainer.daemon.harm.monitor``.
+daemon reads them. Called by ``bftrainer.daemon.harm.book``.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ makes three. Where pilots have whole nodes, all of this counts nodes.
 
 ``quiet_s`` without a bad hand-over and with a good one: one level down. Without any hand-over, four
 times as long. The state is journalled (entries of kind ``back-off``), so a restart keeps the level.
-Called by ``bftrainer.daemon.harm.monitor``.
+Called by ``bftrainer.daemon.harm.book``.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ probably slow. ``precision_s`` is the distance between the bounds.
 A pilot's *end* is open from its first sign (our release, the agent's last message, its absence
 from the queue) until it is settled: an ordinary job is on the node, or none came. ``fold``
 processes a decision with its input, ``farewell`` an agent's last message; both return the next
-ledger. Called only by ``bftrainer.daemon.harm.monitor``.
+ledger. Called only by ``bftrainer.daemon.harm.book``.
 
 Only pilots that have started count: a pending one withholds no node.
 

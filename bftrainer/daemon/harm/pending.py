@@ -6,7 +6,7 @@ limits of shared nodes, memory, a GPU in use), or other jobs were faster. A few 
 most of them mean that the harvest is missed, and each costs the scheduler work.
 
 Counted of all pilots, and recorded of those that ask for a part of a node. Called by
-``bftrainer.daemon.harm.monitor``.
+``bftrainer.daemon.harm.book``.
 """
 
 from __future__ import annotations

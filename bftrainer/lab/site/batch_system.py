@@ -13,7 +13,7 @@ from bftrainer.journal.projection import PilotRecord
 from bftrainer.lab.site.looks import MachineLooks, job_id_of, node_number, pilot_id_of
 from bftrainer.lab.site.machine import Machine, Preemptable
 from bftrainer.lab.site.sharing import Share
-from bftrainer.model.cluster import Presence, Snapshot
+from bftrainer.model.cluster import EndedBy, Presence, Snapshot
 from bftrainer.model.parts import NodePart
 
 MINUTE_S = 60.0
@@ -31,6 +31,7 @@ class SimulatedSlurm(BatchSystem):
         self.cycle_s = machine.settings.bf_interval_s
         self.cycle: tuple[float, float] | None = None  # the last whole one, as sdiag tells
         self._counts = Counter[str]()
+        self._ended_by: dict[str, EndedBy] = {}  # by pilot
 
     def snapshot(self, *, wants_cycle: bool = True) -> Snapshot:
         """Return what a look shows now."""
@@ -67,15 +68,26 @@ class SimulatedSlurm(BatchSystem):
                 self._machine.cancel_preemptable(mine)
 
     def pilot_states(self, job_ids: Sequence[str]) -> Mapping[str, PilotObservation]:
-        """Return whether each is in the queue; why one has ended the machine does not keep."""
+        """Return whether each is in the queue, and how those ended that are not."""
         self._counts["state"] += 1
         states: dict[str, PilotObservation] = {}
         for job_id in job_ids:
-            presence = Presence.ABSENT
-            if pilot_id_of(job_id) in self._machine.preemptable:
-                presence = Presence.PRESENT
-            states[job_id] = PilotObservation(presence=presence)
+            pilot_id = pilot_id_of(job_id)
+            if pilot_id in self._machine.preemptable:
+                states[job_id] = PilotObservation(presence=Presence.PRESENT)
+                continue
+            ended_by = self._ended_by.get(pilot_id, EndedBy.UNKNOWN)
+            states[job_id] = PilotObservation(presence=Presence.ABSENT, ended_by=ended_by)
         return states
+
+    def has_ended(self, mine: Preemptable) -> None:
+        """Keep how a pilot has ended at this moment."""
+        ended_by = EndedBy.CANCELLED
+        if mine.is_preempted:
+            ended_by = EndedBy.PREEMPTED
+        elif mine.start_s is not None and self._machine.now_s >= mine.start_s + mine.limit_s:
+            ended_by = EndedBy.TIME_LIMIT
+        self._ended_by[mine.name] = ended_by
 
 
 class NoJournal:

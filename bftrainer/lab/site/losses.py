@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+from bftrainer.decide.limits import BACKS_OFF
 from bftrainer.decide.pool import KEPT_FREE
 
 Span = tuple[float, float]
@@ -23,6 +24,7 @@ QUEUED = "pilot waits for its first cycle"
 LATE = "asked too late for a cycle"
 PASSED = "a cycle passed over the pilot"
 STARTING = "pilot starts"
+BACKED_OFF = "left free: the daemon backs off"
 HELD_OFF = "left to the queue for a cycle"
 PLANNED = "planned use is near"
 RESERVE = "reserve"
@@ -35,6 +37,8 @@ def cause_of(why: str) -> str:
         return UNASKED
     if why == KEPT_FREE:
         return RESERVE
+    if why.startswith(BACKS_OFF):
+        return BACKED_OFF
     if why.startswith("It is left to the queue"):
         return HELD_OFF
     if why.startswith(("It is ", "It has not been idle")):

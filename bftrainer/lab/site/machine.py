@@ -105,6 +105,7 @@ class Preemptable:
     run_s: float = math.inf
     start_s: float | None = None
     at: NodeSet = 0  # where it runs
+    is_preempted: bool = False  # it has ended for an ordinary job
 
 
 class Neighbour:
@@ -410,6 +411,7 @@ class Machine:
         """Cancel preemptable jobs for an ordinary one."""
         for mine in victims:
             self.n_preempted += 1
+            mine.is_preempted = True
             self.cancel_preemptable(mine)
 
 

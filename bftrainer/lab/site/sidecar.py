@@ -2,8 +2,9 @@
 
 What the daemon keeps, its own parts keep here: its pilots are in a ``PilotBook``, cancels go
 through its ``CancelQueue``, what the hook announces through its ``UnseenAnnouncements``, polls are
-called for by its ``PollCalls``. This module gives them the machine's clock, carries their orders
-out on it (``SimulatedSlurm``) and counts. docs/design/simulator.md says what is imitated still.
+called for by its ``PollCalls``, and its ``HarmBook`` measures hand-overs and backs off. This module
+gives them the machine's clock, carries their orders out on it (``SimulatedSlurm``) and counts.
+docs/design/simulator.md says what is imitated still.
 
 The times are the daemon's own on a real cluster (measured at 9896483a): a line of the
 hook is read within 0.02 s, a look takes 0.1 s, an agent that is told to leave is gone 0.05 s
@@ -30,6 +31,8 @@ from bftrainer.batch.announcer import Announcement, UnseenAnnouncements
 from bftrainer.batch.batch_system import PilotRequest
 from bftrainer.batch.commands import SHORTEST_LIMIT_S
 from bftrainer.batch.rate_limit import PollRateLimiter
+from bftrainer.daemon.harm.book import HarmBook
+from bftrainer.daemon.harm.ledger import Farewell
 from bftrainer.daemon.poll_calls import PollCalls
 from bftrainer.daemon.poller import rules_of
 from bftrainer.decide import cycles
@@ -56,10 +59,12 @@ from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.site.policy.model import SitePolicy, settings_of
 
 TRAINER = "t1"
+TOLD = "told"  # reason of an agent that was asked to leave by a message
 OWNER = "bft"  # of all pilots
 POLL_INTERVALS = ("poll_interval_s", "poll_interval_with_hook_s")
 HEARD_S, LOOK_S, LEAVE_S, ORDER_S = 0.02, 0.1, 0.05, 0.05
 LOOK_REQUESTS = 2  # nodes and jobs
+DECIDED_S = 0.0  # of the machine's time
 AFTER_S = (1.0, 3.1)  # a pass of the main scheduler, and one of its longest
 RECHECK_S = 5.0
 MAIN_PASS_S = 3.0  # who knew so long before a cycle could have made room for it
@@ -99,6 +104,7 @@ class Core:
         self.slurm = SimulatedSlurm(machine, looks)
         self.settings = replace(settings_of(policy, self.slurm), lend=lend)
         self.calls = PollCalls(rules_of(policy, has_hook=True))
+        self.harm = HarmBook(policy, EPOCH_S + machine.now_s)
         self._announced = UnseenAnnouncements(lambda: machine.now_s)
         self._policy = load_policy(policy.policy)
         self._memory = Memory()
@@ -177,15 +183,17 @@ class Core:
             raise RuntimeError("a decision before the first look")
         held_nodes = {view.node for view in pilots if view.is_held and not view.is_leaving}
         self.training = self._training(held_nodes)
+        now_s = EPOCH_S + self._machine.now_s
         facts = DecisionInput(
-            now_s=EPOCH_S + self._machine.now_s,
+            now_s=now_s,
             snapshot=self.snapshot,
             is_new_snapshot=is_new,
             pilots=tuple(pilots),
             trainers=self._trainers,
-            settings=self.settings,
+            settings=self.harm.applied(self.settings, now_s),
             memory=self._memory,
             training=self.training,
+            cooling=self.harm.cooling(now_s),
         )
         began_s = time.process_time()
         plan = decide(facts, self._policy)
@@ -195,6 +203,7 @@ class Core:
         for release in plan.releases:
             if release.for_job:
                 self.given_back.add(release.pilot_id)
+        self.harm.decided(facts, plan, DECIDED_S)
         self._follow(plan)
         return plan
 
@@ -246,6 +255,7 @@ class Sidecar(Neighbour):
         self.book.on_ended = self._let_go
         self._cancels = CancelQueue(self.book)
         self._agents = set[str]()  # pilots whose agents are connected
+        self._told_s: dict[str, float] = {}  # when these heard that they have to leave
         self._held_since_s: dict[str, float] = {}  # by pilot, of those that count as held
         capacities = machine.settings.capacities
         self._n_gpus = tuple(capacity.n_gpus for capacity in capacities)
@@ -307,14 +317,26 @@ class Sidecar(Neighbour):
 
     def gone(self, mine: Preemptable) -> None:
         """Its agent's connection ends; of one that never came only a look tells."""
+        self.core.slurm.has_ended(mine)
         pilot = self.book.pilots.get(mine.name)
         if pilot is None or mine.name not in self._agents:
             return
         self._agents.discard(mine.name)
+        self._bid_farewell(pilot)
         self.book.agent_left(mine.name, SIGNAL)
         self._let_go(pilot)
         self._changed()
         self._decide_soon()
+
+    def _bid_farewell(self, pilot: Pilot) -> None:
+        """Take an agent's last message: it was told to leave, or has got a signal just now."""
+        pilot_id, node = pilot.record.pilot_id, pilot.record.node
+        left_s = EPOCH_S + self._machine.now_s
+        reason, told_s = SIGNAL, left_s
+        if pilot_id in self._told_s:
+            reason, told_s = TOLD, self._told_s.pop(pilot_id)
+        words = Farewell(pilot_id=pilot_id, node=node, reason=reason, told_s=told_s, left_s=left_s)
+        self.core.harm.left(pilot_id, node, words, left_s)
 
     def _heard(self, job: SiteJob, *, is_end: bool) -> None:
         self.core.hear(job, is_end=is_end)
@@ -327,7 +349,7 @@ class Sidecar(Neighbour):
             return
         self._agents.add(mine.name)
         if self.book.agent_came(mine.name):
-            self._machine.at(self._machine.now_s + LEAVE_S, partial(self._leave, mine.name))
+            self._tell_to_leave(mine.name)
         else:
             self._hold(pilot)
         self._changed()
@@ -426,9 +448,16 @@ class Sidecar(Neighbour):
         self._is_looking = False
         is_unshown = self.core.take(snapshot, now_s - LOOK_S)
         self.book.observe(snapshot, now_s - LOOK_S)
-        self.core.calls.saw(snapshot, now_s, is_unshown=is_unshown, awaits_end=self.book.awaits_end)
+        self.core.calls.saw(
+            snapshot,
+            now_s,
+            is_unshown=is_unshown,
+            owes_node=self.core.harm.owes_node,
+            awaits_end=self.book.awaits_end,
+        )
         if self.book.has_unexplained:
-            self.book.explanations()  # nobody here asks why
+            for pilot in self.book.explanations():
+                self.core.harm.ended(pilot.pilot_id, pilot.how)
             n_requests += 1
         pace.looked(now_s - LOOK_S, now_s, n_requests, is_called=is_called)
         self._cancel(self.book.overdue(), force=True)
@@ -558,9 +587,14 @@ class Sidecar(Neighbour):
             self.n_releases += 1
             self._let_go(pilot)
             if release.pilot_id in self._agents:
-                leave = partial(self._leave, release.pilot_id)
-                self._machine.at(self._machine.now_s + LEAVE_S, leave)
+                self._tell_to_leave(release.pilot_id)
         self._cancel(self.book.release(releases, self._agents))
+
+    def _tell_to_leave(self, pilot_id: str) -> None:
+        """Send an agent the message; it is gone a moment later."""
+        now_s = self._machine.now_s
+        self._told_s[pilot_id] = EPOCH_S + now_s
+        self._machine.at(now_s + LEAVE_S, partial(self._leave, pilot_id))
 
     def _leave(self, pilot_id: str) -> None:
         mine = self._machine.preemptable.get(pilot_id)
