@@ -109,6 +109,32 @@ class NodeLists:
 
 
 @dataclass(slots=True)
+class PrintedLists:
+    """Node lists that Slurm wrote, kept by their text: a job's row changes more often than they.
+
+    Every cycle plans the same nodes for a later time.
+    """
+
+    names_of: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    n_names: int = 0  # of all kept lists
+
+    def names(self, text: str) -> tuple[str, ...]:
+        """Expand a list; raises ``ParseError``: it is malformed or too long."""
+        names = self.names_of.get(text)
+        if names is None:
+            names = expand(text)
+            self._keep(text, names)
+        return names
+
+    def _keep(self, text: str, names: tuple[str, ...]) -> None:
+        self.n_names += len(names)
+        if self.n_names > MOST_NODES_IN_ALL:
+            self.names_of.clear()
+            self.n_names = len(names)
+        self.names_of[text] = names
+
+
+@dataclass(slots=True)
 class Unread:
     """Jobs with unreadable fields: logged once each, with their number."""
 

@@ -41,7 +41,7 @@ from bftrainer.model.generic_resources import LONGEST, gpus_of
 from bftrainer.model.hostlist import ParseError, expand
 from slurm_plugins import states
 from slurm_plugins.arrays import tasks_of
-from slurm_plugins.fields import NOTHING, Doubts, NodeLists, said, ways_of, whole
+from slurm_plugins.fields import NOTHING, Doubts, NodeLists, PrintedLists, said, ways_of, whole
 from slurm_plugins.gres import TypedGpus, gpus_by_type, gpus_left, gpus_needed, type_of
 from slurm_plugins.releases import release_of
 
@@ -321,13 +321,22 @@ def _partition(name: str, state: str, limit: str, size: str, tier: str, sharing:
 
 
 def jobs(
-    text: str, read_time: ReadTime | None = None, known: RowCache[Job] | None = None
+    text: str,
+    read_time: ReadTime | None = None,
+    known: RowCache[Job] | None = None,
+    printed: PrintedLists | None = None,
 ) -> tuple[Job, ...]:
     """Parse ``squeue`` in ``JOB_FORMAT``: one job per row; an array is one job (``arrays``).
 
-    ``read_time``: parses points in time, default ``time_s``; ``known``: rows of the last poll.
+    ``read_time``: parses points in time, default ``time_s``; ``known``: rows of the last poll;
+    ``printed``: lists of nodes of earlier polls.
     """
-    read = partial(_job, lists=NodeLists(), read_time=read_time or time_s)
+    read = partial(
+        _job,
+        lists=NodeLists(),
+        printed=printed or PrintedLists(),
+        read_time=read_time or time_s,
+    )
     return tuple((known or RowCache()).read(_rows(text), read, _is_small))
 
 
@@ -336,7 +345,7 @@ def _is_small(job: Job) -> bool:
     return len(job.required_nodes) + len(job.excluded_nodes) <= FEW_NODES
 
 
-def _job(row: str, lists: NodeLists, read_time: ReadTime) -> Job:
+def _job(row: str, lists: NodeLists, printed: PrintedLists, read_time: ReadTime) -> Job:
     fields = _fields(row, N_JOB_FIELDS)
     (job_id, partition, state, reason, start, limit, planned_nodes, nodes, n_nodes) = fields[:9]
     (submit, user, features, gres, priority, required, excluded, waits_for) = fields[9:]
@@ -363,8 +372,8 @@ def _job(row: str, lists: NodeLists, read_time: ReadTime) -> Job:
         priority=BEFORE_ALL if is_first else doubts.read("a priority", priority, _priority, 0.0),
         submit_s=doubts.read("a time of submission", submit, read_time, None),
         start_s=doubts.read("a begin", start, read_time, None),
-        nodes=doubts.read("its nodes", nodes, expand, ()),
-        planned_nodes=doubts.read("planned nodes", planned_nodes, expand, ()),
+        nodes=doubts.read("its nodes", nodes, printed.names, ()),
+        planned_nodes=doubts.read("planned nodes", planned_nodes, printed.names, ()),
         required_nodes=doubts.read("nodes", required, lists.names, ()),
         excluded_nodes=doubts.read("nodes to avoid", excluded, lists.names, ()),
         waits_for=doubts.read("dependencies", waits_for, said, ""),

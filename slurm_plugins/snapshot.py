@@ -39,7 +39,7 @@ from bftrainer.model.hostlist import ParseError
 from slurm_plugins import commands, doctor, gres_conf, job_requests, lending, parse, releases
 from slurm_plugins.arrays import Room, written_out
 from slurm_plugins.commands import SlurmCommands
-from slurm_plugins.fields import Unread
+from slurm_plugins.fields import PrintedLists, Unread
 from slurm_plugins.floor import Floor
 from slurm_plugins.gres import GpusUntold
 from slurm_plugins.gres_conf import UntoldGpus
@@ -101,6 +101,7 @@ class SnapshotReader:
     _node_rows: RowCache[parse.NodeRow] = field(default_factory=RowCache)
     _job_rows: RowCache[Job] = field(default_factory=RowCache)
     _job_rows_ahead_s: float = 0.0  # clock offset with which they were parsed
+    _printed_lists: PrintedLists = field(default_factory=PrintedLists)
     _nodes_made: Made[Node] = field(default_factory=Made)
     _pilots_made: Made[Job] = field(default_factory=Made)
     _judged: Made[Job] = field(default_factory=Made)
@@ -249,7 +250,7 @@ class SnapshotReader:
     def _jobs_of(self, text: str) -> tuple[Job, ...]:
         if self._job_rows_ahead_s != self.clock.ahead_s:  # the same text now means another time
             self._job_rows, self._job_rows_ahead_s = RowCache(), self.clock.ahead_s
-        return parse.jobs(text, self.clock.time_s, self._job_rows)
+        return parse.jobs(text, self.clock.time_s, self._job_rows, self._printed_lists)
 
     def _nodes_of(self, text: str) -> tuple[Node, ...]:
         """Merge a node's rows of several partitions; keep the nodes a pilot could hold."""

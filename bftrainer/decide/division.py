@@ -28,20 +28,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from bftrainer.model.census import FREE_STATES, LOST_STATES, once_per_look
+from bftrainer.model.census import (
+    FREE_STATES,
+    LOST_STATES,
+    is_as_before,
+    jobs_that_came,
+    once_per_look,
+)
 from bftrainer.model.cluster import PART_MARK, Job, JobState, Node, NodeState, Snapshot, node_of
-from bftrainer.model.decision import Cooling, DecisionInput, Memory
+from bftrainer.model.decision import Cooling, DecisionInput, Memory, PilotView
 from bftrainer.model.parts import ANY_TYPE, NodePart, type_name
 
 LOOK_S: Final = 1.0  # in which a batch system answers all commands of a look
 NOTHING_LEFT: Final = "no GPU of it is free with the CPUs and memory that go with it"
+_Used = Mapping[str, int] | None  # GPUs that other jobs use, by type
 _UNUSABLE: Final = (*LOST_STATES, NodeState.UNKNOWN)
 _MOST_DIVIDED: Final = 1 << 14  # hosts remembered
 # By host the last division and what it was made of: most hosts do not change between decisions.
-_DIVIDED: dict[str, tuple[Node, tuple[PilotPart, ...], tuple[str, ...], HostParts]] = {}
+_DIVIDED: dict[str, tuple[Node, tuple[PilotPart, ...], tuple[str, ...], _Used, HostParts]] = {}
 _NAMED: dict[str, tuple[Job, str, Job]] = {}  # by id our pilots' jobs, and with their parts' names
 
 
@@ -63,23 +70,36 @@ class HostParts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _OurPilots:
+    """Where our pilots are."""
+
+    parts: Mapping[str, Sequence[PilotPart]]  # by host
+    part_of: Mapping[str, str]  # by pilot
+    whole_hosts: AbstractSet[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Occupation:
     """What a division depends on besides the snapshot."""
 
-    our_parts: Mapping[str, Sequence[PilotPart]]  # by host
+    ours: _OurPilots
     remembered: Mapping[str, tuple[str, ...]]  # names of parts, by host
     fresh_hosts: AbstractSet[str]  # given back a part as the look began, or since
-    whole_hosts: AbstractSet[str]
-    part_of: Mapping[str, str]  # by pilot
 
 
 @dataclass(slots=True)
 class _LastDivision:
-    """The last division: between two looks most decisions have the same one."""
+    """The last division: between two looks most decisions have the same one, or nearly so."""
 
     snapshot: Snapshot | None = None
     occupation: _Occupation | None = None
     divided: Snapshot | None = None
+    taken_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by host
+
+    # Of the last look at our pilots.
+    pilots: tuple[PilotView, ...] = ()
+    jobs: tuple[Job, ...] = ()
+    ours: _OurPilots | None = None
 
 
 _LAST = _LastDivision()
@@ -99,28 +119,35 @@ def divided(given: DecisionInput) -> DecisionInput:
     if not (has_parts or _lend_parts(snapshot.nodes)):
         return given
     occupation = _Occupation(
-        our_parts=_our_parts(given),
+        ours=_our_pilots(given),
         remembered=_remembered(given.memory),
         fresh_hosts=_fresh_hosts(given),
-        whole_hosts={pilot.node for pilot in given.pilots if pilot.part is None},
-        part_of={pilot.pilot_id: pilot.node for pilot in given.pilots if pilot.part is not None},
     )
     # The same object as before where nothing has changed: what is worked out by it is kept.
     if _LAST.divided is None or _LAST.snapshot is not snapshot or _LAST.occupation != occupation:
-        _LAST.divided = _divided(snapshot, occupation)
+        _LAST.divided, _LAST.taken_of = _divided(snapshot, occupation)
         _LAST.snapshot, _LAST.occupation = snapshot, occupation
     parted = _LAST.divided
     return replace(given, snapshot=parted, cooling=_cooling(given.cooling, parted.nodes or ()))
 
 
-def _divided(snapshot: Snapshot, occupation: _Occupation) -> Snapshot:
-    """Return the snapshot with the parts of hosts in place of these."""
+def _divided(
+    snapshot: Snapshot, occupation: _Occupation
+) -> tuple[Snapshot, Mapping[str, tuple[str, ...]]]:
+    """Return the snapshot with the parts of hosts in place of these, and which jobs have taken."""
+    before = _LAST.snapshot
+    if before is not None and before.nodes is snapshot.nodes and occupation == _LAST.occupation:
+        jobs_as_before = _named_as_before(snapshot.jobs or (), occupation.ours, _LAST.taken_of)
+        if jobs_as_before and _LAST.divided is not None:
+            nodes_before = _LAST.divided.nodes
+            return replace(snapshot, nodes=nodes_before, jobs=jobs_as_before), _LAST.taken_of
     nodes: list[Node] = []
     taken_of: dict[str, tuple[str, ...]] = {}
+    ours = occupation.ours
     used_of = _used_gpus(snapshot.nodes or (), snapshot.jobs or (), occupation)
     for node in snapshot.nodes or ():
-        our_parts = occupation.our_parts.get(node.name, ())
-        if not (node.lends or our_parts) or node.name in occupation.whole_hosts:
+        our_parts = ours.parts.get(node.name, ())
+        if not (node.lends or our_parts) or node.name in ours.whole_hosts:
             nodes.append(node)
             continue
         remembered = occupation.remembered.get(node.name, ())
@@ -128,10 +155,29 @@ def _divided(snapshot: Snapshot, occupation: _Occupation) -> Snapshot:
         nodes += host.nodes
         if host.taken:
             taken_of[node.name] = host.taken
+    # A host whose parts are as they were has the same objects; often all hosts do.
+    shown = tuple(nodes)
+    if _LAST.divided is not None and is_as_before(shown, _LAST.divided.nodes or ()):
+        shown = _LAST.divided.nodes or ()
     jobs = snapshot.jobs
     if jobs is not None:
-        jobs = _renamed(jobs, occupation.part_of, taken_of)
-    return replace(snapshot, nodes=tuple(nodes), jobs=jobs)
+        jobs = _named_as_before(jobs, ours, taken_of) or _renamed(jobs, ours.part_of, taken_of)
+    return replace(snapshot, nodes=shown, jobs=jobs), taken_of
+
+
+def _named_as_before(
+    jobs: tuple[Job, ...], ours: _OurPilots, taken_of: Mapping[str, tuple[str, ...]]
+) -> tuple[Job, ...]:
+    """Return the jobs of the last division, with those that have come since; (): made anew."""
+    before, occupation, divided_before = _LAST.snapshot, _LAST.occupation, _LAST.divided
+    if before is None or occupation is None or divided_before is None:
+        return ()
+    if occupation.ours is not ours or taken_of != _LAST.taken_of:
+        return ()
+    came = jobs_that_came(jobs, before.jobs or ())
+    if came is None:
+        return ()
+    return (*(divided_before.jobs or ()), *came)
 
 
 def _cooling(cooling: Mapping[str, Cooling], nodes: Iterable[Node]) -> Mapping[str, Cooling]:
@@ -147,6 +193,21 @@ def _cooling(cooling: Mapping[str, Cooling], nodes: Iterable[Node]) -> Mapping[s
         if PART_MARK in node.name and host in by_host:
             of_parts[node.name] = by_host[host]
     return {**cooling, **of_parts}
+
+
+def _our_pilots(given: DecisionInput) -> _OurPilots:
+    """Return where our pilots are: the same object while neither they nor their jobs change."""
+    jobs, ours = given.snapshot.jobs or (), _LAST.ours
+    has_same_pilots = is_as_before(given.pilots, _LAST.pilots)
+    if ours is not None and has_same_pilots and jobs_that_came(jobs, _LAST.jobs) is not None:
+        return ours
+    ours = _OurPilots(
+        parts=_our_parts(given),
+        part_of={pilot.pilot_id: pilot.node for pilot in given.pilots if pilot.part is not None},
+        whole_hosts={pilot.node for pilot in given.pilots if pilot.part is None},
+    )
+    _LAST.pilots, _LAST.jobs, _LAST.ours = given.pilots, jobs, ours
+    return ours
 
 
 def _our_parts(given: DecisionInput) -> dict[str, list[PilotPart]]:
@@ -198,10 +259,12 @@ def _used_gpus(
         return used_of
     full_hosts = {node.name: node for node in nodes if node.name in used_of and node.is_full}
     for job in jobs:
-        if job.pilot_id in occupation.part_of or job.state is JobState.PENDING:
+        if job.pilot_id in occupation.ours.part_of or job.state is JobState.PENDING:
             continue
-        for host in occupation.fresh_hosts & set(job.nodes):
-            by_type = used_of[host]
+        for host in job.nodes:
+            by_type = used_of.get(host)
+            if by_type is None:
+                continue
             n_gpus = job.gpus_per_node
             if not (n_gpus or job.can_share) and host in full_hosts:
                 n_gpus = full_hosts[host].gpus  # as jobs with --exclusive have
@@ -223,17 +286,18 @@ def parts_of(
         remembered: names of further parts, of GPUs that were given back, the latest first.
         used: GPUs that other jobs use, by type ("" any), where one was given back just now.
     """
-    if used is not None:
-        return _Division(node, used).of(held, remembered)
     entry = _DIVIDED.get(node.name)
     if entry is not None:
-        its_node, its_held, its_names, host = entry
-        if its_node is node and its_held == held and its_names == remembered:
-            return host
-    host = _Division(node).of(held, remembered)
+        its_node, its_held, its_names, its_used, host_before = entry
+        is_same = its_node is node and its_held == held and its_names == remembered
+        if is_same and its_used == used:
+            return host_before
+    host = _Division(node, used).of(held, remembered)
+    if entry is not None and host == host_before:
+        host = host_before
     if len(_DIVIDED) >= _MOST_DIVIDED:
         _DIVIDED.clear()
-    _DIVIDED[node.name] = node, held, remembered, host
+    _DIVIDED[node.name] = node, held, remembered, used, host
     return host
 
 

@@ -149,16 +149,17 @@ def _has_begun(pilot: PilotView) -> bool:
 
 def asked(memory: Memory, releases: Sequence[Release], given: DecisionInput) -> Memory:
     """Record which started pilots are asked to leave now."""
-    begun = {p.pilot_id for p in given.pilots if _has_begun(p)}
+    released_ids = {release.pilot_id for release in releases}
+    begun = {p.pilot_id for p in given.pilots if p.pilot_id in released_ids and _has_begun(p)}
     new_endings: dict[str, Ending] = {}
     for release in releases:
         if release.pilot_id in begun:
             ending = Ending(pilot_id=release.pilot_id, asked_s=given.now_s)
             new_endings[release.node] = ending
+    if not new_endings:
+        return memory
     ends = replace(memory.ends, ending={**memory.ends.ending, **new_endings})
-    if new_endings:
-        return replace(memory, ends=ends)
-    return memory
+    return replace(memory, ends=ends)
 
 
 def applied(settings: Settings, cost_s: float) -> Settings:

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, wraps
-from typing import Final, TypeVar
+from operator import is_
+from typing import Any, Final, ParamSpec, TypeVar
 
 from bftrainer.model.cluster import (
     Job,
@@ -37,6 +38,8 @@ LOST_STATES: Final = (  # not usable
     NodeState.POWER_SAVING,
 )
 MOST_CACHED: Final = 1 << 14  # parts
+MOST_CALLS: Final = 4  # hosts and parts, each with our pilots and without
+Arguments = ParamSpec("Arguments")
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
@@ -46,25 +49,34 @@ def once_per_look(work: Callable[[Argument], Result]) -> Callable[[Argument], Re
 
     For its last two arguments: a decision sees hosts, and the same hosts by their parts.
     """
-    last: tuple[Argument, Result] | None = None
-    before: tuple[Argument, Result] | None = None
+    return _once_for_the_last(2)(work)
 
-    @wraps(work)
-    def cached(argument: Argument) -> Result:
-        nonlocal last, before
-        for call in (last, before):
-            if call is None:
-                continue
-            past_argument, result = call
-            if past_argument is argument:
-                if call is before:
-                    last, before = before, last
-                return result
-        result = work(argument)
-        last, before = (argument, result), last
-        return result
 
-    return cached
+def _once_for_the_last(
+    n_calls: int,
+) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
+    """Cache a pure function's results for its last calls, by the identity of the arguments."""
+
+    def once(work: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+        calls: tuple[tuple[tuple[Any, ...], Result], ...] = ()  # the latest first
+
+        @wraps(work)
+        def cached(*arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
+            nonlocal calls
+            past_calls, call_of = calls, (*arguments, *named.values())
+            for call in past_calls:
+                past_arguments, result = call
+                if all(map(is_, past_arguments, call_of)):
+                    if call is not past_calls[0]:
+                        calls = (call, *[past for past in past_calls if past is not call])
+                    return result
+            result = work(*arguments, **named)
+            calls = ((call_of, result), *past_calls[: n_calls - 1])
+            return result
+
+        return cached
+
+    return once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +119,163 @@ def census_of(snapshot: Snapshot, pilots: Iterable[PilotView] = ()) -> NodeCensu
 
     Nodes and jobs that are unread count as none.
     """
-    census = _shown(snapshot)
+    nodes, queue = snapshot.nodes or (), _QUEUES.of(snapshot.jobs or ())
+    our_pilots = _PILOTS.of(tuple(pilots))
+    return replace(
+        _with_ours(_shown(nodes, queue.placed), our_pilots, snapshot.pilots_come_last),
+        snapshot=snapshot,
+        pending_jobs=queue.pending,
+        has_startable_jobs=_has_startable_jobs(snapshot),
+    )
+
+
+def whole(node: Node) -> NodePart:
+    """Return the largest part of a node."""
+    return _part(node.name, node.node_type, node.gpus, node.cpus, node.memory_mb)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Placed:
+    """What a queue shows besides the ordinary jobs that have not started."""
+
+    occupied: AbstractSet[str]  # by ordinary jobs
+    pilot_of: Mapping[str, str]
+    shown_pilots: AbstractSet[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Queue:
+    """The jobs of a snapshot."""
+
+    jobs: tuple[Job, ...]
+    placed: _Placed
+    pending: list[Job]  # ordinary ones that have not started
+
+
+class _LastQueues:
+    """The last queues; of one with some jobs more at its end only those are counted.
+
+    Announced jobs come after those of the look. What they leave as it was stays the same object.
+    """
+
+    def __init__(self) -> None:
+        self._queues: list[_Queue] = []
+
+    def of(self, jobs: tuple[Job, ...]) -> _Queue:
+        for queue in self._queues:
+            if queue.jobs is jobs:
+                return queue
+        for queue in self._queues:
+            came = jobs_that_came(jobs, queue.jobs)
+            if came is not None:
+                return self._keep(replace(queue, jobs=jobs, pending=[*queue.pending, *came]))
+        return self._keep(_queue_of(jobs))
+
+    def _keep(self, queue: _Queue) -> _Queue:
+        self._queues = [queue, *self._queues[: MOST_CALLS - 1]]
+        return queue
+
+
+def jobs_that_came(jobs: tuple[Job, ...], before: tuple[Job, ...]) -> tuple[Job, ...] | None:
+    """Return the jobs after these same ones; None: something else has changed.
+
+    Announced jobs come last, and are ordinary ones that wait.
+    """
+    came = jobs[len(before) :]
+    if all(map(_waits, came)) and begins_with(jobs, before):
+        return came
+    return None
+
+
+def _waits(job: Job) -> bool:
+    return job.state is JobState.PENDING and job.pilot_id is None
+
+
+def begins_with(longer: tuple[object, ...], beginning: tuple[object, ...]) -> bool:
+    """Return whether the first ones are these same objects."""
+    return len(longer) >= len(beginning) and all(map(is_, longer, beginning))
+
+
+def is_as_before(these: tuple[object, ...], before: tuple[object, ...]) -> bool:
+    """Return whether they are the same objects."""
+    return len(these) == len(before) and begins_with(these, before)
+
+
+class _LastPilots:
+    """Our pilots: the same tuple as long as they are the same."""
+
+    def __init__(self) -> None:
+        self._pilots: tuple[PilotView, ...] = ()
+
+    def of(self, pilots: tuple[PilotView, ...]) -> tuple[PilotView, ...]:
+        if not pilots:
+            return ()
+        before = self._pilots
+        if is_as_before(pilots, before):
+            return before
+        self._pilots = pilots
+        return pilots
+
+
+_NOTHING_SHOWN: Final = Snapshot(taken_at_s=0.0, nodes=None, jobs=None)
+_QUEUES, _PILOTS = _LastQueues(), _LastPilots()
+
+
+@once_per_look
+def _has_startable_jobs(snapshot: Snapshot) -> bool:
+    queue = _QUEUES.of(snapshot.jobs or ())
+    return any(not why_it_waits(job, snapshot.taken_at_s) for job in queue.pending)
+
+
+def _queue_of(jobs: tuple[Job, ...]) -> _Queue:
+    pending = JobState.PENDING
+    occupied = set[str]()
+    pilot_of: dict[str, str] = {}
+    pending_jobs: list[Job] = []
+    shown_pilots = set[str]()
+    for job in jobs:
+        pilot_id = job.pilot_id
+        if pilot_id is None:
+            if job.state is pending:
+                pending_jobs.append(job)
+            else:
+                occupied.update(job.nodes)
+            continue
+        shown_pilots.add(pilot_id)
+        if job.state is not pending:
+            for name in job.nodes:
+                pilot_of[name] = pilot_id
+    placed = _Placed(occupied=occupied, pilot_of=pilot_of, shown_pilots=shown_pilots)
+    return _Queue(jobs=jobs, placed=placed, pending=pending_jobs)
+
+
+@_once_for_the_last(MOST_CALLS)
+def _shown(nodes: tuple[Node, ...], placed: _Placed) -> NodeCensus:
+    """Count what nodes and started jobs show; nothing waits, and no pilot is ours."""
+    free_nodes, lost_nodes = _in_states(nodes, *FREE_STATES), _in_states(nodes, *LOST_STATES)
+    by_name, taken_nodes = _by_name(nodes), placed.occupied - free_nodes
+    return NodeCensus(
+        snapshot=_NOTHING_SHOWN,
+        sets=_sets_of(nodes),
+        by_name=by_name,
+        parts=_free_parts(nodes),
+        free=free_nodes,
+        lost=lost_nodes,
+        completing=_in_states(nodes, NodeState.COMPLETING),
+        taken=taken_nodes,
+        unoccupied=by_name.keys() - lost_nodes - taken_nodes,
+        pilot_of=placed.pilot_of,
+        pending_jobs=(),
+        has_startable_jobs=False,
+        shown_pilots=placed.shown_pilots,
+    )
+
+
+@_once_for_the_last(MOST_CALLS)
+def _with_ours(
+    census: NodeCensus, pilots: tuple[PilotView, ...], pilots_come_last: bool
+) -> NodeCensus:
+    """Count what is shown against our pilots."""
     ours: dict[str, PilotView] = {}
     leaving = set[str]()
     pilot_ids = set[str]()
@@ -118,74 +286,19 @@ def census_of(snapshot: Snapshot, pilots: Iterable[PilotView] = ()) -> NodeCensu
         else:
             ours[pilot.node] = pilot
     piloted_nodes = leaving | ours.keys()
+    could_be_had = census.unoccupied
+    if pilots_come_last:
+        could_be_had = census.unoccupied - census.free
+    others_nodes = {name for name, pilot in census.pilot_of.items() if pilot not in pilot_ids}
     return replace(
         census,
         parts={**census.parts, **_parts(census.by_name, piloted_nodes - census.free)},
         ours=ours,
         leaving=leaving,
-        in_the_way=_in_the_way(census, ours),
-        of_others=_of_others(census, pilot_ids) - piloted_nodes,
+        in_the_way={name: pilot for name, pilot in ours.items() if name in could_be_had},
+        of_others=(others_nodes & census.unoccupied) - census.free - piloted_nodes,
         has_other_daemons=not census.shown_pilots <= pilot_ids,
     )
-
-
-def whole(node: Node) -> NodePart:
-    """Return the largest part of a node."""
-    return _part(node.name, node.node_type, node.gpus, node.cpus, node.memory_mb)
-
-
-@once_per_look
-def _shown(snapshot: Snapshot) -> NodeCensus:
-    """Count what the batch system shows."""
-    nodes, pending = snapshot.nodes or (), JobState.PENDING
-    free_nodes, lost_nodes = _in_states(nodes, *FREE_STATES), _in_states(nodes, *LOST_STATES)
-    occupied = set[str]()
-    pilot_of: dict[str, str] = {}
-    pending_jobs: list[Job] = []
-    shown_pilots = set[str]()
-    for job in snapshot.jobs or ():
-        if job.pilot_id is not None:
-            shown_pilots.add(job.pilot_id)
-        if job.state is pending:
-            if job.pilot_id is None:
-                pending_jobs.append(job)
-        elif job.pilot_id is None:
-            occupied.update(job.nodes)
-        else:
-            pilot_of.update(dict.fromkeys(job.nodes, job.pilot_id))
-    by_name, taken_nodes = _by_name(nodes), occupied - free_nodes
-    return NodeCensus(
-        snapshot=snapshot,
-        sets=_sets_of(nodes),
-        by_name=by_name,
-        parts=_free_parts(nodes),
-        free=free_nodes,
-        lost=lost_nodes,
-        completing=_in_states(nodes, NodeState.COMPLETING),
-        taken=taken_nodes,
-        unoccupied=by_name.keys() - lost_nodes - taken_nodes,
-        pilot_of=pilot_of,
-        pending_jobs=pending_jobs,
-        shown_pilots=shown_pilots,
-        has_startable_jobs=any(not why_it_waits(job, snapshot.taken_at_s) for job in pending_jobs),
-    )
-
-
-def _in_the_way(census: NodeCensus, ours: Mapping[str, PilotView]) -> Mapping[str, PilotView]:
-    in_the_way: dict[str, PilotView] = {}
-    for name, pilot in ours.items():
-        comes_last = census.snapshot.pilots_come_last and name in census.free
-        if name in census.unoccupied and not comes_last:
-            in_the_way[name] = pilot
-    return in_the_way
-
-
-def _of_others(census: NodeCensus, pilot_ids: AbstractSet[str]) -> AbstractSet[str]:
-    names = set[str]()
-    for name, pilot_id in census.pilot_of.items():
-        if pilot_id not in pilot_ids:
-            names.add(name)
-    return (names & census.unoccupied) - census.free
 
 
 def why_it_waits(job: Job, now_s: float) -> str:

@@ -73,10 +73,11 @@ class Printed:
     def _jobs(self) -> str:
         rows = [
             (f"{number}", "bf" if number == 7 else "batch", state, reason, f"{NOW_S + start_s}",
-             "1:00:00", "", "n1" if state == "RUNNING" else "", "1", f"{NOW_S}",
+             "1:00:00", planned, "n1" if state == "RUNNING" else "", "1", f"{NOW_S}",
              "bft" if number == 7 else "alice", "(null)", "N/A", f"{priority}", "", excluded,
              waits)
-            for number, state, reason, start_s, priority, excluded, waits in self._site["jobs"]
+            for number, state, reason, start_s, priority, excluded, waits, planned
+            in self._site["jobs"]
         ]  # fmt: skip
         return "".join(f"{RECORD}{FIELD.join(row)}\n" for row in rows)
 
@@ -99,6 +100,7 @@ def jobs() -> st.SearchStrategy[list[tuple[Any, ...]]]:
         st.integers(0, 1),
         st.sampled_from(["", "n1", "n[1-3]", "n[1-90]"]),
         st.sampled_from(["(null)", "afterok:5"]),
+        st.sampled_from(["", "n1", "n[1-2]", "n[1-2"]),
     )
     return st.lists(one, max_size=5, unique_by=lambda job: job[0])
 
