@@ -246,10 +246,12 @@ class Driver:
             ),
         )
 
-    def interrupted(self, node: str, generation: int) -> list[Instruction]:
+    def interrupted(
+        self, node: str, generation: int, reason: str = "reset by peer"
+    ) -> list[Instruction]:
         return self.say(
             self.on(node),
-            protocol.Interrupted(generation=generation, attempt=1, step=5, reason="reset by peer"),
+            protocol.Interrupted(generation=generation, attempt=1, step=5, reason=reason),
         )
 
     def finish(self, node: str, step: int = 50) -> list[Instruction]:

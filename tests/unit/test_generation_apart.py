@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bftrainer.fleet.generations.breakage import SILENT_S
 from bftrainer.fleet.generations.generation import MOST_IN_VAIN
 from bftrainer.fleet.generations.members import Instruction, Parked, Rescaled, WorkerFailed
@@ -96,3 +98,23 @@ def test_generations_that_break_again_and_again_without_a_step_are_a_failure() -
     d.progress("n1", 6)
     d.interrupted("n2", d.machine.numbers.generation)
     assert not d.wanted(WorkerFailed, d.wait(INTERRUPTED_PATIENCE_S + 0.1)), "it made a step"
+
+
+@pytest.mark.parametrize("first", ["n1", "n2"])
+def test_generations_that_strangers_break_are_no_failure_of_the_trainer(first: str) -> None:
+    """Seen failing before: whoever connected first three times in a row cost it a failure."""
+    d = Driver()
+    d.form("n1", "n2", step=3)
+    words = {
+        "n1": "BFT-1344: a stranger connected to the port of rank 0 in place of rank 1",
+        "n2": "connection closed by peer",  # it sees n1 go
+    }
+    for _ in range(3 * MOST_IN_VAIN):
+        for node in sorted(words, key=lambda name: name != first):
+            d.interrupted(node, d.machine.numbers.generation, words[node])
+        assert not d.wanted(WorkerFailed, d.wait(INTERRUPTED_PATIENCE_S + 0.1))
+        d.ready()
+        out = d.enter(step=3)
+        [rescaled] = d.wanted(Rescaled, out)
+        assert rescaled.reason == words["n1"]
+    assert d.machine.trouble.in_vain == 0

@@ -727,10 +727,13 @@ class GenerationMachine:
         self.forming = None
 
     def _complain(self, now_s: float) -> list[Instruction]:
-        """Count a generation that broke although all its members live; too many are a failure."""
+        """Count a generation that broke although all its members live; too many are a failure.
+
+        Not one that a stranger broke: whoever connects often enough would end another's trainer.
+        """
         trouble, complaint = self.trouble, self.trouble.take_complaint()
         worker = self.crew.workers.get(complaint.worker_id)
-        if not trouble.is_broken or trouble.cut or worker is None:
+        if not trouble.is_broken or trouble.cut or complaint.is_of_stranger or worker is None:
             return []
         if not self.crew.members or self.crew.is_short:
             return []

@@ -21,6 +21,7 @@ LEAVE_PATIENCE_S = 60.0  # time for a worker to leave: a long step, a checkpoint
 LOST = "a member was lost"
 MOST_TIMEOUTS = 32.0  # of start_timeout_s, for a worker to start
 PLANNED = "planned"
+_OF_STRANGER = "BFT-1344:"  # begins the report of a member whose peer is somebody else
 START = "start"
 
 
@@ -300,6 +301,11 @@ class Complaint(NamedTuple):
     worker_id: str = ""
     reason: str = ""
 
+    @property
+    def is_of_stranger(self) -> bool:
+        """Whether another user connected in place of a member: the trainer is not to blame."""
+        return self.reason.startswith(_OF_STRANGER)
+
 
 @dataclass(slots=True, kw_only=True)
 class Trouble:
@@ -313,9 +319,14 @@ class Trouble:
     ADDED: ClassVar = frozenset({"cut", "in_vain", "complaint"})
 
     def interrupt(self, complaint: Complaint, now_s: float) -> None:
-        """Note that a collective broke; usually the cause follows, as the death of a member."""
+        """Note that a collective broke; usually the cause follows, as the death of a member.
+
+        The first report counts, but that of a stranger explains all others.
+        """
         if self.interrupted_s is None:
             self.interrupted_s, self.complaint = now_s, complaint
+        elif complaint.is_of_stranger:
+            self.complaint = complaint
 
     def has_waited(self, now_s: float) -> bool:
         """Return whether a reported broken collective has had no visible cause for too long."""
@@ -328,6 +339,8 @@ class Trouble:
         """Why the next generation forms."""
         if not self.is_broken:
             return PLANNED
+        if self.complaint.is_of_stranger and not self.cut:
+            return self.complaint.reason
         return self.cut or LOST
 
     def take_complaint(self) -> Complaint:
