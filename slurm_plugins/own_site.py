@@ -394,7 +394,7 @@ def _resources(text: str) -> Iterator[tuple[str, int, str]]:
         if _COUNT.fullmatch(amount):
             yield name, int(amount), amount
         elif name == "mem":
-            with contextlib.suppress(ParseError):
+            with contextlib.suppress(ParseError):  # "-1" and the like: no limit
                 yield name, parse.memory_mb_of(amount), amount
 
 

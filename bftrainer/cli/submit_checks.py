@@ -33,7 +33,8 @@ _PROBES = {
 }
 _NOTHING = ("/bin/sh", "-c", ":")
 # The import of torch takes seconds, and minutes from a file system that others use, too. A torch
-# that does not import is told of by the first worker, as is one that the nodes alone lack.
+# that does not import is told of by the first worker, as is one that the nodes alone lack. A build
+# that does not write down its version is imported to tell it.
 _FIND_TORCH = (
     f"import runpy; there = runpy.run_path({versions.__file__!r})['there']()[1] or"
     " __import__('torch').__version__; sys.stdout.write('bft-torch %s\\n' % there); "

@@ -503,7 +503,7 @@ class TrainerBook:
         for trainer in list(self.trainers.values()):
             if not trainer.machine.is_idle:
                 self._handle(trainer, stimuli.TimePassed())
-            self._write_reports(trainer)
+            self._write_reports(trainer, steady_s)
             if trainer.machine.course.is_ended:
                 self._go_on(trainer)
             if trainer.machine.has_wound_up(steady_s):
@@ -555,7 +555,7 @@ class TrainerBook:
             self._set(trainer, record)
             self.news.changed(record.spec)
             trainer.unwritten = said.reports[-1]
-            self._write_reports(trainer)
+            self._write_reports(trainer, self._steady())
 
     def _on_saved(self, trainer: Trainer, said: protocol.Saved) -> None:
         """Note it; the journal has it from the next entry on, at the latest when it parks."""
@@ -578,11 +578,11 @@ class TrainerBook:
             self._write(trainer, "remarked", said)
             LOG.warning("trainer %s: %s", record.trainer_id, said.cause)
 
-    def _write_reports(self, trainer: Trainer) -> None:
+    def _write_reports(self, trainer: Trainer, steady_s: float) -> None:
         """Write new reports; not each of a script that reports at every step."""
         report = trainer.unwritten
-        if report and (now_s := self._steady()) >= trainer.wrote_reports_s + REPORTS_EVERY_S:
-            trainer.wrote_reports_s = now_s
+        if report is not None and steady_s >= trainer.wrote_reports_s + REPORTS_EVERY_S:
+            trainer.wrote_reports_s = steady_s
             if self.takes_report(trainer.record):
                 self._write(trainer, "reported", report)
 

@@ -59,7 +59,7 @@ from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.site.policy.model import SitePolicy, settings_of
 
 TRAINER = "t1"
-TOLD = "told"  # reason of an agent that was asked to leave by a message
+TOLD = "told"  # as an agent calls it that a message of the daemon asked to leave
 OWNER = "bft"  # of all pilots
 POLL_INTERVALS = ("poll_interval_s", "poll_interval_with_hook_s")
 HEARD_S, LOOK_S, LEAVE_S, ORDER_S = 0.02, 0.1, 0.05, 0.05

@@ -15,7 +15,7 @@ from pathlib import Path
 from _bench.host_jobs import job_wait
 from _bench.torture.plants import CANARY, SHARED, STUDY, TRAINER
 from _bench.torture.site import Site
-from _bench.torture.talkers import LOOP
+from _bench.torture.talkers import TRAINING
 from bftrainer.batch.process import Completed
 from bftrainer.model.errors import BftError
 from tests.support.hosts import HostError
@@ -31,7 +31,7 @@ parameters: {lr: {type: float, low: 0.1, high: 0.3}}
 sampler: random
 rule: {name: sha, trials: 1, least: 1, most: 1, eta: 2}
 """
-_TRIAL = LOOP.replace("4800", "48").replace("10**6", "1") + "    run.report(1.0)\n"
+_TRIAL = TRAINING.format(samples=48, epochs=1) + "    run.report(1.0)\n"
 
 
 @dataclass(slots=True, kw_only=True)

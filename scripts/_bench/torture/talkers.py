@@ -21,20 +21,21 @@ from typing import Final
 ASKERS: Final = 12  # questions under way
 ASKED_S: Final = 0.5  # between two looks whether she is to stop
 PATHS: Final = ("/v1/status", "/v1/trainers", "/v1/nodes", "/v1/timeline")
-LOOP: Final = """\
+TRAINING: Final = """\
 import sys, torch
 from torch.utils.data import DataLoader, TensorDataset
 from bftrainer import elastic
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=float((*sys.argv, 0.01)[1]))
-data = TensorDataset(torch.randn(4800, 4), torch.randn(4800, 1))
-run = elastic.Run(model, optimizer, DataLoader(data, batch_size=24), epochs=10**6)
+data = TensorDataset(torch.randn({samples}, 4), torch.randn({samples}, 1))
+run = elastic.Run(model, optimizer, DataLoader(data, batch_size=24), epochs={epochs})
 for _ in run.epochs():
     for x, y in run.batches():
         optimizer.zero_grad()
         torch.nn.functional.mse_loss(model(x), y).backward()
         run.step()
 """
+LOOP: Final = TRAINING.format(samples=4800, epochs=10**6)
 REPORTS: Final = LOOP + "        run.report(float(y[0]))\n"
 LINES: Final = f"""{LOOP}\
         print("x" * 4000, flush=True)
