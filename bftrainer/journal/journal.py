@@ -423,9 +423,9 @@ class Journal:
             remaining = limit
         with self._transaction(is_reading=True) as connection:
             first = tables.first_to_follow(connection)
-            if after_seq < first:
-                tables.check_removed(connection, self.where, first)
-                after_seq = first - 1
+            if after_seq < max(first, 1):
+                tables.check_front(connection, self.where, first)
+            after_seq = max(after_seq, first - 1)
         while remaining > 0:
             size = int(min(_BATCH_ROWS, remaining))
             query = tables.select_entries().where(table.c.seq > after_seq)

@@ -374,15 +374,22 @@ def first_to_follow(connection: Connection) -> int:
     return _number(connection, select(func.min(table.c.seq)).where(table.c.kind == CHECKPOINT))
 
 
-def check_removed(connection: Connection, where: str, checkpoint: int) -> None:
-    """Raise BFT-2205 if entries before a checkpoint are not those that a removal leaves.
+def check_front(connection: Connection, where: str, checkpoint: int) -> None:
+    """Raise BFT-2205 if the first entries are not those that a removal leaves.
 
-    Those that are left follow each other. In a damaged tree the first ones may only seem removed:
-    others stand in their place.
+    Entries are removed before a checkpoint alone, and those that are left follow each other. In a
+    damaged tree the first ones may only seem removed: others stand in their place.
+
+    Args:
+        connection: in a transaction.
+        where: the journal.
+        checkpoint: as ``first_to_follow`` returns it.
     """
-    seq = projection.entries.c.seq
+    seq, first = projection.entries.c.seq, first_entry(connection)
+    if first > 1 and not checkpoint:
+        raise JournalError.of("BFT-2205", where, f"the entries before {first} are missing")
     query = select(seq).where(seq < checkpoint).order_by(seq)
-    last = first_entry(connection) - 1
+    last = first - 1
     for number in connection.execute(query).scalars():
         if number != last + 1:
             raise JournalError.of("BFT-2205", where, f"entry {number} follows entry {last}")

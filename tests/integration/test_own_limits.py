@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from bftrainer.batch import process
+from slurm_plugins.launcher import size_options
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.slurm_fixtures import running_cluster
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slurm
+_STARTED_OR_LIMITED = ("RUNNING None", "PENDING AssocGrpMemLimit")
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +80,37 @@ def test_limits_of_the_user_and_of_the_qos_are_kept(cluster: SlurmTestCluster) -
     )
     assert "AssocMaxSubmitJobLimit" in refused.stderr
     _manage(cluster, "modify", "user", user, "set", "MaxSubmitJobs=-1", "GrpTRES=cpu=-1")
+
+
+@pytest.mark.long
+def test_slurm_starts_as_many_pilots_as_a_limit_on_memory_is_said_to_allow(
+    cluster: SlurmTestCluster,
+) -> None:
+    """Whole-node pilots ask for no amount of memory, and Slurm charges them all of the node's."""
+    user, n_pilots = getpass.getuser(), 4
+    memory_mb = int(cluster.command("sinfo", "-h", "-n", "n1", "-o", "%m").stdout.split()[0])
+    _manage(cluster, "modify", "user", user, "set", f"GrpTRES=mem={5 * memory_mb // 2}M")
+    job_ids: list[str] = []
+    try:
+        for _ in range(n_pilots):
+            asked = ("--parsable", "-p", "scavenge", "-N1", "-t5", *size_options(None))
+            done = cluster.command("sbatch", *asked, "-o/dev/null", "--wrap", "sleep 300")
+            job_ids.append(done.stdout.strip())
+
+        def states() -> list[str]:
+            listed = cluster.command("squeue", "-h", "-u", user, "-o", "%T %r").stdout
+            lines = sorted(listed.splitlines())
+            is_settled = all(line in _STARTED_OR_LIMITED for line in lines)
+            return lines if is_settled and len(lines) == n_pilots else []
+
+        settled = wait_for(states, what="each runs, or waits for the limit")
+        n_running = settled.count("RUNNING None")
+        plan = _settings(cluster)["max_nodes"]
+        assert plan["value"] == n_running < n_pilots
+        assert "GrpTRES=mem=" in plan["why"]
+    finally:
+        cluster.command("scancel", *job_ids)
+        _manage(cluster, "modify", "user", user, "set", "GrpTRES=mem=-1")
 
 
 def test_an_account_that_does_not_exist_is_refused_in_slurms_words(

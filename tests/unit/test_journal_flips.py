@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import random
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from bftrainer.cli.main import main
+from bftrainer.journal.errors import JournalError
+from bftrainer.journal.journal import Journal
 from bftrainer.journal.mark import JOURNAL_NAME, MARK_NAME
 from tests.support.flips import (
     SMALL_PAGE_BYTES,
@@ -17,6 +21,7 @@ from tests.support.flips import (
     undecodable,
     write_journal,
 )
+from tests.support.snapshots import T0
 
 SAMPLE = 15  # ``tests.support.flip_journal`` takes every byte
 
@@ -51,6 +56,21 @@ def test_entries_that_come_twice_instead_of_others_are_found(flipper: Flipper) -
     bits = list(misleading(flipper.data))
     assert len(bits) > 2
     assert [flipper.flipped(bit, ["read", "verify"]) for bit in bits] == [[]] * len(bits)
+
+
+def test_first_entries_that_no_checkpoint_replaces_are_missed(tmp_path: Path) -> None:
+    """Seen failing before: they counted as removed."""
+    path = tmp_path / "state" / JOURNAL_NAME
+    with Journal.open(path, clock=lambda: T0) as journal:
+        for number in range(5):
+            journal.append("note", {"number": number})
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("DELETE FROM entries WHERE seq < 3")
+    with Journal.open(path, clock=lambda: T0, is_verified=False) as journal:
+        for kind in (None, "note"):
+            with pytest.raises(JournalError, match="the entries before 3 are missing"):
+                list(journal.entries(kind))
+        assert [entry.seq for entry in journal.entries(after_seq=3)] == [4, 5]
 
 
 @pytest.mark.parametrize("verb", ["verify", "replay", "report", "web", "backup"])

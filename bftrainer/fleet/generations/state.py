@@ -21,8 +21,9 @@ LEAVE_PATIENCE_S = 60.0  # time for a worker to leave: a long step, a checkpoint
 LOST = "a member was lost"
 MOST_TIMEOUTS = 32.0  # of start_timeout_s, for a worker to start
 PLANNED = "planned"
-_OF_STRANGER = "BFT-1344:"  # begins the report of a member whose peer is somebody else
 START = "start"
+STRANGER = "a stranger connected in place of a member (BFT-1344)"
+_OF_STRANGER = "BFT-1344:"  # begins the report of a member whose peer is somebody else
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,7 +341,7 @@ class Trouble:
         if not self.is_broken:
             return PLANNED
         if self.complaint.is_of_stranger and not self.cut:
-            return self.complaint.reason
+            return STRANGER  # in our words: the report is in those of a user's process
         return self.cut or LOST
 
     def take_complaint(self) -> Complaint:
