@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bftrainer import elastic
@@ -77,6 +77,10 @@ TREES = st.recursive(
 
 
 @given(one=TREES, other=TREES)
+@example(one=[False, False], other=[False, 0])
+@example(one={"lr": 1}, other={"lr": 1.0})
+@example(one=[2**60], other=[2.0**60])
+@example(one=[2**60 + 1], other=[2.0**60])
 def test_digests_are_those_of_the_values(one: Any, other: Any) -> None:
     def exact(tree: Any) -> Any:  # 1 and True are one value, 0.0 and -0.0 are not
         if isinstance(tree, dict):
@@ -105,6 +109,7 @@ def test_digests_are_those_of_the_values(one: Any, other: Any) -> None:
         ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
         (collections.Counter({3: 1, 5: 2}), {5: 2, 3: 1}),
         (float("nan"), float("nan")),
+        (float("inf") - float("inf"), float("nan")),  # with the sign bit, and without
         ({1, 2, 3}, {3, 2, 1}),
     ],
     ids=str,

@@ -12,6 +12,7 @@ GPU would stop it; what is no value, such as a function, does not count.
 from __future__ import annotations
 
 import hashlib
+import math
 import struct
 from array import array
 from collections import deque
@@ -30,7 +31,7 @@ _QUIET_NAN: Final = 0x7FFC << 48  # the bits of a double; those below may be any
 _PARAMETERS: Final = frozenset({"params"})
 _FLOATS: Final = frozenset({float, bool})
 _SEQUENCES: Final = frozenset({list, tuple, deque})
-_EXACT: Final = 1 << 53  # integers up to here are floats
+_EXACT: Final = 1 << 53  # all integers up to here are floats
 _PLAIN: Final = (bool, int, float, str)  # subclasses of these count as their value
 _UNREAD: Final = "?"  # stands for what does not count
 
@@ -84,10 +85,11 @@ def _flatten_all(values: Iterable[Any], numbers: list[float], texts: list[str]) 
     for value in values:
         kind = type(value)
         if kind in _FLOATS:
-            numbers.append(value)
+            # A NaN of the processor and one read from text differ in their bits.
+            numbers.append(math.nan if math.isnan(value) else value)
         elif value is None:
             numbers.append(_NONE)
-        elif kind is int and -_EXACT <= value <= _EXACT:
+        elif kind is int and _is_exact_float(value):
             numbers.append(value)
         elif kind in _SEQUENCES:
             numbers.append(_length_mark(len(value)))
@@ -101,6 +103,16 @@ def _flatten_all(values: Iterable[Any], numbers: list[float], texts: list[str]) 
             _flatten_all(map(value.__getitem__, keys), numbers, texts)
         else:
             _flatten_all((_plain(value),), numbers, texts)
+
+
+def _is_exact_float(number: int) -> bool:
+    """Return whether some float is just this integer."""
+    if -_EXACT <= number <= _EXACT:
+        return True
+    try:
+        return float(number) == number
+    except OverflowError:
+        return False
 
 
 def _mark_of(what: str) -> float:
@@ -194,6 +206,13 @@ def leaves(value: Any, path: str) -> dict[str, Any]:
     return table
 
 
+def _text_of(leaf: Any) -> str:
+    """Return a text that is the same for two leaves when they are one value in a digest."""
+    if isinstance(leaf, int) and _is_exact_float(leaf):
+        return repr(float(leaf))
+    return repr(leaf)
+
+
 def differing(tables: Mapping[int, Mapping[str, Any]]) -> list[LeafDifference]:
     """Return what differs between the leaves of ranks, learning rates first."""
     paths: dict[str, None] = {}
@@ -202,7 +221,7 @@ def differing(tables: Mapping[int, Mapping[str, Any]]) -> list[LeafDifference]:
     differences: list[LeafDifference] = []
     for path in paths:
         values = {rank: table[path] for rank, table in tables.items() if path in table}
-        n_values = len(set(map(repr, values.values())))
+        n_values = len(set(map(_text_of, values.values())))
         if n_values > 1 or len(values) < len(tables):
             differences.append(LeafDifference(path=path, values=values))
     return sorted(differences, key=lambda difference: not difference.path.endswith(".lr"))
