@@ -201,13 +201,15 @@ def _repeated(entries: Iterable[JournalEntry]) -> dict[str, Any]:
     from bftrainer.daemon import journal_replay  # noqa: PLC0415 - numpy takes 0.1 s
     from bftrainer.fleet.generations import rescale_log  # noqa: PLC0415 - as below
 
+    repeater = journal_replay.Repeater()
     plans, rescales = list[dict[str, Any]](), list[dict[str, Any]]()
     n_plans = n_rescales = n_foreign = 0
     for entry in entries:
         if entry.kind == journal_replay.KIND:
             n_plans += 1
-            again = journal_replay.take_again([entry])
-            plans += [asdict(plan) for plan in again if not plan.is_equal]
+            again = repeater.repeat(entry)
+            if not again.is_equal:
+                plans.append(asdict(again))
         elif entry.kind == rescale_log.KIND:
             record = entry.payload_if(rescale_log.RescaleRecord)
             if record is None:  # its machine had other fields

@@ -36,30 +36,45 @@ class Again:
         return self.sha256 == self.recorded_sha256
 
 
-def take_again(entries: Iterable[JournalEntry]) -> Iterator[Again]:
-    """Repeat every recorded decision in order; other entries are skipped.
+class Repeater:
+    """Repeats decisions of one journal, in their order: each is read by the one before it."""
 
-    Raises:
-        UsageError: BFT-3050, a recorded policy is not installed.
-        CanonicalError: BFT-2220, this release cannot read the form of an entry.
-    """
-    reader, policy_of = DecisionReader(), cache(load_policy)  # to look for one takes a while
-    for entry in entries:
-        if entry.kind != KIND:
-            continue
-        record = reader.read(entry)
-        plan = decide_surely(record.input, policy_of(record.input.settings.policy))
+    def __init__(self) -> None:
+        self._reader = DecisionReader()
+        self._policy_of = cache(load_policy)  # to look for one takes a while
+
+    def repeat(self, entry: JournalEntry) -> Again:
+        """Take the decision of an entry of this ``KIND`` again.
+
+        Raises:
+            UsageError: BFT-3050, a recorded policy is not installed.
+            CanonicalError: BFT-2220, this release cannot read the form of the entry.
+        """
+        record = self._reader.read(entry)
+        plan = decide_surely(record.input, self._policy_of(record.input.settings.policy))
         recorded, now = digest(record.plan), digest(plan)
         differing: tuple[str, ...] = ()
         if now != recorded:
             differing = _differing(record.plan, plan)
-        yield Again(
+        return Again(
             seq=entry.seq,
             at_s=record.input.now_s,
             recorded_sha256=recorded,
             sha256=now,
             differing=differing,
         )
+
+
+def take_again(entries: Iterable[JournalEntry]) -> Iterator[Again]:
+    """Repeat every recorded decision in order; other entries are skipped.
+
+    Raises:
+        UsageError, CanonicalError: as ``Repeater.repeat``.
+    """
+    repeater = Repeater()
+    for entry in entries:
+        if entry.kind == KIND:
+            yield repeater.repeat(entry)
 
 
 def _differing(recorded: Plan, repeated: Plan) -> tuple[str, ...]:

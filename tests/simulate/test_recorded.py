@@ -11,7 +11,9 @@ import pytest
 
 from bftrainer.batch.traces.generator import GeneratorParameters, generate
 from bftrainer.cli.main import main
+from bftrainer.daemon import journal_replay
 from bftrainer.daemon.journal_replay import KIND, Again, take_again
+from bftrainer.decide.policies.base import AllocationPolicy, load_policy
 from bftrainer.journal.journal import Journal
 from bftrainer.lab.simulator.physical import costs_from_mapping
 from bftrainer.lab.simulator.session import Choices, play
@@ -74,8 +76,18 @@ def test_a_plan_that_was_another_is_named(records: list[DecisionRecord], retake:
 
 
 def test_the_verb_tells_of_both(
-    records: list[DecisionRecord], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    records: list[DecisionRecord],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    looked_for: list[str] = []
+
+    def counted(policy: str) -> AllocationPolicy:
+        looked_for.append(policy)
+        return load_policy(policy)
+
+    monkeypatch.setattr(journal_replay, "load_policy", counted)
     path = tmp_path / "journal.db"
     with Journal.open(path, clock=lambda: 5.0) as journal:
         journal.begin_incarnation()
@@ -83,6 +95,7 @@ def test_the_verb_tells_of_both(
             journal.append(KIND, record)
     assert main(["replay", str(path)]) == 0
     assert f"{len(records)} of {len(records)} plans" in capsys.readouterr().out
+    assert len(looked_for) == 1  # each search reads the metadata of all installed packages
     other = replace(records[-1], plan=replace(records[-1].plan, trouble="It was otherwise."))
     with Journal.open(path, clock=lambda: 6.0) as journal:
         journal.append(KIND, other)
