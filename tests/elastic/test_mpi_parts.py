@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
+import itertools
 import json
 import os
 import shutil
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,7 +21,9 @@ from hypothesis import strategies as st
 import trainers.examples
 from bftrainer.batch import process
 from bftrainer.elastic.mpi import BlockRows, library
+from bftrainer.elastic.mpi.comm import GroupBroken
 from bftrainer.elastic.mpi.library import OneProcess
+from bftrainer.elastic.mpi.membership import Launched
 from bftrainer.elastic.mpi.state import MpiState, RowSpan, choose, pieces, share_of
 from bftrainer.ground import files
 from bftrainer.ground.errors import ElasticError
@@ -128,6 +134,73 @@ def test_blocks_of_another_length_than_asked_for_are_refused() -> None:
 
 
 @pytest.mark.long
+class ShrinkingGroup:
+    """A communicator with ULFM, of which so many members are alive."""
+
+    def __init__(self, *sizes: int) -> None:
+        self._size, *self._next_sizes = sizes
+
+    def Get_rank(self) -> int:  # noqa: N802 - as mpi4py names it
+        return 0
+
+    def Get_size(self) -> int:  # noqa: N802 - as mpi4py names it
+        return self._size
+
+    def Revoke(self) -> None:  # noqa: N802 - as mpi4py names it
+        """Nobody else is there to be told."""
+
+    def Shrink(self) -> ShrinkingGroup:  # noqa: N802 - as mpi4py names it
+        return ShrinkingGroup(*self._next_sizes)
+
+
+class LossyTransfer:
+    """It agrees on a state, unless members are lost meanwhile: at these attempts."""
+
+    def __init__(self, *lost_at: int) -> None:
+        self.step, self.samples, self.reports = 7, 70, ()
+        self.state = SimpleNamespace(rows=())
+        self._lost_at, self._attempts = lost_at, itertools.count()
+
+    def agree(self, comm: object) -> None:
+        del comm
+        if next(self._attempts) in self._lost_at:
+            raise GroupBroken("another one was lost")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "lost_at", "told"),
+    [
+        ((4,), (), [(0, 4)]),
+        ((4, 3), (0,), [(0, 3)]),  # the four have never trained
+        ((4, 3, 1), (0, 1), [(0, 1)]),
+    ],
+)
+def test_a_start_with_losses_tells_of_no_group_that_never_was(
+    sizes: tuple[int, ...], lost_at: tuple[int, ...], told: list[tuple[int, int]]
+) -> None:
+    assert _changes(sizes, lost_at, n_recoveries=0) == told
+
+
+def test_a_second_loss_during_recovery_is_told_as_one_from_the_group_that_trained() -> None:
+    assert _changes((4, 3, 2), lost_at=(1,), n_recoveries=1) == [(0, 4), (4, 2)]
+
+
+def _changes(
+    sizes: tuple[int, ...], lost_at: tuple[int, ...], *, n_recoveries: int
+) -> list[tuple[int, int]]:
+    """Return old and new size of each change that the program hears of."""
+    control = SimpleNamespace(config=SimpleNamespace(worker_id="w"))
+    mpi = SimpleNamespace(COMM_WORLD=ShrinkingGroup(*sizes), Exception=OSError)
+    launched = Launched(cast("Any", control), mpi, cast("Any", LossyTransfer(*lost_at)))
+    changes: list[tuple[int, int]] = []
+    launched.on_change = lambda change: changes.append((change.old_size, change.new_size))
+    launched.enter_next()
+    for _ in range(n_recoveries):
+        launched.recover("a member was lost")
+    atexit.unregister(launched._finalize)
+    return changes
+
+
 def test_under_mpiexec_it_keeps_the_contract_of_commands(tmp_path: Path) -> None:
     mpiexec = shutil.which("mpiexec", path=str(Path(sys.executable).parent))
     assert mpiexec, "the package mpich is installed with the development extras"

@@ -301,6 +301,7 @@ class Launched(MpiMembership):
     def __init__(self, control: Control, mpi: Any, handover: MpiStateTransfer) -> None:
         super().__init__(control, mpi, handover)
         self._has_lost = False
+        self._told_size = 0  # of the group that the program knows of
         self._asked: list[int] = []
         atexit.register(self._finalize)
         self._control_file = Path(os.environ.get("BFT_CONTROL_FILE", os.devnull))
@@ -340,12 +341,12 @@ class Launched(MpiMembership):
     def enter_next(self) -> None:
         """Begin with all launched members, or with those that are alive."""
         try:
-            self._begin(self._mpi.COMM_WORLD, 0)
+            self._begin(self._mpi.COMM_WORLD)
         except GroupBroken as broken:
             self.recover(broken.reason)
 
     def recover(self, reason: str) -> None:
-        """Continue without the lost members.
+        """Continue without the lost members, however many are lost meanwhile.
 
         Raises:
             RuntimeError: this MPI does not support that.
@@ -361,12 +362,17 @@ class Launched(MpiMembership):
             except (self._mpi.Exception, NotImplementedError) as problem:
                 raise RuntimeError(f"this MPI cannot continue without it: {problem}") from None
             try:
-                self._begin(shrunk, old_comm.size)
+                self._begin(shrunk)
             except GroupBroken:
-                continue
+                continue  # ``group()`` is the shrunk one now: others of it were lost
             return
 
-    def _begin(self, raw: Any, old_size: int) -> None:
+    def _begin(self, raw: Any) -> None:
+        """Make this the group, agree on the state to go on from, and tell the program.
+
+        Raises:
+            GroupBroken: others of it were lost.
+        """
         comm = self.comm = Comm(self._mpi, raw, lambda: False)
         self._handover.agree(comm)
         if self._handover.state.rows:
@@ -375,13 +381,14 @@ class Launched(MpiMembership):
             Change(
                 comm=comm,
                 old_rank=None,
-                old_size=old_size,
+                old_size=self._told_size,
                 new_rank=comm.rank,
                 new_size=comm.size,
                 step=self._handover.step,
                 is_planned=False,
             )
         )
+        self._told_size = comm.size
         self.progress()
 
     def leave_loop(self) -> bool:
