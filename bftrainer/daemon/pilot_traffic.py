@@ -53,7 +53,7 @@ class PilotTraffic:
         self._background = Background()
         self.refusals = PilotRefusals()
         self.refusals.as_submitter = pilots.as_submitter
-        self.refusals.follow(pilots, plane.trainers.records)
+        self.refusals.follow(pilots, lambda: plane.trainers.records)
         self.ends = PilotEnds(pilots, plane, self._background, poll_soon)
         self._claiming = Claiming(
             pilots=pilots,

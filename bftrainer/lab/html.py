@@ -26,7 +26,7 @@ from bftrainer.lab.report_page import ReportPage
 from bftrainer.model.columns import shown
 from bftrainer.study.plots import matplotlib
 
-OTHERWISE = "leave --report out"
+OTHERWISE = "leave --report out"  # what a user can do without matplotlib (BFT-4004)
 # What matplotlib draws black, white and grey takes the colour that the page has for it.
 _OF_PAGE = {
     "#000000": "var(--ink)",

@@ -33,10 +33,8 @@ class Steady:
 
 
 @pytest.fixture
-def steady(monkeypatch: pytest.MonkeyPatch) -> Steady:
-    clock = Steady()
-    monkeypatch.setattr(pilot_refusals, "time", clock)
-    return clock
+def steady() -> Steady:
+    return Steady()
 
 
 def of(trainer_id: str, user: str, account: str = "", n_max: int = 8) -> TrainerRecord:
@@ -48,7 +46,7 @@ ADA, BOB = of("t1", "ada", "physics"), of("t2", "bob")
 
 
 def test_a_refusal_concerns_only_those_who_would_be_charged(steady: Steady) -> None:
-    refusals = PilotRefusals(as_submitter=True)
+    refusals = PilotRefusals(as_submitter=True, clock=steady.monotonic)
     refusals.refused(f"{BATCH}Invalid account or account/partition combination specified", ADA)
     assert refusals.may_claim()
     assert refusals.why == ""
@@ -66,7 +64,7 @@ def test_a_refusal_concerns_only_those_who_would_be_charged(steady: Steady) -> N
 
 
 def test_who_is_refused_keeps_what_he_has(steady: Steady) -> None:
-    refusals = PilotRefusals(as_submitter=True)
+    refusals = PilotRefusals(as_submitter=True, clock=steady.monotonic)
     refusals.refused(LIMIT, ADA)
     memory = Memory(assignment={"n1": "t1", "n2": "t1", "n3": "t1", "n4": "t2", "n5": "t2"})
     (capped, other), seen = refusals.allowed([ADA, BOB], memory, {"n1", "n2", "n4"})
@@ -82,7 +80,7 @@ def test_who_is_refused_keeps_what_he_has(steady: Steady) -> None:
 
 
 def test_the_pause_doubles_and_only_one_request_is_tried(steady: Steady) -> None:
-    refusals = PilotRefusals()
+    refusals = PilotRefusals(clock=steady.monotonic)
     claims = [Claim(node=f"n{i}", time_limit_s=60.0, for_trainer="t2") for i in range(6)]
     assert refusals.tried(claims, {"t2": BOB}) == claims
     pauses = []
@@ -104,7 +102,7 @@ def test_the_pause_doubles_and_only_one_request_is_tried(steady: Steady) -> None
 
 def test_one_line_is_logged_for_a_change(steady: Steady, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "bftrainer.pilots")
-    refusals = PilotRefusals()
+    refusals = PilotRefusals(clock=steady.monotonic)
     for _ in range(5):
         for _ in range(6):
             refusals.refused(LIMIT, BOB)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bftrainer.batch.commands import SHORTEST_LIMIT_S
+from bftrainer.fleet.pilots.vain import TIMES
 from bftrainer.lab.site.looks import job_id_of
 from bftrainer.lab.site.machine import JobSpec, Machine, SchedulerSettings
 from bftrainer.lab.site.scheduler import Backfill, MainScheduler
@@ -41,10 +43,11 @@ class QuietSite:
         self.machine.at(BEGIN_S, self.sidecar.begin)
         self.machine.run(QUIET_S)
 
-    def request(self, *nodes: int) -> list[str]:
+    def request(self, *nodes: int, time_limit_s: float = HOUR_S) -> list[str]:
         """Ask for pilots on these nodes; return their ids."""
         claims = [
-            Claim(node=f"n{node:05d}", time_limit_s=HOUR_S, for_trainer="t1") for node in nodes
+            Claim(node=f"n{node:05d}", time_limit_s=time_limit_s, for_trainer="t1")
+            for node in nodes
         ]
         before = set(self.sidecar.book.pilots)
         self.sidecar.carry_out(plan(claims=tuple(claims)))
@@ -164,6 +167,58 @@ def test_a_pilot_is_seen_as_the_same_object_while_nothing_of_it_changes() -> Non
     site.release(before.pilot_id)
     (after,) = site.sidecar.views()
     assert after.is_leaving
+
+
+# ---- requests that are refused or in vain ------------------------------------------------------
+
+
+def test_a_trainer_pauses_whose_pilots_end_before_a_step() -> None:
+    """It asked for pilots for ever."""
+    site = QuietSite()
+    for _ in range(TIMES):
+        (pilot_id,) = site.request(0)
+        site.wait(5.0)  # it has started; its worker never does
+        site.release(pilot_id)
+        site.wait(5.0)
+    assert site.request(0) == []
+    assert site.sidecar.core.refusals.n_vain == 1
+    site.wait(40.0)
+    (trial,) = site.request(0, 1)
+    assert trial
+
+
+def test_a_trainer_that_trains_does_not_pause() -> None:
+    """Its pilots were used: a step counts from each end on."""
+    machine, sidecar = served_site()
+    machine.run(HELD_S)
+    for _ in range(TIMES + 1):
+        machine.preempt(list(machine.preemptable.values())[:2])
+        machine.run(machine.now_s + 10.0)
+    assert sidecar.core.refusals.n_vain == 0
+    (trainer,) = sidecar.core.records.values()
+    assert trainer.progress.step > 0
+
+
+def test_what_slurm_has_no_job_for_is_refused_and_requests_pause() -> None:
+    """It was passed over without a word."""
+    site = QuietSite()
+    (pilot_id,) = site.request(0, time_limit_s=30.0)
+    site.wait(2 * ORDER_S)
+    assert pilot_id not in site.sidecar.book.pilots
+    assert "Slurm has no job of 30 s." in site.sidecar.core.refusals.why
+    assert site.request(1) == []
+    site.wait(3.0)
+    site.request(1)
+    site.wait(2 * ORDER_S)
+    assert site.sidecar.core.refusals.why == ""
+
+
+def test_a_look_tells_how_long_the_shortest_job_of_slurm_is() -> None:
+    """A decision claimed nodes for half a minute, which the real adapter never shows as free."""
+    machine, sidecar = served_site()
+    machine.run(HELD_S)
+    assert sidecar.core.snapshot is not None
+    assert sidecar.core.snapshot.shortest_limit_s == SHORTEST_LIMIT_S
 
 
 # ---- hand-overs ------------------------------------------------------------------------------

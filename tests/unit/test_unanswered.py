@@ -56,7 +56,7 @@ class Site:
         self.now_s, self.system = T0, system
         self.book = PilotBook(journal, system, "bft", self._clock, self._clock, as_submitter=True)
         self.refusals, self.gone = PilotRefusals(as_submitter=True), list[str]()
-        self.refusals.follow(self.book, {"t1": ALICE})
+        self.refusals.follow(self.book, lambda: {"t1": ALICE})
         self.claiming = claiming_of(
             self.book, base / "pilots", refusals=self.refusals, on_gone=self.gone.append
         )

@@ -31,8 +31,8 @@ PILOT = PilotRecord(
 class Site:
     """Refusals, and pilots of t1 that end."""
 
-    def __init__(self) -> None:
-        self.refusals, self.count = PilotRefusals(), 0
+    def __init__(self, steady: Steady) -> None:
+        self.refusals, self.count = PilotRefusals(clock=steady.monotonic), 0
         self.record = ADA
 
     def end(self, *, plan_s: float, reason: str = "No trainer wants it.", **more: object) -> None:
@@ -60,8 +60,7 @@ class Site:
 
 @pytest.fixture
 def site(steady: Steady) -> Site:
-    del steady
-    return Site()
+    return Site(steady)
 
 
 def test_five_times_its_smallest_size_without_a_step_is_too_many(site: Site) -> None:
@@ -216,8 +215,7 @@ def test_pilots_that_others_ended_or_whose_agents_spoke_do_not_count(site: Site)
 
 
 def test_the_pilots_of_one_user_do_not_stop_those_of_another(steady: Steady) -> None:
-    del steady
-    refusals = PilotRefusals(as_submitter=True)
+    refusals = PilotRefusals(as_submitter=True, clock=steady.monotonic)
     for number in range(IN_A_ROW):
         one = replace(PILOT, pilot_id=f"p{number:06d}", user="ada")
         refusals.pilot_ended(Pilot(record=one, for_trainer="t1"), {"t1": ADA})

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 import logging
+import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -30,6 +31,7 @@ LOG = logging.getLogger("bftrainer.pilots")
 MAX_PAUSE_S: Final = 300.0
 MOST_PAUSES: Final = 1000  # that are remembered
 PATIENT_ROUND: Final = 4  # the first pause is 32 s
+Trainers = Mapping[str, TrainerRecord]  # by trainer id
 
 
 class Concern(enum.Enum):
@@ -61,11 +63,7 @@ class Concerned(NamedTuple):
 class _Pause:
     why: str = ""
     rounds: int = 0
-    until_s: float = 0.0
-
-    @property
-    def is_over(self) -> bool:
-        return time.monotonic() >= self.until_s
+    until_s: float = -math.inf
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,6 +77,8 @@ class PilotRefusals:
     _mute: defaultdict[str, MutePilots] = field(default_factory=lambda: defaultdict(MutePilots))
     _unheard: dict[str, PilotRecord] = field(default_factory=dict)  # ended, how is being asked
     where: Callable[[], str] = lambda: ""  # to look if agents do not speak
+    clock: Callable[[], float] = time.monotonic  # in seconds
+    log: logging.Logger = LOG
 
     @property
     def why(self) -> str:
@@ -91,15 +91,15 @@ class PilotRefusals:
 
     def may_claim(self, records: Iterable[TrainerRecord] = ()) -> bool:
         """Return whether pilots of anybody, or for one of these trainers, may be requested."""
-        if self.closed or not self._pause(Concerned(Concern.ALL)).is_over:
+        if self.closed or not self._is_over(Concerned(Concern.ALL)):
             return False
-        are_over = [self._pause(self._key(record)).is_over for record in records]
+        are_over = [self._is_over(self._key(record)) for record in records]
         return any(are_over) or not are_over
 
     def polled(self, closed: str) -> None:
         """Learn from a poll whether the batch system takes pilots; logged when it changes."""
         if closed != self.closed:
-            LOG.warning("%s", closed or "The batch system takes pilots again.")
+            self.log.warning("%s", closed or "The batch system takes pilots again.")
         self.closed = closed
 
     def payer(self, record: TrainerRecord | None) -> Concerned:
@@ -148,7 +148,7 @@ class PilotRefusals:
                 first.append(record)
                 continue
             spec, size = record.spec, sizes[record.trainer_id]
-            is_trial = pauses[record.trainer_id].is_over
+            is_trial = self.clock() >= pauses[record.trainer_id].until_s
             n_max = min(spec.n_max, max(spec.n_min, size + is_trial))
             capped = replace(record, spec=replace(spec, n_max=n_max))
             if size >= spec.n_min:
@@ -157,22 +157,22 @@ class PilotRefusals:
                 last.append(capped)
         return [*first, *last], replace(memory, assignment=plan)
 
-    def tried(self, claims: Sequence[Claim], trainers: Mapping[str, TrainerRecord]) -> list[Claim]:
+    def tried(self, claims: Sequence[Claim], trainers: Trainers) -> list[Claim]:
         """Return the claims to make: none in a pause, and then one for each who was refused."""
         keys, trials = set[Concerned](), list[Claim]()
         for claim in claims:
             key = self._key(trainers.get(claim.for_trainer))
             is_trial = bool(self._why(key) or self._why(Concerned(Concern.ALL)))
             is_second = is_trial and key in keys
-            if self._pause(key).is_over and not is_second:
+            if self._is_over(key) and not is_second:
                 trials.append(claim)
             keys.add(key)
         return trials
 
-    def follow(self, pilots: PilotBook, trainers: Mapping[str, TrainerRecord]) -> None:
+    def follow(self, pilots: PilotBook, trainers: Callable[[], Trainers]) -> None:
         """Learn from now on how pilots end and whether their agents speak."""
-        pilots.on_ended = lambda pilot: self.pilot_ended(pilot, trainers)
-        pilots.on_came = lambda pilot: self.agent_spoke(pilot, trainers.get(pilot.for_trainer))
+        pilots.on_ended = lambda pilot: self.pilot_ended(pilot, trainers())
+        pilots.on_came = lambda pilot: self.agent_spoke(pilot, trainers().get(pilot.for_trainer))
         pilots.on_explained = self.pilot_explained
 
     def agent_spoke(self, pilot: Pilot, record: TrainerRecord | None = None) -> None:
@@ -181,7 +181,7 @@ class PilotRefusals:
             self.accepted(record)
         self._mute.pop(pilot.record.user, None)
         if self._pauses.pop(Concerned(Concern.MUTE, pilot.record.user), None) is not None:
-            LOG.info("agents of pilots speak again")
+            self.log.info("agents of pilots speak again")
 
     def pilot_explained(self, pilot_id: str, how: PilotObservation) -> None:
         """Learn what the batch system says of a pilot that ended and that nobody had asked to."""
@@ -194,7 +194,7 @@ class PilotRefusals:
         if why:
             self._note(Concerned(Concern.MUTE, pilot.user), why, why)
 
-    def pilot_ended(self, pilot: Pilot, trainers: Mapping[str, TrainerRecord]) -> None:
+    def pilot_ended(self, pilot: Pilot, trainers: Trainers) -> None:
         """Learn how a pilot ended; its trainer pauses if it has used up many without a step."""
         record, ended = trainers.get(pilot.for_trainer), pilot.record
         if ended.job_id is None:  # the batch system refused it
@@ -233,17 +233,18 @@ class PilotRefusals:
             self._pauses[key] = _Pause(rounds=key.concern.first_round)
         pause = self._pauses[key]
         if pause.why != why:
-            _warn(key, why, words)
+            self.log.warning("%s", _sentence_of(key, why, words))
         pause.why = why
-        if pause.is_over:  # a round of requests counts once
+        now_s = self.clock()
+        if now_s >= pause.until_s:  # a round of requests counts once
             pause.rounds += 1
-            pause.until_s = time.monotonic() + min(MAX_PAUSE_S, 2.0 ** min(16, pause.rounds))
+            pause.until_s = now_s + min(MAX_PAUSE_S, 2.0 ** min(16, pause.rounds))
 
     def accepted(self, record: TrainerRecord | None = None) -> None:
         """Record an accepted request."""
         for key in (Concerned(Concern.ALL), self.payer(record)):
             if self._pauses.pop(key, None) is not None:
-                LOG.info("pilots are accepted again%s", key.user and f" of {key.user}")
+                self.log.info("pilots are accepted again%s", key.user and f" of {key.user}")
 
     def _why_of_all(self) -> str:
         return self.closed or self._why(Concerned(Concern.ALL))
@@ -265,14 +266,17 @@ class PilotRefusals:
     def _pause(self, key: Concerned) -> _Pause:
         return self._pauses.get(key) or _Pause()
 
+    def _is_over(self, key: Concerned) -> bool:
+        return self.clock() >= self._pause(key).until_s
+
     def _why(self, key: Concerned) -> str:
         return self._pause(key).why
 
 
-def _warn(key: Concerned, why: str, words: str) -> None:
-    """Log a refusal, with the batch system's words unless they are in it."""
+def _sentence_of(key: Concerned, why: str, words: str) -> str:
+    """Return what to log of a refusal, with the batch system's words unless they are in it."""
     if words not in why:
         why = f"{why} ({words})"
     if key.trainer_id:
-        why = f"trainer {key.trainer_id}: {why}"
-    LOG.warning("%s", why)
+        return f"trainer {key.trainer_id}: {why}"
+    return why

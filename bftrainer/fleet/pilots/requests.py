@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from bftrainer.batch.batch_system import PilotRequest
 from bftrainer.fleet.background import ready_threads
 from bftrainer.fleet.pilots.agents import AgentBook, AgentFiles
+from bftrainer.fleet.pilots.launches import LaunchAnswers
 from bftrainer.fleet.pilots.pilots import Pilot, PilotBook
 from bftrainer.fleet.pilots.refusals import PilotRefusals
 from bftrainer.fleet.runtimes.base import template_of
@@ -22,7 +23,7 @@ from bftrainer.fleet.wire.keys import KeyPair, generate_pair
 from bftrainer.journal.errors import JournalError
 from bftrainer.journal.projection import PilotRecord
 from bftrainer.model.decision import Plan
-from bftrainer.model.errors import BatchSystemError, BftError, UnansweredError
+from bftrainer.model.errors import BatchSystemError, BftError
 from bftrainer.model.trainer import TrainerRecord
 
 LOG = logging.getLogger("bftrainer.pilots")
@@ -56,6 +57,7 @@ class Claiming:
         self._pilots, self._agents, self._refusals = pilots, agents, refusals
         self._address, self._register = address, register
         self._on_gone, self._cancel = on_gone, cancel
+        self._answers = LaunchAnswers(pilots, refusals)
         refusals.where = agents.places
         self._thread = ready_threads(1, "claim")
         # The home of one user may hang, and users may stop their sbatch.
@@ -141,8 +143,8 @@ class Claiming:
 
     async def _launch(self, request: WantedPilot, files: AgentFiles) -> None:
         pilot, record = request.pilot, request.pilot.record
-        if request.pilot.is_leaving:
-            self._end(pilot, record.reason)
+        if not self._answers.is_still_wanted(pilot):
+            self._on_gone(record.pilot_id)
             return
         account = ""
         if request.trainer is not None:
@@ -163,16 +165,11 @@ class Claiming:
         try:
             job_id = await loop.run_in_executor(self._launching, launch, job)
         except BatchSystemError as problem:
-            self._refusals.refused(problem.cause, request.trainer)
-            if isinstance(problem, UnansweredError):
-                self._pilots.unanswered(pilot, problem.cause)
-                return
-            self._end(pilot, f"The batch system refused it ({problem.cause})")
+            if self._answers.failed(pilot, problem, request.trainer):
+                self._on_gone(record.pilot_id)
             return
-        self._refusals.accepted(request.trainer)
-        self._pilots.launched(pilot, job_id)
-        if pilot.is_leaving:  # it was released before the batch system answered
-            self._cancel(self._pilots.job_ids([pilot.record.pilot_id]))
+        if to_cancel := self._answers.accepted(pilot, job_id, request.trainer):
+            self._cancel(to_cancel)
 
     def _end(self, pilot: Pilot, reason: str) -> None:
         self._pilots.end(pilot.record.pilot_id, reason)

@@ -60,12 +60,12 @@ class SimTrainer:
         return min(self.submission.samples, self.reports_at)
 
     def as_decided(self) -> TrainerRecord:
-        """Return the record as decisions see it, with how far it has come."""
+        """Return the record as decisions see it, with how far it has come: a step a sample."""
         size, samples = len(self.nodes), max(0, math.floor(self.done))
         progress = self.record.progress
         # The same object while it waits: most trainers do, and what is made of it is remembered.
         if (progress.size, progress.samples, progress.node_s) != (size, samples, self.node_s):
-            progress = TrainerProgress(size=size, samples=samples, node_s=self.node_s)
+            progress = TrainerProgress(size=size, step=samples, samples=samples, node_s=self.node_s)
             self.record = replace(self.record, progress=progress)
         return self.record
 

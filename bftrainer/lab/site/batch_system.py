@@ -9,11 +9,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from bftrainer.batch.batch_system import BatchSystem, PilotObservation, PilotRequest
+from bftrainer.batch.commands import SHORTEST_LIMIT_S
 from bftrainer.journal.projection import PilotRecord
 from bftrainer.lab.site.looks import MachineLooks, job_id_of, node_number, pilot_id_of
 from bftrainer.lab.site.machine import Machine, Preemptable
 from bftrainer.lab.site.sharing import Share
 from bftrainer.model.cluster import EndedBy, Presence, Snapshot
+from bftrainer.model.errors import BatchSystemError
 from bftrainer.model.parts import NodePart
 
 MINUTE_S = 60.0
@@ -44,7 +46,14 @@ class SimulatedSlurm(BatchSystem):
         return self._counts
 
     def launch_pilot(self, request: PilotRequest) -> str:
-        """Submit a pilot; its limit is in whole minutes, as Slurm has it."""
+        """Submit a pilot; its limit is in whole minutes, as Slurm has it.
+
+        Raises:
+            BatchSystemError: BFT-1224, its limit is shorter than Slurm's shortest.
+        """
+        if request.time_limit_s < SHORTEST_LIMIT_S:
+            cause = f"Slurm has no job of {request.time_limit_s:.0f} s."
+            raise BatchSystemError("BFT-1224", cause, "Claim nodes for longer.")
         share: Share | None = None
         if request.part is not None:
             share = share_of(request.part)

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from bftrainer.batch.commands import SHORTEST_LIMIT_S
 from bftrainer.lab.site.machine import Machine, Preemptable, SchedulerSettings, SiteJob
 from bftrainer.lab.site.sharing import NodeCapacity, NodeSet
 from bftrainer.lab.site.timeline import positions, union_of
@@ -153,6 +154,7 @@ class MachineLooks:
             plan_resolution_s=settings.bf_resolution_s,
             pilots_come_last=True,
             partitions=self._partitions,
+            shortest_limit_s=SHORTEST_LIMIT_S,
         )
 
     def _node_states(self) -> tuple[Node, ...]:

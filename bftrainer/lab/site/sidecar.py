@@ -2,9 +2,10 @@
 
 What the daemon keeps, its own parts keep here: its pilots are in a ``PilotBook``, cancels go
 through its ``CancelQueue``, what the hook announces through its ``UnseenAnnouncements``, polls are
-called for by its ``PollCalls``, and its ``HarmBook`` measures hand-overs and backs off. This module
-gives them the machine's clock, carries their orders out on it (``SimulatedSlurm``) and counts.
-docs/design/simulator.md says what is imitated still.
+called for by its ``PollCalls``, its ``PilotRefusals`` pause requests that are refused or in vain,
+and its ``HarmBook`` measures hand-overs and backs off. This module gives them the machine's clock,
+carries their orders out on it (``SimulatedSlurm``) and counts. docs/design/simulator.md says what
+is imitated still.
 
 The times are the daemon's own on a real cluster (measured at 9896483a): a line of the
 hook is read within 0.02 s, a look takes 0.1 s, an agent that is told to leave is gone 0.05 s
@@ -16,6 +17,7 @@ and ``RECHECK_S`` apart, which decides the same but for that much time.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import time
 from collections import defaultdict, deque
@@ -29,7 +31,6 @@ from typing import Any, NamedTuple
 
 from bftrainer.batch.announcer import Announcement, UnseenAnnouncements
 from bftrainer.batch.batch_system import PilotRequest
-from bftrainer.batch.commands import SHORTEST_LIMIT_S
 from bftrainer.batch.rate_limit import PollRateLimiter
 from bftrainer.daemon.harm.book import HarmBook
 from bftrainer.daemon.harm.ledger import Farewell
@@ -39,7 +40,9 @@ from bftrainer.decide import cycles
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.fleet.pilots.cancels import CancelOrder, CancelQueue
+from bftrainer.fleet.pilots.launches import LaunchAnswers
 from bftrainer.fleet.pilots.pilots import SIGNAL, STARTS_S, Pilot, PilotBook
+from bftrainer.fleet.pilots.refusals import PilotRefusals
 from bftrainer.lab.site.batch_system import NoJournal, SimulatedSlurm
 from bftrainer.lab.site.looks import EPOCH_S, ORDINARY, MachineLooks, node_number
 from bftrainer.lab.site.losses import HELD, PASSED, QUEUED, RELEASED, STARTING, Causes, cause_of
@@ -53,7 +56,8 @@ from bftrainer.lab.site.occupancy import SiteTimeline
 from bftrainer.lab.site.scheduler import queue_of, startable
 from bftrainer.lab.site.timeline import positions
 from bftrainer.model.cluster import PART_MARK, STAND_IN, Node, Snapshot
-from bftrainer.model.decision import Claim, DecisionInput, Memory, PilotView, Plan, Release
+from bftrainer.model.decision import DecisionInput, Memory, PilotView, Plan, Release
+from bftrainer.model.errors import BatchSystemError
 from bftrainer.model.parts import Lend, as_lent
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.site.policy.model import SitePolicy, settings_of
@@ -68,6 +72,8 @@ DECIDED_S = 0.0  # of the machine's time
 AFTER_S = (1.0, 3.1)  # a pass of the main scheduler, and one of its longest
 RECHECK_S = 5.0
 MAIN_PASS_S = 3.0  # who knew so long before a cycle could have made room for it
+NO_LOG = logging.getLogger("bftrainer.lab.site")
+NO_LOG.disabled = True  # who plays cannot do what a warning of a simulated daemon asks for
 
 
 class Core:
@@ -105,6 +111,7 @@ class Core:
         self.settings = replace(settings_of(policy, self.slurm), lend=lend)
         self.calls = PollCalls(rules_of(policy, has_hook=True))
         self.harm = HarmBook(policy, EPOCH_S + machine.now_s)
+        self.refusals = PilotRefusals(clock=lambda: machine.now_s, log=NO_LOG)
         self._announced = UnseenAnnouncements(lambda: machine.now_s)
         self._policy = load_policy(policy.policy)
         self._memory = Memory()
@@ -115,6 +122,7 @@ class Core:
         self.training: Mapping[str, str] = {}  # of the last decision: node -> trainer
         self._looks = looks
         self._lent: Snapshot | None = None
+        self._unstepped = set[str]()  # trainers of which a pilot has ended since their last step
         has_parts = lend is not Lend.NODES and bool(machine.settings.capacities)
         spec = TrainerSpec(
             name="a",
@@ -183,15 +191,19 @@ class Core:
             raise RuntimeError("a decision before the first look")
         held_nodes = {view.node for view in pilots if view.is_held and not view.is_leaving}
         self.training = self._training(held_nodes)
+        self._step()
         now_s = EPOCH_S + self._machine.now_s
+        pilot_nodes = {view.node for view in pilots}
+        trainers, memory = self.refusals.allowed(self._trainers, self._memory, pilot_nodes)
         facts = DecisionInput(
             now_s=now_s,
             snapshot=self.snapshot,
             is_new_snapshot=is_new,
             pilots=tuple(pilots),
-            trainers=self._trainers,
+            trainers=tuple(trainers),
             settings=self.harm.applied(self.settings, now_s),
-            memory=self._memory,
+            memory=memory,
+            may_claim=self.refusals.may_claim(trainers),
             training=self.training,
             cooling=self.harm.cooling(now_s),
         )
@@ -218,6 +230,32 @@ class Core:
         if self.start_s and self._began_s.keys() - before.keys():
             self._machine.at(now_s + self.start_s, self.on_started)
         return {n: t for (n, t), at_s in self._began_s.items() if at_s + self.start_s <= now_s}
+
+    @property
+    def records(self) -> Mapping[str, TrainerRecord]:
+        """The trainers that decisions see, by their ids."""
+        return {record.trainer_id: record for record in self._trainers}
+
+    def pilot_ended(self, pilot: Pilot) -> None:
+        """Note that a trainer has used up a pilot."""
+        self._unstepped.add(pilot.for_trainer)
+
+    def _step(self) -> None:
+        """Let trainers that train have made a step since a pilot of theirs ended.
+
+        Only ``PilotRefusals`` asks for their steps: whether there was one since pilots ended. Each
+        new record costs the decision time, because its caches go by identity.
+        """
+        steppers = self._unstepped.intersection(self.training.values())
+        if not steppers:
+            return
+        self._unstepped -= steppers
+        trainers = list(self._trainers)
+        for place, record in enumerate(trainers):
+            if record.trainer_id in steppers:
+                progress = replace(record.progress, step=record.progress.step + 1)
+                trainers[place] = replace(record, progress=progress)
+        self._trainers = tuple(trainers)
 
     def _follow(self, plan: Plan) -> None:
         """Let trainers do what is planned; this one needs no telling."""
@@ -252,7 +290,10 @@ class Sidecar(Neighbour):
             lambda: EPOCH_S + machine.now_s,
             lambda: machine.now_s,
         )
-        self.book.on_ended = self._let_go
+        self.core.refusals.follow(self.book, lambda: self.core.records)
+        self._learn_end = self.book.on_ended
+        self.book.on_ended = self._pilot_ended
+        self._answers = LaunchAnswers(self.book, self.core.refusals)
         self._cancels = CancelQueue(self.book)
         self._agents = set[str]()  # pilots whose agents are connected
         self._told_s: dict[str, float] = {}  # when these heard that they have to leave
@@ -327,6 +368,11 @@ class Sidecar(Neighbour):
         self._let_go(pilot)
         self._changed()
         self._decide_soon()
+
+    def _pilot_ended(self, pilot: Pilot) -> None:
+        self._let_go(pilot)
+        self.core.pilot_ended(pilot)
+        self._learn_end(pilot)
 
     def _bid_farewell(self, pilot: Pilot) -> None:
         """Take an agent's last message: it was told to leave, or has got a signal just now."""
@@ -446,6 +492,7 @@ class Sidecar(Neighbour):
     ) -> None:
         now_s, pace = self._machine.now_s, self.core.pace
         self._is_looking = False
+        self.core.refusals.polled(snapshot.closed)
         is_unshown = self.core.take(snapshot, now_s - LOOK_S)
         self.book.observe(snapshot, now_s - LOOK_S)
         self.core.calls.saw(
@@ -457,6 +504,7 @@ class Sidecar(Neighbour):
         )
         if self.book.has_unexplained:
             for pilot in self.book.explanations():
+                self.book.on_explained(pilot.pilot_id, pilot.how)
                 self.core.harm.ended(pilot.pilot_id, pilot.how)
             n_requests += 1
         pace.looked(now_s - LOOK_S, now_s, n_requests, is_called=is_called)
@@ -576,7 +624,7 @@ class Sidecar(Neighbour):
         """Release and request pilots."""
         if plan.releases:
             self._release(plan.releases)
-        self._request(plan.claims)
+        self._request(plan)
 
     def _release(self, releases: Sequence[Release]) -> None:
         """Ask pilots to leave: those with an agent by a message, the others are cancelled."""
@@ -618,12 +666,10 @@ class Sidecar(Neighbour):
             self._changed()
         self._next_cancel(user)
 
-    def _request(self, claims: Iterable[Claim]) -> None:
+    def _request(self, plan: Plan) -> None:
         """Open a pilot for each claim at once; each is submitted when those before it are."""
         pilots: list[Pilot] = []
-        for claim in claims:
-            if claim.time_limit_s < SHORTEST_LIMIT_S:
-                continue  # the adapter refuses it
+        for claim in self.core.refusals.tried(plan.claims, self.core.records):
             self._number += 1
             pilot_id = f"p{self._number:07d}"
             self.requested.add(pilot_id)
@@ -642,10 +688,9 @@ class Sidecar(Neighbour):
             self._changed()
 
     def _submit(self, pilot: Pilot) -> None:
-        record = pilot.record
-        if pilot.is_leaving:  # it was released before its turn
-            self.book.end(record.pilot_id, record.reason)
+        if not self._answers.is_still_wanted(pilot):
             return
+        record = pilot.record
         self.n_submissions += 1
         request = PilotRequest(
             pilot_id=record.pilot_id,
@@ -655,4 +700,10 @@ class Sidecar(Neighbour):
             log_path=Path(),
             part=record.part,
         )
-        self.book.launched(pilot, self.core.slurm.launch_pilot(request))
+        trainer = self.core.records.get(pilot.for_trainer)
+        try:
+            job_id = self.core.slurm.launch_pilot(request)
+        except BatchSystemError as problem:
+            self._answers.failed(pilot, problem, trainer)
+            return
+        self._answers.accepted(pilot, job_id, trainer)  # it is not released within this moment

@@ -71,6 +71,9 @@ class TrainingCore(Core):
         self.books.lose(self.books.training().keys() - held_nodes)
         return self.books.training()
 
+    def _step(self) -> None:
+        """Do nothing: these trainers tell how far they have come."""
+
     def _follow(self, plan: Plan) -> None:
         on_held_nodes = {n: t for n, t in plan.assignment.items() if n in self._held}
         started = self._started(on_held_nodes)
