@@ -69,7 +69,7 @@ def blocks(text: str, head: re.Pattern[str]) -> Iterator[tuple[str, str]]:
 
 
 def records(text: str, command: str) -> list[Record]:
-    """Return the records of ``-json`` output.
+    """Return the records of ``-json`` output, without their values that are no text.
 
     Raises:
         ParseError: it is not JSON of that command, or cut off.
@@ -84,10 +84,10 @@ def records(text: str, command: str) -> list[Record]:
         if isinstance(problem, ParseError):
             raise
         raise ParseError(f"not the JSON of {command}: {text[:60]!r}") from problem
-    return list(map(_texts_of, whole_records))
+    return list(map(_only_texts, whole_records))
 
 
-def _texts_of(record: Mapping[str, object]) -> Record:
+def _only_texts(record: Mapping[str, object]) -> Record:
     """Leave out the values that are no text: they are as good as none."""
     return {name: value for name, value in record.items() if isinstance(value, str)}
 

@@ -75,9 +75,9 @@ class NarrowModel:
             is_open |= gains
             columns = np.flatnonzero(gains)
             start, index, value = self._entries(columns)
-            none, cost, upper = np.zeros(len(columns)), self._cost[columns], self._upper[columns]
+            lower, cost, upper = np.zeros(len(columns)), self._cost[columns], self._upper[columns]
             starts = start[:-1].astype(np.int32)
-            highs.addCols(len(columns), cost, none, upper, len(index), starts, index, value)
+            highs.addCols(len(columns), cost, lower, upper, len(index), starts, index, value)
 
     def spread(self, values: Sequence[float], columns: IntArray) -> FloatArray:
         """Return values of some columns as those of all; the others are 0."""

@@ -464,7 +464,7 @@ def _seconds(text: str) -> float:
 
 
 def words_for_users(mode: str, exempt_time: str) -> tuple[str, ...]:
-    """Say what preemption means for a user's pilots, before there are any.
+    """Say what preemption means for the pilots of a user's own daemon, before it starts.
 
     Args:
         mode: of their partition, CANCEL or REQUEUE among its words.

@@ -114,7 +114,7 @@ class Incarnation:
         ground.reloading.on_read = self.deciding.due.soon
 
     def state(self, keys: KeyPair) -> DaemonState:
-        """Return what views may read."""
+        """Return what views may read: the books themselves, no copies, so once is enough."""
         ground, actuator, chronicle = self.ground, self.actuator, self.chronicle
         return DaemonState(
             incarnation=self.number,

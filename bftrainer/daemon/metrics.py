@@ -210,7 +210,11 @@ class MetricsRegistry:
         self._decided.set_to_current_time()
 
     def settled(self, records: HarmRecords, limit_s: float) -> None:
-        """Count what the harm monitor has settled; ``limit_s``: of the promise."""
+        """Count what the harm monitor has settled; ``limit_s``: of the promise.
+
+        ``vain``: nodes released for a job that no job took. ``taken``: pilots that others ended,
+        without a job seen that it was for.
+        """
         for hand_over in records.hand_overs:
             if hand_over.how is How.PREEMPTED:
                 self._preemptions.inc()
@@ -228,6 +232,7 @@ class MetricsRegistry:
         for departure in records.left:
             if departure.took_s is not None:
                 self._process_free_seconds.observe(departure.took_s)
+        # A host that several pilots left in the same look counts once.
         n_left = sum(not departure.is_one_more for departure in records.left)
         self._left.labels(OF_PILOT).inc(n_left)
         self._left.labels(OF_JOB).inc(records.ordinary_left)

@@ -72,10 +72,10 @@ class DaemonState:
     plane: ControlPlane
     pilots: PilotBook
     refusals: PilotRefusals
-    late: LateAgents
+    late: LateAgents  # of pilots whose agents do not connect
     harm: HarmMonitor
     accountant: Accountant
-    volume: Volume
+    volume: Volume  # bytes that users have had us write
     disk: DiskRoom
     draining: Draining
     poller: Poller

@@ -153,7 +153,7 @@ class ForkServer:
         return True
 
     def fork(self, data: bytes, fds: "list[int]") -> None:
-        """Fork the worker a request describes."""
+        """Fork the worker a request describes, below a keeper; the caller closes ``fds``."""
         from bftrainer.ground import protocol  # noqa: PLC0415 - after the finder
 
         problem = ""
@@ -178,7 +178,7 @@ class ForkServer:
         keeper = os.fork()
         if keeper == 0:
             os.close(says)
-            self.become_keeper(config, fds[0], parent, write_end)
+            self.become_keeper(config, fds[0], parent, write_end)  # does not return
         os.close(write_end)
         pid = int.from_bytes(os.read(says, PID_BYTES), "little")
         if not pid:  # it could not even fork

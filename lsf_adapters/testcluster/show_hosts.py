@@ -256,7 +256,7 @@ def _free_slots(batch: Batch) -> tuple[dict[str, int], dict[str, float]]:
 
 
 def lsload(batch: Batch, request: Request) -> Answer:
-    """Answer lsload: the state of each lim."""
+    """Answer lsload: the state of each host's load manager (lim); its load is made up."""
     options = arguments.read(request.argv, flags={*"lwhVNE", "gpu"}, valued={*"RIn"})
     hosts, wrong = _named(batch, options.words)
     if wrong:
@@ -271,7 +271,7 @@ def lsload(batch: Batch, request: Request) -> Answer:
         if batch.host_status(host) == "unavail":
             lines.append(f"{host.name:<15} {'unavail':>{width}}")
             continue
-        word = "lockU" if _is_locked(batch, host) else "ok"
+        word = "lockU" if _is_locked_by_job(batch, host) else "ok"
         lines.append(
             f"{host.name:<15} {word:>{width}}   0.0   0.0   0.0   0%   0.0{io}   0     1   12G"
             f"    0M {memory:>5}"
@@ -279,7 +279,7 @@ def lsload(batch: Batch, request: Request) -> Answer:
     return Answer(out="\n".join(lines) + "\n")
 
 
-def _is_locked(batch: Batch, host: Host) -> bool:
+def _is_locked_by_job(batch: Batch, host: Host) -> bool:
     """Return whether an exclusive job is on a host, or was until the last exchange of lim."""
     if batch.config.is_ibm and batch.config.parameters.disable_limlock_excl:
         return False

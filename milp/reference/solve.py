@@ -44,6 +44,8 @@ class ReferenceAnswer:
 def solve_reference(problem: Problem, solver: str = "highs") -> ReferenceAnswer:
     """Solve the node-level model with gap 0 and no time limit (small problems only).
 
+    The exact solver, which is compared with it, is ``milp.solve``.
+
     Raises:
         ProblemError: the problem is malformed, or the solver did not prove an optimum.
     """

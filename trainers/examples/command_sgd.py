@@ -41,7 +41,7 @@ class State:
     weights: list[float] = field(default_factory=lambda: [0.0, 0.0])
 
 
-class Ring:
+class Star:
     """Sums numbers over all ranks; rank 0 adds, the others send and wait."""
 
     def __init__(self, rank: int, size: int) -> None:
@@ -107,14 +107,14 @@ def is_asked() -> bool:
     return bool(signals_received) or "stop" in Path(os.environ["BFT_CONTROL_FILE"]).read_text()
 
 
-def one_step(state: State, ring: Ring, rank: int, size: int, batch: int) -> bool:
+def one_step(state: State, star: Star, rank: int, size: int, batch: int) -> bool:
     """Train on one batch; return whether any rank was asked to stop."""
     first = state.step * batch
     mine = range(first + rank, first + batch, size)
     points = [(i, (i * 7919 % 1000) / 500 - 1) for i in mine]
     slope, offset = state.weights
     errors = [slope * x + offset - SLOPE * x - OFFSET for _, x in points]
-    slope_sum, offset_sum, n_samples, index_sum, n_asked = ring.add_up(
+    slope_sum, offset_sum, n_samples, index_sum, n_asked = star.add_up(
         [
             sum(e * x for e, (_, x) in zip(errors, points, strict=True)),
             sum(errors),
@@ -143,13 +143,13 @@ def main() -> int:
     rank, size = int(os.environ["BFT_RANK"]), int(os.environ["BFT_SIZE"])
     checkpoint = Path(os.environ["BFT_CHECKPOINT_DIR"]) / "sgd.json"
     interval_s = float(os.environ["BFT_CHECKPOINT_INTERVAL_S"])
-    state, ring, saved_s = load(checkpoint), Ring(rank, size), time.monotonic()
+    state, star, saved_s = load(checkpoint), Star(rank, size), time.monotonic()
     print(f"rank {rank} of {size}, pid {os.getpid()}")
     print(f"BFT step={state.step} samples={state.samples}")
     steps = int(os.environ.get("BFT_SAMPLES", options.steps * options.batch)) // options.batch
     while state.step < steps:
         time.sleep(options.pause / size)
-        is_stopping = one_step(state, ring, rank, size, options.batch)
+        is_stopping = one_step(state, star, rank, size, options.batch)
         print(f"BFT step={state.step} samples={state.samples}")
         if rank == 0 and (is_stopping or time.monotonic() - saved_s > interval_s):
             save(checkpoint, state)

@@ -109,7 +109,7 @@ def _allocate(problem: Problem, context: Context, /) -> Decided:  # noqa: ARG001
         higher = next_rise(levels[j], size)
         if higher is None:
             return None
-        return Step(-levels[j][size], higher)
+        return Step(urgency=-levels[j][size], size=higher)
 
     def why(j: int) -> tuple[Term, ...]:
         return (

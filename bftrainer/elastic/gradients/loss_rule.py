@@ -70,7 +70,7 @@ class LossTerm:
     reductions: tuple[Reduction, ...] = ()
     factor: float = 1.0  # product of all constants
     is_scaled: bool = False  # there are constants
-    is_free: bool = False
+    is_free: bool = False  # only parameters go into it, no samples
     is_even: bool = True  # no weights, nothing left out
 
     @property
@@ -399,9 +399,9 @@ def _judge_alone(term: LossTerm, samples: int) -> Verdict:
         is_plain = not term.is_scaled and len(set(term.ops)) == 1
         return Verdict(kind=op, is_certain=is_plain)
     if op == MEAN and not _is_whole(size / samples):
-        return Verdict(kind=MEAN)  # times its samples it would be a sum
+        return Verdict(kind=MEAN)  # a sum is a mean times a multiple of the samples
     if op == SUM and size >= 0.5 and samples > 2:
-        return Verdict(kind=SUM)  # and this a mean if divided by them
+        return Verdict(kind=SUM)  # a mean is a sum times 1 / samples or less
     return Verdict(reason=HIDDEN)
 
 

@@ -458,8 +458,8 @@ def check_growth(record: TrainerRecord, change: TrainerChange) -> bool:
     """Refuse a budget that cannot be granted; return whether one is.
 
     Raises:
-        UsageError: BFT-1601, it is no trial, or the budget is out of its range; BFT-1602, it
-            trains.
+        UsageError: BFT-1601, it is no trial, or the budget is out of its range; BFT-1602, its
+            present budget is not used up.
     """
     tag, budget = record.spec.trial, record.spec.budget
     if change.budget is None or change.budget == budget:
