@@ -139,7 +139,7 @@ bench: venv system  ## every paper and every benchmark in full, results in bench
 horovod: venv  ## build Horovod against the torch of .venv, install it there, run its tests
 	scripts/build_horovod.sh $(VENV)
 	$(BIN)/python -m pytest tests/elastic/test_horovod.py tests/elastic/test_horovod_saving.py
-	$(BIN)/python -m pytest -m "long or not long" -k Horovod tests/integration/test_runtime_conformance.py
+	$(BIN)/python -m pytest -m "long or not long" -k Horovod tests/integration/fleet/test_runtime_conformance.py
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) build dist demo-out bench-out *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -15,7 +15,7 @@ slurm)
   packages=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
             slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core
             iproute2 nftables # a cluster of several hosts, tests/hosts
-            chromium chromium-driver) # the page, tests/integration/test_page_browser.py
+            chromium chromium-driver) # the page, tests/integration/api/test_page_browser.py
   missing=0
   for program in munged slurmctld slurmd sbatch srun squeue scontrol \
       slurmdbd mariadbd mariadb-install-db my_print_defaults sacct sacctmgr \

@@ -3,7 +3,7 @@
 Used by every module that runs Slurm's commands; ``parse`` reads the output.
 
 Slurm 22.05 prints the same for a clock that is wrong as for a lost connection, and sbatch waits
-silently on a full queue (measured with ``tests/integration/test_accidents_*.py``).
+silently on a full queue (measured with ``tests/integration/fleet/test_accidents_*.py``).
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from slurm_plugins.testcluster.config import FAST_CYCLE, ClusterConfig
 from slurm_plugins.testcluster.workload import WorkloadRun
 from tests.conformance.runtime import RuntimeKit
 from tests.e2e.scenario import BF_INTERVAL_S, POLICY, ordinary_jobs
-from tests.integration import test_runtime_conformance as built_in
+from tests.integration.fleet import test_runtime_conformance as built_in
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.long, pytest.mark.timeout(1200)]

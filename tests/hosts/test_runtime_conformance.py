@@ -8,7 +8,12 @@ from importlib.util import find_spec
 import pytest
 
 from tests.conformance.runtime import POLICY, RuntimeConformance, RuntimeKit
-from tests.integration.test_runtime_conformance import CommandKit, HorovodKit, MpiKit, TorchKit
+from tests.integration.fleet.test_runtime_conformance import (
+    CommandKit,
+    HorovodKit,
+    MpiKit,
+    TorchKit,
+)
 from tests.support.hosts.site import HostsSite
 
 pytestmark = [pytest.mark.slurm, pytest.mark.long]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.integration.test_daemon import DaemonSite
+    from tests.integration.daemon.test_daemon import DaemonSite
 
 
 @pytest.fixture

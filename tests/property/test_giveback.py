@@ -3,7 +3,8 @@
 Random small clusters. The scheduler here knows nothing of ``bftrainer.decide``: it takes
 jobs in order of priority, lets later ones pass a blocked one where they do not delay it, and
 finds nodes by trying every choice. Where and when the blocked ones are planned it takes from
-``bftrainer.decide.queue`` (tests/unit/test_backfill.py): of several choices Slurm's own counts.
+``bftrainer.decide.queue`` (tests/unit/decide/test_backfill.py): of several choices Slurm's own
+counts.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ from tests.support.examples import examples
 from tests.support.linear_rows import broken_groups
 from tests.support.problems import problems
 
-IN_PROCESS = ("highs", "gurobi")  # CBC may crash: see tests/integration/test_solvers.py
+IN_PROCESS = ("highs", "gurobi")  # CBC may crash: see tests/integration/decide/test_solvers.py
 EVERYTHING = problems(max_nodes=4, max_trainers=3, classes="abc", mixes=True, caps=True)
 CURVE = Curve(sizes=(1, 2, 4), samples_per_s=(10.0, 19.0, 30.0))
 

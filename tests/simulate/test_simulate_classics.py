@@ -9,7 +9,7 @@ import pytest
 from bftrainer.lab.simulator.physical import PhysicalCosts, constant
 from bftrainer.lab.simulator.session import Choices, play
 from tests.simulate.test_simulate import trace, trial
-from tests.unit.test_classics import CLASSICS
+from tests.unit.decide.test_classics import CLASSICS
 
 COSTS = PhysicalCosts(claim=constant(5.0), warm_up=constant(10.0), pause_up=constant(1.0))
 

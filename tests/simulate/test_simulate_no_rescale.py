@@ -15,7 +15,7 @@ from tests.conformance.policy import PolicyConformance
 from tests.simulate.test_simulate import trace, trial
 from tests.support.policies import allocated, problem_of, trainer
 from tests.support.problems import sizes_of
-from tests.unit.test_policies import sizes
+from tests.unit.decide.test_policies import sizes
 
 NAME = "no-rescale"
 

@@ -4,7 +4,7 @@
 ``scripts/proofs.py`` lists it. A run writes what it saw into pytest's cache; ``scripts/proofs.py
 --accept`` takes that over.
 
-Each file of tests that runs alone (tests/integration/test_alone.py) is a proof of its own.
+Each file of tests that runs alone (tests/integration/house/test_alone.py) is a proof of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FILE = Path(__file__).parents[1] / "proofs.json"
 CACHE_KEY = "bftrainer/proofs"
 FRESH = " (fresh)"  # after the file whose property tests took new examples
 UNKNOWN_S = 15.0  # of a test that has not run yet
-ALONE = "tests/integration/test_alone.py::test_a_file_passes_alone["
+ALONE = "tests/integration/house/test_alone.py::test_a_file_passes_alone["
 ALONE_DAYS = 5  # in which each shard runs all of its files alone: more would double its time
 
 

@@ -2,7 +2,8 @@
 
 A batch system that preempts for a job believes that it could start at that moment but for the
 pilot. Slurm's backfill then starts it in its next cycle, at least one ``bf_interval`` later,
-however soon the node is free (``tests/integration/test_slurm_lost_cycle.py``, release 22.05.8).
+however soon the node is free (``tests/integration/slurm_plugins/test_slurm_lost_cycle.py``, release
+22.05.8).
 Its main scheduler starts it at the first tick after the pilots' end, so the job loses what
 they took to leave. LSF starts it in the first session of its dispatcher after their end.
 

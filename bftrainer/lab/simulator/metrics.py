@@ -29,7 +29,7 @@ from milp.tables import rate_at
 
 REFERENCE_NODES: Final = 1  # the fixed size at which work is counted
 
-# The glossary, reports and pages say it in these words (tests/unit/test_definitions.py).
+# The glossary, reports and pages say it in these words (tests/unit/house/test_definitions.py).
 MEANING_OF_U: Final = (
     "U is the samples that trainers process on idle nodes, over those that the same trainers would"
     " process on as many nodes as are idle on average, always there and without rescales"

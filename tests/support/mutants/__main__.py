@@ -80,7 +80,7 @@ def _cover(options: argparse.Namespace) -> None:
         tree.at_start("import tests.support.mutants.tracing")
         run = tree.test(
             options.tests or PURE,
-            *("-m", options.marks, "--ignore=tests/unit/test_house_rules.py"),
+            *("-m", options.marks, "--ignore=tests/unit/house/test_house_rules.py"),
             COVERAGE_PROCESS_START=str(tree.root / ".coveragerc"),
             MUTANTS_CONTEXT=str(tree.root / ".context"),
         )
