@@ -108,7 +108,7 @@ def _sum(harvests: Sequence[Harvest]) -> Harvest:
         causes_s.update(harvest.causes_s)
     names = [part.name for part in fields(Harvest) if part.name != "causes_s"]
     sums = {name: sum(map(attrgetter(name), harvests)) for name in names}
-    return Harvest(**sums, causes_s=+causes_s)  # without those of no time
+    return Harvest(**sums, causes_s=dict(+causes_s))  # of a Counter, asdict would count the pairs
 
 
 def least_harvest(cell: Cell) -> float:

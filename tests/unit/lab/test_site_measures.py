@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 from dataclasses import replace
 
 import pytest
-from _bench.site import measures, scenarios
+from _bench.site import measures, report, scenarios
 
 from bftrainer.decide.limits import _reason
 from bftrainer.decide.pool import KEPT_FREE
@@ -218,6 +219,8 @@ def test_a_cell_is_judged_by_all_its_seeds() -> None:
     assert starts.is_met
     assert added.is_met
     assert added.measured == pytest.approx(0.38, abs=0.01)
+    stored = json.loads(json.dumps(report.as_values(found)))
+    assert stored["harvest"]["causes_s"] == {HELD: 160.0, UNASKED: 40.0}
 
 
 def test_short_cycles_are_to_reach_more() -> None:
