@@ -66,16 +66,19 @@ class RescaleLog:
         most_steps: int = MOST_STEPS,
     ) -> None:
         self.machine, self._write, self._most_steps = machine, write, most_steps
+        self.n_stimuli = 0  # that may have changed the machine
         self.restart()
 
     def restart(self) -> None:
         """Begin with the machine's present state: it was changed other than by a stimulus."""
+        self.n_stimuli += 1
         self._before: GenerationMachine | None = None  # copied when a step is taken: most wait
         self._steps: list[RescaleStep] = []
         self._has_answers = False
 
     def handle(self, stimulus: Stimulus, now_s: float) -> list[Instruction]:
         """Return the machine's instructions; write a record if they complete a change."""
+        self.n_stimuli += 1
         before = self._before = self._before or copied(self.machine)
         try:
             out = self.machine.handle(stimulus, now_s)

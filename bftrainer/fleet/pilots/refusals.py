@@ -93,6 +93,8 @@ class PilotRefusals:
         """Return whether pilots of anybody, or for one of these trainers, may be requested."""
         if self.closed or not self._is_over(Concerned(Concern.ALL)):
             return False
+        if not self._pauses:
+            return True
         are_over = [self._is_over(self._key(record)) for record in records]
         return any(are_over) or not are_over
 
@@ -133,7 +135,7 @@ class PilotRefusals:
         nothing from others. ``pilot_nodes`` have a pilot, or one was requested.
         """
         pauses: dict[str, _Pause] = {}
-        for record in records:
+        for record in records if self._pauses else ():
             pause = self._pause(self._key(record))
             if pause.why:
                 pauses[record.trainer_id] = pause

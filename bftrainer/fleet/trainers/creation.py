@@ -59,6 +59,22 @@ class Trainer:
     unwritten: Report | None = None  # its newest report, if the journal lacks it
     last_words: dict[str, LastWord] = field(default_factory=dict)  # the machine's to each worker
     wrote_reports_s: float = -math.inf  # when reports were last written; the machine's clock
+    _rested_record: TrainerRecord | None = None  # as it was when it came to rest ...
+    _rested_stimuli: int = 0  # ... and how many stimuli its machine had got by then
+
+    @property
+    def is_resting(self) -> bool:
+        """Return whether nothing has happened since time alone could change nothing."""
+        is_same = self._rested_record is self.record
+        return is_same and self._rested_stimuli == self.log.n_stimuli
+
+    def rest_if_idle(self) -> None:
+        """Come to rest if time alone changes nothing: hundreds may wait, and each tick looks."""
+        record, machine = self.record, self.machine
+        is_over = record.state.is_final or machine.course.is_ended
+        may_rest = machine.is_idle and not is_over and self.unwritten is None
+        if may_rest and record.requeued_s is None and record.time_ends_s is None:
+            self._rested_record, self._rested_stimuli = record, self.log.n_stimuli
 
     @property
     def machine(self) -> GenerationMachine:

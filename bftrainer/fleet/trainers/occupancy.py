@@ -43,6 +43,8 @@ def occupancy_of(
     training, occupied, settled = dict[str, str](), dict[str, str](), dict[str, float]()
     for trainer in trainers:
         machine, trainer_id = trainer.machine, trainer.record.trainer_id
+        if not machine.crew.workers and trainer_id not in settled_until_s:
+            continue
         is_open = not (trainer.record.state.is_final or machine.course.is_ended)
         takes_part = is_open and (among is None or trainer_id in among)
         if takes_part and trainer_id in settled_until_s:
@@ -60,6 +62,14 @@ def occupancy_of(
     for node in occupied.keys() & training.keys():
         del occupied[node]
     return Occupancy(training=training, occupied=occupied, settled_until_s=settled)
+
+
+def busy_pilots_of(trainers: Iterable[Trainer]) -> frozenset[str]:
+    """Return the pilots on which a worker of these runs or starts."""
+    pilots = set[str]()
+    for trainer in trainers:
+        pilots |= {worker.pilot_id for worker in trainer.machine.crew.alive()}
+    return frozenset(pilots)
 
 
 class _Decided(NamedTuple):

@@ -37,7 +37,7 @@ from bftrainer.fleet.trainers.creation import (
 )
 from bftrainer.fleet.trainers.figures import FigureBook
 from bftrainer.fleet.trainers.log_files import WorkerFacts, log_files, worker_facts
-from bftrainer.fleet.trainers.occupancy import Occupancy, Waiting, occupancy_of
+from bftrainer.fleet.trainers.occupancy import Occupancy, Waiting, busy_pilots_of, occupancy_of
 from bftrainer.fleet.trainers.quarantine import Quarantine
 from bftrainer.fleet.trainers.reported_workers import AgentReports, has_heard
 from bftrainer.fleet.trainers.rescale_budget import RescaleBudget
@@ -383,10 +383,7 @@ class TrainerBook:
 
     def busy_pilots(self) -> frozenset[str]:
         """Return the pilots on which a worker runs or starts."""
-        pilots = set[str]()
-        for trainer in self.trainers.values():
-            pilots |= {worker.pilot_id for worker in trainer.machine.crew.alive()}
-        return frozenset(pilots)
+        return busy_pilots_of(self.trainers.values())
 
     def reconcile(self, pilot_id: str, reports: Sequence[WorkerReport]) -> None:
         """An agent (re)connected: workers it lacks are lost, workers we do not know are killed.
@@ -483,7 +480,8 @@ class TrainerBook:
             staying.setdefault(pair.trainer_id, {})[node] = pair.node
         without = self.waiting.withheld()  # also while no decision can be taken
         for trainer_id, trainer in list(self.trainers.items()):
-            if trainer.machine.is_idle and not (trainer_id in targets or trainer_id in staying):
+            is_idle = trainer.is_resting or trainer.machine.is_idle
+            if is_idle and not (trainer_id in targets or trainer_id in staying):
                 continue  # hundreds of trials may wait
             user, pairs = trainer.record.spec.user, staying.get(trainer_id, {})
             offers = [offer for offer in targets.get(trainer_id, ()) if offer.serves(user)]
@@ -500,7 +498,7 @@ class TrainerBook:
     def tick(self) -> None:
         """Advance the time in every machine; clocks are read once, however many trainers wait."""
         now_s, steady_s = self._clock(), self._steady()
-        for trainer in list(self.trainers.values()):
+        for trainer in [trainer for trainer in self.trainers.values() if not trainer.is_resting]:
             if not trainer.machine.is_idle:
                 self._handle(trainer, stimuli.TimePassed())
             self._write_reports(trainer, steady_s)
@@ -514,6 +512,7 @@ class TrainerBook:
                 self._on_change()
             if trainer.record.overtime_s is None:
                 self._end_time(trainer, now_s)
+            trainer.rest_if_idle()
         self._let_go()
         cuts = self.cuts.have_changed(self.trainers.values(), steady_s)
         if self.quarantine.has_changed(now_s) or cuts:

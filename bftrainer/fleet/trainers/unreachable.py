@@ -169,7 +169,10 @@ class Cuts:
         """Return whether the nodes that some trainer must do without have changed; log it."""
         before, self._barred = self._barred, {}
         for trainer in trainers:
-            trainer_id, nodes = trainer.record.trainer_id, tuple(barred(trainer, now_s))
+            trainer_id = trainer.record.trainer_id
+            if not trainer.machine.apart.pairs and trainer_id not in before:
+                continue
+            nodes = tuple(barred(trainer, now_s))
             if nodes:
                 self._barred[trainer_id] = nodes
             if nodes == before.get(trainer_id, ()):
@@ -195,6 +198,8 @@ def all_barred(
     """Return them by trainer, for a decision about ``among``; times ``ahead_s`` later."""
     barred_since_s: dict[str, Mapping[str, float]] = {}
     for trainer in trainers:
+        if not trainer.machine.apart.pairs:
+            continue
         if among is None or trainer.record.trainer_id in among:
             since_s = {node: s + ahead_s for node, s in barred(trainer, now_s).items()}
             if since_s:
