@@ -1,13 +1,13 @@
 """Measure what README and the documentation promise, or say which of it is too old.
 
-Short forms of the benchmarks run one after another and store nothing: an hour on two cores, against
-regression. ``--full`` runs the full forms, keeps the results in docs/results/, and writes README's
-table and docs/results.md. Both print each promise with what is stored, what came out now, its 95%
-interval, and a verdict: held, unsure (missed by less than the interval), missed (as is stored),
-lost, not measured; and *moved* where the stored figure is outside of the interval. They exit with 1
-when one is lost. ``--check`` is for a release: each promise must be measured, at most 300 commits
-ago, and of the lines that it measures at most a quarter may be new. ``promises.ini`` says what is
-promised.
+Short forms of the benchmarks run one after another: an hour on two cores, against regression.
+``--full`` runs the full forms, keeps the results in docs/results/, and writes README's table and
+docs/results.md. Both print each promise with what is stored, what came out now, its 95% interval,
+and a verdict: held, unsure (missed by less than the interval), missed (as is stored), lost, not
+measured; and *moved* where each figure is outside of the other's interval. They exit with 1 when
+one is lost. ``--again DIR`` compares with an earlier run in DIR, and keeps this one there.
+``--check`` is for a release: each promise must be measured, at most 300 commits ago, and of the
+lines that it measures at most a quarter may be new. ``promises.ini`` says what is promised.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from bftrainer.model.columns import columns
 
 KEPT: Final = ROOT / write_results.KEPT
 OUT: Final = ROOT / "bench-out"
-HEADS: Final = ("PROMISE", ">STORED", ">NOW", ">INTERVAL", "VERDICT")
+HEADS: Final = ("PROMISE", ">BEFORE", ">NOW", ">INTERVAL", "VERDICT")
 TIMES_AS_LONG, MINUTES_MORE = 3.0, 5.0  # until a benchmark is ended: a busy machine is slow
 ENDS_WITHIN_S: Final = 60.0  # prints and writes what it has
 MOST_COMMITS: Final = 300
@@ -53,6 +53,7 @@ def main(arguments: Sequence[str]) -> int:
         "--all", action="store_true", help="with --full: what no promise needs, too"
     )
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these promises")
+    parser.add_argument("--again", type=Path, metavar="DIR", help="compare with the run kept there")
     parser.add_argument("--dry-run", action="store_true", help="say what would run, and how long")
     parser.add_argument("--check", action="store_true", help="say what is too old for a release")
     options = parser.parse_args(arguments)
@@ -72,7 +73,10 @@ def main(arguments: Sequence[str]) -> int:
     results = measured_by(chosen_recipes, is_full=options.full)
     if options.full:
         write_results.write_pages()
-    print(report_of(promise_list, stored, results))
+    before = write_results.stored_results(options.again) if options.again else stored
+    print(report_of(promise_list, before, results))
+    for result in results.values() if options.again else ():
+        write_results.keep(result, options.again)
     verdicts = [
         verdict_of(row_of(promise, results), row_of(promise, stored)) for promise in promise_list
     ]
@@ -167,12 +171,12 @@ def row_of(promise: Promise, results: Results) -> Target | None:
 
 
 def report_of(promise_list: Sequence[Promise], stored: Results, results: Results) -> str:
-    """Return the table of promises: what is stored, what came out now, and verdicts."""
+    """Return the table of promises: what came out before and now, and verdicts."""
     rows = []
     for promise in promise_list:
         before, now = row_of(promise, stored), row_of(promise, results)
         verdict = str(verdict_of(now, before))
-        if before and now and _is_outside(before.measured, now):
+        if before and now and _has_moved(before, now):
             verdict += ", moved"
         rows.append((promise.name, _measured(before), _measured(now), _interval(now), verdict))
     return columns(HEADS, rows)
@@ -187,6 +191,12 @@ def _interval(row: Target | None) -> str:
         return "-"
     ends = (row.low, row.high)
     return " to ".join("?" if e is None else write_results.in_words(e, row.unit) for e in ends)
+
+
+def _has_moved(before: Target, now: Target) -> bool:
+    """Return whether each is outside of the other's interval; one of them may have none."""
+    pairs = [(a, b) for a, b in ((before, now), (now, before)) if (b.low, b.high) != (None, None)]
+    return bool(pairs) and all(_is_outside(a.measured, b) for a, b in pairs)
 
 
 def _is_outside(value: float, row: Target) -> bool:

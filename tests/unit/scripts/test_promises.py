@@ -190,6 +190,38 @@ def test_short_forms_judge_and_store_nothing(lab: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().out.splitlines()[-1].endswith("missed")
 
 
+def test_a_short_run_is_compared_with_the_one_before_and_kept(
+    lab: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_results.keep(_result(_row(0.4)), lab / "kept")
+    lines: list[str] = []
+    for low in (0.5, 0.6):
+        _benchmark(lab, low=low)
+        command.main(["--again", str(lab / "short")])
+        lines.append(" ".join(capsys.readouterr().out.splitlines()[-1].split()))
+    assert lines == ["short - 2 s 0.5 s to 3 s unsure", "short 2 s 2 s 0.6 s to 3 s unsure"]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "has_moved"),
+    [
+        ((1.0, 0.5, 1.5), (2.0, 1.8, 2.2), True),
+        ((1.0, 0.5, 2.1), (2.0, 1.8, 2.2), False),  # it may have been as it is now
+        ((1.0, None, None), (2.0, 1.8, 2.2), True),
+        ((1.0, None, None), (2.0, None, None), False),  # nobody knows
+        ((1.0, 0.5, None), (0.4, 0.3, None), False),
+    ],
+)
+def test_a_figure_has_moved_if_each_is_outside_of_the_others_interval(
+    before: tuple[float, float | None, float | None],
+    now: tuple[float, float | None, float | None],
+    *,
+    has_moved: bool,
+) -> None:
+    rows = [_row(value, low=low, high=high) for value, low, high in (before, now)]
+    assert command._has_moved(*rows) is has_moved
+
+
 def test_full_forms_are_kept_if_they_are_whole(
     lab: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
