@@ -17,8 +17,10 @@ from bftrainer.lab.site.sharing import Share
 from bftrainer.model.cluster import EndedBy, Presence, Snapshot
 from bftrainer.model.errors import BatchSystemError
 from bftrainer.model.parts import NodePart
+from slurm_plugins.launcher import PilotLauncher
 
 MINUTE_S = 60.0
+_FAULT, _SHORT, *_ = PilotLauncher.codes
 
 
 class SimulatedSlurm(BatchSystem):
@@ -49,11 +51,11 @@ class SimulatedSlurm(BatchSystem):
         """Submit a pilot; its limit is in whole minutes, as Slurm has it.
 
         Raises:
-            BatchSystemError: BFT-1224, its limit is shorter than Slurm's shortest.
+            BatchSystemError: as of Slurm's adapter, its limit is shorter than the shortest.
         """
         if request.time_limit_s < SHORTEST_LIMIT_S:
             cause = f"Slurm has no job of {request.time_limit_s:.0f} s."
-            raise BatchSystemError("BFT-1224", cause, "Claim nodes for longer.")
+            raise BatchSystemError(_SHORT, cause, "Claim nodes for longer.")
         share: Share | None = None
         if request.part is not None:
             share = share_of(request.part)
