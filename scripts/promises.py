@@ -70,13 +70,12 @@ def main(arguments: Sequence[str]) -> int:
     if options.dry_run:
         print(plan_of(chosen_recipes, is_full=options.full))
         return 0
-    results = measured_by(chosen_recipes, is_full=options.full)
+    kept = KEPT if options.full else options.again
+    before = write_results.stored_results(options.again) if options.again else stored
+    results = measured_by(chosen_recipes, is_full=options.full, kept=kept)
     if options.full:
         write_results.write_pages()
-    before = write_results.stored_results(options.again) if options.again else stored
-    print(report_of(promise_list, before, results))
-    for result in results.values() if options.again else ():
-        write_results.keep(result, options.again)
+    print(report_of(promise_list, stored, before, results))
     verdicts = [
         verdict_of(row_of(promise, results), row_of(promise, stored)) for promise in promise_list
     ]
@@ -109,9 +108,9 @@ def plan_of(chosen_recipes: Sequence[Recipe], *, is_full: bool) -> str:
 
 
 def measured_by(
-    chosen_recipes: Sequence[Recipe], *, is_full: bool
+    chosen_recipes: Sequence[Recipe], *, is_full: bool, kept: Path | None
 ) -> dict[str, write_results.Result]:
-    """Run benchmarks one after another; return what came out, and keep it if in full."""
+    """Run benchmarks one after another; return what came out, and keep it in a directory."""
     results = {}
     directory = OUT if is_full else OUT / "short"
     directory.mkdir(parents=True, exist_ok=True)
@@ -125,8 +124,8 @@ def measured_by(
         result = replace(write_results.read_result(path), benchmark=recipe.result)
         results[recipe.result] = result
         # A part of a result does not replace a whole one.
-        if is_full and is_ended and json.loads(path.read_bytes()).get("is_whole"):
-            write_results.keep(result, KEPT)
+        if kept and is_ended and json.loads(path.read_bytes()).get("is_whole"):
+            write_results.keep(result, kept)
     return results
 
 
@@ -170,15 +169,17 @@ def row_of(promise: Promise, results: Results) -> Target | None:
     return promise.worst_of(result.targets) if result else None
 
 
-def report_of(promise_list: Sequence[Promise], stored: Results, results: Results) -> str:
-    """Return the table of promises: what came out before and now, and verdicts."""
+def report_of(
+    promise_list: Sequence[Promise], stored: Results, before: Results, results: Results
+) -> str:
+    """Return the table: what came out before and now, and verdicts, beside what is stored."""
     rows = []
     for promise in promise_list:
-        before, now = row_of(promise, stored), row_of(promise, results)
-        verdict = str(verdict_of(now, before))
-        if before and now and _has_moved(before, now):
+        then, now = row_of(promise, before), row_of(promise, results)
+        verdict = str(verdict_of(now, row_of(promise, stored)))
+        if then and now and _has_moved(then, now):
             verdict += ", moved"
-        rows.append((promise.name, _measured(before), _measured(now), _interval(now), verdict))
+        rows.append((promise.name, _measured(then), _measured(now), _interval(now), verdict))
     return columns(HEADS, rows)
 
 

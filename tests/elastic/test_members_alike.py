@@ -111,6 +111,8 @@ def test_digests_are_those_of_the_values(one: Any, other: Any) -> None:
         (float("nan"), float("nan")),
         (float("inf") - float("inf"), float("nan")),  # with the sign bit, and without
         ({1, 2, 3}, {3, 2, 1}),
+        ({True: 0.1, 2: 0.2}, {1.0: 0.1, 2.0: 0.2}),
+        ({1, 2}, {True, 2.0}),
     ],
     ids=str,
 )

@@ -133,7 +133,6 @@ def test_blocks_of_another_length_than_asked_for_are_refused() -> None:
     assert layout != other
 
 
-@pytest.mark.long
 class ShrinkingGroup:
     """A communicator with ULFM, of which so many members are alive."""
 
@@ -201,6 +200,7 @@ def _changes(
     return changes
 
 
+@pytest.mark.long
 def test_under_mpiexec_it_keeps_the_contract_of_commands(tmp_path: Path) -> None:
     mpiexec = shutil.which("mpiexec", path=str(Path(sys.executable).parent))
     assert mpiexec, "the package mpich is installed with the development extras"

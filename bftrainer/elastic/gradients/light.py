@@ -139,7 +139,7 @@ def _order_of(
 ) -> tuple[list[Any], float]:
     """Return keys in one order, as a restored table may have another, and a mark of them."""
     in_order = _sorted(key for key in keys if key not in left_out)
-    return in_order, _mark_of(repr(in_order))
+    return in_order, _mark_of(repr(list(map(_as_integer, in_order))))
 
 
 def _sorted(keys: Iterable[Any]) -> list[Any]:
@@ -156,7 +156,7 @@ def _plain(value: Any) -> Any:
     if type(value).__module__ == "numpy":
         return value.tolist() if value.size <= MOST_ELEMENTS else _UNREAD
     if isinstance(value, set | frozenset):
-        return sorted(map(repr, value))
+        return sorted(map(repr, map(_as_integer, value)))
     for base in _PLAIN:
         if isinstance(value, base):
             return base(value)
@@ -193,7 +193,7 @@ def count(value: Any, most: int) -> int:
 def leaves(value: Any, path: str) -> dict[str, Any]:
     """Return the values of a structure by their paths, as far as they count in a digest."""
     if isinstance(value, dict):
-        parts = [(f"{path}.{key}", value[key]) for key in _sorted(value)]
+        parts = [(f"{path}.{_as_integer(key)}", value[key]) for key in _sorted(value)]
     elif isinstance(value, list | tuple | deque):
         parts = [(f"{path}[{place}]", part) for place, part in enumerate(value)]
     elif value is None or type(value) in _PLAIN:
@@ -204,6 +204,13 @@ def leaves(value: Any, path: str) -> dict[str, Any]:
     for name, part in parts:
         table |= leaves(part, name)
     return table
+
+
+def _as_integer(key: Any) -> Any:
+    """Return a key or an element of a set, as an integer if it is one: 1.0 and True are 1."""
+    if isinstance(key, bool) or (isinstance(key, float) and key.is_integer()):
+        return int(key)
+    return key
 
 
 def _text_of(leaf: Any) -> str:

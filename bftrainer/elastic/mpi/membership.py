@@ -46,6 +46,8 @@ class Change:
 
     ``comm`` holds the old and the new members if the change was planned, only the new ones
     after a loss or at a start. ``old_rank`` is None for a joiner, ``new_rank`` for a leaver.
+    ``old_size`` is that of the group of which this member heard last: where others are lost while
+    a loss is recovered from, members may have heard of different ones.
     """
 
     comm: Comm

@@ -59,13 +59,15 @@ class Trainer:
     unwritten: Report | None = None  # its newest report, if the journal lacks it
     last_words: dict[str, LastWord] = field(default_factory=dict)  # the machine's to each worker
     wrote_reports_s: float = -math.inf  # when reports were last written; the machine's clock
-    _rested_record: TrainerRecord | None = None  # as it was when it came to rest ...
-    _rested_stimuli: int = 0  # ... and how many stimuli its machine had got by then
+    # As they were when it came to rest, and how many stimuli its machine had got by then.
+    _rested_record: TrainerRecord | None = None
+    _rested_log: RescaleLog | None = None
+    _rested_stimuli: int = 0
 
     @property
     def is_resting(self) -> bool:
         """Return whether nothing has happened since time alone could change nothing."""
-        is_same = self._rested_record is self.record
+        is_same = self._rested_record is self.record and self._rested_log is self.log
         return is_same and self._rested_stimuli == self.log.n_stimuli
 
     def rest_if_idle(self) -> None:
@@ -74,7 +76,8 @@ class Trainer:
         is_over = record.state.is_final or machine.course.is_ended
         may_rest = machine.is_idle and not is_over and self.unwritten is None
         if may_rest and record.requeued_s is None and record.time_ends_s is None:
-            self._rested_record, self._rested_stimuli = record, self.log.n_stimuli
+            self._rested_record, self._rested_log = record, self.log
+            self._rested_stimuli = self.log.n_stimuli
 
     @property
     def machine(self) -> GenerationMachine:

@@ -73,6 +73,17 @@ def test_a_new_record_ends_its_rest(site: Site) -> None:
     assert is_resting(site)
 
 
+def test_a_new_machine_ends_its_rest(site: Site) -> None:
+    """The count of its stimuli begins anew, and may come to what it was."""
+    site.book.tick()
+    trainer = site.book.trainers[site.trainer_id]
+    assert is_resting(site)
+    n_stimuli = trainer.log.n_stimuli
+    site.book._reopen(trainer)
+    trainer.log.n_stimuli = n_stimuli
+    assert not is_resting(site)
+
+
 def test_a_trainer_with_a_time_limit_never_rests(site: Site) -> None:
     trainer = site.book.trainers[site.trainer_id]
     spec = replace(trainer.record.spec, time_limit_s=50.0)

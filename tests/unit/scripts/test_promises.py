@@ -202,6 +202,22 @@ def test_a_short_run_is_compared_with_the_one_before_and_kept(
     assert lines == ["short - 2 s 0.5 s to 3 s unsure", "short 2 s 2 s 0.6 s to 3 s unsure"]
 
 
+def test_verdicts_are_beside_what_is_stored_whatever_came_out_before(
+    lab: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_results.keep(_result(_row(0.4)), lab / "kept")
+    write_results.keep(_result(_row(1.9)), lab / "short")
+    _benchmark(lab, low=1.5)
+    assert command.main(["--again", str(lab / "short")]) == 1
+    assert capsys.readouterr().out.splitlines()[-1].endswith("lost")
+
+
+def test_a_part_of_a_short_run_is_not_kept(lab: Path) -> None:
+    _benchmark(lab, low=0.5, is_whole=False)
+    command.main(["--again", str(lab / "short")])
+    assert not (lab / "short" / "x.json").exists()
+
+
 @pytest.mark.parametrize(
     ("before", "now", "has_moved"),
     [
