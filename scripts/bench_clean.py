@@ -174,7 +174,7 @@ async def one_end(scratch: Path, way: str, runtime: str, args: tuple[str, str]) 
             daemon.send(TellWorker(worker_id="w1", body=to_body(ALONE)))
         files = lab.directory / "files"
         await until(files.exists, "the script has started everything")
-        [first] = children(agent.pid)
+        first = min(children(agent.pid))  # the agent also inherits what others left behind
         workers = below(agent.pid) - ({first} if runtime in FORKED else set())
         pids = workers if way in OF_THE_WORKER else workers | {first, agent.pid}
         began_s = time.monotonic()
