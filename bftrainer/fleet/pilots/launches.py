@@ -40,7 +40,11 @@ class LaunchAnswers:
     def failed(
         self, pilot: Pilot, problem: BatchSystemError, trainer: TrainerRecord | None
     ) -> bool:
-        """Record that a request failed; return whether the pilot is ended: it may have a job."""
+        """Record that a request failed.
+
+        Returns:
+            Whether the pilot is ended; it is not while the batch system may have its job.
+        """
         self._refusals.refused(problem.cause, trainer)
         if isinstance(problem, UnansweredError):
             self._pilots.unanswered(pilot, problem.cause)

@@ -134,8 +134,10 @@ class PilotRefusals:
         After the pause they may have one node more, or start last, so that a trial that fails takes
         nothing from others. ``pilot_nodes`` have a pilot, or one was requested.
         """
+        if not self._pauses:
+            return records, memory
         pauses: dict[str, _Pause] = {}
-        for record in records if self._pauses else ():
+        for record in records:
             pause = self._pause(self._key(record))
             if pause.why:
                 pauses[record.trainer_id] = pause

@@ -74,6 +74,7 @@ class Trainer:
         """Come to rest if time alone changes nothing: hundreds may wait, and each tick looks."""
         record, machine = self.record, self.machine
         is_over = record.state.is_final or machine.course.is_ended
+        # Reports that wait, a requeue that waits for workers' ends, and time limits need ticks.
         may_rest = machine.is_idle and not is_over and self.unwritten is None
         if may_rest and record.requeued_s is None and record.time_ends_s is None:
             self._rested_record, self._rested_log = record, self.log

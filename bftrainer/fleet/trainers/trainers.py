@@ -498,7 +498,8 @@ class TrainerBook:
     def tick(self) -> None:
         """Advance the time in every machine; clocks are read once, however many trainers wait."""
         now_s, steady_s = self._clock(), self._steady()
-        for trainer in [trainer for trainer in self.trainers.values() if not trainer.is_resting]:
+        awake = [trainer for trainer in self.trainers.values() if not trainer.is_resting]
+        for trainer in awake:
             if not trainer.machine.is_idle:
                 self._handle(trainer, stimuli.TimePassed())
             self._write_reports(trainer, steady_s)
