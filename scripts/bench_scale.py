@@ -29,6 +29,7 @@ from _bench.scale_site import Printed, Size
 from bftrainer.batch.announcer import Announcement, UnseenAnnouncements
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import AllocationPolicy, load_policy
+from bftrainer.ground.collector import collect_rarely
 from bftrainer.lab.parallel import end_with_parent
 from bftrainer.model.cluster import STAND_IN, Job, JobState, Snapshot
 from bftrainer.model.decision import DecisionInput, Memory, Plan, Settings
@@ -122,6 +123,7 @@ def _measure(size: Size) -> OnSite:
 
 
 def _measured(size: Size) -> OnSite:
+    collect_rarely()  # as the daemon
     now_s = time.time()
     settings = LENT_SETTINGS if isinstance(size, GpuSize) else SETTINGS
     site = PrintedGpus(size, now_s) if isinstance(size, GpuSize) else Printed(size, now_s)

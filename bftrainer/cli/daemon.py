@@ -19,6 +19,7 @@ from bftrainer.cli.next_commands import print_next
 from bftrainer.cli.options import FILE, PATH, option, verb
 from bftrainer.cli.output import is_terminal, print_lines
 from bftrainer.fleet.background import ready_threads
+from bftrainer.ground.collector import collect_rarely
 from bftrainer.model.errors import UsageError
 
 if TYPE_CHECKING:
@@ -150,6 +151,7 @@ def daemon(
     )
 
     reread = (lambda: read().policy) if paths else None
+    collect_rarely()
     asyncio.run(_serve(options, policy, system, reread))
 
 

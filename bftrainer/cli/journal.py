@@ -27,6 +27,7 @@ from bftrainer.cli.options import (
     verb,
 )
 from bftrainer.cli.output import print_json, print_lines
+from bftrainer.ground.collector import collect_rarely
 from bftrainer.model.columns import counted
 from bftrainer.model.errors import ExitCode, UsageError
 
@@ -201,6 +202,7 @@ def _repeated(entries: Iterable[JournalEntry]) -> dict[str, Any]:
     from bftrainer.daemon import journal_replay  # noqa: PLC0415 - numpy takes 0.1 s
     from bftrainer.fleet.generations import rescale_log  # noqa: PLC0415 - as below
 
+    collect_rarely()
     repeater = journal_replay.Repeater()
     plans, rescales = list[dict[str, Any]](), list[dict[str, Any]]()
     n_plans = n_rescales = n_foreign = 0

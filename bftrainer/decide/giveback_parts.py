@@ -53,8 +53,7 @@ class ReleaseCost(NamedTuple):
 _Order = tuple[ReleaseCost, int, str]  # of choices: cost, free GPUs, host
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Choice(NamedTuple):
     """A host for a job, and what is released for it there."""
 
     room: HostRoom
@@ -295,7 +294,7 @@ class _Judge:
         for choice in candidates.alike(best, among):
             for lent in choice.room.sufficient(choice.need):
                 if lent.tier == TRAINERS_TIER:
-                    by_part[lent.part.name] = replace(choice, released=(lent,))
+                    by_part[lent.part.name] = choice._replace(released=(lent,))
         cheapest = list(self.pick(1, list(by_part), self._gone))
         if not cheapest:
             return best

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from bftrainer.model.cluster import Node, NodeLeft, NodeState
 from bftrainer.model.node_sets import NodeSet
@@ -87,8 +88,7 @@ class RoomNeed:
         return cls(cpus=share.cpus, memory_mb=share.memory_mb, gpus=share.gpus, gpu_type=gpu_type)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LentPart:
+class LentPart(NamedTuple):
     """A part in the way of ordinary jobs."""
 
     part: NodePart

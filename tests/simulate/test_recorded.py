@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +15,7 @@ from bftrainer.cli.main import main
 from bftrainer.daemon import journal_replay
 from bftrainer.daemon.journal_replay import KIND, Again, take_again
 from bftrainer.decide.policies.base import AllocationPolicy, load_policy
+from bftrainer.ground.collector import MORE_OBJECTS
 from bftrainer.journal.journal import Journal
 from bftrainer.lab.simulator.physical import costs_from_mapping
 from bftrainer.lab.simulator.session import Choices, play
@@ -93,7 +95,12 @@ def test_the_verb_tells_of_both(
         journal.begin_incarnation()
         for record in records:
             journal.append(KIND, record)
-    assert main(["replay", str(path)]) == 0
+    objects_before_collection, *_ = gc.get_threshold()
+    try:
+        assert main(["replay", str(path)]) == 0
+        assert gc.get_threshold()[0] == MORE_OBJECTS
+    finally:
+        gc.set_threshold(objects_before_collection)
     assert f"{len(records)} of {len(records)} plans" in capsys.readouterr().out
     assert len(looked_for) == 1  # each search reads the metadata of all installed packages
     other = replace(records[-1], plan=replace(records[-1].plan, trouble="It was otherwise."))

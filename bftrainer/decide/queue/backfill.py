@@ -9,12 +9,13 @@ Conservative backfill: no job delays an earlier one. Source: slurm.conf(5), rele
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 
 from bftrainer.decide.queue.matching import Matching
 from bftrainer.model.cluster import Job, JobState, Snapshot
-from bftrainer.model.node_sets import NodeSet, NodeSets, first
+from bftrainer.model.node_sets import NodeSet, NodeSets
 from bftrainer.model.queue import (
     GapEnd,
     JobNeeds,
@@ -26,6 +27,7 @@ from bftrainer.model.queue import (
 FIRST_SPAN_S = 30.0  # each further span lasts as long as all before it
 MOST_PLANNED = 50  # jobs; for later ones the printed plan is used
 Span = tuple[float, float, NodeSet]  # begin, end, nodes
+_RUN = re.compile("1+")  # of adjacent nodes
 
 
 class BackfillPlan:
@@ -209,17 +211,15 @@ def _chosen(way: Sequence[NodeDemand], room: NodeSet) -> NodeSet:
 
 def neighbours(nodes: NodeSet, count: int) -> NodeSet:
     """Choose as Slurm does: the shortest sufficient run of adjacent nodes, else longest first."""
-    rows: list[tuple[int, NodeSet]] = []
-    while nodes:
-        row = nodes & ~(nodes + (nodes & -nodes))
-        rows.append((row.bit_count(), row))
-        nodes ^= row
-    rows.sort()
+    # Digits, because each operation on a set of many nodes costs its length, and a search for the
+    # next run in the set itself takes six of them.
+    digits = format(nodes, "b")[::-1]
+    runs = sorted([(run.end() - run.start(), run.start()) for run in _RUN.finditer(digits)])
     selection = 0
-    while count > 0 and rows:
-        greatest_length, _ = rows[-1]
-        longest = bisect_right(rows, (greatest_length, -1))  # the first of the longest runs
-        length, row = rows.pop(min(bisect_right(rows, (count, -1)), longest))
-        selection |= first(row, count)
+    while count > 0 and runs:
+        greatest_length, _ = runs[-1]
+        longest = bisect_left(runs, (greatest_length, -1))  # the first of the longest runs
+        length, begin = runs.pop(min(bisect_left(runs, (count, -1)), longest))
+        selection |= ((1 << min(length, count)) - 1) << begin
         count -= length
     return selection

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from bftrainer.decide.queue.backfill import BackfillPlan, neighbours
 from bftrainer.decide.queue.models import PrintedQueue
+from bftrainer.lab.site.timeline import neighbours as slurms_neighbours
 from bftrainer.model.census import census_of
 from bftrainer.model.cluster import Job, JobState, NodeState, Reservation, Snapshot
 from bftrainer.model.queue import earliest, slot_begin_s
@@ -124,6 +128,17 @@ def test_neighbours_of_the_shortest_row_that_is_long_enough() -> None:
     assert neighbours(rows, 3) == 0b1110_0000_0000_0000
     assert neighbours(rows, 5) == 0b1111_0000_0001  # the longest, and of the next the shortest
     assert neighbours(rows, 99) == rows
+
+
+@given(st.lists(st.booleans(), max_size=200), st.integers(min_value=0, max_value=210))
+def test_the_simulated_slurm_chooses_the_same_neighbours(is_free: list[bool], count: int) -> None:
+    nodes = sum(1 << position for position, free in enumerate(is_free) if free)
+    chosen = neighbours(nodes, count)
+    if count <= nodes.bit_count():
+        assert chosen == slurms_neighbours(nodes, count)
+        assert chosen.bit_count() == count
+    else:
+        assert chosen == nodes
 
 
 def test_only_so_many_are_planned() -> None:
