@@ -24,6 +24,7 @@ from _bench.benchmark import Benchmark, Measured, note
 from _bench.choosing import names_in, refuse_unknown
 from _bench.gpus import arms, measures, reach
 from _bench.gpus.measures import ArmRun
+from _bench.stats import share_interval
 from _bench.waiting import BenchError
 
 Predictions = list[tuple[ArmRun, ArmRun]]  # of a seed: without bftrainer, with whole nodes
@@ -251,6 +252,7 @@ def _judge_parts(by_seed: Sequence[dict[str, ArmRun]], measured: Measured) -> No
         LEAST_GIVEN_BACK_PERCENT,
         "%",
         note=f"{given_back} of {given_back + preempted}",
+        interval=share_interval(given_back, given_back + preempted),
     )
     measured.at_most(
         "parts: given back in vain",

@@ -68,10 +68,17 @@ class Measured:
         self.targets.append(at_most(name, measured, limit, unit, note, interval=interval))
 
     def at_least(
-        self, name: str, measured: float, limit: float, unit: str = "s", note: str = ""
+        self,
+        name: str,
+        measured: float,
+        limit: float,
+        unit: str = "s",
+        note: str = "",
+        *,
+        interval: Ends = UNKNOWN,
     ) -> None:
-        """Add a target with a lower limit."""
-        self.targets.append(at_least(name, measured, limit, unit, note))
+        """Add a target with a lower limit; ``interval``: the ends of its 95% interval."""
+        self.targets.append(at_least(name, measured, limit, unit, note, interval=interval))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

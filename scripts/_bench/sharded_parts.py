@@ -33,7 +33,7 @@ from _bench.sharded_arms import (
     Hsdp,
     Pause,
 )
-from _bench.stats import ratio_interval, tail
+from _bench.stats import ends_of_pairs, ratio_interval, tail
 from _bench.steady import Blocks, Kind, compare
 
 PAUSE_RATIO: Final = 1.5
@@ -184,7 +184,7 @@ def _judge_pauses(result: Found, measured: Measured) -> None:
             PAUSE_RATIO,
             "",
             f"upper end; ratio {ratio:.3g}, 95% in [{low:.3g}, {high:.3g}], {rounds} rounds",
-            interval=(low, high),
+            interval=ends_of_pairs(low, high, rounds),
         )
         rows.append((kind, *_cells(ours), *_cells(beside)))
     if rows:
@@ -243,7 +243,7 @@ def _judge_steps(result: Found, measured: Measured) -> None:
         STEP_RATIO,
         "",
         f"upper end; ratio {ratio:.4f}, 95% in [{low:.4f}, {high:.4f}], {len(ours)} pairs",
-        interval=(low, high),
+        interval=ends_of_pairs(low, high, len(ours)),
     )
     step_s, plain_step_s = median(chain.from_iterable(ours)), median(chain.from_iterable(beside))
     measured.tables.append(

@@ -11,10 +11,11 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from statistics import median
+from statistics import NormalDist, median
 
 RESAMPLES = 2000
 P95_NEEDS = 20  # below, a 95th percentile is the maximum under another name
+LEAST_PAIRS = 6  # whose least and greatest bound a median: below it lie all with 0.5 ** 6 < BEYOND
 BEYOND = 0.025  # the chance that a quantile lies below its 95% interval, and that above
 Ends = tuple[float | None, float | None]  # of an interval; None: nothing bounds it there
 
@@ -63,6 +64,17 @@ def quantile_interval(values: Sequence[float], q: float) -> Ends:
     return low, by_size[high_ranks[0]] if high_ranks else None
 
 
+def share_interval(count: int, of: int) -> Ends:
+    """Return the 95% interval of a share in percent, by Wilson's score (1927)."""
+    if not of:
+        return None, None
+    z = NormalDist().inv_cdf(1.0 - BEYOND)
+    share, spread = count / of, z * z / of
+    middle = (share + spread / 2.0) / (1.0 + spread)
+    half = math.sqrt(spread * share * (1.0 - share) + spread * spread / 4.0) / (1.0 + spread)
+    return 100.0 * (middle - half), 100.0 * (middle + half)
+
+
 def ratio_interval(
     a_blocks: Sequence[Sequence[float]],
     b_blocks: Sequence[Sequence[float]],
@@ -80,6 +92,16 @@ def ratio_interval(
     pairs = list(zip(a_blocks, b_blocks, strict=True))
     ratios = sorted(_ratio([chance.choice(pairs) for _ in pairs], of) for _ in range(RESAMPLES))
     return _ratio(pairs, of), quantile(ratios, 0.025), quantile(ratios, 0.975)
+
+
+def ends_of_pairs(low: float, high: float, n_pairs: int) -> Ends:
+    """Return the ends of ``ratio_interval`` for comparisons with other runs.
+
+    Few pairs, resampled, give an interval that is much too narrow; a single one gives a point.
+    """
+    if n_pairs < LEAST_PAIRS:
+        return None, None
+    return low, high
 
 
 def _ratio(

@@ -73,9 +73,27 @@ def at_most(
     return replace(upper, low=low, high=high)
 
 
-def at_least(name: str, measured: float, limit: float, unit: str = "s", note: str = "") -> Target:
-    """Return a target with a lower limit."""
-    return Target(name=name, measured=measured, limit=limit, relation=">=", unit=unit, note=note)
+def at_least(
+    name: str,
+    measured: float,
+    limit: float,
+    unit: str = "s",
+    note: str = "",
+    *,
+    interval: Ends = UNKNOWN,
+) -> Target:
+    """Return a target with a lower limit; ``interval``: the ends of its 95% interval."""
+    low, high = interval
+    return Target(
+        name=name,
+        measured=measured,
+        limit=limit,
+        relation=">=",
+        unit=unit,
+        note=note,
+        low=low,
+        high=high,
+    )
 
 
 def new_table(

@@ -68,6 +68,20 @@ def test_the_interval_of_a_ratio_holds_it_and_shrinks_for_equal_blocks() -> None
         stats.ratio_interval([[1.0]], [])
 
 
+def test_few_pairs_bound_no_median() -> None:
+    one_round = stats.ratio_interval([[2.7]], [[1.0]])
+    assert one_round == (2.7, 2.7, 2.7)  # no run but the same would have the same figure
+    assert stats.ends_of_pairs(2.7, 2.7, 1) == (None, None)
+    assert stats.ends_of_pairs(1.0, 2.0, stats.LEAST_PAIRS) == (1.0, 2.0)
+
+
+def test_the_interval_of_a_share() -> None:
+    # Newcombe, Statistics in Medicine 17 (1998), table I: 81 of 263 and 0 of 20, score method.
+    assert stats.share_interval(81, 263) == pytest.approx((25.53, 36.62), abs=0.01)
+    assert stats.share_interval(0, 20) == pytest.approx((0.0, 16.11), abs=0.01)
+    assert stats.share_interval(0, 0) == (None, None)
+
+
 def test_one_missed_target_is_a_failure(tmp_path: Path) -> None:
     met = targets.Target(name="pause", measured=0.1, limit=0.1, relation="<=")
     missed = targets.Target(name="ratio", measured=9.9, limit=10.0, relation=">=", unit="")
