@@ -53,7 +53,7 @@ class ReleaseCost(NamedTuple):
 _Order = tuple[ReleaseCost, int, str]  # of choices: cost, free GPUs, host
 
 
-class Choice(NamedTuple):
+class Choice(NamedTuple):  # made by the thousand, as ``LentPart``
     """A host for a job, and what is released for it there."""
 
     room: HostRoom

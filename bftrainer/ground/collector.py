@@ -1,9 +1,9 @@
-"""How often Python's collector looks for objects that refer to each other in a circle.
+"""How often Python's garbage collector looks for reference cycles in a process that decides.
 
-It looks whenever some hundreds more objects were made than freed. A decision about thousands of
-nodes makes hundreds of thousands and keeps them to its end, hardly any of them in a circle. On
-2,000 hosts whose GPUs are lent one by one the collector took a fifth of it, and made single ones
-three times as long as the others.
+By default it runs whenever some hundreds more objects were made than freed. A decision about
+thousands of nodes makes hundreds of thousands of objects, keeps them to its end, and puts hardly
+any of them into a cycle, so these runs find nothing. On 2,000 hosts whose GPUs are lent one by one
+they took a fifth of a decision's processor time, and made some decisions three times as long.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from __future__ import annotations
 import gc
 from typing import Final
 
-MORE_OBJECTS: Final = 50_000  # before it looks; some megabytes
+OBJECTS_BETWEEN_RUNS: Final = 50_000  # some megabytes
 
 
 def collect_rarely() -> None:
-    """Let the collector look rarely, in a process that decides. Not for users' own programs."""
+    """Run the collector rarely in this process. Not for processes that run users' programs."""
     _, *older_generations = gc.get_threshold()
-    gc.set_threshold(MORE_OBJECTS, *older_generations)
+    gc.set_threshold(OBJECTS_BETWEEN_RUNS, *older_generations)

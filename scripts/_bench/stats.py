@@ -15,8 +15,9 @@ from statistics import NormalDist, median
 
 RESAMPLES = 2000
 P95_NEEDS = 20  # below, a 95th percentile is the maximum under another name
-LEAST_PAIRS = 6  # whose least and greatest bound a median: below it lie all with 0.5 ** 6 < BEYOND
 BEYOND = 0.025  # the chance that a quantile lies below its 95% interval, and that above
+# Five values all lie on the same given side of their median by a chance of 0.5 ** 5 > BEYOND.
+LEAST_PAIRS = 6
 Ends = tuple[float | None, float | None]  # of an interval; None: nothing bounds it there
 
 

@@ -83,17 +83,8 @@ def at_least(
     interval: Ends = UNKNOWN,
 ) -> Target:
     """Return a target with a lower limit; ``interval``: the ends of its 95% interval."""
-    low, high = interval
-    return Target(
-        name=name,
-        measured=measured,
-        limit=limit,
-        relation=">=",
-        unit=unit,
-        note=note,
-        low=low,
-        high=high,
-    )
+    target = at_most(name, measured, limit, unit, note, interval=interval)
+    return replace(target, relation=">=")
 
 
 def new_table(

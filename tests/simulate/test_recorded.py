@@ -15,7 +15,7 @@ from bftrainer.cli.main import main
 from bftrainer.daemon import journal_replay
 from bftrainer.daemon.journal_replay import KIND, Again, take_again
 from bftrainer.decide.policies.base import AllocationPolicy, load_policy
-from bftrainer.ground.collector import MORE_OBJECTS
+from bftrainer.ground.collector import OBJECTS_BETWEEN_RUNS
 from bftrainer.journal.journal import Journal
 from bftrainer.lab.simulator.physical import costs_from_mapping
 from bftrainer.lab.simulator.session import Choices, play
@@ -98,7 +98,7 @@ def test_the_verb_tells_of_both(
     objects_before_collection, *_ = gc.get_threshold()
     try:
         assert main(["replay", str(path)]) == 0
-        assert gc.get_threshold()[0] == MORE_OBJECTS
+        assert gc.get_threshold()[0] == OBJECTS_BETWEEN_RUNS
     finally:
         gc.set_threshold(objects_before_collection)
     assert f"{len(records)} of {len(records)} plans" in capsys.readouterr().out

@@ -69,9 +69,11 @@ def test_the_interval_of_a_ratio_holds_it_and_shrinks_for_equal_blocks() -> None
 
 
 def test_few_pairs_bound_no_median() -> None:
-    one_round = stats.ratio_interval([[2.7]], [[1.0]])
-    assert one_round == (2.7, 2.7, 2.7)  # no run but the same would have the same figure
-    assert stats.ends_of_pairs(2.7, 2.7, 1) == (None, None)
+    _, low, high = stats.ratio_interval([[2.7]], [[1.0]])
+    assert (low, high) == (2.7, 2.7)  # every other run would lie outside of it
+    assert stats.ends_of_pairs(low, high, 1) == (None, None)
+    assert stats.ends_of_pairs(1.0, 2.0, stats.LEAST_PAIRS - 1) == (None, None)
+    assert 0.5**stats.LEAST_PAIRS < stats.BEYOND < 0.5 ** (stats.LEAST_PAIRS - 1)
     assert stats.ends_of_pairs(1.0, 2.0, stats.LEAST_PAIRS) == (1.0, 2.0)
 
 
