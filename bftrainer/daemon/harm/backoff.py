@@ -1,10 +1,15 @@
 """The level of the daemon's back-off, from measured hand-overs, and its effect. Pure.
 
-Rule. One level up, 5 at most, when of the last 20 measured hand-overs since the last change of
-level at least 3 are certainly bad, whatever the batch system's clock and ticks add, and their
-share exceeds ``1 - share``. Bad are: a late hand-over; one whose job lost a cycle of the scheduler,
-longer than the limit, because it had to preempt; a release for a job that did not start, counted
-once per job. Each level
+Rule. One level up, 5 at most, when the *tally* of bad hand-overs reaches 3. Each decision adds one
+observation, the share of the hand-overs that it settled which were certainly bad, whatever the
+batch system's clock and ticks add. So what has one cause, a sleep of the daemon or a forecast of
+one cycle, counts once, however many nodes it concerns. A bad observation adds 1 to the tally; a
+good one takes off twice the odds of a bad one under the promise, 2 * 0.05 / 0.95, down to 0. This
+is a cumulative sum test (E. S. Page, Biometrika 41, 1954): while 1% are bad, it rises once in
+300,000 hand-overs, with 10% bad once in 100, with all bad after 3 (docs/adr/0051-the-tally.md).
+
+Bad are: a late hand-over; one whose job lost a cycle of the scheduler, longer than the limit,
+because it had to preempt; a release for a job that did not start, counted once per job. Each level
 
 * halves the number of nodes and parts of nodes that may be held, one for each pilot (starting from
   the most held at one of these hand-overs, because many may just have been released; at least one,
@@ -15,28 +20,33 @@ once per job. Each level
 Hand-overs and releases in vain are counted by pilot, too: a job that takes three parts of a node
 makes three. Where pilots have whole nodes, all of this counts nodes.
 
-``quiet_s`` without a bad hand-over and with a good one: one level down. Without any hand-over, four
-times as long. The state is journalled (entries of kind ``back-off``), so a restart keeps the level.
-Called by ``bftrainer.daemon.harm.book``.
+``quiet_s`` in which the promise was kept, with a good hand-over: one level down. Without any
+hand-over, four times as long. The state is journalled (entries of kind ``back-off``), so a restart
+keeps the level. Called by ``bftrainer.daemon.harm.book``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from bftrainer.daemon.harm.ledger import HandOver, Rule, Vain, Why
 from bftrainer.model.columns import counted
 from bftrainer.model.decision import Settings
 
-KIND = "back-off"  # of the journal's entries
-WINDOW = 20  # hand-overs
-MIN_LATE = 3
-MAX_LEVEL = 5
-PATIENCE = 4.0  # times ``quiet_s`` if there was no hand-over
+KIND: Final = "back-off"  # of the journal's entries
+MAX_TALLY: Final = 3.0
+# A rate of bad hand-overs moves the tally up only where its odds are more than so many times those
+# of the promise. With 1 the promised rate itself would raise the level once in 200 hand-overs.
+TOLERANCE: Final = 2.0
+MIN_FORGIVEN: Final = 0.05  # by a good hand-over, also where all of them are promised
+MAX_LEVEL: Final = 5
+PATIENCE: Final = 4.0  # times ``quiet_s`` if there was no hand-over
+JOBS_REMEMBERED: Final = 20
 # The start of a job shows that its node is free, up to one scheduler tick late (3 s by Slurm's
 # default), in whole seconds.
-ROUNDING_S = 4.0
+ROUNDING_S: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,51 +54,57 @@ class BackOff:
     """State of the fold; level 0: not backing off."""
 
     level: int = 0
-    base_nodes: int = 0  # most held in the window when level 1 began; parts count as nodes
+    base_nodes: int = 0  # most held when level 1 began; parts count as nodes
     changed_s: float = 0.0  # of the level
-    late_s: float = 0.0  # the last bad hand-over, or the last change of level
-    window: tuple[bool, ...] = ()  # since then, oldest first: whether it was bad
-    held: tuple[int, ...] = ()  # pilots held at each hand-over of the window
-    good: int = 0  # hand-overs in time since late_s
+    tally: float = 0.0  # of bad hand-overs, since then
+    most_held: int = 0  # pilots, at a hand-over since the tally was last 0
+    late_s: float = 0.0  # the promise has been kept since then, or the last change of level
+    good: float = 0.0  # observations since late_s
+    bad: float = 0.0
     in_vain: tuple[str, ...] = ()  # jobs already counted; each counts once
     has_parts: bool = False  # a pilot of these hand-overs had less than a node
-    ADDED: ClassVar = frozenset({"has_parts"})
+    ADDED: ClassVar = frozenset({"has_parts", "tally", "most_held", "bad"})
+    REMOVED: ClassVar = frozenset({"window", "held"})
 
 
-def record_hand_over(
-    state: BackOff, done: HandOver | Vain, rule: Rule, *, held_nodes: int, now_s: float
+def record_hand_overs(
+    state: BackOff,
+    outcomes: Iterable[HandOver | Vain],
+    rule: Rule,
+    *,
+    held_nodes: int,
+    now_s: float,
 ) -> BackOff:
-    """Record a hand-over, or a release in vain; an unmeasured one changes nothing.
+    """Record what one decision settled; unmeasured hand-overs change nothing.
 
     Args:
         state: so far.
-        done: the hand-over or the release, of one pilot.
+        outcomes: the hand-overs and the releases in vain, each of one pilot.
         rule: the promise.
         held_nodes: nodes, and parts of nodes, that were held; a pilot has one.
         now_s: seconds since the epoch.
     """
-    if isinstance(done, Vain):
-        job = done.family or done.job_id
-        if done.why is not Why.DID_NOT_START or job in state.in_vain:
-            return state
-        state = replace(state, in_vain=(*state.in_vain, job)[-WINDOW:])
-    elif done.delay_s is None:
+    verdicts: list[bool] = []
+    in_vain, has_parts = state.in_vain, state.has_parts
+    for outcome in outcomes:
+        if isinstance(outcome, Vain):
+            job = outcome.family or outcome.job_id
+            if outcome.why is not Why.DID_NOT_START or job in in_vain:
+                continue
+            in_vain = (*in_vain, job)[-JOBS_REMEMBERED:]
+            verdicts.append(True)
+        elif outcome.delay_s is not None:
+            verdicts.append(_is_late(outcome, rule))
+            has_parts = has_parts or outcome.gpus > 0
+    if not verdicts:
         return state
-    is_bad = isinstance(done, Vain) or _is_late(done, rule)
-    window = (*state.window, is_bad)[-WINDOW:]
-    nodes_held = (*state.held, held_nodes)[-WINDOW:]
-    late_s, good = state.late_s, state.good + 1
-    if is_bad:
-        late_s, good = now_s, 0
-    has_parts = state.has_parts or done.gpus > 0
-    state = replace(
-        state, window=window, held=nodes_held, late_s=late_s, good=good, has_parts=has_parts
-    )
-    if not is_violated(window, rule) or state.level >= MAX_LEVEL:
+    state = replace(state, in_vain=in_vain, has_parts=has_parts)
+    state = _observed(state, sum(verdicts) / len(verdicts), rule, held_nodes, now_s)
+    if state.tally < MAX_TALLY or state.level >= MAX_LEVEL:
         return state
     base_nodes = state.base_nodes
     if state.level == 0:
-        base_nodes = max(1, *nodes_held)
+        base_nodes = max(1, state.most_held)
     return BackOff(
         level=state.level + 1,
         base_nodes=base_nodes,
@@ -97,6 +113,27 @@ def record_hand_over(
         in_vain=state.in_vain,
         has_parts=state.has_parts,
     )
+
+
+def _observed(
+    state: BackOff, bad_share: float, rule: Rule, held_nodes: int, now_s: float
+) -> BackOff:
+    """Add an observation: such a share of a decision's hand-overs was bad."""
+    good_share = 1.0 - bad_share
+    tally = state.tally + bad_share - forgiven(rule) * good_share
+    tally = min(MAX_TALLY, max(0.0, tally))
+    most_held = 0
+    if tally:
+        most_held = max(state.most_held, held_nodes)
+    late_s, good, bad = state.late_s, state.good + good_share, state.bad + bad_share
+    if bad > (1.0 - rule.share) * (good + bad):
+        late_s, good, bad = now_s, 0.0, 0.0
+    return replace(state, tally=tally, most_held=most_held, late_s=late_s, good=good, bad=bad)
+
+
+def forgiven(rule: Rule) -> float:
+    """Return what a good observation takes off the tally."""
+    return max(MIN_FORGIVEN, TOLERANCE * (1.0 - rule.share) / rule.share)
 
 
 def _is_late(done: HandOver, rule: Rule) -> bool:
@@ -120,12 +157,6 @@ def _surely_s(done: HandOver, delay_s: float) -> float:
     if done.agent_s is not None:
         return delay_s
     return delay_s - min(done.precision_s, ROUNDING_S)
-
-
-def is_violated(window: tuple[bool, ...], rule: Rule) -> bool:
-    """Return whether the last hand-overs break the promise."""
-    late = sum(window)
-    return late >= MIN_LATE and late > (1.0 - rule.share) * len(window)
 
 
 def rested(state: BackOff, rule: Rule, *, now_s: float) -> BackOff:

@@ -117,10 +117,9 @@ class HarmBook:
         if outcomes:
             held_nodes = len(settled.hand_overs)  # or parts of nodes
             held_nodes += sum(1 for pilot in situation.pilots if pilot.is_held)
-            for outcome in outcomes:
-                self.state = backoff.record_hand_over(
-                    self.state, outcome, self.rule, held_nodes=held_nodes, now_s=situation.now_s
-                )
+            self.state = backoff.record_hand_overs(
+                self.state, outcomes, self.rule, held_nodes=held_nodes, now_s=situation.now_s
+            )
         return settled
 
     def _with_aftermath(

@@ -394,7 +394,7 @@ class OrdinaryJobSettings(SettingsGroup):
     harm_quiet_s: float = _ordinary_jobs(
         1_800.0,
         "s",
-        "The daemon backs off one level less after this long with good hand-overs only.",
+        "The daemon backs off one level less after this long with the promise kept.",
         ge=1,
         le=2_592_000,
     )

@@ -14,7 +14,7 @@ import pytest
 from bftrainer.batch.announcer import Announcement, UnseenAnnouncements
 from bftrainer.batch.awake import AwakeClock, Patience
 from bftrainer.daemon.awakenings import Awakenings
-from bftrainer.daemon.harm.backoff import BackOff, record_hand_over
+from bftrainer.daemon.harm.backoff import BackOff, record_hand_overs
 from bftrainer.daemon.harm.book import on_our_clock
 from bftrainer.daemon.harm.ends import End
 from bftrainer.daemon.harm.ledger import Rule, hand_over, slow_part
@@ -436,7 +436,7 @@ def test_a_job_that_waited_for_a_sleeping_daemon_waited_and_backing_off_does_not
     for slept, level in ((Slept(), 1), (SLEPT, 1), (early, 0)):
         state, one = BackOff(), _taken(slept)
         for _ in range(3):
-            state = record_hand_over(state, one, rule, held_nodes=4, now_s=T0 + 312.0)
+            state = record_hand_overs(state, [one], rule, held_nodes=4, now_s=T0 + 312.0)
         assert state.level == level
 
 

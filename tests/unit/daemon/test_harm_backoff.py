@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -9,12 +10,11 @@ import pytest
 from bftrainer.daemon.harm.backoff import (
     MAX_LEVEL,
     PATIENCE,
-    WINDOW,
     BackOff,
     applied,
-    is_violated,
+    forgiven,
     max_held_nodes,
-    record_hand_over,
+    record_hand_overs,
     rested,
     sentence,
 )
@@ -54,18 +54,24 @@ def done(delay_s: float | None, at_s: float = T0) -> HandOver:
 
 
 def play(state: BackOff, *delays: float | None, at_s: float = T0, held_nodes: int = 8) -> BackOff:
+    """Let so many decisions settle one hand-over each."""
     for delay_s in delays:
-        state = record_hand_over(state, done(delay_s), RULE, held_nodes=held_nodes, now_s=at_s)
+        state = record_hand_overs(state, [done(delay_s)], RULE, held_nodes=held_nodes, now_s=at_s)
     return state
 
 
+def settled(state: BackOff, *outcomes: HandOver | Vain, rule: Rule = RULE) -> BackOff:
+    """Let one decision settle all of them."""
+    return record_hand_overs(state, outcomes, rule, held_nodes=8, now_s=T0)
+
+
 def test_parts_count_as_nodes_do_and_are_called_so() -> None:
-    """Three parts that one job got late are three bad hand-overs; of whole nodes nothing is new."""
+    """Three parts that jobs got late are three bad hand-overs; of whole nodes nothing is new."""
     of_nodes = play(BackOff(), 2.0, 2.0, 2.0)
     state = BackOff()
     for number in range(3):
         part = replace(done(2.0), node=f"n1/{number}", gpus=2, gpu_type="gpu:a100")
-        state = record_hand_over(state, part, RULE, held_nodes=8, now_s=T0)
+        state = settled(state, part)
     assert replace(state, has_parts=False) == of_nodes
     assert max_held_nodes(state) == max_held_nodes(of_nodes) == 4
     assert "it holds 4 parts of nodes at most" in sentence(state)
@@ -85,15 +91,14 @@ def test_three_late_hand_overs_are_one_level() -> None:
     assert state.level == 0
     state = play(state, 2.0, at_s=T0 + 5)
     assert (state.level, state.base_nodes, state.changed_s) == (1, 8, T0 + 5)
-    assert state.window == ()  # the next level needs new evidence
+    assert (state.tally, state.most_held) == (0.0, 0)  # the next level needs new evidence
 
 
 def test_what_the_clock_may_have_added_is_no_reason() -> None:
     def without_farewell(delay_s: float, precision_s: float) -> BackOff:
         state = BackOff()
         for _ in range(3):
-            one = replace(done(delay_s), precision_s=precision_s)
-            state = record_hand_over(state, one, RULE, held_nodes=8, now_s=T0)
+            state = settled(state, replace(done(delay_s), precision_s=precision_s))
         return state
 
     assert without_farewell(1.8, 1.8).level == 0
@@ -102,8 +107,7 @@ def test_what_the_clock_may_have_added_is_no_reason() -> None:
     assert without_farewell(1.8, 0.2).level == 1
     state = BackOff()
     for _ in range(3):  # a farewell is exact
-        one = replace(done(1.8), precision_s=1.8, agent_s=1.7)
-        state = record_hand_over(state, one, RULE, held_nodes=8, now_s=T0)
+        state = settled(state, replace(done(1.8), precision_s=1.8, agent_s=1.7))
     assert state.level == 1
 
 
@@ -111,19 +115,76 @@ def test_it_begins_with_the_most_held_at_one_of_the_late_hand_overs() -> None:
     state = play(BackOff(), 5.0, held_nodes=15)
     state = play(state, 5.0, 5.0, held_nodes=1)  # a large job has got most of them
     assert (state.level, state.base_nodes, max_held_nodes(state)) == (1, 15, 7)
-    assert state.held == ()
+    assert state.most_held == 0
 
 
-def test_late_ones_among_many_good_ones_are_forgiven_and_forgotten() -> None:
-    wide = Rule(limit_s=1.0, share=0.8, quiet_s=600.0)
+def test_the_base_is_the_most_held_since_the_tally_was_zero() -> None:
+    state = play(BackOff(), 0.1, held_nodes=100)
+    state = play(state, 5.0, *[0.1] * 10, held_nodes=50)
+    assert (state.tally, state.most_held) == (0.0, 0)
+    assert play(state, 5.0, 5.0, 5.0, held_nodes=8).base_nodes == 8
+
+
+def test_good_hand_overs_make_up_for_a_late_one() -> None:
+    """Of 95% promised, a good one takes off 2 * 5/95: nine leave a twentieth, ten leave nothing."""
+    state = play(BackOff(), 2.0, *[0.1] * 9)
+    assert state.tally == pytest.approx(1.0 / 19.0)
+    assert play(state, 0.1).tally == 0.0
+    assert play(BackOff(), 2.0, 2.0, 0.1, 2.0).level == 0
+    assert play(BackOff(), 2.0, 2.0, 0.1, 2.0, 2.0).level == 1
+
+
+@pytest.mark.parametrize(
+    ("share", "taken_off"), [(0.95, 2.0 / 19.0), (0.8, 0.5), (0.5, 2.0), (0.99, 0.05), (1.0, 0.05)]
+)
+def test_the_promise_says_how_much_a_good_hand_over_forgives(
+    share: float, taken_off: float
+) -> None:
+    assert forgiven(Rule(share=share)) == pytest.approx(taken_off)
     state = BackOff()
-    for delay_s in (2.0, 2.0, *[0.1] * 14, 2.0):  # 3 of 17 late: 0.82 within
-        state = record_hand_over(state, done(delay_s), wide, held_nodes=8, now_s=T0)
-    assert state.level == 0
-    for _ in range(WINDOW):
-        state = record_hand_over(state, done(0.1), wide, held_nodes=8, now_s=T0)
-    assert sum(state.window) == 0
-    assert len(state.window) == WINDOW
+    for _ in range(3):  # whatever is promised, three bad ones without a good one break it
+        state = settled(state, done(5.0), rule=Rule(share=share))
+    assert state.level == 1
+
+
+def until_a_level(bad_share: float, seed: int, at_most: int) -> int:
+    """Return after how many hand-overs, each bad with that chance, the level rises."""
+    chance = random.Random(seed)  # noqa: S311
+    state = BackOff()
+    for count in range(1, at_most + 1):
+        delay_s = 0.1
+        if chance.random() < bad_share:
+            delay_s = 5.0
+        state = play(state, delay_s)
+        if state.level:
+            return count
+    return at_most
+
+
+def test_a_rate_within_the_promise_is_told_from_a_broken_one() -> None:
+    """Page's test, drawn at random: 1% for a day on a large site, beside 20% and half of them."""
+    assert until_a_level(0.01, seed=1, at_most=8000) == 8000
+    after = [until_a_level(0.2, seed, at_most=1000) for seed in range(20)]
+    assert sum(after) / len(after) < 40
+    after = [until_a_level(0.5, seed, at_most=1000) for seed in range(20)]
+    assert sum(after) / len(after) < 12
+
+
+def test_what_one_decision_settled_is_one_observation() -> None:
+    """A job of 64 nodes that all came late is one bad one, as is a forecast that moved 3 jobs."""
+    state = settled(BackOff(), *[done(5.0)] * 64)
+    assert (state.level, state.tally) == (0, 1.0)
+    state = settled(BackOff(), vain("7"), vain("8"), vain("9"))
+    assert (state.level, state.tally) == (0, 1.0)
+    state = settled(settled(state, vain("10")), vain("11"))
+    assert state.level == 1
+
+
+def test_an_observation_is_the_share_that_was_bad() -> None:
+    state = settled(BackOff(tally=1.0), *[done(5.0)] * 4, *[done(0.1)] * 4, done(None))
+    assert state.tally == pytest.approx(1.0 + 0.5 - 0.5 * 2.0 / 19.0)
+    kept = settled(BackOff(tally=1.0), done(5.0), *[done(0.1)] * 19)  # 95% in time
+    assert kept.tally < 1.0
 
 
 def test_what_could_not_be_measured_changes_nothing() -> None:
@@ -139,10 +200,10 @@ def test_a_preempted_pilot_counts_where_its_job_lost_a_cycle(
 ) -> None:
     state = BackOff()
     for _ in range(3):
-        one = replace(
-            done(0.05), how=How.PREEMPTED, start_s=None if start_s is None else T0 + start_s
-        )
-        state = record_hand_over(state, one, RULE, held_nodes=8, now_s=T0)
+        taken = done(0.05)
+        if start_s is not None:
+            taken = replace(taken, start_s=T0 + start_s)
+        state = settled(state, replace(taken, how=How.PREEMPTED))
     assert state.level == level
 
 
@@ -171,14 +232,9 @@ def vain(job_id: str, why: Why = Why.DID_NOT_START) -> Vain:
 )
 def test_releases_in_vain_count_once_for_each_job(released_for: list[Vain], level: int) -> None:
     state = BackOff()
-    for one in released_for:
-        state = record_hand_over(state, one, RULE, held_nodes=8, now_s=T0)
+    for release in released_for:
+        state = settled(state, release)
     assert state.level == level
-
-
-@pytest.mark.parametrize(("late", "good", "broken"), [(3, 17, True), (2, 0, False), (3, 0, True)])
-def test_the_promise_is_broken(late: int, good: int, broken: bool) -> None:
-    assert is_violated((*[True] * late, *[False] * good), RULE) is broken
 
 
 def test_levels_up_and_down_again() -> None:
@@ -207,6 +263,16 @@ def test_a_late_hand_over_starts_the_quiet_time_again() -> None:
     assert rested(state, RULE, now_s=T0 + 1101).level == 0
 
 
+def test_a_level_ends_where_the_promise_is_kept_although_not_all_are_in_time() -> None:
+    """A large site at 1% always has a bad one in half an hour, and would back off for good."""
+    state = play(BackOff(), 2.0, 2.0, 2.0)
+    state = play(state, *[0.1] * 60, 2.0, *[0.1] * 60, at_s=T0 + 500)
+    assert rested(state, RULE, now_s=T0 + RULE.quiet_s).level == 0
+    state = play(BackOff(), 2.0, 2.0, 2.0)
+    state = play(state, *[0.1] * 18, 2.0, 0.1, at_s=T0 + 500)  # 1 of 19 is more than 5%
+    assert rested(state, RULE, now_s=T0 + RULE.quiet_s).level == 1
+
+
 def test_silence_takes_longer_than_good_hand_overs() -> None:
     state = play(BackOff(), 2.0, 2.0, 2.0)
     assert rested(state, RULE, now_s=T0 + RULE.quiet_s + 1).level == 1
@@ -228,6 +294,17 @@ def test_settings_and_state() -> None:
     state = play(BackOff(), 2.0, 0.1)
     assert canonical.decode(canonical.encode(state), BackOff) == state
     assert sentence(BackOff(level=1, base_nodes=8)).startswith("bftrainer backs off (level 1")
+
+
+def test_a_level_of_the_release_before_is_kept() -> None:
+    """Its entries had the window of the last 20 hand-overs."""
+    before = (
+        '{"base_nodes":8,"changed_s":5.0,"good":1,"held":[8,7],"in_vain":["7"],"late_s":5.0,'
+        '"level":2,"type":"BackOff","window":[false,true]}'
+    )
+    assert canonical.decode(before, BackOff) == BackOff(
+        level=2, base_nodes=8, changed_s=5.0, late_s=5.0, good=1.0, in_vain=("7",)
+    )
 
 
 # ---- decisions --------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.daemon.harm.backoff import BackOff, record_hand_over
+from bftrainer.daemon.harm.backoff import BackOff, record_hand_overs
 from bftrainer.daemon.harm.ledger import HandOver, How, Rule, Why, explained
 from bftrainer.daemon.harm.report import make_report
 from bftrainer.model import canonical
@@ -68,7 +68,7 @@ def test_three_such_jobs_are_a_level_of_back_off() -> None:
         story = preempted_for(pending(job_id, 1))
         job = started(job_id, "n1", start_s=35.0)
         story.look(36.0, TWO, [pilot_job("n2"), job], [pilot("n2")])
-        state = record_hand_over(state, story.hand_over, RULE, held_nodes=8, now_s=T0)
+        state = record_hand_overs(state, [story.hand_over], RULE, held_nodes=8, now_s=T0)
     assert state.level == 1
 
 
