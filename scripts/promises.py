@@ -73,6 +73,8 @@ def main(arguments: Sequence[str]) -> int:
     kept = KEPT if options.full else options.again
     before = write_results.stored_results(options.again) if options.again else stored
     results = measured_by(chosen_recipes, is_full=options.full, kept=kept)
+    if options.again:
+        before = comparable(before, results)
     if options.full:
         write_results.write_pages()
     print(report_of(promise_list, stored, before, results))
@@ -167,6 +169,15 @@ def row_of(promise: Promise, results: Results) -> Target | None:
     """Return the row that counts for a promise; None: it was not measured."""
     result = results.get(promise.result)
     return promise.worst_of(result.targets) if result else None
+
+
+def comparable(before: Results, results: Results) -> dict[str, write_results.Result]:
+    """Return those of an earlier run that the same command measured."""
+    return {
+        name: result
+        for name, result in before.items()
+        if name in results and result.command == results[name].command
+    }
 
 
 def report_of(

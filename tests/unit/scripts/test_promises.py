@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import promises as command
@@ -197,6 +198,18 @@ def test_a_short_run_is_compared_with_the_one_before_and_kept(
         command.main(["--again", str(lab / "short")])
         lines.append(" ".join(capsys.readouterr().out.splitlines()[-1].split()))
     assert lines == ["short - 2 s 0.5 s to 3 s unsure", "short 2 s 2 s 0.6 s to 3 s unsure"]
+
+
+def test_what_another_command_measured_is_not_compared(
+    lab: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _benchmark(lab, low=0.5)
+    command.main(["--again", str(lab / "short")])
+    one_hour = replace(write_results.stored_results(lab / "short")["x"], command="x.py --hours 1")
+    write_results.keep(one_hour, lab / "short")
+    capsys.readouterr()
+    command.main(["--again", str(lab / "short")])
+    assert capsys.readouterr().out.splitlines()[-1].split()[:2] == ["short", "-"]
 
 
 def test_verdicts_are_beside_what_is_stored_whatever_came_out_before(
