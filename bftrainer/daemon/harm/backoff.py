@@ -93,9 +93,11 @@ def record_hand_overs(
                 continue
             in_vain = (*in_vain, job)[-JOBS_REMEMBERED:]
             verdicts.append(True)
-        elif outcome.delay_s is not None:
+        elif outcome.delay_s is None:
+            continue
+        else:
             verdicts.append(_is_late(outcome, rule))
-            has_parts = has_parts or outcome.gpus > 0
+        has_parts = has_parts or outcome.gpus > 0
     if not verdicts:
         return state
     state = replace(state, in_vain=in_vain, has_parts=has_parts)

@@ -77,6 +77,8 @@ def test_parts_count_as_nodes_do_and_are_called_so() -> None:
     assert "it holds 4 parts of nodes at most" in sentence(state)
     assert "because parts of nodes were handed over too late" in sentence(state)
     assert "it holds 4 nodes at most" in sentence(of_nodes)
+    in_vain = settled(BackOff(), replace(vain("7"), gpus=2, gpu_type="gpu:a100"))
+    assert in_vain.has_parts
     written = canonical.to_plain(of_nodes)
     assert isinstance(written, dict)
     assert "has_parts" not in written
