@@ -39,7 +39,7 @@ AT_ONCE_S = 0.05  # from an end to the pass that it calls
 # slurmctld's ticks are some milliseconds more than a second apart.
 LEAST_DRIFT, MOST_DRIFT, TICK_ERROR_S = 0.0005, 0.02, 0.02
 HALF_CYCLE_S = 5.0
-NEAR_S = 10.0
+LEAST_GAP_S, NEAR_S = 0.5, 10.0  # between two ticks; less: one tick made two passes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,13 +191,17 @@ def machine_at(real: RealRun, from_s: float) -> Machine:
 
 def ticks_of(real: RealRun) -> list[float]:
     """Return the passes of slurmctld's background thread, which come with its ticks."""
-    ends_s = sorted(real.starts_s[spec.number] + spec.run_s for spec in real.jobs)
+    ends_s = [real.starts_s[spec.number] + spec.run_s for spec in real.jobs]
+    ends_s += [mine.end_s for mine in real.preemptable if mine.end_s is not None]
+    ends_s.sort()
     ticks_s: list[float] = []
     for at_s in real.passes_s:
         last_end = bisect_left(ends_s, at_s) - 1
         is_after_end = last_end >= 0 and at_s - ends_s[last_end] < AT_ONCE_S
-        since_s = at_s - ticks_s[-1] if ticks_s else 0.0
-        is_tick = abs(since_s - round(since_s)) < TICK_ERROR_S + LEAST_DRIFT * since_s
+        since_s = 1.0
+        if ticks_s:
+            since_s = at_s - ticks_s[-1]
+        is_tick = abs(since_s - max(1, round(since_s))) < TICK_ERROR_S + LEAST_DRIFT * since_s
         if is_tick or not is_after_end:
             ticks_s.append(at_s)
     return ticks_s
@@ -205,7 +209,8 @@ def ticks_of(real: RealRun) -> list[float]:
 
 def _drift(ticks_s: Sequence[float]) -> float:
     """Return by how much a tick is late, of the time since the one before."""
-    gaps_s = [to_s - from_s for from_s, to_s in pairwise(ticks_s) if to_s - from_s < NEAR_S]
+    gaps_s = [to_s - from_s for from_s, to_s in pairwise(ticks_s)]
+    gaps_s = [gap_s for gap_s in gaps_s if LEAST_GAP_S < gap_s < NEAR_S]
     drifts = [(gap_s - round(gap_s)) / gap_s for gap_s in gaps_s]
     return min(max(median(drifts or [0.0]), LEAST_DRIFT), MOST_DRIFT)
 

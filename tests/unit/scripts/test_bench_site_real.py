@@ -214,6 +214,24 @@ def test_a_pass_that_an_end_called_is_no_tick() -> None:
     assert [job.start_s for job in machine.jobs] == pytest.approx([13.0, 53.0, 110.024], abs=1e-4)
 
 
+def test_a_pass_that_the_end_of_a_preemptable_job_called_is_no_tick() -> None:
+    """Ticks as above. One preempted job ends at 102.04 s, and slurmctld makes three passes then."""
+    preempted = PreemptableRun(
+        name="8", share=SHARE, node=0b01, start_s=20.0, end_s=102.04, limit_s=3600.0
+    )
+    passes_s = (99.0, 102.006, 102.041, 102.043, 102.043, 105.012)
+    run = replace(COMPARED, passes_s=passes_s, preemptable=(preempted,))
+    assert validate.ticks_of(run) == [99.0, 102.006, 105.012]
+
+
+def test_two_passes_at_one_instant_do_not_end_the_comparison() -> None:
+    """slurmctld writes milliseconds, and a job may ask for a pass right after another one."""
+    run = replace(COMPARED, passes_s=(96.0, 96.0, 98.004, 98.004))
+    assert validate.machine_at(run, 100.0).settings.tick_phase_s == pytest.approx(
+        0.004 + 0.002 * 7.0, abs=1e-4
+    )
+
+
 def test_passes_over_the_whole_queue_are_where_they_were() -> None:
     run = replace(COMPARED, full_passes_s=(99.0, 117.5), passes_s=(99.0, 117.5))
     assert validate.machine_at(run, 100.0).settings.sched_interval_s == 117.5
