@@ -67,6 +67,11 @@ class Pilot(Lifecycle):
         return self.phase in ASKED or any(change.phase in ASKED for change in self.history)
 
     @property
+    def has_started(self) -> bool:
+        """Return whether it has had its node, as a look or its agent told."""
+        return self.came_s is not None or self.start_s is not None
+
+    @property
     def awaits_agent(self) -> bool:
         """Return whether its agent has yet to connect, and may."""
         return self.came_s is None and self.record.state.is_active and not self.is_leaving
@@ -172,10 +177,7 @@ class PilotBook:
     @property
     def awaits_end(self) -> bool:
         """Return whether one was asked to leave that had not started: only looks show its end."""
-        return any(
-            pilot.was_asked and pilot.came_s is None and pilot.start_s is None
-            for pilot in self.pilots.values()
-        )
+        return any(pilot.was_asked and not pilot.has_started for pilot in self.pilots.values())
 
     def views(self, held: Iterable[str]) -> tuple[PilotView, ...]:
         """Return the pilots for a decision; ``held``: those with a connected agent."""

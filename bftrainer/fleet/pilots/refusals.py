@@ -209,6 +209,8 @@ class PilotRefusals:
             self._unheard[ended.pilot_id] = ended
         if record is None:
             return
+        if pilot.was_asked and not pilot.has_started:
+            return  # its node went to others first, which says nothing of the trainer
         how = ended.reason
         if pilot.farewell and not pilot.was_asked:
             how = pilot.farewell

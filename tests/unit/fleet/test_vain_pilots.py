@@ -93,6 +93,18 @@ def test_pilots_of_one_plan_that_go_together_count_as_its_smallest_size(site: Si
     assert site.refusals.n_vain == 0
 
 
+@pytest.mark.parametrize(
+    ("start_s", "came_s", "n_vain"), [(None, None, 0), (T0, None, 1), (None, T0, 1)]
+)
+def test_pilots_that_were_called_back_before_they_had_their_node_do_not_count(
+    site: Site, start_s: float | None, came_s: float | None, n_vain: int
+) -> None:
+    """On a full machine a node is idle for seconds, and its next job comes before the pilot."""
+    for second in range(TIMES):
+        site.end(plan_s=second, phase=PilotPhase.GIVEN_BACK, start_s=start_s, came_s=came_s)
+    assert site.refusals.n_vain == n_vain
+
+
 def test_a_step_ends_the_count_and_the_pause(site: Site) -> None:
     for second in range(TIMES - 1):
         site.end(plan_s=second)

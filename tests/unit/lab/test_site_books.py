@@ -177,7 +177,8 @@ def test_a_trainer_pauses_whose_pilots_end_before_a_step() -> None:
     site = QuietSite()
     for _ in range(TIMES):
         (pilot_id,) = site.request(0)
-        site.wait(5.0)  # it has started; its worker never does
+        site.wait(60.0)
+        assert site.sidecar.book.pilots[pilot_id].has_started  # its worker never does
         site.release(pilot_id)
         site.wait(5.0)
     assert site.request(0) == []
