@@ -45,10 +45,12 @@ OTHER: dict[str, Any] = {
     "fair_share_half_life_s": 600.0,
     "max_wait_s": 600.0,
 }
-# What was, not what is, how much the journal has written, and how full the disk is.
+# What was, not what is, how much the journal has written, how full the disk is, and whether a
+# tick has come since a trainer had nothing to do.
 DECIDED = (
     *("seen", "_seen", "_sound", "_shorten", "_before", "_mark", "_marked", "_next_mark"),
     *("looks", "_summed_s", "_chars_since", "_checkpoint_chars", "disk"),
+    *("_rested_stimuli", "_rested_record", "_rested_log"),
 )
 OURS = ("bftrainer.", "milp.")
 
