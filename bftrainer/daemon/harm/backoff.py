@@ -1,12 +1,12 @@
 """The level of the daemon's back-off, from measured hand-overs, and its effect. Pure.
 
-Rule. One level up, 5 at most, when the *tally* of bad hand-overs reaches 3. Each decision adds one
-observation, the share of the hand-overs that it settled which were certainly bad, whatever the
-batch system's clock and ticks add. So what has one cause, a sleep of the daemon or a forecast of
-one cycle, counts once, however many nodes it concerns. A bad observation adds 1 to the tally; a
-good one takes off twice the odds of a bad one under the promise, 2 * 0.05 / 0.95, down to 0. This
-is a cumulative sum test (E. S. Page, Biometrika 41, 1954): while 1% are bad, it rises once in
-300,000 hand-overs, with 10% bad once in 100, with all bad after 3 (docs/adr/0051-the-tally.md).
+Rule. One level up, 5 at most, when the *tally* of bad hand-overs reaches 3. A hand-over that was
+certainly bad, whatever the batch system's clock and ticks add, adds 1; a good one takes off twice
+the odds of a bad one under the promise, 2 * 0.05 / 0.95, down to 0. This is a cumulative sum test
+(E. S. Page, Biometrika 41, 1954): while 1% are bad, the level rises once in 300,000 hand-overs,
+with 10% bad once in 100, with all bad after 3 (docs/adr/0051-the-tally.md). The hand-overs that
+one decision settles add 1 at most: what has one cause, a sleep of the daemon or a forecast of one
+cycle, counts once, however many nodes it concerns.
 
 Bad are: a late hand-over; one whose job lost a cycle of the scheduler, longer than the limit,
 because it had to preempt; a release for a job that did not start, counted once per job. Each level
@@ -27,7 +27,7 @@ keeps the level. Called by ``bftrainer.daemon.harm.book``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
@@ -59,7 +59,7 @@ class BackOff:
     tally: float = 0.0  # of bad hand-overs, since then
     most_held: int = 0  # pilots, at a hand-over since the tally was last 0
     late_s: float = 0.0  # the promise has been kept since then, or the last change of level
-    good: float = 0.0  # observations since late_s
+    good: float = 0.0  # hand-overs since late_s, weighted as in the tally
     bad: float = 0.0
     in_vain: tuple[str, ...] = ()  # jobs already counted; each counts once
     has_parts: bool = False  # a pilot of these hand-overs had less than a node
@@ -101,7 +101,7 @@ def record_hand_overs(
     if not verdicts:
         return state
     state = replace(state, in_vain=in_vain, has_parts=has_parts)
-    state = _observed(state, sum(verdicts) / len(verdicts), rule, held_nodes, now_s)
+    state = _counted(state, verdicts, rule, held_nodes, now_s)
     if state.tally < MAX_TALLY or state.level >= MAX_LEVEL:
         return state
     base_nodes = state.base_nodes
@@ -117,24 +117,27 @@ def record_hand_overs(
     )
 
 
-def _observed(
-    state: BackOff, bad_share: float, rule: Rule, held_nodes: int, now_s: float
+def _counted(
+    state: BackOff, verdicts: Sequence[bool], rule: Rule, held_nodes: int, now_s: float
 ) -> BackOff:
-    """Add an observation: such a share of a decision's hand-overs was bad."""
-    good_share = 1.0 - bad_share
-    tally = state.tally + bad_share - forgiven(rule) * good_share
-    tally = min(MAX_TALLY, max(0.0, tally))
+    """Count what one decision settled; ``verdicts``: which of the hand-overs were bad."""
+    n_bad = sum(verdicts)
+    n_good = len(verdicts) - n_bad
+    added = n_bad - forgiven(rule) * n_good
+    weight = 1.0 / max(1.0, added)
+    tally = min(MAX_TALLY, max(0.0, state.tally + weight * added))
     most_held = 0
     if tally:
         most_held = max(state.most_held, held_nodes)
-    late_s, good, bad = state.late_s, state.good + good_share, state.bad + bad_share
+    late_s = state.late_s
+    good, bad = state.good + weight * n_good, state.bad + weight * n_bad
     if bad > (1.0 - rule.share) * (good + bad):
         late_s, good, bad = now_s, 0.0, 0.0
     return replace(state, tally=tally, most_held=most_held, late_s=late_s, good=good, bad=bad)
 
 
 def forgiven(rule: Rule) -> float:
-    """Return what a good observation takes off the tally."""
+    """Return what a good hand-over takes off the tally."""
     return max(MIN_FORGIVEN, TOLERANCE * (1.0 - rule.share) / rule.share)
 
 
