@@ -3,10 +3,10 @@
 Rule. One level up, 5 at most, when the *tally* of bad hand-overs reaches 3. A hand-over that was
 certainly bad, whatever the batch system's clock and ticks add, adds 1; a good one takes off twice
 the odds of a bad one under the promise, 2 * 0.05 / 0.95, down to 0. This is a cumulative sum test
-(E. S. Page, Biometrika 41, 1954): while 1% are bad, the level rises once in 300,000 hand-overs,
+(E. S. Page, Biometrika 41, 1954): while 1% are bad, the level rises once in 320,000 hand-overs,
 with 10% bad once in 100, with all bad after 3 (docs/adr/0051-the-tally.md). The hand-overs that
-one decision settles add 1 at most: what has one cause, a sleep of the daemon or a forecast of one
-cycle, counts once, however many nodes it concerns.
+one decision learns of add 1 at most together: what has one cause, a sleep of the daemon or a
+forecast of one cycle, counts once, however many nodes it concerns.
 
 Bad are: a late hand-over; one whose job lost a cycle of the scheduler, longer than the limit,
 because it had to preempt; a release for a job that did not start, counted once per job. Each level
@@ -58,7 +58,7 @@ class BackOff:
     changed_s: float = 0.0  # of the level
     tally: float = 0.0  # of bad hand-overs, since then
     most_held: int = 0  # pilots, at a hand-over since the tally was last 0
-    late_s: float = 0.0  # the promise has been kept since then, or the last change of level
+    late_s: float = 0.0  # since when the promise is kept; at first the last change of level
     good: float = 0.0  # hand-overs since late_s, weighted as in the tally
     bad: float = 0.0
     in_vain: tuple[str, ...] = ()  # jobs already counted; each counts once
@@ -92,11 +92,12 @@ def record_hand_overs(
             if outcome.why is not Why.DID_NOT_START or job in in_vain:
                 continue
             in_vain = (*in_vain, job)[-JOBS_REMEMBERED:]
-            verdicts.append(True)
-        elif outcome.delay_s is None:
-            continue
+            is_bad = True
         else:
-            verdicts.append(_is_late(outcome, rule))
+            if outcome.delay_s is None:
+                continue
+            is_bad = _is_late(outcome, rule)
+        verdicts.append(is_bad)
         has_parts = has_parts or outcome.gpus > 0
     if not verdicts:
         return state
@@ -124,7 +125,7 @@ def _counted(
     n_bad = sum(verdicts)
     n_good = len(verdicts) - n_bad
     added = n_bad - forgiven(rule) * n_good
-    weight = 1.0 / max(1.0, added)
+    weight = 1.0 / max(1.0, added)  # they add 1 at most, because they usually have one cause
     tally = min(MAX_TALLY, max(0.0, state.tally + weight * added))
     most_held = 0
     if tally:

@@ -210,7 +210,7 @@ class PilotRefusals:
         if record is None:
             return
         if pilot.was_asked and not pilot.has_started:
-            return  # its node went to others first, which says nothing of the trainer
+            return  # it never had its node, which says nothing of the trainer
         how = ended.reason
         if pilot.farewell and not pilot.was_asked:
             how = pilot.farewell

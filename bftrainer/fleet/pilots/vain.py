@@ -1,7 +1,7 @@
 """Counts pilots that were in vain, or whose agents have not connected.
 
-Of a trainer it counts those used up without a step; of a user, those in a row that ended before
-their agents had connected.
+Of a trainer it counts those used up without a step, but not those that the daemon cancelled before
+they had their node; of a user, those in a row that ended before their agents had connected.
 
 Whatever the cause (an agent that never connects, nodes that go at once, a fault of ours), such a
 trainer costs the batch system a request and an end again and again. ``refusals`` makes it pause.

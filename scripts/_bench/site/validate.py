@@ -198,7 +198,7 @@ def ticks_of(real: RealRun) -> list[float]:
     for at_s in real.passes_s:
         last_end = bisect_left(ends_s, at_s) - 1
         is_after_end = last_end >= 0 and at_s - ends_s[last_end] < AT_ONCE_S
-        since_s = 1.0
+        since_s = 1.0  # the first pass is taken for a tick
         if ticks_s:
             since_s = at_s - ticks_s[-1]
         is_tick = abs(since_s - max(1, round(since_s))) < TICK_ERROR_S + LEAST_DRIFT * since_s
@@ -210,8 +210,8 @@ def ticks_of(real: RealRun) -> list[float]:
 def _drift(ticks_s: Sequence[float]) -> float:
     """Return by how much a tick is late, of the time since the one before."""
     gaps_s = [to_s - from_s for from_s, to_s in pairwise(ticks_s)]
-    gaps_s = [gap_s for gap_s in gaps_s if LEAST_GAP_S < gap_s < NEAR_S]
-    drifts = [(gap_s - round(gap_s)) / gap_s for gap_s in gaps_s]
+    usable_gaps_s = [gap_s for gap_s in gaps_s if LEAST_GAP_S < gap_s < NEAR_S]
+    drifts = [(gap_s - round(gap_s)) / gap_s for gap_s in usable_gaps_s]
     return min(max(median(drifts or [0.0]), LEAST_DRIFT), MOST_DRIFT)
 
 
